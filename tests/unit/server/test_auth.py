@@ -1,6 +1,14 @@
-"""What each client may ask for, on a clock that only the test moves."""
+"""The rates of clients, on a clock that only the test moves; options that need another one; warnings."""
 
-from attendant.server.auth import Rates
+from pathlib import Path
+
+import pytest
+
+from attendant.runtime.errors import UserError
+from attendant.server.auth import Rates, open_access
+from attendant.server.config import ServerConfig
+from tests.certificates import new_authority
+from tests.configuration import parse_config
 
 
 class Clock:
@@ -29,13 +37,6 @@ def test_requests_are_let_in_at_the_clients_rate() -> None:
     assert 20 <= num_taken(rates, clock, seconds=0) <= 21, "what was not asked for is not saved up"
 
 
-def test_a_list_counts_as_the_requests_that_it_holds() -> None:
-    clock = Clock()
-    rates = Rates(requests_per_second=10, clock=clock)
-    assert rates.take("a", 1, num_requests=25) == 0, "let in whole, and waited for afterwards"
-    assert 1.4 < rates.take("a", 1) < 1.6
-
-
 def test_a_rate_below_one_a_second() -> None:
     clock = Clock()
     assert 10 <= num_taken(Rates(requests_per_second=0.1, clock=clock), clock, seconds=100) <= 11
@@ -56,14 +57,9 @@ def test_a_large_request_is_let_in_whole_and_waited_for_afterwards() -> None:
     assert rates.take("a", 5000) == 0
     assert rates.take("a", 1) == 4.0
     assert 95 <= num_taken(rates, clock, seconds=100, num_bytes=1000) <= 97, "after four seconds"
-
-
-def test_clients_do_not_share_their_rates() -> None:
-    clock = Clock()
-    rates = Rates(requests_per_second=5, clock=clock)
-    num_taken(rates, clock, seconds=0, client="a")
-    assert rates.take("a", 1) > 0
-    assert rates.take("b", 1) == 0
+    rates = Rates(requests_per_second=10, clock=clock)
+    assert rates.take("a", 1, num_requests=25) == 0
+    assert 1.4 < rates.take("a", 1) < 1.6, "a list counts as the requests that it holds"
 
 
 def test_the_accounts_are_bounded_and_those_who_ask_are_kept() -> None:
@@ -74,7 +70,7 @@ def test_the_accounts_are_bounded_and_those_who_ask_are_kept() -> None:
         rates.take("a", 1)
         rates.take(f"stranger {number}", 1)
         assert len(rates) <= 8
-    assert rates.take("a", 1) > 0
+    assert rates.take("a", 1) > 0 and rates.take("b", 1) == 0
 
 
 def test_without_limits_nobody_need_be_asked_for() -> None:
@@ -89,3 +85,50 @@ def test_a_client_with_limits_of_its_own() -> None:
     assert 2 <= num_taken(rates, clock, seconds=0, client="slow") <= 3
     assert 20 <= num_taken(rates, clock, seconds=0, client="other") <= 21
     assert rates.limited and Rates(own_limits=lambda client: (None, None)).limited
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--tls-key", r"^--tls-certificate and --tls-key need each other"),
+        ("--tls-certificate", r"^--tls-certificate and --tls-key need each other"),
+        ("--tls-client-ca", r"^--tls-client-ca needs --tls-certificate and --tls-key: "),
+        ("--health=closed", r"^--health is 'closed', but there are no credentials to ask for; add --tokens$"),
+        ("--reflection=closed", r"^--reflection is 'closed', but there are no credentials"),
+    ],
+)
+def test_options_that_need_another_one(given: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        open_access(parse_config(["bundle", given if "=" in given else f"{given}=file"], {}))
+
+
+@pytest.mark.parametrize(
+    ("host", "given", "warned"),
+    [
+        ("127.0.0.1", "", []),
+        ("::1", "", []),
+        ("localhost", "", []),
+        ("0.0.0.0", "", ["unencrypted", "open"]),
+        ("model.example", "tokens", ["unencrypted"]),
+        ("::", "tls", ["open"]),
+        ("0.0.0.0", "tls tokens", []),
+        ("0.0.0.0", "tls clients", []),
+    ],
+)
+def test_the_log_warns_of_a_port_that_other_machines_reach(
+    host: str, given: str, warned: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority, tokens = new_authority(tmp_path), tmp_path / "tokens"
+    tokens.write_text("search search-token-0123456789\n")
+    certificate, key = authority.issue("server")
+    access = open_access(
+        ServerConfig(
+            bundles=(),
+            tokens=tokens if "tokens" in given else None,
+            tls_certificate=certificate if "tls" in given else None,
+            tls_key=key if "tls" in given else None,
+            tls_client_ca=authority.certificate if "clients" in given else None,
+        )
+    )
+    access.warn_of_strangers(host)
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == warned

@@ -1,0 +1,260 @@
+"""Files of tokens and certificates, and files that change while the server runs."""
+
+import hashlib
+import logging
+import os
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from attendant.runtime.errors import UserError
+from attendant.server.auth import open_access
+from attendant.server.credentials import CertificateFiles, Reloaded, Token, Tokens, digest_of, read_tokens
+from attendant.server.errors import Unauthenticated
+from tests.certificates import Authority, new_authority
+from tests.configuration import parse_config
+
+SEARCH, MAIL = "search-token-0123456789", "mail+token/0123456789=="
+
+FACTS = "must have, after its token, only expires=DATE and requests_per_second=NUMBER, bytes_per_second=NUMBER"
+
+
+def hashed(token: str) -> str:
+    """As the documents say to make it: printf %s TOKEN | sha256sum."""
+    return "sha256:" + hashlib.sha256(token.encode()).hexdigest()
+
+
+def read(path: Path, *lines: str) -> Tokens:
+    file = path / "tokens"
+    file.write_text("\n".join(lines))
+    return read_tokens(file)
+
+
+def test_digests_and_tokens_themselves_name_their_client(tmp_path: Path) -> None:
+    tokens = read(
+        tmp_path, "# clients", "", f"  search\t{hashed(SEARCH)} ", f"mail {MAIL}", f"mail {hashed('new' * 9)}"
+    )
+    assert tokens.name_of(f"Bearer {SEARCH}") == "search"
+    assert tokens.name_of(f"bearer  {SEARCH} ") == "search", "RFC 9110: the scheme's case does not matter"
+    assert tokens.name_of(f"Bearer {MAIL}") == tokens.name_of(f"Bearer {'new' * 9}") == "mail"
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    ["", "Bearer", "Bearer ", SEARCH, f"Basic {SEARCH}", f"Bearer {SEARCH}x", f"Bearer {SEARCH[:-1]}",
+     f"Bearer {hashed(SEARCH)}", "Bearer \udcff\u2028", "Bearer " + "x" * 100_000],
+)  # fmt: skip
+def test_anything_else_is_not_let_in_and_not_repeated(tmp_path: Path, authorization: str) -> None:
+    tokens = read(tmp_path, f"search {hashed(SEARCH)}")
+    with pytest.raises(Unauthenticated) as caught:
+        tokens.name_of(authorization)
+    assert SEARCH[:8] not in str(caught.value) and len(str(caught.value)) < 120
+
+
+def test_digests_that_begin_alike_are_told_apart() -> None:
+    digest = digest_of(SEARCH)
+    other = digest[:-1] + bytes([digest[-1] ^ 1])
+    assert Tokens([Token("other", other), Token("search", digest)]).name_of(f"Bearer {SEARCH}") == "search"
+    with pytest.raises(Unauthenticated):
+        Tokens([Token("other", other)]).name_of(f"Bearer {SEARCH}")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("search", "must be NAME sha256:DIGEST or NAME TOKEN"),
+        (f"search {SEARCH} {MAIL}", FACTS),
+        (f"search {hashed(MAIL)} expires=soon", FACTS),
+        (f"search {hashed(MAIL)} requests_per_second=0", FACTS),
+        (f"se\x1brch {SEARCH}", "begins with a name that is not 1 to 64 letters, digits or any of . _ @ / -"),
+        (f"{'s' * 65} {SEARCH}", "begins with a name that is not 1 to 64 letters, digits or any of . _ @ / -"),
+        ("search sha256:12ab", "has no 64 hexadecimal digits after sha256:"),
+        ("search short-token", "has a token that is not 16 or more printable ASCII characters"),
+        ("search tökentökentökentöken", "has a token that is not 16 or more printable ASCII characters"),
+        (f"mail {hashed(SEARCH)}", "has the token of another client"),
+    ],
+)
+def test_a_line_that_is_none_is_named_by_its_number_alone(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read(tmp_path, f"search {SEARCH}", line)
+    assert str(caught.value) == f"--tokens: {tmp_path}/tokens, line 2 {message}"
+
+
+def test_tokens_expire_and_have_limits_of_their_own(tmp_path: Path) -> None:
+    tokens = read(
+        tmp_path,
+        f"search {SEARCH} expires=2020-01-01 requests_per_second=2 bytes_per_second=1e6",
+        f"search {hashed(MAIL)} expires=2999-12-31T12:00:00+01:00",
+    )
+    with pytest.raises(Unauthenticated, match="expired"):
+        tokens.name_of(f"Bearer {SEARCH}")
+    assert tokens.name_of(f"Bearer {MAIL}") == "search"
+    assert (tokens.limits_of("search"), tokens.limits_of("other")) == ((2.0, 1e6), (None, None))
+
+
+def test_the_last_token_can_be_revoked_but_a_file_must_begin_with_one(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(f"search {SEARCH}\n")
+    access = open_access(parse_config(["bundle", "--tokens", str(file)], {}))
+    assert access.tokens is not None and access.tokens.value.name_of(f"Bearer {SEARCH}") == "search"
+    file.write_text("# nobody\n")
+    access.reload()
+    with pytest.raises(Unauthenticated):
+        access.tokens.value.name_of(f"Bearer {SEARCH}")
+    with pytest.raises(UserError, match=r"holds no token, so nobody could call; a line is NAME sha256:DIGEST"):
+        open_access(parse_config(["bundle", "--tokens", str(file)], {}))
+    with pytest.raises(UserError, match=r"^--tokens: \S+/nothing can't be read: No such file or directory$"):
+        read_tokens(tmp_path / "nothing")
+    (tmp_path / "binary").write_bytes(b"search \xff\xfe")
+    with pytest.raises(UserError, match=r"binary is not UTF-8$"):
+        read_tokens(tmp_path / "binary")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "number"
+    path.write_text("1")
+    return path
+
+
+@pytest.fixture
+def number(path: Path) -> Reloaded[int]:
+    def read() -> int:
+        try:
+            return int(path.read_text())
+        except (OSError, ValueError):
+            raise UserError("--number: is none") from None
+
+    return Reloaded([path], read)
+
+
+def settle(number: Reloaded[int]) -> int:
+    """After two looks, as the server takes them."""
+    number.look()
+    number.look()
+    return number.value
+
+
+def replace(path: Path, text: str) -> None:
+    aside = path.with_suffix(".new")
+    aside.write_text(text)
+    aside.rename(path)
+
+
+def test_a_change_counts_when_the_file_is_at_rest(path: Path, number: Reloaded[int]) -> None:
+    for text in ("2", "23", "234"):
+        path.write_text(text)
+        number.look()
+        assert number.value == 1, "it is still being written"
+    number.look()
+    assert number.value == 234
+    replace(path, "5")
+    assert settle(number) == 5
+
+
+def test_links_are_followed(path: Path, number: Reloaded[int], tmp_path: Path) -> None:
+    """As Kubernetes exchanges the files of a secret: the link of a folder is renamed into place."""
+    (tmp_path / "elsewhere").write_text("7")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "link").rename(path)
+    assert settle(number) == 7
+
+
+def test_what_can_not_be_used_changes_nothing_and_is_told_once(
+    path: Path, number: Reloaded[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    replace(path, "broken")
+    for _ in range(5):
+        assert settle(number) == 1
+    path.unlink()
+    for _ in range(5):
+        assert settle(number) == 1
+    assert [record.getMessage() for record in caplog.records] == ["not reloaded"] * 2
+    replace(path, "3")
+    assert settle(number) == 3
+    assert caplog.records[-1].getMessage() == "reloaded"
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again(path: Path) -> None:
+    meddle = True
+
+    def read() -> int:
+        found = int(path.read_text())
+        if meddle:
+            replace(path, str(found + 1))
+        return found
+
+    number = Reloaded([path], read)
+    first = number.value
+    for _ in range(5):
+        assert settle(number) == first, "it never was at rest"
+    meddle = False
+    assert settle(number) == int(path.read_text())
+
+
+def test_a_file_that_is_touched_is_read_again(path: Path, number: Reloaded[int]) -> None:
+    before = path.stat()
+    path.write_text("9")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert settle(number) == 9, "same size, same time of modification"
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return new_authority(tmp_path)
+
+
+def files(certificate: Path, key: Path, client_ca: Path | None = None) -> CertificateFiles:
+    return CertificateFiles(certificate=certificate, key=key, client_ca=client_ca)
+
+
+def test_files_that_belong_together(authority: Authority) -> None:
+    assert files(*authority.issue("server")).read() is not None
+    assert files(*authority.issue("server"), authority.certificate).read() is not None
+
+
+def test_a_key_of_another_certificate(authority: Authority) -> None:
+    certificate, _ = authority.issue("server")
+    _, key = authority.issue("other")
+    with pytest.raises(UserError) as caught:
+        files(certificate, key).read()
+    assert all(words in str(caught.value) for words in (str(certificate), str(key), "key values mismatch"))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "can't be read: No such file or directory"),
+        ("", "must be PEM"),
+        ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "must be PEM"),
+    ],
+)
+def test_files_that_are_absent_or_no_pem(authority: Authority, text: str | None, reason: str) -> None:
+    certificate, key = authority.issue("server")
+    broken = authority.folder / "broken"
+    if text is not None:
+        broken.write_text(text)
+    for wrong, option in (
+        (files(broken, key), "--tls-certificate"),
+        (files(certificate, broken), "--tls-key"),
+        (files(certificate, key, broken), "--tls-client-ca"),
+    ):
+        with pytest.raises(UserError, match=reason) as caught:
+            wrong.read()
+        message = str(caught.value)
+        assert "\n" not in message and str(broken) in message and option in message
+
+
+def test_a_key_with_a_password(authority: Authority) -> None:
+    certificate, key = authority.issue("server")
+    private = load_pem_private_key(key.read_bytes(), None)
+    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
+    with pytest.raises(UserError, match=r"the key without a password$"):
+        files(certificate, key).read()
