@@ -17,9 +17,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
-from attendant.export.verification.comparison import Agreement
-from attendant.export.verification.plan import VerificationPlan
-from attendant.export.verification.probes import trace_probes, write_probes
+from attendant.export.verification.certification import Agreement
+from attendant.export.verification.probes import VerificationPlan, trace_probes, write_probes
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.device.state import Captures, StateLayout, reordering_graph

@@ -17,8 +17,9 @@ from pathlib import Path
 import torch
 
 from attendant.export.bundle_writer import write_bundle
-from attendant.export.origins.from_model import ExportableModel
-from attendant.export.verification.plan import VerificationPlan
+from attendant.export.origins import ExportableModel
+from attendant.export.tracing import traceable
+from attendant.export.verification.probes import VerificationPlan
 from attendant.runtime.bundle.manifest import DecodingDefaults, Limits, Precision, Provenance
 from attendant.runtime.bundle.tokenizer import EOS_ID
 from attendant.training.data.tokenization import tokenizer_of
@@ -192,7 +193,7 @@ def mt_exportable(workload: Workload) -> ExportableModel:
     versions: dict[str, str] = {}
     return ExportableModel(
         name="mt",
-        model=mt_model(workload),
+        model=traceable(mt_model(workload)),
         source_tokenizer=tokenizer,
         target_tokenizer=tokenizer,
         append_eos=True,

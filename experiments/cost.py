@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from attendant.export.bundle_writer import write_bundle
-from attendant.export.origins.from_model import exportable_run
-from attendant.export.verification.plan import VerificationPlan
+from attendant.export.origins import exportable_run
+from attendant.export.verification.probes import VerificationPlan
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.files import write_json
 from attendant.runtime.onnx.stepper import OnnxStepper

@@ -1,12 +1,16 @@
 """attendant export RUN|BUNDLE --output BUNDLE; attendant import|verify|inspect|sign|reference: see --help."""
 
 import argparse
+import contextlib
+import logging
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+from rich.console import Console
 
 from attendant.runtime.command import Command, exit_command
 from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS
@@ -46,7 +50,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _run(name: str, options: argparse.Namespace) -> None:
-    from attendant.export.publication import refuse_occupied  # noqa: PLC0415
+    from attendant.export import published  # noqa: PLC0415
 
     if name == "export" and options.web is not None:
         # No torch, which takes seconds to import and which a server's environment lacks.
@@ -55,16 +59,43 @@ def _run(name: str, options: argparse.Namespace) -> None:
         static_page.export(options)
         return
     if name in ("export", "import", "reference"):
-        refuse_occupied(options.output, force=options.force)
-    if name in ("verify", "inspect", "sign"):
-        from attendant.export import published  # noqa: PLC0415
+        published.refuse_occupied(options.output, force=options.force)
+    with _status():
+        if name in published.COMMANDS:
+            text = published.COMMANDS[name](options)
+        else:
+            # Importing torch takes seconds: --help and a mistyped option don't wait for it.
+            from attendant.export import commands  # noqa: PLC0415
 
-        published.COMMANDS[name](options)
-    else:
-        # Importing torch takes seconds: --help and a mistyped option don't wait for it.
-        from attendant.export import commands  # noqa: PLC0415
+            text = commands.COMMANDS[name](options)
+    print(text)
 
-        commands.COMMANDS[name](options)
+
+class _Stages(logging.Handler):
+    """Shows the messages that the package logs."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        super().__init__(logging.INFO)
+        self._show = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._show(record.getMessage())
+
+
+@contextlib.contextmanager
+def _status() -> Iterator[None]:
+    """Shows the current stage: in one changing line on a terminal, else in a line per stage."""
+    console, logger = Console(stderr=True), logging.getLogger("attendant.export")
+    with console.status("") if console.is_terminal else contextlib.nullcontext() as line:
+        handler = _Stages(lambda text: print(f"export: {text}", file=sys.stderr, flush=True))
+        if line is not None:
+            handler = _Stages(line.update)
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
 
 
 def _export_parser() -> argparse.ArgumentParser:

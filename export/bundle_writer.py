@@ -1,5 +1,6 @@
-"""From fp32 graphs to a published bundle: written aside, verified by what serves it, renamed."""
+"""Writes a bundle: in a temporary folder, verified by the loader and the stepper that serve, then renamed."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -8,19 +9,20 @@ from typing import Final
 
 import numpy as np
 
-from attendant.export.origins.exportable import Exportable
-from attendant.export.publication import published
+from attendant.export.graph import TracedPair
+from attendant.export.origins import Exportable
+from attendant.export.published import publish
 from attendant.export.rewriting.fp16 import convert
-from attendant.export.rewriting.int8.quantization import quantize
-from attendant.export.status import Say, say_nothing
-from attendant.export.tracing.traced import TracedPair
-from attendant.export.verification.certification import certify_rewritten
-from attendant.export.verification.golden import NUM_TRIED, choose_golden
-from attendant.export.verification.grid import GridComparison
-from attendant.export.verification.plan import FULL_PLAN, VerificationPlan
-from attendant.export.verification.probes import random_source
-from attendant.export.verification.quality import doubt, preferred_precision, with_measured
-from attendant.export.verification.reference import references_of, with_references
+from attendant.export.rewriting.int8 import quantize
+from attendant.export.verification.certification import GridComparison, certify_rewritten, outcomes_under_noise
+from attendant.export.verification.probes import FULL_PLAN, VerificationPlan, random_source
+from attendant.export.verification.quality import (
+    doubt,
+    preferred_precision,
+    references_of,
+    with_measured,
+    with_references,
+)
 from attendant.runtime.bundle.bundle import (
     GOLDEN_NAME,
     SOURCE_TOKENIZER_NAME,
@@ -39,13 +41,14 @@ from attendant.runtime.bundle.manifest import (
     GraphPair,
     Manifest,
     Precision,
-    Provenance,
-    Reference,
     SourceSide,
     TargetSide,
 )
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID
 from attendant.runtime.bundle_stepper import BundleStepper, check_decoding
 from attendant.runtime.commit import commit
+from attendant.runtime.decoding.batch import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.files import sha256_of
@@ -53,10 +56,23 @@ from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
 from attendant_client.version import VERSION
 
+logger = logging.getLogger(__name__)
+
 REWRITERS: Final[dict[Precision, Callable[[TracedPair], TracedPair]]] = {"int8": quantize, "fp16": convert}
 
 Measure = Callable[[Mapping[Precision, Stepper]], tuple[Evaluation, ...]]
 """Measures steppers of several precisions on a test set."""
+
+MARGIN: Final[Mapping[Precision, float]] = {"fp32": 1e-3, "int8": 2e-2, "fp16": 5e-2}
+"""A golden example keeps its tokens when every log-probability moves by up to this: hosts differ by far less."""
+
+NUM_TRIED = 32
+NUM_KEPT = 12
+"""Golden examples of each beam size."""
+
+GOLDEN_BEAM_SIZE = 4
+MAX_LENGTHS = (64, 16, 4)
+"""Tried in turn: a model that has learned little has no clear margins over many symbols."""
 
 
 def write_bundle(
@@ -67,23 +83,22 @@ def write_bundle(
     force: bool = False,
     plan: VerificationPlan = FULL_PLAN,
     measure: Measure | None = None,
-    say: Say = say_nothing,
 ) -> Bundle:
     """Publishes the bundle at `output`.
 
     Args:
-        precisions: that are published. All are made of the fp32 graphs and certified by them, published or not; an
+        precisions: to publish. All are made from the fp32 graphs and certified against them, published or not; an
             origin without fp32 graphs can only be published in its own precision.
-        measure: takes the quality of every precision; None: nothing is measured.
+        measure: measures the quality of every precision; if None, nothing is measured.
 
     Raises:
         UserError: `output` is occupied, or the model is too large.
-        VerificationFailed: the graphs, or the golden examples, are not what the reference computes, or int8 depends on
-            a request's batch-mates. Nothing is left behind.
+        VerificationFailed: the graphs or the golden examples differ from the reference, or int8 depends on the batch.
+            Nothing is published.
     """
-    with published(output, force=force) as folder:
-        _Draft(exportable, folder, plan, say).write(precisions, measure)
-        say("opening the bundle as a server does")
+    with publish(output, force=force) as folder:
+        _Draft(exportable, folder, plan).write(precisions, measure)
+        logger.info("opening the bundle as a server does")
         bundle = open_bundle(folder)
         for precision in bundle.manifest.graphs:
             if differences := check_decoding(bundle, OnnxStepper(bundle, precision), precision, "cpu"):
@@ -98,37 +113,38 @@ class _Draft:
     exportable: Exportable
     folder: Path
     plan: VerificationPlan
-    say: Say
     graphs: dict[Precision, GraphPair] = field(default_factory=dict)
     certificates: list[Certificate] = field(default_factory=list)
     golden: list[GoldenExample] = field(default_factory=list)
 
     def write(self, precisions: Sequence[Precision], measure: Measure | None) -> None:
-        base = self.exportable.base
+        origin, base = self.exportable, self.exportable.base
         if base != "fp32" and set(precisions) != {base}:
             raise UserError(
                 f"the origin has only {base}, and no fp32 graphs to make others of: --precision {base} exports it "
                 "anew; for others, export its run"
             )
-        self._write_text(SOURCE_TOKENIZER_NAME, self.exportable.source_tokenizer.to_text())
-        self._write_text(TARGET_TOKENIZER_NAME, self.exportable.target_tokenizer.to_text())
-        self.say("making the graphs of the encoder and the decoder step")
-        plain = self.exportable.graphs()
+        self._write_text(SOURCE_TOKENIZER_NAME, origin.source_tokenizer.to_text())
+        self._write_text(TARGET_TOKENIZER_NAME, origin.target_tokenizer.to_text())
+        logger.info("making the graphs of the encoder and the decoder step")
+        plain = origin.graphs()
         reference = self._add(base, plain)
-        self.certificates += self.exportable.certify(self._manifest(), reference, plain, plan=self.plan, say=self.say)
+        self.certificates += origin.certify(self._manifest(), reference, plain, self.plan)
         self._choose_golden(reference)
         steppers: dict[Precision, BundleStepper] = {base: reference}
         for precision in REWRITERS:
             if precision in precisions and precision != base:
                 steppers[precision] = self._add_rewritten(precision, plain, reference)
-        # On the CPU it is too slow to be measured, and its quality there is not the GPU's.
+        # The CPU is too slow to measure fp16, and computes it differently from a GPU.
         steppers.pop("fp16", None)
-        measured = () if measure is None else measure(steppers)
-        evaluation = with_measured(self.exportable.evaluation, measured)
+        evaluation = with_measured(origin.evaluation, () if measure is None else measure(steppers))
         if "fp32" in self.graphs and "fp32" not in precisions:
             self._leave_out_fp32()
         self._write_text(GOLDEN_NAME, golden_text(tuple(self.golden)))
-        references = self._references([one for name, one in steppers.items() if name in self.graphs])
+        references = {name: entry for name, entry in origin.references.items() if name in self.graphs}
+        if origin.validation:
+            remaining = [stepper for name, stepper in steppers.items() if name in self.graphs]
+            references = references_of(self._bundle(), remaining, origin.validation, origin.validation_name)
         files = {
             path.relative_to(self.folder).as_posix(): FileEntry(size=path.stat().st_size, sha256=sha256_of(path))
             for path in sorted(self.folder.rglob("*"))
@@ -138,42 +154,27 @@ class _Draft:
         self._write_text(MANIFEST_NAME, manifest.signed().to_text())
 
     def _leave_out_fp32(self) -> None:
-        """What the others were made of and certified by goes; its certificate, which theirs stands on, stays."""
-        self.say("leaving out fp32")
+        """Removes the fp32 graphs, but not their certificate, on which the other certificates are based."""
+        logger.info("leaving out fp32")
         pair = self.graphs.pop("fp32")
         for graph in (pair.encoder, pair.decoder_step):
             (self.folder / graph.file).unlink()
         (self.folder / "fp32").rmdir()
         self.golden = [example for example in self.golden if example.precision != "fp32"]
 
-    def _defaults(self, evaluation: Sequence[Evaluation]) -> dict[str, Precision]:
-        """Provider -> what it serves unless it is told otherwise; none where it serves nothing of what is there."""
-        choices: dict[str, tuple[Precision, ...]] = {
-            "cpu": ("fp32" if self._doubt(evaluation) else preferred_precision(evaluation), "int8"),
-            "cuda": ("fp32", "fp16"),
-        }
-        found = {
-            provider: [one for one in precisions if one in self.graphs] for provider, precisions in choices.items()
-        }
-        return {provider: precisions[0] for provider, precisions in found.items() if precisions}
-
-    def _doubt(self, evaluation: Sequence[Evaluation]) -> str:
-        return doubt(evaluation, self.certificates, self.exportable.target_tokenizer.vocabulary_size)
-
     def _write_text(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text, encoding="utf-8")
 
     def _add_rewritten(self, precision: Precision, plain: TracedPair, reference: OnnxStepper) -> BundleStepper:
         """Rewrites, loads and certifies the graphs of another precision."""
-        self.say(f"rewriting to {precision}")
+        logger.info("rewriting to %s", precision)
         rewritten = REWRITERS[precision](plain)
         stepper: BundleStepper = self._add(precision, rewritten)
         if precision == "fp16":
-            # On a GPU where there is one.
+            # On a GPU, if there is one.
             with suppress(UserError):
-                stepper = DeviceStepper(self._draft_bundle(), precision, "cuda")
-        sources = self.exportable.encoder_sources()
-        grid = GridComparison(self._manifest(), stepper, reference, sources, self.plan, self.say)
+                stepper = DeviceStepper(self._bundle(), precision, "cuda")
+        grid = GridComparison(self._manifest(), stepper, reference, self.exportable.encoder_sources(), self.plan)
         self.certificates.append(certify_rewritten(grid, rewritten.arithmetic))
         self._choose_golden(stepper)
         return stepper
@@ -187,10 +188,26 @@ class _Draft:
         self.graphs[precision] = pair.write(self.folder, precision)
         if precision == "int8" and (lines := wide_factors(self.folder, self.graphs[precision])):
             raise VerificationFailed("the int8 graphs are refused: products would overflow without VNNI", lines)
-        return OnnxStepper(self._draft_bundle(), precision)
+        return OnnxStepper(self._bundle(), precision)
 
-    def _draft_bundle(self) -> Bundle:
-        """Graphs that have no certificate yet are no bundle yet."""
+    def _choose_golden(self, stepper: BundleStepper) -> None:
+        logger.info("choosing golden examples of %s", stepper.precision)
+        bundle = self._bundle()
+        sources = self.exportable.sources
+        if not sources:
+            random, end = np.random.default_rng(0), int(self.exportable.append_eos)
+            longest = min(12, self.exportable.limits.max_source_tokens) + end
+            sources = [
+                source[: len(source) - end]
+                for source in (
+                    random_source(bundle.manifest, int(random.integers(2, longest + 1)), random)
+                    for _ in range(NUM_TRIED)
+                )
+            ]
+        self.golden += choose_golden(bundle, stepper, sources)
+
+    def _bundle(self) -> Bundle:
+        """Returns the bundle as far as it is written."""
         return Bundle(
             path=self.folder,
             manifest=self._manifest(),
@@ -199,53 +216,88 @@ class _Draft:
             golden=(),
         )
 
-    def _choose_golden(self, stepper: BundleStepper) -> None:
-        self.say(f"choosing golden examples of {stepper.precision}")
-        bundle = self._draft_bundle()
-        self.golden += choose_golden(bundle, stepper, self.exportable.sources or _random_sources(bundle.manifest))
-
-    def _references(self, steppers: Sequence[BundleStepper]) -> Mapping[Precision, Reference]:
-        """Returns each precision's distributions on the origin's held-out sources; the origin's own if it has none."""
-        origin = self.exportable
-        if not origin.validation:
-            return {name: one for name, one in origin.references.items() if name in self.graphs}
-        return references_of(self._draft_bundle(), steppers, origin.validation, origin.validation_name, self.say)
-
     def _manifest(
-        self,
-        evaluation: tuple[Evaluation, ...] = (),
-        files: Mapping[str, FileEntry] | None = None,
+        self, evaluation: tuple[Evaluation, ...] = (), files: Mapping[str, FileEntry] | None = None
     ) -> Manifest:
-        exportable = self.exportable
+        origin = self.exportable
+        num_targets = origin.target_tokenizer.vocabulary_size
+        trusted = not doubt(evaluation, self.certificates, num_targets)
+        # Provider -> its choices for a default, in order of preference.
+        choices: dict[str, tuple[Precision, ...]] = {
+            "cpu": (preferred_precision(evaluation) if trusted else "fp32", "int8"),
+            "cuda": ("fp32", "fp16"),
+        }
+        defaults = {
+            provider: [precision for precision in precisions if precision in self.graphs]
+            for provider, precisions in choices.items()
+        }
+        exporter = {"exported_by": f"attendant {VERSION}, commit {commit()}"}
         return Manifest(
-            name=exportable.name,
-            model=dict(exportable.architecture),
-            source=SourceSide(
-                vocabulary_size=exportable.source_tokenizer.vocabulary_size, append_eos=exportable.append_eos
-            ),
-            target=TargetSide(vocabulary_size=exportable.target_tokenizer.vocabulary_size),
-            special_ids=exportable.special_ids,
+            name=origin.name,
+            model=dict(origin.architecture),
+            source=SourceSide(vocabulary_size=origin.source_tokenizer.vocabulary_size, append_eos=origin.append_eos),
+            target=TargetSide(vocabulary_size=num_targets),
+            special_ids=origin.special_ids,
             graphs=self.graphs,
-            default_precision=self._defaults(evaluation),
-            limits=exportable.limits,
-            decoding=exportable.decoding,
-            provenance=_with_exporter(exportable.provenance),
+            default_precision={provider: available[0] for provider, available in defaults.items() if available},
+            limits=origin.limits,
+            decoding=origin.decoding,
+            provenance=origin.provenance.model_copy(update={"versions": {**origin.provenance.versions, **exporter}}),
             evaluation=evaluation,
             certificates=tuple(self.certificates),
             files=dict(files or {}),
         )
 
 
-def _with_exporter(provenance: Provenance) -> Provenance:
-    """Returns where the weights came from, with the version and commit that make this bundle of them."""
-    return provenance.model_copy(
-        update={"versions": {**provenance.versions, "exported_by": f"attendant {VERSION}, commit {commit()}"}}
+def choose_golden(
+    bundle: Bundle, stepper: BundleStepper, sources: Sequence[Sequence[int]]
+) -> tuple[GoldenExample, ...]:
+    """Returns greedy and beam examples with margins so clear that their decoding is the same on any host.
+
+    Args:
+        bundle: a draft, whose golden examples are not read.
+        sources: ids as a request gives them, without EOS; those that no request may give are left out.
+
+    Raises:
+        VerificationFailed: no source has a clear margin: the model's outcomes are ties.
+    """
+    manifest, margin = bundle.manifest, MARGIN[stepper.precision]
+    candidates = [
+        source
+        for source in sources
+        if 0 < len(source) <= manifest.limits.max_source_tokens
+        and all(token_id == UNK_ID or token_id >= len(SPECIAL_TOKENS) for token_id in source)
+    ][:NUM_TRIED]
+    encoded = [bundle.source_ids(source) for source in candidates]
+    for length in MAX_LENGTHS:
+        examples: list[GoldenExample] = []
+        for beam_size in (1, min(GOLDEN_BEAM_SIZE, manifest.limits.max_beam_size)):
+            options = DecodingOptions(
+                beam_size=beam_size,
+                length_penalty=manifest.decoding.length_penalty,
+                length_penalty_offset=manifest.decoding.length_penalty_offset,
+                max_length=min(length, manifest.limits.max_target_tokens),
+            )
+            outcomes = outcomes_under_noise(stepper, encoded, options, manifest.special_ids, margin)
+            kept = [place for place, tokens in enumerate(outcomes) if len(tokens) == 1][:NUM_KEPT]
+            outputs = decode_all(stepper, [encoded[place] for place in kept], options, manifest.special_ids)
+            examples += [
+                GoldenExample(
+                    precision=stepper.precision,
+                    source_tokens=tuple(bundle.source_tokenizer.tokens_of(candidates[place])),
+                    beam_size=beam_size,
+                    length_penalty=options.length_penalty,
+                    length_penalty_offset=options.length_penalty_offset,
+                    max_length=options.max_length,
+                    target_tokens=tuple(bundle.target_tokenizer.tokens_of(hypotheses[0].token_ids)),
+                    score=hypotheses[0].score,
+                    log_prob=hypotheses[0].log_prob,
+                )
+                for place, hypotheses in zip(kept, outputs, strict=True)
+            ]
+        if examples:
+            return tuple(examples)
+    raise VerificationFailed(
+        "no golden example can be chosen",
+        [f"of {len(candidates)} sources none keeps its tokens when log-probabilities move by {margin:g}"],
     )
-
-
-def _random_sources(manifest: Manifest) -> list[list[int]]:
-    """Ids as requests give them, without EOS."""
-    random, end = np.random.default_rng(0), int(manifest.source.append_eos)
-    longest = min(12, manifest.limits.max_source_tokens) + end
-    sources = [random_source(manifest, int(random.integers(2, longest + 1)), random) for _ in range(NUM_TRIED)]
-    return [source[: len(source) - end] for source in sources]

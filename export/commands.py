@@ -1,30 +1,27 @@
-"""The commands that make a bundle, once their command line is read."""
+"""The commands that make a bundle: export, import and reference. Their parsers are in __main__.py."""
 
 import argparse
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from attendant.export.bundle_writer import write_bundle
-from attendant.export.inspection import REFERENCES
-from attendant.export.origins.exportable import Exportable
-from attendant.export.origins.from_bundle import exportable_bundle
-from attendant.export.origins.from_checkpoint import exportable_checkpoint
-from attendant.export.origins.from_model import bundle_name, exportable_run
-from attendant.export.publication import published
-from attendant.export.status import status
+from attendant.export.origins import Exportable, bundle_name, exportable_bundle, exportable_checkpoint, exportable_run
+from attendant.export.published import REFERENCES, publish
 from attendant.export.verification.quality import (
+    MIN_REFERENCE,
+    NUM_REFERENCE,
     QualityMeasurement,
     doubt,
     losses,
     measurement_of_bundle,
     measurement_of_run,
+    references_of,
     too_costly,
+    with_references,
 )
-from attendant.export.verification.reference import MIN_REFERENCE, NUM_REFERENCE, references_of, with_references
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import (
     MANIFEST_NAME,
@@ -39,32 +36,25 @@ from attendant.training.evaluation.session import read_data
 from attendant.training.run.loading import load_run
 
 
-def export(options: argparse.Namespace) -> None:
-    """Publishes a bundle and prints what it is, a line per precision."""
+def export(options: argparse.Namespace) -> str:
+    """Publishes a bundle of a run or of another bundle. Returns a summary, a line per precision."""
     options.precision = options.precision or ("fp32",)
     if options.web_libraries is not None:
         raise UserError("--web-libraries is for --web")
     is_bundle = (options.origin / MANIFEST_NAME).is_file()
-    advice: list[str] = []
-    with status() as say:
-        exportable, measurement = (_of_bundle if is_bundle else _of_run)(options)
-        bundle = write_bundle(
-            exportable,
-            options.output,
-            precisions=options.precision,
-            force=options.force,
-            measure=None if measurement is None else partial(measurement.take, say=say, advise=advice.append),
-            say=say,
-        )
-    print("\n".join([_first_line_of(options.output, bundle), *_summaries(bundle.manifest), *advice]))
+    exportable, measurement = (_of_bundle if is_bundle else _of_run)(options)
+    bundle = write_bundle(
+        exportable,
+        options.output,
+        precisions=options.precision,
+        force=options.force,
+        measure=None if measurement is None else measurement.take,
+    )
+    return "\n".join([*_summaries(options.output, bundle), *(() if measurement is None else measurement.advice)])
 
 
-def _first_line_of(path: Path, bundle: Bundle) -> str:
-    return f"{path}: {bundle.manifest.name} {bundle.manifest.version}, {len(bundle.golden)} golden examples"
-
-
-def import_checkpoint(options: argparse.Namespace) -> None:
-    """Publishes a bundle of another toolkit's checkpoint and prints what it is."""
+def import_checkpoint(options: argparse.Namespace) -> str:
+    """Publishes a bundle of another toolkit's checkpoint. Returns a summary."""
     exportable = exportable_checkpoint(
         options.toolkit,
         options.checkpoint,
@@ -74,14 +64,12 @@ def import_checkpoint(options: argparse.Namespace) -> None:
         texts=[] if options.data is None else _some_sources(options.data),
         data=options.data or "",
     )
-    with status() as say:
-        exportable = replace(exportable, decoding=_decoding(exportable, options))
-        bundle = write_bundle(exportable, options.output, force=options.force, say=say)
-    print("\n".join([_first_line_of(options.output, bundle), *_summaries(bundle.manifest)]))
+    exportable = replace(exportable, decoding=_decoding(exportable, options))
+    return "\n".join(_summaries(options.output, write_bundle(exportable, options.output, force=options.force)))
 
 
 def _some_sources(data: str) -> list[str]:
-    """From all over the files, which may be sorted: as many as a reference is made of, up to twice as many."""
+    """Returns sources from all parts of the files, which may be sorted: NUM_REFERENCE or up to twice as many."""
     examples = read_data(CorpusFiles.named(data)).examples
     return [example.source for example in examples[:: max(1, len(examples) // NUM_REFERENCE)]]
 
@@ -124,11 +112,13 @@ def _decoding(exportable: Exportable, options: argparse.Namespace) -> DecodingDe
 
 
 def _measures(options: argparse.Namespace, decoding: DecodingDefaults) -> bool:
-    """int8 can cost quality, and so can beams."""
+    """Returns whether to measure the quality, which int8 and beams can reduce."""
     return not options.skip_evaluation and ("int8" in options.precision or decoding.beam_size > 1)
 
 
-def _summaries(manifest: Manifest) -> Iterator[str]:
+def _summaries(path: Path, bundle: Bundle) -> Iterator[str]:
+    manifest = bundle.manifest
+    yield f"{path}: {manifest.name} {manifest.version}, {len(bundle.golden)} golden examples"
     for certificate in manifest.certificates:
         tokens = certificate.tokens
         whose = REFERENCES[certificate.reference]
@@ -143,10 +133,10 @@ def _summaries(manifest: Manifest) -> Iterator[str]:
         )
         if (certificate.precision, certificate.provider) == ("fp16", "cpu"):
             yield "fp16: certified on the CPU, through conversions; CUDA's kernels have not run"
-    for one in manifest.evaluation:
-        if one.precision == "int8":
-            difference = "" if one.difference is None else f", {one.difference:+g} to fp32"
-            yield f"int8: {one.metric} {one.value:g}{difference}, on {one.num_examples} examples"
+    for entry in manifest.evaluation:
+        if entry.precision == "int8":
+            difference = "" if entry.difference is None else f", {entry.difference:+g} to fp32"
+            yield f"int8: {entry.metric} {entry.value:g}{difference}, on {entry.num_examples} examples"
     if {"fp32", "int8"} <= manifest.graphs.keys():
         yield f"served on CPUs by default: {manifest.default_precision['cpu']}{_why(manifest)}"
     default = manifest.default_precision.get("cpu")
@@ -165,7 +155,7 @@ def _why(manifest: Manifest) -> str:
     return f"; int8 may lose at most {' and '.join(limits)}" if limits else ""
 
 
-def reference(options: argparse.Namespace) -> None:
+def reference(options: argparse.Namespace) -> str:
     """Publishes the bundle with reference distributions: the same files, another manifest.
 
     Raises:
@@ -173,10 +163,9 @@ def reference(options: argparse.Namespace) -> None:
     """
     bundle = open_bundle(options.bundle)
     sources = bundle.source_tokenizer.encode_batch(_some_sources(options.data))
-    with status() as say, published(options.output, force=options.force) as folder:
-        served = [one for one in bundle.manifest.graphs if one != "fp16"]
-        steppers = (open_stepper(bundle, one) for one in served)
-        references = references_of(bundle, steppers, sources, options.data, say)
+    with publish(options.output, force=options.force) as folder:
+        steppers = (open_stepper(bundle, precision) for precision in bundle.manifest.graphs if precision != "fp16")
+        references = references_of(bundle, steppers, sources, options.data)
         if not references:
             raise UserError(f"--data {options.data}: fewer than {MIN_REFERENCE} sources that a request could give")
         for name in bundle.manifest.files:
@@ -186,14 +175,10 @@ def reference(options: argparse.Namespace) -> None:
         (folder / MANIFEST_NAME).write_text(manifest.to_text(), encoding="utf-8")
         open_bundle(folder)
     num_texts = next(iter(references.values())).num_examples
-    print(
+    return (
         f"{options.output}: {manifest.name} {manifest.version}, with references of {num_texts} texts in "
         f"{' and '.join(references)}"
     )
 
 
-COMMANDS: Final = {
-    "export": export,
-    "import": import_checkpoint,
-    "reference": reference,
-}
+COMMANDS: Final = {"export": export, "import": import_checkpoint, "reference": reference}

@@ -1,23 +1,279 @@
-"""The commands for published bundles, once their command line is read. They run without PyTorch and onnx."""
+"""Published bundles: how a folder is published whole or not at all, and the commands that check, show and sign one.
+
+Nothing here needs PyTorch or onnx, except the comparison with a run. Only `verify` needs onnxruntime.
+"""
 
 import argparse
+import contextlib
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from attendant.export.inspection import describe
-from attendant.export.status import status
-from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.bundle.manifest import SIGNATURE_NAME
-from attendant.runtime.bundle.signature import sign_bundle
+from attendant.runtime.bundle.bundle import Bundle, open_bundle
+from attendant.runtime.bundle.manifest import MANIFEST_NAME, SIGNATURE_NAME, Certificate, Manifest, Precision, Provider
+from attendant.runtime.bundle.signature import open_signed_bundle, sign_bundle
 from attendant.runtime.command import require
-from attendant.runtime.errors import UserError, escaped
-from attendant.runtime.process import limited
+from attendant.runtime.errors import UserError, VerificationFailed, escaped, some_lines
+from attendant.runtime.files import new_folder
+from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS, limited
+
+if TYPE_CHECKING:
+    from attendant.runtime.bundle_stepper import BundleStepper
+
+logger = logging.getLogger(__name__)
 
 
-def verify(options: argparse.Namespace) -> None:
-    """Prints what holds, one line each."""
-    from attendant.export.recheck import recheck  # noqa: PLC0415  # onnxruntime, which the others don't need
+def refuse_occupied(output: Path, *, force: bool, marker: str = MANIFEST_NAME) -> None:
+    """Refuses an output that exists, before any work is done for it.
 
+    Args:
+        marker: a file that every folder of this kind has; `force` replaces no folder without it.
+
+    Raises:
+        UserError: it exists and `force` is not set, or it is something else.
+    """
+    if not output.exists() and not output.is_symlink():
+        return
+    if not force:
+        raise UserError(f"{output} exists already: add --force to replace it, or name another folder")
+    is_marked = output.is_dir() and not output.is_symlink() and (output / marker).is_file()
+    if not is_marked and not (output.is_dir() and not any(output.iterdir())):
+        raise UserError(f"{output} exists and has no {marker}, so --force leaves it: remove it yourself")
+
+
+@contextlib.contextmanager
+def publish(output: Path, *, force: bool, marker: str = MANIFEST_NAME) -> Iterator[Path]:
+    """Yields a new folder, which becomes `output` when the block succeeds, and is removed when it fails.
+
+    Raises:
+        UserError: `output` is occupied, or can't be written.
+    """
+    refuse_occupied(output, force=force, marker=marker)
+    with new_folder(output.absolute(), put=partial(_take_place, force=force, marker=marker)) as folder:
+        yield folder
+
+
+def _take_place(folder: Path, output: Path, *, force: bool, marker: str) -> None:
+    refuse_occupied(output, force=force, marker=marker)  # it may have appeared in the meantime
+    replaced = None
+    if output.exists():
+        replaced = folder.with_name(folder.name.replace(".partial-", ".replaced-"))
+        output.rename(replaced)
+    try:
+        folder.rename(output)
+    except BaseException:
+        if replaced is not None:
+            replaced.rename(output)
+        raise
+    if replaced is not None:
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+REFERENCES: Final = {"pytorch": "PyTorch's", "fp32": "the fp32 graphs'", "int8": "the former int8 graphs'"}
+"""Whose decodings a certificate's are compared with."""
+
+
+def describe(bundle: Bundle) -> Iterator[str]:
+    """Yields a description of the bundle, line by line."""
+    manifest = bundle.manifest
+    size = sum(entry.size for entry in manifest.files.values())
+    yield f"{manifest.name}  version {manifest.version}  {_bytes(size)}  ({bundle.path})"
+    yield ""
+    yield from _model_lines(manifest)
+    yield ""
+    yield "evaluation"
+    for entry in manifest.evaluation:
+        difference = "" if entry.difference is None else f" ({entry.difference:+.4g} to fp32)"
+        value = f"{entry.precision} {entry.metric} {entry.value:.4g}{difference}"
+        yield f"  {value}  n={entry.num_examples}  {entry.protocol}"
+    if not manifest.evaluation:
+        yield "  none was recorded"
+    for precision in manifest.graphs:
+        if (reference := manifest.reference_of(precision)) is not None and reference.precision == precision:
+            signals = ", ".join(reference.signals)
+            yield f"  reference distributions, {precision}: {signals}  n={reference.num_examples}  {reference.data}"
+    for certificate in manifest.certificates:
+        yield ""
+        yield from _certificate_lines(certificate)
+    served = manifest.default_precision.get("cpu", "nothing")
+    yield f"  {len(bundle.golden)} golden examples; served on CPUs by default: {served}"
+    yield ""
+    yield "graphs"
+    for precision, pair in manifest.graphs.items():
+        yield f"  {precision}: state {', '.join(f'{tensor.input} ({tensor.scope})' for tensor in pair.state)}"
+        for graph in (pair.encoder, pair.decoder_step):
+            yield f"  {graph.file}  {_bytes(manifest.files[graph.file].size)}  opset {graph.opset}"
+            for kind, specs in (("in", graph.inputs), ("out", graph.outputs)):
+                for spec in specs:
+                    yield f"    {kind:<3} {spec.name:<20} {spec.dtype:<8} [{_listed(spec.shape)}]"
+    yield ""
+    yield "provenance"
+    made = manifest.provenance
+    origin = {"commit": made.commit, "created": made.created, "checkpoint": made.checkpoint, "data": made.data_digest}
+    for name, value in (origin | {name: made.versions[name] for name in sorted({*made.versions} - {"commit"})}).items():
+        yield f"  {name:<11} {value}"
+
+
+def _model_lines(manifest: Manifest) -> Iterator[str]:
+    limits, decoding = manifest.limits, manifest.decoding
+    yield "model"
+    for name, value in manifest.model.items():
+        shown = ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, dict) else value
+        yield f"  {name:<15} {shown}"
+    sizes = f"{manifest.source.vocabulary_size} source, {manifest.target.vocabulary_size} target symbols"
+    yield f"  vocabularies    {sizes}"
+    yield (
+        f"  limits          {limits.max_source_tokens} source tokens, {limits.max_target_tokens} target tokens, "
+        f"beam {limits.max_beam_size}, {limits.max_num_hypotheses} hypotheses"
+    )
+    defaults = decoding.model_dump(exclude_none=True)
+    yield f"  defaults        {', '.join(f'{name} {value:g}' for name, value in defaults.items())}"
+
+
+def _certificate_lines(certificate: Certificate) -> Iterator[str]:
+    grid, tokens = certificate.grid, certificate.tokens
+    yield f"certificate: {certificate.precision} on {certificate.provider}, {certificate.runtime_version}"
+    yield f"  host            {certificate.host}"
+    yield (
+        f"  grid            batches of {_listed(grid.batch_sizes)}; lengths {grid.source_lengths[0]} to "
+        f"{grid.source_lengths[-1]}; beams {_listed(grid.beam_sizes)}; {grid.num_steps} teacher-forced steps"
+    )
+    worst = max(certificate.errors, key=lambda name: certificate.errors[name])
+    own = certificate.reference_errors.get(worst)
+    beside = "" if own is None else f"; PyTorch's own there {own:.1e}"
+    yield f"  largest error   {certificate.errors[worst]:.1e} ({worst}){beside}"
+    whose = REFERENCES[certificate.reference]
+    ties = f", {tokens.num_excused} differ by a tie" if certificate.reference == "pytorch" else ""
+    yield f"  tokens          {tokens.num_identical} of {tokens.num_compared} decodings identical to {whose}{ties}"
+    yield f"  alone = batched {'bit for bit' if certificate.batch_invariant else 'not bit for bit'}"
+    for name, how in sorted(certificate.arithmetic.items()):
+        yield f"  {name}: {how}"
+
+
+def _listed(numbers: Sequence[object]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _bytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
+
+
+def recheck(
+    path: Path,
+    provider: Provider = "cpu",
+    run: tuple[Path, str] | None = None,
+    *,
+    trusted: Sequence[Path] = (),
+    limits: tuple[float, int] = (LOAD_SECONDS, LOAD_MIB),
+) -> list[str]:
+    """Opens the bundle as a server does, and decodes its golden examples in every precision.
+
+    Args:
+        run: a run directory and which of its checkpoints; its model is then compared with the fp32 graphs, and those
+            with the int8 graphs.
+        trusted: public keys or certificates, one of which must have signed the bundle; if empty, it may be unsigned.
+        limits: seconds and MiB that opening it, and checking each precision, may take.
+
+    Returns:
+        The checks that succeeded, one line each.
+
+    Raises:
+        BundleRefused: a file is not what the manifest says.
+        UserError: the run is not the one that the bundle was exported from, the provider is missing, or this host
+            can compute nothing of the bundle exactly.
+        VerificationFailed: a golden example, or PyTorch, differs.
+    """
+    from attendant.runtime.onnx.stepper import refuse_inexact  # noqa: PLC0415
+
+    within = partial(
+        limited,
+        what=f"the bundle {path} is refused",
+        seconds=limits[0],
+        mib=limits[1],
+        remedy="; --load-seconds and --load-mib say what it may take",
+    )
+    bundle: Bundle = within(lambda: open_signed_bundle(path, trusted))
+    lines = [f"{len(bundle.manifest.files)} files are what the manifest of {bundle.manifest.version} says"]
+    if trusted:
+        lines.append(f"signed, as {' or '.join(map(str, trusted))} confirms")
+    for precision in sorted(bundle.manifest.graphs):
+        logger.info("decoding the golden examples in %s", precision)
+        if (precision, provider) == ("int8", "cuda"):
+            lines.append("int8 on cuda: not checked, since it is not served there")
+            continue
+        try:
+            refuse_inexact(bundle, precision)
+        except UserError as refusal:
+            if len(bundle.manifest.graphs) == 1:
+                raise
+            lines.append(f"int8 on cpu: not checked: {refusal}")
+            continue
+        stepper, differences = within(partial(_checked, bundle, precision, provider))
+        if differences:
+            raise VerificationFailed(
+                f"{path}: {precision} on {provider}: golden examples differ", some_lines(differences)
+            )
+        num_examples = sum(example.precision == precision for example in bundle.golden)
+        how = ", through conversions: CUDA's kernels have not run" if (precision, provider) == ("fp16", "cpu") else ""
+        lines.append(f"{precision} on {provider}: {num_examples} golden examples hold{how}")
+        if run is not None and not (precision == "fp16" and "fp32" in bundle.manifest.graphs):
+            lines.append(f"{precision} on {provider}: {_compared_with_run(bundle, precision, stepper, *run)}")
+    return lines
+
+
+def _checked(bundle: Bundle, precision: Precision, provider: Provider) -> "tuple[BundleStepper, list[str]]":
+    """Returns the stepper of a precision, and how its golden examples differ."""
+    from attendant.runtime.bundle_stepper import check_decoding  # noqa: PLC0415
+    from attendant.runtime.device.stepper import DeviceStepper  # noqa: PLC0415
+    from attendant.runtime.onnx.stepper import OnnxStepper  # noqa: PLC0415
+
+    # Not `open_stepper`: on the CPU fp16 is not served, but its graphs can be checked.
+    stepper: BundleStepper = (
+        DeviceStepper(bundle, precision, provider) if provider == "cuda" else OnnxStepper(bundle, precision)
+    )
+    return stepper, check_decoding(bundle, stepper, precision, provider)
+
+
+def _compared_with_run(
+    bundle: Bundle, precision: Precision, stepper: "BundleStepper", path: Path, checkpoint: str
+) -> str:
+    """Compares the fp32 graphs with the run's model, or the int8 graphs with the fp32 graphs; returns the result."""
+    from attendant.export.origins import exportable_bundle, exportable_run  # noqa: PLC0415
+    from attendant.export.verification.certification import (  # noqa: PLC0415
+        GridComparison,
+        certify_rewritten,
+        certify_traced,
+    )
+    from attendant.runtime.onnx.stepper import OnnxStepper  # noqa: PLC0415
+    from attendant.training.run.loading import load_run  # noqa: PLC0415
+
+    manifest = bundle.manifest
+    if "fp32" not in manifest.graphs:
+        return "not compared with the run, since the fp32 graphs were left out"
+    if precision == "int8":
+        sources = exportable_bundle(bundle).encoder_sources()
+        tokens = certify_rewritten(GridComparison(manifest, stepper, OnnxStepper(bundle), sources), {}).tokens
+        agreement = f"{tokens.num_identical} of {tokens.num_compared} decodings identical"
+        return f"{agreement} to fp32's; the same bits alone and in batches"
+    exportable = exportable_run(load_run(path, checkpoint), manifest.name)
+    ours, theirs = exportable.provenance.checkpoint, manifest.provenance.checkpoint
+    if exportable.model.state != manifest.graphs["fp32"].state or ours != theirs:
+        # A bundle of other weights would differ in every number.
+        raise UserError(f"{path} holds the weights {ours}, the bundle was exported from {theirs}: name its run")
+    grid = GridComparison(manifest, stepper, exportable.model.reference, exportable.encoder_sources())
+    certificate = certify_traced(grid, exportable.model.exact_reference())
+    tokens = certificate.tokens
+    return (
+        f"{tokens.num_identical} of {tokens.num_compared} decodings identical to PyTorch's, {tokens.num_excused} "
+        f"differ by a tie; largest error {max(certificate.errors.values()):.1e}"
+    )
+
+
+def verify(options: argparse.Namespace) -> str:
+    """Checks a bundle. Returns the checks that succeeded, one line each."""
     run = None if options.run is None else (options.run, options.checkpoint or "best")
     if run is not None:
         try:
@@ -26,24 +282,22 @@ def verify(options: argparse.Namespace) -> None:
         except ModuleNotFoundError as missing:
             remedy = "pip install 'attendant-seq2seq[export]'"
             raise UserError(f"--run: {missing.name} is not installed: {remedy}") from None
-    with status() as say:
-        limits = options.load_seconds, options.load_mib
-        lines = recheck(options.bundle, options.provider, run, trusted=options.signature, limits=limits, say=say)
-    print("\n".join(lines))
+    limits = options.load_seconds, options.load_mib
+    return "\n".join(recheck(options.bundle, options.provider, run, trusted=options.signature, limits=limits))
 
 
-def inspect(options: argparse.Namespace) -> None:
-    """Prints what the manifest says."""
+def inspect(options: argparse.Namespace) -> str:
+    """Returns the manifest's contents."""
     bundle = limited(lambda: open_bundle(options.bundle), f"the bundle {options.bundle} is refused")
-    # What a manifest says may hold anything that a terminal obeys.
-    print("\n".join(map(escaped, describe(bundle))))
+    # A manifest may contain control characters of a terminal.
+    return "\n".join(map(escaped, describe(bundle)))
 
 
-def sign(options: argparse.Namespace) -> None:
-    """Writes model.sig, and says where.
+def sign(options: argparse.Namespace) -> str:
+    """Writes model.sig. Returns a line with its path.
 
     Raises:
-        UserError: there is one, without --force; options that exclude each other; a bad key or bundle.
+        UserError: it exists, without --force; options that exclude each other; a bad key or bundle.
     """
     if (options.bundle / SIGNATURE_NAME).exists() and not options.force:
         raise UserError(f"{options.bundle / SIGNATURE_NAME} exists already: add --force to replace it")
@@ -51,18 +305,16 @@ def sign(options: argparse.Namespace) -> None:
         raise UserError("--passphrase-file: the key of a --certificate must not be encrypted")
     if options.chain and options.certificate is None:
         raise UserError("--chain: it leads from a --certificate to its authority, and there is none")
-    password = None if options.passphrase_file is None else _first_line(options.passphrase_file)
+    password = None
+    if options.passphrase_file is not None:
+        try:
+            password = options.passphrase_file.read_text(encoding="utf-8").split("\n")[0]
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"--passphrase-file {options.passphrase_file} can't be read: {error}") from error
     written = sign_bundle(
         options.bundle, options.key, certificate=options.certificate, chain=options.chain, password=password
     )
-    print(f"{written}: signed by {options.certificate or options.key}")
-
-
-def _first_line(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").split("\n")[0]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--passphrase-file {path} can't be read: {error}") from error
+    return f"{written}: signed by {options.certificate or options.key}"
 
 
 COMMANDS: Final = {"verify": verify, "inspect": inspect, "sign": sign}

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from attendant.export.publication import published, refuse_occupied
+from attendant.export.published import publish, refuse_occupied
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, Precision
 from attendant.runtime.errors import UserError
@@ -80,7 +80,7 @@ def write_page(
     if chosen == "fp16":
         raise UserError("--precision fp16 is for CUDA: name fp32 or int8 for a page")
     graphs = bundle.graphs_in(chosen)
-    with published(output, force=force, marker=MARKER) as folder, _installed(libraries) as installed:
+    with publish(output, force=force, marker=MARKER) as folder, _installed(libraries) as installed:
         for name in SHARED:
             shutil.copyfile(PLAYGROUND / name, folder / name)
         for name in ("index.html", "main.js", "worker.js", "page.css"):

@@ -10,8 +10,9 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from attendant.export.bundle_writer import write_bundle
-from attendant.export.origins.from_model import ExportableModel
-from attendant.export.verification.plan import VerificationPlan
+from attendant.export.origins import ExportableModel
+from attendant.export.tracing import traceable
+from attendant.export.verification.probes import VerificationPlan
 from attendant.runtime.bundle.manifest import DecodingDefaults, Evaluation, Limits, Provenance
 from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig, Seq2Seq
@@ -101,7 +102,7 @@ def tiny_exportable(
     words = ["abc", "jab", "face", "bead", "hid", "badge", "cage", "deaf", "ice", "ahead", "jig", "gag"]
     return ExportableModel(
         name=name,
-        model=model,
+        model=traceable(model),
         source_tokenizer=source_tokenizer,
         target_tokenizer=source_tokenizer if model.config.shared_embeddings else sound_tokenizer(),
         append_eos=append_eos,

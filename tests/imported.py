@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from attendant.export.importing.imported import Imported
+from attendant.export.importing.checkpoint import Imported
 from attendant.runtime.bundle.tokenizer import EOS_ID
 from attendant.training.model import Seq2Seq
 

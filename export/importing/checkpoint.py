@@ -1,23 +1,26 @@
-"""Files that torch or numpy has saved, read as tensors and plain values. Nothing that a file names is executed."""
+"""The parts of another toolkit's checkpoint, each checked when it is taken, and the model that a reader makes of them.
+
+Files that torch or numpy has saved are read as tensors and plain values. Nothing that a file names is executed.
+Shapes: V symbols, H hidden size, G gates.
+"""
 
 import pickle
 import re
 import struct
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from attendant.runtime.bundle.manifest import DecodingDefaults
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.errors import UserError
-
-ARCHIVE_HEAD: Final = b"PK\x03\x04"
-"""The first bytes of a zip archive. Its list of contents is at the end of the file."""
-
-PICKLE_HEAD: Final = b"\x80"
-"""The first byte of what torch saved before it wrote archives."""
+from attendant.training.model import ModelConfig
 
 UNREADABLE: Final = (
     pickle.UnpicklingError,
@@ -49,9 +52,8 @@ def read_torch(path: Path, *plain: type) -> dict[str, Any]:
         plain: further classes that may be built, which hold data and do nothing.
 
     Raises:
-        UserError: the file can't be read, is truncated, or names something else.
+        UserError: the file can't be read, or names something else.
     """
-    head = _refuse_truncated(path)
     try:
         with torch.serialization.safe_globals([*plain, *_NUMPY_READERS]):
             content = torch.load(path, map_location="cpu", weights_only=True)
@@ -63,11 +65,7 @@ def read_torch(path: Path, *plain: type) -> dict[str, Any]:
                 f"{path}: it is made of {named[1]}, which would have to be executed: save it anew as tensors, "
                 "dictionaries, lists, text and numbers"
             ) from None
-        if head == ARCHIVE_HEAD:
-            _refuse_damaged(path)
-        if head.startswith(PICKLE_HEAD) and _ends_early(error):
-            raise _truncated(path) from None
-        raise UserError(f"{path}: no checkpoint that torch has saved") from None
+        raise _unreadable(path, "checkpoint that torch has saved") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: no checkpoint: it holds a {type(content).__name__}")
     return content
@@ -77,22 +75,19 @@ def read_arrays(path: Path) -> dict[str, torch.Tensor]:
     """Returns the arrays of an archive that numpy has saved (.npz).
 
     Raises:
-        UserError: the file can't be read, is truncated, or holds more than plain arrays.
+        UserError: the file can't be read, or holds more than plain arrays.
     """
-    head = _refuse_truncated(path)
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: torch.from_numpy(array) for name, array in archive.items()}
     except OSError as error:
         raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
     except UNREADABLE:
-        if head == ARCHIVE_HEAD:
-            _refuse_damaged(path)
-        raise UserError(f"{path}: no archive of plain arrays (.npz)") from None
+        raise _unreadable(path, "archive of plain arrays (.npz)") from None
 
 
 def table_of(path: Path, checkpoint: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Returns a dictionary in a checkpoint. Raises UserError if there is none."""
+    """Returns a dictionary in a checkpoint. Raises UserError if it is missing."""
     table = checkpoint.get(name)
     if not isinstance(table, dict):
         raise UserError(f"{path}: no checkpoint of this toolkit: it has no {name}")
@@ -118,42 +113,13 @@ def _shortened(names: list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def _refuse_truncated(path: Path) -> bytes:
-    """Returns the file's first bytes. Raises UserError if it can't be read or ends early."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(len(ARCHIVE_HEAD))
-    except OSError as error:
-        raise UserError(f"{path}: can't be read: {error.strerror}") from None
-    if not head or (head == ARCHIVE_HEAD and not zipfile.is_zipfile(path)):
-        raise _truncated(path)
-    return head
-
-
-def _truncated(path: Path) -> UserError:
-    return UserError(f"{path}: is truncated: it ends after {path.stat().st_size:,} bytes; copy or download it again")
-
-
-def _refuse_damaged(path: Path) -> None:
-    """Raises UserError, naming the part, if an archive's contents don't have the checksums that it states."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            part = archive.testzip()
-    except (OSError, *UNREADABLE):
-        part = "its list of contents"
-    if part is not None:
-        raise UserError(f"{path}: is damaged: {part} can't be read; copy or download it again")
-
-
-def _ends_early(error: Exception) -> bool:
-    """Returns whether an error of reading a pickle means that bytes are missing at its end."""
-    return isinstance(error, EOFError | LookupError | struct.error) or bool(
-        re.search("truncated|unexpected EOF", str(error))
-    )
+def _unreadable(path: Path, kind: str) -> UserError:
+    size = path.stat().st_size
+    return UserError(f"{path}: no {kind}, or truncated or damaged at {size:,} bytes: copy or download it again")
 
 
 class _DataType:
-    """Stands for `numpy.dtype` in a pickle."""
+    """Replaces `numpy.dtype` in a pickle."""
 
     def __init__(self, code: str, *_: object) -> None:
         self.code, self.order = code, "="
@@ -171,7 +137,7 @@ class _DataType:
 
 
 class _Array:
-    """Stands for an array of numpy in a pickle: its values, whose shape is not kept."""
+    """Replaces an array of numpy in a pickle: its values, without their shape."""
 
     def __init__(self, *_: object) -> None:
         self.values: list[Any] = []
@@ -199,4 +165,238 @@ _NUMPY_READERS: Final[Sequence[tuple[Callable[..., Any], str]]] = [
     *((_scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
     *((_Array, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),
 ]
-"""Functions that take the place of numpy's own in a pickle."""
+"""Functions that replace numpy's own in a pickle."""
+
+
+MAX_TOKENS = 250
+"""Limit of a source and of a target, if a checkpoint has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A model that another toolkit has trained.
+
+    Attributes:
+        file: the checkpoint itself, of which the bundle keeps the digest.
+        config: the architecture.
+        tensors: its weights, by the names of `Seq2Seq`'s state dict.
+        append_eos: the encoder gets EOS after the source.
+        max_source_tokens, max_target_tokens: limits of a request.
+        decoding: the toolkit's own defaults.
+    """
+
+    file: Path
+    config: ModelConfig
+    tensors: dict[str, Tensor]
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    append_eos: bool
+    max_source_tokens: int = MAX_TOKENS
+    max_target_tokens: int = MAX_TOKENS
+    decoding: DecodingDefaults = field(default_factory=DecodingDefaults)
+
+
+Reader = Callable[[Path, bool], Imported]
+"""Reads a checkpoint; if the second argument is true, texts are segmented into symbols, with blanks between them.
+
+Raises UserError if the file can't be read, or a part, which it names, can't be represented.
+"""
+
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A table of a checkpoint's settings; each is checked when it is taken.
+
+    Attributes:
+        path: the file, for errors.
+        prefix: the names of the tables that contain this one, for errors.
+    """
+
+    path: Path
+    values: Mapping[str, Any]
+    prefix: str = ""
+
+    def table(self, name: str) -> "Settings":
+        """Returns the table of this name; an empty one if it is missing. Raises UserError if it is not a table."""
+        return Settings(self.path, self.value(name, dict[str, Any]()), f"{self.prefix}{name}.")
+
+    def value(self, name: str, default: Value) -> Value:
+        """Returns a value of the default's type; the default if there is none.
+
+        A whole number is a float too, 100.0 is a whole number, and 0 and 1 are no and yes.
+
+        Raises:
+            UserError: it is of another type.
+        """
+        value = self.values.get(name)
+        if value is None:
+            return default
+        kind: Any = type(default)
+        converts = (
+            (type(value) is int and kind is float)
+            or (type(value) is float and kind is int and value.is_integer())
+            or (type(value) is int and kind is bool and value in (0, 1))
+        )
+        if converts:
+            return cast(Value, kind(value))
+        if type(value) is not kind:
+            raise UserError(f"{self.name_of(name)}: must be of type {kind.__name__}")
+        return cast(Value, value)
+
+    def one_of(self, name: str, representable: Mapping[Any, Value], default: Any) -> Value:
+        """Returns what a value stands for. Raises UserError if it is none of the representable ones."""
+        value = self.value(name, default)
+        if value not in representable:
+            raise UserError(
+                f"{self.name_of(name)}: can't be imported, only {' or '.join(map(repr, representable))} can"
+            )
+        return representable[value]
+
+    def only(self, name: str, value: Any) -> None:
+        """Raises UserError if a setting has another value than this one; 0, "" and [] are None and False too."""
+        if (self.values.get(name) or None) != (value or None):
+            raise UserError(f"{self.name_of(name)}: can't be imported, only {value!r} can")
+
+    def name_of(self, name: str) -> str:
+        """Returns how errors name a value: with the file, the tables that it is in, and the value."""
+        return f"{self.path}: {self.prefix}{name} = {self.values.get(name)!r}"
+
+
+class Vocabulary:
+    """The symbols of one side.
+
+    Attributes:
+        symbols: those that are not special, in their order.
+    """
+
+    def __init__(self, path: Path, symbols: Sequence[str], special: Sequence[str | None]) -> None:
+        """Takes over a list of symbols by their ids.
+
+        Args:
+            path: the file, for errors.
+            special: their names of PAD, UNK, BOS and EOS; None for a missing one.
+
+        Raises:
+            UserError: a symbol occurs twice, or has the name of one of our special ones.
+        """
+        self._path, self._num_symbols = path, len(symbols)
+        ids = {symbol: number for number, symbol in enumerate(symbols)}
+        if len(ids) != len(symbols):
+            twice = next(symbol for number, symbol in enumerate(symbols) if ids[symbol] != number)
+            raise UserError(f"{path}: the symbol {twice!r} stands in the vocabulary twice")
+        self.symbols = [symbol for symbol in symbols if symbol not in special]
+        if ours := set(self.symbols) & set(SPECIAL_TOKENS):
+            raise UserError(f"{path}: {min(ours)!r} is an ordinary symbol there, and a special one here")
+        self._ids = [None if name is None else ids.get(name) for name in special] + [
+            ids[symbol] for symbol in self.symbols
+        ]
+
+    def rows(self, weights: Tensor) -> Tensor:
+        """Returns weights [V, ...] with a row per symbol, in our order; zeros for a missing special symbol.
+
+        Raises:
+            UserError: they belong to another vocabulary.
+        """
+        if len(weights) != self._num_symbols:
+            raise UserError(
+                f"{self._path}: the vocabulary has {self._num_symbols} symbols, and the weights are of {len(weights)}"
+            )
+        nothing = torch.zeros_like(weights[0])
+        return torch.stack([nothing if number is None else weights[number] for number in self._ids])
+
+
+PARTS: Final = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+GATES: Final = {"lstm": 4, "gru": 3}
+
+
+class Weights:
+    """The tensors of a checkpoint. Each is taken by its name; `refuse_others` refuses the remaining ones."""
+
+    def __init__(self, path: Path, tensors: Mapping[str, Any], cell: str) -> None:
+        """Stores the tensors.
+
+        Args:
+            path: the file, for errors.
+            cell: of the recurrent layers: lstm or gru.
+
+        Raises:
+            UserError: weights are not finite, or are not floating-point numbers.
+        """
+        self._path = path
+        self._cell = cell
+        self._left = {name: self._finite(name, value) for name, value in tensors.items()}
+
+    def _finite(self, name: str, value: Any) -> Any:
+        """Returns a tensor in float32, and anything else as it is."""
+        if not isinstance(value, Tensor):
+            return value
+        if not value.is_floating_point() or value.layout is not torch.strided:
+            actual = value.dtype if value.layout is torch.strided else value.layout
+            raise UserError(f"{self._path}: the weights {name} are {actual}, must be dense floating-point numbers")
+        value = value.float()
+        if num_wrong := int(value.numel() - value.isfinite().sum()):
+            kind = "NaN" if value.isnan().any() else "infinite"
+            raise UserError(
+                f"{self._path}: the weights {name} are {kind} at {num_wrong:,} of {value.numel():,} places: the "
+                "training has diverged; import an earlier checkpoint"
+            )
+        return value
+
+    def take(self, name: str) -> Tensor:
+        """Returns a tensor [...] in float32. Raises UserError if there is none."""
+        tensor = self._left.pop(name, None)
+        if not isinstance(tensor, Tensor):
+            raise UserError(f"{self._path}: it has no weights {name}, which its model should have")
+        return tensor
+
+    def recurrent(self, ours: str, theirs: str, hidden_size: int) -> dict[str, Tensor]:
+        """Returns the tensors [G H, ...] of one direction of a recurrent layer, whose gates are in torch's order.
+
+        Args:
+            ours: the layer's name.
+            theirs: the name of its parts, with {} for the part.
+            hidden_size: H, as the checkpoint's settings state it.
+
+        Raises:
+            UserError: the weights are of another cell or another size.
+        """
+        tensors = {f"{ours}.{part}_l0": self.take(theirs.format(part)) for part in PARTS}
+        shape = list(tensors[f"{ours}.weight_hh_l0"].shape)
+        if shape != [GATES[self._cell] * hidden_size, hidden_size]:
+            cells = [cell for cell, num_gates in GATES.items() if shape == [num_gates * shape[-1], shape[-1]]]
+            actual = f"of {cells[0]} with hidden size {shape[-1]}" if cells else f"of shape {shape}"
+            raise UserError(
+                f"{self._path}: the weights {theirs.format('weight_hh')} are {actual}; the settings name "
+                f"{self._cell} with hidden size {hidden_size}"
+            )
+        return tensors
+
+    def encoder(self, theirs: str, *, num_layers: int, hidden_size: int, bidirectional: bool) -> dict[str, Tensor]:
+        """Returns the tensors of all layers of an encoder that is one of torch's recurrent modules.
+
+        Args:
+            theirs: its name.
+            hidden_size: of one direction.
+        """
+        directions = {"forward_rnn": "", "backward_rnn": "_reverse"} if bidirectional else {"forward_rnn": ""}
+        tensors: dict[str, Tensor] = {}
+        for layer in range(num_layers):
+            for ours, ending in directions.items():
+                name = f"{theirs}.{{}}_l{layer}{ending}"
+                tensors |= self.recurrent(f"encoder.layers.{layer}.{ours}", name, hidden_size)
+        return tensors
+
+    def decoder(self, theirs: Iterable[str], hidden_size: int) -> dict[str, Tensor]:
+        """Returns the tensors of a decoder's layers, given the name of each layer's parts."""
+        tensors: dict[str, Tensor] = {}
+        for layer, name in enumerate(theirs):
+            tensors |= self.recurrent(f"decoder.cells.{layer}.rnn", name, hidden_size)
+        return tensors
+
+    def refuse_others(self) -> None:
+        """Raises UserError if weights are left that were not taken."""
+        if self._left:
+            raise UserError(f"{self._path}: weights of what can't be imported: {', '.join(sorted(self._left))}")

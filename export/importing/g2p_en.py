@@ -8,10 +8,7 @@ from pathlib import Path
 
 from tokenizers import normalizers
 
-from attendant.export.importing.checkpoint import read_arrays, refuse_folder
-from attendant.export.importing.imported import Imported
-from attendant.export.importing.vocabulary import Vocabulary
-from attendant.export.importing.weights import Weights
+from attendant.export.importing.checkpoint import Imported, Vocabulary, Weights, read_arrays, refuse_folder
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS
 from attendant.runtime.errors import UserError
 from attendant.training.data.tokenization import tokenizer_of

@@ -1,7 +1,4 @@
-"""JoeyNMT 2 (Kreutzer et al. 2019): its recurrent models, of a model folder or one of its checkpoints.
-
-Read are config.yaml, the vocabularies that JoeyNMT leaves beside it, and the weights.
-"""
+"""Reads recurrent models of JoeyNMT 2 (Kreutzer et al. 2019): config.yaml, its vocabularies, and the weights."""
 
 import math
 from collections.abc import Sequence
@@ -13,11 +10,16 @@ import yaml
 from tokenizers import Regex, normalizers
 from torch import Tensor
 
-from attendant.export.importing.checkpoint import files_in, read_torch, table_of
-from attendant.export.importing.imported import MAX_TOKENS, Imported
-from attendant.export.importing.settings import Settings
-from attendant.export.importing.vocabulary import Vocabulary
-from attendant.export.importing.weights import Weights
+from attendant.export.importing.checkpoint import (
+    MAX_TOKENS,
+    Imported,
+    Settings,
+    Vocabulary,
+    Weights,
+    files_in,
+    read_torch,
+    table_of,
+)
 from attendant.runtime.bundle.manifest import DecodingDefaults
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
@@ -25,13 +27,13 @@ from attendant.training.data.tokenization import tokenizer_of
 from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig
 
 SPECIAL: Final = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
-"""By our order, and what they are called unless the configuration says otherwise."""
+"""In our order, with their default names."""
 
 BLANK = "▁"
-"""The symbol of a blank, among characters."""
+"""The symbol of a blank in vocabularies of characters."""
 
 MAX_LENGTH_RATIO = 1.5
-"""Target symbols for each of the source, where `testing.max_output_length` is not set (joeynmt/search.py)."""
+"""Target symbols per source symbol, if `testing.max_output_length` is not set (joeynmt/search.py)."""
 
 
 def read(path: Path, segmented: bool) -> Imported:
@@ -103,12 +105,12 @@ def _refuse_version_1(data: Settings, testing: Settings) -> None:
 
 def _configuration(path: Path) -> Settings:
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: can't be read: {error.strerror}") from None
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{path}: can't be read: {' '.join(str(error).split())}") from None
-    return Settings(path, found if isinstance(found, dict) else {})
+    return Settings(path, content if isinstance(content, dict) else {})
 
 
 def _vocabulary(path: Path, special: Sequence[str]) -> Vocabulary:
@@ -122,7 +124,7 @@ def _vocabulary(path: Path, special: Sequence[str]) -> Vocabulary:
 
 
 def _tokenizer(side: Settings, symbols: Sequence[str], segmented: bool) -> Tokenizer:
-    """Of one side, as `data.src` or `data.trg` says."""
+    """Returns the tokenizer of one side, from `data.src` or `data.trg`."""
     if segmented:
         return tokenizer_of("word", symbols)
     if side.values.get("level") == "bpe":
@@ -207,5 +209,5 @@ def _model(
 
 
 def _embedding(side: Settings, weights: Weights, name: str) -> Tensor:
-    found = weights.take(f"{name}.lut.weight")
-    return found * math.sqrt(found.shape[1]) if side.table("embeddings").value("scale", False) else found
+    tensor = weights.take(f"{name}.lut.weight")
+    return tensor * math.sqrt(tensor.shape[1]) if side.table("embeddings").value("scale", False) else tensor

@@ -7,24 +7,28 @@ from typing import Any, Final, Literal
 
 from torch import Tensor
 
-from attendant.export.importing.checkpoint import read_torch, refuse_folder, table_of
-from attendant.export.importing.imported import Imported
-from attendant.export.importing.settings import Settings
-from attendant.export.importing.vocabulary import Vocabulary
-from attendant.export.importing.weights import Weights
+from attendant.export.importing.checkpoint import (
+    Imported,
+    Settings,
+    Vocabulary,
+    Weights,
+    read_torch,
+    refuse_folder,
+    table_of,
+)
 from attendant.runtime.errors import UserError
 from attendant.training.data.tokenization import tokenizer_of
 from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig
 
 SPECIAL: Final = ("<blank>", "<unk>", "<s>", "</s>")
-"""By our order (onmt/constants.py)."""
+"""In our order (onmt/constants.py)."""
 
 SCORES: Final = {"general": "general", "dot": "dot", "mlp": "additive", "none": "none"}
 CELLS: Final[Mapping[str, Literal["lstm", "gru"]]] = {"LSTM": "lstm", "GRU": "gru"}
 EMBEDDING = "{}.embeddings.make_embedding.emb_luts.0.weight"
 
 LEAVES_TEXTS: Final = frozenset({"filtertoolong", "clean", "switchout", "tokendrop", "tokenmask", "bart"})
-"""Its transforms after which a text to be translated is the same: they drop pairs, or add noise in training only."""
+"""Transforms that leave a source unchanged in translation: they drop pairs, or add noise in training only."""
 
 
 def read(path: Path, segmented: bool) -> Imported:
@@ -77,7 +81,7 @@ def _corpora(options: Settings) -> Collection[Any]:
 
 def _vocabulary(path: Path, vocabularies: Mapping[str, Any], side: str) -> Vocabulary:
     symbols = vocabularies.get(side)
-    if not (isinstance(symbols, list) and all(isinstance(one, str) for one in symbols)):
+    if not (isinstance(symbols, list) and all(isinstance(symbol, str) for symbol in symbols)):
         raise UserError(f"{path}: its vocab.{side} is no list of symbols: convert the checkpoint to OpenNMT-py 3")
     return Vocabulary(path, symbols, SPECIAL)
 

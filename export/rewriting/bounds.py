@@ -1,4 +1,4 @@
-"""How large the values of a graph can become, whatever the input.
+"""Bounds: how large the values of a graph can become with any input.
 
 tanh, sigmoid and softmax are bounded, and so are hidden states, means of them and embeddings (a table of constants).
 int8 quantizes a bounded value in fixed steps, and one without a bound (cell states, projections) by a scale per row;
@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from attendant.export.rewriting.graph import constant, given, keeps_last_axis, made_by, operand, shape_of
+from attendant.export.graph import constant, inputs_of, keeps_last_axis, made_by, operand, shape_of
 from attendant.runtime.bundle.manifest import StateTensor
 
 Bound = NDArray[np.float64]
@@ -29,7 +29,7 @@ BOUNDED_BY_ONE = frozenset({"Tanh", "Sigmoid", "Softmax"}) | RECURRENT
 MOVING = frozenset(
     {"Identity", "Unsqueeze", "Squeeze", "Reshape", "Expand", "Slice", "Split", "GatherElements", "Gather", "Transpose"}
 )
-"""They only move the values of their first input: the largest bound of its features holds for every feature."""
+"""Operators that only move the values of their first input."""
 
 COMBINING: Mapping[str, Callable[[Sequence[float]], float]] = {
     "Add": sum,
@@ -39,14 +39,14 @@ COMBINING: Mapping[str, Callable[[Sequence[float]], float]] = {
     "Max": max,
     "Where": max,
 }
-"""How the bounds of a node's inputs make its output's."""
+"""Combines the bounds of a node's inputs into that of its output."""
 
 
 class Bounds:
-    """The bounds of a graph's values, worked out in one pass over its nodes.
+    """The bounds of a graph's values, computed in one pass over its nodes.
 
     Args:
-        inputs: the bounds of the graph's own inputs, where they are known.
+        inputs: the known bounds of the graph's inputs.
     """
 
     def __init__(self, graph: ir.Graph, inputs: Mapping[str, Bound]) -> None:
@@ -60,11 +60,11 @@ class Bounds:
                 self._note(value, _of_constant(value) if constant(value) is not None else self._of_output(node, value))
 
     def of(self, value: ir.Value | None) -> Bound | None:
-        """The bound of a value, [] or [K] float64; None: the graph tells none."""
+        """Returns the bound of a value, [] or [K] float64; None if there is none."""
         return None if value is None else self._known.get(value)
 
     def largest(self, value: ir.Value | None) -> float | None:
-        """The largest of all features."""
+        """Returns the largest bound of all features."""
         bound = self.of(value)
         return None if bound is None else float(bound.max())
 
@@ -85,12 +85,12 @@ class Bounds:
         return None
 
     def _combined(self, node: ir.Node) -> float | None:
-        parts = [self.largest(one) for one in given(node)[-2 if node.op_type == "Where" else 0 :]]
+        parts = [self.largest(value) for value in inputs_of(node)[-2 if node.op_type == "Where" else 0 :]]
         known = [part for part in parts if part is not None]
         return COMBINING[node.op_type](known) if len(known) == len(parts) else None
 
     def _of_product(self, node: ir.Node) -> Bound | float | None:
-        """A mean of the memory under attention weights is no larger than the memory."""
+        # A mean of the memory under attention weights is no larger than the memory.
         return self.largest(node.inputs[1]) if made_by(node.inputs[0], "Softmax") is not None else None
 
     def _mixture(self, node: ir.Node) -> float | None:
@@ -100,16 +100,16 @@ class Bounds:
             for z, difference in (mul.inputs, reversed(mul.inputs)) if mul is not None else ():
                 sub = made_by(difference, "Sub")
                 if sub is not None and sub.inputs[1] is a and made_by(z, "Sigmoid") is not None:
-                    one, other = self.largest(a), self.largest(sub.inputs[0])
-                    return None if one is None or other is None else max(one, other)
+                    first, second = self.largest(a), self.largest(sub.inputs[0])
+                    return None if first is None or second is None else max(first, second)
         return None
 
 
 class Magnitudes(Bounds):
-    """Bounds of products, too, where `Bounds` tells none: |x W| <= |x| times the largest sum of |W| over a column."""
+    """Bounds that include products: |x W| <= |x| times the largest sum of |W| over a column."""
 
     def inside(self, node: ir.Node) -> float | None:
-        """The largest |x| of a node's products and their sums, before an activation; without a product's bias."""
+        """Returns the largest |x| of a node's products and their sums, before activation and bias."""
         if node.op_type not in RECURRENT:
             product = self._without_bias(node)
             return None if product is None else float(product.max())
@@ -128,7 +128,7 @@ class Magnitudes(Bounds):
         return None if bias is None else product + bias
 
     def _without_bias(self, node: ir.Node) -> Bound | None:
-        """Of a matrix product: one number, or one per feature."""
+        """Returns the bound of a matrix product without its bias."""
         first, weights = self.of(node.inputs[0]), constant(node.inputs[1])
         if first is None:
             return None
@@ -140,7 +140,7 @@ class Magnitudes(Bounds):
         return np.asarray(first.max() * absolute.sum(-2 if absolute.ndim > 1 else -1))
 
     def _of_two(self, node: ir.Node, first: Bound) -> Bound | None:
-        """Weights and memory: a mean is no larger than what it is of. Queries and keys: feature by feature."""
+        """Returns the bound of attention's products: a mean of the memory, or queries and keys feature by feature."""
         if (mean := super()._of_product(node)) is not None:
             return np.asarray(mean)
         second, sizes = self.largest(node.inputs[1]), shape_of(operand(node))
@@ -155,13 +155,13 @@ AnyBounds = TypeVar("AnyBounds", bound=Bounds)
 def step_bounds(
     kind: type[AnyBounds], encoder: ir.Graph, step: ir.Graph, state: Sequence[StateTensor]
 ) -> tuple[AnyBounds, AnyBounds]:
-    """The bounds of both graphs, given that a step's state came from the encoder or from any number of steps before."""
+    """Returns the bounds of both graphs; a step's state is the encoder's, or that after any number of steps."""
     first = kind(encoder, {})
     firsts = {value.name: first.of(value) for value in encoder.outputs}
     known = {tensor.input: bound for tensor in state if (bound := firsts[tensor.input]) is not None}
     while True:
-        found, following = kind(step, known), dict(known)
-        afters = {value.name: found.largest(value) for value in step.outputs}
+        bounds, following = kind(step, known), dict(known)
+        afters = {value.name: bounds.largest(value) for value in step.outputs}
         for tensor in state:
             if tensor.output is not None and tensor.input in known:
                 after, before = afters[tensor.output], float(known[tensor.input].max())
@@ -171,7 +171,7 @@ def step_bounds(
                 else:
                     following[tensor.input] = np.asarray(max(before, after))
         if all(name in following and np.all(following[name] == bound) for name, bound in known.items()):
-            return first, found
+            return first, bounds
         known = following
 
 
@@ -184,7 +184,7 @@ def _of_constant(value: ir.Value) -> Bound | None:
 
 
 def _keeps_features(node: ir.Node) -> bool:
-    """Whether what moves values about leaves the last axis as it is."""
+    """Returns whether a node that moves values keeps the last axis."""
     if node.op_type != "Gather":
         return keeps_last_axis(node)
     table = constant(node.inputs[0])

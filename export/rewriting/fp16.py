@@ -1,4 +1,4 @@
-"""From the fp32 graphs to fp16 ones for CUDA: products, what they read and what is stored in fp16; sums in fp32.
+"""Rewrites fp32 graphs to fp16 for CUDA: products, their inputs and stored tensors in fp16; sums in fp32.
 
 It needs the graphs alone, not the model: a bundle is converted like a run. fp16 has 11 bits and ends at 65504, so
 what overflows or loses what it adds up stays in fp32:
@@ -18,9 +18,8 @@ from typing import Final
 import numpy as np
 import onnx_ir as ir
 
+from attendant.export.graph import GraphEditor, TracedPair, constant, inputs_of, made_by
 from attendant.export.rewriting.bounds import MOVING, RECURRENT, Magnitudes, step_bounds
-from attendant.export.rewriting.graph import GraphEditor, constant, given, made_by
-from attendant.export.tracing.traced import TracedPair
 from attendant.runtime.bundle.manifest import StateTensor
 
 FULL, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
@@ -40,7 +39,7 @@ UNTOUCHED: Final = "fp32: sums of exponentials, and masks whose large negatives 
 
 
 def convert(pair: TracedPair) -> TracedPair:
-    """The fp16 graphs of fp32 graphs, which stay as they are."""
+    """Returns the fp16 graphs of fp32 graphs, which stay as they are."""
     encoder, step = GraphEditor(pair.encoder.model, "fp16"), GraphEditor(pair.decoder_step.model, "fp16")
     encoder_magnitudes, magnitudes = step_bounds(Magnitudes, encoder.graph, step.graph, pair.state)
     dtypes = {
@@ -49,7 +48,7 @@ def convert(pair: TracedPair) -> TracedPair:
     while True:
         outputs = {tensor.output: dtypes[tensor.input] for tensor in pair.state if tensor.output is not None}
         converted = _Conversion(step, magnitudes, {**dtypes, **outputs})
-        # What would be converted back at every step is better stored as it is read.
+        # A tensor that is converted back at every step is better stored in fp32.
         widened = {name: FULL for name in dtypes if dtypes[name] == HALF and converted.reads_in_full(step.input(name))}
         if not widened:
             break
@@ -60,8 +59,8 @@ def convert(pair: TracedPair) -> TracedPair:
         if step.input(tensor.input).dtype == FULL
     }
     converted_encoder = _Conversion(encoder, encoder_magnitudes, dtypes)
-    for one in (converted_encoder, converted):
-        one.write()
+    converted_encoder.write()
+    converted.write()
     return TracedPair(
         encoder=encoder.finished(),
         decoder_step=step.finished(),
@@ -83,27 +82,24 @@ def _storage(tensor: StateTensor, dtype: ir.DataType) -> str:
 
 
 def _adds_up(output: ir.Value) -> bool:
-    """Whether a state's next value is a sum: perhaps of the state itself and of what a step adds to it."""
+    """Returns whether a state's next value is a sum, perhaps of the state itself and an increment."""
     waiting = [output]
     while waiting:
         value = waiting.pop()
         if made_by(value, "Add", "Sub", "Sum") is not None:
             return True
         if (joined := made_by(value, "Concat")) is not None:
-            waiting += given(joined)
+            waiting += inputs_of(joined)
         elif (moved := made_by(value, *MOVING)) is not None:
-            waiting += given(moved)[:1]
+            waiting += inputs_of(moved)[:1]
     return False
 
 
 class _Conversion:
-    """One graph: what each node is computed in, and then the graph in which it is.
-
-    Every node is computed in one type, to which its inputs are brought.
-    """
+    """The conversion of one graph: every node is computed in one type, to which its inputs are cast."""
 
     def __init__(self, editor: GraphEditor, magnitudes: Magnitudes, stored: Mapping[str, ir.DataType]) -> None:
-        """`stored`: the types of the graph's inputs and outputs that don't stay in fp32."""
+        """Decides the types; `stored` has those of the graph's inputs and outputs that don't stay in fp32."""
         self._editor = editor
         self._magnitudes = magnitudes
         self._stored = stored
@@ -117,7 +113,7 @@ class _Conversion:
             self._dtypes |= {value: made for value in node.outputs if value.dtype == FULL}
 
     def reads_in_full(self, value: ir.Value) -> bool:
-        """Whether something computes in fp32 what it reads there."""
+        """Returns whether a consumer of the value computes in fp32."""
         return any(self._computed[node] == FULL for node in value.consumers())
 
     def write(self) -> None:
@@ -141,22 +137,22 @@ class _Conversion:
                 value.dtype = self._dtypes[value]
 
     def _computed_in(self, node: ir.Node) -> ir.DataType:
-        floats = [value for value in given(node) if value.dtype == FULL]
+        floats = [value for value in inputs_of(node) if value.dtype == FULL]
         if not floats:
-            # Conversions of masks and lengths, zeros and the like: sums and quotients read them.
+            # Conversions of masks and lengths, zeros and the like: inputs of sums and quotients.
             return FULL
         if node.op_type in MULTIPLYING:
             return self._product_in(node)
         if node.op_type in SUMMING:
             return FULL
         if any(self._dtypes.get(value) == FULL and made_by(value, "Tanh", "Sigmoid") is None for value in floats):
-            # A sum is rounded to fp16 only behind a tanh or sigmoid, where nothing more is added to it.
+            # A sum is rounded to fp16 only after a tanh or sigmoid, when nothing more is added to it.
             return FULL
         return FULL if _is_too_large(floats) else HALF
 
     def _product_in(self, node: ir.Node) -> ir.DataType:
         largest = self._magnitudes.inside(node)
-        named = next((value.name for value in given(node) if value.const_value is not None), node.outputs[0].name)
+        named = next((value.name for value in inputs_of(node) if value.const_value is not None), node.outputs[0].name)
         assert named is not None
         if largest is not None and largest <= PRODUCT_MAX:
             self.arithmetic[named] = "fp16"
@@ -166,10 +162,10 @@ class _Conversion:
         return FULL
 
     def _has_wide_bias(self, node: ir.Node) -> bool:
-        return node.op_type == "Gemm" and self._computed[node] == HALF and _is_too_large(given(node)[2:])
+        return node.op_type == "Gemm" and self._computed[node] == HALF and _is_too_large(inputs_of(node)[2:])
 
     def _split_bias(self, gemm: ir.Node, bias: ir.Value) -> None:
-        """A product in fp16 and its bias in fp32: logits whose bias bans the symbols that are never written."""
+        """Adds the bias in fp32 to a product in fp16: the bias of logits bans symbols that are never written."""
         (logits,) = gemm.outputs
         assert not logits.is_graph_output(), "logits are no output"
         gemm.resize_inputs(2)
@@ -182,7 +178,7 @@ class _Conversion:
             use.node.replace_input_with(use.idx, total)
 
     def _as(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """The value in that type: itself, a constant converted now, or a conversion shared by all that read it."""
+        """Returns the value in that type: itself, a converted constant, or a cast that all consumers share."""
         if value.const_value is None and self._dtypes[value] == dtype:
             return value
         if value.const_value is not None and dtype == FULL:
@@ -202,6 +198,6 @@ class _Conversion:
 
 
 def _is_too_large(values: Sequence[ir.Value]) -> bool:
-    """Whether a constant among these is beyond fp16."""
+    """Returns whether a constant among these is beyond fp16."""
     constants = [value.const_value.numpy() for value in values if value.const_value is not None]
-    return any(one.size and np.abs(one).max() > PRODUCT_MAX for one in constants)
+    return any(values.size and np.abs(values).max() > PRODUCT_MAX for values in constants)

@@ -1,9 +1,9 @@
-"""Teacher-forced probes: sources, what their rows are fed at each step, and the trace that a stepper gives of them.
+"""Teacher-forced probes: sources, their steps, and the trace that a stepper gives of them.
 
 Shapes: R rows of one source, S source positions, V target vocabulary, N bans.
 
-A probe says everything about one source. So the same probe can be traced alone and beside any batch-mates, by the
-graphs and by PyTorch, and the traces be compared.
+A probe contains everything about one source. So the same probe can be traced alone and in any batch, by the graphs and
+by PyTorch, and the traces be compared.
 """
 
 import dataclasses
@@ -14,15 +14,41 @@ from typing import Any
 import numpy as np
 import torch
 
-from attendant.export.verification.plan import VerificationPlan
 from attendant.runtime.bundle.graph_io import position_axis
 from attendant.runtime.bundle.manifest import GraphPair, Manifest
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID
 from attendant.runtime.onnx.buffers import narrowed
 from attendant.runtime.stepper import Array, DecoderState, Ids, Stepper
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerificationPlan:
+    """The grid of a certificate.
+
+    Attributes:
+        batch_sizes: sources stepped together, in every one of which each source must give the same.
+        source_lengths: dealt out in turn, so that every batch has unequal ones.
+        beam_sizes: rows per source, dealt out in turn; and the beams of the decodings.
+        num_steps: teacher-forced steps, between which each source's rows are reordered, repeated and dropped.
+        num_decoded: sources decoded by both sides and compared token for token, per beam size.
+        num_alone: of these, the ones decoded alone as well, and compared bit for bit.
+        max_length: of the decodings.
+    """
+
+    batch_sizes: tuple[int, ...] = (1, 2, 3, 5, 8, 16, 33, 64)
+    source_lengths: tuple[int, ...] = (80, 1, 13, 8, 2, 40, 7, 9, 24, 3, 64, 17, 5, 31, 16, 57, 11)
+    beam_sizes: tuple[int, ...] = (1, 2, 4, 5)
+    num_steps: int = 6
+    num_decoded: int = 96
+    num_alone: int = 16
+    max_length: int = 40
+
+
+FULL_PLAN = VerificationPlan()
+
+
 Trace = Mapping[str, Array]
-"""What a stepper gives for one source: e.g. "step 1/log_probs" -> values at valid positions and rows."""
+"""A stepper's results for one source, such as "step 1/log_probs" -> values at valid positions and rows."""
 
 MAX_BANNED = 3
 
@@ -154,7 +180,7 @@ def trace_probes(
 def _started_from(
     traces: Sequence[Trace], state: DecoderState, moment: str, positional: Mapping[str, int]
 ) -> DecoderState:
-    """The state with the traces' row tensors, which hold valid positions only: padding is zero."""
+    """Returns the state with the traces' row tensors, which hold valid positions only: padding is zero."""
     rows = {}
     for name, tensor in state.row_tensors.items():
         parts = [trace[f"{moment}/{name}"] for trace in traces]
@@ -164,7 +190,7 @@ def _started_from(
 
 
 def _select(stepper: Stepper, state: DecoderState, steps: Sequence[ProbeStep]) -> DecoderState:
-    """Applies every source's own row selection; the rows of a source stand together, sources in order."""
+    """Applies every source's own row selection; rows are ordered by source."""
     counts = np.bincount(state.row_sources, minlength=state.num_sources)
     starts = np.cumsum(counts) - counts
     return stepper.select(state, np.concatenate([start + step.rows for start, step in zip(starts, steps, strict=True)]))
@@ -184,10 +210,7 @@ def _record_rows(
 
 
 def _by_id(candidate_ids: Ids, log_probs: Array, vocabulary_size: int) -> Array:
-    """[R, V] log-probabilities in the vocabulary's order: the order of equal ones is not compared.
-
-    -inf where a symbol is no candidate, since it is not in the source's list.
-    """
+    """Returns log-probabilities [R, V] in the vocabulary's order; -inf for symbols that are not candidates."""
     ordered = np.full((len(log_probs), vocabulary_size), -np.inf, log_probs.dtype)
     np.put_along_axis(ordered, candidate_ids, log_probs, axis=1)
     return ordered
@@ -198,7 +221,7 @@ def _widened(values: Array, width: int, padding: int) -> Array:
 
 
 def _arrays(tensors: Mapping[str, Any]) -> dict[str, Array]:
-    """The stepper's own arrays as numpy's; PyTorch's tensors are detached and brought to the CPU."""
+    """Returns the stepper's own arrays as numpy's; PyTorch's tensors are detached and copied to the CPU."""
     return {
         name: tensor.detach().cpu().numpy() if isinstance(tensor, torch.Tensor) else np.asarray(tensor)
         for name, tensor in tensors.items()

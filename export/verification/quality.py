@@ -1,18 +1,30 @@
-"""The quality of int8, and of beams, measured on a whole test set by the graphs that will serve.
+"""The quality of int8, and of beams, on a whole test set, and reference distributions of a bundle's answers.
 
-A correct rewrite can still be too coarse for a model, and beams worse than greedy search: only outputs against
-references tell.
+A correct rewrite can still be too coarse for a model, and beams worse than greedy search: only a measurement of the
+graphs that will serve shows that. A server compares its answers with the distributions on held-out texts.
 """
 
+import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, get_args
 
-from attendant.export.status import Say, say_nothing
+from attendant.runtime.answers import SIGNALS, distribution_of, signals_of
 from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.bundle.manifest import Certificate, DecodingDefaults, Evaluation, Precision, search_of
+from attendant.runtime.bundle.manifest import (
+    Certificate,
+    DecodingDefaults,
+    Evaluation,
+    Manifest,
+    Precision,
+    Reference,
+    search_of,
+)
+from attendant.runtime.bundle_stepper import BundleStepper
+from attendant.runtime.decoding.batch import decode_all
+from attendant.runtime.decoding.options import DecodingOptions, default_max_length
 from attendant.runtime.stepper import Stepper
 from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation.evaluating import (
@@ -27,12 +39,13 @@ from attendant.training.evaluation.metrics import LOWER_IS_BETTER, PerplexityNam
 from attendant.training.evaluation.session import EvaluationData, open_bundle_model, read_data
 from attendant.training.run.loading import LoadedRun, read_held_out, text_model
 
+logger = logging.getLogger(__name__)
+
 MAX_LOSS: Final = {"bleu": 0.15, "chrf": 0.15, "rouge_1": 0.2, "rouge_2": 0.2, "rouge_l": 0.2}
-"""Points that int8 may lose against fp32 to be served by default."""
+"""Points that int8 may lose against fp32 and still be the default."""
 
 OTHER_MAX_LOSS: Final = 0.2
-"""Of error rates and exact matches, in percentage points."""
-
+"""The same for error rates and exact matches, in percentage points."""
 
 WORTHLESS: Final[Mapping[str, float]] = {
     "bleu": 2,
@@ -44,26 +57,33 @@ WORTHLESS: Final[Mapping[str, float]] = {
     "wer": 95,
     "per": 95,
 }
-"""fp32's value from which on a metric says nothing about int8: outputs for unrelated texts get as much.
+"""Values of fp32 from which on a metric shows nothing about int8: outputs for unrelated texts get as much.
 
-Both precisions then fail alike, whatever int8 costs. Unrelated texts of a language have letters and common words in
+Both precisions then fail alike at any cost of int8. Unrelated texts of a language have letters and common words in
 common, so chrF and ROUGE begin higher than BLEU."""
 
 MIN_IDENTICAL: Final = 0.5
-"""The least share of a certificate's decodings in which int8 gives fp32's tokens.
+"""Least share of a certificate's decodings in which int8 must give fp32's tokens.
 
 The models in models/ have 0.65 and more. With fewer than half, int8 is another model, even if metrics are alike."""
+
+NUM_REFERENCE: Final = 1000
+"""Texts decoded for reference: with ten bins the index is then about 0.01 by chance, and 0.25 is a shift."""
+
+MIN_REFERENCE: Final = 100
+"""With fewer texts a distribution is noise, and it is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityMeasurement:
-    """A test set, and how a model is measured on it.
+    """A test set and the measurement on it.
 
     Attributes:
-        config: the metrics, the first of which is the one that counts, and the search that the bundle serves by.
-        model_of: the text model around a stepper.
-        former: the int8 graphs that others with halved factors are made of, if the bundle has no fp32 graphs.
-        recorded: metric -> how far `former` was from fp32 when there was fp32.
+        config: the metrics, the first of which is the decisive one, and the search that the bundle serves by.
+        model_of: makes the text model around a stepper.
+        former: the int8 graphs from which others with halved factors are made, if the bundle has no fp32 graphs.
+        recorded: metric -> the distance of `former` from fp32, measured when there was fp32.
+        advice: lines for the user that `take` adds: beams that are worse than greedy search, and the cost of halving.
     """
 
     data: EvaluationData
@@ -71,105 +91,91 @@ class QualityMeasurement:
     model_of: Callable[[Stepper], TextModel]
     former: Stepper | None = None
     recorded: Mapping[str, float] = field(default_factory=dict)
+    advice: list[str] = field(default_factory=list)
 
-    def take(
-        self, steppers: Mapping[Precision, Stepper], say: Say, advise: Say = say_nothing
-    ) -> tuple[Evaluation, ...]:
-        """Every metric in every precision, on the same examples; int8's with their distance from fp32.
+    def take(self, steppers: Mapping[Precision, Stepper]) -> tuple[Evaluation, ...]:
+        """Measures every metric in every precision on the same examples, int8 with its distance from fp32.
 
         If the bundle serves by beams, greedy search is measured too, in fp32. Halved int8 graphs are measured against
-        the former ones. Their distance from fp32 is that from the former ones and these ones' own, as it was recorded.
+        the former ones. Their distance from fp32 is the former graphs' recorded one plus their own.
 
         Args:
             steppers: fp32 first, if there is fp32.
-            say: is told every tenth part.
-            advise: is told of beams that are worse than greedy search, and of what halving costs.
         """
         if self.former is not None:
-            return self._take_halved(self.former, steppers["int8"], say, advise)
+            return self._take_halved(self.former, steppers["int8"])
         entries: list[Evaluation] = []
         for precision, stepper in steppers.items():
-            entries += self._values(precision, stepper, self.config, say, {one.metric: one.value for one in entries})
-        # A search has nothing to do with perplexity.
+            plain = {entry.metric: entry.value for entry in entries}
+            entries += self._values(precision, stepper, self.config, plain)
+        # Perplexity does not depend on the search.
         searched = tuple(metric for metric in self.config.metrics if metric not in get_args(PerplexityName))
         if self.config.beam_size == 1 or not searched:
             return tuple(entries)
         config = self.config.model_copy(update={"beam_size": 1, "metrics": searched})
-        first = next(iter(steppers))
-        greedy = self._values(first, steppers[first], config, say, {})
+        precision, stepper = next(iter(steppers.items()))
+        greedy = self._values(precision, stepper, config, {})
         metric = searched[0]
-        beam, alone = (next(one for one in found if one.metric == metric) for found in (entries, greedy))
+        beam, alone = (next(entry for entry in side if entry.metric == metric) for side in (entries, greedy))
         if is_better(metric, alone.value, beam.value):
-            advise(
+            self.advice.append(
                 f"beams of {self.config.beam_size} are worse than greedy search: {metric} {beam.value:g}, greedy "
                 f"{alone.value:g}, on {alone.num_examples} examples; export with --beam-size 1, or with another "
                 "--patience"
             )
         return (*entries, *greedy)
 
-    def _take_halved(self, former: Stepper, stepper: Stepper, say: Say, advise: Say) -> tuple[Evaluation, ...]:
-        before = {one.metric: one for one in self._values("int8", former, self.config, say, {})}
-        plain = {name: one.value for name, one in before.items()}
-        entries = self._values("int8", stepper, self.config, say, plain)
-        for one in entries:
-            advise(f"halved: {one.metric} {one.value:g}, with factors of 8 bits {plain[one.metric]:g}")
-        return tuple(
-            one.model_copy(update={"difference": self._from_fp32(one.metric, one.difference)}) for one in entries
-        )
-
-    def _from_fp32(self, metric: str, from_former: float | None) -> float | None:
-        """Returns the distance from fp32 of graphs that are so far from the former ones; None if it isn't known."""
-        recorded = self.recorded.get(metric)
-        return None if recorded is None or from_former is None else round(recorded + from_former, 4)
+    def _take_halved(self, former: Stepper, stepper: Stepper) -> tuple[Evaluation, ...]:
+        plain = {entry.metric: entry.value for entry in self._values("int8", former, self.config, {})}
+        entries = []
+        for entry in self._values("int8", stepper, self.config, plain):
+            self.advice.append(
+                f"halved: {entry.metric} {entry.value:g}, with factors of 8 bits {plain[entry.metric]:g}"
+            )
+            recorded, difference = self.recorded.get(entry.metric), entry.difference
+            total = None if recorded is None or difference is None else round(recorded + difference, 4)
+            entries.append(entry.model_copy(update={"difference": total}))
+        return tuple(entries)
 
     def _values(
-        self,
-        precision: Precision,
-        stepper: Stepper,
-        config: EvaluationConfig,
-        say: Say,
-        plain: Mapping[str, float],
+        self, precision: Precision, stepper: Stepper, config: EvaluationConfig, plain: Mapping[str, float]
     ) -> list[Evaluation]:
-        """Every metric; `plain`: the values of fp32, once they are measured."""
+        """Measures every metric; `plain` has the values of fp32, once they are measured."""
         model = self.model_of(stepper)
         options = search_options(config, model)
-        count = _tenths(f"{precision}, {describe_search(options)}", len(self.data.examples), say)
-        decoded = decode_examples(model, self.data.examples, options, progress=count)
-        found = evaluate(model, decoded, options, config.metrics, data_name=self.data.name, num_resamples=0)
+        done, total = 0, len(self.data.examples)
+
+        def progress(more: int) -> None:
+            """Logs every tenth part."""
+            nonlocal done
+            before, done = done, done + more
+            if done * 10 // total > before * 10 // total:
+                search = describe_search(options)
+                logger.info("measuring %s, %s: %d of %d examples", precision, search, done, total)
+
+        decoded = decode_examples(model, self.data.examples, options, progress=progress)
+        evaluated = evaluate(model, decoded, options, config.metrics, data_name=self.data.name, num_resamples=0)
         return [
             Evaluation(
-                metric=one.metric,
-                value=one.value,
-                protocol=one.protocol,
-                num_examples=len(self.data.examples),
+                metric=entry.metric,
+                value=entry.value,
+                protocol=entry.protocol,
+                num_examples=total,
                 precision=precision,
-                difference=round(one.value - plain[one.metric], 4) if one.metric in plain else None,
+                difference=round(entry.value - plain[entry.metric], 4) if entry.metric in plain else None,
             )
-            for one in found.measurements
+            for entry in evaluated.measurements
         ]
-
-
-def _tenths(what: str, total: int, say: Say) -> Callable[[int], None]:
-    """Tells of every tenth part of `total` examples, when it is called with how many more are done."""
-    done = 0
-
-    def count(more: int) -> None:
-        nonlocal done
-        told, done = done * 10 // total, done + more
-        if done * 10 // total > told:
-            say(f"measuring {what}: {done} of {total} examples")
-
-    return count
 
 
 def measurement_of_run(
     run: LoadedRun, file: str | None, decoding: DecodingDefaults, *, required: bool
 ) -> QualityMeasurement | None:
-    """On `file`, or else on the run's test split; None where its recipe has none.
+    """Returns the measurement on `file`, or on the run's test split; None if its recipe has none.
 
     Args:
         decoding: the search that the bundle serves by.
-        required: whether a test split that is not on this machine is an error, and not a reason to measure nothing.
+        required: if true, a test split that is missing on this machine is an error; if false, nothing is measured.
 
     Raises:
         UserError: bad or no data.
@@ -178,7 +184,7 @@ def measurement_of_run(
     if file is None and (files is None or not (required or all(path.is_file() for path in files.paths))):
         return None
     data = read_held_out([run.path], "test") if file is None else read_data(CorpusFiles.named(file))
-    config = _served_by(decoding, run.recipe.evaluation)
+    config = run.recipe.evaluation.model_copy(update=search_of(decoding))
     return QualityMeasurement(data=data, config=config, model_of=partial(text_model, run))
 
 
@@ -196,13 +202,17 @@ def measurement_of_bundle(
         UserError: bad or no data, or graphs that this host can't compute.
     """
     opened = open_bundle_model(bundle.path, base)
-    recorded = [one for one in bundle.manifest.evaluation if one.precision == "int8" and one.difference is not None]
+    recorded = {
+        entry.metric: entry.difference
+        for entry in bundle.manifest.evaluation
+        if entry.precision == "int8" and entry.difference is not None
+    }
     return QualityMeasurement(
         data=read_data(CorpusFiles.named(file)),
-        config=_served_by(decoding, opened.config),
+        config=opened.config.model_copy(update=search_of(decoding)),
         model_of=lambda stepper: replace(opened.model, stepper=stepper),
         former=opened.model.stepper if halves else None,
-        recorded={one.metric: one.difference for one in recorded if one.difference is not None},
+        recorded=recorded,
     )
 
 
@@ -211,34 +221,30 @@ def with_measured(former: Sequence[Evaluation], measured: Sequence[Evaluation]) 
 
     The data may be in another folder now: the files' names and the number of examples identify them.
     """
-    again = {_identity(evaluation) for evaluation in measured}
-    return (*(evaluation for evaluation in former if _identity(evaluation) not in again), *measured)
 
+    def identity(evaluation: Evaluation) -> tuple[str, str, int, str]:
+        data, separator, rest = evaluation.protocol.partition("; ")
+        protocol = re.sub(r"[^\s,]*/", "", data) + separator + rest
+        return evaluation.metric, evaluation.precision, evaluation.num_examples, protocol
 
-def _identity(evaluation: Evaluation) -> tuple[str, str, int, str]:
-    data, separator, rest = evaluation.protocol.partition("; ")
-    protocol = re.sub(r"[^\s,]*/", "", data) + separator + rest
-    return evaluation.metric, evaluation.precision, evaluation.num_examples, protocol
-
-
-def _served_by(decoding: DecodingDefaults, config: EvaluationConfig) -> EvaluationConfig:
-    return config.model_copy(update=search_of(decoding))
+    again = set(map(identity, measured))
+    return (*(evaluation for evaluation in former if identity(evaluation) not in again), *measured)
 
 
 def losses(evaluation: Sequence[Evaluation]) -> dict[str, float]:
-    """Metric -> by how much int8 is worse than fp32, of those measured in both; negative where it is better.
+    """Returns metric -> loss of int8 against fp32, for metrics measured in both; negative if int8 is better.
 
-    Perplexities are not among them: what is served is outputs.
+    Perplexities are left out: outputs are served.
     """
     return {
-        one.metric: one.difference if one.metric in LOWER_IS_BETTER else -one.difference
-        for one in evaluation
-        if one.precision == "int8" and one.difference is not None and one.metric not in get_args(PerplexityName)
+        entry.metric: entry.difference if entry.metric in LOWER_IS_BETTER else -entry.difference
+        for entry in evaluation
+        if entry.precision == "int8" and entry.difference is not None and entry.metric not in get_args(PerplexityName)
     }
 
 
 def too_costly(evaluation: Sequence[Evaluation]) -> dict[str, float]:
-    """Metric -> what int8 may lose at most, of those where it loses more."""
+    """Returns metric -> the largest allowed loss of int8, for metrics where it loses more."""
     return {
         metric: limit
         for metric, loss in losses(evaluation).items()
@@ -247,15 +253,15 @@ def too_costly(evaluation: Sequence[Evaluation]) -> dict[str, float]:
 
 
 def doubt(evaluation: Sequence[Evaluation], certificates: Sequence[Certificate], vocabulary_size: int) -> str:
-    """Returns why the measured losses say nothing about int8; an empty string if they do say something.
+    """Returns why the measured losses show nothing about int8; an empty string if they do show something.
 
     They do if fp32 is better at one metric than `WORTHLESS`, and its perplexity is below that of guessing, which is the
     size of the vocabulary.
     """
     plain = {
-        one.metric: one.value - one.difference
-        for one in evaluation
-        if one.precision == "int8" and one.difference is not None
+        entry.metric: entry.value - entry.difference
+        for entry in evaluation
+        if entry.precision == "int8" and entry.difference is not None
     }
     measured = {metric: plain[metric] for metric in losses(evaluation)}
     bad = [
@@ -268,14 +274,53 @@ def doubt(evaluation: Sequence[Evaluation], certificates: Sequence[Certificate],
         return f"fp32 itself fails on this data ({', '.join(bad)})"
     if (perplexity := plain.get("perplexity", 1.0)) >= vocabulary_size:
         return f"fp32 itself fails on this data (perplexity {perplexity:.3g}, guessing has {vocabulary_size})"
-    for one in certificates:
-        tokens = one.tokens
-        if one.precision == "int8" and tokens.num_identical < MIN_IDENTICAL * tokens.num_compared:
+    for tokens in (certificate.tokens for certificate in certificates if certificate.precision == "int8"):
+        if tokens.num_identical < MIN_IDENTICAL * tokens.num_compared:
             share = f"only {tokens.num_identical} of {tokens.num_compared} decodings are identical to fp32's"
             return f"{share}, must be {MIN_IDENTICAL:.0%}"
     return ""
 
 
 def preferred_precision(evaluation: Sequence[Evaluation]) -> Precision:
-    """What a CPU serves unless it is told otherwise: int8 where it was measured and costs no more than it may."""
+    """Returns a CPU's default precision: int8 if it was measured and loses no more than allowed."""
     return "int8" if losses(evaluation) and not too_costly(evaluation) else "fp32"
+
+
+def references_of(
+    bundle: Bundle, steppers: Iterable[BundleStepper], sources: Sequence[Sequence[int]], data_name: str
+) -> dict[Precision, Reference]:
+    """Returns the reference distributions of each stepper's precision; none if there are too few sources.
+
+    Args:
+        sources: ids without EOS, decoded as requests without options are; sources beyond a request's limits are left
+            out.
+    """
+    manifest, references = bundle.manifest, dict[Precision, Reference]()
+    allowed = [source for source in sources if 0 < len(source) <= manifest.limits.max_source_tokens][:NUM_REFERENCE]
+    encoded = [bundle.source_ids(source) for source in allowed]
+    options = [
+        DecodingOptions(**search_of(manifest.decoding), max_length=default_max_length(manifest, len(source)))
+        for source in allowed
+    ]
+    for stepper in steppers if len(allowed) >= MIN_REFERENCE else ():
+        logger.info("decoding %d held-out texts in %s, for reference", len(allowed), stepper.precision)
+        outputs = decode_all(stepper, encoded, options, manifest.special_ids)
+        values = [
+            signals_of(ids, len(source), hypotheses[0])
+            for ids, source, hypotheses in zip(encoded, allowed, outputs, strict=True)
+        ]
+        columns = zip(SIGNALS, zip(*values, strict=True), strict=True)
+        references[stepper.precision] = Reference(
+            num_examples=len(allowed),
+            precision=stepper.precision,
+            data=data_name,
+            signals={name: distribution_of(column) for name, column in columns},
+        )
+    return references
+
+
+def with_references(manifest: Manifest, references: Mapping[Precision, Reference]) -> Manifest:
+    """Returns the manifest with these distributions: the default precision's apart from the others."""
+    default = manifest.default_precision.get("cpu", "fp32")
+    others = {precision: reference for precision, reference in references.items() if precision != default}
+    return manifest.model_copy(update={"reference": references.get(default), "references": others})

@@ -21,7 +21,7 @@ import pytest
 import torch
 from torch import nn
 
-from attendant.export.publication import published
+from attendant.export.published import publish as publish_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import new_file, write_json
@@ -128,7 +128,7 @@ def outputs(folder: Path, turn: int) -> None:
 
 
 def a_bundle(folder: Path, turn: int) -> None:
-    with published(folder / "bundle", force=True) as draft:
+    with publish_bundle(folder / "bundle", force=True) as draft:
         (draft / "fp32").mkdir()
         (draft / "fp32" / "encoder.onnx").write_bytes(b"x" * 5000 + str(turn).encode())
         (draft / MANIFEST_NAME).write_text(str(turn))

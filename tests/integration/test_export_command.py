@@ -93,7 +93,9 @@ def test_another_runs_bundle_is_told_apart(
 def test_golden_examples_that_fail_are_status_1(
     bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attendant.export.recheck.check_decoding", lambda *arguments: ["golden example 1: differs"])
+    monkeypatch.setattr(
+        "attendant.runtime.bundle_stepper.check_decoding", lambda *arguments: ["golden example 1: differs"]
+    )
     assert command("verify", bundle) == 1
     assert "  - golden example 1: differs" in capsys.readouterr().err
 
@@ -154,7 +156,7 @@ def test_a_bundle_is_signed_once_and_verified(
     [
         (["nowhere", "--output", "out"], "nowhere is not a run"),
         (["{run}", "--output", "{bundle}"], "exists already: add --force"),
-        (["{run}", "--output", "{run}", "--force"], "is no bundle"),
+        (["{run}", "--output", "{run}", "--force"], "has no manifest.json"),
         (["{run}", "--output", "out", "--name", "No Name"], "--name No Name: a bundle's name has"),
         (["{run}", "--output", "out", "--beam-size", "99"], "--beam-size 99: this model's beams have 1 to "),
         (["verify", "nowhere"], "no such folder"),

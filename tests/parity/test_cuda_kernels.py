@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from attendant.export.rewriting.fp16 import convert
-from attendant.export.tracing.graphs import trace_graphs
+from attendant.export.tracing import trace_graphs, traceable
 from attendant.runtime.device.state import StateLayout, reordering_graph
 from tests.bundles import tiny_model
 
@@ -41,7 +41,7 @@ MODELS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", MODELS, ids=lambda options: options["attention_score"])
 def test_every_operator_of_a_step_has_a_kernel(options: dict[str, Any]) -> None:
-    pair = trace_graphs(tiny_model(**options))
+    pair = trace_graphs(traceable(tiny_model(**options)))
     for precision, graphs in (("fp32", pair), ("fp16", convert(pair))):
         missing = set(without_kernel(graphs.decoder_step.model))
         assert not missing, f"{precision}: {sorted(missing)}"

@@ -13,8 +13,9 @@ import pytest
 from pydantic import ValidationError
 
 from attendant.export.bundle_writer import write_bundle
-from attendant.export.tracing.graphs import trace_graphs
-from attendant.export.verification.plan import ROUNDING_MULTIPLE, TOLERANCE, VerificationPlan
+from attendant.export.tracing import trace_graphs, traceable
+from attendant.export.verification.certification import ROUNDING_MULTIPLE, TOLERANCE
+from attendant.export.verification.probes import VerificationPlan
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.stepper import OnnxStepper
@@ -103,7 +104,7 @@ def test_every_two_choices_are_exported_exactly(name: str, tmp_path: Path) -> No
 
 def test_the_same_weights_give_the_same_bytes_and_name_no_place_on_this_machine() -> None:
     model = tiny_model()
-    first, second = trace_graphs(model), trace_graphs(model)
+    first, second = trace_graphs(traceable(model)), trace_graphs(traceable(model))
     for one, other in ((first.encoder, second.encoder), (first.decoder_step, second.decoder_step)):
         content = one.to_bytes()
         assert content == other.to_bytes()
@@ -115,7 +116,7 @@ def test_the_same_weights_give_the_same_bytes_and_name_no_place_on_this_machine(
 
 def test_a_step_looks_rows_up_without_computing_sizes() -> None:
     """Each node takes as long as a row of a small product: where rows query is one Gather, and needs no shape."""
-    nodes = trace_graphs(tiny_model()).decoder_step.model.graph.node
+    nodes = trace_graphs(traceable(tiny_model())).decoder_step.model.graph.node
     readers = {name: [node.op_type for node in nodes if name in node.input] for name in ("source_rows", "row_slots")}
     assert readers == {"source_rows": ["Gather"], "row_slots": ["Gather", "Gather"]}
 
@@ -123,7 +124,7 @@ def test_a_step_looks_rows_up_without_computing_sizes() -> None:
 def test_tracing_leaves_the_model_as_it_was() -> None:
     model = tiny_model().train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    trace_graphs(model)
+    trace_graphs(traceable(model))
     assert model.training
     assert model.state_dict().keys() == before.keys()
     assert all(tensor.equal(before[name]) for name, tensor in model.state_dict().items())

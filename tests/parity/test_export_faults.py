@@ -9,8 +9,8 @@ import pytest
 from onnx import numpy_helper
 
 from attendant.export.bundle_writer import write_bundle
-from attendant.export.tracing.graphs import trace_graphs
-from attendant.export.tracing.traced import TracedPair
+from attendant.export.graph import TracedPair
+from attendant.export.tracing import trace_graphs, traceable
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.errors import VerificationFailed
 from tests.bundles import TINY_PLAN, tiny_exportable, tiny_model
@@ -18,7 +18,7 @@ from tests.bundles import TINY_PLAN, tiny_exportable, tiny_model
 
 @pytest.fixture(scope="module")
 def traced() -> TracedPair:
-    return trace_graphs(tiny_model())
+    return trace_graphs(traceable(tiny_model()))
 
 
 def without_lengths(pair: TracedPair) -> None:
@@ -89,7 +89,7 @@ def test_a_wrong_graph_is_refused(
         },
     )
     fault(pair)
-    monkeypatch.setattr("attendant.export.origins.from_model.trace_graphs", lambda model: pair)
+    monkeypatch.setattr("attendant.export.origins.trace_graphs", lambda model: pair)
     with pytest.raises(VerificationFailed) as refusal:
         write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN)
     assert any(line.startswith(said) for line in refusal.value.differences), refusal.value
@@ -99,7 +99,7 @@ def test_a_wrong_graph_is_refused(
 def test_the_same_graph_without_a_fault_is_published(
     traced: TracedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attendant.export.origins.from_model.trace_graphs", lambda model: traced)
+    monkeypatch.setattr("attendant.export.origins.trace_graphs", lambda model: traced)
     write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN)
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
@@ -107,21 +107,21 @@ def test_the_same_graph_without_a_fault_is_published(
 def test_an_interrupted_export_leaves_nothing(
     traced: TracedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attendant.export.origins.from_model.trace_graphs", lambda model: traced)
+    monkeypatch.setattr("attendant.export.origins.trace_graphs", lambda model: traced)
 
-    def interrupt(line: str) -> None:
-        if line.startswith("choosing golden"):
-            raise KeyboardInterrupt
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
 
+    monkeypatch.setattr("attendant.export.bundle_writer.choose_golden", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN, say=interrupt)
+        write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failed_replacement_keeps_the_old_bundle(
     traced: TracedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attendant.export.origins.from_model.trace_graphs", lambda model: traced)
+    monkeypatch.setattr("attendant.export.origins.trace_graphs", lambda model: traced)
     old = write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN)
     monkeypatch.setattr(
         "attendant.export.bundle_writer.check_decoding", lambda *arguments: ["golden example 1: differs"]

@@ -8,10 +8,10 @@ import onnx
 import pytest
 
 from attendant.export.bundle_writer import REWRITERS, write_bundle
-from attendant.export.origins.from_bundle import exportable_bundle
-from attendant.export.recheck import recheck
+from attendant.export.graph import TracedPair
+from attendant.export.origins import exportable_bundle
+from attendant.export.published import recheck
 from attendant.export.rewriting.fp16 import convert
-from attendant.export.tracing.traced import TracedPair
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from attendant.export.bundle_writer import write_bundle
-from attendant.export.origins.from_model import exportable_run
+from attendant.export.origins import exportable_run
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle_stepper import check_decoding
 from attendant.runtime.decoding.batch import decode_all

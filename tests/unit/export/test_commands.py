@@ -8,7 +8,7 @@ BUNDLE = ROOT / "models" / "g2p-en"
 
 
 def test_what_an_error_is_relative_to_and_what_it_means() -> None:
-    fp32, int8 = [line for line in _summaries(open_bundle(BUNDLE).manifest) if "decodings" in line]
+    fp32, int8 = [line for line in _summaries(BUNDLE, open_bundle(BUNDLE)) if "decodings" in line]
     assert "identical to PyTorch's, largest error of a tensor " in fp32
     assert "identical to the fp32 graphs', a tensor's value up to " in int8
     assert int8.endswith(" from theirs by rounding: what that costs shows in the quality")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attendant.export.publication import published, refuse_occupied
+from attendant.export.published import publish, refuse_occupied
 from attendant.runtime.bundle.manifest import MANIFEST_NAME
 from attendant.runtime.errors import UserError
 
@@ -20,7 +20,7 @@ def write(folder: Path, text: str) -> None:
 
 def test_it_appears_when_all_is_written(tmp_path: Path) -> None:
     output = tmp_path / "deep" / "bundle"
-    with published(output, force=False) as folder:
+    with publish(output, force=False) as folder:
         write(folder, "new")
         assert not output.exists()
         assert folder.parent == output.parent
@@ -31,7 +31,7 @@ def test_it_appears_when_all_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_a_failure_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
-    with pytest.raises(error), published(tmp_path / "bundle", force=False) as folder:
+    with pytest.raises(error), publish(tmp_path / "bundle", force=False) as folder:
         write(folder, "new")
         raise error
     assert names(tmp_path) == []
@@ -41,7 +41,7 @@ def test_a_failure_leaves_the_old_one(tmp_path: Path) -> None:
     output = tmp_path / "bundle"
     output.mkdir()
     write(output, "old")
-    with pytest.raises(RuntimeError), published(output, force=True) as folder:
+    with pytest.raises(RuntimeError), publish(output, force=True) as folder:
         write(folder, "new")
         raise RuntimeError
     assert names(tmp_path) == ["bundle"]
@@ -53,7 +53,7 @@ def test_force_replaces_a_bundle_whole(tmp_path: Path) -> None:
     output.mkdir()
     write(output, "old")
     (output / "more").write_text("of the old one")
-    with published(output, force=True) as folder:
+    with publish(output, force=True) as folder:
         write(folder, "new")
     assert names(tmp_path) == ["bundle"]
     assert names(output) == [MANIFEST_NAME]
@@ -71,9 +71,9 @@ def test_force_does_not_replace_what_is_no_bundle(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "letters.txt").write_text("dear")
-    with pytest.raises(UserError, match="is no bundle"):
+    with pytest.raises(UserError, match=r"has no manifest\.json"):
         refuse_occupied(home, force=True)
-    with pytest.raises(UserError, match="is no bundle"):
+    with pytest.raises(UserError, match=r"has no manifest\.json"):
         refuse_occupied(home / "letters.txt", force=True)
     assert names(home) == ["letters.txt"]
 
@@ -82,6 +82,6 @@ def test_a_parent_that_is_no_folder_is_the_users_mistake(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(UserError, match="file: can't be written: File exists"),
-        published(tmp_path / "file" / "bundle", force=False),
+        publish(tmp_path / "file" / "bundle", force=False),
     ):
         pass

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from attendant.export.importing.checkpoint import read_arrays, read_torch
-from attendant.export.importing.weights import Weights
+from attendant.export.importing.checkpoint import Weights, read_arrays, read_torch
 from attendant.runtime.errors import UserError
 
 
@@ -57,30 +56,23 @@ def test_what_is_not_plain_is_named(value: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("archive", [True, False])
 @pytest.mark.parametrize("share", [0, 0.05, 0.5, 0.99])
-def test_a_truncated_file_is_called_so(archive: bool, share: float, tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused_with_its_size(archive: bool, share: float, tmp_path: Path) -> None:
     path = saved(tmp_path / "model.pt", archive)
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(UserError, match=r"model\.pt: is truncated: it ends after [\d,]+ bytes"):
+    with pytest.raises(UserError, match=r"model\.pt: .*truncated or damaged at [\d,]+ bytes"):
         read_torch(path)
 
 
-@pytest.mark.parametrize("share", [0, 0.5, 0.99])
-def test_a_truncated_archive_of_arrays(share: float, tmp_path: Path) -> None:
-    path = tmp_path / "arrays.npz"
-    np.savez(path, weights=np.ones(100))
-    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
-    with pytest.raises(UserError, match=r"arrays\.npz: is truncated"):
-        read_arrays(path)
-
-
-def test_a_damaged_file_and_its_part(tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", [0, 0.5, 0.99, 1])
+def test_a_truncated_or_damaged_archive_of_arrays(share: float, tmp_path: Path) -> None:
     path = tmp_path / "arrays.npz"
     np.savez(path, weights=np.ones(100))
     content = bytearray(path.read_bytes())
-    content[300] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"arrays\.npz: is damaged: weights\.npy can't be read"):
+    if share == 1:
+        content[300] ^= 1
+    path.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(UserError, match=r"arrays\.npz: .*truncated or damaged"):
         read_arrays(path)
 
 
@@ -88,7 +80,7 @@ def test_a_damaged_file_and_its_part(tmp_path: Path) -> None:
 def test_no_checkpoint(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"model\.pt: (no checkpoint that torch has saved|is truncated)"):
+    with pytest.raises(UserError, match=r"model\.pt: no checkpoint that torch has saved"):
         read_torch(path)
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attendant.export import origins
 from attendant.export.importing.opennmt import read
-from attendant.export.origins import from_checkpoint
-from attendant.export.origins.from_checkpoint import exportable_checkpoint
+from attendant.export.origins import exportable_checkpoint
 from attendant.runtime.bundle.manifest import DecodingDefaults
 from attendant.runtime.errors import UserError
 from tests.imported import logits_of
@@ -230,7 +230,7 @@ def test_a_bundle_is_named_after_its_folder(tmp_path: Path) -> None:
 def test_a_default_beam_is_no_wider_than_the_models_widest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     imported = read(write(tmp_path, Onmt()), False)
     wide = replace(imported, decoding=DecodingDefaults(beam_size=64))
-    monkeypatch.setitem(from_checkpoint.READERS, "opennmt-py", lambda path, segmented: wide)  # type: ignore[arg-type]
+    monkeypatch.setitem(origins.READERS, "opennmt-py", lambda path, segmented: wide)  # type: ignore[arg-type]
     exportable = exportable_checkpoint("opennmt-py", tmp_path, tmp_path / "bundle")
     assert exportable.decoding.beam_size == exportable.limits.max_beam_size
 

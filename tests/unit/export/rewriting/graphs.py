@@ -8,7 +8,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-from attendant.export.rewriting.graph import CONTRIBUTED
+from attendant.export.graph import CONTRIBUTED
 
 
 def model_of(

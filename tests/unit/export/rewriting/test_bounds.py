@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from attendant.export.graph import GraphEditor
 from attendant.export.rewriting.bounds import Bounds, step_bounds
-from attendant.export.rewriting.graph import GraphEditor
 from attendant.runtime.bundle.manifest import StateTensor
 from tests.unit.export.rewriting.graphs import FLOAT, INT64, model_of
 

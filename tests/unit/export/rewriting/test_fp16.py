@@ -5,10 +5,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from attendant.export.graph import GraphEditor, TracedGraph, TracedPair
 from attendant.export.rewriting.bounds import Magnitudes
 from attendant.export.rewriting.fp16 import HALF_MAX, convert
-from attendant.export.rewriting.graph import GraphEditor
-from attendant.export.tracing.traced import TracedGraph, TracedPair
 from attendant.runtime.bundle.manifest import StateTensor, TensorSpec
 
 Arrays = dict[str, np.ndarray]

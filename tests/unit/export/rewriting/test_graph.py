@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx import helper
 
-from attendant.export.rewriting.graph import GraphEditor, constant
+from attendant.export.graph import GraphEditor, constant
 from tests.unit.export.rewriting.graphs import FLOAT, model_of, run
 
 X = np.array([[1.0, -2.0, 3.0]], np.float32)

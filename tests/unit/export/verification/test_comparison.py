@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attendant.export.verification.comparison import Agreement, distance, relative_error
+from attendant.export.verification.certification import Agreement, distance, relative_error
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from attendant.export.verification.grid import decoding_report
-from attendant.export.verification.margins import NoisyStepper, outcomes_under_noise
-from attendant.export.verification.plan import TOLERANCE, VerificationPlan
+from attendant.export.verification.certification import TOLERANCE, NoisyStepper, decoding_report, outcomes_under_noise
+from attendant.export.verification.probes import VerificationPlan
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.stepper import OnnxStepper

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from attendant.export.status import say_nothing
 from attendant.export.verification.quality import (
     QualityMeasurement,
     doubt,
@@ -126,9 +125,8 @@ def measured_where_right_is(right: EvaluationConfig) -> tuple[tuple[Evaluation, 
     outputs = decode_examples(MODEL, examples, search_options(right, MODEL))
     data = EvaluationData("words.tsv", [Example(one.example.source, (one.text,)) for one in outputs])
     served = EvaluationConfig(metrics=("perplexity", "exact_match", "per"), beam_size=3)
-    advice: list[str] = []
     measurement = QualityMeasurement(data=data, config=served, model_of=lambda stepper: MODEL)
-    return measurement.take({"fp32": MODEL.stepper, "int8": MODEL.stepper}, say_nothing, advice.append), advice
+    return measurement.take({"fp32": MODEL.stepper, "int8": MODEL.stepper}), measurement.advice
 
 
 def test_beams_that_are_worse_than_greedy_search_are_told() -> None:
@@ -158,7 +156,6 @@ def test_halved_graphs_are_measured_against_the_former_ones() -> None:
     flatter = FakeStepper(TOKENIZER.vocabulary_size, spread=0.5)
     examples = [Example(source, ("a",)) for source in ("ab", "ba", "cd", "dc")]
     config = EvaluationConfig(metrics=("perplexity", "per"), beam_size=2)
-    advice: list[str] = []
     measurement = QualityMeasurement(
         data=EvaluationData("words.tsv", examples),
         config=config,
@@ -166,9 +163,9 @@ def test_halved_graphs_are_measured_against_the_former_ones() -> None:
         former=MODEL.stepper,
         recorded={"perplexity": 0.5},
     )
-    found = measurement.take({"int8": flatter}, say_nothing, advice.append)
+    found = measurement.take({"int8": flatter})
     assert [(one.metric, one.precision) for one in found] == [("perplexity", "int8"), ("per", "int8")]
-    (former,) = [line for line in advice if "perplexity" in line]
+    (former,) = [line for line in measurement.advice if "perplexity" in line]
     before = float(former.split()[-1])
     assert found[0].value != before
     assert found[0].difference == pytest.approx(found[0].value - before + 0.5, abs=1e-3)

@@ -5,10 +5,10 @@ import onnx
 import pytest
 from onnx import helper
 
+from attendant.export.graph import GraphEditor
 from attendant.export.rewriting.bounds import Bounds
-from attendant.export.rewriting.graph import GraphEditor
-from attendant.export.rewriting.int8.activations import Activations
-from attendant.export.rewriting.int8.attention import Attention
+from attendant.export.rewriting.products import Activations
+from attendant.export.rewriting.state import Attention
 from tests.unit.export.rewriting.graphs import FLOAT, model_of, run
 
 RANDOM = np.random.default_rng(0)

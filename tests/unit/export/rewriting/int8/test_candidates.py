@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from attendant.export.rewriting.graph import GraphEditor
-from attendant.export.rewriting.int8.candidates import BLOCK, MIN_VOCABULARY, replace_top
+from attendant.export.graph import GraphEditor
+from attendant.export.rewriting.products import BLOCK, MIN_VOCABULARY, replace_top
 from tests.unit.export.rewriting.graphs import FLOAT, INT64, model_of, run
 
 WIDTH = 4

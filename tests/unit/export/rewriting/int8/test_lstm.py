@@ -5,18 +5,17 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from attendant.export.graph import GraphEditor
 from attendant.export.rewriting.bounds import Bounds
-from attendant.export.rewriting.graph import GraphEditor
-from attendant.export.rewriting.int8.activations import Activations
-from attendant.export.rewriting.int8.lstm import CALIBRATION_CELLS, CALIBRATION_OUTPUT_GATE
-from attendant.export.rewriting.int8.recurrent import replace_recurrent
+from attendant.export.rewriting.products import Activations
+from attendant.export.rewriting.recurrent import CALIBRATION_CELLS, CALIBRATION_OUTPUT_GATE, replace_recurrent
 from tests.unit.export.rewriting.graphs import FLOAT, INT64, model_of, run
 
 INPUTS, HIDDEN, SYMBOLS = 6, 5, 9
 
 
 def layer(num_directions: int, *, weight: float = 1.0, bias: float = 1.0) -> onnx.ModelProto:
-    """A layer over embeddings, as export/tracing/onnx_layers.py writes it."""
+    """A layer over embeddings, as export/tracing.py writes it."""
     random = np.random.default_rng(num_directions)
 
     def uniform(bound: float, *shape: int) -> np.ndarray:

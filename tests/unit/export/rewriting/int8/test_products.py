@@ -4,10 +4,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from attendant.export.graph import GraphEditor
 from attendant.export.rewriting.bounds import Bounds
-from attendant.export.rewriting.graph import GraphEditor
-from attendant.export.rewriting.int8.activations import Activations
-from attendant.export.rewriting.int8.products import quantized, replace_products
+from attendant.export.rewriting.products import Activations, quantized, replace_products
 from tests.unit.export.rewriting.graphs import FLOAT, INT64, model_of, run
 
 RANDOM = np.random.default_rng(0)

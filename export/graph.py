@@ -1,20 +1,93 @@
-"""A graph that is being rewritten: new nodes beside the old ones, and who reads which.
+"""Graphs of a bundle: finished ones, as the manifest describes them, and one that is being rewritten.
 
-It is `onnx_ir`'s graph: a value knows the node that makes it and those that read it, whatever it is called. Nodes may
-be added in any order; `finished` drops what nothing reads any more and sorts the rest.
+A graph that is being rewritten is `onnx_ir`'s: a value knows the node that makes it and those that read it, whatever
+its name. Nodes may be added in any order; `GraphEditor.finished` removes unused nodes and sorts the rest.
 """
 
+import hashlib
 import itertools
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Mapping, MutableSequence, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
-from onnx_ir.passes.common import TopologicalSortPass
+from onnx_ir.passes.common import ClearMetadataAndDocStringPass, RemoveUnusedNodesPass, TopologicalSortPass
 
-from attendant.export.tracing.traced import TracedGraph
+from attendant.runtime.bundle.manifest import GraphPair, GraphSpec, Precision, StateTensor, TensorSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedGraph:
+    """A finished graph, with its inputs and outputs as the manifest names them."""
+
+    model: onnx.ModelProto
+    opset: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    @classmethod
+    def of(cls, model: ir.Model) -> "TracedGraph":
+        """Returns the graph for writing, without unused nodes and inferred shapes. `model` is changed."""
+        RemoveUnusedNodesPass()(model)
+        ClearMetadataAndDocStringPass()(model)
+        proto = ir.to_proto(model)
+        # Inferred shapes have the example's sizes, of which the runtime would warn, or belong to replaced values.
+        del proto.graph.value_info[:]
+        # The passes leave these.
+        del proto.metadata_props[:]
+        for part in (*proto.graph.input, *proto.graph.output, *proto.graph.initializer):
+            part.ClearField("doc_string")
+            part.ClearField("metadata_props")
+        onnx.checker.check_model(proto)
+        inputs, outputs = (tuple(map(_spec, values)) for values in (model.graph.inputs, model.graph.outputs))
+        return cls(model=proto, opset=model.opset_imports[""], inputs=inputs, outputs=outputs)
+
+    def to_bytes(self) -> bytes:
+        """Returns the same bytes for the same weights."""
+        return self.model.SerializeToString(deterministic=True)
+
+    def write(self, folder: Path, file: str) -> GraphSpec:
+        """Writes the graph to `folder / file`; returns its entry in the manifest."""
+        content = self.to_bytes()
+        (folder / file).write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        return GraphSpec(file=file, sha256=digest, opset=self.opset, inputs=self.inputs, outputs=self.outputs)
+
+
+def _spec(value: ir.Value) -> TensorSpec:
+    assert value.name is not None and value.dtype is not None and value.shape is not None
+    shape = tuple(size if isinstance(size, int) else str(size.value) for size in value.shape)
+    return TensorSpec(name=value.name, dtype=str(value.dtype.numpy()), shape=shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedPair:
+    """The two graphs of one precision, and the tensors that pass between them; see GraphPair of the manifest.
+
+    Attributes:
+        arithmetic: of int8 and fp16: matrix, tensor or operation -> how it is computed or stored, and why.
+    """
+
+    encoder: TracedGraph
+    decoder_step: TracedGraph
+    state: tuple[StateTensor, ...]
+    min_queries: int
+    arithmetic: Mapping[str, str] = field(default_factory=dict)
+
+    def write(self, folder: Path, precision: Precision) -> GraphPair:
+        """Writes both graphs into `folder / precision`, a new folder; returns their entry in the manifest."""
+        (folder / precision).mkdir()
+        return GraphPair(
+            encoder=self.encoder.write(folder, f"{precision}/encoder.onnx"),
+            decoder_step=self.decoder_step.write(folder, f"{precision}/decoder_step.onnx"),
+            state=self.state,
+            min_queries=self.min_queries,
+        )
+
 
 Array = NDArray[Any]
 
@@ -23,51 +96,51 @@ CONTRIBUTED: Final = "com.microsoft"
 
 
 def constant(value: ir.Value | None) -> Array | None:
-    """The values of a constant, in its shape and dtype; None: it is computed, given or left out."""
+    """Returns the values of a constant; None if the value is computed, an input or left out."""
     if value is None:
         return None
     if value.const_value is not None:
         return value.const_value.numpy()
-    # The exporter computes what follows from constants, but not where they are large: a bias of many symbols.
+    # The exporter folds constants, except large ones: a bias of many symbols.
     node = made_by(value, "Add")
-    parts = [] if node is None else [constant(one) for one in node.inputs]
+    parts = [] if node is None else [constant(part) for part in node.inputs]
     known = [part for part in parts if part is not None]
     return np.asarray(known[0] + known[1]) if len(known) == 2 else None
 
 
 def made_by(value: ir.Value | None, *operators: str) -> ir.Node | None:
-    """The node that makes `value`, if it is one of these operators."""
+    """Returns the node that makes `value`, if it is one of these operators."""
     node = None if value is None else value.producer()
     return node if node is not None and node.op_type in operators else None
 
 
 def operand(node: ir.Node, place: int = 0) -> ir.Value:
-    """What a node reads at that place; no operand that is left out is asked for."""
+    """Returns the input of a node at that place, which must not be left out."""
     value = node.inputs[place]
     assert value is not None, f"{node.op_type} has its operand {place}"
     return value
 
 
-def given(node: ir.Node) -> list[ir.Value]:
-    """What a node reads, without the inputs that are left out."""
+def inputs_of(node: ir.Node) -> list[ir.Value]:
+    """Returns the inputs of a node, without those that are left out."""
     return [value for value in node.inputs if value is not None]
 
 
 def shape_of(value: ir.Value) -> tuple[int, ...]:
-    """The shape of a value of the plain graph, or of what replaced it; 0 where a size is not fixed."""
+    """Returns the shape of a value; 0 stands for a size that is not fixed."""
     assert value.shape is not None, f"{value.name} has no shape"
     return tuple(size if isinstance(size, int) else 0 for size in value.shape)
 
 
 def size_of(value: ir.Value) -> int:
-    """The number of features of a value of the plain graph: its last axis."""
+    """Returns the number of features of a value: the size of its last axis."""
     size = shape_of(value)[-1]
     assert size, f"{value.name} has no last axis of one size"
     return size
 
 
 def keeps_last_axis(node: ir.Node) -> bool:
-    """Whether a node is a Transpose that leaves the features, the last axis, where they are."""
+    """Returns whether a node is a Transpose that keeps the last axis, the features."""
     order = node.attributes.get_ints("perm", ()) if node.op_type == "Transpose" else ()
     return bool(order) and order[-1] == len(order) - 1
 
@@ -81,13 +154,13 @@ class GraphBuilder:
         self._numbers = itertools.count(1)
 
     def add(self, operator: str, inputs: Sequence[ir.Value | None], *, domain: str = "", **attributes: Any) -> ir.Value:
-        """A new node with one output, which is returned."""
+        """Adds a node with one output, which is returned."""
         return self.add_many(operator, inputs, 1, domain=domain, **attributes)[0]
 
     def add_many(
         self, operator: str, inputs: Sequence[ir.Value | None], count: int, *, domain: str = "", **attributes: Any
     ) -> list[ir.Value]:
-        """A new node with several outputs, which are returned."""
+        """Adds a node with several outputs, which are returned."""
         outputs = [ir.Value(name=self.unique(operator)) for _ in range(count)]
         self.graph.append(ir.node(operator, inputs, attributes, domain=domain, outputs=outputs, name=outputs[0].name))
         return outputs
@@ -101,31 +174,31 @@ class GraphBuilder:
         codes_zero: ir.Value,
         bias: ir.Value | None = None,
     ) -> ir.Value:
-        """codes_scale * matrix_scale * (codes - codes_zero) matrix + bias, float32 [..., N]: a node of ONNX Runtime's.
+        """Adds codes_scale * matrix_scale * (codes - codes_zero) matrix + bias, float32 [..., N], in one node.
 
         Args:
             codes: [..., K] uint8; codes_zero: [] uint8.
             matrix: [K, N] int8, or [B, K, N].
             codes_scale: [] float32; matrix_scale: [] or [N] float32.
-            bias: [N] float32; None: there is none.
+            bias: [N] float32.
         """
         last = [] if bias is None else [None, bias]
         inputs = [codes, matrix, codes_scale, matrix_scale, codes_zero, *last]
         return self.add("MatMulIntegerToFloat", inputs, domain=CONTRIBUTED)
 
     def add_constant(self, values: Array | np.generic, name: str) -> ir.Value:
-        """A new constant of the shape and dtype of `values`; `name` is made unique."""
+        """Adds a constant; `name` is made unique."""
         name = self.unique(name)
         value = ir.val(name, const_value=ir.tensor(np.asarray(values), name=name))
         self.graph.register_initializer(value)
         return value
 
     def integers(self, *values: int) -> ir.Value:
-        """A constant [N] int64, as shapes and axes are given."""
+        """Adds a constant [N] int64, for shapes and axes."""
         return self.add_constant(np.array(values, np.int64), "integers")
 
     def unique(self, name: str) -> str:
-        """A name that nothing else in the graph has."""
+        """Returns a new name."""
         return f"{self._prefix}/{name}_{next(self._numbers)}"
 
 
@@ -144,11 +217,11 @@ class GraphEditor(GraphBuilder):
         return next(value for value in self.graph.outputs if value.name == name)
 
     def original(self, value: ir.Value) -> ir.Value:
-        """The value of the plain graph in whose place this one stands; itself if it was there."""
+        """Returns the value of the original graph that this one replaced; itself if it replaced none."""
         return self._originals.get(value, value)
 
     def replace(self, old: ir.Value, new: ir.Value) -> None:
-        """Whoever read `old` reads `new` from now on, the graph's output of that name included."""
+        """Redirects all uses of `old` to `new`, also as an output of the graph."""
         self._originals[new] = self.original(old)
         if new.type is None:
             new.type, new.shape = old.type, old.shape
@@ -157,13 +230,13 @@ class GraphEditor(GraphBuilder):
         old.replace_all_uses_with(new, replace_graph_outputs=True)
 
     def add_input(self, name: str, dtype: ir.DataType, shape: Sequence[int | str]) -> ir.Value:
-        """A new input, in the place of the former one of that name, which nothing may read in the end."""
+        """Adds an input, or replaces that of this name, which must be unused in the end."""
         value = ir.val(name, dtype, shape)
         _put(self.graph.inputs, name, value)
         return value
 
     def add_output(self, name: str, value: ir.Value, dtype: ir.DataType, shape: Sequence[int | str]) -> None:
-        """Gives `value` out under that name, in the place of the former output of that name."""
+        """Makes `value` an output, or replaces the output of this name."""
         if value.producer() is None or value.is_graph_output():
             value = self.add("Identity", [value])
         former = _put(self.graph.outputs, name, value)
@@ -172,16 +245,16 @@ class GraphEditor(GraphBuilder):
         value.name, value.type, value.shape = name, ir.TensorType(dtype), ir.Shape(shape)
 
     def finished(self) -> TracedGraph:
-        """The rewritten graph, without what nothing reads, every node behind those that it reads from."""
+        """Returns the rewritten graph, sorted and without unused nodes."""
         if any(node.domain == CONTRIBUTED for node in self.graph.all_nodes()):
             self.graph.opset_imports[CONTRIBUTED] = 1
-        # What is unused is seen from the end: in any other order some of it would be left.
+        # Unused nodes are removed from the end, so the order matters.
         TopologicalSortPass()(self._model)
         return TracedGraph.of(self._model)
 
 
 def _put(values: MutableSequence[ir.Value], name: str, value: ir.Value) -> ir.Value | None:
-    """Puts an input or output where there was one of that name, which is returned, or behind the others."""
+    """Replaces the input or output of that name, which is returned, or appends it."""
     for place, former in enumerate(values):
         if former.name == name:
             values[place] = value

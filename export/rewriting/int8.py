@@ -1,18 +1,74 @@
-"""Halves the factors of int8 graphs that were exported with 8 bits, so that every processor computes them exactly.
+"""Rewrites fp32 graphs to int8, and int8 graphs with factors of 8 bits to factors of 7 bits.
 
-It is for bundles without fp32 graphs, of which int8 graphs of 7 bits can't be made anew. The codes are rounded a second
-time, to the nearest even number where they are odd; their steps are doubled.
+Both need the graphs alone, not the model: a bundle is rewritten like a run. Every scale is fixed or of one row, and
+sums of integers are exact in any order: a source gets the same bits alone and in any batch. See docs/architecture.md.
+
+Halving is for bundles without fp32 graphs, from which int8 graphs of 7 bits can't be made again. The codes are rounded
+a second time, to the nearest even number where they are odd; their steps are doubled. Every processor then computes
+the products exactly.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 import onnx_ir as ir
 
-from attendant.export.rewriting.graph import GraphEditor, constant, made_by, operand
-from attendant.export.tracing.traced import TracedGraph, TracedPair
+from attendant.export.graph import GraphEditor, TracedGraph, TracedPair, constant, made_by, operand
+from attendant.export.rewriting.bounds import Bounds, step_bounds
+from attendant.export.rewriting.products import Activations, replace_products, replace_top
+from attendant.export.rewriting.recurrent import replace_recurrent
+from attendant.export.rewriting.state import Attention, RowTensor, plan_rows, read_rows, store_rows, write_rows
 from attendant.runtime.bundle.graph_content import LARGEST_FACTOR
+from attendant.runtime.bundle.manifest import StateTensor
 from attendant.runtime.errors import UserError
+
+UNTOUCHED: Final = "fp32: element by element, with no product to speed up"
+FLOAT_SCORES: Final = "fp32: a tanh for every pair of query and position, which integers would not speed up"
+
+
+def quantize(pair: TracedPair) -> TracedPair:
+    """Returns the int8 graphs of fp32 graphs, which stay as they are."""
+    encoder, step = GraphEditor(pair.encoder.model, "int8"), GraphEditor(pair.decoder_step.model, "int8")
+    encoder_bounds, bounds = step_bounds(Bounds, encoder.graph, step.graph, pair.state)
+    rows, attention = plan_rows(step, bounds, pair.state), Attention(step)
+
+    activations = Activations(encoder, encoder_bounds)
+    arithmetic = replace_recurrent(encoder, activations) | replace_products(encoder, activations)
+    attention.store(encoder, activations)
+    store_rows(encoder, activations, rows)
+
+    activations = Activations(step, bounds)
+    replace_top(step)
+    attention.replace(activations)
+    read_rows(step, activations, rows)
+    arithmetic |= replace_products(step, activations)
+    write_rows(step, activations, rows)
+
+    arithmetic |= {codes.name: codes.description for codes in attention.stored}
+    arithmetic |= {row.tensor.input: "stored as uint8 in fixed steps" for row in rows if row.step is not None}
+    if attention.keys is None and "keys" in {tensor.input for tensor in pair.state}:
+        arithmetic["attention scores"] = FLOAT_SCORES
+    arithmetic["gates, cell states, softmax, log-probabilities"] = UNTOUCHED
+    return TracedPair(
+        encoder=encoder.finished(),
+        decoder_step=step.finished(),
+        state=(*_state(pair.state, rows, attention),),
+        # Integers are summed exactly: one query gets the same bits as several.
+        min_queries=1,
+        arithmetic=arithmetic,
+    )
+
+
+def _state(plain: Sequence[StateTensor], rows: Sequence[RowTensor], attention: Attention) -> Iterator[StateTensor]:
+    replaced = {row.origin for row in rows}
+    yield from (row.tensor for row in rows)
+    yield from (tensor for tensor in plain if tensor not in replaced)
+    names = {tensor.input for tensor in plain}
+    for name in (*(codes.name for codes in attention.stored), *attention.scales):
+        if name not in names:
+            yield StateTensor(input=name, output=None, scope="source")
+
 
 HALVED: Final = (
     f"halved from 8 bits to codes of at most {LARGEST_FACTOR}, rounded a second time: there were no fp32 graphs to "

@@ -1,0 +1,376 @@
+"""Origins of a bundle: a trained run, a checkpoint of another toolkit, or another bundle.
+
+Every origin gives an `Exportable`, from which bundle_writer.py makes a bundle. A model in PyTorch is a `TraceableModel`
+(tracing.py) in an `ExportableModel`. A new bundle takes over the fp32 graphs of another one as they are, or its int8
+graphs if it has no others; they keep their certificates. Only int8 graphs whose factors have 8 bits change: they are
+halved, and certified against the former ones.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import onnx
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from attendant.export.graph import TracedGraph, TracedPair
+from attendant.export.importing import g2p_en, joeynmt, opennmt
+from attendant.export.importing.checkpoint import Reader
+from attendant.export.rewriting.int8 import halve
+from attendant.export.tracing import TraceableModel, trace_graphs, traceable
+from attendant.export.verification.certification import GridComparison, certify_rewritten, certify_traced
+from attendant.export.verification.probes import VerificationPlan
+from attendant.export.verification.quality import NUM_REFERENCE
+from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.graph_content import wide_factors
+from attendant.runtime.bundle.manifest import (
+    NAME_PATTERN,
+    Certificate,
+    DecodingDefaults,
+    Evaluation,
+    Limits,
+    Manifest,
+    Precision,
+    Provenance,
+    Reference,
+    SpecialIds,
+    search_of,
+)
+from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS, Tokenizer
+from attendant.runtime.errors import UserError
+from attendant.runtime.files import sha256_of
+from attendant.runtime.onnx.session import RUNTIME_VERSION
+from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.training.model import Seq2Seq
+from attendant.training.run.loading import LoadedRun
+
+MAX_BEAM_SIZE = 32
+"""A request's rows take memory and time of all requests; more hypotheses than this have never improved quality."""
+
+NUM_SOURCES = 256
+"""Real sources for the comparison with PyTorch and as candidates for golden examples."""
+
+READERS: Final[Mapping[str, Reader]] = {
+    "g2p_en": g2p_en.read,
+    "joeynmt": joeynmt.read,
+    "opennmt-py": opennmt.read,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exportable(ABC):
+    """The contents of a bundle, except its graphs of other precisions than its base.
+
+    Attributes:
+        name: the bundle's, by which requests name the model.
+        append_eos: the encoder gets EOS after the source.
+        sources: token ids of real sources, without EOS: the graphs are verified on them, and golden examples chosen
+            from them. If empty, random sources are used.
+        validation: token ids of held-out sources, without EOS, for reference distributions.
+        validation_name: the name of these sources in the manifest.
+        references: the origin's own distributions, which are kept if `validation` is empty.
+    """
+
+    name: str
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    append_eos: bool
+    limits: Limits
+    decoding: DecodingDefaults
+    provenance: Provenance
+    evaluation: tuple[Evaluation, ...] = ()
+    sources: Sequence[Sequence[int]] = ()
+    validation: Sequence[Sequence[int]] = ()
+    validation_name: str = ""
+    references: Mapping[Precision, Reference] = field(default_factory=dict)
+
+    @property
+    @abstractmethod
+    def architecture(self) -> Mapping[str, Any]:
+        """The manifest's description of the model."""
+
+    @property
+    @abstractmethod
+    def special_ids(self) -> SpecialIds: ...
+
+    @property
+    def base(self) -> Precision:
+        """The precision of `graphs`: fp32, from which all others are made, or int8, from which none can be made."""
+        return "fp32"
+
+    @abstractmethod
+    def graphs(self) -> TracedPair:
+        """Returns the graphs of the base precision."""
+
+    @abstractmethod
+    def certify(
+        self, manifest: Manifest, stepper: OnnxStepper, graphs: TracedPair, plan: VerificationPlan
+    ) -> tuple[Certificate, ...]:
+        """Returns the certificates of `graphs`, which `stepper` runs.
+
+        Raises:
+            VerificationFailed: they compute something else than PyTorch, or than the graphs that they were made of.
+            UserError: this host can't compute the graphs that they were made of.
+        """
+
+    def encoder_sources(self) -> list[list[int]]:
+        """Returns the sources as the encoder takes them."""
+        ending = [EOS_ID] if self.append_eos else []
+        return [[*source, *ending] for source in self.sources if source]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportableModel(Exportable):
+    """A trained model in PyTorch."""
+
+    model: TraceableModel
+
+    @property
+    def architecture(self) -> Mapping[str, Any]:
+        return self.model.architecture
+
+    @property
+    def special_ids(self) -> SpecialIds:
+        return self.model.special_ids
+
+    def graphs(self) -> TracedPair:
+        return trace_graphs(self.model)
+
+    def certify(
+        self, manifest: Manifest, stepper: OnnxStepper, graphs: TracedPair, plan: VerificationPlan
+    ) -> tuple[Certificate, ...]:
+        grid = GridComparison(manifest, stepper, self.model.reference, self.encoder_sources(), plan)
+        return (certify_traced(grid, self.model.exact_reference()),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportableBundle(Exportable):
+    """A published bundle, to be published again with other precisions.
+
+    Attributes:
+        halves: the base is int8, and its factors are halved.
+    """
+
+    bundle: Bundle
+    halves: bool = False
+
+    @property
+    def base(self) -> Precision:
+        return "fp32" if "fp32" in self.bundle.manifest.graphs else "int8"
+
+    @property
+    def architecture(self) -> Mapping[str, Any]:
+        return self.bundle.manifest.model
+
+    @property
+    def special_ids(self) -> SpecialIds:
+        return self.bundle.manifest.special_ids
+
+    def graphs(self) -> TracedPair:
+        pair = self.bundle.manifest.graphs[self.base]
+        encoder, decoder_step = (
+            TracedGraph(
+                model=onnx.load(self.bundle.path / spec.file),
+                opset=spec.opset,
+                inputs=spec.inputs,
+                outputs=spec.outputs,
+            )
+            for spec in (pair.encoder, pair.decoder_step)
+        )
+        certificates = [entry for entry in self.bundle.manifest.certificates if entry.precision == self.base]
+        plain = TracedPair(
+            encoder=encoder,
+            decoder_step=decoder_step,
+            state=pair.state,
+            min_queries=pair.min_queries,
+            arithmetic=certificates[0].arithmetic if certificates else {},
+        )
+        return halve(plain) if self.halves else plain
+
+    def certify(
+        self, manifest: Manifest, stepper: OnnxStepper, graphs: TracedPair, plan: VerificationPlan
+    ) -> tuple[Certificate, ...]:
+        """Returns the bundle's own certificates, since its graphs are the same bytes; a new one if they are halved."""
+        own = self.bundle.manifest.certificates
+        if not self.halves:
+            return tuple(entry for entry in own if entry.precision in ("fp32", self.base))
+        former = OnnxStepper(self.bundle, "int8")
+        pair = self.bundle.manifest.graphs["int8"]
+        grid = GridComparison(manifest, stepper, former, self.encoder_sources(), plan, former=pair)
+        kept = (entry for entry in own if entry.precision == "fp32")
+        return (*kept, certify_rewritten(grid, graphs.arithmetic))
+
+
+def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
+    """Returns a run's exportable; by default it has the name of the run's folder.
+
+    Raises:
+        UserError: the name can't be a bundle's.
+    """
+    recipe = run.recipe
+    limits = _limits(run.target_tokenizer, recipe.data.max_source_tokens, recipe.data.max_target_tokens)
+    # The defaults are those of the evaluation in the manifest.
+    beam_size = min(recipe.evaluation.beam_size, limits.max_beam_size)
+    measured = ("metric", "value", "protocol", "num_examples")
+    validation = recipe.data.files("validation")
+    return ExportableModel(
+        name=bundle_name(name, run.path.resolve().name),
+        model=traceable(run.model),
+        source_tokenizer=run.source_tokenizer,
+        target_tokenizer=run.target_tokenizer,
+        append_eos=recipe.source.append_eos,
+        limits=limits,
+        decoding=DecodingDefaults(
+            **search_of(recipe.evaluation) | {"beam_size": beam_size}, max_length_ratio=run.max_length_ratio
+        ),
+        provenance=_provenance(
+            commit=run.commit,
+            versions=run.versions,
+            recipe=recipe.model_dump(mode="json"),
+            data_digest=run.data_digest,
+            checkpoint=run.checkpoint,
+        ),
+        evaluation=tuple(Evaluation(**{field: entry[field] for field in measured}) for entry in run.evaluation),
+        sources=run.held_out_sources(NUM_SOURCES),
+        validation=run.held_out_sources(NUM_REFERENCE, ("validation",)),
+        validation_name="" if validation is None else ", ".join(map(str, validation.paths)),
+    )
+
+
+def exportable_bundle(bundle: Bundle, name: str | None = None) -> ExportableBundle:
+    """Returns a bundle's exportable; by default it has the same name.
+
+    Raises:
+        UserError: the bundle has no graphs from which others can be made.
+    """
+    manifest = bundle.manifest
+    if not manifest.graphs.keys() & {"fp32", "int8"}:
+        raise UserError(f"the bundle {bundle.path} has no fp32 graphs to make others of: export its run")
+    halves = "fp32" not in manifest.graphs and bool(wide_factors(bundle.path, manifest.graphs["int8"]))
+    kept = ("fp32",) if halves or "fp32" in manifest.graphs else ("fp32", "int8")
+    sources = dict.fromkeys(example.source_tokens for example in bundle.golden)
+    references = {precision: manifest.reference_of(precision) for precision in manifest.graphs}
+    return ExportableBundle(
+        bundle=bundle,
+        halves=halves,
+        name=name or manifest.name,
+        source_tokenizer=bundle.source_tokenizer,
+        target_tokenizer=bundle.target_tokenizer,
+        append_eos=manifest.source.append_eos,
+        limits=manifest.limits,
+        decoding=manifest.decoding,
+        provenance=manifest.provenance,
+        evaluation=tuple(entry for entry in manifest.evaluation if entry.precision in kept),
+        references={precision: entry for precision, entry in references.items() if entry is not None},
+        sources=[bundle.source_tokenizer.ids_of(tokens) for tokens in sources],
+    )
+
+
+def exportable_checkpoint(
+    toolkit: str,
+    path: Path,
+    output: Path,
+    name: str | None = None,
+    *,
+    segmented: bool = False,
+    texts: Sequence[str] = (),
+    data: str = "",
+) -> ExportableModel:
+    """Returns the exportable of another toolkit's checkpoint.
+
+    Args:
+        toolkit: a key of `READERS`.
+        output: the folder of the new bundle, whose name is the default for `name`.
+        segmented: texts are segmented into the toolkit's symbols, with blanks between them.
+        texts: real sources, on which the graphs are verified too.
+        data: their name in the manifest.
+
+    Raises:
+        UserError: the checkpoint can't be read, or has a part that can't be represented; the name can't be a bundle's.
+    """
+    name = bundle_name(name, output.absolute().name)
+    try:
+        imported = READERS[toolkit](path, segmented)
+    except ValidationError as error:
+        raise UserError(f"{path}: its model can't be imported: {error.errors()[0]['msg']}") from None
+    tokenizers = imported.source_tokenizer, imported.target_tokenizer
+    widths = {side: imported.tensors[f"{side}_embedding.weight"].shape[1] for side in ("source", "target")}
+    if widths["source"] != widths["target"]:
+        raise UserError(
+            f"{imported.file}: embeddings of width {widths['source']} for sources and {widths['target']} for targets "
+            "can't be imported: both must have one width"
+        )
+    model = Seq2Seq(imported.config, *(tokenizer.vocabulary_size for tokenizer in tokenizers))
+    _refuse_other_shapes(imported.file, imported.tensors, model.state_dict())
+    model.load_state_dict(imported.tensors)
+    encoded = imported.source_tokenizer.encode_batch(list(texts))
+    sources = [source for source in encoded if 0 < len(source) <= imported.max_source_tokens]
+    limits = _limits(imported.target_tokenizer, imported.max_source_tokens, imported.max_target_tokens)
+    beam_size = min(imported.decoding.beam_size, limits.max_beam_size)
+    return ExportableModel(
+        name=name,
+        model=traceable(model.eval()),
+        source_tokenizer=imported.source_tokenizer,
+        target_tokenizer=imported.target_tokenizer,
+        append_eos=imported.append_eos,
+        limits=limits,
+        decoding=imported.decoding.model_copy(update={"beam_size": beam_size}),
+        provenance=_provenance(
+            commit=f"imported from {toolkit}",
+            versions={"torch": torch.__version__},
+            recipe={"model": imported.config.model_dump(mode="json")},
+            data_digest="",
+            checkpoint=f"sha256:{sha256_of(imported.file)}",
+        ),
+        sources=sources,
+        validation=sources,
+        validation_name=data,
+    )
+
+
+def _refuse_other_shapes(path: Path, tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Raises UserError, which names the first difference, if the weights don't have the model's names and shapes."""
+    described = f"{path}: the weights are not of the model that its settings describe"
+    if unmatched := sorted(expected.keys() ^ tensors.keys()):
+        raise UserError(f"{described}: only one of both has {', '.join(unmatched)}")
+    differing = [name for name in expected if tensors[name].shape != expected[name].shape]
+    if differing:
+        first, *others = differing
+        shapes = [" x ".join(map(str, side[first].shape)) for side in (tensors, expected)]
+        more = f"; so are {len(others)} more" if others else ""
+        raise UserError(f"{described}: {first} is {shapes[0]}, must be {shapes[1]}{more}")
+
+
+def _limits(target_tokenizer: Tokenizer, max_source_tokens: int, max_target_tokens: int) -> Limits:
+    max_beam_size = max(1, min(MAX_BEAM_SIZE, target_tokenizer.vocabulary_size - len(SPECIAL_TOKENS)))
+    return Limits(
+        max_source_tokens=max_source_tokens,
+        max_target_tokens=max_target_tokens,
+        max_beam_size=max_beam_size,
+        max_num_hypotheses=max_beam_size,
+    )
+
+
+def _provenance(*, versions: Mapping[str, str], **fields: Any) -> Provenance:
+    exporting = {"onnx": version("onnx"), "onnxruntime": RUNTIME_VERSION.split()[1]}
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return Provenance(created=created, versions={**versions, **exporting}, **fields)
+
+
+def bundle_name(name: str | None, folder: str) -> str:
+    """Returns the name, or one made from a folder's name if it is None. Raises UserError if it can't be a bundle's."""
+    valid = name or re.sub(r"[^a-z0-9._-]+", "-", folder.lower()).strip("-._")
+    if not re.fullmatch(NAME_PATTERN, valid):
+        what = f"--name {name}" if name else f"the folder {folder!r} gives no name"
+        raise UserError(
+            f"{what}: a bundle's name has 1 to 64 of a-z, 0-9, '.', '_' and '-' and begins with a letter or digit; "
+            "give another by --name"
+        )
+    return valid

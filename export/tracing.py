@@ -1,0 +1,339 @@
+"""Traces a model in PyTorch into the two fp32 graphs, and names their dimensions.
+
+Shapes: B sources, R rows, S source positions, M queries per source, K candidates, N bans (runtime/stepper.py); I
+inputs, H hidden size of one direction, D = 1 or 2 directions, G = 4 (LSTM), 3 (GRU) or 1 (tanh RNN) gates.
+
+Nothing here depends on an architecture: a model lists by `state_tensors()` which tensors pass between the graphs, and
+its own encoding shows their shapes. torch's exporter writes the encoder's recurrent nodes without `sequence_lens`: the
+backward direction then runs over the padding, and a source's encoding depends on the width of its batch. So these
+layers are replaced by `OnnxRecurrentLayer`, which takes the lengths.
+"""
+
+import contextlib
+import copy
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor, nn
+
+from attendant.export.graph import TracedGraph, TracedPair
+from attendant.runtime.bundle import graph_io
+from attendant.runtime.bundle.manifest import SpecialIds, StateTensor, TensorSpec
+from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES
+from attendant.runtime.bundle.tokenizer import special_ids
+from attendant.runtime.errors import UserError
+from attendant.runtime.process import interruptible
+from attendant.runtime.stepper import MIN_QUERIES_PER_SOURCE, Stepper
+from attendant.training.model import Seq2Seq
+from attendant.training.model.encoder import RecurrentLayer
+from attendant.training.model.stepper import TorchStepper, candidates
+
+NODE_VERSION: Final = 14
+"""Of the ONNX operators LSTM, GRU and RNN."""
+
+OPERATORS: Final = {
+    # torch: input, forget, cell, output. ONNX: input, output, forget, cell.
+    "lstm": ("LSTM", (0, 3, 1, 2), 3),
+    # torch: reset, update, new. ONNX: update, reset, hidden.
+    "gru": ("GRU", (1, 0, 2), 2),
+    "rnn": ("RNN", (0,), 2),
+}
+"""Name, order of the gates and number of outputs: all states, the last ones and an LSTM's last cells."""
+
+
+class OnnxRecurrentLayer(nn.Module):
+    """Replaces a `RecurrentLayer` during export: same call and weights, as one ONNX node."""
+
+    input_weights: Tensor
+    recurrent_weights: Tensor
+    biases: Tensor
+
+    def __init__(self, layer: RecurrentLayer) -> None:
+        super().__init__()
+        self.hidden_size = layer.hidden_size
+        self.num_final_parts = 2 if layer.keeps_cells else 1
+        self.operator, gates, self.num_outputs = OPERATORS[layer.cell]
+        directions = [rnn for rnn in (layer.forward_rnn, layer.backward_rnn) if rnn is not None]
+        self.num_directions = len(directions)
+
+        def reordered(name: str) -> Tensor:
+            """[D, G * H, ...] from each direction's [G * H, ...]."""
+            blocks = [getattr(rnn, name).detach().chunk(len(gates)) for rnn in directions]
+            return torch.stack([torch.cat([block[gate] for gate in gates]) for block in blocks])
+
+        self.register_buffer("input_weights", reordered("weight_ih_l0"))
+        self.register_buffer("recurrent_weights", reordered("weight_hh_l0"))
+        self.register_buffer("biases", torch.cat([reordered("bias_ih_l0"), reordered("bias_hh_l0")], 1))
+
+    def forward(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Runs the layer over inputs [B, S, I] float32 of lengths [B] int64.
+
+        Returns:
+            Outputs [B, S, D * H] float32, zero beyond the lengths, and the last states, each part [B, D * H]: hidden,
+            and the cell where it is kept.
+        """
+        # ONNX Runtime's RNN rounds differently for a batch of one: it gets another row.
+        spare = self.operator == "RNN"
+        if spare:
+            inputs, lengths = torch.cat([inputs, inputs[:1]]), torch.cat([lengths, lengths[:1]])
+        outputs, *finals = self._node(inputs.transpose(0, 1), lengths.to(torch.int32))
+        outputs = outputs.permute(2, 0, 1, 3).flatten(2)
+        parts = [final.transpose(0, 1).flatten(1) for final in finals[: self.num_final_parts]]
+        return (outputs[:-1], (parts[0][:-1],)) if spare else (outputs, tuple(parts))
+
+    def _node(self, inputs: Tensor, lengths: Tensor) -> Sequence[Tensor]:
+        """Returns outputs [S, D, B, H], last states and, of an LSTM, last cells [D, B, H] each, of inputs [S, B, I]."""
+        width, num_sources, _ = inputs.shape
+        final_shape = (self.num_directions, num_sources, self.hidden_size)
+        attributes: dict[str, Any] = {
+            "hidden_size": self.hidden_size,
+            "direction": "bidirectional" if self.num_directions == 2 else "forward",
+        }
+        if self.operator == "GRU":
+            # The reset gate after the recurrent product: torch's way, and cuDNN's.
+            attributes["linear_before_reset"] = 1
+        outputs: Sequence[Tensor] = torch.onnx.ops.symbolic_multi_out(
+            self.operator,
+            (inputs, self.input_weights, self.recurrent_weights, self.biases, lengths),
+            attrs=attributes,
+            dtypes=(torch.float32,) * self.num_outputs,
+            shapes=[(width, *final_shape), *[final_shape] * (self.num_outputs - 1)],
+            version=NODE_VERSION,
+        )
+        return outputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceableModel:
+    """A model in PyTorch as an export needs it.
+
+    Attributes:
+        encoder: from ids [B, S] int64 and lengths [B] int64 of sources to the state tensors, in the order of `state`.
+        decoder_step: as DecoderStep. Both are traced as they are: they hold no layer that depends on padding.
+        state: the tensors that pass between the graphs, with their scopes.
+        architecture: the manifest's description of the model.
+        reference: decodes with the model in PyTorch; the graphs are compared with it.
+        exact_reference: makes a reference in float64, which shows how much of an error is rounding.
+    """
+
+    encoder: nn.Module
+    decoder_step: nn.Module
+    state: tuple[StateTensor, ...]
+    special_ids: SpecialIds
+    architecture: Mapping[str, Any]
+    reference: Stepper
+    exact_reference: Callable[[], Stepper]
+
+
+def traceable(model: Seq2Seq) -> TraceableModel:
+    """Returns a trained model for tracing, in a copy whose recurrent layers are ONNX nodes; `model` stays as it is."""
+    traced, state = copy.deepcopy(model).eval(), model.state_tensors()
+    for module in list(traced.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, RecurrentLayer):
+                setattr(module, name, OnnxRecurrentLayer(child))
+    return TraceableModel(
+        encoder=Encoder(traced, state),
+        decoder_step=DecoderStep(traced, state),
+        state=state,
+        special_ids=special_ids(model.start_id),
+        architecture={**model.config.model_dump(mode="json"), "num_parameters": model.num_parameters},
+        reference=TorchStepper(model),
+        exact_reference=lambda: TorchStepper(copy.deepcopy(model).double()),
+    )
+
+
+EXAMPLE_SOURCES, EXAMPLE_ROWS, EXAMPLE_WIDTH, EXAMPLE_BANS = 3, 5, 8, 3
+
+
+class Encoder(nn.Module):
+    """A model's encoder as it is traced; see TraceableModel."""
+
+    def __init__(self, model: Seq2Seq, state: Sequence[StateTensor]) -> None:
+        super().__init__()
+        self.model, self.state = model, state
+
+    def forward(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensor, ...]:
+        encoded = self.model.encode(source_ids, source_lengths)
+        tensors = {**encoded.row_tensors, **encoded.source_tensors}
+        return tuple(tensors[tensor.input] for tensor in self.state)
+
+
+class DecoderStep(nn.Module):
+    """A model's step and its candidates; the number of candidates becomes an input after tracing."""
+
+    def __init__(self, model: Seq2Seq, state: Sequence[StateTensor]) -> None:
+        super().__init__()
+        self.model, self.state = model, state
+
+    def forward(
+        self, previous_ids: Tensor, tensors: list[Tensor], layout: list[Tensor], forced_ids: Tensor, banned_ids: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Runs a step; runtime/bundle/graph_io.py has the shapes.
+
+        Args:
+            tensors: the state tensors, in order.
+            layout: source_rows and row_slots; empty if the model has no attention.
+        """
+        source_rows, row_slots = layout or (None, None)
+        by_scope: dict[str, dict[str, Tensor]] = {"row": {}, "source": {}}
+        for spec, tensor in zip(self.state, tensors, strict=True):
+            by_scope[spec.scope][spec.input] = tensor
+        logits, rows, attention = self.model.step(
+            previous_ids, by_scope["row"], by_scope["source"], source_rows, row_slots
+        )
+        assert (attention is not None) == bool(layout), "a model without source tensors has no attention"
+        log_probs, ids, forced_log_probs = candidates(logits, forced_ids, banned_ids, 1)
+        stepped = [rows[spec.input] for spec in self.state if spec.output is not None]
+        return log_probs, ids, forced_log_probs, *([] if attention is None else [attention]), *stepped
+
+
+def trace_graphs(model: TraceableModel) -> TracedPair:
+    """Exports both graphs in fp32.
+
+    Raises:
+        UserError: the weights are more than one ONNX file can hold.
+    """
+    weights = {**model.encoder.state_dict(), **model.decoder_step.state_dict()}
+    size = sum(tensor.numel() * 4 for tensor in weights.values())
+    if size >= MAX_GRAPH_BYTES:
+        raise UserError(
+            f"the weights take {size / 1e9:.1f} GB in fp32 and one ONNX file holds less than 2.1 GB: "
+            "train a smaller model (fewer layers, a smaller hidden_size or vocabulary)"
+        )
+    # Encoding at two widths shows which axes are S.
+    with torch.no_grad():
+        examples: tuple[Tensor, ...] = model.encoder(*_example_sources(EXAMPLE_WIDTH))
+        wide: tuple[Tensor, ...] = model.encoder(*_example_sources(2 * EXAMPLE_WIDTH))
+    shapes = [
+        tuple(size if size == other else "S" for size, other in zip(narrow.shape[1:], wider.shape[1:], strict=True))
+        for narrow, wider in zip(examples, wide, strict=True)
+    ]
+
+    def specs(names: Sequence[str | None], scopes: Mapping[str, str]) -> list[TensorSpec]:
+        """Returns the state tensors' specifications under these names; their first axis is that of their scope."""
+        return [
+            TensorSpec(name=name, dtype=str(example.dtype).removeprefix("torch."), shape=(scopes[tensor.scope], *shape))
+            for name, tensor, example, shape in zip(names, model.state, examples, shapes, strict=True)
+            if name is not None
+        ]
+
+    input_names = [tensor.input for tensor in model.state]
+    encoder = _export(
+        model.encoder,
+        _example_sources(EXAMPLE_WIDTH),
+        graph_io.ENCODER_INPUTS,
+        # In the encoder every source still has one row.
+        specs(input_names, {"row": "B", "source": "B"}),
+    )
+    has_attention = any(tensor.scope == "source" for tensor in model.state)
+    inputs, outputs = graph_io.step_inputs(has_attention), graph_io.step_outputs(has_attention)
+    axes = {"row": "R", "source": "B"}
+    decoder_step = _export(
+        model.decoder_step,
+        (
+            torch.zeros(EXAMPLE_ROWS, dtype=torch.int64),
+            [
+                example[:1].expand(EXAMPLE_ROWS, *example.shape[1:]).contiguous() if spec.scope == "row" else example
+                for spec, example in zip(model.state, examples, strict=True)
+            ],
+            [torch.tensor([[0, 1], [2, 3], [4, 4]]), torch.arange(EXAMPLE_ROWS)] if has_attention else [],
+            torch.full((EXAMPLE_ROWS,), -1),
+            torch.full((EXAMPLE_ROWS, EXAMPLE_BANS), -1),
+        ),
+        # The number of candidates is not an input of the traced module: it becomes one below.
+        [inputs[0], *specs(input_names, axes), *inputs[1:-1]],
+        [*outputs, *specs([tensor.output for tensor in model.state], axes)],
+        num_candidates=inputs[-1],
+    )
+    return TracedPair(encoder=encoder, decoder_step=decoder_step, state=model.state, min_queries=MIN_QUERIES_PER_SOURCE)
+
+
+def _export(
+    module: nn.Module,
+    arguments: tuple[Any, ...],
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    num_candidates: TensorSpec | None = None,
+) -> TracedGraph:
+    """Returns the module as a graph.
+
+    Args:
+        inputs, outputs: in the module's order, with the names of dimensions.
+        num_candidates: becomes an input of the graph, if it has candidates.
+    """
+    remaining = iter(inputs)
+
+    def dynamic(argument: Any) -> Any:
+        """Returns the symbolic dimensions by axis, in the arguments' own nesting."""
+        if isinstance(argument, list):
+            return [dynamic(part) for part in argument]
+        return {axis: size for axis, size in enumerate(next(remaining).shape) if isinstance(size, str)}
+
+    shapes = tuple(dynamic(argument) for argument in arguments)
+
+    @torch.no_grad()
+    def trace() -> torch.onnx.ONNXProgram | None:
+        return torch.onnx.export(
+            module.eval(),
+            arguments,
+            input_names=[spec.name for spec in inputs],
+            output_names=[spec.name for spec in outputs],
+            dynamic_shapes=shapes,
+            dynamo=True,
+            verbose=False,
+        )
+
+    with _silence():
+        # The exporter itself swallows an interruption, or fails with an error of its own.
+        program = interruptible(trace)
+    assert program is not None, "the dynamo exporter returns a program"
+    graph = program.model.graph
+    domains = {*program.model.opset_imports, *(node.domain for node in graph.all_nodes())}
+    assert domains <= {""} and not program.model.functions, f"only standard operators are portable, got {domains}"
+    _declare(graph.inputs, inputs)
+    _declare(graph.outputs, outputs)
+    if num_candidates is not None:
+        # It replaces a constant: the k of the graph's only TopK.
+        count = ir.val(num_candidates.name, _dtype(num_candidates), num_candidates.shape)
+        graph.inputs.append(count)
+        (top,) = [node for node in graph if node.op_type == "TopK"]
+        top.replace_input_with(1, count)
+    return TracedGraph.of(program.model)
+
+
+def _declare(values: Sequence[ir.Value], specs: Sequence[TensorSpec]) -> None:
+    """Names the dimensions; types and ranks must be those that were traced."""
+    assert [value.name for value in values] == [spec.name for spec in specs]
+    for value, spec in zip(values, specs, strict=True):
+        assert value.dtype == _dtype(spec) and len(value.shape or ()) == len(spec.shape), f"{value} is not {spec}"
+        value.shape = ir.Shape(spec.shape)
+
+
+def _dtype(spec: TensorSpec) -> ir.DataType:
+    return ir.DataType.from_numpy(np.dtype(spec.dtype))
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Silences the exporter, which warns and logs about itself; its graphs are verified anyway."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def _example_sources(width: int) -> tuple[Tensor, Tensor]:
+    """Returns ids [B, S] and lengths [B] int64."""
+    return torch.zeros(EXAMPLE_SOURCES, width, dtype=torch.int64), torch.tensor([width, width // 2, 1])
