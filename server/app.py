@@ -27,7 +27,6 @@ from attendant.server.catalogue.folders import is_repository
 from attendant.server.catalogue.models import Catalogue, Routes, ServedModel
 from attendant.server.catalogue.reconciler import Reconciler
 from attendant.server.config import ServerConfig
-from attendant.server.engine.admission import OverloadLimits
 from attendant.server.engine.client import EngineClient
 from attendant.server.engine.loading import in_daemon_thread, open_bundles, open_within_limits
 from attendant.server.engine.pool import WorkerPool
@@ -260,12 +259,8 @@ async def start_model(
     group = processes.group(bundle.path, num_models)
     pool = WorkerPool(
         group.start,
-        config.workers,
+        config,
         version=manifest.version,
-        max_rows=config.max_rows,
-        hang_seconds=config.hang_seconds,
-        max_restarts=config.max_restarts,
-        load_seconds=config.load_seconds,
         on_step=rendered.stepped,
         on_available=on_available,
         shared_rows=processes.rows,
@@ -274,13 +269,7 @@ async def start_model(
     )
     runner = EngineClient(
         pool,
-        limits=OverloadLimits(
-            max_waiting=config.max_waiting,
-            max_wait_seconds=config.max_wait_seconds,
-            max_client_requests=config.max_client_requests,
-            max_client_rows=config.max_client_rows,
-            light_rows=config.light_rows,
-        ),
+        config,
         max_bulk=BULK_PER_ROW * max_rows,
         on_death=on_death,
         on_prediction=rendered.predicted,

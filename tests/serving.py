@@ -34,7 +34,7 @@ from attendant.server.app import grpc_services
 from attendant.server.auth import Access
 from attendant.server.catalogue.models import Catalogue, Routes, ServedModel
 from attendant.server.catalogue.reconciler import Reconciler
-from attendant.server.engine.admission import OverloadLimits
+from attendant.server.config import ServerConfig
 from attendant.server.engine.client import EngineClient
 from attendant.server.engine.request import Outcome, Result
 from attendant.server.engine.scheduler import Budget
@@ -145,7 +145,7 @@ def serve_fake(
     budget = Budget(max_rows=max_rows, max_source_positions=1024)
     runner = EngineClient(
         thread_pool(stepper, budget=budget, on_step=rendered.stepped),
-        limits=OverloadLimits(max_waiting=max_waiting, max_wait_seconds=60.0),
+        ServerConfig(bundles=(), max_waiting=max_waiting, max_wait_seconds=60.0),
         max_bulk=max_bulk,
         on_death=on_death,
         on_prediction=rendered.predicted,

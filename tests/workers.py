@@ -8,6 +8,7 @@ from typing import Any
 
 from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import Stepper
+from attendant.server.config import ServerConfig
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.pool import WorkerPool
 from attendant.server.engine.protocol import FlightRecord, Ready, framed, new_record
@@ -51,15 +52,18 @@ def thread_pool(*steppers: Stepper, max_rows: int = 4, **options: Any) -> Worker
     """A pool of a worker per stepper, which dies with the first of them.
 
     Args:
-        options: of WorkerPool, or `budget` and `load` of each worker.
+        options: of WorkerPool or its configuration, or `budget` and `load` of each worker.
     """
     budget = options.pop("budget", None) or Budget(max_rows=max_rows, max_source_positions=1000)
     load = options.pop("load", lambda: None)
     given = iter(steppers)
-    wanted = {"version": "", "hang_seconds": 60.0, "max_restarts": 0, "on_step": lambda stats: None} | options
-    return WorkerPool(
-        lambda: ThreadWorker(next(given), budget, load),
-        wanted.pop("num_workers", len(steppers)),
+    config = ServerConfig(
+        bundles=(),
+        workers=options.pop("num_workers", len(steppers)),
         max_rows=budget.max_rows,
-        **wanted,
+        max_restarts=options.pop("max_restarts", 0),
+        hang_seconds=options.pop("hang_seconds", 60.0),
+        load_seconds=options.pop("load_seconds", 60.0),
     )
+    wanted = {"version": "", "on_step": lambda stats: None} | options
+    return WorkerPool(lambda: ThreadWorker(next(given), budget, load), config, **wanted)

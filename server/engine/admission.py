@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server import deadlines
-from attendant.server.config import LIGHT_ROWS
+from attendant.server.config import ServerConfig
 from attendant.server.engine.estimates import Lengths, MovingAverage
 from attendant.server.engine.pool import WorkerPool
 from attendant.server.engine.request import MIN_RETRY_SECONDS, EngineRequest, Outcome, Priority, Result
@@ -27,26 +27,6 @@ IDLE_DEADLINE_SLACK = 2.0
 CORRECTION_WEIGHT = 1 / 64
 MAX_CORRECTION = 4.0
 """An answer corrects the estimates by at most this factor, or its inverse."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverloadLimits:
-    """How many requests are accepted, beyond those that fit into the engine's batches.
-
-    Attributes:
-        max_waiting: interactive requests that may wait. A client may have as many of them as there is room left: one
-            client alone fills half of the queue, and another one always finds room.
-        max_wait_seconds: a request that is expected to wait longer is refused.
-        max_client_requests, max_client_rows: interactive requests, and their rows, that a client may have in flight;
-            None: as many as it likes.
-        light_rows: that a client may have in flight before it is heavy.
-    """
-
-    max_waiting: int
-    max_wait_seconds: float
-    max_client_requests: int | None = None
-    max_client_rows: int | None = None
-    light_rows: int = LIGHT_ROWS
 
 
 class Prediction(NamedTuple):
@@ -97,10 +77,10 @@ NO_REQUESTS = _Client()
 class OverloadControl:
     """Overload control of one model: counts the requests in flight, and learns how long answers take."""
 
-    def __init__(self, pool: WorkerPool, limits: OverloadLimits, on_prediction: Callable[[Prediction], None]) -> None:
+    def __init__(self, pool: WorkerPool, config: ServerConfig, on_prediction: Callable[[Prediction], None]) -> None:
         """`on_prediction`: called for each interactive request that was answered, or came too late."""
         self._pool = pool
-        self._limits = limits
+        self._config = config
         self._on_prediction = on_prediction
         self._lengths = Lengths()
         # Seconds that answers take, over those that were expected: all that the estimate leaves out.
@@ -163,7 +143,7 @@ class OverloadControl:
 
     def _priority(self, client: str, num_rows: int) -> Priority:
         """Returns whether a client that asks for `num_rows` rows more is light or heavy."""
-        mine, limit = self._clients.get(client, NO_REQUESTS), self._limits.light_rows
+        mine, limit = self._clients.get(client, NO_REQUESTS), self._config.light_rows
         is_heavy = mine.num_rows + num_rows > (limit // 2 if mine.num_heavy else limit)
         return Priority.HEAVY if is_heavy else Priority.INTERACTIVE
 
@@ -176,7 +156,7 @@ class OverloadControl:
             The seconds until that answer, the same before the correction, and the seconds within which each request
             must have been admitted to be answered before the deadline (None if at any time).
         """
-        limits, pool, last = self._limits, self._pool, requests[-1]
+        config, pool, last = self._config, self._pool, requests[-1]
         # Of a list too large for the free rows, a part waits: the last request for all others of that part.
         num_free = max(0, pool.num_engines * pool.max_rows - self._rows[priority])
         num_before = work_before = 0.0
@@ -195,10 +175,10 @@ class OverloadControl:
         wait, service = waiting * correction, decoding * correction
         self._check_client(last.client, len(requests), num_rows, wait + service)
         num_waiting = pool.num_waiting(Priority.INTERACTIVE) + pool.num_waiting(Priority.HEAVY)
-        if num_waiting + ahead.num_own + 2 * num_before >= limits.max_waiting:
+        if num_waiting + ahead.num_own + 2 * num_before >= config.max_waiting:
             raise QueueFull(num_waiting, ahead.num_own, max(wait / 2, MIN_RETRY_SECONDS))
-        if wait > limits.max_wait_seconds:
-            raise WaitTooLong(wait, limits.max_wait_seconds)
+        if wait > config.max_wait_seconds:
+            raise WaitTooLong(wait, config.max_wait_seconds)
         start_within = None if timeout_seconds is None else self._start_within(timeout_seconds, wait, service)
         return wait + service, waiting + decoding, start_within
 
@@ -212,10 +192,10 @@ class OverloadControl:
 
     def _check_client(self, client: str, num_requests: int, num_rows: int, expected_seconds: float) -> None:
         """Raises ClientLimit if these requests are more than the client may have in flight."""
-        mine, limits = self._clients.get(client, NO_REQUESTS), self._limits
+        mine, config = self._clients.get(client, NO_REQUESTS), self._config
         checks = (
-            ("requests", mine.num_requests + num_requests, limits.max_client_requests),
-            ("rows", mine.num_rows + num_rows, limits.max_client_rows),
+            ("requests", mine.num_requests + num_requests, config.max_client_requests),
+            ("rows", mine.num_rows + num_rows, config.max_client_rows),
         )
         for what, number, limit in checks:
             if limit is not None and number > limit:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server.engine.admission import Accepted, OverloadControl, OverloadLimits, Prediction, Source
+from attendant.server.config import ServerConfig
+from attendant.server.engine.admission import Accepted, OverloadControl, Prediction, Source
 from attendant.server.engine.pool import WorkerPool
 from attendant.server.engine.request import Outcome, Priority, Updates
 from attendant.server.engine.shares import FairSemaphore
@@ -43,8 +44,8 @@ class EngineClient:
     def __init__(
         self,
         pool: WorkerPool,
+        config: ServerConfig,
         *,
-        limits: OverloadLimits,
         max_bulk: int,
         on_death: Callable[[], None],
         on_prediction: Callable[[Prediction], None] = lambda prediction: None,
@@ -52,13 +53,12 @@ class EngineClient:
         """Takes over engines that have not been started.
 
         Args:
-            limits: of accepted requests.
             max_bulk: bulk requests that may be in flight, waiting or running.
             on_death: called once, after the engines have failed for good and every request has ended.
             on_prediction: see OverloadControl.
         """
         self._pool = pool
-        self._control = OverloadControl(pool, limits, on_prediction)
+        self._control = OverloadControl(pool, config, on_prediction)
         self._on_death = on_death
         self._keys = itertools.count()
         self._draining = self._dead = False

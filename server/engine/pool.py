@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.errors import UserError
-from attendant.runtime.process import LOAD_SECONDS
+from attendant.server.config import ServerConfig
 from attendant.server.engine.estimates import MovingAverage, RoundBound, ThroughputEstimate
 from attendant.server.engine.protocol import Ready, Report
 from attendant.server.engine.queue import Ahead, FairQueue
@@ -243,13 +243,9 @@ class WorkerPool:
     def __init__(
         self,
         spawn: Callable[[], Worker],
-        num_workers: int,
+        config: ServerConfig,
         *,
         version: str,
-        max_rows: int,
-        hang_seconds: float,
-        max_restarts: int,
-        load_seconds: float = LOAD_SECONDS,
         shared_rows: SharedRows | None = None,
         on_step: Callable[[StepStats], None],
         on_available: Callable[[bool], None] = lambda available: None,
@@ -262,10 +258,6 @@ class WorkerPool:
         Args:
             spawn: starts a worker process, which loads its bundle.
             version: of the bundle.
-            max_rows: of each worker.
-            hang_seconds: a worker that has work may always be silent for this long.
-            max_restarts: within Restarts' window.
-            load_seconds: the limit of opening a bundle, and that of loading it.
             shared_rows: of all pools in the server. If None, this one is alone.
             on_step: called in the event loop with each step's stats.
             on_available: called with False when no worker takes requests any more, and with True when one does again.
@@ -273,7 +265,8 @@ class WorkerPool:
             on_restart: called whenever a worker has died and another one is started.
             on_stop: called when no more workers will be started.
         """
-        self.num_engines, self.max_rows, self.throughput = num_workers, max_rows, ThroughputEstimate()
+        self.num_engines, self.max_rows = config.workers, config.max_rows
+        self.throughput = ThroughputEstimate()
         self._spawn = spawn
         self._version = version
         self._on_step = on_step
@@ -281,15 +274,15 @@ class WorkerPool:
         self._on_restart = on_restart
         self._on_stop = on_stop
         self._clock = clock
-        bound = RoundBound(hang_seconds)
+        bound = RoundBound(config.hang_seconds)
         self._slots = [
-            Slot(number, bound, TICK_SECONDS, self._on_report, self._on_lost) for number in range(num_workers)
+            Slot(number, bound, TICK_SECONDS, self._on_report, self._on_lost) for number in range(config.workers)
         ]
-        self._dispatcher = Dispatcher(num_workers, max_rows, self._send, shared_rows, self._limit_bulk)
-        self._bulk_room = BulkRoom(max_rows, is_alone=False)
-        self._restarts = Restarts(max_restarts)
+        self._dispatcher = Dispatcher(config.workers, config.max_rows, self._send, shared_rows, self._limit_bulk)
+        self._bulk_room = BulkRoom(config.max_rows, is_alone=False)
+        self._restarts = Restarts(config.max_restarts)
         self._poisoned = Poisoned()
-        self._max_loading_seconds = 2 * load_seconds + LOADING_SLACK_SECONDS
+        self._max_loading_seconds = 2 * config.load_seconds + LOADING_SLACK_SECONDS
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._on_updates: Callable[[Updates], None]

@@ -8,8 +8,8 @@ import pytest
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server import deadlines
-from attendant.server.config import LIGHT_ROWS
-from attendant.server.engine.admission import FILL, Accepted, OverloadControl, OverloadLimits, Prediction
+from attendant.server.config import LIGHT_ROWS, ServerConfig
+from attendant.server.engine.admission import FILL, Accepted, OverloadControl, Prediction
 from attendant.server.engine.estimates import ThroughputEstimate
 from attendant.server.engine.queue import Ahead
 from attendant.server.engine.request import Outcome, Priority, RequestStats, Result, StepStats
@@ -51,7 +51,7 @@ class Harness:
                 self.host.throughput.note(StepStats(Priority.INTERACTIVE, rows, 0, 0, 1, 1, {"step": STEP_SECONDS}))
         host: Any = self.host
         self.control = OverloadControl(
-            host, OverloadLimits(**{"max_waiting": 10, "max_wait_seconds": 30.0} | limits), self.predictions.append
+            host, ServerConfig(bundles=(), **{"max_waiting": 10} | limits), self.predictions.append
         )
 
     def accept(

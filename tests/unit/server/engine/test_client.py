@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server.config import LIGHT_ROWS
-from attendant.server.engine.admission import OverloadLimits
+from attendant.server.config import LIGHT_ROWS, ServerConfig
 from attendant.server.engine.client import DELIVERED_AT_ONCE, EngineClient
 from attendant.server.engine.estimates import ThroughputEstimate
 from attendant.server.engine.queue import Ahead
@@ -43,8 +42,8 @@ async def running(
 ) -> AsyncIterator[tuple[EngineClient, list[StepStats]]]:
     stats: list[StepStats] = []
     pool = thread_pool(stepper, max_rows=max_rows, on_step=stats.append)
-    limits = OverloadLimits(max_waiting=max_waiting, max_wait_seconds=60.0)
-    runner = EngineClient(pool, limits=limits, max_bulk=4, on_death=on_death)
+    config = ServerConfig(bundles=(), max_waiting=max_waiting, max_wait_seconds=60.0)
+    runner = EngineClient(pool, config, max_bulk=4, on_death=on_death)
     await runner.start()
     try:
         yield runner, stats
@@ -98,8 +97,7 @@ async def test_outcomes_of_a_flood_are_delivered_in_turns_with_other_work(priori
         submit=lambda request: None,
         stop=lambda: None,
     )
-    limits = OverloadLimits(max_waiting=100, max_wait_seconds=60.0)
-    runner = EngineClient(pool, limits=limits, max_bulk=4, on_death=lambda: None)
+    runner = EngineClient(pool, ServerConfig(bundles=()), max_bulk=4, on_death=lambda: None)
     wide = DecodingOptions(max_length=5, beam_size=LIGHT_ROWS + 1)
     flood = [runner.submit((4,), wide, None, priority, "flood") for _ in range(3 * DELIVERED_AT_ONCE + 1)]
     small = runner.submit((4,), LONG, None, client="other")

@@ -13,9 +13,9 @@ from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import DecoderState
+from attendant.server.config import ServerConfig
 from attendant.server.engine import pool as pools
 from attendant.server.engine import shares
-from attendant.server.engine.admission import OverloadLimits
 from attendant.server.engine.client import EngineClient
 from attendant.server.engine.request import BulkRoom, Priority, Result, StepStats
 from attendant.server.engine.shares import SharedRows
@@ -35,8 +35,7 @@ async def running(
 ) -> AsyncIterator[tuple[EngineClient, list[StepStats]]]:
     stats: list[StepStats] = []
     pool = thread_pool(*steppers, max_rows=max_rows, on_step=stats.append, **options)
-    limits = OverloadLimits(max_waiting=200, max_wait_seconds=60.0)
-    runner = EngineClient(pool, limits=limits, max_bulk=20, on_death=on_death)
+    runner = EngineClient(pool, ServerConfig(bundles=()), max_bulk=20, on_death=on_death)
     await runner.start()
     try:
         yield runner, stats
