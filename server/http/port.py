@@ -1,9 +1,9 @@
 """The HTTP port: an ASGI application on the server's own event loop, on connections that are bounded.
 
 uvicorn parses requests and writes answers. It bounds neither the connections nor the time that a request or a handshake
-may take, nor how long an answer may wait for its reader. Those bounds are here. Beyond the largest number of
-connections, a newcomer takes the place of the one whose peer has been waited for longest, so that idle connections,
-however many, keep no other client out.
+may take, nor how long an answer may wait for its reader (0.54: `limit_concurrency` refuses newcomers instead, so idle
+connections would keep all other clients out, health checks included). Those bounds are here. Beyond the largest number
+of connections, a newcomer takes the place of the one whose peer has been waited for longest.
 """
 
 import asyncio
@@ -14,7 +14,6 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from logging import ERROR, getLogger
 from typing import Any, NoReturn
 
 import h11
@@ -29,85 +28,18 @@ from attendant.server.polling import until
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS = 0.1
-"""After a connection that could not be accepted, e.g. because too many files are open."""
-
-
-@asynccontextmanager
-async def accepting(
-    listener: socket.socket,
-    make_protocol: Callable[[], asyncio.Protocol],
-    tls: Callable[[], ssl.SSLContext | None],
-    *,
-    seconds: float,
-    max_handshakes: int,
-) -> AsyncIterator[None]:
-    """Accepts connections until the end of the context; a protocol is connected once its peer has shaken hands.
-
-    Args:
-        listener: closed at the end.
-        tls: returns the context of a new connection; None: unencrypted.
-        seconds: how long a handshake may take.
-        max_handshakes: at once; beyond them the oldest one makes way.
-    """
-    loop = asyncio.get_running_loop()
-    listener.setblocking(False)
-    # In order of arrival.
-    handshakes: dict[asyncio.Task[None], None] = {}
-    retry: asyncio.TimerHandle | None = None
-
-    async def shake_hands(accepted: socket.socket) -> None:
-        context = tls()
-        # What goes wrong is the peer's affair: ssl's errors are OSErrors. The transport closes the socket in any case.
-        with suppress(OSError):
-            await loop.connect_accepted_socket(
-                make_protocol, accepted, ssl=context, ssl_handshake_timeout=None if context is None else seconds
-            )
-
-    def accept() -> None:
-        nonlocal retry
-        try:
-            accepted, _ = listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return  # it has gone
-        except OSError as error:
-            log.warning("no connection could be accepted", extra={"reason": error.strerror})
-            loop.remove_reader(listener)
-            retry = loop.call_later(RETRY_SECONDS, loop.add_reader, listener, accept)
-            return
-        task = loop.create_task(shake_hands(accepted))
-        handshakes[task] = None
-        task.add_done_callback(handshakes.pop)
-        if len(handshakes) > max_handshakes:
-            next(iter(handshakes)).cancel()
-
-    loop.add_reader(listener, accept)
-    try:
-        yield
-    finally:
-        loop.remove_reader(listener)
-        if retry is not None:
-            retry.cancel()
-        listener.close()
-        # By then each handshake has begun: one that is cancelled before leaves its socket open.
-        await asyncio.sleep(0)
-        left = list(handshakes)
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-
-
 MAX_CONNECTIONS = 256
 MAX_HANDSHAKES = 64
 MAX_HEAD_BYTES = 16 * 1024
 REQUEST_SECONDS = 10.0
-"""For a handshake; from there, or from the last answer, to the head of a request; and from there to its body's end."""
+"""Limit of a handshake; of the time from there, or from the last answer, to the head of a request; and from there to
+the end of its body."""
 WRITE_SECONDS = 10.0
-"""How long an answer may wait for its reader, each time that the connection's buffers are full."""
-
+"""Limit of an answer's wait for its reader, each time that the connection's buffers are full."""
+RETRY_SECONDS = 0.1
+"""Pause after a connection that could not be accepted, e.g. because too many files are open."""
 END_SECONDS = 1.0
-"""At the end of the server: how long answers that are under way may take to be written."""
-
+"""When the server ends, answers in progress may take this long to be written."""
 
 ABSOLUTE_TARGET = re.compile(rb"https?://([^/?#@]+)(/[^?#]*)?(\?[^#]*)?", re.IGNORECASE)
 
@@ -141,13 +73,12 @@ class StrictRequests(h11.Connection):
             return request
         if (url := ABSOLUTE_TARGET.fullmatch(request.target)) is None or request.method == b"CONNECT":
             self._refuse("The target must be a path, or a URL of http or https.")
-        # RFC 9112, 3.2.2: its host counts, not the header's.
+        # RFC 9112, 3.2.2: the URL's host counts, not the header's.
         headers = [(name, value) for name, value in request.headers if name != b"host"]
-        target = (url[2] or b"/") + (url[3] or b"")
         return h11.Request(
             method=request.method,
             headers=[(b"host", url[1]), *headers],
-            target=target,
+            target=(url[2] or b"/") + (url[3] or b""),
             http_version=request.http_version,
         )
 
@@ -157,9 +88,9 @@ class StrictRequests(h11.Connection):
 
 
 class BoundedConnection(H11Protocol):
-    """A connection that ends when it takes too long.
+    """A connection that ends when its peer takes too long.
 
-    Its peer is waited for while it brings a request, or does not read its answer; not while the application works.
+    The peer is waited for while it sends a request, or does not read its answer; not while the application works.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -182,15 +113,15 @@ class BoundedConnection(H11Protocol):
 
     def _make_room(self) -> None:
         if len(self.connections) > MAX_CONNECTIONS:
-            idle = [one for one in _bounded(self.server_state) if one._timer is not None and one is not self]
-            ended = min(idle, key=lambda one: one._waited_for_since, default=self)
-            # It is told of its end later, when many more may have come.
+            idle = [other for other in _bounded(self.server_state) if other._timer is not None and other is not self]
+            ended = min(idle, key=lambda other: other._waited_for_since, default=self)
+            # `connection_lost` removes it too, but later, when many more may have come.
             self.connections.discard(ended)
             ended.transport.abort()
 
     @property
     def is_answering(self) -> bool:
-        """A whole request is there, and not yet its whole answer."""
+        """The whole request has arrived, and its answer is not complete."""
         return self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
 
     def data_received(self, data: bytes) -> None:
@@ -200,7 +131,7 @@ class BoundedConnection(H11Protocol):
             self._reset_timer()
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()  # which begins with the next request, where it is there already
+        super().on_response_complete()  # which begins with the next request if it has arrived
         self._reset_timer()
 
     def pause_writing(self) -> None:
@@ -216,7 +147,7 @@ class BoundedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def _reset_timer(self) -> None:
-        """Waits for the peer, for as long as its state allows; not while the application works."""
+        """Waits for the peer as long as its state allows; not while the application works."""
         if self.flow.write_paused:
             self._wait_for(WRITE_SECONDS)
         elif self.is_answering:
@@ -227,7 +158,7 @@ class BoundedConnection(H11Protocol):
     def _wait_for(self, seconds: float) -> None:
         self._stop_waiting()
         self._waited_for_since = self.loop.time()
-        # Aborted: a connection that is closed in order would wait for its reader again.
+        # Aborted, because a connection that is closed in order would wait for its reader again.
         self._timer = self.loop.call_later(seconds, self.transport.abort)
 
     def _stop_waiting(self) -> None:
@@ -237,24 +168,24 @@ class BoundedConnection(H11Protocol):
 
 
 def _bounded(state: ServerState) -> Iterator[BoundedConnection]:
-    """The connections that there are; uvicorn's type allows for other kinds."""
-    return (one for one in state.connections if isinstance(one, BoundedConnection))
+    """Returns the open connections; uvicorn's type allows for other kinds."""
+    return (connection for connection in state.connections if isinstance(connection, BoundedConnection))
 
 
 @asynccontextmanager
 async def http_server(
     app: Any, host: str, port: int, tls: Callable[[], ssl.SSLContext | None] = lambda: None
 ) -> AsyncIterator[int]:
-    """Serves the application until the end of the context; gives the port that is bound.
+    """Serves the application until the end of the context; yields the bound port.
 
     Args:
-        tls: returns the context of a new connection; None: unencrypted.
+        tls: returns the context of a new connection, or None if it is not encrypted.
 
     Raises:
-        UserError: the port is in use, or the host is none of this machine's.
+        UserError: the port is in use, or the host is not this machine's.
     """
-    # What a client does wrong is its affair, and counted nowhere; what the application does wrong is logged.
-    getLogger("uvicorn.error").setLevel(ERROR)
+    # Errors of clients are not logged, those of the application are.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     config = Config(
         app,
         http=BoundedConnection,
@@ -262,21 +193,20 @@ async def http_server(
         lifespan="off",
         log_config=None,
         access_log=False,
-        # A proxy's word for its client's address is anybody's word on this machine: clients are told apart by tokens.
+        # A proxy's headers could come from anyone on this machine: clients are told apart by tokens.
         proxy_headers=False,
         timeout_keep_alive=round(REQUEST_SECONDS),
     )
     config.load()
     state = ServerState()
     listener = _bound(host, port)
-    connection = partial(BoundedConnection, config, state, {})
     try:
-        async with accepting(listener, connection, tls, seconds=REQUEST_SECONDS, max_handshakes=MAX_HANDSHAKES):
+        async with _accepting(listener, partial(BoundedConnection, config, state, {}), tls):
             yield int(listener.getsockname()[1])
     finally:
-        await until(lambda: not any(one.is_answering for one in _bounded(state)), END_SECONDS)
-        for one in list(state.connections):
-            one.transport.abort()
+        await until(lambda: not any(connection.is_answering for connection in _bounded(state)), END_SECONDS)
+        for connection in list(state.connections):
+            connection.transport.abort()
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -295,3 +225,59 @@ def _bound(host: str, port: int) -> socket.socket:
             f"--metrics-port: can't listen on {authority(host, port)}: {reason}; choose another one"
         ) from None
     return listener
+
+
+@asynccontextmanager
+async def _accepting(
+    listener: socket.socket, make_protocol: Callable[[], asyncio.Protocol], tls: Callable[[], ssl.SSLContext | None]
+) -> AsyncIterator[None]:
+    """Accepts connections until the end of the context, and closes the listener and all unfinished handshakes.
+
+    An event loop's own servers leave a connection open that they were about to make when they were closed, and allow
+    any number of unfinished TLS handshakes. Here, beyond MAX_HANDSHAKES, the oldest is ended.
+    """
+    loop = asyncio.get_running_loop()
+    listener.setblocking(False)
+    # In order of arrival.
+    handshakes: dict[asyncio.Task[None], None] = {}
+    retry: asyncio.TimerHandle | None = None
+
+    async def shake_hands(accepted: socket.socket) -> None:
+        context = tls()
+        # Errors of the peer, ssl's among them, are OSErrors. The transport closes the socket in any case.
+        with suppress(OSError):
+            await loop.connect_accepted_socket(
+                make_protocol, accepted, ssl=context, ssl_handshake_timeout=None if context is None else REQUEST_SECONDS
+            )
+
+    def accept() -> None:
+        nonlocal retry
+        try:
+            accepted, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # the peer has gone
+        except OSError as error:
+            log.warning("no connection could be accepted", extra={"reason": error.strerror})
+            loop.remove_reader(listener)
+            retry = loop.call_later(RETRY_SECONDS, loop.add_reader, listener, accept)
+            return
+        task = loop.create_task(shake_hands(accepted))
+        handshakes[task] = None
+        task.add_done_callback(handshakes.pop)
+        if len(handshakes) > MAX_HANDSHAKES:
+            next(iter(handshakes)).cancel()
+
+    loop.add_reader(listener, accept)
+    try:
+        yield
+    finally:
+        loop.remove_reader(listener)
+        if retry is not None:
+            retry.cancel()
+        listener.close()
+        # After this, each handshake has begun: if it were cancelled before, its socket would stay open.
+        await asyncio.sleep(0)
+        left = list(handshakes)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
