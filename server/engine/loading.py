@@ -56,8 +56,8 @@ def open_within_limits(path: Path, config: ServerConfig) -> Bundle:
     """Opens a bundle.
 
     Raises:
-        UserError: it is refused, signed by nobody who is trusted, takes more time or memory than it may, or needs more
-            rows than there are.
+        UserError: it is refused, has no trusted signature, takes more time or memory than it may, or needs more rows
+            than there are.
     """
     bundle = within_limits(
         partial(open_signed_bundle, path, config.require_signature, by_name=config.signed_names == "on"), path, config
@@ -67,10 +67,10 @@ def open_within_limits(path: Path, config: ServerConfig) -> Bundle:
 
 
 def within_limits(load: Callable[[], T], path: Path, config: ServerConfig) -> T:
-    """What `load` returns of a bundle.
+    """Calls `load` within the limits of time and memory, and returns its result.
 
     Raises:
-        UserError: it takes more time or memory than it may; or its own.
+        UserError: it takes more than it may; or from `load`.
     """
     return limited(
         load,
@@ -82,7 +82,7 @@ def within_limits(load: Callable[[], T], path: Path, config: ServerConfig) -> T:
 
 
 async def in_daemon_thread(function: Callable[[], T]) -> T:
-    """Awaits a blocking function that may be left behind: a process that is told to end does not wait for it."""
+    """Awaits a blocking function on a thread that does not keep the process from ending."""
     _, future = on_a_thread(function, "loading")
     return await asyncio.wrap_future(future)
 
@@ -90,10 +90,10 @@ async def in_daemon_thread(function: Callable[[], T]) -> T:
 log = logging.getLogger(__name__)
 
 BULK_PART = 0.5
-"""A call for bulk work may take half of what a request takes alone: so long may a request be made to wait for it."""
+"""Longest call for bulk work, in parts of the time of a lone request, which may have to wait for such a call."""
 
 MIN_BULK_SECONDS = 0.001
-"""A shorter wait would not be noticed: the way to the engine and back takes as long."""
+"""A shorter wait makes no difference: the way to the engine and back takes as long."""
 
 WARM_UP_SOURCES = 4
 WARM_UP_STEPS = 3
@@ -105,7 +105,7 @@ def load_engine(bundle: Bundle, config: ServerConfig) -> tuple[Engine, Ready]:
     """Loads a bundle's graphs, decodes its golden examples, warms up and makes an engine.
 
     Returns:
-        The engine, and what the server is told of it.
+        The engine, and its message to the server.
 
     Raises:
         UserError: the bundle is refused, or takes longer, or more memory, than the options allow; or there is no such
@@ -148,7 +148,7 @@ def _load_engine(bundle: Bundle, config: ServerConfig) -> tuple[Engine, Ready]:
 
 
 def _refuse_large_state(bundle: Bundle, precision: Precision, config: ServerConfig) -> None:
-    """Raises BundleRefused where its longest sources would take more memory than it may, before any of it is taken."""
+    """Raises BundleRefused if the longest sources would take too much memory, before any of it is taken."""
     num_sources, longest = _num_longest(bundle, config), bundle.manifest.limits.max_source_tokens
     taken = num_sources * padded_width(longest + 1) * position_bytes(bundle.graphs_in(precision)) // MIB
     if taken > config.load_mib:
@@ -157,7 +157,7 @@ def _refuse_large_state(bundle: Bundle, precision: Precision, config: ServerConf
 
 
 def _num_longest(bundle: Bundle, config: ServerConfig) -> int:
-    """How many of the longest sources are decoded to warm up: no more than may be held together."""
+    """Returns how many of the longest sources are decoded to warm up: no more than the engine may hold at once."""
     width = padded_width(bundle.manifest.limits.max_source_tokens + 1)
     return max(1, min(WARM_UP_SOURCES, config.max_source_positions // width))
 
@@ -188,10 +188,10 @@ def _warm_up(bundle: Bundle, stepper: Stepper, config: ServerConfig) -> tuple[in
 
 
 def _request_seconds(bundle: Bundle, stepper: Stepper, precision: Precision, provider: Provider) -> float:
-    """How long a request takes alone: the median over golden sources, each decoded greedily at its quickest.
+    """Returns the seconds of a lone request: the median over golden sources, each decoded greedily at its quickest.
 
-    Other programs can only make it slower, and what they take now says nothing about later. So on a CPU it is the time
-    that this thread has computed, which has its share in every product.
+    Other programs can only make it slower, and their load now says nothing about later. So on a CPU it is the time that
+    this thread has computed; the thread takes part in every product.
     """
     clock = time.thread_time if provider == "cpu" else time.perf_counter
     quickest = []

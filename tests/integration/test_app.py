@@ -20,11 +20,14 @@ from attendant.server.app import serve
 from attendant.server.engine.client import EngineClient
 from attendant.server.engine.scheduler import Budget
 from attendant.server.grpc import port as listening
+from attendant.server.inference.v2 import open_inference_pb2 as wire
+from attendant.server.inference.v2 import open_inference_pb2_grpc
 from attendant.server.process.spawning import WorkerGroup
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.configuration import parse_config
 from tests.fakes import FakeStepper
+from tests.http_serving import Http
 from tests.serving import PATIENCE_SECONDS, eventually, fake_bundle, fake_stepper, gated_stepper
 from tests.workers import ThreadWorker
 
@@ -67,6 +70,28 @@ async def app(
         await asyncio.gather(task, return_exceptions=True)
 
 
+async def until_serving(channel: grpc.aio.Channel) -> Any:
+    """Waits until health is SERVING; returns the watch, which goes on."""
+    watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+    while (await watch.read()).status != SERVING:
+        pass
+    return watch
+
+
+async def terminated(task: "asyncio.Task[int]", number: int = signal.SIGTERM) -> int:
+    """The exit status after a signal."""
+    os.kill(os.getpid(), number)
+    return await asyncio.wait_for(task, PATIENCE_SECONDS)
+
+
+async def line_of(capsys: pytest.CaptureFixture[str]) -> str:
+    """The line that the server prints when it serves."""
+    printed: list[str] = []
+    await eventually(lambda: bool(printed.append(capsys.readouterr().out) or "serving on" in "".join(printed)))
+    (line,) = "".join(printed).splitlines()
+    return line
+
+
 async def test_health_answers_while_bundles_are_checked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,40 +111,27 @@ async def test_health_answers_while_bundles_are_checked(
         checked.set()
         assert (await watch.read()).status == SERVING
         assert (await stub.Generate(LONG)).hypotheses
-        await eventually(lambda: "serving on" in capsys.readouterr().out)
+        await line_of(capsys)
         watch.cancel()
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 0
+        assert await terminated(task) == 0
 
 
 async def test_with_a_log_in_json_standard_output_is_json_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with app(monkeypatch, fake_stepper(), "--log-format", "json") as (task, channel):
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
-        while (await watch.read()).status != SERVING:
-            pass
-        watch.cancel()
-        said: list[str] = []
-        await eventually(lambda: bool(said.append(capsys.readouterr().out) or "serving on" in "".join(said)))
-        (line,) = "".join(said).splitlines()
-        assert json.loads(line)["message"].startswith("serving on 127.0.0.1:")
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 0
+    async with app(monkeypatch, fake_stepper(), "--log-format", "json") as (task, _):
+        assert json.loads(await line_of(capsys))["message"].startswith("serving on 127.0.0.1:")
+        assert await terminated(task) == 0
 
 
 async def test_a_connection_that_has_lasted_long_enough_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     async with app(monkeypatch, fake_stepper(), "--connection-seconds", "0.5") as (task, channel):
         stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
-        while (await watch.read()).status != SERVING:
-            pass
-        watch.cancel()
+        (await until_serving(channel)).cancel()
         assert (await stub.Generate(LONG)).hypotheses
         await asyncio.wait_for(channel.wait_for_state_change(grpc.ChannelConnectivity.READY), PATIENCE_SECONDS)
         assert (await stub.Generate(LONG)).hypotheses
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 0
+        assert await terminated(task) == 0
 
 
 async def test_a_signal_while_bundles_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,8 +142,7 @@ async def test_a_signal_while_bundles_are_checked(monkeypatch: pytest.MonkeyPatc
 
     async with app(monkeypatch, fake_stepper(), load=load) as (task, channel):
         await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), wait_for_ready=True)
-        os.kill(os.getpid(), signal.SIGINT)
-        assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 0
+        assert await terminated(task, signal.SIGINT) == 0
         checked.set()
 
 
@@ -148,9 +159,7 @@ async def test_a_dead_engine_is_status_1(monkeypatch: pytest.MonkeyPatch, caplog
     stepper = fake_stepper()
     stepper.fail_at_step = 3
     async with app(monkeypatch, stepper, "--max-restarts", "0") as (task, channel):
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
-        while (await watch.read()).status != SERVING:
-            pass
+        watch = await until_serving(channel)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(LONG)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -164,9 +173,7 @@ async def test_metrics_answer_while_the_engine_is_busy(
 ) -> None:
     stepper = gated_stepper()
     async with app(monkeypatch, stepper) as (task, channel):
-        said: list[str] = []
-        await eventually(lambda: bool(said.append(capsys.readouterr().out) or "serving on" in "".join(said)))
-        url = f"http://127.0.0.1:{''.join(said).rstrip().rpartition(':')[2]}/metrics"
+        url = f"http://{(await line_of(capsys)).rpartition(' ')[2]}/metrics"
         call = seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(LONG)
         await stepper.arrival()
         with await asyncio.to_thread(urllib.request.urlopen, url, timeout=PATIENCE_SECONDS) as response:
@@ -174,8 +181,7 @@ async def test_metrics_answer_while_the_engine_is_busy(
         assert 'attendant_requests_running{model="fake"} 1.0' in lines
         stepper.open()
         await call
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 0
+        assert await terminated(task) == 0
 
 
 async def test_a_second_signal_ends_the_drain(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,9 +195,7 @@ async def test_a_second_signal_ends_the_drain(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(EngineClient, "stop", stop)
     async with app(monkeypatch, stepper, "--drain-seconds", "60") as (task, channel):
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
-        while (await watch.read()).status != SERVING:
-            pass
+        watch = await until_serving(channel)
         call = seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(LONG)
         await stepper.arrival()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -205,3 +209,39 @@ async def test_a_second_signal_ends_the_drain(monkeypatch: pytest.MonkeyPatch) -
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         watch.cancel()
         assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "status"), [((), "OK", 200), (("--no-open-inference",), "UNIMPLEMENTED", 404)]
+)
+async def test_the_open_inference_protocol_can_be_switched_off(
+    options: tuple[str, ...],
+    code: str,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    infer = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["abc"]}]}
+    calls: dict[str, tuple[Any, str, Any]] = {
+        "ServerLive": (wire.ServerLiveRequest(), "health/live", None),
+        "ModelReady": (wire.ModelReadyRequest(name="fake"), "models/fake/ready", None),
+        "RepositoryIndex": (wire.RepositoryIndexRequest(), "repository/index", {}),
+        "ModelInfer": (
+            wire.ModelInferRequest(
+                model_name="fake",
+                inputs=[{"name": "text", "datatype": "BYTES", "shape": [1], "contents": {"bytes_contents": [b"abc"]}}],
+            ),
+            "models/fake/infer",
+            infer,
+        ),
+    }
+    async with app(monkeypatch, fake_stepper(), *options) as (task, channel):
+        web = Http(int((await line_of(capsys)).rpartition(":")[2]))
+        stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+        for method, (request, path, body) in calls.items():
+            call = getattr(stub, method)(request, timeout=PATIENCE_SECONDS)
+            assert (method, (await call.code()).name) == (method, code)
+            answer = await (web.get(f"/v2/{path}") if body is None else web.post(f"/v2/{path}", body))
+            assert (path, answer.status) == (path, status)
+        assert (await web.get("/v1/models")).status == 200
+        assert await terminated(task) == 0

