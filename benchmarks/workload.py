@@ -91,7 +91,7 @@ class Workload:
 
 
 QUICK = Workload(
-    vocabulary_size=200, embedding_size=16, hidden_size=32, batch_sentences=8, num_batches=40, window_steps=20
+    vocabulary_size=200, embedding_size=32, hidden_size=64, batch_sentences=8, num_batches=40, window_steps=20
 )
 """Too small to measure speed; shows that everything runs."""
 

@@ -1,7 +1,7 @@
-"""Builds wheels and source archives of both distributions, byte for byte the same from the same commit.
+"""Builds wheels and source archives of both distributions; the same commit gives the same bytes.
 
 Run by `make dist`, in the environment of deploy/locks/build.txt, with SOURCE_DATE_EPOCH as the time of all files. Each
-wheel is built of its source archive, which is therefore complete.
+wheel is built from its source archive, which is therefore complete.
 """
 
 import argparse
@@ -23,11 +23,11 @@ LOCKS = ("server-cpu.txt", "server-gpu.txt")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Builds the distributions.")
-    parser.add_argument("output", type=Path, help="folder that they are put into")
+    parser.add_argument("output", type=Path, help="folder for them")
     output = parser.parse_args().output.resolve()
     epoch = int(os.environ["SOURCE_DATE_EPOCH"])
     output.mkdir(parents=True, exist_ok=True)
-    # The modes of files are packed too.
+    # The archives contain the modes of files.
     os.umask(0o022)
     with tempfile.TemporaryDirectory() as folder:
         checkout = copy_of_checkout(Path(folder) / "checkout")
@@ -40,7 +40,7 @@ def main() -> int:
                 opened.extractall(folder, filter="data")
             wheel = hook("build_wheel", Path(folder) / archive.name.removesuffix(".tar.gz"), output)
             print(f"dist: {archive.name}, {wheel}")
-            # What is released names the client by its version, not by its folder (setup.py).
+            # Releases depend on the client's version, not on its folder (setup.py).
             (checkout / "client" / "pyproject.toml").unlink(missing_ok=True)
         for lock in LOCKS:
             shutil.copy(checkout / "deploy" / "locks" / lock, output)
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def copy_of_checkout(path: Path) -> Path:
-    """The tracked files as they stand, links as links; what earlier builds left behind is not among them."""
+    """Copies the tracked files, links as links; returns the folder."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
     for name in os.fsdecode(listed).split("\0")[:-1]:
         (path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def copy_of_checkout(path: Path) -> Path:
 
 
 def hook(name: str, project: Path, output: Path) -> str:
-    """Has setuptools build; returns the name of the file in `output`."""
+    """Calls a build hook of setuptools; returns the name of the file in `output`."""
     program = f"import sys, setuptools.build_meta as b; sys.stderr.write(b.{name}(sys.argv[1]))"
     command = [sys.executable, "-c", program, str(output)]
     run = subprocess.run(command, cwd=project, check=False, capture_output=True, text=True)
@@ -67,10 +67,10 @@ def hook(name: str, project: Path, output: Path) -> str:
 
 
 def make_reproducible(archive: Path, epoch: int) -> None:
-    """Writes a .tar.gz anew: sorted, with one time and nobody's name."""
+    """Rewrites a .tar.gz: sorted, with one time and without names of users."""
     packed = io.BytesIO()
     with tarfile.open(archive) as old, tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as new:
-        for member in sorted(old.getmembers(), key=lambda one: one.name):
+        for member in sorted(old.getmembers(), key=lambda member: member.name):
             content = old.extractfile(member) if member.isfile() else None
             member.uid = member.gid = 0
             member.uname = member.gname = ""

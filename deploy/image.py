@@ -1,8 +1,8 @@
-"""Installs what an image holds, and assembles its root folder: that, the Python that runs it, and the shared libraries.
+"""Installs an image's packages and assembles its root folder: they, the Python that runs them, the shared libraries.
 
-Run while an image is built (Dockerfile), by the Python of deploy/locks/build.txt. No shell and no package manager come
-along; Debian's libraries keep their licences and their entries for scanners. Files are the same for the same input:
-their time is SOURCE_DATE_EPOCH, and the compiled modules hold no times at all.
+Run while an image is built (Dockerfile), by the Python of deploy/locks/build.txt. The image has no shell and no package
+manager; Debian's libraries keep their licences and their entries for scanners. Files are the same for the same input:
+their time is SOURCE_DATE_EPOCH, and compiled modules contain no times.
 """
 
 import argparse
@@ -18,17 +18,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 USER = 10001
-# Tests, what is for compilers and type checkers, and what a shell reads.
+# Tests, and files for compilers, type checkers and shells.
 NOT_RUN = ("__pycache__", "test", "tests", "*.a", "*.h", "*.pyi", "activate*", "Activate.ps1")
 NOT_RUN_OF_PYTHON = ("idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "config-3*", "*-packages")
 NOT_RUN_OF_PACKAGES = ("onnxruntime/transformers", "onnxruntime/tools", "pygments/lexers")
-"""Conversions of other people's models, and the grammars of programming languages."""
+"""Conversions of other models, and grammars of programming languages."""
 
 SETTINGS = (
     *("/etc/os-release", "/usr/lib/os-release", "/etc/debian_version"),
     *("/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ssl/certs/ca-certificates.crt"),
 )
-"""Of the base, where they are there."""
+"""Files of the base image, if it has them."""
 
 ACCOUNTS = {
     "passwd": f"root:x:0:0:root:/:/nologin\nattendant:x:{USER}:{USER}::/:/nologin\n",
@@ -39,15 +39,15 @@ ACCOUNTS = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Assembles an image's root folder.")
-    parser.add_argument("locks", nargs="+", metavar="LOCK", help="of deploy/locks, by its name")
+    parser.add_argument("locks", nargs="+", metavar="LOCK", help="name of a file in deploy/locks")
     parser.add_argument("--environment", type=Path, required=True, help="virtual environment that the image runs")
     parser.add_argument("--root", type=Path, required=True, help="folder to make")
-    parser.add_argument("--mounted", required=True, help="empty folder in it for whatever is mounted there")
+    parser.add_argument("--mounted", required=True, help="empty folder in it, to mount something there")
     options = parser.parse_args()
     root: Path = options.root
     install(options.locks, options.environment)
     put_python(options.environment, root)
-    # With CUDA's libraries it is gigabytes, which whoever builds would keep a second time.
+    # With CUDA's libraries it has gigabytes, which the build would store twice.
     shutil.rmtree(options.environment)
     put_libraries(root)
     for name in SETTINGS:
@@ -57,7 +57,7 @@ def main() -> int:
     (root / "tmp").mkdir(mode=0o1777)
     (root / options.mounted).mkdir()
     subprocess.run(["ldconfig", "-r", root, "-X"], check=True)
-    # What ldconfig remembers of this run has times.
+    # ldconfig's cache contains times.
     shutil.rmtree(root / "var/cache", ignore_errors=True)
     compile_modules(root)
     epoch = int(os.environ["SOURCE_DATE_EPOCH"])
@@ -67,9 +67,9 @@ def main() -> int:
 
 
 def install(locks: Sequence[str], environment: Path) -> None:
-    """What the locks name, by its hashes, and ourselves. No other name is looked up, to build a package either."""
+    """Installs the locked packages by their hashes, and this project. No other name is looked up, not even to build."""
     pip = [sys.executable, "-m", "pip"]
-    # Always the same folder: what is installed remembers where it was.
+    # Always the same folder: installed packages record its path.
     build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheels"]
     for lock in locks:
         subprocess.run([*build, "--require-hashes", "--requirement", f"locks/{lock}.txt"], check=True)
@@ -80,7 +80,7 @@ def install(locks: Sequence[str], environment: Path) -> None:
 
 
 def put_python(environment: Path, root: Path) -> None:
-    """The environment, the interpreter that it links to by all names on the way, and the standard library."""
+    """Copies the environment, the interpreter with all links that lead to it, and the standard library."""
     shutil.copytree(environment, within(root, environment), symlinks=True, ignore=shutil.ignore_patterns(*NOT_RUN))
     for packages in within(root, environment).glob("lib/python3*/site-packages"):
         for name in NOT_RUN_OF_PACKAGES:
@@ -95,15 +95,15 @@ def put_python(environment: Path, root: Path) -> None:
 
 
 def put_libraries(root: Path) -> None:
-    """The shared libraries of the base that anything in `root` is linked with, and what their packages must say."""
+    """Copies the shared libraries that programs in `root` are linked with, and their packages' copyright and entries."""
     programs = [path for path in root.rglob("*") if path.is_file() and (".so" in path.name or os.access(path, os.X_OK))]
-    found = set()
+    libraries = set()
     for program in sorted(programs):
         listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
-        found |= {Path(one) for one in re.findall(r"(?:=> |^\s*)(/\S+) \(0x", listed, re.MULTILINE)}
-    own = {path for path in found if path.is_relative_to(root)}
+        libraries |= {Path(name) for name in re.findall(r"(?:=> |^\s*)(/\S+) \(0x", listed, re.MULTILINE)}
+    own = {path for path in libraries if path.is_relative_to(root)}
     owners = set()
-    for library in sorted(found - own):
+    for library in sorted(libraries - own):
         shutil.copy2(library.resolve(), within(root, library))
         owners.update(packages_of(library.resolve()))
     for package in sorted(owners):
@@ -113,21 +113,21 @@ def put_libraries(root: Path) -> None:
 
 
 def packages_of(path: Path) -> Iterator[str]:
-    """Debian's package that a file is of; none for one that was built otherwise."""
+    """Yields the Debian package of a file, if it has one."""
     for name in (path, Path("/") / path.relative_to("/usr") if path.is_relative_to("/usr") else path):
         run = subprocess.run(["dpkg", "--search", name], capture_output=True, text=True, check=False)
         yield from re.findall(r"^([^:\s]+)(?::\w+)?: ", run.stdout, re.MULTILINE)
 
 
 def compile_modules(root: Path) -> None:
-    """Modules that are not compiled anew at each start, where nothing can be written; the same bytes each time."""
+    """Compiles all modules to the same bytes each time: at run time nothing can be written."""
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     for folder in sorted({path.parent for path in root.rglob("*.py")}):
         compileall.compile_dir(folder, maxlevels=0, stripdir=root, prependdir="/", quiet=2, invalidation_mode=mode)
 
 
 def put(path: Path, root: Path) -> None:
-    """A file, link or folder, where it is in the base."""
+    """Copies a file, link or folder of the base, if it exists."""
     if path.is_dir():
         shutil.copytree(path, within(root, path), symlinks=True)
     elif path.exists():
@@ -135,7 +135,7 @@ def put(path: Path, root: Path) -> None:
 
 
 def within(root: Path, path: Path) -> Path:
-    """The path's place in the image, whose folder is there."""
+    """Returns the path's place in the image; makes its folder."""
     place = root / path.relative_to("/")
     place.parent.mkdir(parents=True, exist_ok=True)
     return place

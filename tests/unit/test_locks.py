@@ -1,0 +1,122 @@
+"""Third-party packages: no name of ours is looked up on an index, and deploy/locks is complete.
+
+`make audit` runs this, and tools for licences and known vulnerabilities.
+"""
+
+import itertools
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.paths import ROOT
+
+MAKEFILE = (ROOT / "Makefile").read_text()
+SHIPPED = re.findall(r"^SHIPPED := (.*)$", MAKEFILE, re.MULTILINE)[0].split()
+WITH_CUDA = re.compile(r"onnxruntime-gpu|triton|(cuda|nvidia)-.*")
+
+
+def read_project(folder: Path) -> dict[str, Any]:
+    return tomllib.loads((folder / "pyproject.toml").read_text())
+
+
+def dependencies_of(root: Path) -> list[str]:
+    """Returns the requirements of both distributions; the server's list is in a table of its own, for setup.py."""
+    server, client = read_project(root), read_project(root / "client")
+    extras = [project["project"].get("optional-dependencies", {}).values() for project in (server, client)]
+    required = [*server["tool"]["attendant"]["dependencies"], *client["project"]["dependencies"]]
+    return [*required, *itertools.chain(*itertools.chain(*extras))]
+
+
+def name_of(requirement: str) -> str:
+    return canonicalize_name(Requirement(requirement).name)
+
+
+def locked(path: Path) -> dict[str, tuple[str, int]]:
+    """Returns the version and the number of hashes of each package."""
+    blocks = re.split(r"\n(?=\S)", path.read_text(encoding="utf-8"))
+    matches = [(re.match(r"([A-Za-z0-9._-]+)==(\S+)", block), block) for block in blocks]
+    hashes = re.compile(r"--hash=sha256:[0-9a-f]{64}")
+    return {canonicalize_name(m[1]): (m[2], len(hashes.findall(block))) for m, block in matches if m}
+
+
+def unknown_names(root: Path) -> Iterator[str]:
+    """Yields requirements that pip would look up although they are ours, or that constraints.txt lacks."""
+    own, known = canonicalize_name(read_project(root)["project"]["name"]), locked(root / "constraints.txt")
+    # `attendant-seq2seq[training]` within its own extras is the distribution that is being installed.
+    yield from (text for text in dependencies_of(root) if name_of(text) != own and name_of(text) not in known)
+
+
+def problems_of(locks: Path) -> Iterator[str]:
+    """Yields locked packages without a hash or of other versions than constraints.txt, and missing packages."""
+    versions = {name: version for name, (version, _) in locked(locks / "build.txt").items()}
+    versions |= {name: version for name, (version, _) in locked(ROOT / "constraints.txt").items()}
+    for path in sorted(locks.glob("*.txt")):
+        for name, (version, num_hashes) in locked(path).items():
+            if not num_hashes:
+                yield f"{path.name}: {name} has no hash"
+            if path.stem in SHIPPED and versions.get(name) != version:
+                yield f"{path.name}: {name} is {version}"
+    needed = set(map(name_of, read_project(ROOT)["tool"]["attendant"]["dependencies"]))
+    for lock, runtime in (("server-cpu", "onnxruntime"), ("server-gpu", "onnxruntime-gpu")):
+        for name in (needed | {runtime}) - locked(locks / f"{lock}.txt").keys():
+            yield f"{lock}.txt: {name} is missing"
+
+
+def test_no_name_of_ours_is_looked_up_and_every_lock_is_complete() -> None:
+    """Mended by `make constraints locks`."""
+    assert list(unknown_names(ROOT)) == []
+    assert list(problems_of(ROOT / "deploy" / "locks")) == []
+
+
+def test_licences_of_all_shipped_packages_can_be_read_here() -> None:
+    """The licences are read from installed packages; those of CUDA are installed only beside a GPU."""
+    installed = {canonicalize_name(distribution.metadata["Name"]) for distribution in distributions()}
+    shipped = {name for lock in SHIPPED for name in locked(ROOT / "deploy" / "locks" / f"{lock}.txt")}
+    assert [name for name in sorted(shipped - installed) if not WITH_CUDA.fullmatch(name)] == []
+
+
+def test_our_own_names_and_unknown_ones_are_seen(tmp_path: Path) -> None:
+    (tmp_path / "client").mkdir()
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "attendant"\n'
+        '[tool.attendant]\ndependencies = ["attendant-client", "numpy>=2", "typo-squat"]\n'
+        '[project.optional-dependencies]\ndev = ["attendant[all]"]\n'
+    )
+    (tmp_path / "client" / "pyproject.toml").write_text('[project]\nname = "attendant-client"\ndependencies = []\n')
+    (tmp_path / "constraints.txt").write_text("numpy==2.0\n")
+    assert list(unknown_names(tmp_path)) == ["attendant-client", "typo-squat"]
+
+
+def test_a_lock_without_hashes_or_with_other_versions_is_seen(tmp_path: Path) -> None:
+    sound = (ROOT / "deploy" / "locks" / "server-cpu.txt").read_text()
+    for lock in ("build", "server-gpu"):
+        shutil.copy(ROOT / "deploy" / "locks" / f"{lock}.txt", tmp_path)
+    (tmp_path / "server-cpu.txt").write_text(sound.replace("numpy==", "numpy==9") + "grpcio==0.1\n")
+    problems = "; ".join(problems_of(tmp_path))
+    assert "numpy is 9" in problems and "grpcio has no hash" in problems
+    (tmp_path / "server-cpu.txt").write_text(re.sub(r"(?m)^numpy==.*\n(    .*\n)*", "", sound))
+    assert list(problems_of(tmp_path)) == ["server-cpu.txt: numpy is missing"]
+
+
+@pytest.mark.parametrize("tool", ["", "python", "pip-licenses", "pip-audit", "cyclonedx-py"])
+def test_the_audit_fails_if_a_tool_fails(tool: str, tmp_path: Path) -> None:
+    """pip-audit itself succeeds if nothing could be looked up: it must be called strictly."""
+    for name in ("python", "pip-licenses", "pip-audit", "cyclonedx-py"):
+        path = tmp_path / "build" / "audit" / "bin" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        condition = '[[ " $* " == *" --strict "* ]]' if tool == "pip-audit" else "true"
+        path.write_text("#!/bin/bash\n" + f"{condition} && exit 3\n" * (name == tool) + "exit 0\n")
+        path.chmod(0o755)
+    shutil.copytree(ROOT / "deploy" / "locks", tmp_path / "deploy" / "locks")
+    command = ["make", "-f", str(ROOT / "Makefile"), "-o", "setup", "-o", "build/audit/.installed", "audit"]
+    run = subprocess.run([*command, "BIN=build/audit/bin"], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == (2 if tool else 0) and "Error 3" * bool(tool) in run.stderr, run.stderr
