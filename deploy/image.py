@@ -95,7 +95,7 @@ def put_python(environment: Path, root: Path) -> None:
 
 
 def put_libraries(root: Path) -> None:
-    """Copies the shared libraries that programs in `root` are linked with, and their packages' copyright and entries."""
+    """Copies the shared libraries that programs in `root` are linked with, and the entries of their packages."""
     programs = [path for path in root.rglob("*") if path.is_file() and (".so" in path.name or os.access(path, os.X_OK))]
     libraries = set()
     for program in sorted(programs):
