@@ -80,7 +80,7 @@ SUITES = {
     "training": Suite(
         title="Training speed",
         about=training.ABOUT,
-        parts=(training.input_feeding, training.no_input_feeding, training.kernels),
+        parts=(training.input_feeding, training.no_input_feeding),
     ),
     "gpu": Suite(
         title="One decoder step on a GPU",

@@ -176,7 +176,7 @@ class Workers:
 def throughput(context: Context, decoders: Sequence[Decoder], beam_size: int) -> Part:
     """Measures many sentences at once. Of decoders with one key, the fastest is compared."""
     job = context.job(256 // beam_size, beam_size=beam_size, batch_size=0)
-    found = measure([decoder.system({"": job}, context.visit_seconds) for decoder in decoders], context.num_rounds)
+    systems = [decoder.system({"": job}, context.visit_seconds) for decoder in decoders]
     columns: Columns = {
         "sentences/s": "speed",
         "slowest-fastest": spread_of("speed"),
@@ -184,20 +184,20 @@ def throughput(context: Context, decoders: Sequence[Decoder], beam_size: int) ->
         "CPU ms/sentence": "cpu_ms",
         "remarks": remarks,
     }
-    return part_of(found, columns, best_by="speed")
+    return part_of(measure(systems, context.num_rounds), columns, best_by="speed")
 
 
 def one_by_one(context: Context, decoders: Sequence[Decoder]) -> Part:
     """Measures one sentence after the other."""
     job = context.job(NUM_ALONE, batch_size=1)
-    found = measure([decoder.system({"": job}, context.visit_seconds / 4) for decoder in decoders], context.num_rounds)
+    systems = [decoder.system({"": job}, context.visit_seconds / 4) for decoder in decoders]
     columns: Columns = {
         "ms": "ms",
         "CPU ms/sentence": "cpu_ms",
         "sentences": lambda m: f"{sum(m.samples['sentences']):,.0f}",
         "remarks": remarks,
     }
-    return part_of(found, columns)
+    return part_of(measure(systems, context.num_rounds), columns)
 
 
 def decoding(context: Context) -> Part:

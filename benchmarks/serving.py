@@ -334,15 +334,15 @@ def open_loops(context: Context, servers: Sequence[Server]) -> Part:
         for m in measurements
     }
     rates_at = {key: rate_at(line, P99_MS) for key, line in by_key.items()}
-    found: dict[str, float | None] = {f"{key}_capacity": capacity for key, capacity in capacities.items()}
-    found |= {f"{key}_rate": rate for key, rate in rates_at.items()}
+    values: dict[str, float | None] = {f"{key}_capacity": capacity for key, capacity in capacities.items()}
+    values |= {f"{key}_rate": rate for key, rate in rates_at.items()}
     slowest = min(capacities, key=lambda key: capacities[key])
     common = round(YARDSTICK_FRACTION * capacities[slowest], 1)
     if all(common in dict(line) for line in by_key.values()):
         latencies = {key: dict(line)[common] for key, line in by_key.items()}
-        found |= {f"{key}_p99_80": latency for key, latency in latencies.items()}
-        found |= {f"{key}_rate_at_p99": rate_at(line, latencies[slowest]) for key, line in by_key.items()}
-    return replace(part, figures={name: value for name, value in found.items() if value is not None})
+        values |= {f"{key}_p99_80": latency for key, latency in latencies.items()}
+        values |= {f"{key}_rate_at_p99": rate_at(line, latencies[slowest]) for key, line in by_key.items()}
+    return replace(part, figures={name: value for name, value in values.items() if value is not None})
 
 
 def rate_at(points: Sequence[tuple[float, float]], latency: float) -> float | None:

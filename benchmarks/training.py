@@ -1,4 +1,4 @@
-"""Training speed: Attendant beside JoeyNMT and OpenNMT-py, watched by one clock, and its kernels beside plain code."""
+"""Training speed: Attendant beside JoeyNMT and OpenNMT-py, watched by one clock."""
 
 import os
 import random
@@ -7,22 +7,13 @@ import shutil
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-
-from attendant.training.kernels.cells import STATE_NAMES, CellKind, CellState, Dropout
-from attendant.training.kernels.hardware import fast_products
-from attendant.training.kernels.loss import output_loss, smoothed_cross_entropy
-from attendant.training.model.decoder import CellLoop, DecoderCell
 from attendant_client.version import VERSION
 from benchmarks import DATA
 from benchmarks.harness import (
@@ -31,11 +22,9 @@ from benchmarks.harness import (
     Process,
     Samples,
     System,
-    Visit,
     Visits,
     measure,
     part_of,
-    running_system,
     spread_of,
 )
 from benchmarks.job import NUM_SPECIAL_SYMBOLS, word_of
@@ -247,69 +236,3 @@ class Training:
             if moment - started > (self.seconds if enough else max(self.seconds, START_SECONDS)):
                 return
             time.sleep(POLL_SECONDS)
-
-
-ROWS, STEPS, HIDDEN, VOCABULARY = 64, 20, 512, 8000
-KERNEL_ROUNDS, KERNEL_WARM_UPS = 15, 2
-Kernel = Callable[[], Tensor]
-
-
-def cell_loop(kind: CellKind, *, looped: bool) -> Kernel:
-    """Returns a decoder's cell that gets its own output, STEPS times."""
-    cell, inputs = DecoderCell(kind, HIDDEN, HIDDEN, HIDDEN), torch.randn(STEPS, ROWS, HIDDEN)
-
-    def run() -> Tensor:
-        state: CellState = (torch.zeros(ROWS, HIDDEN),) * len(STATE_NAMES[kind])
-        steps = CellLoop(cell, inputs, ROWS, STEPS) if looped else None
-        for each in inputs:
-            state = cell.step(torch.cat([each, state[0]], 1), state) if steps is None else steps.step(state[0], state)
-        return state[0].sum()
-
-    return run
-
-
-def kernels(context: Context) -> Part:
-    """Kernels of a training step.
-
-    Forward and backward of each on one thread, beside the plain way and in turns with it: medians of processor time.
-    64 rows, 20 steps, 512 units, 8,000 symbols.
-    """
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    inputs, targets = torch.randn(ROWS * STEPS, HIDDEN), torch.randint(3, VOCABULARY, (ROWS * STEPS,))
-    product, output, dropout = nn.Linear(HIDDEN, 4 * HIDDEN), nn.Linear(HIDDEN, VOCABULARY), Dropout(0.3)
-    states = torch.randn(ROWS, STEPS, HIDDEN, requires_grad=True)
-    # Products are equal code: the library that runs them differs.
-    pairs: dict[str, tuple[Kernel, Kernel]] = {"products": (lambda: product(inputs).sum(),) * 2}
-    pairs |= {f"looped, {kind}": (cell_loop(kind, looped=True), cell_loop(kind, looped=False)) for kind in STATE_NAMES}
-    pairs["output_loss"] = (
-        lambda: output_loss(inputs, output.weight, output.bias, targets, label_smoothing=0.1)[0],
-        lambda: smoothed_cross_entropy(output(inputs), targets, label_smoothing=0.1),
-    )
-    pairs["dropout"] = (lambda: dropout(states).sum(), lambda: F.dropout(states, 0.3).sum())
-    systems = []
-    for precision in ("fp32", "bf16"):
-        for name, (ours, plain) in pairs.items():
-            visits = {"_ours": _visit(ours, precision), "_plain": _visit(plain, precision, fast=name != "products")}
-            systems.append(running_system(f"{precision}_{name}", f"{name}, {precision}", visits))
-    measurements = measure(systems, KERNEL_WARM_UPS + (1 if context.quick else KERNEL_ROUNDS))
-    columns: Columns = {
-        "ms": "ms_ours",
-        "plain, ms": "ms_plain",
-        "times as fast": lambda m: m.median("ms_plain") / m.median("ms_ours"),
-    }
-    return part_of(measurements, columns, title="kernel")
-
-
-def _visit(kernel: Kernel, precision: str, *, fast: bool = True) -> Visit:
-    """Measures one thread's processor time, which other programs don't affect; `fast`: with the fast products."""
-
-    def visit(number: int) -> dict[str, float]:
-        began = time.process_time()
-        with fast_products(torch.device("cpu")) if fast else nullcontext():
-            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-                total = kernel()
-            total.backward()  # type: ignore[no-untyped-call]
-        return {"ms": 1e3 * (time.process_time() - began)} if number > KERNEL_WARM_UPS else {}
-
-    return visit

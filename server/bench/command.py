@@ -71,7 +71,7 @@ takes its share of the host. The server's other options come from the environmen
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a server's workers share the host's processors; `threads` are those of all workers together."""
+    """The workers of a server, and the threads of all of them together."""
 
     workers: int
     threads: int
