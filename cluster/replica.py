@@ -5,11 +5,11 @@ a message. What a replica loads, checks and answers is the server's.
 """
 
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 from google.protobuf.empty_pb2 import Empty
@@ -19,38 +19,55 @@ from ray import serve
 from attendant.runtime.errors import UserError
 from attendant.runtime.requests import Violation
 from attendant.server.app import start_model
-from attendant.server.auth import CLIENT, open_access
+from attendant.server.auth import open_access
+from attendant.server.call import Call, name_in_certificate
 from attendant.server.catalogue.models import Catalogue, Routes
 from attendant.server.catalogue.reconciler import Retirement
 from attendant.server.config import ServerConfig
 from attendant.server.engine.loading import in_daemon_thread, open_within_limits
 from attendant.server.engine.shares import AnswerBudget
-from attendant.server.errors import InvalidArgument, Unauthenticated
-from attendant.server.grpc.request_context import refuse
+from attendant.server.errors import AttendantError, Failed, InvalidArgument, Unauthenticated
+from attendant.server.grpc.handlers import trailing_metadata
+from attendant.server.grpc.request_log import RequestLog
 from attendant.server.grpc.service import Seq2SeqServicer
 from attendant.server.metrics import Metrics
 from attendant.server.process.spawning import WorkerProcesses
 
 
-class Call:
-    """A call, as the servicer knows gRPC's own: around what Ray tells of it."""
+class RayCall(Call):
+    """A call that one of Ray's proxies has taken."""
 
-    def __init__(self, told: Any) -> None:
-        self._told = told
-        self.auth_context = told.auth_context
-        self.invocation_metadata = told.invocation_metadata
-        self.peer = told.peer
+    def __init__(self, ray_context: Any) -> None:
+        super().__init__(ray_context.peer())
+        self._ray_context = ray_context
+
+    def metadata(self) -> Iterable[tuple[str, str | bytes]]:
+        """See `Call`."""
+        metadata: Iterable[tuple[str, str | bytes]] = self._ray_context.invocation_metadata()
+        return metadata
 
     def time_remaining(self) -> None:
-        """Ray does not say, but cancels a call whose deadline has passed."""
+        """Returns None: Ray does not name the deadline, but cancels a call whose deadline has passed."""
 
-    async def abort(
-        self, code: grpc.StatusCode, details: str, metadata: Sequence[tuple[str, str | bytes]] = ()
-    ) -> NoReturn:
-        self._told.set_code(code)
-        self._told.set_details(details)
-        self._told.set_trailing_metadata(list(metadata))
-        raise grpc.aio.AbortError
+    def certificate_name(self) -> str:
+        """See `Call`."""
+        return name_in_certificate(self._ray_context.auth_context())
+
+    def fail(self, error: AttendantError) -> None:
+        """Sets the status with which Ray's proxy ends the call."""
+        self._ray_context.set_code(grpc.StatusCode[error.code])
+        self._ray_context.set_details(str(error))
+        self._ray_context.set_trailing_metadata(list(trailing_metadata(error, self.request_id)))
+
+
+@contextmanager
+def _failing(call: RayCall) -> Iterator[None]:
+    """Ends a call whose method fails. Raises grpc.aio.AbortError."""
+    try:
+        yield
+    except Failed as failed:
+        call.fail(failed.error)
+        raise grpc.aio.AbortError from None
 
 
 class HeldModels(Catalogue):
@@ -92,7 +109,8 @@ class Replica:
         self._catalogue = HeldModels(bundles)
         self._catalogue.open()
         answer_budget = AnswerBudget(unread_seconds=config.unread_seconds)
-        self._servicer = Seq2SeqServicer(self._catalogue, self._metrics, answer_budget)
+        self._log = RequestLog(self._catalogue, self._metrics)
+        self._servicer = Seq2SeqServicer(self._catalogue, self._log, answer_budget)
         self._processes = WorkerProcesses(config)
         self._access = open_access(config)
         self._until_the_end = ExitStack()
@@ -124,60 +142,65 @@ class Replica:
         return await self._answer(self._servicer.ListModels, request, grpc_context, [])
 
     async def GenerateStream(self, request: Any, grpc_context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        call = await self._let_in("GenerateStream", grpc_context)
-        await self._provide(request)
-        async for message in self._servicer.GenerateStream(request, call):
-            yield message
+        call = RayCall(grpc_context)
+        with _failing(call):
+            self._let_in("GenerateStream", call)
+            await self._provide(request)
+            async for message in self._servicer.GenerateStream(request, call):
+                yield message
 
     async def GenerateBatch(self, requests: AsyncIterator[Any], grpc_context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        call = await self._let_in("GenerateBatch", grpc_context)
-        async for message in self._servicer.GenerateBatch(self._provided(requests, lambda one: [one]), call):
-            yield message
+        call = RayCall(grpc_context)
+        with _failing(call):
+            self._let_in("GenerateBatch", call)
+            provided = self._provided(requests, lambda message: [message])
+            async for message in self._servicer.GenerateBatch(provided, call):
+                yield message
 
     async def GenerateBatches(  # noqa: N802
         self, requests: AsyncIterator[Any], grpc_context: Any
     ) -> AsyncIterator[Any]:
-        call = await self._let_in("GenerateBatches", grpc_context)
-        async for message in self._servicer.GenerateBatches(self._provided(requests, lambda one: one.requests), call):
-            yield message
+        call = RayCall(grpc_context)
+        with _failing(call):
+            self._let_in("GenerateBatches", call)
+            provided = self._provided(requests, lambda message: message.requests)
+            async for message in self._servicer.GenerateBatches(provided, call):
+                yield message
 
     async def _provided(
-        self, messages: AsyncIterator[Any], naming: Callable[[Any], Iterable[Any]]
+        self, messages: AsyncIterator[Any], requests_of: Callable[[Any], Iterable[Any]]
     ) -> AsyncIterator[Any]:
-        """The messages of a stream, each once all models are held that what is in it names."""
+        """Yields the messages of a stream, each after the models that its requests name have been loaded."""
         async for message in messages:
-            for one in naming(message):
-                await self._provide(one)
+            for request in requests_of(message):
+                await self._provide(request)
             yield message
 
     async def _answer(
-        self, method: Callable[[Any, Any], Any], request: Any, told: Any, naming: Sequence[Any] | None = None
+        self, method: Callable[[Any, Any], Any], request: Any, ray_context: Any, named: Sequence[Any] | None = None
     ) -> Any:
-        """What a method answers. Of an error, Ray takes code and details from the context beside any answer.
+        """Calls a method. After an error, Ray takes code and details from the context, whatever is returned.
 
         Args:
-            naming: the messages that name models; None: the request itself.
+            named: the messages that name models; if None, the request itself.
         """
+        call = RayCall(ray_context)
         try:
-            call = await self._let_in(method.__name__, told)
-            for message in [request] if naming is None else naming:
-                await self._provide(message)
-            return await method(request, call)
+            with _failing(call):
+                self._let_in(method.__name__, call)
+                for message in [request] if named is None else named:
+                    await self._provide(message)
+                return await method(request, call)
         except grpc.aio.AbortError:
             return Empty()
 
-    async def _let_in(self, method: str, told: Any) -> Any:
-        """The call, for the servicer.
-
-        Raises:
-            grpc.aio.AbortError: a token is asked for, and the call has none that is known.
-        """
-        call = Call(told)
+    def _let_in(self, method: str, call: RayCall) -> None:
+        """Sets the call's client. Raises Failed if a token is needed, and the call has none that is known."""
         try:
-            CLIENT.set(self._access.client_of(call))
+            call.client = self._access.client_of(call)
         except Unauthenticated as error:
-            await refuse(call, method, error, self._metrics)
-        return call
+            self._log.refused(method, call, error)
+            raise Failed(error) from None
 
     async def _provide(self, request: Any) -> None:
         """Loads the model that a request names. It stays loaded at least until something else is awaited."""

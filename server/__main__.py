@@ -48,8 +48,7 @@ def _serve(parsed: argparse.Namespace, scheduler: type[Any] | None) -> int:
     import uvloop
 
     from attendant.server.app import serve
-    from attendant.server.grpc.request_context import log_requests
-    from attendant.server.logs import configure_audit, configure_logging, log_texts, log_what_python_prints
+    from attendant.server.logs import configure_audit, configure_logging, hide_texts, log_what_python_prints
 
     config = config_of(parsed, os.environ)
     if scheduler is not None:
@@ -57,8 +56,8 @@ def _serve(parsed: argparse.Namespace, scheduler: type[Any] | None) -> int:
     configure_logging(config.log_level, config.log_format)
     configure_audit(config.audit_level, config.audit_format or config.log_format)
     log_what_python_prints()
-    log_texts(config.log_texts == "on")
-    log_requests(config.log_requests == "on")
+    if config.log_texts == "off":
+        hide_texts()
     return uvloop.run(serve(config))
 
 

@@ -9,15 +9,16 @@ import asyncio
 import gc
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
 
 from attendant.runtime.bundle.bundle import Bundle, limits_in_force
 from attendant.runtime.command import give_up_output
@@ -32,23 +33,23 @@ from attendant.server.engine.loading import in_daemon_thread, open_bundles, open
 from attendant.server.engine.pool import WorkerPool
 from attendant.server.engine.shares import AnswerBudget
 from attendant.server.grpc.connections import HEADROOM, Connections, num_connections
-from attendant.server.grpc.gatekeeper import Gatekeeper
-from attendant.server.grpc.incoming import Bounds, Incoming
-from attendant.server.grpc.inference_names import SERVICE_NAME as INFERENCE_NAME
+from attendant.server.grpc.gate import Gate, Rpc, rpcs_of
+from attendant.server.grpc.handlers import Handlers, library_rpcs
+from attendant.server.grpc.incoming import Bounds
 from attendant.server.grpc.port import GrpcPort, allow_descriptors, authority, grpc_server
-from attendant.server.grpc.rpc_metrics import GrpcMetrics
-from attendant.server.grpc.service import SERVICE_NAME, Seq2SeqServicer
-from attendant.server.grpc.shadowing import shadow_of
-from attendant.server.http.app import add_api, guard_hosts
+from attendant.server.grpc.reflection import reflection_rpcs
+from attendant.server.grpc.request_log import RequestLog
+from attendant.server.grpc.requests import shadow_of
+from attendant.server.grpc.service import SERVICE, Seq2SeqServicer
+from attendant.server.http.app import HttpApi, add_pages, guard_hosts
 from attendant.server.http.port import http_server
 from attendant.server.http.probes import http_app
-from attendant.server.inference.servicer import InferenceServicer
-from attendant.server.inference.v2 import open_inference_pb2_grpc
+from attendant.server.inference.http import add_inference
+from attendant.server.inference.service import InferenceServicer
 from attendant.server.lifecycle import Health, Lifecycle
 from attendant.server.metrics import Metrics
 from attendant.server.process.spawning import WorkerProcesses
-from attendant.server.tracing import tracing
-from attendant_client.v1 import seq2seq_pb2_grpc
+from attendant.server.tracing import Tracer, tracing
 
 log = logging.getLogger(__name__)
 
@@ -66,25 +67,42 @@ async def serve(config: ServerConfig) -> int:
         UserError: a port, a bundle, a provider or a file of credentials that can't be had.
     """
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
+    with tracing(config.traces) as tracer:
+        return await _serve(config, tracer)
+
+
+async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
     access = open_access(config)
     metrics, catalogue, lifecycle = Metrics(CollectorRegistry()), Catalogue(), Lifecycle()
     answer_budget, connections = AnswerBudget(unread_seconds=config.unread_seconds), Connections(config.max_connections)
-    incoming = Incoming(
-        metrics, Bounds(max_streams=config.max_streams), answer_budget, connections, access.known_client
-    )
     metrics.watch_streams(answer_budget)
     processes = WorkerProcesses(config)
     reconciler = repository_reconciler(config, processes, catalogue, metrics, lifecycle)
-    gatekeeper = Gatekeeper(access, catalogue, metrics)
-    inference = None
+    requests = RequestLog(
+        catalogue,
+        metrics,
+        level=logging.INFO if config.log_requests == "on" else logging.DEBUG,
+        shows_texts=config.log_texts == "on",
+        tracer=tracer,
+    )
+    gate = Gate(access, requests)
+    seq2seq = rpcs_of(SERVICE, Seq2SeqServicer(catalogue, requests, answer_budget))
+    inference: dict[str, Rpc] = {}
     if config.no_open_inference == "off":
-        inference = InferenceServicer(catalogue, metrics, reconciler, lambda: lifecycle.is_serving)
+        servicer = InferenceServicer(catalogue, requests, reconciler, lambda: lifecycle.is_serving)
+        inference = servicer.rpcs(access.health)
+    handlers = Handlers(
+        grpc_methods(seq2seq, inference, lifecycle.health, access),
+        gate,
+        requests,
+        known_client=access.known_client,
+        bounds=Bounds(max_streams=config.max_streams),
+        answer_budget=answer_budget,
+        connections=connections,
+    )
     make_server = partial(
         grpc_server,
-        grpc_services(seq2seq := Seq2SeqServicer(catalogue, metrics, answer_budget), inference, lifecycle.health),
-        # The gatekeeper is inside, so that what it refuses is counted too.
-        interceptors=[incoming, GrpcMetrics(metrics.registry), gatekeeper],
-        has_reflection=access.reflection != "off",
+        handlers,
         max_connections=config.max_connections + HEADROOM,
         max_calls_per_connection=config.max_calls_per_connection,
         connection_seconds=config.connection_seconds,
@@ -95,11 +113,10 @@ async def serve(config: ServerConfig) -> int:
     app = http_app(metrics.registry, lambda: lifecycle.is_serving)
     has_api = config.no_http == "off"
     if has_api:
-        add_api(app, seq2seq, inference, gatekeeper, metrics, origins=config.http_origins)
-    guard_hosts(app, metrics, config.host)
+        add_http_api(app, seq2seq, inference, gate, requests, origins=config.http_origins)
+    guard_hosts(app, requests, config.host)
     tls = access.http_context if has_api else lambda: None
     async with AsyncExitStack() as until_the_end:
-        until_the_end.enter_context(tracing(config.traces))
         metrics_port = await until_the_end.enter_async_context(http_server(app, config.host, config.metrics_port, tls))
         until_the_end.enter_context(processes)
         until_the_end.enter_context(access.following_files())
@@ -122,23 +139,43 @@ async def serve(config: ServerConfig) -> int:
             await _set_open(lifecycle, catalogue, metrics, is_open=False)
             await lifecycle.drain([*catalogue.runners(), *reconciler.ending], config.drain_seconds)
         finally:
-            await port.close(incoming)
+            await port.close(handlers)
     log.info("ended", extra={"status": lifecycle.exit_status})
     return lifecycle.exit_status
 
 
-def grpc_services(
-    seq2seq: Seq2SeqServicer, inference: InferenceServicer | None, health_servicer: Health
-) -> dict[str, Callable[[Any], None]]:
-    """Returns the services by name, each as the function that adds it to a server; without `inference`, two."""
-    services: dict[str, Callable[[Any], None]] = {
-        SERVICE_NAME: partial(seq2seq_pb2_grpc.add_Seq2SeqServicer_to_server, seq2seq)
-    }
-    if inference is not None:
-        services[INFERENCE_NAME] = partial(
-            open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server, inference
-        )
-    return services | {health.SERVICE_NAME: partial(health_pb2_grpc.add_HealthServicer_to_server, health_servicer)}
+def grpc_methods(
+    seq2seq: Mapping[str, Rpc], inference: Mapping[str, Rpc], health_servicer: Health, access: Access
+) -> list[Rpc]:
+    """Makes the table of all methods of the gRPC port. Without `inference` there is no Open Inference Protocol."""
+    service = health_pb2.DESCRIPTOR.services_by_name["Health"]
+    methods = {"Check": health_servicer.Check, "Watch": health_servicer.Watch}
+    rpcs = [*seq2seq.values(), *inference.values(), *library_rpcs(service, methods, access.health)]
+    if access.reflection != "off":
+        services = list(dict.fromkeys(rpc.service for rpc in rpcs))
+        rpcs += reflection_rpcs(services, access.reflection)
+    return rpcs
+
+
+def add_http_api(
+    app: Starlette,
+    seq2seq: Mapping[str, Rpc],
+    inference: Mapping[str, Rpc],
+    gate: Gate,
+    requests: RequestLog,
+    *,
+    origins: Sequence[str],
+) -> None:
+    """Adds the API, its OpenAPI document and the playground to the application of the HTTP port.
+
+    Args:
+        origins: pages of these origins may use the API from a browser.
+    """
+    api = HttpApi(app, gate, requests, origins=origins)
+    api.add_service(seq2seq)
+    if inference:
+        add_inference(api, inference)
+    add_pages(app, has_tokens=gate.needs_tokens, has_inference=bool(inference))
 
 
 async def _reload(access: Access, reconciler: Reconciler, catalogue: Catalogue) -> None:

@@ -8,17 +8,14 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from ipaddress import AddressValueError, IPv4Address, IPv6Address, IPv6Network
+from functools import partial
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote
 
 import grpc
 
 from attendant.runtime.errors import UserError
+from attendant.server.call import Call
 from attendant.server.config import Openness, OpennessOrOff, ServerConfig
 from attendant.server.credentials import (
     ADMIN_TOKENS,
@@ -36,50 +33,6 @@ from attendant.server.credentials import (
     server_credentials,
 )
 from attendant.server.errors import PermissionDenied, Unauthenticated
-
-CLIENT: ContextVar[str] = ContextVar("client", default="")
-"""The client of the call that is being handled; set by `server/grpc/gatekeeper.py`."""
-
-IPV6_PREFIX = 64
-"""Whoever has one IPv6 address mostly has 2^64 of them."""
-
-
-def address_of(peer: str) -> str:
-    """The address of gRPC's name for the other end, without its port; of IPv6 the network of a single customer."""
-    family, _, rest = peer.partition(":")
-    return family if family == "unix" else _without_port(rest)
-
-
-def name_in_certificate(auth_context: dict[str, Any]) -> str:
-    """The common name of a client's certificate, or its first alternative name if it has none.
-
-    Args:
-        auth_context: gRPC's facts of a connection whose client has shown a certificate.
-    """
-    for kind in ("x509_common_name", "x509_subject_alternative_name"):
-        for value in auth_context.get(kind, ()):
-            if value:
-                return str(value.decode(errors="backslashreplace"))
-    return ""
-
-
-def in_metadata(call: Any, key: str) -> str:
-    """What a call's metadata, or headers, say under a key; empty where they say nothing."""
-    for name, value in call.invocation_metadata():
-        if name == key:
-            return value if isinstance(value, str) else str(value.decode("latin-1"))
-    return ""
-
-
-@lru_cache(maxsize=4096)
-def _without_port(host_and_port: str) -> str:
-    host = unquote(host_and_port).rpartition(":")[0].strip("[]")
-    try:
-        address = IPv6Address(host)
-    except AddressValueError:
-        return host
-    mapped: IPv4Address | None = address.ipv4_mapped
-    return str(mapped or IPv6Network((int(address), IPV6_PREFIX), strict=False))
 
 
 class Shares:
@@ -212,32 +165,32 @@ class Access:
         """
         return None if self.certificates is None else self.certificates.value.for_http
 
-    def client_of(self, context: Any) -> str:
-        """The name of whoever makes an RPC: its token's, else its certificate's, else its address.
+    def client_of(self, call: Call) -> str:
+        """Returns the caller's name: its token's, else its certificate's, else its address.
 
         Raises:
-            Unauthenticated: a token is asked for, and it has none that is known.
+            Unauthenticated: calls need a token, and this one has none that is known.
         """
         if self.tokens is not None:
             try:
-                return self.tokens.value.name_of(in_metadata(context, "authorization"))
+                return self.tokens.value.name_of(call.header("authorization"))
             except Unauthenticated:
                 if self.admin_tokens is None:
                     raise
-                return self.administrator_of(context)
+                return self.administrator_of(call)
         if self.asks_for_certificates:
-            return name_in_certificate(context.auth_context())
-        return address_of(context.peer())
+            return call.certificate_name()
+        return call.address
 
-    def known_client(self, context: Any) -> str:
-        """The name of whoever makes an RPC, or its address if it lacks credentials."""
+    def known_client(self, call: Call) -> str:
+        """Returns the caller's name, or its address if it lacks credentials."""
         try:
-            return self.client_of(context)
+            return self.client_of(call)
         except Unauthenticated:
-            return address_of(context.peer())
+            return call.address
 
-    def administrator_of(self, context: Any) -> str:
-        """The name of the administrator who makes an RPC.
+    def administrator_of(self, call: Call) -> str:
+        """Returns the name of the administrator who makes a call.
 
         Raises:
             PermissionDenied: the server has no administrators, or the token is a client's.
@@ -245,7 +198,7 @@ class Access:
         """
         if self.admin_tokens is None:
             raise PermissionDenied(f"nobody may do this here: the server was started without {ADMIN_TOKENS}")
-        authorization = in_metadata(context, "authorization")
+        authorization = call.header("authorization")
         try:
             return self.admin_tokens.value.name_of(authorization)
         except Unauthenticated:

@@ -33,7 +33,7 @@ AttendantError
 """
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from attendant.runtime.requests import Violation, shortened, summary
 
@@ -258,6 +258,20 @@ class DeadlineExceeded(AttendantError):
     default_message = "the deadline passed before the answer was whole"
 
 
+EARLY_SECONDS: Final = 0.1
+"""A caller may see its deadline pass this long before the server does.
+
+The server's clock for a call starts when the call arrives, the caller's earlier; and a gRPC client whose deadline has
+passed cancels the call, as it would for any other reason. Of 900 such calls on one busy machine, half were cancelled
+before the server's deadline, by 0.067 s at most.
+"""
+
+
+def deadline_has_passed(remaining_seconds: float | None) -> bool:
+    """Returns whether a call was probably given up because of its deadline. None means that it has no deadline."""
+    return remaining_seconds is not None and remaining_seconds <= EARLY_SECONDS
+
+
 class Cancelled(AttendantError):
     code = "CANCELLED"
     reason = "cancelled"
@@ -300,6 +314,14 @@ class Stalled(Unavailable):
 class EngineDead(Unavailable):
     reason = "engine_dead"
     default_message = "the engines of this model have failed; try another server"
+
+
+class Failed(Exception):
+    """A call that ends with an error, after its requests have been counted and logged."""
+
+    def __init__(self, error: AttendantError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 IN_THE_LOG = "internal error; the server's log has it under this request's id"

@@ -20,7 +20,6 @@ from typing import Any, TextIO
 
 from attendant.runtime.errors import escaped
 from attendant.server.config import AuditLevel, LogFormat, LogLevel
-from attendant.server.errors import AttendantError
 
 AUDIT = logging.getLogger("audit")
 """What callers did as administrators, or were refused to do."""
@@ -178,23 +177,10 @@ class TextFilter(logging.Filter):
         return True
 
 
-_filter = TextFilter()
-_is_allowed = False
-
-
-def log_texts(allowed: bool) -> None:
-    """Whether the log may hold texts; to be said once the log has been configured."""
-    global _is_allowed  # noqa: PLW0603  # a process has one log
-    _is_allowed = allowed
+def hide_texts() -> None:
+    """Keeps what callers wrote out of the log, which must have been configured."""
     for handler in logging.getLogger().handlers:
-        handler.removeFilter(_filter)
-        if not allowed:
-            handler.addFilter(_filter)
-
-
-def loggable(error: AttendantError) -> str:
-    """An error's message, as it may stand in the log."""
-    return str(error) if _is_allowed else error.without_quotes
+        handler.addFilter(TextFilter())
 
 
 def _without_words(raised: BaseException) -> str:

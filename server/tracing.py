@@ -9,12 +9,11 @@ while to import, so it is imported only when it is needed.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from attendant.runtime.errors import UserError
 from attendant.runtime.process import on_a_thread
-from attendant.server.auth import address_of
+from attendant.server.call import Call
 from attendant.server.config import Switch
 from attendant.server.engine.request import RequestStats
 from attendant_client.version import VERSION
@@ -34,12 +33,6 @@ CONVENTIONS = "https://opentelemetry.io/schemas/1.40.0"
 # Provisional names, until the conventions for RPCs are declared stable.
 METHOD, STATUS_CODE, SYSTEM = "rpc.method", "rpc.response.status_code", "rpc.system.name"
 
-CALL: "ContextVar[tuple[Context, dict[str, str]]]" = ContextVar("call")
-"""The parent span of the current call, and the attributes of its requests."""
-
-TRACE: "ContextVar[RequestSpan | None]" = ContextVar("trace", default=None)
-"""The span of the current request."""
-
 
 class Tracer:
     """Makes a span for each request."""
@@ -50,21 +43,13 @@ class Tracer:
         self._tracer = provider.get_tracer("attendant.server", schema_url=CONVENTIONS)
         self._propagator = TraceContextTextMapPropagator()
 
-    def note_call(self, name: str, call: Any) -> None:
-        """Notes what the requests of the current call have in common.
-
-        Args:
-            name: the method's, with its service.
-            call: gRPC's context, or an HTTP request in its place; its metadata may name the trace that they belong to.
-        """
-        metadata = {key: value for key, value in call.invocation_metadata() if isinstance(value, str)}
-        system = getattr(call, "rpc_system", "grpc")
-        attributes = {SYSTEM: system, METHOD: name, "client.address": address_of(call.peer())}
-        CALL.set((self._propagator.extract(metadata), attributes))
-
-    def begin(self, request_id: str) -> "RequestSpan":
-        """Begins the span of a request of the current call."""
-        return RequestSpan(self._tracer, request_id)
+    def begin(self, call: Call, request_id: str) -> "RequestSpan":
+        """Begins the span of a request. The call's metadata may name the trace that it belongs to."""
+        if call.span_parent is None:
+            metadata = {key: value for key, value in call.metadata() if isinstance(value, str)}
+            call.span_parent = self._propagator.extract(metadata)
+        attributes = {SYSTEM: call.protocol, METHOD: call.method, "client.address": call.address}
+        return RequestSpan(self._tracer, call.span_parent, attributes | {"attendant.request_id": request_id})
 
 
 class RequestSpan:
@@ -74,12 +59,10 @@ class RequestSpan:
         exemplar: the trace's id, which measurements of the request keep; None if the trace is not recorded.
     """
 
-    def __init__(self, tracer: Any, request_id: str) -> None:
+    def __init__(self, tracer: Any, parent: "Context", attributes: dict[str, str]) -> None:
         from opentelemetry.trace import SpanKind, format_trace_id
 
         self._tracer = tracer
-        parent, attributes = CALL.get()
-        attributes = attributes | {"attendant.request_id": request_id}
         self._span = tracer.start_span(attributes[METHOD], parent, SpanKind.SERVER, attributes)
         context = self._span.get_span_context()
         self.exemplar: dict[str, str] | None = None
@@ -114,39 +97,23 @@ class RequestSpan:
         self._span.end()
 
 
-_tracer: Tracer | None = None
-
-
-def trace_requests(tracer: Tracer | None) -> None:
-    """Switches traces on, or off."""
-    global _tracer  # noqa: PLW0603  # a process has one collector
-    _tracer = tracer
-
-
-def tracer() -> Tracer | None:
-    """None while traces are off."""
-    return _tracer
-
-
 @contextmanager
-def tracing(traces: Switch) -> Iterator[None]:
-    """Traces requests until the end of the context, if that is switched on, and sends what is left.
+def tracing(traces: Switch) -> Iterator[Tracer | None]:
+    """Yields the tracer of requests, or None if they are not traced. At the end, the last spans are sent.
 
     Raises:
         UserError: the extra is not installed.
     """
     if traces == "off":
-        yield
+        yield None
         return
     try:
         provider = otlp_provider()
     except ImportError as error:
         raise UserError(f"--traces needs the extra `otel` ({error}): pip install 'attendant-seq2seq[otel]'") from error
-    trace_requests(Tracer(provider))
     try:
-        yield
+        yield Tracer(provider)
     finally:
-        trace_requests(None)
         sending, _ = on_a_thread(provider.shutdown, "traces")
         sending.join(FLUSH_SECONDS)
 

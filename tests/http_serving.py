@@ -9,14 +9,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from attendant.server.app import add_http_api
 from attendant.server.auth import Access
 from attendant.server.engine.shares import AnswerBudget
-from attendant.server.grpc.gatekeeper import Gatekeeper
-from attendant.server.grpc.service import Seq2SeqServicer
-from attendant.server.http.app import add_api, guard_hosts
+from attendant.server.grpc.gate import Gate, rpcs_of
+from attendant.server.grpc.service import SERVICE, Seq2SeqServicer
+from attendant.server.http.app import guard_hosts
 from attendant.server.http.port import http_server
 from attendant.server.http.probes import http_app
-from attendant.server.inference.servicer import InferenceServicer
+from attendant.server.inference.service import InferenceServicer
 from tests.serving import PATIENCE_SECONDS, Served, no_repositories
 
 JSON = {"content-type": "application/json"}
@@ -80,11 +81,11 @@ async def http_served(
     """The HTTP port of that server; `tls`: the client's."""
     access = access or Access()
     app = http_app(server.metrics.registry, lambda: server.lifecycle.is_serving)
-    servicer = Seq2SeqServicer(server.catalogue, server.metrics, AnswerBudget(unread_seconds=PATIENCE_SECONDS))
-    gatekeeper = Gatekeeper(access, server.catalogue, server.metrics)
+    servicer = Seq2SeqServicer(server.catalogue, server.log, AnswerBudget(unread_seconds=PATIENCE_SECONDS))
     reconciler = no_repositories(server.catalogue, server.metrics)
-    inference = InferenceServicer(server.catalogue, server.metrics, reconciler, lambda: server.lifecycle.is_serving)
-    add_api(app, servicer, inference, gatekeeper, server.metrics, origins=origins)
-    guard_hosts(app, server.metrics, "127.0.0.1")
+    inference = InferenceServicer(server.catalogue, server.log, reconciler, lambda: server.lifecycle.is_serving)
+    gate, rpcs = Gate(access, server.log), inference.rpcs(access.health)
+    add_http_api(app, rpcs_of(SERVICE, servicer), rpcs, gate, server.log, origins=origins)
+    guard_hosts(app, server.log, "127.0.0.1")
     async with http_server(app, "127.0.0.1", 0, access.http_context) as port:
         yield Http(port, tls)

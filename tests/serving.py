@@ -30,8 +30,9 @@ from attendant.runtime.bundle.manifest import (
 )
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput
-from attendant.server.app import grpc_services
+from attendant.server.app import grpc_methods
 from attendant.server.auth import Access
+from attendant.server.call import Call
 from attendant.server.catalogue.models import Catalogue, Routes, ServedModel
 from attendant.server.catalogue.reconciler import Reconciler
 from attendant.server.config import ServerConfig
@@ -41,14 +42,16 @@ from attendant.server.engine.scheduler import Budget
 from attendant.server.engine.shares import MAX_ANSWER_BYTES, AnswerBudget
 from attendant.server.errors import AttendantError
 from attendant.server.grpc.connections import HEADROOM, Connections
-from attendant.server.grpc.gatekeeper import Gatekeeper
-from attendant.server.grpc.incoming import Bounds, Incoming
+from attendant.server.grpc.gate import Gate, rpcs_of
+from attendant.server.grpc.handlers import Handlers
+from attendant.server.grpc.incoming import Bounds
 from attendant.server.grpc.port import GrpcPort, grpc_server
-from attendant.server.grpc.rpc_metrics import GrpcMetrics
-from attendant.server.grpc.service import Seq2SeqServicer
-from attendant.server.inference.servicer import InferenceServicer
+from attendant.server.grpc.request_log import RequestLog
+from attendant.server.grpc.service import SERVICE, Seq2SeqServicer
+from attendant.server.inference.service import InferenceServicer
 from attendant.server.lifecycle import Lifecycle
 from attendant.server.metrics import Metrics
+from attendant.server.tracing import Tracer
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.fakes import SPECIAL_IDS, FakeStepper
 from tests.workers import thread_pool
@@ -184,6 +187,7 @@ class Served:
     models: list[ServedModel]
     metrics: Metrics
     catalogue: Catalogue
+    log: RequestLog
     lifecycle: Lifecycle
     target: str
     channel: grpc.aio.Channel
@@ -217,24 +221,31 @@ async def served(
     unread_seconds: float = PATIENCE_SECONDS,
     bounds: Bounds = BOUNDS,
     max_connections: int = 100,
+    tracer: Tracer | None = None,
     **options: Any,
 ) -> AsyncIterator[Served]:
     """A server on a free port: every bundle with this stepper's engine; `options`: of `serve_fake`."""
     access = access or Access()
     metrics, catalogue, lifecycle = Metrics(CollectorRegistry()), Catalogue(), Lifecycle()
     answer_budget = AnswerBudget(unread_seconds=unread_seconds, max_bytes=max_answer_bytes)
-    connections = Connections(max_connections)
-    incoming = Incoming(metrics, bounds, answer_budget, connections, access.known_client)
+    connections, log = Connections(max_connections), RequestLog(catalogue, metrics, tracer=tracer)
+    gate = Gate(access, log)
     metrics.watch_streams(answer_budget)
+    seq2seq = rpcs_of(SERVICE, Seq2SeqServicer(catalogue, log, answer_budget))
+    servicer = InferenceServicer(catalogue, log, no_repositories(catalogue, metrics), lambda: lifecycle.is_serving)
+    inference = servicer.rpcs(access.health)
+    handlers = Handlers(
+        grpc_methods(seq2seq, inference, lifecycle.health, access),
+        gate,
+        log,
+        known_client=access.known_client,
+        bounds=bounds,
+        answer_budget=answer_budget,
+        connections=connections,
+    )
     make_server = partial(
         grpc_server,
-        grpc_services(
-            Seq2SeqServicer(catalogue, metrics, answer_budget),
-            InferenceServicer(catalogue, metrics, no_repositories(catalogue, metrics), lambda: lifecycle.is_serving),
-            lifecycle.health,
-        ),
-        interceptors=[incoming, GrpcMetrics(metrics.registry), Gatekeeper(access, catalogue, metrics)],
-        has_reflection=access.reflection != "off",
+        handlers,
         max_connections=max_connections + HEADROOM,
         max_calls_per_connection=100,
     )
@@ -256,13 +267,13 @@ async def served(
         with connections.bounded(port.port):
             async with grpc.aio.insecure_channel(target) as channel:
                 stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
-                yield Served(models, metrics, catalogue, lifecycle, target, channel, stub)
+                yield Served(models, metrics, catalogue, log, lifecycle, target, channel, stub)
     finally:
         if isinstance(stepper, GatedStepper):
             stepper.open()
         for model in models:
             model.runner.stop()
-        await port.close(incoming)
+        await port.close(handlers)
 
 
 async def answered(submitted: "asyncio.Future[Outcome]") -> Result:
@@ -281,3 +292,19 @@ async def eventually(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.002)
     for _ in range(5):  # commands for the workers are sent some turns of the event loop later
         await asyncio.sleep(0)
+
+
+class FakeCall(Call):
+    """A call that no protocol carries."""
+
+    def __init__(self) -> None:
+        super().__init__("unix:")
+
+    def metadata(self) -> list[tuple[str, str | bytes]]:
+        return []
+
+    def time_remaining(self) -> None:
+        return None
+
+    def certificate_name(self) -> str:
+        return ""

@@ -17,8 +17,8 @@ from attendant.server.metrics import ModelMetrics
 Role = Literal["stable", "canary", "shadow", "named"]
 """Of a version: answers requests that name none; answers a share of these; is only compared; answers who names it."""
 
-Shadow = Callable[[Any, Result], None]
-"""Is given each request that the stable version has answered, and the result."""
+Shadow = Callable[[Any, Result, str], None]
+"""Gets each request that the stable version has answered, the result, and the client's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)

@@ -10,12 +10,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server import deadlines
 from attendant.server.config import ServerConfig
 from attendant.server.engine.estimates import Lengths, MovingAverage
 from attendant.server.engine.pool import WorkerPool
 from attendant.server.engine.request import MIN_RETRY_SECONDS, EngineRequest, Outcome, Priority, Result
-from attendant.server.errors import ClientLimit, DeadlineExceeded, DeadlineTooShort, OutOfTime, QueueFull, WaitTooLong
+from attendant.server.errors import (
+    ClientLimit,
+    DeadlineExceeded,
+    DeadlineTooShort,
+    OutOfTime,
+    QueueFull,
+    WaitTooLong,
+    deadline_has_passed,
+)
 
 FILL = 0.5
 """A request may be expected to wait for this part of the time that its deadline leaves beyond the decoding. Waits vary,
@@ -137,7 +144,7 @@ class OverloadControl:
             self._learn(accepted, now - request.submitted, outcome.stats.steps, late=False)
         # Callers may notice their deadline, and go, before the engine does.
         elif isinstance(outcome, DeadlineExceeded | OutOfTime) or (
-            outcome is None and request.deadline is not None and deadlines.has_passed(request.deadline - now)
+            outcome is None and request.deadline is not None and deadline_has_passed(request.deadline - now)
         ):
             self._learn(accepted, now - request.submitted, 0, late=True)
 

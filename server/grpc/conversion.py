@@ -1,18 +1,24 @@
-"""Plain values as messages."""
+"""Messages made of plain values: answers, models, and the statuses of errors."""
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
 from typing import Any, TypeVar
 
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+
 from attendant.runtime.answers import hypothesis_fields, score_fields, source_tokens, warnings_of
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import default_max_length
+from attendant.runtime.requests import cut
 from attendant.runtime.stepper import Floats
 from attendant.server.catalogue.models import Role, ServedModel
-from attendant.server.engine.request import Outcome, Result
-from attendant.server.grpc.requests import ParsedRequest
+from attendant.server.engine.request import Result
+from attendant.server.errors import AttendantError, InvalidArgument, Overloaded
+from attendant.server.grpc.requests import ParsedRequest, off_the_loop
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 FINISH_REASONS = {
@@ -26,38 +32,36 @@ ROLES: dict[Role, messages.Role] = {
     "named": messages.ROLE_NAMED,
 }
 TIMINGS = tuple(messages.Timings.DESCRIPTOR.fields_by_name)
-"""The names of its fields, which RequestStats has too."""
+"""The names of the fields, which RequestStats has too."""
 timings_of = attrgetter(*TIMINGS)
 
 
 LOOP_CELLS = 20_000
-"""A larger answer is made on a thread of its own: so many tokens and weights take a few milliseconds."""
+"""A larger answer is made on a thread: this many tokens and weights take a few milliseconds."""
+
+MAX_DETAILS_BYTES, MAX_DETAIL_CHARACTERS = 3072, 160
+"""Limits of a status's violations. It travels in trailing metadata, of which gRPC's clients accept some 8 KiB."""
 
 WRITERS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="answers")
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 
 def num_cells(result: Result) -> int:
-    """Returns how many tokens and weights of attention an answer has."""
-    return sum(len(one.token_ids) + (0 if one.attention is None else one.attention.size) for one in result.hypotheses)
+    """Returns the number of an answer's tokens and attention weights."""
+    return sum(
+        len(hypothesis.token_ids) + (0 if hypothesis.attention is None else hypothesis.attention.size)
+        for hypothesis in result.hypotheses
+    )
 
 
-async def written(num_cells: int, make: Callable[[], Made]) -> Made:
-    """Returns what is made of an answer, without holding up the event loop for a large one."""
-    if num_cells <= LOOP_CELLS:
-        return make()
-    return await asyncio.get_running_loop().run_in_executor(WRITERS, make)
-
-
-async def generate_response(parsed: ParsedRequest, outcome: Outcome) -> messages.GenerateResponse:
-    """Returns the answer to a request. Raises the outcome if it is an error."""
-    result = parsed.result_of_generate(outcome)
-    return await written(num_cells(result), lambda: messages.GenerateResponse(**generate_fields(parsed, result)))
+async def written(num_cells: int, make: Callable[[], T]) -> T:
+    """Calls `make`, on a thread if the answer is large, so that it does not hold the event loop."""
+    return await off_the_loop(num_cells, make, LOOP_CELLS, WRITERS)
 
 
 def generate_fields(parsed: ParsedRequest, result: Result) -> dict[str, Any]:
-    """A GenerateResponse's fields.
+    """Returns a GenerateResponse's fields.
 
     Not the message: protobuf would serialize and parse it once more to put it into the message that contains it.
     """
@@ -66,7 +70,7 @@ def generate_fields(parsed: ParsedRequest, result: Result) -> dict[str, Any]:
         "request_id": parsed.request_id,
         "model": model.name,
         "version": model.manifest.version,
-        "hypotheses": [_hypothesis(one, parsed) for one in result.hypotheses],
+        "hypotheses": [_hypothesis(hypothesis, parsed) for hypothesis in result.hypotheses],
         "source_tokens": source_tokens(parsed.asked, model),
         "timings": dict(zip(TIMINGS, timings_of(result.stats), strict=True)),
         "warnings": warnings_of(result.hypotheses, parsed.asked, model),
@@ -100,15 +104,15 @@ def model_message(model: ServedModel, role: Role) -> messages.Model:
         defaults=messages.DecodingOptions(
             **manifest.decoding.model_dump(exclude={"max_length", "max_length_ratio"}),
             min_length=0,
-            # Of the longest source, where it depends on the source.
+            # That of the longest source, if it depends on the source.
             max_length=default_max_length(manifest, limits.max_source_tokens),
             suppress_unk=False,
         ),
         evaluation=[
-            messages.EvaluationResult(**one.model_dump(exclude={"precision", "difference"}))
-            for one in manifest.evaluation
-            # What was measured of other graphs says nothing certain of these.
-            if one.precision == model.precision
+            messages.EvaluationResult(**evaluation.model_dump(exclude={"precision", "difference"}))
+            for evaluation in manifest.evaluation
+            # Measurements of other graphs say nothing certain about these.
+            if evaluation.precision == model.precision
         ],
         manifest_json=manifest.to_text(),
         label=model.label,
@@ -124,7 +128,7 @@ def _hypothesis(hypothesis: Hypothesis, parsed: ParsedRequest) -> dict[str, Any]
 
 
 def _attention(attention: Floats | None) -> messages.Attention | None:
-    """[summands, source tokens]; None leaves the field unset."""
+    """Makes a message of weights [summands, source tokens]; None leaves the field unset."""
     if attention is None:
         return None
     rows, columns = attention.shape
@@ -132,7 +136,7 @@ def _attention(attention: Floats | None) -> messages.Attention | None:
 
 
 def _flattened(section: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Dotted names of what is nested; what is None is left out."""
+    """Returns nested fields by their dotted names, except those that are None."""
     pairs: list[tuple[str, str]] = []
     for name, value in section.items():
         if isinstance(value, dict):
@@ -140,3 +144,31 @@ def _flattened(section: dict[str, Any], prefix: str = "") -> list[tuple[str, str
         elif value is not None:
             pairs.append((prefix + name, str(value).lower() if isinstance(value, bool) else str(value)))
     return pairs
+
+
+def status_of(error: AttendantError, request_id: str) -> status_pb2.Status:
+    """Returns the status of an error with its details: BadRequest, RetryInfo for an overload, and RequestInfo.
+
+    Args:
+        request_id: under which the log names the request.
+    """
+    status = status_pb2.Status(code=grpc.StatusCode[error.code].value[0], message=str(error))
+    details: list[Message] = []
+    if isinstance(error, InvalidArgument):
+        request = error_details_pb2.BadRequest()
+        for violation in error.violations:
+            shown = cut(violation.field, MAX_DETAIL_CHARACTERS), cut(violation.description, MAX_DETAIL_CHARACTERS)
+            if request.ByteSize() + sum(len(text.encode()) for text in shown) > MAX_DETAILS_BYTES:
+                break
+            request.field_violations.add(field=shown[0], description=shown[1])
+        details.append(request)
+    elif isinstance(error, Overloaded):
+        delay = duration_pb2.Duration()
+        delay.FromNanoseconds(round(error.retry_seconds * 1e9))
+        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    details.append(error_details_pb2.RequestInfo(request_id=request_id))
+    for detail in details:
+        packed = any_pb2.Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return status

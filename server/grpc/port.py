@@ -4,7 +4,7 @@ import asyncio
 import logging
 import resource
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -13,8 +13,7 @@ import grpc
 from attendant.runtime.errors import UserError
 from attendant.server.errors import UnknownMethod
 from attendant.server.grpc.connections import hang_up
-from attendant.server.grpc.incoming import Incoming
-from attendant.server.grpc.reflection import add_reflection
+from attendant.server.grpc.handlers import Handlers
 from attendant.server.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -60,10 +59,8 @@ OPTIONS = (
 
 
 def grpc_server(
-    services: Mapping[str, Callable[[Any], None]],
+    handlers: Handlers,
     *,
-    interceptors: Sequence[grpc.aio.ServerInterceptor],
-    has_reflection: bool,
     max_connections: int,
     max_calls_per_connection: int,
     connection_seconds: float | None = None,
@@ -71,9 +68,7 @@ def grpc_server(
     """Returns a server that does not listen yet.
 
     Args:
-        services: name -> the function that adds it to a server, as generated code does.
-        interceptors: the outermost first.
-        connection_seconds: after which a connection is told to go, when its calls have ended; None: never.
+        connection_seconds: after this time, and the end of its calls, a connection is closed. If None, it never is.
     """
     limits = (
         ("grpc.max_allowed_incoming_connections", max_connections),
@@ -84,28 +79,11 @@ def grpc_server(
         ("grpc.http2.max_deallocating_streams", max_calls_per_connection),
     )
     age = () if connection_seconds is None else (("grpc.max_connection_age_ms", round(1000 * connection_seconds)),)
-    server = grpc.aio.server(options=(*OPTIONS, *limits, *age), interceptors=interceptors)
-    # What generated code asks of a server is all that it has.
-    by_path: Any = _ByPath(server)
-    for add in services.values():
-        add(by_path)
-    if has_reflection:
-        add_reflection(list(services), by_path)
+    server = grpc.aio.server(options=(*OPTIONS, *limits, *age))
+    # Generated code also registers each method with gRPC. A server then waits for the next call of each method apart,
+    # and at each call begins to wait for all of them again: 20 methods took a twentieth of the process's time.
+    server.add_generic_rpc_handlers((handlers,))
     return server
-
-
-class _ByPath:
-    """A server as services are added to it: it finds their methods by the paths of calls alone.
-
-    The generated code also registers each method with gRPC. A server then waits for the next call of each method apart,
-    and at each call begins to wait for all of them anew: 20 methods took a twentieth of the process's time.
-    """
-
-    def __init__(self, server: grpc.aio.Server) -> None:
-        self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
-
-    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
-        """Registers nothing."""
 
 
 def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
@@ -172,14 +150,14 @@ class GrpcPort:
             if _name_of(task) == "AioServer._server_main_loop":
                 task.add_done_callback(self._accepts_no_more)
 
-    async def close(self, incoming: Incoming) -> None:
+    async def close(self, handlers: Handlers) -> None:
         """Ends a server that takes no requests any more: calls are answered or, where they came last, UNAVAILABLE."""
         self._is_closing = True
         if self._replacing is not None:
             self._replacing.cancel()
-        await incoming.answered(ANSWER_SECONDS)
+        await handlers.answered(ANSWER_SECONDS)
         await hang_up(self.port, ANSWER_SECONDS)
-        await incoming.answered(ANSWER_SECONDS)
+        await handlers.answered(ANSWER_SECONDS)
         for server in (self._server, *self._former.values()):
             await server.stop(None)
 

@@ -1,37 +1,36 @@
-"""Reflection, under the name that newer tools call and under the one that older tools call."""
+"""Reflection under two names: newer tools call `v1`, and grpcio-reflection 1.85 has only `v1alpha`.
 
+This file ends with the release of grpcio-reflection that has both.
+"""
+
+from dataclasses import replace
 from typing import Final
 
-import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, text_format
-from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from attendant.server.config import Openness
+from attendant.server.grpc.gate import Rpc
+from attendant.server.grpc.handlers import library_rpcs
 
 OLDER: Final = reflection.SERVICE_NAME
 NEWER: Final = OLDER.replace("v1alpha", "v1")
-REFLECTION_NAMES: Final = (NEWER, OLDER)
 
 
-def add_reflection(services: list[str], server: grpc.aio.Server) -> None:
-    """Adds a service that describes these services and itself.
+def reflection_rpcs(services: list[str], openness: Openness) -> list[Rpc]:
+    """Makes the table of a service that describes these services and itself.
 
-    grpcio-reflection has `v1alpha` only. `v1` is the same protocol: its messages have the same fields and numbers, so
-    one servicer answers both. This ends with the release of grpcio-reflection that has `v1`.
+    `v1` has the same messages as `v1alpha`, with the same fields and numbers, so one servicer answers both.
     """
-    _describe_newer()
-    # `enable_server_reflection` would look at the server's class, which is a wrapper here.
-    servicer = reflection.aio.ReflectionServicer([*services, *REFLECTION_NAMES])
-    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
-    handler = grpc.stream_stream_rpc_method_handler(
-        servicer.ServerReflectionInfo,
-        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
-        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
-    )
-    handlers = grpc.method_handlers_generic_handler(NEWER, {"ServerReflectionInfo": handler})
-    server.add_generic_rpc_handlers((handlers,))
+    _add_newer_descriptors()
+    servicer = reflection.aio.ReflectionServicer([*services, NEWER, OLDER])
+    service = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
+    older = library_rpcs(service, {"ServerReflectionInfo": servicer.ServerReflectionInfo}, openness)
+    return [*older, *(replace(rpc, service=NEWER) for rpc in older)]
 
 
-def _describe_newer() -> None:
-    """Makes the descriptors of `v1`, which clients look up like those of any other service."""
+def _add_newer_descriptors() -> None:
+    """Adds the descriptors of `v1`, which clients look up like those of any other service."""
     older = descriptor_pb2.FileDescriptorProto()
     reflection_pb2.DESCRIPTOR.CopyToProto(older)
     text = text_format.MessageToString(older).replace("v1alpha", "v1")

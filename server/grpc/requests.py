@@ -1,52 +1,66 @@
-"""Requests as the engine takes them, or everything that is wrong with them, told together."""
+"""Requests from protobuf: messages are read and checked, and submitted to their model's engines."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Protocol, TypeVar
+from functools import lru_cache, partial
+from typing import Final, TypeVar
+from weakref import ref
+
+from google.protobuf.descriptor import FieldDescriptor
 
 from attendant.runtime import requests as reading
 from attendant.runtime.decoding.hypothesis import Progress
-from attendant.runtime.requests import ReadRequest, Side, Violations
-from attendant.server.auth import CLIENT
-from attendant.server.catalogue.models import ServedModel
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.requests import ReadRequest, Side, Violation, Violations, drawn, read_decoding
+from attendant.server.call import MAX_ID_CHARACTERS, Call
+from attendant.server.catalogue.models import ServedModel, Shadow
 from attendant.server.engine.request import Outcome, Priority, Result
+from attendant.server.engine.shares import MAX_ANSWER_BYTES
 from attendant.server.errors import AttendantError, InvalidArgument
-from attendant.server.grpc.decoding import read_options
-from attendant.server.grpc.request_context import MAX_ID_CHARACTERS
-from attendant.server.tracing import TRACE
+from attendant.server.grpc.request_log import RequestRecord
 from attendant_client.messages import set_fields
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 Request = messages.GenerateRequest | messages.ScoreRequest
 
-ID_LIMIT = f"at most {MAX_ID_CHARACTERS} characters, none of them control characters"
+ID_LIMIT: Final = f"at most {MAX_ID_CHARACTERS} characters, none of them control characters"
 
-REQUEST_BYTES = 2048
-TOKEN_BYTES = 96
-"""An id, a log-probability and a symbol, as Python holds them."""
-WEIGHT_BYTES = 4
+REQUEST_BYTES: Final = 2048
+TOKEN_BYTES: Final = 96
+"""Memory for an id, a log-probability and a symbol, as Python objects."""
+WEIGHT_BYTES: Final = 4
 
-LOOP_BYTES = 2048
-"""A larger request is read on a thread of its own: a millisecond of tokenizing is enough for the event loop."""
+LOOP_BYTES: Final = 2048
+"""A larger request is read on a thread: tokenizing may hold the event loop for a millisecond, but not longer."""
 
-READERS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader")
-"""One, so that the engine keeps its cores whatever is sent. Meanwhile only requests as large as those wait."""
+READERS: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader")
+"""A single thread, so that large requests delay only each other, and leave the processor's cores to the engine."""
 
+MAX_OPTIONS_KEPT: Final = 1024
+MAX_OPTION_BYTES_KEPT: Final = 128
+"""All options together are shorter, except prefixes, and fields that this version does not know."""
+
+WHOLE: Final = {FieldDescriptor.CPPTYPE_UINT32: 2**32 - 1, FieldDescriptor.CPPTYPE_UINT64: 2**64 - 1}
+"""The types of whole numbers, and the largest number of each."""
+
+SHADOW_SECONDS: Final = 10.0
+"""The deadline of requests to a shadow."""
+
+T = TypeVar("T")
 AnyRequest = TypeVar("AnyRequest", messages.GenerateRequest, messages.ScoreRequest)
-Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRequest:
-    """A request whose message has been read and checked: what is submitted to its model's engines.
+    """A valid request, ready to be submitted to its model's engines.
 
     Attributes:
-        asked: what it asks for.
+        asked: its content.
         by_default: it sets no decoding option.
-        message: kept only where a shadow is to be asked the same.
+        message: None unless shadows of the model get the same request.
     """
 
     request_id: str
@@ -57,101 +71,71 @@ class ParsedRequest:
 
     @property
     def max_answer_bytes(self) -> int:
-        """What the request and its answer may come to take in memory, roughly."""
+        """Estimate of the most memory that the request and its answer can take."""
         asked, options = self.asked, self.asked.options
         columns = len(asked.source_ids) if options.attention else 0
         target = (options.max_length + 1) * (TOKEN_BYTES + WEIGHT_BYTES * columns)
         return REQUEST_BYTES + TOKEN_BYTES * len(asked.source_ids) + options.num_hypotheses * target
 
-    def submit(
-        self,
-        timeout_seconds: float | None,
-        priority: Priority = Priority.INTERACTIVE,
-        on_progress: Callable[[Progress], None] | None = None,
-    ) -> asyncio.Future[Outcome]:
-        """See EngineClient.submit; the client is the one whose call is being handled."""
-        asked = self.asked
+    def submit(self, call: Call, on_progress: Callable[[Progress], None] | None = None) -> asyncio.Future[Outcome]:
+        """Submits the request for the client of a call, until the call's deadline. See `EngineClient.submit`."""
+        asked, seconds = self.asked, call.time_remaining()
         return self.model.runner.submit(
-            asked.source_ids, asked.options, timeout_seconds, priority, CLIENT.get(), on_progress
+            asked.source_ids, asked.options, seconds, Priority.INTERACTIVE, call.client, on_progress
         )
 
-    def result_of_score(self, outcome: Outcome) -> Result:
-        """The outcome of a request to score, after its metrics and its trace have been told of it.
-
-        Raises:
-            AttendantError: the outcome itself, where it is an error.
-        """
+    def scored(self, outcome: Outcome, record: RequestRecord) -> Result:
+        """Returns the result of a request after updating metrics and trace. Raises the outcome if it is an error."""
         if isinstance(outcome, AttendantError):
             raise outcome
         asked, exemplar = self.asked, None
-        if (trace := TRACE.get()) is not None:
-            trace.add_phases(outcome.stats)
-            exemplar = trace.exemplar
+        if record.trace is not None:
+            record.trace.add_phases(outcome.stats)
+            exemplar = record.trace.exemplar
         self.model.metrics.answered(asked.source_ids, asked.num_source_tokens, outcome.stats, exemplar)
         return outcome
 
-    def result_of_generate(self, outcome: Outcome) -> Result:
-        """The outcome of a request to generate, likewise; a shadow of the model is asked the same.
-
-        Raises:
-            AttendantError: the outcome itself, where it is an error.
-        """
-        result = self.result_of_score(outcome)
+    def generated(self, outcome: Outcome, record: RequestRecord) -> Result:
+        """Does the same for a request to generate, and sends it to the model's shadows."""
+        result = self.scored(outcome, record)
         self.model.metrics.generated(
             self.asked.source_ids, self.asked.num_source_tokens, result.hypotheses, by_default=self.by_default
         )
         if self.message is not None:
             for shadow in self.model.shadows:
-                shadow(self.message, result)
+                shadow(self.message, result, record.client)
         return result
 
 
-class OfSeveral(Protocol):
-    """One of several requests; `parsed`: None where something is wrong with it."""
-
-    parsed: ParsedRequest | None
-
-
-AnyItem = TypeVar("AnyItem", bound=OfSeveral)
+def submit_all(requests: Sequence[ParsedRequest], call: Call, priority: Priority) -> list[asyncio.Future[Outcome]]:
+    """Submits requests of one model, at least one: all of them, or none. See `EngineClient.submit_all`."""
+    asked = [(request.asked.source_ids, request.asked.options) for request in requests]
+    return requests[0].model.runner.submit_all(asked, call.time_remaining(), priority, call.client)
 
 
-def of_each_model(items: Iterable[AnyItem]) -> Iterable[list[tuple[AnyItem, ParsedRequest]]]:
-    """The items that have a request to submit, with it, those of each model together."""
-    found: dict[ServedModel, list[tuple[AnyItem, ParsedRequest]]] = {}
-    for item in items:
-        if item.parsed is not None:
-            found.setdefault(item.parsed.model, []).append((item, item.parsed))
-    return found.values()
+def check_answer_bytes(num_bytes: int, num_requests: int, field: str) -> None:
+    """Raises InvalidArgument if the answers to one call may take too much memory."""
+    if num_bytes > MAX_ANSWER_BYTES:
+        state = f"{num_requests} items long, whose answers may take {num_bytes >> 20} MiB"
+        raise InvalidArgument(Violation(field, state, f"one whose answers take {MAX_ANSWER_BYTES >> 20} MiB at most"))
 
 
-def submit_all(
-    requests: Sequence[ParsedRequest], timeout_seconds: float | None, priority: Priority = Priority.INTERACTIVE
-) -> list[asyncio.Future[Outcome]]:
-    """Submits requests of one model, at least one; all of them or none. See EngineClient.submit_all."""
-    asked = [(one.asked.source_ids, one.asked.options) for one in requests]
-    return requests[0].model.runner.submit_all(asked, timeout_seconds, priority, CLIENT.get())
+async def off_the_loop(num_bytes: int, read: Callable[[], T], limit: int = LOOP_BYTES, thread: Executor = READERS) -> T:
+    """Calls `read`, on a thread if the number of bytes is above the limit, so that it does not hold the event loop."""
+    if num_bytes <= limit:
+        return read()
+    return await asyncio.get_running_loop().run_in_executor(thread, read)
 
 
 async def parse(
     read: Callable[[AnyRequest, ServedModel], ParsedRequest], request: AnyRequest, model: ServedModel
 ) -> ParsedRequest:
-    """What `read_generate` or `read_score` reads, without holding up the event loop for a large request."""
+    """Calls `read_generate` or `read_score`, on a thread if the request is large."""
     return await off_the_loop(request.ByteSize(), partial(read, request, model))
 
 
-async def off_the_loop(num_bytes: int, read: Callable[[], Read]) -> Read:
-    """What is read of a message, without holding up the event loop where it is large."""
-    if num_bytes <= LOOP_BYTES:
-        return read()
-    return await asyncio.get_running_loop().run_in_executor(READERS, read)
-
-
 def read_generate(request: messages.GenerateRequest, model: ServedModel) -> ParsedRequest:
-    """Checks a request against its model's limits.
-
-    Raises:
-        InvalidArgument: with every violation.
-    """
+    """Checks a request against its model's limits. Raises InvalidArgument with all violations."""
     violations = Violations()
     check_request_id(request.request_id, violations)
     read = reading.read_generate(
@@ -168,11 +152,7 @@ def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Pars
 
 
 def read_score(request: messages.ScoreRequest, model: ServedModel) -> ParsedRequest:
-    """Checks a request against its model's limits.
-
-    Raises:
-        InvalidArgument: with every violation.
-    """
+    """Checks a request against its model's limits. Raises InvalidArgument with all violations."""
     violations = Violations()
     check_request_id(request.request_id, violations)
     read = reading.read_score(
@@ -195,18 +175,98 @@ def _parsed(
 
 
 def _side(request: Request, side: str, violations: Violations) -> Side | None:
-    """The field of the oneof that is set; None, and told, where none is."""
+    """Returns the field of the oneof that is set, or None, which is a violation."""
     field = request.WhichOneof(side)
     if field is None:
-        ways = request.DESCRIPTOR.oneofs_by_name[side].fields
-        violations.say(side, "unset", " or ".join(way.name for way in ways))
+        choices = request.DESCRIPTOR.oneofs_by_name[side].fields
+        violations.say(side, "unset", " or ".join(choice.name for choice in choices))
         return None
-    given = getattr(request, field)
-    return Side(field, given if isinstance(given, str) else given.tokens)
+    value = getattr(request, field)
+    return Side(field, value if isinstance(value, str) else value.tokens)
 
 
 def check_request_id(request_id: str, violations: Violations) -> None:
-    """It is written to the log, and back to the caller: anything short will do, on one line."""
+    """Checks an id, which is written to the log and back to the caller: it must be short and printable."""
     violations.require(
         len(request_id) <= MAX_ID_CHARACTERS and request_id.isprintable(), "request_id", request_id, ID_LIMIT
     )
+
+
+def must_be(field: FieldDescriptor) -> str:
+    """Returns the limit for the values of a field that is a number, a truth value or a text."""
+    if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
+        return "true or false"
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        return "a text"
+    return f"a whole number from 0 to {WHOLE[field.cpp_type]}" if field.cpp_type in WHOLE else "a number"
+
+
+def read_options(
+    message: messages.DecodingOptions,
+    model: ServedModel,
+    num_source_tokens: int,
+    attention: bool,
+    violations: Violations,
+) -> DecodingOptions | None:
+    """Reads decoding options, with the bundle's defaults for unset fields.
+
+    Most requests have the same few options, which are read once: reading takes 28 us, looking them up 3 us.
+    """
+    by_length = message.HasField("min_length_ratio") or message.HasField("max_length_ratio")
+    by_length |= model.manifest.decoding.max_length_ratio is not None and not message.HasField("max_length")
+    length = num_source_tokens if by_length else 0
+    # What completes a text may be thousands of tokens.
+    if message.ByteSize() <= MAX_OPTION_BYTES_KEPT and not message.HasField("target_prefix_text"):
+        options, found = _read_once(ref(model), message.SerializeToString(), attention, length)
+    else:
+        options, found = read_decoding(set_fields(message), model, length, attention=attention)
+    violations.found += found
+    # In this order: reading `sampling` of a message that has none makes an object.
+    is_seeded = message.HasField("sampling") and message.sampling.HasField("seed")
+    return options if options is None or is_seeded else drawn(options)
+
+
+@lru_cache(maxsize=MAX_OPTIONS_KEPT)
+def _read_once(
+    model: "ref[ServedModel]", serialized: bytes, attention: bool, num_source_tokens: int
+) -> tuple[DecodingOptions | None, tuple[Violation, ...]]:
+    """Reads serialized options. The cache must not hold the model, whose engine ends when no request holds it."""
+    served = model()
+    assert served is not None, "the caller holds it"
+    fields = set_fields(messages.DecodingOptions.FromString(serialized))
+    return read_decoding(fields, served, num_source_tokens, attention=attention)
+
+
+_shadow_tasks: set[asyncio.Task[None]] = set()
+
+
+def shadow_of(stable: ServedModel, shadow: ServedModel, share: float) -> Shadow:
+    """Returns a function that sends a share of the stable version's requests to a shadow, and counts equal answers.
+
+    The answer has been sent by then. The shadow's answer is only compared.
+    """
+    stable_tokenizer, metrics = stable.bundle.target_tokenizer, stable.metrics
+
+    async def compare(request: messages.GenerateRequest, text: str, client: str) -> None:
+        outcome: Outcome
+        try:
+            parsed = await parse(read_generate, request, shadow)
+            asked = parsed.asked
+            outcome = await shadow.runner.submit(asked.source_ids, asked.options, SHADOW_SECONDS, client=client)
+        except AttendantError as error:
+            outcome = error
+        if isinstance(outcome, Result):
+            own = shadow.bundle.target_tokenizer.decode(outcome.hypotheses[0].token_ids)
+            metrics.shadowed("same" if own == text else "different")
+        else:
+            metrics.shadowed("failed")
+
+    def ask(request: messages.GenerateRequest, result: Result, client: str) -> None:
+        if random.random() >= share:
+            return
+        text = stable_tokenizer.decode(result.hypotheses[0].token_ids)
+        task = asyncio.create_task(compare(request, text, client))
+        _shadow_tasks.add(task)
+        task.add_done_callback(_shadow_tasks.discard)
+
+    return ask

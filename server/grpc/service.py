@@ -1,104 +1,147 @@
-"""The service attendant.v1.Seq2Seq. What its methods mean is written in the proto."""
+"""The service attendant.v1.Seq2Seq. The proto describes its methods."""
 
+# ruff: noqa: N802  # methods have the proto's names
+
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-import grpc
-
-from attendant.server.catalogue.models import Catalogue
+from attendant.runtime.answers import GrowingText, Piece
+from attendant.runtime.decoding.hypothesis import Progress
+from attendant.server.call import Call
+from attendant.server.catalogue.models import Catalogue, ServedModel
 from attendant.server.engine.shares import AnswerBudget
-from attendant.server.grpc.batch import ONE, SEVERAL, BatchStream, Packing
-from attendant.server.grpc.conversion import generate_response, model_message, num_cells, score_response, written
-from attendant.server.grpc.many import answers_to
-from attendant.server.grpc.request_context import Answering, RequestContext
-from attendant.server.grpc.requests import parse, read_generate, read_score
-from attendant.server.grpc.streaming import streamed
-from attendant.server.metrics import Metrics
+from attendant.server.errors import Stalled
+from attendant.server.grpc.conversion import generate_fields, model_message, num_cells, score_response, written
+from attendant.server.grpc.lists import BatchStream, generate_many
+from attendant.server.grpc.request_log import RequestLog, RequestRecord
+from attendant.server.grpc.requests import ParsedRequest, parse, read_generate, read_score
 from attendant_client.v1 import seq2seq_pb2 as messages
-from attendant_client.v1 import seq2seq_pb2_grpc
 
-SERVICE = messages.DESCRIPTOR.services_by_name["Seq2Seq"]
-SERVICE_NAME = SERVICE.full_name
-METHODS = tuple(SERVICE.methods_by_name)
+SERVICE: Final = messages.DESCRIPTOR.services_by_name["Seq2Seq"]
+SERVICE_NAME: Final = SERVICE.full_name
+METHODS: Final = tuple(SERVICE.methods_by_name)
 
-Context = grpc.aio.ServicerContext[Any, Any]
+PAUSE_SECONDS: Final = 1 / 30
+"""Pause between two messages of a stream. A message costs as much as a decoder step of several rows, and no one reads
+faster."""
 
 
-class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
-    """Reads requests, awaits the engines, writes answers.
+class Seq2SeqServicer:
+    """Reads requests, awaits the engines, and makes responses. Every door calls these methods.
 
-    Instead of a request, a method may be given an UndecodableRequest.
+    Errors leave a method as `Failed`, after the request has been counted and logged.
     """
 
-    def __init__(self, catalogue: Catalogue, metrics: Metrics, answer_budget: AnswerBudget) -> None:
+    def __init__(self, catalogue: Catalogue, log: RequestLog, answer_budget: AnswerBudget) -> None:
         self._catalogue = catalogue
         self._answer_budget = answer_budget
-        self._metrics = metrics
+        self._log = log
 
-    async def Generate(  # noqa: N802
-        self, request: messages.GenerateRequest, context: Context
-    ) -> messages.GenerateResponse:
-        async with self._answering("Generate", request, context):
-            parsed = await parse(read_generate, request, self._catalogue.find(request.model, request.version))
-            return await generate_response(parsed, await parsed.submit(context.time_remaining()))
+    async def Generate(self, request: messages.GenerateRequest, call: Call) -> messages.GenerateResponse:
+        with self._log.begin("Generate", call, request) as record:
+            parsed = await parse(read_generate, request, self._find(request))
+            result = parsed.generated(await parsed.submit(call), record)
+            return await written(
+                num_cells(result), lambda: messages.GenerateResponse(**generate_fields(parsed, result))
+            )
 
-    async def GenerateStream(  # noqa: N802
-        self, request: messages.GenerateRequest, context: Context
+    async def GenerateStream(
+        self, request: messages.GenerateRequest, call: Call
     ) -> AsyncIterator[messages.GenerateStreamResponse]:
-        async with self._answering("GenerateStream", request, context):
-            parsed = await parse(read_generate, request, self._catalogue.find(request.model, request.version))
-            unread_seconds = self._answer_budget.unread_seconds
-            async with aclosing(streamed(parsed, context.time_remaining(), unread_seconds)) as events:
+        with self._log.begin("GenerateStream", call, request) as record:
+            parsed = await parse(read_generate, request, self._find(request))
+            events = streamed(parsed, call, record, self._answer_budget.unread_seconds)
+            async with aclosing(events):
                 async for event in events:
                     yield event
 
-    def GenerateBatch(  # noqa: N802
-        self, requests: AsyncIterator[messages.GenerateRequest], context: Context
-    ) -> AsyncIterator[messages.GenerateBatchResponse]:
-        return self._bulk("GenerateBatch", requests, context, ONE)
+    def GenerateBatch(self, requests: AsyncIterator[Any], call: Call) -> AsyncIterator[Any]:
+        return self._batch("GenerateBatch", requests, call)
 
-    def GenerateBatches(  # noqa: N802
-        self, requests: AsyncIterator[messages.GenerateManyRequest], context: Context
-    ) -> AsyncIterator[messages.GenerateManyResponse]:
-        return self._bulk("GenerateBatches", requests, context, SEVERAL)
+    def GenerateBatches(self, requests: AsyncIterator[Any], call: Call) -> AsyncIterator[Any]:
+        return self._batch("GenerateBatches", requests, call)
 
-    async def GenerateMany(  # noqa: N802
-        self, request: messages.GenerateManyRequest, context: Context
-    ) -> messages.GenerateManyResponse:
-        begin = partial(RequestContext, "GenerateMany", self._catalogue, self._metrics)
-        return await answers_to(request, self._catalogue, begin, context)
+    async def GenerateMany(self, request: messages.GenerateManyRequest, call: Call) -> messages.GenerateManyResponse:
+        return await generate_many(request, call, self._catalogue, self._log)
 
-    async def Score(self, request: messages.ScoreRequest, context: Context) -> messages.ScoreResponse:  # noqa: N802
-        async with self._answering("Score", request, context):
-            parsed = await parse(read_score, request, self._catalogue.find(request.model, request.version))
-            result = parsed.result_of_score(await parsed.submit(context.time_remaining()))
+    async def Score(self, request: messages.ScoreRequest, call: Call) -> messages.ScoreResponse:
+        with self._log.begin("Score", call, request) as record:
+            parsed = await parse(read_score, request, self._find(request))
+            result = parsed.scored(await parsed.submit(call), record)
             return await written(num_cells(result), partial(score_response, parsed, result))
 
-    async def ListModels(  # noqa: N802
-        self, request: messages.ListModelsRequest, context: Context
-    ) -> messages.ListModelsResponse:
-        async with self._answering("ListModels", request, context):
-            return messages.ListModelsResponse(
-                models=[
-                    model_message(model, routes.role_of(model))
-                    for routes in self._catalogue.all()
-                    for model in routes.all()
-                ]
-            )
+    async def ListModels(self, request: messages.ListModelsRequest, call: Call) -> messages.ListModelsResponse:
+        with self._log.begin("ListModels", call, request):
+            models = [
+                model_message(model, routes.role_of(model))
+                for routes in self._catalogue.all()
+                for model in routes.all()
+            ]
+            return messages.ListModelsResponse(models=models)
 
-    async def GetModel(self, request: messages.GetModelRequest, context: Context) -> messages.Model:  # noqa: N802
-        async with self._answering("GetModel", request, context):
+    async def GetModel(self, request: messages.GetModelRequest, call: Call) -> messages.Model:
+        with self._log.begin("GetModel", call, request):
             routes = self._catalogue.routes(request.model)
             model = routes.find(request.version) if request.version else routes.stable
             return model_message(model, routes.role_of(model))
 
-    def _answering(self, method: str, request: Any, context: Context) -> Answering:
-        return Answering(method, self._catalogue, self._metrics, context, request)
+    def _find(self, request: messages.GenerateRequest | messages.ScoreRequest) -> ServedModel:
+        return self._catalogue.find(request.model, request.version)
 
-    def _bulk(
-        self, method: str, asked: AsyncIterator[Any], context: Context, packing: Packing
-    ) -> AsyncGenerator[Any, None]:
-        begin = partial(RequestContext, method, self._catalogue, self._metrics)
-        return BatchStream(asked, context, self._catalogue, begin, self._answer_budget, packing).answers()
+    def _batch(self, method: str, requests: AsyncIterator[Any], call: Call) -> AsyncIterator[Any]:
+        return BatchStream(method, requests, call, self._catalogue, self._log, self._answer_budget).answers()
+
+
+async def streamed(
+    parsed: ParsedRequest, call: Call, record: RequestRecord, unread_seconds: float
+) -> AsyncGenerator[messages.GenerateStreamResponse, None]:
+    """Yields tokens of the best hypothesis as soon as they are certain, and then the whole response.
+
+    Tokens that have come since the last message share the next one, so a slow reader gets fewer and larger messages.
+    Closing the generator frees the request's rows within a step.
+
+    Args:
+        unread_seconds: a client that takes longer to read a message loses its rows.
+
+    Raises:
+        AttendantError: the request's outcome, if it is not an answer, or Stalled.
+    """
+    growing = GrowingText(parsed.model.bundle.target_tokenizer, replaces_unknowns=parsed.asked.source_words is not None)
+    certain: list[int] = []
+    has_news = asyncio.Event()
+
+    def on_progress(progress: Progress) -> None:
+        certain[progress.first :] = progress.token_ids
+        has_news.set()
+
+    submitted = parsed.submit(call, on_progress)
+    submitted.add_done_callback(lambda _: has_news.set())
+    loop = asyncio.get_running_loop()
+    try:
+        while not submitted.done():
+            await has_news.wait()
+            has_news.clear()
+            if not submitted.done() and (piece := growing.grow(certain)) is not None:
+                unread = loop.call_later(unread_seconds, submitted.cancel)
+                try:
+                    yield _delta(piece)
+                finally:
+                    unread.cancel()
+                await asyncio.wait([submitted], timeout=PAUSE_SECONDS)
+        if submitted.cancelled():
+            raise Stalled(unread_seconds)
+        result = parsed.generated(submitted.result(), record)
+        fields = await written(num_cells(result), partial(generate_fields, parsed, result))
+        best = fields["hypotheses"][0]
+        if (piece := growing.rest(best["tokens"], best["text"])) is not None:
+            yield _delta(piece)
+        yield messages.GenerateStreamResponse(response=fields)
+    finally:
+        submitted.cancel()
+
+
+def _delta(piece: Piece) -> messages.GenerateStreamResponse:
+    return messages.GenerateStreamResponse(delta={"tokens": piece.tokens, "text": piece.text})

@@ -1,178 +1,267 @@
-"""The API and the playground, added to the application of the HTTP port."""
+"""The HTTP API and the playground, added to the application of the HTTP port."""
 
+import hashlib
 import ipaddress
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
+from importlib.resources import files
+from typing import Final
 from urllib.parse import urlsplit
 
 from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from attendant.runtime.requests import Violation, shortened
 from attendant.server.auth import Shares, is_loopback
+from attendant.server.call import REQUEST_ID_HEADER
 from attendant.server.errors import InvalidArgument
-from attendant.server.grpc.gatekeeper import Gatekeeper
-from attendant.server.grpc.request_context import GIVEN_ID_KEY
-from attendant.server.grpc.service import SERVICE, Seq2SeqServicer
-from attendant.server.http.bodies import Body, read_body
-from attendant.server.http.call import TIMEOUT_HEADER
-from attendant.server.http.endpoints import MAX_CALLS, Endpoint, MakeRequest, Method, StreamEndpoint
-from attendant.server.http.inference import (
-    INFERENCE_ROUTES,
-    PREFIX,
-    InferenceEndpoint,
-    InferenceRoute,
-    read_request,
+from attendant.server.grpc.gate import Gate, Rpc
+from attendant.server.grpc.request_log import RequestLog
+from attendant.server.http.bodies import Body, HttpError, read_body
+from attendant.server.http.endpoints import (
+    MAX_CALLS,
+    TIMEOUT_HEADER,
+    Endpoint,
+    MakeRequest,
+    Problem,
+    StreamEndpoint,
+    problem_response,
+    refusal,
 )
-from attendant.server.http.inference import SERVICE as INFERENCE
-from attendant.server.http.openapi import document
-from attendant.server.http.playground import StaticFile, page_routes
-from attendant.server.http.problems import HttpError, refusal
-from attendant.server.http.routes import ROUTES, STREAM, ApiRoute
-from attendant.server.inference.servicer import InferenceServicer
-from attendant.server.metrics import Metrics
 
-CODES = {HTTPStatus.NOT_FOUND: "NOT_FOUND", HTTPStatus.METHOD_NOT_ALLOWED: "UNIMPLEMENTED"}
-"""Of what Starlette itself refuses."""
+STREAM: Final = "stream"
+"""The query parameter that asks for server-sent events."""
+
+CODES: Final = {HTTPStatus.NOT_FOUND: "NOT_FOUND", HTTPStatus.METHOD_NOT_ALLOWED: "UNIMPLEMENTED"}
+"""The codes of requests that Starlette refuses."""
 
 
-def add_api(
-    app: Starlette,
-    servicer: Seq2SeqServicer,
-    inference: InferenceServicer | None,
-    gatekeeper: Gatekeeper,
-    metrics: Metrics,
-    *,
-    origins: Sequence[str],
-) -> None:
-    """Adds the API, its OpenAPI document and the playground.
+@dataclass(frozen=True, slots=True)
+class ApiRoute:
+    """A path of the API.
+
+    Attributes:
+        path: in OpenAPI's notation; its parameters are fields of the method's request.
+        streaming: the method that answers if the query is `stream=1`.
+    """
+
+    verb: str
+    path: str
+    method: str
+    streaming: str | None = None
+
+
+ROUTES: Final = (
+    ApiRoute("POST", "/v1/generate", "Generate", streaming="GenerateStream"),
+    ApiRoute("POST", "/v1/generate_many", "GenerateMany"),
+    ApiRoute("POST", "/v1/score", "Score"),
+    ApiRoute("GET", "/v1/models", "ListModels"),
+    ApiRoute("GET", "/v1/models/{model}", "GetModel"),
+)
+
+
+def path_parameters(path: str) -> list[str]:
+    """Returns the names of a path's parameters."""
+    return re.findall(r"{(\w+)}", path)
+
+
+def query_parameters(route: ApiRoute, request_class: type[Message]) -> list[str]:
+    """Returns the names that a route's query may have: the other fields of a GET's request, or `stream`."""
+    if route.verb == "GET":
+        return [name for name in request_class.DESCRIPTOR.fields_by_name if name not in path_parameters(route.path)]
+    return [] if route.streaming is None else [STREAM]
+
+
+class HttpApi:
+    """The paths of an application whose requests are calls of the table's methods."""
+
+    def __init__(self, app: Starlette, gate: Gate, log: RequestLog, *, origins: Sequence[str]) -> None:
+        """Adds the handling of unknown paths.
+
+        Args:
+            origins: pages of these origins may use the API from a browser.
+        """
+        self._app = app
+        self._gate = gate
+        self._log = log
+        self._calls = Shares(MAX_CALLS)
+        self._problems: dict[str, Problem] = {}
+        self._cors = [
+            Middleware(
+                CORSMiddleware,
+                allow_origins=origins,
+                allow_methods=("GET", "POST"),
+                allow_headers=("authorization", "content-type", TIMEOUT_HEADER, REQUEST_ID_HEADER),
+                expose_headers=("retry-after",),
+            )
+        ][: len(origins)]
+        app.add_exception_handler(HTTPException, self._refuse)
+
+    def add_service(self, rpcs: Mapping[str, Rpc]) -> None:
+        """Adds the paths of the service Seq2Seq."""
+        for route in ROUTES:
+            rpc = rpcs[route.method]
+            make_request = partial(_request, route, query_parameters(route, rpc.request_class), rpc.request_class)
+            answer: ASGIApp = self.endpoint(Endpoint, rpc, make_request)
+            if route.streaming is not None:
+                answer = _Either(answer, self.endpoint(StreamEndpoint, rpcs[route.streaming], make_request), self._log)
+            self.add(route.verb, route.path, answer)
+
+    def add(self, verb: str, path: str, answer: ASGIApp) -> None:
+        """Adds a path."""
+        # The middleware answers preflights, on the same path.
+        methods = [verb, *(["OPTIONS"] if self._cors else [])]
+        self._app.router.routes.append(Route(path, answer, methods=methods, middleware=self._cors))
+
+    def endpoint(self, kind: type[Endpoint], rpc: Rpc, make_request: MakeRequest) -> Endpoint:
+        """Makes the endpoint of a method."""
+        return kind(rpc, self._gate, self._log, self._calls, make_request)
+
+    def set_problem(self, prefix: str, problem: Problem) -> None:
+        """Sets the form of the errors of unknown paths that begin with a prefix."""
+        self._problems[prefix] = problem
+
+    async def _refuse(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException), "the handler is for this class"
+        status = HTTPStatus(error.status_code)
+        path = request.url.path
+        message = f"{request.method} {path[:100]!r}: {status.description}; /openapi.json lists the paths"
+        problem = next(
+            (own for prefix, own in self._problems.items() if f"{path}/".startswith(f"{prefix}/")), problem_response
+        )
+        return refusal(request.scope, "", HttpError(status, CODES[status], message, error.headers), self._log, problem)
+
+
+def add_pages(app: Starlette, *, has_tokens: bool, has_inference: bool) -> None:
+    """Adds the OpenAPI document, and the playground: one page with its style and its program, all from memory.
 
     Args:
-        inference: None: the Open Inference Protocol is not served.
-        origins: of pages elsewhere that may use the API from a browser.
+        has_tokens: calls need a token.
+        has_inference: the Open Inference Protocol is served.
     """
-    calls = Shares(MAX_CALLS)
-    cors = Middleware(
-        CORSMiddleware,
-        allow_origins=origins,
-        allow_methods=("GET", "POST"),
-        allow_headers=("authorization", "content-type", TIMEOUT_HEADER, GIVEN_ID_KEY),
-        expose_headers=("retry-after",),
-    )
-
-    def endpoint(kind: type[Endpoint], name: str, make_request: MakeRequest) -> Endpoint:
-        method = Method(SERVICE.methods_by_name[name], servicer, gatekeeper, calls)
-        return kind(method, metrics, make_request)
-
-    def route(verb: str, path: str, answering: ASGIApp) -> BaseRoute:
-        middleware = [cors] if origins else []
-        # Preflights are answered by the middleware, on the same path.
-        methods = [verb, *(["OPTIONS"] if origins else [])]
-        return Route(path, answering, methods=methods, middleware=middleware)
-
-    def api_route(one: ApiRoute) -> BaseRoute:
-        make_request = partial(_request, one)
-        answering: ASGIApp = endpoint(Endpoint, one.method, make_request)
-        if one.streaming is not None:
-            answering = Either(answering, endpoint(StreamEndpoint, one.streaming, make_request), metrics)
-        return route(one.verb, one.path, answering)
-
-    def inference_route(one: InferenceRoute) -> BaseRoute:
-        assert inference is not None, "else it has no routes"
-        method = Method(INFERENCE.methods_by_name[one.method], inference, gatekeeper, calls)
-        answering = InferenceEndpoint(method, metrics, partial(read_request, one))
-        return route(one.verb, PREFIX + one.path, answering)
-
-    described = document(has_tokens=gatekeeper.needs_tokens, has_inference=inference is not None)
-    described_file = StaticFile("openapi.json", json.dumps(described).encode())
-    pages = [Route("/openapi.json", described_file.answer), *page_routes()]
-    app.router.routes.extend([*map(api_route, ROUTES), *pages])
-    app.router.routes.extend(map(inference_route, INFERENCE_ROUTES if inference is not None else ()))
-    app.add_exception_handler(HTTPException, partial(_refused, metrics))
+    folder = files("attendant.server.http")
+    document = json.loads((folder / "openapi.json").read_text(encoding="utf-8"))
+    if has_tokens:
+        document["security"] = [{"token": []}]
+    if not has_inference:
+        document["paths"] = {path: item for path, item in document["paths"].items() if not path.startswith("/v2")}
+    contents = {"/openapi.json": json.dumps(document).encode()}
+    for file in (folder / "page").iterdir():
+        contents["/" if file.name == "index.html" else f"/page/{file.name}"] = file.read_bytes()
+    app.router.routes.extend(Route(path, StaticFile(path, content).answer) for path, content in contents.items())
 
 
-async def _request(route: ApiRoute, request: Request) -> Body | Message:
-    """What is asked by a body, or by the parameters of path and query.
+async def _request(
+    route: ApiRoute, parameters: Iterable[str], request_class: type[Message], request: Request
+) -> Body | Message:
+    """Returns the request in a body, or in the parameters of path and query.
 
     Raises:
-        InvalidArgument: the query has others than the route knows.
+        InvalidArgument: the query has other parameters.
         HttpError, ClientDisconnect: as `read_body`.
     """
-    if unknown := request.query_params.keys() - {*route.query_parameters}:
-        limit = f"some of {', '.join(route.query_parameters)}" if route.query_parameters else "empty"
+    if unknown := request.query_params.keys() - set(parameters):
+        limit = f"some of {', '.join(parameters)}" if parameters else "empty"
         raise InvalidArgument(Violation("query", shortened(", ".join(sorted(unknown))), limit, quoted=True))
     if route.verb == "POST":
         return await read_body(request)
-    request_class = GetMessageClass(SERVICE.methods_by_name[route.method].input_type)
-    given = {name: request.query_params.get(name, "") for name in route.query_parameters}
-    return request_class(**given | request.path_params)
+    fields = {name: request.query_params.get(name, "") for name in parameters}
+    return request_class(**fields | request.path_params)
 
 
-async def _refused(metrics: Metrics, request: Request, error: Exception) -> Response:
-    """What no route takes."""
-    assert isinstance(error, HTTPException), "that is what this is for"
-    status = HTTPStatus(error.status_code)
-    path = request.url.path
-    message = f"{request.method} {path[:100]!r}: {status.description}; /openapi.json lists the paths"
-    problem = InferenceEndpoint.problem if f"{path}/".startswith(f"{PREFIX}/") else None
-    return refusal(request.scope, "", HttpError(status, CODES[status], message, error.headers), metrics, problem)
-
-
-class Either:
+class _Either:
     """Leads a request to one of two endpoints, by its parameter `stream`."""
 
-    def __init__(self, whole: ASGIApp, streamed: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, whole: ASGIApp, streamed: ASGIApp, log: RequestLog) -> None:
         self._by_value = {"0": whole, "1": streamed}
-        self._metrics = metrics
+        self._log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = HTTPConnection(scope).query_params.get(STREAM, "0")
-        endpoint = self._by_value.get(given)
+        value = HTTPConnection(scope).query_params.get(STREAM, "0")
+        endpoint = self._by_value.get(value)
         if endpoint is None:
-            wrong = Violation(STREAM, shortened(given), "0 or 1", quoted=True)
-            endpoint = refusal(scope, "", InvalidArgument(wrong), self._metrics)
+            wrong = Violation(STREAM, shortened(value), "0 or 1", quoted=True)
+            endpoint = refusal(scope, "", InvalidArgument(wrong), self._log)
         await endpoint(scope, receive, send)
 
 
-def guard_hosts(app: Starlette, metrics: Metrics, host: str) -> None:
-    """Checks the host of each request, whatever its path, if the port listens on a loopback address."""
-    if is_loopback(host):
-        app.add_middleware(KnownHosts, metrics)
+TYPES: Final = {
+    "html": "text/html",
+    "css": "text/css",
+    "js": "text/javascript",
+    "json": "application/json",
+    "svg": "image/svg+xml",
+}
+
+HEADERS: Final = {
+    # The page may load and call only this server, and no page may frame it.
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",
+}
 
 
-class KnownHosts:
-    """Keeps away pages elsewhere whose name has been made to lead to this machine (DNS rebinding).
+class StaticFile:
+    """A file that does not change while the server runs, so a browser may keep it."""
 
-    On a loopback address, a request must be for `localhost`, for an address, or (in HTTP/1.0) for no host. A browser
-    always names one.
-    """
+    def __init__(self, path: str, content: bytes) -> None:
+        self._content = content
+        self._media_type = TYPES["html" if path == "/" else path.rpartition(".")[2]]
+        self._headers = HEADERS | {"etag": f'"{hashlib.sha256(content).hexdigest()[:16]}"'}
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app = app
-        self._metrics = metrics
+    async def answer(self, request: Request) -> Response:
+        """Returns the file, or the status 304 if the browser has it."""
+        # If-None-Match is a list of tags, which are compared weakly (RFC 9110, 8.8.3.2), or `*`.
+        tags = ",".join(request.headers.getlist("if-none-match"))
+        if tags.strip() == "*" or self._headers["etag"] in re.findall(r'"[^"]*"', tags):
+            return Response(status_code=304, headers=self._headers)
+        return Response(self._content, headers=self._headers, media_type=self._media_type)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        hosts = HTTPConnection(scope).headers.getlist("host")
-        app = self._app if all(map(_is_local, hosts)) else refusal(scope, "", MISDIRECTED, self._metrics)
-        await app(scope, receive, send)
 
-
-MISDIRECTED = HttpError(
+MISDIRECTED: Final = HttpError(
     HTTPStatus.MISDIRECTED_REQUEST,
     "INVALID_ARGUMENT",
     "on a loopback address this server answers to the host `localhost` or an address alone; a proxy in front must say "
     "so in the header Host, or let the server listen elsewhere by --host",
 )
+
+
+def guard_hosts(app: Starlette, log: RequestLog, host: str) -> None:
+    """Checks the host of each request, for any path, if the port listens on a loopback address."""
+    if is_loopback(host):
+        app.add_middleware(KnownHosts, log)
+
+
+class KnownHosts:
+    """Refuses pages of another site whose name has been made to lead to this machine (DNS rebinding).
+
+    On a loopback address, a request must be for `localhost`, for an address, or (in HTTP/1.0) for no host. A browser
+    always names one.
+    """
+
+    def __init__(self, app: ASGIApp, log: RequestLog) -> None:
+        self._app = app
+        self._log = log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        hosts = HTTPConnection(scope).headers.getlist("host")
+        app = self._app if all(map(_is_local, hosts)) else refusal(scope, "", MISDIRECTED, self._log)
+        await app(scope, receive, send)
 
 
 def _is_local(host: str) -> bool:

@@ -1,71 +1,134 @@
-"""Messages as JSON and back, in protobuf's own mapping, without holding up the event loop for large ones."""
+"""Bodies of HTTP requests, read from JSON by protobuf's mapping and strictly, and messages written as JSON.
 
-import asyncio
+protobuf's own reader takes `true` for 1, `[]` for `{}` and "\u0663" for 3, accepts NaN outside of strings, ends at the
+first fault, and describes it for programmers. This one reads messages, lists, strings, truth values, unsigned integers
+and floats, which are all that requests of this API consist of, and reports all faults of a body together.
+"""
+
 import json
+import logging
+import math
+import re
 import zlib
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from http import HTTPStatus
+from typing import Any, Final
 
 import numpy as np
 from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from starlette.requests import Request
 
-from attendant.runtime.requests import Violation
-from attendant.server.errors import InvalidArgument
-from attendant.server.grpc.incoming import Decoder
+from attendant.runtime.requests import Violation, cut, shortened
+from attendant.server.call import UndecodableRequest
+from attendant.server.errors import AttendantError, InvalidArgument, Undecodable
+from attendant.server.grpc.conversion import WRITERS
+from attendant.server.grpc.gate import Rpc
+from attendant.server.grpc.lists import MAX_REQUESTS
 from attendant.server.grpc.port import MAX_REQUEST_BYTES
-from attendant.server.grpc.requests import off_the_loop
-from attendant.server.grpc.undecodable import UndecodableRequest
-from attendant.server.http.json_reading import reader_of, undecodable
-from attendant.server.http.problems import HttpError
+from attendant.server.grpc.requests import WHOLE, must_be, off_the_loop
 from attendant_client.v1 import seq2seq_pb2 as messages
 
-JSON = "application/json"
+log = logging.getLogger(__name__)
 
-WRITERS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")
-"""Where large answers become text, as large requests are read on a thread of their own."""
-LOOP_ANSWER_BYTES = 4096
+JSON: Final = "application/json"
+LOOP_ANSWER_BYTES: Final = 4096
+"""A larger answer becomes text on a thread."""
 
-TOO_LONG = f"the body must have at most {MAX_REQUEST_BYTES} bytes, also when it is expanded"
-GZIP, GZIP_WINDOW = "gzip", 31
-"""The coding, and zlib's number for its format with the largest window."""
-CODINGS = frozenset({"", "identity", GZIP, f"x-{GZIP}"})
-MAX_MEMBERS = 16
+TOO_LONG: Final = f"the body must have at most {MAX_REQUEST_BYTES} bytes, also when it is expanded"
+GZIP: Final = "gzip"
+GZIP_WINDOW: Final = 31
+"""zlib's number for gzip's format with the largest window."""
+CODINGS: Final = frozenset({"", "identity", GZIP, f"x-{GZIP}"})
+MAX_MEMBERS: Final = 16
 """Limit of a body's gzip members: each costs a copy of the rest."""
+
+BODY: Final = "body"
+"""The field that stands for the whole body."""
+TEXTS: Final = "texts"
+
+MAX_REASON_CHARACTERS: Final = 300
+MAX_FAULTS: Final = 64
+"""After this many faults the rest of a list is not read."""
+MAX_FLOAT: Final = 2.0**128
+"""The first number that single precision does not hold."""
+
+SURROGATES: Final = re.compile("[\ud800-\udfff]")
+WHOLE_NUMBER: Final = re.compile("-?[0-9]{1,20}")
+NUMBER: Final = re.compile(r"-?[0-9]{1,400}(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?|-?Infinity|NaN")
+NO_VALUE: Final = object()
+
+
+class HttpError(AttendantError):
+    """A request that reaches no method, with a status of HTTP's own."""
+
+    reason = "http"
+
+    def __init__(self, http_status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.http_status = http_status
+        self.code = code
+        self.headers = headers
+
+    @property
+    def without_quotes(self) -> str:
+        return HTTPStatus(self.http_status).phrase
+
+
+class Unreadable(Exception):
+    """A body that is not a request of the method.
+
+    Attributes:
+        error: the error that the caller gets.
+        request_id: the body's, if it has a valid one.
+    """
+
+    def __init__(self, error: AttendantError, request_id: str = "") -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.request_id = request_id
 
 
 @dataclass(slots=True)
 class Body:
-    """A request that is not parsed yet: credentials and rates come first.
-
-    Attributes:
-        request_id: its caller's; empty until it is parsed.
-    """
+    """A request that is not parsed yet, since credentials and rates are checked first."""
 
     raw: bytes
-    request_id: str = ""
 
-    def ByteSize(self) -> int:  # noqa: N802  # as protobuf's messages have it
+    def ByteSize(self) -> int:  # noqa: N802  # like protobuf's messages
         return len(self.raw)
 
-    async def message(self, decode: Decoder) -> Message | UndecodableRequest:
-        """What the body says."""
-        found: Message | UndecodableRequest = await off_the_loop(len(self.raw), partial(decode, self.raw))
-        self.request_id = getattr(found, "request_id", "")
-        return found
+    async def message(self, rpc: Rpc) -> Message | UndecodableRequest:
+        """Parses the body, on a thread if it is large."""
+        return await off_the_loop(len(self.raw), partial(self.decoded, rpc))
 
+    def decoded(self, rpc: Rpc) -> Message | UndecodableRequest:
+        """Parses the body."""
+        try:
+            return self.read(rpc)
+        except Exception as raised:
+            log.warning("undecodable message", extra={"method": rpc.name, "bytes": len(self.raw)})
+            if isinstance(raised, Unreadable):
+                return UndecodableRequest(len(self.raw), raised.error, raised.request_id)
+            return UndecodableRequest(len(self.raw), Undecodable(len(self.raw)))
 
-def decoder_of(path: str, request_class: type[Message]) -> Decoder:
-    """Makes messages of JSON; `path`: of the method, as gRPC writes it."""
-    return Decoder(path, reader_of(request_class), undecodable)
+    def read(self, rpc: Rpc) -> Message:
+        """Returns the request. Raises Unreadable."""
+        body, request, faults = parse_json(self.raw), rpc.request_class(), list[Violation]()
+        if isinstance(request, messages.GenerateManyRequest) and isinstance(body, dict) and TEXTS in body:
+            _read_texts(request, body, faults)
+        else:
+            _read(request, body, "", faults)
+        if faults:
+            raise Unreadable(InvalidArgument(*faults), getattr(request, "request_id", ""))
+        return request
 
 
 async def read_body(request: Request) -> Body:
-    """Reads the body of a request that says it is JSON.
+    """Reads the body of a request whose header names JSON.
 
     Raises:
         HttpError: as `body_bytes`, or the type is another one. A page of another origin can't send it unasked.
@@ -84,11 +147,11 @@ def type_of(request: Request) -> str:
 async def body_bytes(request: Request) -> bytes:
     """Reads a body, and expands it if it is compressed. It may be as long as a gRPC message, before and after.
 
-    How long it may take is the connection's affair.
+    The connection bounds the time that this may take.
 
     Raises:
         HttpError: it is too long, or in a coding that is not read here.
-        InvalidArgument: it is not what its coding says.
+        InvalidArgument: its coding is not what the header names.
         ClientDisconnect: starlette's.
     """
     coding = ",".join(request.headers.getlist("content-encoding")).strip().lower()
@@ -124,20 +187,177 @@ def _expand(raw: bytes) -> bytes:
     raise InvalidArgument(Violation("body", "cut short, or damaged", f"{GZIP}, of at most {MAX_MEMBERS} members"))
 
 
+def parse_json(raw: bytes) -> Any:
+    """Parses a body.
+
+    Raises:
+        Unreadable: it is not JSON in UTF-8, or names a member twice.
+    """
+    try:
+        return json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_object, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        reason = cut(" ".join(str(error).split()), MAX_REASON_CHARACTERS)
+        raise Unreadable(Undecodable(len(raw), f"Failed to load JSON: {reason}")) from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has the member {shortened(twice)} twice")
+    return members
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON; as a number of this API it stands in quotation marks")
+
+
+def _read_texts(request: messages.GenerateManyRequest, body: dict[str, Any], faults: list[Violation]) -> None:
+    """Reads a list of texts and, beside them, the fields that all of their requests share."""
+    texts, like = body.pop(TEXTS), messages.GenerateRequest()
+    _read(like, body, "", faults)
+    if source := like.WhichOneof("source"):
+        faults.append(Violation("source", f"{TEXTS} and {source}", "one of them"))
+    if not _is_list(texts, TEXTS, "a list of strings", faults) or faults:
+        return
+    for place, text in enumerate(texts):
+        if is_text(text):
+            request.requests.add().CopyFrom(like)
+            request.requests[-1].text = text
+        else:
+            faults.append(fault(f"{TEXTS}[{place}]", text, string(text)))
+
+
+def _read(message: Any, body: Any, path: str, faults: list[Violation]) -> None:
+    """Sets the fields of a message; unknown names are one fault, however many."""
+    if not isinstance(body, dict):
+        faults.append(fault(path or BODY, body, "an object"))
+        return
+    by_name = _fields(message.DESCRIPTOR)
+    faults += unknown_members(body, by_name, path or BODY)
+    values: dict[str, Any] = {}
+    for name, value in body.items():
+        if (field := by_name.get(name)) is None:
+            continue
+        where = f"{path}.{field.name}" if path else field.name
+        if field.name in values:
+            faults.append(Violation(where, f"{field.name} and {field.json_name}", "one of them"))
+        elif value is not None:
+            values[field.name] = value
+            _set(message, field, value, where, faults)
+    for choice in message.DESCRIPTOR.oneofs:
+        if len(several := [field.name for field in choice.fields if field.name in values]) > 1:
+            faults.append(Violation(choice.name, " and ".join(several), "one of them"))
+
+
+@cache
+def _fields(descriptor: Descriptor) -> Mapping[str, FieldDescriptor]:
+    """Returns the fields by their names in JSON and in the proto."""
+    return {name: field for field in descriptor.fields for name in (field.json_name, field.name)}
+
+
+def unknown_members(body: Mapping[str, Any], known: Mapping[str, Any], path: str) -> Iterator[Violation]:
+    """Yields one violation for all members of an object that are not known."""
+    if unknown := [name for name in body if name not in known]:
+        names = ", ".join(dict.fromkeys(getattr(field, "name", name) for name, field in known.items()))
+        limit = f"one with some of {names}"
+        yield Violation(path, f"an object with {shortened(', '.join(unknown))}", limit, quoted=True)
+
+
+def _set(message: Any, field: FieldDescriptor, value: Any, where: str, faults: list[Violation]) -> None:
+    if field.is_repeated:
+        kind = "strings" if field.message_type is None else "objects"
+        if not _is_list(value, where, f"a list of {kind}", faults):
+            return
+        for place, item in enumerate(value):
+            if len(faults) >= MAX_FAULTS:
+                break
+            if field.message_type is not None:
+                _read(getattr(message, field.name).add(), item, f"{where}[{place}]", faults)
+            elif (scalar := _scalar(field, item)) is NO_VALUE:
+                faults.append(fault(f"{where}[{place}]", item, _must_be(field, item)))
+            else:
+                getattr(message, field.name).append(scalar)
+    elif field.message_type is not None:
+        part = getattr(message, field.name)
+        part.SetInParent()
+        _read(part, value, where, faults)
+    elif (scalar := _scalar(field, value)) is NO_VALUE:
+        faults.append(fault(where, value, _must_be(field, value)))
+    else:
+        setattr(message, field.name, scalar)
+
+
+def _is_list(value: Any, where: str, limit: str, faults: list[Violation]) -> bool:
+    """Checks that a value is a list and, if it stands for requests, not longer than a call may be."""
+    if not isinstance(value, list):
+        faults.append(fault(where, value, limit))
+    elif len(value) > MAX_REQUESTS and where in (TEXTS, "requests"):
+        faults.append(Violation(where, f"{len(value)} items long", f"1 to {MAX_REQUESTS} items long"))
+    else:
+        return True
+    return False
+
+
+def _scalar(field: FieldDescriptor, value: Any) -> Any:
+    """Returns the value as the field takes it, or NO_VALUE if its type is not the field's."""
+    kind = field.cpp_type
+    if kind == FieldDescriptor.CPPTYPE_STRING:
+        return value if is_text(value) else NO_VALUE
+    if isinstance(value, bool) or kind == FieldDescriptor.CPPTYPE_BOOL:
+        return value if isinstance(value, bool) and kind == FieldDescriptor.CPPTYPE_BOOL else NO_VALUE
+    if kind in WHOLE:
+        number = _whole(value)
+        return number if number is not None and 0 <= number <= WHOLE[kind] else NO_VALUE
+    if isinstance(value, str):
+        value = float(value) if NUMBER.fullmatch(value) else None
+    # Not finite numbers are refused by the limits of the option.
+    if isinstance(value, int | float) and (abs(value) < MAX_FLOAT or not math.isfinite(value)):
+        return float(value)
+    return NO_VALUE
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, str):
+        return int(value) if WHOLE_NUMBER.fullmatch(value) else None
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    return value if isinstance(value, int) else None
+
+
+def is_text(value: Any) -> bool:
+    """Checks that a value is a string that UTF-8 can hold."""
+    return isinstance(value, str) and (value.isascii() or SURROGATES.search(value) is None)
+
+
+def _must_be(field: FieldDescriptor, value: Any) -> str:
+    return string(value) if field.cpp_type == FieldDescriptor.CPPTYPE_STRING else must_be(field)
+
+
+def string(value: Any) -> str:
+    """Returns the limit for a value that is not a valid string."""
+    return "a string without half a surrogate pair" if isinstance(value, str) else "a string"
+
+
+def fault(field: str, value: Any, limit: str) -> Violation:
+    """Returns a violation that shows the caller's value as JSON, shortened if it is long."""
+    shown = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else json.dumps(value)
+    return Violation(field, cut(shown), limit, quoted=True)
+
+
 async def written(message: Message) -> str:
-    """A message as one line of JSON."""
-    if message.ByteSize() <= LOOP_ANSWER_BYTES:
-        return to_json(message)
-    return await asyncio.get_running_loop().run_in_executor(WRITERS, to_json, message)
+    """Returns a message as one line of JSON, without holding the event loop if it is large."""
+    return await off_the_loop(message.ByteSize(), partial(to_json, message), LOOP_ANSWER_BYTES, WRITERS)
 
 
 def to_json(message: Message) -> str:
-    """A message in protobuf's JSON mapping, empty fields included; it is used up.
+    """Returns a message in protobuf's JSON mapping with empty fields; the message is used up.
 
     The library takes 10 microseconds for each float, so attention's weights are written here.
     """
     attentions = list(_attentions(message))
-    weights = [[float(one) for one in np.asarray(each.weights, np.float32).astype(str)] for each in attentions]
+    weights = [list(map(float, np.asarray(each.weights, np.float32).astype(str))) for each in attentions]
     for each in attentions:
         del each.weights[:]
     fields = json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
@@ -147,17 +367,17 @@ def to_json(message: Message) -> str:
 
 
 def _attentions(message: Any) -> Iterator[messages.Attention]:
-    results = [one.response for one in getattr(message, "results", ())]
+    results = [result.response for result in getattr(message, "results", ())]
     for response in results or [getattr(message, "response", message)]:
-        for one in (response, *getattr(response, "hypotheses", ())):
-            if "attention" in one.DESCRIPTOR.fields_by_name and one.HasField("attention"):
-                yield one.attention
+        for part in (response, *getattr(response, "hypotheses", ())):
+            if "attention" in part.DESCRIPTOR.fields_by_name and part.HasField("attention"):
+                yield part.attention
 
 
 def _attention_fields(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The same, in the same order."""
-    results = [one.get("response", {}) for one in fields.get("results", ())]
+    """Yields the fields of the same attentions in the same order."""
+    results = [result.get("response", {}) for result in fields.get("results", ())]
     for response in results or [fields.get("response", fields)]:
-        for one in (response, *response.get("hypotheses", ())):
-            if "attention" in one:
-                yield one["attention"]
+        for part in (response, *response.get("hypotheses", ())):
+            if "attention" in part:
+                yield part["attention"]

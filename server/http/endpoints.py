@@ -1,122 +1,215 @@
-"""Methods of the service as ASGI applications: one answer in JSON, or a stream of server-sent events."""
+"""Methods of the table as ASGI applications: a response in JSON, or a stream of server-sent events.
+
+Errors are problem details (RFC 9457): the gRPC status, in HTTP's words.
+"""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from typing import Any, ClassVar
+from http import HTTPStatus
+from typing import Any, Final
 
-from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf import json_format
 from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
-from starlette.requests import ClientDisconnect, Request
+from google.rpc import code_pb2
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from attendant.server.auth import CLIENT, Shares
-from attendant.server.errors import AttendantError, DeadlineExceeded, TooManyCalls
-from attendant.server.grpc.gatekeeper import Gatekeeper
-from attendant.server.grpc.inference_names import PROBES
-from attendant.server.grpc.request_context import id_of
-from attendant.server.grpc.status import status_of
-from attendant.server.http.bodies import JSON, Body, decoder_of, written
-from attendant.server.http.call import Aborted, HttpCall, timeout_of, while_connected
-from attendant.server.http.problems import Problem, members, problem_response, refusal
-from attendant.server.metrics import Metrics
+from attendant.runtime.requests import Violation, shortened
+from attendant.server.auth import Shares
+from attendant.server.call import Call
+from attendant.server.credentials import PEER_CERTIFICATE, name_in_peer_certificate
+from attendant.server.errors import (
+    AttendantError,
+    DeadlineExceeded,
+    Failed,
+    InvalidArgument,
+    Overloaded,
+    TooManyCalls,
+    Unauthenticated,
+)
+from attendant.server.grpc.conversion import status_of
+from attendant.server.grpc.gate import Gate, Guard, Rpc
+from attendant.server.grpc.request_log import RequestLog
+from attendant.server.http.bodies import JSON, NUMBER, Body, HttpError, written
 
-MAX_CALLS = 128
-"""At once. Connections are twice as many, so that metrics and probes are always answered."""
+MAX_CALLS: Final = 128
+"""Limit of the calls at once. There may be twice as many connections, so metrics and probes are always answered."""
 
-EVENT_STREAM = "text/event-stream"
-STREAM_HEADERS = [
+TIMEOUT_HEADER: Final = "request-timeout"
+MAX_SECONDS: Final = 60.0
+"""Deadline of a call whose header names none, and the longest that a header may name."""
+
+MEDIA_TYPE: Final = "application/problem+json"
+EVENT_STREAM: Final = "text/event-stream"
+STREAM_HEADERS: Final = [
     (b"content-type", EVENT_STREAM.encode()),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # nginx would keep events back
+    (b"x-accel-buffering", b"no"),  # nginx would hold events back
 ]
 
+# Those of google.rpc.Code; 499 is nginx's, for a client that has gone.
+STATUSES: Final = {
+    "INVALID_ARGUMENT": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "FAILED_PRECONDITION": 400,
+    "NOT_FOUND": 404,
+    "RESOURCE_EXHAUSTED": 429,
+    "CANCELLED": 499,
+    "INTERNAL": 500,
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+TITLES: Final = {499: "Client Closed Request"}
+
 MakeRequest = Callable[[Request], Awaitable[Any]]
+Problem = Callable[[AttendantError, str], Response]
+"""Makes the response of an error and the request's id."""
 
 
-@contextmanager
-def _held(calls: Shares) -> Iterator[None]:
-    """For a call of the client whose call is being handled.
+class HttpCall(Call):
+    """An HTTP request as a call."""
 
-    Raises:
-        TooManyCalls
+    protocol = "http"
+
+    def __init__(self, scope: Scope) -> None:
+        self._connection = HTTPConnection(scope)
+        client = self._connection.client
+        # The other end, as gRPC writes it.
+        super().__init__(f"ip:[{client.host}]:{client.port}" if client else "unix:")
+        self._deadline = time.monotonic() + MAX_SECONDS
+
+    def set_deadline(self) -> None:
+        """Reads the header with the seconds that the caller gives the answer. Raises InvalidArgument."""
+        seconds = self._connection.headers.get(TIMEOUT_HEADER)
+        if seconds is None:
+            return
+        if not (NUMBER.fullmatch(seconds) and 0 < float(seconds) <= MAX_SECONDS):
+            limit = f"a number of seconds above 0, at most {MAX_SECONDS:g}"
+            raise InvalidArgument(Violation("Request-Timeout", shortened(seconds), limit, quoted=True))
+        self._deadline = time.monotonic() + float(seconds)
+
+    def metadata(self) -> Iterable[tuple[str, str | bytes]]:
+        """See `Call`."""
+        return self._connection.headers.items()
+
+    def time_remaining(self) -> float:
+        """See `Call`."""
+        return self._deadline - time.monotonic()
+
+    def certificate_name(self) -> str:
+        """See `Call`."""
+        certificate = self._connection.scope["state"].get(PEER_CERTIFICATE)
+        return name_in_peer_certificate(certificate) if certificate else ""
+
+
+def problem_of(error: AttendantError, request_id: str) -> dict[str, Any]:
+    """Returns the members of a problem: those of RFC 9457, the code's name, and google.rpc's details."""
+    status = status_of(error, request_id)
+    http_status = error.http_status if isinstance(error, HttpError) else STATUSES[error.code]
+    return {
+        "type": "about:blank",
+        "title": TITLES.get(http_status) or HTTPStatus(http_status).phrase,
+        "status": http_status,
+        "detail": status.message,
+        "code": code_pb2.Code.Name(status.code),
+        "details": json_format.MessageToDict(status)["details"],
+    }
+
+
+def problem_headers(error: AttendantError) -> dict[str, str]:
+    """Returns the headers that HTTP has for an error."""
+    headers = dict(error.headers or {}) if isinstance(error, HttpError) else {}
+    if isinstance(error, Unauthenticated):
+        headers["www-authenticate"] = "Bearer"
+    if isinstance(error, Overloaded):
+        headers["retry-after"] = str(math.ceil(error.retry_seconds))
+    return headers
+
+
+def problem_response(error: AttendantError, request_id: str) -> Response:
+    """Returns the response of an error."""
+    problem = problem_of(error, request_id)
+    text = json.dumps(problem, ensure_ascii=False)
+    return Response(text, problem["status"], problem_headers(error), media_type=MEDIA_TYPE)
+
+
+def refusal(
+    scope: Scope, method: str, error: AttendantError, log: RequestLog, problem: Problem = problem_response
+) -> Response:
+    """Counts and logs a request that reached no method, and returns its response.
+
+    Args:
+        method: empty if there is no such method.
     """
-    client = CLIENT.get()
-    if not calls.take(client):
-        raise TooManyCalls(calls.num_taken, calls.taken_by(client))
-    try:
-        yield
-    finally:
-        calls.give_back(client)
-
-
-class Method:
-    """A method of ours behind the gatekeeper, for requests that may be bodies which are not parsed yet."""
-
-    def __init__(self, descriptor: MethodDescriptor, servicer: object, gatekeeper: Gatekeeper, calls: Shares) -> None:
-        self.name = name = descriptor.name
-        path = f"/{descriptor.containing_service.full_name}/{name}"
-        self._decode = decoder_of(path, GetMessageClass(descriptor.input_type))
-        self._behaviour = getattr(servicer, name)
-        self._calls = calls
-        self._gatekeeper = gatekeeper
-        guarded = gatekeeper.guarded(name, self._stream if descriptor.server_streaming else self._answer)
-        self.answer, self.stream = guarded.answer, guarded.stream
-        if name in PROBES and not gatekeeper.closes_health:
-            self.answer = self._behaviour
-
-    async def _answer(self, request: Any, call: HttpCall) -> Message:
-        with _held(self._calls):
-            return await self._behaviour(await self._parsed(request), call)  # type: ignore[no-any-return]
-
-    async def _stream(self, request: Any, call: HttpCall) -> AsyncIterator[Message]:
-        with _held(self._calls):
-            async with aclosing(self._behaviour(await self._parsed(request), call)) as messages:
-                async for message in messages:
-                    yield message
-
-    async def _parsed(self, request: Any) -> Any:
-        if not isinstance(request, Body):
-            return request
-        message = await request.message(self._decode)
-        self._gatekeeper.charge_listed(message)
-        return message
+    call = HttpCall(scope)
+    log.refused(method, call, error)
+    return problem(error, call.request_id)
 
 
 class Endpoint:
-    """Calls a method for each request."""
+    """Calls a method of the table for each request, which may be a body that is not parsed yet."""
 
-    problem: ClassVar[Problem] = staticmethod(problem_response)
-    """How an error is answered."""
-
-    def __init__(self, method: Method, metrics: Metrics, make_request: MakeRequest) -> None:
-        self._method = method
-        self._metrics = metrics
+    def __init__(self, rpc: Rpc, gate: Gate, log: RequestLog, calls: Shares, make_request: MakeRequest) -> None:
+        self._rpc = rpc
+        self._gate = gate
+        self._log = log
+        self._calls = calls
         self._make_request = make_request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = HttpCall(scope)
         try:
-            await self._handle(scope, receive, send)
-        except Aborted as aborted:
-            await self.problem(aborted.status)(scope, receive, send)
-        except AttendantError as error:  # before the method was called
-            answer = refusal(scope, self._method.name, error, self._metrics, self.problem)
-            await answer(scope, receive, send)
+            call.set_deadline()
+            request = await self._make_request(Request(scope, receive))
+            await self._handle(request, call, scope, receive, send)
+        except Failed as failed:
+            await self.problem(failed.error, call.request_id)(scope, receive, send)
+        except AttendantError as error:  # no method was called
+            self._log.refused(self._rpc.name, call, error)
+            await self.problem(error, call.request_id)(scope, receive, send)
         except ClientDisconnect:
             pass
 
-    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = HttpCall(scope, timeout_of(scope))
-        request = await self._make_request(Request(scope, receive))
+    async def _handle(self, request: Any, call: HttpCall, scope: Scope, receive: Receive, send: Send) -> None:
         response = None
-        async with _awaited(request, call, receive):
-            response = await self._method.answer(request, call)
+        async with _awaited(call, receive):
+            with self._let_in(request, call):
+                response = await self._rpc.answer(await self._parsed(request, call), call)
         if response is not None:
-            answer = await self.respond(request, response)
-            await answer(scope, receive, send)
+            await (await self.respond(request, response))(scope, receive, send)
+
+    @contextmanager
+    def _let_in(self, request: Any, call: HttpCall) -> Any:
+        """Checks the caller, and holds a place for the call. Probes need no place, and are always answered."""
+        self._gate.let_in(self._rpc, request, call)
+        if self._rpc.guard is Guard.NONE:
+            yield
+            return
+        if not self._calls.take(call.client):
+            raise TooManyCalls(self._calls.num_taken, self._calls.taken_by(call.client))
+        try:
+            yield
+        finally:
+            self._calls.give_back(call.client)
+
+    async def _parsed(self, request: Any, call: HttpCall) -> Any:
+        if not isinstance(request, Body):
+            return request
+        message = await request.message(self._rpc)
+        self._log.require_decoded(self._rpc.name, call, message)
+        self._gate.charge_listed(self._rpc, message, call)
+        return message
+
+    def problem(self, error: AttendantError, request_id: str) -> Response:
+        """Returns the response of an error."""
+        return problem_response(error, request_id)
 
     async def respond(self, request: Any, message: Message) -> Response:
         """Returns the response that holds a message."""
@@ -124,14 +217,12 @@ class Endpoint:
 
 
 class StreamEndpoint(Endpoint):
-    """Calls a method that has many responses: each is an event, and so is an error that comes after the first one."""
+    """Calls a method that streams responses: each is an event, and so is an error after the first event."""
 
-    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = HttpCall(scope, timeout_of(scope))
-        request = await self._make_request(Request(scope, receive))
+    async def _handle(self, request: Any, call: HttpCall, scope: Scope, receive: Receive, send: Send) -> None:
         began = False
 
-        async def tell(event: str, data: str) -> None:
+        async def send_event(event: str, data: str) -> None:
             nonlocal began
             if not began:
                 began = True
@@ -140,29 +231,53 @@ class StreamEndpoint(Endpoint):
             await send({"type": "http.response.body", "body": body, "more_body": True})
 
         try:
-            async with (
-                _awaited(request, call, receive),
-                aclosing(self._method.stream(request, call)) as responses,  # type: ignore[type-var]
-            ):
-                async for response in responses:
-                    await tell(response.WhichOneof("event"), await written(response))
-        except Aborted as aborted:
+            async with _awaited(call, receive):
+                with self._let_in(request, call):
+                    message = await self._parsed(request, call)
+                    async with aclosing(self._rpc.answer(message, call)) as responses:
+                        async for response in responses:
+                            await send_event(response.WhichOneof("event"), await written(response))
+        except Failed as failed:
             if not began:
                 raise
-            await tell("error", json.dumps(members(aborted.status)))
+            await send_event("error", json.dumps(problem_of(failed.error, call.request_id)))
         if began:
             await send({"type": "http.response.body"})
 
 
 @asynccontextmanager
-async def _awaited(request: Any, call: HttpCall, receive: Receive) -> AsyncIterator[None]:
-    """Cancels the block when the client disconnects or the deadline passes.
+async def _awaited(call: HttpCall, receive: Receive) -> AsyncIterator[None]:
+    """Cancels the block if the client disconnects or the deadline passes.
 
     Raises:
-        Aborted: the deadline has passed.
+        Failed: the deadline has passed.
     """
     try:
         async with while_connected(receive), asyncio.timeout(call.time_remaining()):
             yield
     except TimeoutError:
-        raise Aborted(status_of(DeadlineExceeded(), id_of(call, request))) from None
+        raise Failed(DeadlineExceeded()) from None
+
+
+@asynccontextmanager
+async def while_connected(receive: Receive) -> AsyncIterator[None]:
+    """Cancels the block if the client disconnects; the code after the block goes on."""
+    task = asyncio.current_task()
+    assert task is not None, "a request is handled by a task"
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        task.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not gone or task.uncancel():
+            raise
+    finally:
+        watching.cancel()

@@ -5,6 +5,7 @@ source tokens of the longest, W warnings of the text that has most. Where there 
 and zeros, and a score and log_prob of minus infinity for a hypothesis that is not there.
 """
 
+import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +14,11 @@ from typing import Any, Final
 import numpy as np
 
 from attendant.runtime.requests import Violations
-from attendant.server.grpc.inference_names import MAX_DIMENSIONS, num_elements
-from attendant.server.grpc.many import MAX_REQUESTS
+from attendant.server.grpc.lists import MAX_REQUESTS
 from attendant.server.inference.v2 import open_inference_pb2 as messages
+
+MAX_DIMENSIONS: Final = 8
+"""Limit of an input's shape. The product of more sizes may have any number of digits."""
 
 LENGTH: Final = struct.Struct("<I")
 
@@ -91,6 +94,13 @@ def read_texts(request: messages.ModelInferRequest, violations: Violations) -> l
         except UnicodeDecodeError:
             violations.say(f"inputs[{INPUT}][{place}]", "no UTF-8", "a text in UTF-8")
     return texts
+
+
+def num_elements(shape: Sequence[int]) -> int:
+    """Returns the number of elements of a tensor with this shape, or -1 if the shape is not valid."""
+    if not 1 <= len(shape) <= MAX_DIMENSIONS or min(shape) < 1:
+        return -1
+    return math.prod(shape)
 
 
 def pack(texts: Sequence[bytes]) -> bytes:

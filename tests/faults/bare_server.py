@@ -1,5 +1,6 @@
 """`python -m server` without what guards its front by default: gRPC reads the messages, and nobody asks who calls."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -7,30 +8,47 @@ import grpc
 from attendant.runtime.command import exit_command
 from attendant.server import app
 from attendant.server.__main__ import main
+from attendant.server.errors import Failed
 from attendant.server.grpc import port as listening
-from attendant.server.grpc.gatekeeper import Gatekeeper
-from attendant.server.grpc.incoming import Incoming
+from attendant.server.grpc.gate import GrpcCall, Rpc
+from attendant.server.grpc.handlers import Handlers, abort
 
 KEPT = {"grpc.so_reuseport", "grpc.max_receive_message_length", "grpc.max_send_message_length"}
 
 
-class Absent(grpc.aio.ServerInterceptor):
-    """Leaves every call as it comes."""
+class BareHandlers(Handlers):
+    """gRPC reads the requests, and everybody is let in."""
 
-    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        return await continuation(handler_call_details)
+    def _handler(self, rpc: Rpc, metrics: object) -> Any:
+        async def answer(request: Any, context: Any) -> Any:
+            call = GrpcCall(context)
+            try:
+                return await rpc.answer(request, call)
+            except Failed as failed:
+                await abort(context, failed.error, call.request_id)
 
+        async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
+            call = GrpcCall(context)
+            try:
+                async for response in rpc.answer(request, call):
+                    yield response
+            except Failed as failed:
+                await abort(context, failed.error, call.request_id)
 
-class NoBounds(Absent, Incoming):
-    """gRPC reads the requests."""
-
-
-class NoGatekeeper(Absent, Gatekeeper):
-    """Everybody is let in."""
+        make: Any = {
+            (False, False): grpc.unary_unary_rpc_method_handler,
+            (False, True): grpc.unary_stream_rpc_method_handler,
+            (True, True): grpc.stream_stream_rpc_method_handler,
+        }[rpc.streams_requests, rpc.streams_responses]
+        return make(
+            stream if rpc.streams_responses else answer,
+            request_deserializer=rpc.request_class.FromString,
+            response_serializer=lambda message: message.SerializeToString(),
+        )
 
 
 if __name__ == "__main__":
-    vars(app).update(Incoming=NoBounds, Gatekeeper=NoGatekeeper)
+    vars(app).update(Handlers=BareHandlers)
     options = tuple(option for option in listening.OPTIONS if option[0] in KEPT)
     vars(listening).update(OPTIONS=options)
     exit_command("server", main)

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from attendant.server.engine.shares import MAX_ANSWER_BYTES
-from attendant.server.grpc.batch import REFUSAL_BYTES
+from attendant.server.grpc.lists import REFUSAL_BYTES
 from attendant.server.grpc.service import SERVICE_NAME
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc

@@ -18,9 +18,10 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from attendant.server.auth import Access, Rates
 from attendant.server.errors import InvalidArgument
+from attendant.server.grpc import requests as reading
 from attendant.server.grpc.conversion import LOOP_CELLS, written
 from attendant.server.grpc.port import MAX_REQUEST_BYTES
-from attendant.server.inference import infer
+from attendant.server.inference import service
 from attendant.server.inference.v2 import open_inference_pb2 as inference
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.faults.conftest import Figure
@@ -159,8 +160,8 @@ async def test_padding_counts_as_part_of_an_answer(monkeypatch: pytest.MonkeyPat
 
     async with served(fake_stepper()) as server:
         model = server.catalogue.find("")
-        one, other = (infer._read(request([text]), model)[1][0].max_answer_bytes for text in texts[:2])
-        monkeypatch.setattr(infer, "MAX_ANSWER_BYTES", one + 7 * other)
-        with pytest.raises(InvalidArgument, match="texts whose answers may take"):
-            infer._read(request(texts), model)
-        infer._read(request(texts[1:]), model)
+        one, other = (service._read(request([text]), model)[1][0].max_answer_bytes for text in texts[:2])
+        monkeypatch.setattr(reading, "MAX_ANSWER_BYTES", one + 7 * other)
+        with pytest.raises(InvalidArgument, match="whose answers may take"):
+            service._read(request(texts), model)
+        service._read(request(texts[1:]), model)

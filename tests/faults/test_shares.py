@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from h2.settings import SettingCodes
 
 from attendant.server.auth import Access, Shares, open_access
-from attendant.server.grpc import incoming
+from attendant.server.grpc import handlers
 from attendant.server.grpc.connections import num_connections
 from attendant.server.grpc.incoming import Bounds
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -113,7 +113,7 @@ async def test_unread_answers_of_one_client_are_bounded_and_counted(access: Acce
 async def test_a_connection_that_leaves_a_large_answer_unread_is_closed(
     access: Access, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incoming, "LARGE_BYTES", 10)
+    monkeypatch.setattr(handlers, "LARGE_BYTES", 10)
     async with served(fake_stepper(), access=access, unread_seconds=0.5) as server:
         _, is_closed = await asyncio.to_thread(never_read, server.target, PATIENCE_SECONDS)
         assert is_closed

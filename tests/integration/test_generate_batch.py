@@ -11,8 +11,8 @@ import grpc
 import pytest
 from google.rpc import code_pb2, error_details_pb2
 
-from attendant.server.grpc import batch
-from attendant.server.grpc.batch import BatchStream
+from attendant.server.grpc import lists
+from attendant.server.grpc.lists import BatchStream
 from attendant.server.grpc.service import SERVICE_NAME
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
@@ -110,7 +110,7 @@ async def test_a_fault_of_ours_is_one_items(monkeypatch: pytest.MonkeyPatch, cap
 
     async with served(fake_stepper()) as server:
         with monkeypatch.context() as patch:
-            patch.setattr("attendant.server.grpc.results.generate_fields", broken)
+            patch.setattr("attendant.server.grpc.lists.generate_fields", broken)
             (answer,) = await ask(server, [Generate(text="a")])
         assert answer.error.code == code_pb2.INTERNAL
         detail = error_details_pb2.RequestInfo()
@@ -366,14 +366,14 @@ async def test_what_is_wrong_in_a_list_is_told_and_the_stream_goes_on() -> None:
 
 
 async def test_lists_of_several_models_and_a_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    read_generate = batch.read_generate
+    read_generate = lists.read_generate
 
     def broken(request: messages.GenerateRequest, *rest: Any) -> Any:
         if request.text == "bad":
             raise KeyError("secret words")
         return read_generate(request, *rest)
 
-    monkeypatch.setattr(batch, "read_generate", broken)
+    monkeypatch.setattr(lists, "read_generate", broken)
     async with served(fake_stepper(), fake_bundle("one"), fake_bundle("two")) as server:
         requests = [Generate(request_id=name + text, model=name, text=text)
                     for name, text in (("one", "a"), ("two", "bad"), ("two", "a"), ("one", "b"))]  # fmt: skip

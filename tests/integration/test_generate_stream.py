@@ -15,11 +15,12 @@ from attendant.server.engine.client import EngineClient
 from attendant.server.engine.request import Outcome
 from attendant.server.engine.worker import PROGRESS_SECONDS
 from attendant.server.errors import Stalled
+from attendant.server.grpc.request_log import RequestRecord
 from attendant.server.grpc.requests import read_generate
-from attendant.server.grpc.streaming import streamed
+from attendant.server.grpc.service import streamed
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.integration.test_service import long_request
-from tests.serving import Served, eventually, fake_stepper, gated_stepper, served
+from tests.serving import FakeCall, Served, eventually, fake_stepper, gated_stepper, served
 
 Generate = messages.GenerateRequest
 Options = messages.DecodingOptions
@@ -128,11 +129,15 @@ async def test_a_deadline_ends_it() -> None:
         await eventually(lambda: server.model.runner.num_rows == 0)
 
 
+def record(server: Served, call: FakeCall) -> RequestRecord:
+    return server.log.begin("GenerateStream", call)
+
+
 async def test_who_does_not_read_loses_the_rows_and_is_told() -> None:
     stepper = gated_stepper()
     async with served(stepper) as server:
         asked = read_generate(long_request(), server.model)
-        events = streamed(asked, None, unread_seconds=0.05)
+        events = streamed(asked, call := FakeCall(), record(server, call), unread_seconds=0.05)
         stepper.let_one_pass()
         assert (await anext(events)).delta.tokens
         await asyncio.sleep(0.2)
@@ -147,7 +152,7 @@ async def test_what_an_engine_says_again_is_told_once() -> None:
     async with served(fake_stepper()) as server:
         runner = RecordingRunner()
         asked = read_generate(long_request(), replace(server.model, runner=cast(EngineClient, runner)))
-        events = streamed(asked, None, unread_seconds=60.0)
+        events = streamed(asked, call := FakeCall(), record(server, call), unread_seconds=60.0)
         following = asyncio.create_task(anext(events))
         await asyncio.sleep(0)
         runner.tell(Progress(0, (4, 5)))

@@ -13,7 +13,9 @@ from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 
 from attendant.server.auth import Access, Rates, open_access
+from attendant.server.catalogue.models import Catalogue
 from attendant.server.config import ServerConfig
+from attendant.server.grpc.request_log import RequestLog
 from attendant.server.http.app import guard_hosts
 from attendant.server.metrics import Metrics
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -103,10 +105,10 @@ async def test_a_check_in_http_1_0_names_no_host() -> None:
 
 async def test_on_another_address_any_name_will_do() -> None:
     """There, names lead to the server from outside."""
-    app, metrics = Starlette(), Metrics(CollectorRegistry())
-    guard_hosts(app, metrics, "0.0.0.0")
+    app, log = Starlette(), RequestLog(Catalogue(), Metrics(CollectorRegistry()))
+    guard_hosts(app, log, "0.0.0.0")
     assert not app.user_middleware
-    guard_hosts(app, metrics, "::1")
+    guard_hosts(app, log, "::1")
     assert app.user_middleware
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import runpy
 import ssl
 import time
 import tracemalloc
@@ -23,11 +24,13 @@ from attendant.server.grpc.port import MAX_REQUEST_BYTES
 from attendant.server.http import app
 from attendant.server.http import port as http
 from attendant.server.http.bodies import to_json
-from attendant.server.http.openapi import RANGES
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.certificates import new_authority
 from tests.http_serving import JSON, Answer, Http, http_served
+from tests.paths import ROOT
 from tests.serving import PATIENCE_SECONDS, Served, eventually, fake_bundle, fake_stepper, gated_stepper, served
+
+RANGES = runpy.run_path(str(ROOT / "protos" / "openapi.py"))["RANGES"]
 
 GENERATE = {"text": "abc", "decoding": {"beamSize": 3, "numHypotheses": 2}, "output": {"attention": True}}
 SCORE = {"sourceText": "abc", "targetText": "AA B", "output": {"attention": True}}

@@ -13,9 +13,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from attendant.server.auth import open_access
 from attendant.server.config import ServerConfig
+from attendant.server.grpc.handlers import DETAILS_KEY, REQUEST_ID_KEY
 from attendant.server.grpc.incoming import Bounds
 from attendant.server.grpc.port import MAX_REQUEST_BYTES
-from attendant.server.grpc.status import DETAILS_KEY, REQUEST_ID_KEY
 from attendant.server.http import app
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.http_serving import http_served

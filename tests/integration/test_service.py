@@ -324,7 +324,7 @@ async def test_what_nobody_foresaw_is_internal(
     def broken(*_: Any) -> Any:
         raise KeyError("secret words")
 
-    monkeypatch.setattr("attendant.server.grpc.conversion.generate_fields", broken)
+    monkeypatch.setattr("attendant.server.grpc.service.generate_fields", broken)
     async with served(fake_stepper()) as server:
         error = await failure(server.stub.Generate(Generate(text="a", request_id="find-me")))
         assert error.code() is grpc.StatusCode.INTERNAL

@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from attendant.runtime.errors import UserError
-from attendant.server.tracing import Tracer, trace_requests, tracing
+from attendant.server.tracing import Tracer, tracing
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.http_serving import http_served
@@ -32,20 +32,25 @@ SAMPLED, NOT_SAMPLED = (f"00-{TRACE_ID}-{PARENT_ID}-{flags}" for flags in ("01",
 PHASES = ["queue", "encode", "decode"]
 
 
+EXPORTER = InMemorySpanExporter()
+
+
+def tracer() -> Tracer:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(EXPORTER))
+    return Tracer(provider)
+
+
 @pytest.fixture
 async def serving() -> AsyncIterator[Served]:
-    async with served(fake_stepper()) as started:
+    async with served(fake_stepper(), tracer=tracer()) as started:
         yield started
 
 
 @pytest.fixture
-def spans() -> Iterator[InMemorySpanExporter]:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace_requests(Tracer(provider))
-    yield exporter
-    trace_requests(None)
+def spans() -> InMemorySpanExporter:
+    EXPORTER.clear()
+    return EXPORTER
 
 
 def families(spans: InMemorySpanExporter) -> list[tuple[ReadableSpan, list[ReadableSpan]]]:
@@ -126,7 +131,7 @@ async def test_a_refusal_is_the_callers_fault(serving: Served, spans: InMemorySp
 
 
 async def test_a_failure_of_the_servers_is_an_error(spans: InMemorySpanExporter) -> None:
-    async with served(fake_stepper(), ready=False) as starting:
+    async with served(fake_stepper(), ready=False, tracer=tracer()) as starting:
         with pytest.raises(grpc.aio.AioRpcError):
             await starting.stub.Generate(messages.GenerateRequest(text="abc"))
     ((root, _),) = families(spans)

@@ -9,7 +9,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from attendant.runtime.requests import Violation
 from attendant.server import errors
-from attendant.server.grpc.status import DETAILS_KEY, PUSHBACK_KEY, REQUEST_ID_KEY, abort
+from attendant.server.grpc.handlers import DETAILS_KEY, PUSHBACK_KEY, REQUEST_ID_KEY, abort
 
 EXAMPLES: list[errors.AttendantError] = [
     errors.InvalidArgument(Violation("text", "0 tokens long", "1 to 64 tokens long")),

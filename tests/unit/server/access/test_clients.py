@@ -1,6 +1,6 @@
 import pytest
 
-from attendant.server.auth import address_of, name_in_certificate
+from attendant.server.call import address_of, name_in_certificate
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import pytest
 
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server import deadlines
 from attendant.server.config import LIGHT_ROWS, ServerConfig
 from attendant.server.engine.admission import FILL, Accepted, OverloadControl, Prediction
 from attendant.server.engine.estimates import ThroughputEstimate
 from attendant.server.engine.queue import Ahead
 from attendant.server.engine.request import Outcome, Priority, RequestStats, Result, StepStats
 from attendant.server.errors import (
+    EARLY_SECONDS,
     ClientLimit,
     DeadlineExceeded,
     DeadlineTooShort,
@@ -215,7 +215,7 @@ def test_who_went_at_its_deadline_came_too_late_and_who_went_before_did_not() ->
     harness = Harness()
     harness.control.ended(harness.accept(timeout=5.0), None, 4.8)
     assert harness.predictions == []
-    harness.control.ended(harness.accept(timeout=5.0), None, 5.0 - deadlines.EARLY_SECONDS / 2)
+    harness.control.ended(harness.accept(timeout=5.0), None, 5.0 - EARLY_SECONDS / 2)
     assert [one.late for one in harness.predictions] == [True]
 
 

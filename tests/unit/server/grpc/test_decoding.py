@@ -8,8 +8,7 @@ import pytest
 
 from attendant.runtime.decoding.options import DecodingOptions, Sampling
 from attendant.server.errors import InvalidArgument
-from attendant.server.grpc.decoding import _read_once
-from attendant.server.grpc.requests import read_generate
+from attendant.server.grpc.requests import _read_once, read_generate
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.unit.server.grpc.reading import Decoding, model, options_of, refused, refused_decoding
 

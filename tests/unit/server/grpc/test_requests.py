@@ -12,8 +12,8 @@ from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.decoding.options import scoring_options
 from attendant.server.catalogue.models import ServedModel
 from attendant.server.errors import InvalidArgument
+from attendant.server.grpc.conversion import status_of
 from attendant.server.grpc.requests import parse, read_generate, read_score
-from attendant.server.grpc.status import status_of
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.unit.server.grpc.reading import Decoding, model, refused
 

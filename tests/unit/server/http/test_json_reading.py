@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from google.protobuf import json_format
@@ -9,20 +10,24 @@ from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attendant.server.call import UndecodableRequest
 from attendant.server.errors import InvalidArgument, Undecodable
-from attendant.server.grpc.undecodable import UndecodableRequest
-from attendant.server.http.bodies import decoder_of
-from attendant.server.http.json_reading import MAX_FAULTS
-from attendant.server.inference.parameters import WHOLE as WHOLE_KINDS
+from attendant.server.grpc.gate import rpcs_of
+from attendant.server.grpc.requests import WHOLE as WHOLE_KINDS
+from attendant.server.grpc.service import SERVICE
+from attendant.server.http.bodies import MAX_FAULTS, Body
 from attendant_client.v1 import seq2seq_pb2 as messages
 
-DECODE = decoder_of("/attendant.v1.Seq2Seq/Generate", messages.GenerateRequest)
-DECODE_MANY = decoder_of("/attendant.v1.Seq2Seq/GenerateMany", messages.GenerateManyRequest)
+RPCS = rpcs_of(SERVICE, Mock())
 WHOLE = "must be a whole number from 0 to 4294967295"
 
 
+def decoded(raw: bytes, method: str = "Generate") -> Any:
+    return Body(raw).decoded(RPCS[method])
+
+
 def error_of(body: Any) -> Exception:
-    found = DECODE(json.dumps(body).encode())
+    found = decoded(json.dumps(body).encode())
     assert isinstance(found, UndecodableRequest)
     return found.error
 
@@ -103,7 +108,7 @@ def test_names_that_there_are_not_are_one_fault_and_stay_out_of_the_log() -> Non
     ],
 )
 def test_what_is_no_json_is_told_in_the_readers_words(raw: bytes) -> None:
-    found = DECODE(raw)
+    found = decoded(raw)
     assert isinstance(found.error, Undecodable)
     assert str(found.error).startswith(f"the request, {len(raw)} bytes, is no message of this method's: ")
 
@@ -146,7 +151,7 @@ def test_what_the_library_writes_is_read_back(data: st.DataObject) -> None:
     decoding.sampling.seed = data.draw(st.integers(0, 2**64 - 1))
     tokens = data.draw(st.lists(TEXTS))
     request = messages.GenerateRequest(tokens={"tokens": tokens}, decoding=decoding)
-    found = DECODE(json_format.MessageToJson(request).encode())
+    found = decoded(json_format.MessageToJson(request).encode())
     assert json_format.MessageToJson(found) == json_format.MessageToJson(request)
 
 
@@ -154,7 +159,7 @@ class TestTexts:
     """A list of texts with what their requests share."""
 
     def test_each_text_is_a_request(self) -> None:
-        found = DECODE_MANY(b'{"texts": ["a", "b"], "model": "m", "decoding": {"beamSize": 2}}')
+        found = decoded(b'{"texts": ["a", "b"], "model": "m", "decoding": {"beamSize": 2}}', "GenerateMany")
         requests = [messages.GenerateRequest(text=text, model="m", decoding={"beam_size": 2}) for text in "ab"]
         assert found == messages.GenerateManyRequest(requests=requests)
 
@@ -179,19 +184,19 @@ class TestTexts:
         ],
     )
     def test_a_fault_is_told_by_its_path(self, body: Any, message: str) -> None:
-        found = DECODE_MANY(json.dumps(body).encode())
+        found = decoded(json.dumps(body).encode(), "GenerateMany")
         assert isinstance(found.error, InvalidArgument)
         assert str(found.error).startswith(message)
 
 
 def test_the_requests_own_id_is_kept() -> None:
-    assert DECODE(b'{"requestId": "mine", "decoding": 5}').request_id == "mine"
-    assert DECODE(b'{"request_id": 5}').request_id == ""
-    assert DECODE(b'{"requestId": "half \\ud800"}').request_id == "", "no answer could hold it"
+    assert decoded(b'{"requestId": "mine", "decoding": 5}').request_id == "mine"
+    assert decoded(b'{"request_id": 5}').request_id == ""
+    assert decoded(b'{"requestId": "half \\ud800"}').request_id == "", "no answer could hold it"
 
 
 def test_what_the_mapping_allows_is_no_fault() -> None:
     body = {"text": "a", "model": None, "decoding": {"beamSize": "4", "max_length": 9.0, "sampling": {"seed": "7"}}}
-    assert DECODE(json.dumps(body).encode()) == json_format.ParseDict(body, messages.GenerateRequest())
+    assert decoded(json.dumps(body).encode()) == json_format.ParseDict(body, messages.GenerateRequest())
     error = error_of(body | {"output": 5})
     assert isinstance(error, InvalidArgument) and [one.field for one in error.violations] == ["output"]

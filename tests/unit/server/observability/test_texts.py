@@ -10,7 +10,7 @@ import pytest
 
 from attendant.runtime.requests import Violations
 from attendant.server.errors import AttendantError, DeadlineExceeded, InvalidArgument, UnknownModel
-from attendant.server.logs import configure_logging, log_texts, loggable
+from attendant.server.logs import TextFilter, configure_logging, hide_texts
 
 SECRET = "sesame"
 
@@ -22,10 +22,9 @@ def stream() -> Iterator[io.StringIO]:
     written = io.StringIO()
     configure_logging("debug", "text", written)
     yield written
-    log_texts(True)  # takes the filter from pytest's own handlers, which stay for the tests to come
-    root.handlers.clear()
-    log_texts(False)
     root.handlers[:], root.level = before
+    for handler in root.handlers:  # pytest's own, which stay for the tests to come
+        handler.filters[:] = [one for one in handler.filters if not isinstance(one, TextFilter)]
 
 
 def violations() -> InvalidArgument:
@@ -56,17 +55,15 @@ def fault() -> Exception:
         (DeadlineExceeded(), "the deadline passed before the answer was whole"),
     ],
 )
-def test_errors_are_logged_without_quotes(error: AttendantError, words: str, stream: io.StringIO) -> None:
-    log_texts(False)
-    assert loggable(error) == words
-    log_texts(True)
-    assert loggable(error) == str(error)
+def test_errors_are_logged_without_quotes(error: AttendantError, words: str) -> None:
+    assert error.without_quotes == words
 
 
 @pytest.mark.parametrize("allowed", [False, True])
 def test_exceptions_are_logged_by_class_and_line(allowed: bool, stream: io.StringIO) -> None:
-    log_texts(allowed)
-    for name in ("attendant.server.grpc.request_context", "grpc._cython.cygrpc"):
+    if not allowed:
+        hide_texts()
+    for name in ("attendant.server.grpc.request_log", "grpc._cython.cygrpc"):
         logging.getLogger(name).error("internal error", exc_info=fault())
     with closing(asyncio.new_event_loop()) as loop:
         loop.call_exception_handler({"message": "never retrieved", "future": SECRET})
@@ -79,6 +76,6 @@ def test_exceptions_are_logged_by_class_and_line(allowed: bool, stream: io.Strin
 
 
 def test_the_engine_knows_no_texts_and_tells_all(stream: io.StringIO) -> None:
-    log_texts(False)
+    hide_texts()
     logging.getLogger("attendant.server.engine.thread").error("a step failed", exc_info=ValueError("bad shape"))
     assert "bad shape" in stream.getvalue()

@@ -4,7 +4,6 @@ A request in JSON becomes the message that gRPC would bring. Its texts, and the 
 between: that is also how they travel in the protocol's binary extension, which NVIDIA's client uses.
 """
 
-import asyncio
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,33 +14,34 @@ from typing import Any, Final
 import numpy as np
 from google.protobuf import json_format
 from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
-from google.rpc import status_pb2
 from starlette.requests import Request
 from starlette.responses import Response
 
 from attendant.runtime.requests import Violation, shortened
-from attendant.server.errors import InvalidArgument
-from attendant.server.grpc.incoming import Decoder
+from attendant.server.errors import AttendantError, InvalidArgument
+from attendant.server.grpc.conversion import WRITERS
+from attendant.server.grpc.gate import Rpc
 from attendant.server.grpc.requests import off_the_loop
-from attendant.server.grpc.undecodable import UndecodableRequest
-from attendant.server.http.bodies import JSON, LOOP_ANSWER_BYTES, WRITERS, Body, body_bytes, type_of
-from attendant.server.http.endpoints import Endpoint
-from attendant.server.http.json_reading import (
+from attendant.server.http.app import HttpApi
+from attendant.server.http.bodies import (
     BODY,
+    JSON,
+    LOOP_ANSWER_BYTES,
+    Body,
+    HttpError,
     Unreadable,
+    body_bytes,
     fault,
     is_text,
     parse_json,
     string,
-    undecodable,
+    type_of,
     unknown_members,
 )
-from attendant.server.http.problems import HttpError, problem_response
+from attendant.server.http.endpoints import STATUSES, Endpoint, problem_headers
 from attendant.server.inference.tensors import pack, unpack
 from attendant.server.inference.v2 import open_inference_pb2 as wire
 
-SERVICE = wire.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 PREFIX: Final = "/v2"
 MODEL: Final = "/models/{name}"
 
@@ -62,11 +62,6 @@ class InferenceRoute:
     verb: str
     path: str
     method: str
-
-    @property
-    def path_parameters(self) -> list[str]:
-        """Lists the names of the path's parameters."""
-        return re.findall(r"{(\w+)}", self.path)
 
 
 INFERENCE_ROUTES: Final = (
@@ -102,21 +97,25 @@ class InferenceBody(Body):
     header_length: int | None = None
     binary: dict[str | None, bool] = field(default_factory=dict)
 
-    async def message(self, decode: Decoder) -> Message | UndecodableRequest:
-        """Returns the message that the body and the path stand for."""
-        read = Decoder(f"/{SERVICE.full_name}/{self.method}", self._read, undecodable)
-        request: Message | UndecodableRequest = await off_the_loop(len(self.raw), partial(read, self.raw))
-        self.request_id = getattr(request, "request_id", "") or getattr(request, "id", "")
-        return request
-
-    def _read(self, raw: bytes) -> Message:
-        head = raw[: self.header_length]
+    def read(self, rpc: Rpc) -> Message:
+        """Returns the message that the body and the path stand for. Raises Unreadable."""
+        head = self.raw[: self.header_length]
         # Load, unload and the index need no body.
         named = parse_json(head) if head or self.method == "ModelInfer" else {}
-        return _Reading(named, raw[len(head) :], self).request()
+        return _Reading(named, self.raw[len(head) :], self).request()
 
 
-async def read_request(route: InferenceRoute, request: Request) -> Message | InferenceBody:
+def add_inference(api: HttpApi, rpcs: Mapping[str, Rpc]) -> None:
+    """Adds the protocol's paths to the HTTP API."""
+    for route in INFERENCE_ROUTES:
+        rpc = rpcs[route.method]
+        api.add(
+            route.verb, PREFIX + route.path, api.endpoint(InferenceEndpoint, rpc, partial(read_request, route, rpc))
+        )
+    api.set_problem(PREFIX, _problem)
+
+
+async def read_request(route: InferenceRoute, rpc: Rpc, request: Request) -> Message | InferenceBody:
     """Returns the request that a path and its body stand for.
 
     Raises:
@@ -127,7 +126,7 @@ async def read_request(route: InferenceRoute, request: Request) -> Message | Inf
     if unknown := sorted(request.query_params):
         raise InvalidArgument(Violation("query", shortened(", ".join(unknown)), "empty", quoted=True))
     if route.verb == "GET":
-        return GetMessageClass(SERVICE.methods_by_name[route.method].input_type)(**request.path_params)
+        return rpc.request_class(**request.path_params)
     # NVIDIA's client names no type. A browser may send that unasked too, but never without the header Origin.
     if type_of(request) != JSON and (type_of(request) not in ("", BYTES) or "origin" in request.headers):
         raise HttpError(415, "INVALID_ARGUMENT", f"the header Content-Type must be {JSON} or {BYTES}")
@@ -306,27 +305,24 @@ class _Reading:
         return is_text(value)
 
 
-def _problem(
-    status: status_pb2.Status, http_status: int | None = None, headers: Mapping[str, str] | None = None, /
-) -> Response:
+def _problem(error: AttendantError, request_id: str) -> Response:
     """Returns `{"error": ...}` with the status and the headers that the problem would have elsewhere."""
-    response = problem_response(status, http_status, headers)
-    kept = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
-    return Response(_json({"error": status.message}), response.status_code, kept, JSON)
+    status = error.http_status if isinstance(error, HttpError) else STATUSES[error.code]
+    return Response(_json({"error": str(error)}), status, problem_headers(error), JSON)
 
 
 class InferenceEndpoint(Endpoint):
     """Calls a method of the protocol, whose answers and errors have the protocol's own forms."""
 
-    problem = staticmethod(_problem)
+    def problem(self, error: AttendantError, request_id: str) -> Response:
+        """See `_problem`."""
+        return _problem(error, request_id)
 
     async def respond(self, request: Any, message: Message) -> Response:
         """Returns the response that holds a message."""
         if isinstance(message, wire.ModelInferResponse):
             write = partial(_written, message, request.binary)
-            if message.ByteSize() <= LOOP_ANSWER_BYTES:
-                return write()
-            return await asyncio.get_running_loop().run_in_executor(WRITERS, write)
+            return await off_the_loop(message.ByteSize(), write, LOOP_ANSWER_BYTES, WRITERS)
         fields = json_format.MessageToDict(
             message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )

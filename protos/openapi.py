@@ -1,31 +1,41 @@
-"""The OpenAPI document of the HTTP API, made of the proto's descriptors, its comments, and the limits of requests."""
+"""Writes the OpenAPI document of the HTTP API: python protos/openapi.py, which `make protos` runs.
+
+It is made of the proto's descriptors and comments, and of the limits of requests. The server adds what depends on its
+options.
+"""
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping
-from importlib.resources import files
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.message_factory import GetMessageClass
 
 from attendant.runtime.bundle.manifest import MAX_BEAM, MAX_TOKENS
 from attendant.runtime.decoding.options import MAX_SAMPLED_CANDIDATES
 from attendant.runtime.requests import MAX_LENGTH_RATIO, MAX_PATIENCE, MAX_PENALTY, MAX_TEMPERATURE
-from attendant.server.grpc.inference_names import MAX_DIMENSIONS
-from attendant.server.grpc.many import MAX_REQUESTS
-from attendant.server.grpc.request_context import GIVEN_ID_KEY, MAX_ID_CHARACTERS
+from attendant.server.call import MAX_ID_CHARACTERS, REQUEST_ID_HEADER
+from attendant.server.grpc.lists import MAX_REQUESTS
+from attendant.server.grpc.requests import WHOLE as WHOLE_KINDS
 from attendant.server.grpc.service import SERVICE
-from attendant.server.http.bodies import JSON
-from attendant.server.http.call import MAX_SECONDS, TIMEOUT_HEADER
-from attendant.server.http.endpoints import EVENT_STREAM
-from attendant.server.http.inference import INFERENCE_ROUTES, InferenceRoute
-from attendant.server.http.inference import PREFIX as INFERENCE_PREFIX
-from attendant.server.http.json_reading import TEXTS
-from attendant.server.http.problems import MEDIA_TYPE
-from attendant.server.http.routes import ROUTES, STREAM, ApiRoute
-from attendant.server.inference.parameters import FIELDS, PREFIX, SAMPLING
-from attendant.server.inference.parameters import WHOLE as WHOLE_KINDS
-from attendant.server.inference.tensors import INPUT, OUTPUTS
+from attendant.server.http.app import ROUTES, STREAM, ApiRoute, path_parameters, query_parameters
+from attendant.server.http.bodies import JSON, TEXTS
+from attendant.server.http.endpoints import EVENT_STREAM, MAX_SECONDS, MEDIA_TYPE, TIMEOUT_HEADER
+from attendant.server.inference.http import INFERENCE_ROUTES, InferenceRoute
+from attendant.server.inference.http import PREFIX as INFERENCE_PREFIX
+from attendant.server.inference.service import FIELDS, PREFIX, SAMPLING
+from attendant.server.inference.tensors import INPUT, MAX_DIMENSIONS, OUTPUTS
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from check import PROTOS, describe
+
+DOCUMENT: Final = PROTOS.parent / "server" / "http" / "openapi.json"
 
 Schema = dict[str, Any]
 
@@ -97,20 +107,51 @@ PROBLEM: Final = {
 }
 
 
-def document(*, has_tokens: bool = False, has_inference: bool = True) -> Schema:
-    """Returns the whole document.
+PARTS = {4: "message_type", 5: "enum_type", 6: "service"}
+WITHIN = {
+    "message_type": {2: "field", 3: "nested_type", 4: "enum_type"},
+    "nested_type": {2: "field", 3: "nested_type", 4: "enum_type"},
+    "enum_type": {2: "value"},
+    "service": {2: "method"},
+}
 
-    Args:
-        has_tokens: calls need one.
-        has_inference: the Open Inference Protocol is served.
-    """
-    schemas = _Schemas(json.loads((files("attendant.server.http") / "comments.json").read_text(encoding="utf-8")))
+
+def comments() -> dict[str, str]:
+    """Returns the proto's comments by the full names of the declarations. Generated code has no comments."""
+    with tempfile.TemporaryDirectory() as folder:
+        image = Path(folder, "api.binpb")
+        describe(PROTOS, image, "--include_source_info")
+        files = FileDescriptorSet.FromString(image.read_bytes()).file
+    return {name: text for file in files if file.package == "attendant.v1" for name, text in _comments_of(file)}
+
+
+def _comments_of(file: FileDescriptorProto) -> Iterator[tuple[str, str]]:
+    for location in file.source_code_info.location:
+        text = " ".join((location.leading_comments or location.trailing_comments).split())
+        if text and location.path and location.path[0] in PARTS:
+            yield _declaration_at(file, list(location.path)), text
+
+
+def _declaration_at(file: FileDescriptorProto, path: list[int]) -> str:
+    """Returns the full name of the declaration at a path of numbers and places: `4, 2, 2, 0` is message 2's field 0."""
+    part: Any = file
+    kinds, name = PARTS, file.package
+    for number, place in zip(path[::2], path[1::2], strict=True):
+        kind = kinds[number]
+        part = getattr(part, kind)[place]
+        kinds, name = WITHIN.get(kind, {}), f"{name}.{part.name}"
+    return name
+
+
+def document() -> Schema:
+    """Returns the whole document."""
+    schemas = _Schemas(comments())
     for route in ROUTES:
         schemas.request(SERVICE.methods_by_name[route.method].input_type)
     paths: dict[str, Schema] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.verb.lower()] = _operation(route, schemas)
-    for inference in INFERENCE_ROUTES if has_inference else ():
+    for inference in INFERENCE_ROUTES:
         paths.setdefault(INFERENCE_PREFIX + inference.path, {})[inference.verb.lower()] = _inference_operation(
             inference
         )
@@ -122,7 +163,7 @@ def document(*, has_tokens: bool = False, has_inference: bool = True) -> Schema:
             "description": f"The service {SERVICE.full_name} in protobuf's JSON mapping (fields may have the proto's "
             "names too: beam_size), and the Open Inference Protocol. Every call may have two headers: "
             f"{TIMEOUT_HEADER}, the seconds within which its answer is wanted (above 0, at most {MAX_SECONDS:g}), and "
-            f"{GIVEN_ID_KEY}, the id of a request whose body has none.",
+            f"{REQUEST_ID_HEADER}, the id of a request whose body has none.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
@@ -130,8 +171,12 @@ def document(*, has_tokens: bool = False, has_inference: bool = True) -> Schema:
             "schemas": schemas.schemas | INFERENCE_SCHEMAS,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
-        "security": [{"token": []}] if has_tokens else [],
+        "security": [],
     }
+
+
+def _path_parameters(path: str) -> list[Schema]:
+    return [{"name": name, "in": "path", "required": True, "schema": TEXT} for name in path_parameters(path)]
 
 
 def _ref(name: str) -> Schema:
@@ -274,7 +319,9 @@ def _operation(route: ApiRoute, schemas: _Schemas) -> Schema:
                 "schema": {"type": "string", "enum": ["0", "1"], "default": "0"},
             }
         )
-    parameters += [{"name": name, "in": "path", "required": True, "schema": TEXT} for name in route.path_parameters]
+    parameters += [
+        {"name": name, "in": "path", "required": True, "schema": TEXT} for name in path_parameters(route.path)
+    ]
     problem = {"description": "An error", "content": {MEDIA_TYPE: {"schema": _ref("Problem")}}}
     operation: Schema = {
         "operationId": route.method,
@@ -282,7 +329,8 @@ def _operation(route: ApiRoute, schemas: _Schemas) -> Schema:
         "responses": {"200": {"description": method.output_type.name, "content": answers}, "default": problem},
     } | schemas.comment(method.full_name)
     if route.verb == "GET":
-        parameters += [{"name": name, "in": "query", "schema": TEXT} for name in route.query_parameters]
+        names = query_parameters(route, GetMessageClass(method.input_type))
+        parameters += [{"name": name, "in": "query", "schema": TEXT} for name in names]
         return operation
     body = schemas.request(method.input_type)
     if route.method == "GenerateMany":
@@ -383,13 +431,11 @@ def _inference_operation(route: InferenceRoute) -> Schema:
     errors: list[Schema] = [_ref("InferenceError")]
     if route.method in ("ServerReady", "ModelReady"):  # not ready is an answer, too
         errors.append(_ref(answer))
-    versioned = "OfVersion" if "version" in route.path_parameters else ""
+    versioned = "OfVersion" if "version" in path_parameters(route.path) else ""
     operation: Schema = {
         "operationId": f"{route.method}{versioned}",
         "tags": ["Open Inference Protocol"],
-        "parameters": [
-            {"name": name, "in": "path", "required": True, "schema": TEXT} for name in route.path_parameters
-        ],
+        "parameters": _path_parameters(route.path),
         "responses": {
             "200": {"description": answer, "content": {JSON: {"schema": _ref(answer)}}},
             "default": {
@@ -402,3 +448,7 @@ def _inference_operation(route: InferenceRoute) -> Schema:
         needed = route.method == "ModelInfer"
         operation["requestBody"] = {"required": needed, "content": {JSON: {"schema": _ref(body)}}}
     return operation
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(json.dumps(document(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,286 @@
+"""The service inference.GRPCInferenceService, the Open Inference Protocol. Its proto describes its methods.
+
+Each text of ModelInfer's tensor becomes a request like Generate's, and is read, submitted and counted by the same
+functions. Parameters are decoding options by their names in attendant.v1.
+"""
+
+# ruff: noqa: N802  # methods have the proto's names
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from attendant.runtime.answers import hypothesis_fields, source_tokens, warnings_of
+from attendant.runtime.requests import Violation, Violations, shortened
+from attendant.server.call import Call
+from attendant.server.catalogue.models import Catalogue, ServedModel
+from attendant.server.catalogue.reconciler import Entry, Reconciler
+from attendant.server.config import Openness
+from attendant.server.engine.request import Priority, Result
+from attendant.server.errors import AttendantError, InvalidArgument
+from attendant.server.grpc.conversion import num_cells, written
+from attendant.server.grpc.gate import Rpc, guard_of, rpcs_of
+from attendant.server.grpc.lists import ANSWERS_IN_A_ROW, MAX_REQUESTS
+from attendant.server.grpc.request_log import RequestLog, RequestRecord
+from attendant.server.grpc.requests import (
+    WHOLE,
+    ParsedRequest,
+    check_answer_bytes,
+    must_be,
+    off_the_loop,
+    read_generate,
+    submit_all,
+)
+from attendant.server.inference.tensors import (
+    INPUT,
+    OUTPUTS,
+    add_outputs,
+    num_elements,
+    read_outputs,
+    read_texts,
+)
+from attendant.server.inference.v2 import open_inference_pb2 as wire
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.version import VERSION
+
+SERVICE: Final = wire.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+PROBES: Final = ("ServerLive", "ServerReady")
+"""Methods that need no token unless health checks need one."""
+EXTENSIONS = ("binary_tensor_data", "model_repository")
+TENSOR = wire.ModelMetadataResponse.TensorMetadata
+OUTPUT_OPTION, PREFIX, SAMPLING = "replace_unknowns", "target_prefix", "sampling"
+SAMPLING_FIELDS: Final = messages.SamplingOptions.DESCRIPTOR.fields_by_name
+FIELDS: Final[Mapping[str, Any]] = {
+    **{
+        name: field
+        for name, field in messages.DecodingOptions.DESCRIPTOR.fields_by_name.items()
+        if field.message_type is None
+    },
+    **SAMPLING_FIELDS,
+    OUTPUT_OPTION: messages.OutputOptions.DESCRIPTOR.fields_by_name[OUTPUT_OPTION],
+}
+
+
+class InferenceServicer:
+    """Answers with the models, engines, limits and errors of attendant.v1.Seq2Seq."""
+
+    def __init__(
+        self, catalogue: Catalogue, log: RequestLog, reconciler: Reconciler, is_serving: Callable[[], bool]
+    ) -> None:
+        self._catalogue = catalogue
+        self._reconciler = reconciler
+        self._is_serving = is_serving
+        self._log = log
+
+    def rpcs(self, health: Openness) -> dict[str, Rpc]:
+        """Makes the table of the service. Probes are as open as health checks."""
+        table = rpcs_of(SERVICE, self)
+        for name in PROBES:
+            table[name] = replace(table[name], guard=guard_of(health), is_counted=False)
+        table["ModelInfer"] = replace(table["ModelInfer"], size=_num_texts)
+        return table
+
+    async def ServerLive(self, request: Any, call: Call) -> Any:
+        return wire.ServerLiveResponse(live=True)
+
+    async def ServerReady(self, request: Any, call: Call) -> Any:
+        return wire.ServerReadyResponse(ready=self._is_serving())
+
+    async def ModelReady(self, request: Any, call: Call) -> Any:
+        with self._log.begin("ModelReady", call, request):
+            try:
+                self._catalogue.routes(request.name).find(request.version)
+            except AttendantError:
+                return wire.ModelReadyResponse(ready=False)
+            return wire.ModelReadyResponse(ready=self._is_serving())
+
+    async def ServerMetadata(self, request: Any, call: Call) -> Any:
+        with self._log.begin("ServerMetadata", call, request):
+            return wire.ServerMetadataResponse(name="attendant", version=VERSION, extensions=EXTENSIONS)
+
+    async def ModelMetadata(self, request: Any, call: Call) -> Any:
+        with self._log.begin("ModelMetadata", call, request):
+            routes = self._catalogue.routes(request.name)
+            labels = [model.label for model in routes.all()]
+            if request.version:
+                labels = [routes.find(request.version).label]
+            return wire.ModelMetadataResponse(
+                name=routes.stable.name,
+                versions=labels,
+                platform="attendant",
+                inputs=[TENSOR(name=INPUT, datatype="BYTES", shape=[-1])],
+                outputs=[
+                    TENSOR(name=name, datatype=output.datatype, shape=[-1] * (1 + len(output.axes)))
+                    for name, output in OUTPUTS.items()
+                ],
+            )
+
+    async def ModelInfer(self, request: Any, call: Call) -> Any:
+        with self._log.begin("ModelInfer", call, request) as record:
+            model = self._catalogue.find(request.model_name, request.model_version)
+            return await infer(request, model, call, record)
+
+    async def RepositoryIndex(self, request: Any, call: Call) -> Any:
+        with self._log.begin("RepositoryIndex", call, request):
+            self._check_repository(request.repository_name)
+            entries = self._reconciler.index()
+            stable = {routes.stable.name: routes.stable.label for routes in self._catalogue.all()}
+            alone = [Entry(name, stable[name]) for name in stable.keys() - {entry.name for entry in entries}]
+            if request.repository_name:
+                alone, entries = [], [entry for entry in entries if entry.repository == request.repository_name]
+            return wire.RepositoryIndexResponse(
+                models=[
+                    wire.RepositoryIndexResponse.ModelIndex(
+                        name=entry.name,
+                        version=entry.label,
+                        state="UNAVAILABLE" if entry.reason else "READY",
+                        reason=entry.reason,
+                    )
+                    for entry in sorted([*alone, *entries])
+                    if not (request.ready and entry.reason)
+                ]
+            )
+
+    async def RepositoryModelLoad(self, request: Any, call: Call) -> Any:
+        with self._log.begin("RepositoryModelLoad", call, request):
+            self._check_repository(request.repository_name)
+            _refuse_parameters(request.parameters.keys())
+            await self._reconciler.load(request.model_name)
+            return wire.RepositoryModelLoadResponse()
+
+    async def RepositoryModelUnload(self, request: Any, call: Call) -> Any:
+        with self._log.begin("RepositoryModelUnload", call, request):
+            self._check_repository(request.repository_name)
+            _refuse_parameters(request.parameters.keys() - {"unload_dependents"})
+            await self._reconciler.unload(request.model_name)
+            return wire.RepositoryModelUnloadResponse()
+
+    def _check_repository(self, name: str) -> None:
+        """Raises InvalidArgument if no repository has this name; the empty one stands for all of them."""
+        names = sorted(path.absolute().name for path in self._reconciler.repositories)
+        if name and name not in names:
+            limit = f"empty, or one of {', '.join(names)}" if names else "empty: there is no repository"
+            raise InvalidArgument(Violation("repository_name", shortened(name), limit, quoted=True))
+
+
+def _refuse_parameters(names: Iterable[str]) -> None:
+    for name in names:
+        raise InvalidArgument(
+            Violation("parameters", shortened(name), "none: there are none of this method", quoted=True)
+        )
+
+
+async def infer(
+    request: wire.ModelInferRequest, model: ServedModel, call: Call, record: RequestRecord
+) -> wire.ModelInferResponse:
+    """Answers a tensor of texts: each is a request like Generate's. Raises the error of the first text that has one."""
+    names, texts = await off_the_loop(request.ByteSize(), partial(_read, request, model))
+    outcomes = await asyncio.gather(*submit_all(texts, call, Priority.INTERACTIVE))
+    results = []
+    for text, outcome in zip(texts, outcomes, strict=True):
+        results.append(text.generated(outcome, record))
+        if len(results) % ANSWERS_IN_A_ROW == 0:
+            await asyncio.sleep(0)
+    return await written(sum(map(num_cells, results)), partial(_response, request, model, names, texts, results))
+
+
+def _response(
+    request: wire.ModelInferRequest,
+    model: ServedModel,
+    names: list[str],
+    texts: list[ParsedRequest],
+    results: list[Result],
+) -> wire.ModelInferResponse:
+    response = wire.ModelInferResponse(model_name=model.name, model_version=model.label, id=request.id)
+    answers = [
+        {
+            "hypotheses": [hypothesis_fields(hypothesis, text.asked, model) for hypothesis in result.hypotheses],
+            "source_tokens": source_tokens(text.asked, model),
+            "warnings": warnings_of(result.hypotheses, text.asked, model),
+        }
+        for text, result in zip(texts, results, strict=True)
+    ]
+    add_outputs(response, names, answers, raw=bool(request.raw_input_contents))
+    return response
+
+
+def _read(request: wire.ModelInferRequest, model: ServedModel) -> tuple[list[str], list[ParsedRequest]]:
+    """Returns the names of the requested outputs, and a request for each text."""
+    violations, common = Violations(), messages.GenerateRequest(request_id=request.id)
+    texts, names = read_texts(request, violations), read_outputs(request, violations)
+    set_options(common, request.parameters, violations)
+    if violations.found:
+        raise InvalidArgument(*violations.found)
+    common.output.attention = "attention" in names
+    common.output.token_log_probs = "token_log_probs" in names
+    parsed = []
+    for place, text in enumerate(texts):
+        generate = messages.GenerateRequest(text=text)
+        generate.MergeFrom(common)
+        try:
+            parsed.append(read_generate(generate, model))
+        except InvalidArgument as error:
+            raise InvalidArgument(*(_renamed(violation, place) for violation in error.violations)) from None
+    # The tensors are as large as if every text's answer were the largest one.
+    num_bytes = len(parsed) * max(text.max_answer_bytes for text in parsed)
+    check_answer_bytes(num_bytes, len(parsed), f"inputs[{INPUT}]")
+    return names, parsed
+
+
+def _renamed(violation: Violation, place: int) -> Violation:
+    """Returns a violation of a text's request with the name that its field has in this protocol."""
+    if violation.field in ("text", "source"):
+        return replace(violation, field=f"inputs[{INPUT}][{place}]")
+    if violation.field == "request_id":
+        return replace(violation, field="id")
+    section, _, name = violation.field.partition(".")
+    name = name.removeprefix("sampling.").replace(".tokens", "")
+    return replace(violation, field=f"{'outputs' if name == 'attention' else 'parameters'}.{name}" if section else name)
+
+
+def _num_texts(request: Any) -> int:
+    """Returns the number of texts that a request's shape names. A shape that is wrong is refused when it is read."""
+    sizes = [num_elements(tensor.shape) for tensor in getattr(request, "inputs", ())[:1]]
+    return max(1, *(min(size, MAX_REQUESTS) for size in sizes), 1)
+
+
+def set_options(
+    request: messages.GenerateRequest, parameters: Mapping[str, wire.InferParameter], violations: Violations
+) -> None:
+    """Sets the options of a request; unknown names, and values of other types, are violations."""
+    for name, parameter in parameters.items():
+        value = getattr(parameter, parameter.WhichOneof("parameter_choice") or "string_param")
+        if name == PREFIX:
+            if violations.require(
+                isinstance(value, str), f"parameters.{name}", value, "tokens, with blanks between them"
+            ):
+                request.decoding.target_prefix.tokens.extend(value.split())
+        elif name == SAMPLING:
+            if violations.require(value is True, f"parameters.{name}", value, "true or unset"):
+                request.decoding.sampling.SetInParent()
+        elif (field := FIELDS.get(name)) is None:
+            choices = ", ".join(sorted([*FIELDS, PREFIX, SAMPLING]))
+            violations.add("parameters", name, f"some of {choices}")
+        elif violations.require(_fits(field, value), f"parameters.{name}", value, must_be(field)):
+            setattr(_part(request, name), name, value)
+
+
+def _part(request: messages.GenerateRequest, name: str) -> Any:
+    """Returns the message that has the field."""
+    if name == OUTPUT_OPTION:
+        return request.output
+    return request.decoding.sampling if name in SAMPLING_FIELDS else request.decoding
+
+
+def _fits(field: Any, value: Any) -> bool:
+    if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL or isinstance(value, bool):
+        return field.cpp_type == FieldDescriptor.CPPTYPE_BOOL and isinstance(value, bool)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING or isinstance(value, str):
+        return field.cpp_type == FieldDescriptor.CPPTYPE_STRING and isinstance(value, str)
+    if field.cpp_type in WHOLE:
+        return isinstance(value, int) and 0 <= value <= WHOLE[field.cpp_type]
+    return isinstance(value, int | float)
