@@ -3,9 +3,7 @@
 The checks, the engine and the answers are the server's; the options and the types of answers are the client's.
 """
 
-from attendant.library.answers import Generation, Hypothesis, Score
-from attendant.library.model import Model, load
-from attendant.library.requests import Options
+from attendant.library.model import Generation, Hypothesis, Model, Options, Score, load
 from attendant.runtime.errors import UserError
 from attendant_client import InvalidArgument, Sampling
 

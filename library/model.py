@@ -1,27 +1,122 @@
-"""A bundle that is opened in this process, and what it can be asked."""
+"""A bundle that is opened in this process and answers here, by the checks and the engine of the server."""
 
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Self, Unpack, get_args, overload
 
-from attendant.library.answers import Generation, Hypothesis, Score
-from attendant.library.requests import Options, read_generate, read_score
+import grpc
+
+import attendant_client
+from attendant.runtime import requests as reading
 from attendant.runtime.answers import GrowingText, hypothesis_fields, score_fields, source_tokens, warnings_of
 from attendant.runtime.bundle.bundle import Bundle, BundleModel, limits_in_force, open_bundle, refuse_few_rows
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_checked
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.process import available_cpus, limited
-from attendant.runtime.requests import ReadRequest
+from attendant.runtime.requests import ReadRequest, Side, Violations, drawn, read_decoding, summary
+from attendant.runtime.stepper import Floats
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.request import EngineRequest, Outcome, Result, StepResult
 from attendant.server.engine.scheduler import Budget
 from attendant_client import Answers, Delta, FinishReason, InvalidArgument, Source
 from attendant_client.client import Streamed
-from attendant_client.messages import checked_source, plain_number, timings_of
+from attendant_client.messages import (
+    checked_source,
+    generate_request,
+    plain_number,
+    score_request,
+    set_fields,
+    timings_of,
+)
+from attendant_client.options import DecodingFields, OutputFields, check_names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Hypothesis(attendant_client.Hypothesis):
+    """As the client's.
+
+    Attributes:
+        attention: float32 [summands of `log_prob`, source tokens]; None unless asked for.
+    """
+
+    attention: Floats | None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Generation(attendant_client.Generation):
+    """As the client's; `request_id` is empty."""
+
+    hypotheses: tuple[Hypothesis, ...]
+
+    @property
+    def best(self) -> Hypothesis:
+        return self.hypotheses[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Score(attendant_client.Score):
+    """As the client's; `request_id` is empty.
+
+    Attributes:
+        attention: float32 [summands of `log_prob`, source tokens]; None unless asked for.
+    """
+
+    attention: Floats | None  # type: ignore[assignment]
+
+
+class Options(DecodingFields, OutputFields, total=False):
+    """What `generate` takes by keyword: the API's options, by their names there."""
+
+
+def read_generate(source: Source, options: Mapping[str, Any], model: BundleModel) -> ReadRequest:
+    """Raises TypeError, ValueError: an option of a wrong name or type; InvalidArgument: what the model can't do."""
+    check_names(options, Options)
+    request = generate_request(source, "", options)
+    given = set_fields(request.decoding)
+
+    def read_options(num_source_tokens: int, attention: bool, violations: Violations) -> DecodingOptions | None:
+        read, found = read_decoding(given, model, num_source_tokens, attention=attention)
+        violations.found += found
+        return read if read is None or "seed" in given.get("sampling", {}) else drawn(read)
+
+    violations = Violations()
+    read = reading.read_generate(_side("", source), set_fields(request.output), model, read_options, violations)
+    return _whole(read, violations)
+
+
+def read_score(
+    source: Source, target: Source, model: BundleModel, *, include_eos: bool, attention: bool
+) -> ReadRequest:
+    """Likewise."""
+    request = score_request(source, target, request_id="", model="", include_eos=include_eos, attention=attention)
+    violations = Violations()
+    read = reading.read_score(
+        _side("source_", source),
+        _side("target_", target),
+        set_fields(request.output),
+        model,
+        violations,
+        include_eos=include_eos,
+    )
+    return _whole(read, violations)
+
+
+def _side(prefix: str, given: Source) -> Side:
+    return Side(prefix + ("text" if isinstance(given, str) else "tokens"), given)
+
+
+def _whole(read: ReadRequest | None, violations: Violations) -> ReadRequest:
+    if read is None:
+        found = tuple(attendant_client.Violation(one.field, one.description) for one in violations.found)
+        raise attendant_client.InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, summary(violations.found), found)
+    return read
+
 
 MAX_ROWS: Final = 256
 MAX_BUDGET_ROWS: Final = 65536
