@@ -23,7 +23,7 @@ except ModuleNotFoundError as missing:
     remedy = "pip install 'attendant-seq2seq[cpu]', or with [gpu] for CUDA"
     raise ModuleNotFoundError(f"{missing.name} is not installed: {remedy}", name=missing.name) from None
 
-from attendant.runtime.bundle.graph_content import check_graph
+from attendant.runtime.bundle.graph_content import read_graph
 from attendant.runtime.bundle.manifest import GraphSpec, Provider, TensorSpec
 from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES, Unfit, digest_of, read_file
 from attendant.runtime.errors import UserError, one_line
@@ -204,7 +204,7 @@ def _content(folder: Path, spec: GraphSpec) -> bytes:
     """The graph itself: what is loaded is what was looked at, whoever else writes to the folder meanwhile."""
     try:
         content = read_file(folder / spec.file, MAX_GRAPH_BYTES)
-        check_graph(content)
+        read_graph(content)
     except (OSError, Unfit) as error:
         raise UserError(f"{spec.file}: {one_line(str(error))}") from error
     if (digest := digest_of(io.BytesIO(content))) != spec.sha256:

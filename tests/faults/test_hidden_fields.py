@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 from onnx import TensorProto, helper, numpy_helper
 
-from attendant.runtime.bundle.graph_content import OPERATORS, check_graph
+from attendant.runtime.bundle.graph_content import OPERATORS, read_graph
 from attendant.runtime.bundle.reading import Unfit
 from tests.faults.conftest import Figure
 from tests.faults.figures import at_least
@@ -193,7 +193,7 @@ def test_what_passes_is_to_every_parser_what_was_checked(num_cases: int, figure:
         content = Harm(dice, dice.choice((0.0, 0.002, 0.01, 0.05))).written(dice.choice(originals))
         outcome = "refused"
         with suppress(DecodeError, Unfit):
-            check_graph(content)
+            read_graph(content)
             outcome = "accepted"
         if outcome == "accepted":
             try:
@@ -217,17 +217,17 @@ def test_values_outside_are_refused_behind_tags_of_more_than_32_bits() -> None:
     """ONNX Runtime drops the other bits, and would read the file."""
     fields = hidden(fields_of(next(hostile_models()).SerializeToString(), DESCRIPTOR))
     with pytest.raises(Unfit, match="out of range"):
-        check_graph(Harm(random.Random(0), 0.0).written(fields))
+        read_graph(Harm(random.Random(0), 0.0).written(fields))
 
 
 def test_harm_is_none_where_it_does_not_hit() -> None:
     content = sound_model().SerializeToString()
     assert Harm(random.Random(0), 0.0).written(fields_of(content, DESCRIPTOR)) == content
-    check_graph(content)
+    read_graph(content)
     check_is_as_read(content)
 
 
 @pytest.mark.parametrize("model", list(hostile_models()), ids=("values outside", "a loop", "a function"))
 def test_what_must_not_pass_does_not(model: onnx.ModelProto) -> None:
     with pytest.raises(Unfit):
-        check_graph(model.SerializeToString())
+        read_graph(model.SerializeToString())

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendant.runtime.bundle.graph_content import MAX_FIELDS, check_graph
+from attendant.runtime.bundle.graph_content import MAX_FIELDS, read_graph
 from attendant.runtime.bundle.reading import MAX_DEPTH, Unfit, files_in, open_file, parse_json, read_file
 from attendant.runtime.errors import MAX_LINE, MAX_LINES, one_line, some_lines
 
@@ -29,18 +29,18 @@ VALUES = st.recursive(
 @given(st.binary())
 def test_any_bytes_are_a_graph_or_none(content: bytes) -> None:
     with contextlib.suppress(Unfit):
-        check_graph(content)
+        read_graph(content)
 
 
 def test_a_sound_graph_is_accepted() -> None:
-    check_graph(GRAPH)
+    read_graph(GRAPH)
 
 
 def test_a_graph_of_nothing_but_fields_is_refused_in_bounded_time() -> None:
     inputs = b"\x0a\x00" * (MAX_FIELDS + 1)
     node = b"\x0a" + varint(len(inputs)) + inputs
     with pytest.raises(Unfit, match="fields"):
-        check_graph(b"\x3a" + varint(len(node)) + node)
+        read_graph(b"\x3a" + varint(len(node)) + node)
 
 
 HIDDEN = [
@@ -64,7 +64,7 @@ HIDDEN = [
 @pytest.mark.parametrize(("what", "more"), HIDDEN, ids=[what for what, _ in HIDDEN])
 def test_what_parsers_may_read_differently_is_refused(what: str, more: bytes) -> None:
     with pytest.raises(Unfit):
-        check_graph(GRAPH + more)
+        read_graph(GRAPH + more)
 
 
 @given(st.text())
