@@ -7,9 +7,8 @@ Shapes: R rows (live hypotheses of all requests), N bans (runtime/stepper.py).
 """
 
 import time
-from collections.abc import Callable, Hashable, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.runtime.stepper import (
     NO_ID,
     DecoderState,
-    Floats,
     Ids,
     StepOutput,
     Stepper,
@@ -29,46 +27,44 @@ from attendant.runtime.stepper import (
     same_ids,
 )
 
-Key = TypeVar("Key", bound=Hashable)
-
 
 @dataclass(frozen=True, slots=True)
-class BatchRequest(Generic[Key]):
-    """A source (ids as the encoder takes them, EOS included where the model wants it) and how it is decoded.
+class BatchRequest:
+    """A source (ids as the encoder takes them, including EOS if the model expects it) and its decoding options.
 
     Attributes:
-        streams: whether each step tells which tokens of the answer have become certain.
+        streams: each step reports the tokens of the answer that have become certain.
     """
 
-    key: Key
+    key: int
     source_ids: Sequence[int]
     options: DecodingOptions
     streams: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class StepReport(Generic[Key]):
-    """What one step did.
+class StepReport:
+    """The results of one step.
 
     Attributes:
         finished: the requests that ended, with their hypotheses; they have left the batch.
-        progress: what has become certain of the answers of those that stream and go on.
+        progress: new certain tokens of streaming requests that continue.
         num_rows: rows that were stepped.
         useful_cells, computed_cells: attention cells (row x source position) of valid positions, and all that were
             computed; the rest is padding.
         seconds: phase -> duration; phases are step (the graph), search and select.
     """
 
-    finished: list[Ending[Key]]
-    progress: list[tuple[Key, Progress]]
+    finished: list[Ending]
+    progress: list[tuple[int, Progress]]
     num_rows: int
     useful_cells: int
     computed_cells: int
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-class RunningBatch(Generic[Key]):
-    """Requests in flight. Newcomers join, and the finished leave, between any two steps.
+class RunningBatch:
+    """Requests in flight. Requests join and leave between any two steps.
 
     Requests of one beam size are advanced together; all share each step of the model.
     """
@@ -80,19 +76,19 @@ class RunningBatch(Generic[Key]):
         clock: Callable[[], float] = time.perf_counter,
         text_of: TextOf | None = None,
     ) -> None:
-        """Begins without requests; without `text_of`, hypotheses are distinct by their tokens alone."""
+        """Starts without requests. Without `text_of`, hypotheses are distinct by their tokens alone."""
         self._stepper = stepper
         self._text_of = text_of
         self._special_ids = special_ids
         self._clock = clock
-        # By beam size; none without requests.
-        self._searches: dict[int, BeamSearch[Key]] = {}
+        # By beam size; empty without requests.
+        self._searches: dict[int, BeamSearch] = {}
         self._state: DecoderState | None = None
         self._previous_ids: Ids = np.empty(0, np.int64)
-        # np.arange(num_rows), and the very array that a lone search has as its `rows` since they were in order: as long
-        # as it is the same array, nothing needs to be selected.
+        # The array that a lone search had as its `rows` when they were in order: as long as it is the same array,
+        # nothing needs to be selected.
         self._in_order: Ids = self._previous_ids
-        # `attention_cells` of the state; None: not counted yet.
+        # `attention_cells` of the state; None if not computed yet.
         self._cells: tuple[int, int] | None = None
 
     @property
@@ -100,15 +96,15 @@ class RunningBatch(Generic[Key]):
         return len(self._previous_ids)
 
     @property
-    def keys(self) -> list[Key]:
+    def keys(self) -> list[int]:
         return [key for search in self._searches.values() for key in search.keys]
 
-    def join(self, requests: Sequence[BatchRequest[Key]]) -> None:
-        """Encodes newcomers and adds them behind the rows that are there."""
+    def join(self, requests: Sequence[BatchRequest]) -> None:
+        """Encodes new requests and adds them after the present rows."""
         if not requests:
             return
         newcomers = self._stepper.encode([request.source_ids for request in requests])
-        entrants: dict[int, list[Entrant[Key]]] = {}
+        entrants: dict[int, list[Entrant]] = {}
         for row, request in enumerate(requests, self.num_rows):
             entrant = Entrant(request.key, request.options, len(request.source_ids), row, request.streams)
             entrants.setdefault(request.options.beam_size, []).append(entrant)
@@ -117,14 +113,13 @@ class RunningBatch(Generic[Key]):
                 self._searches[beam_size] = BeamSearch(beam_size, self._special_ids, self._text_of)
             self._searches[beam_size].join(of_size)
         if len(self._searches) == 1:
-            # Newcomers stand behind those that are there.
             (search,) = self._searches.values()
             self._in_order = search.rows
         first = np.full(len(requests), self._special_ids.start, np.int64)
         state = newcomers if self._state is None else self._stepper.concat([Taken(self._state), newcomers])
-        self._go_on(state, np.concatenate([self._previous_ids, first]))
+        self._continue_with(state, np.concatenate([self._previous_ids, first]))
 
-    def step(self) -> StepReport[Key]:
+    def step(self) -> StepReport:
         """Steps every row once and advances every search."""
         assert self._state is not None, "a step needs at least one request"
         began = self._clock()
@@ -137,45 +132,45 @@ class RunningBatch(Generic[Key]):
             Taken(self._state),
             self._previous_ids,
             num_candidates=max([search.num_candidates for search in searches]),
-            forced_ids=self._of_all_rows([search.forced_ids() for search in searches]),
-            banned_ids=self._of_all_rows([search.banned_ids() for search in searches]),
+            forced_ids=self._merged([search.forced_ids() for search in searches]),
+            banned_ids=self._merged([search.banned_ids() for search in searches]),
             attention=any(search.attends for search in searches),
         )
         stepped = self._clock()
-        finished: list[Ending[Key]] = []
+        finished: list[Ending] = []
         for search in searches:
-            # Whoever is alone has all rows, in order.
+            # A lone search has all rows, in order.
             finished += search.advance(output if len(searches) == 1 else _of_rows(output, search.rows))
-        progress = [one for search in searches for one in search.progress()]
+        progress = [certain for search in searches for certain in search.progress()]
         if finished:
-            self._forget_empty()
+            self._drop_empty_searches()
         searched = self._clock()
-        self._keep(state)
+        self._select(state)
         selected = self._clock()
         seconds = {"step": stepped - began, "search": searched - stepped, "select": selected - searched}
         return StepReport(finished, progress, num_rows, useful, computed, seconds)
 
-    def remove(self, keys: Set[Key]) -> int:
-        """Drops requests, and their rows, at once; returns how many rows that were."""
+    def remove(self, keys: Set[int]) -> int:
+        """Drops requests and their rows at once; returns the number of rows dropped."""
         if self._state is None or keys.isdisjoint(self.keys):
             return 0
         num_rows = self.num_rows
         for search in self._searches.values():
             search.remove(keys)
-        self._forget_empty()
+        self._drop_empty_searches()
         rows = [search.rows for search in self._searches.values()]
         previous_ids = self._previous_ids[np.concatenate([*rows, np.empty(0, np.int64)])]
-        self._keep(self._state, previous_ids)
+        self._select(self._state, previous_ids)
         return num_rows - self.num_rows
 
-    def _forget_empty(self) -> None:
+    def _drop_empty_searches(self) -> None:
         self._searches = {size: search for size, search in self._searches.items() if len(search.rows)}
 
-    def _keep(self, state: DecoderState, previous_ids: Ids | None = None) -> None:
-        """Goes on with the rows of a state that the searches name: one search's after the other's.
+    def _select(self, state: DecoderState, previous_ids: Ids | None = None) -> None:
+        """Continues with the rows of a state that the searches name, search by search.
 
         Args:
-            previous_ids: what they are fed; None: what each search has chosen.
+            previous_ids: the symbols fed to them; if None, those that each search has chosen.
         """
         searches = list(self._searches.values())
         if len(searches) == 1:
@@ -186,44 +181,42 @@ class RunningBatch(Generic[Key]):
             chosen = np.concatenate([*(search.previous_ids for search in searches), none])
         previous_ids = chosen if previous_ids is None else previous_ids
         if rows is self._in_order and len(rows) == state.num_rows:
-            self._go_on(state, previous_ids)
+            self._continue_with(state, previous_ids)
             return
         first_row = 0
         for search in searches:
-            search.rows = np.arange(first_row, first_row + len(search.rows))
-            first_row += len(search.rows)
+            first_row = search.number_rows(first_row)
         if len(searches) == 1:
             self._in_order = searches[0].rows
-        self._go_on(self._stepper.select(Taken(state), rows) if len(rows) else None, previous_ids)
+        self._continue_with(self._stepper.select(Taken(state), rows) if len(rows) else None, previous_ids)
 
-    def _go_on(self, state: DecoderState | None, previous_ids: Ids) -> None:
-        if state is None or self._state is None or not _same_cells(self._state, state):
+    def _continue_with(self, state: DecoderState | None, previous_ids: Ids) -> None:
+        if state is None or self._state is None or not _has_same_cells(self._state, state):
             self._cells = None
         self._state, self._previous_ids = state, previous_ids
 
-    def _of_all_rows(self, of_searches: Sequence[Ids | None]) -> Ids | None:
-        """What each search says of its rows, together: [R] or [R, N], -1 where one says nothing; None: none does."""
+    def _merged(self, of_searches: Sequence[Ids | None]) -> Ids | None:
+        """Returns the ids of all searches for all rows, [R] or [R, N], padded with -1; None if no search has any."""
         if len(of_searches) == 1 or all(ids is None for ids in of_searches):
             return of_searches[0]
         widths = [ids.shape[1] for ids in of_searches if ids is not None and ids.ndim > 1]
-        found = np.full((self.num_rows, max(widths)) if widths else self.num_rows, NO_ID, np.int64)
+        merged = np.full((self.num_rows, max(widths)) if widths else self.num_rows, NO_ID, np.int64)
         for search, ids in zip(self._searches.values(), of_searches, strict=True):
             if ids is not None:
-                part = found if ids.ndim == 1 else found[:, : ids.shape[1]]
+                part = merged if ids.ndim == 1 else merged[:, : ids.shape[1]]
                 part[search.rows] = ids
-        return found
+        return merged
 
 
 def _of_rows(output: StepOutput, rows: Ids) -> StepOutput:
-    """What a step said of these rows."""
-    attention: Floats | None = None if output.attention is None else output.attention[rows]
+    attention = None if output.attention is None else output.attention[rows]
     return StepOutput(
         output.candidate_ids[rows], output.candidate_log_probs[rows], output.forced_log_probs[rows], attention
     )
 
 
-def _same_cells(before: DecoderState, after: DecoderState) -> bool:
-    """Whether the same rows stand over the same sources, which is so while a beam only reorders its own."""
+def _has_same_cells(before: DecoderState, after: DecoderState) -> bool:
+    """Returns whether rows and sources are the same, as when a beam only reorders its own rows."""
     return after.source_lengths is before.source_lengths and same_ids(after.row_sources, before.row_sources)
 
 
@@ -237,23 +230,23 @@ def decode_all(
     progress: Callable[[int], None] | None = None,
     text_of: TextOf | None = None,
 ) -> list[tuple[Hypothesis, ...]]:
-    """The hypotheses of every source, in the order given.
+    """Decodes a whole list and returns the hypotheses of every source, in the sources' order.
 
     Args:
         sources: ids as the encoder takes them.
         options: for all sources, or one per source.
         max_rows: rows stepped together at most.
         progress: called with the number of sources that have just finished.
-        text_of: decodes hypotheses, which are distinct by their text; None: by their tokens.
+        text_of: decodes hypotheses, which are distinct by their text; if None, by their tokens.
     """
     each = [options] * len(sources) if isinstance(options, DecodingOptions) else options
-    # Longest first: neighbours have like lengths, so little padding, and the stragglers at the end are short.
+    # Longest first: neighbours have similar lengths, so there is little padding, and the last ones are short.
     waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))
-    batch: RunningBatch[int] = RunningBatch(stepper, special_ids, text_of=text_of)
+    batch = RunningBatch(stepper, special_ids, text_of=text_of)
     results: list[tuple[Hypothesis, ...]] = [()] * len(sources)
     reserved = 0
     while waiting or batch.num_rows:
-        # Refill in groups: each join is an encoder run and a copy of the source tensors.
+        # Refill in groups: each join runs the encoder and copies the source tensors.
         if waiting and reserved <= max_rows * 3 // 4:
             newcomers = []
             while waiting and (not reserved or reserved + each[waiting[-1]].max_rows <= max_rows):
@@ -278,11 +271,11 @@ def score_all(
     include_eos: bool = True,
     max_rows: int = 256,
 ) -> list[Hypothesis]:
-    """Log P(target | source) of every (source ids, target ids), as the hypothesis that the target is.
+    """Returns log P(target | source) of every (source ids, target ids), each as the hypothesis of the target.
 
     Raises:
         ValueError: a target is empty, and its end does not count.
     """
     options = [scoring_options(target, special_ids.eos, include_eos=include_eos) for _, target in pairs]
-    found = decode_all(stepper, [source for source, _ in pairs], options, special_ids, max_rows=max_rows)
-    return [hypotheses[0] for hypotheses in found]
+    results = decode_all(stepper, [source for source, _ in pairs], options, special_ids, max_rows=max_rows)
+    return [hypotheses[0] for hypotheses in results]

@@ -2,17 +2,17 @@
 sampling are the same search over other candidates (candidates.py).
 
 Each step pools the candidates of a request's live hypotheses, ordered by the log-probability of the whole hypothesis
-(ties: the lower row, then the row's own order). Of the pool's first k, those that are EOS end a hypothesis; the first k
-others live on. An ended hypothesis therefore never costs a live one its place, and k + 1 candidates per row are enough.
-With k = 1 a hypothesis ends where its most probable symbol is EOS.
+(ties: the lower row, then the row's own order). Among the pool's first k, those that are EOS end a hypothesis; the
+first k others live on. So an ended hypothesis never takes the place of a live one, and k + 1 candidates per row are
+enough. With k = 1 a hypothesis ends when its most probable symbol is EOS.
 
-The search is over when no live hypothesis can enter the n best any more (Huang et al. 2017): a hypothesis only loses
-log-probability, so its score can't exceed the one that it would have at its maximum length without losing any. With
-`patience` that many hypotheses end it instead. At the length limit each live hypothesis ends: with EOS where that is
-its next symbol, else cut. Where bans leave nothing to follow any live hypothesis, all of them are cut there.
+The search ends when no live hypothesis can enter the n best any more (Huang et al. 2017): a hypothesis only loses
+log-probability, so its score can't exceed the one that it would have at its maximum length without a further loss. With
+`patience`, it ends after that number of ended hypotheses instead. At the length limit each live hypothesis ends: with
+EOS if that is its next symbol, else cut. If bans leave no symbol to follow any live hypothesis, all of them are cut.
 
 Hypotheses of a request are distinct by their text: of two segmentations of one text the better scored one stays, and
-the search goes on until as many texts as wanted are found. Draws are independent of each other, and may be equal.
+the search continues until it has enough texts. Draws are independent of each other, and may be equal.
 
 Shapes: B beams (a request has one, or several after its prefix), k beam size, R live hypotheses (beam by beam, at most
 k each), K candidates of each.
@@ -22,7 +22,7 @@ import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from itertools import compress, groupby
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,36 +44,41 @@ from attendant.runtime.decoding.hypothesis import (
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import NO_ID, Floats, Ids, StepOutput
 
-Key = TypeVar("Key")
 Mask = NDArray[np.bool_]
 Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Entrant(Generic[Key]):
-    """A request that joins: its row in the batch, its source's valid positions, and whether its progress is told."""
+class Entrant:
+    """A request that joins.
 
-    key: Key
+    Attributes:
+        source_length: the valid positions of its source.
+        row: its row in the batch.
+        streams: its progress is reported.
+    """
+
+    key: int
     options: DecodingOptions
     source_length: int
     row: int
     streams: bool = False
 
 
-class Ending(NamedTuple, Generic[Key]):
+class Ending(NamedTuple):
     """A request that has ended, with its hypotheses, best first."""
 
-    key: Key
+    key: int
     hypotheses: tuple[Hypothesis, ...]
 
 
 class _Step(NamedTuple):
-    """A step of the rows, as the search orders it.
+    """The candidates of a step, as the search orders them.
 
     Attributes:
         ids, log_probs: [R, K].
-        scores: [R, K] what candidates are ordered by: the log-probabilities, unless somebody's options change them.
-        attention: [R, S], where anybody needs it.
+        scores: [R, K] the order of the candidates: the log-probabilities, unless a request's options change them.
+        attention: [R, S]; None if no request needs it.
     """
 
     ids: Ids
@@ -82,80 +87,84 @@ class _Step(NamedTuple):
     attention: Floats | None
 
 
-class BeamSearch(Generic[Key]):
+class BeamSearch:
     """The requests of one beam size, and their live hypotheses.
 
     The model's weights evict our arrays from the caches between two steps, so a step costs what its number of numpy
-    calls is, not their size: hence few of them where nobody ends and nobody has special options.
+    calls costs, whatever their size. So there are few calls when no request ends and none has special options.
 
     Attributes:
-        rows: [R] where each row stands in the batch: after `advance`, what it goes on from. Whoever reorders the batch
-            sets it.
-        previous_ids: [R] what each is fed next, after `advance`.
+        rows: [R] each row's place in the batch; after `advance`, the place of the row that it continues.
+        previous_ids: [R] the symbol that each row is fed next, after `advance`.
     """
 
     def __init__(self, beam_size: int, special_ids: SpecialIds, text_of: TextOf | None = None) -> None:
-        """Begins without requests; without `text_of`, hypotheses are distinct by their tokens alone."""
+        """Starts without requests. Without `text_of`, hypotheses are distinct by their tokens alone."""
         self.rows: Ids = np.empty(0, np.int64)
         self.previous_ids: Ids = np.empty(0, np.int64)
         self._beam_size = beam_size
         self._special_ids = special_ids
         self._text_of = text_of
-        self._beams: list[Beam[Key]] = []
+        self._beams: list[Beam] = []
         self._limits = Limits(special_ids.eos, special_ids.unk)
         self._history = History()
-        # [R] log-probabilities of the hypotheses, less their penalties, with the other sign: the way they are sorted.
+        # [R] negated log-probabilities of the hypotheses, less their penalties: ready to be sorted.
         self._negated: Scores = np.empty(0, np.float64)
         # [B] live hypotheses of each.
         self._counts: Ids = np.empty(0, np.int64)
-        # How many beams have candidates that options change, need attention, ban n-grams, belong to a stream.
+        # Numbers of beams whose options change candidates, need attention, ban n-grams, or stream.
         self._num_changing = self._num_attending = self._num_banning = self._num_streaming = 0
 
     @property
-    def keys(self) -> list[Key]:
-        """Of the requests, in the order of joining."""
+    def keys(self) -> list[int]:
+        """The keys of the requests, in the order of joining."""
         return list(dict.fromkeys(beam.request.key for beam in self._beams))
 
     @property
     def attends(self) -> bool:
-        """Whether the next step's attention weights are needed."""
+        """The next step's attention weights are needed."""
         return self._num_attending > 0
 
     @property
     def num_candidates(self) -> int:
-        """How many candidates of a row are looked at in the next step."""
+        """Candidates per row that the next step needs."""
         usual = self._num_ordered
         if not self._num_changing:
             return usual
         rows = zip(self._beams, self._rows_of_each(), strict=True)
         return max(usual, *(num_candidates(beam, own, self._history, usual) for beam, own in rows))
 
-    def join(self, entrants: Sequence[Entrant[Key]]) -> None:
+    def join(self, entrants: Sequence[Entrant]) -> None:
         """Adds requests of this beam size."""
         step, num = self._step, len(entrants)
-        requests = [RunningRequest(one.key, one.options, one.source_length, step, one.streams) for one in entrants]
+        requests = [RunningRequest(e.key, e.options, e.source_length, step, e.streams) for e in entrants]
         beams = [opened_beams(request, 1, self._text_of)[0] for request in requests]
         self._history.join(num, min(self._limits.first_begin, step))
-        self._limits.join([one.options for one in entrants], step)
+        self._limits.join([entrant.options for entrant in entrants], step)
         self._beams += beams
         self._count(beams, 1)
-        self.rows = np.concatenate([self.rows, np.array([one.row for one in entrants], np.int64)])
+        self.rows = np.concatenate([self.rows, np.array([entrant.row for entrant in entrants], np.int64)])
         self._negated = np.concatenate([self._negated, np.zeros(num)])
         self._counts = np.concatenate([self._counts, np.ones(num, np.int64)])
 
-    def remove(self, keys: Set[Key]) -> None:
-        """Drops requests, and their rows; keys that are not here are ignored."""
+    def remove(self, keys: Set[int]) -> None:
+        """Drops requests and their rows; ignores unknown keys."""
         self._keep_rows(np.array([beam.request.key not in keys for beam in self._beams], bool))
 
+    def number_rows(self, first_row: int) -> int:
+        """Sets `rows` to consecutive places from `first_row`, after the batch was reordered; returns the next place."""
+        self.rows = np.arange(first_row, first_row + len(self.rows))
+        return first_row + len(self.rows)
+
     def forced_ids(self) -> Ids | None:
-        """[R] what each row must take next, -1: whatever it likes; None: nobody is forced."""
+        """Returns the symbol that each row must take next [R], -1 for none; None if no row is forced."""
         if not self._num_changing:
             return None
         forced = [beam.forced_id(self._step) for beam in self._beams]
         return None if max(forced) == NO_ID else np.array(forced, np.int64).repeat(self._counts)
 
     def banned_ids(self) -> Ids | None:
-        """[R, N] what must not follow each row, -1: nothing; None: nobody is forbidden anything."""
+        """Returns the symbols that must not follow each row [R, N], padded with -1; None if there are none."""
         of_beams = self._limits.banned_ids(self._step)
         if of_beams is not None and self._num_changing:
             # A prefix is taken as it is given.
@@ -173,8 +182,8 @@ class BeamSearch(Generic[Key]):
             of_rows[row, : len(ids)] = ids
         return of_rows if banned is None else np.concatenate([banned, of_rows], axis=1)
 
-    def advance(self, output: StepOutput) -> list[Ending[Key]]:
-        """Takes a step's output for these rows [R, ...]; returns the requests that end with it, who leave."""
+    def advance(self, output: StepOutput) -> list[Ending]:
+        """Takes a step's output for these rows [R, ...]; drops and returns the requests that end with it."""
         if self._num_banning and (stuck := output.candidate_ids[:, 0] == self._special_ids.pad).any():
             # PAD comes first only where every symbol is banned: all are equally improbable then, and it has the
             # lowest id.
@@ -191,18 +200,18 @@ class BeamSearch(Generic[Key]):
         finished = (self._extend_greedily if self._beam_size == 1 else self._extend)(step, reached)
         return finished + self._end_scored() if self._num_changing else finished
 
-    def progress(self) -> list[tuple[Key, Progress]]:
-        """What the last step has made certain, of requests that stream and have not ended."""
-        found: list[tuple[Key, Progress]] = []
+    def progress(self) -> list[tuple[int, Progress]]:
+        """Returns the tokens that became certain in the last step, for streaming requests that have not ended."""
+        reports: list[tuple[int, Progress]] = []
         if not self._num_streaming:
-            return found
+            return reports
         sums, beams = (-self._negated).tolist(), zip(self._beams, self._rows_of_each(), strict=True)
-        # The beams of a request stand beside each other.
-        for _, of_request in groupby(beams, key=lambda one: id(one[0].request)):
+        # The beams of a request are neighbours.
+        for _, of_request in groupby(beams, key=lambda pair: id(pair[0].request)):
             own, rows = zip(*of_request, strict=True)
             if own[0].request.streams and (progress := progress_of(own, rows, sums, self._history)) is not None:
-                found.append((own[0].request.key, progress))
-        return found
+                reports.append((own[0].request.key, progress))
+        return reports
 
     @property
     def _step(self) -> int:
@@ -210,11 +219,11 @@ class BeamSearch(Generic[Key]):
 
     @property
     def _num_ordered(self) -> int:
-        """Candidates of a row that the search puts in order."""
+        """Candidates per row that the search puts in order."""
         return self._beam_size + 1 if self._beam_size > 1 else 1
 
     def _changed(self, output: StepOutput) -> _Step:
-        """The step as the options of some make it."""
+        """Returns the step with the changes that requests' options make to its candidates."""
         origin = self._branch(output)
         rows = np.arange(len(self.rows)) if origin is None else origin
         num = self.num_candidates
@@ -234,9 +243,9 @@ class BeamSearch(Generic[Key]):
         """Splits requests of several beams, whose prefix has been taken, into them; each begins with the same row.
 
         Returns:
-            [R] the row of the step that each of the rows came from; None: nobody was split.
+            [R] the row of the step that each of the rows came from; None if no request was split.
         """
-        beams: list[Beam[Key]] = []
+        beams: list[Beam] = []
         repeats: list[int] = []
         first = 0
         for beam, count in zip(self._beams, self._counts.tolist(), strict=True):
@@ -245,7 +254,7 @@ class BeamSearch(Generic[Key]):
             if options.num_beams > 1 and self._step - request.begin == len(options.target_prefix):
                 num_beams = options.num_beams
                 if options.alternatives:
-                    # Symbols that there are not begin none.
+                    # Banned symbols begin no alternative.
                     possible = output.candidate_log_probs[first] > LEAST_POSSIBLE
                     if (choice := beam.choice(self._history, first)) is not None:
                         possible &= np.isin(output.candidate_ids[first], choice.ids)
@@ -267,15 +276,15 @@ class BeamSearch(Generic[Key]):
         self.rows, self._negated = self.rows[origin], self._negated[origin]
         return origin
 
-    def _extend_greedily(self, step: _Step, reached: Mask | None) -> list[Ending[Key]]:
-        """As `_extend` for a beam of 1, with fewer calls: of one candidate nothing has to be ordered.
+    def _extend_greedily(self, step: _Step, reached: Mask | None) -> list[Ending]:
+        """Does the same as `_extend` for a beam of 1 with fewer calls: a single candidate needs no order.
 
         Args:
             reached: [B] beams at their length limit.
         """
         tokens, log_probs = step.ids[:, 0], step.log_probs[:, 0]
         negated = self._negated - (log_probs if step.scores is step.log_probs else step.scores[:, 0])
-        finished: list[Ending[Key]] = []
+        finished: list[Ending] = []
         going_on = None
         # Lists: searching an array takes several calls.
         is_impossible = max(negated.tolist(), default=-math.inf) > -LEAST_POSSIBLE
@@ -297,14 +306,14 @@ class BeamSearch(Generic[Key]):
         self.previous_ids, self._negated = tokens.copy(), negated
         return finished
 
-    def _extend(self, step: _Step, reached: Mask | None) -> list[Ending[Key]]:
-        """Extends all hypotheses by their candidates, and ends what ends.
+    def _extend(self, step: _Step, reached: Mask | None) -> list[Ending]:
+        """Extends all hypotheses by their candidates, and ends those that end.
 
         Args:
             reached: [B] beams at their length limit.
         """
         k, num_candidates = self._beam_size, step.ids.shape[1]
-        finished: list[Ending[Key]] = []
+        finished: list[Ending] = []
         stay = None
         if reached is not None:
             stay = ~reached
@@ -315,8 +324,8 @@ class BeamSearch(Generic[Key]):
             self._keep(stay)
         tokens = step.ids.take(chosen, mode="clip")
         lives = going_on = None
-        # One banned symbol makes a whole hypothesis impossible: sums of others don't come near either. The last of each
-        # beam's is its greatest, and lists are searched with fewer calls than arrays.
+        # One banned symbol makes a whole hypothesis impossible: no other sum comes near. Each beam's last sum is its
+        # greatest, and lists are searched with fewer calls than arrays.
         are_possible = max(negated[:, k - 1].tolist(), default=-math.inf) < -LEAST_POSSIBLE
         if are_possible and self._special_ids.eos not in tokens[:, :k].ravel().tolist():
             chosen, tokens, negated = chosen[:, :k], tokens[:, :k], negated[:, :k]
@@ -349,14 +358,14 @@ class BeamSearch(Generic[Key]):
         return finished
 
     def _ordered(self, scores: Floats | Scores, stay: Mask | None) -> tuple[Ids, Scores]:
-        """The first candidates of each beam that stays, in the search's order.
+        """Returns the first candidates of each beam that stays, in the search's order.
 
         Args:
             scores: [R, K].
 
         Returns:
-            [B, up to 2 k] places in the flattened candidates, and the hypotheses' log-probabilities with the other
-            sign. A row has EOS once at most: among the first 2 k are all that live on.
+            [B, up to 2 k] places in the flattened candidates, and the hypotheses' negated log-probabilities. A row has
+            EOS at most once, so the first 2 k contain all that live on.
         """
         k, num_beams, num_candidates = self._beam_size, len(self._counts), scores.shape[1]
         pool = self._negated[:, None] - scores
@@ -375,15 +384,19 @@ class BeamSearch(Generic[Key]):
         return places if first is first_in_pool else order + first, pool.take(places)
 
     def _going_on(self, negated: Scores) -> Mask | None:
-        """[B] which beams have a live hypothesis that can still matter, given their best one's sum [B]; None: all."""
+        """Returns which beams have a live hypothesis that can still matter [B]; None if all have.
+
+        Args:
+            negated: [B] the negated sum of each beam's best live hypothesis.
+        """
         if all([beam.bound == -math.inf for beam in self._beams]):  # noqa: C419 - a list is faster
             return None
         bests = negated.tolist()
-        going_on = [beam.best_possible(-one) > beam.bound for beam, one in zip(self._beams, bests, strict=True)]
+        going_on = [beam.best_possible(-best) > beam.bound for beam, best in zip(self._beams, bests, strict=True)]
         return np.array(going_on, bool)
 
     def _end_some(self, step: _Step, tokens: Ids, negated: Scores, chosen: Ids) -> Mask:
-        """Ends those whose next symbol is EOS; returns which candidates live on.
+        """Ends hypotheses whose next symbol is EOS; returns which candidates live on.
 
         Args:
             tokens, negated, chosen: [B, up to 2 k] the first candidates; chosen are their places in the flattened
@@ -396,25 +409,25 @@ class BeamSearch(Generic[Key]):
         ends = possible & is_eos
         ends[:, self._beam_size :] = False
         places = chosen[ends]
-        found = ends.nonzero()[0], places // num_candidates, -negated[ends], step.log_probs.take(places)
-        for number, row, total, end in zip(*(values.tolist() for values in found), strict=True):
+        ending = ends.nonzero()[0], places // num_candidates, -negated[ends], step.log_probs.take(places)
+        for number, row, total, end in zip(*(values.tolist() for values in ending), strict=True):
             self._beams[number].end(self._history, row, total, end, step.attention)
         return lives
 
     def _cut_stuck(self, negated: Scores, beams: Sequence[tuple[int, Ids]]) -> None:
-        """Ends all hypotheses of the beams of which none may be followed by anything.
+        """Ends all hypotheses of beams in which bans leave no symbol to follow any of them.
 
         Args:
-            negated: [B, up to 2 k] the sums of the first candidates, with the other sign.
-            beams: number and rows of each that has no hypothesis that goes on.
+            negated: [B, up to 2 k] the negated sums of the first candidates.
+            beams: number and rows of each beam without a hypothesis that continues.
         """
         for number, rows in beams:
             if negated[number, 0] >= -LEAST_POSSIBLE:
                 for row in rows.tolist():
                     self._beams[number].end(self._history, row, -self._negated.item(row), None, None)
 
-    def _cut(self, numbers: Sequence[int], step: _Step) -> list[Ending[Key]]:
-        """Ends what lives of these beams, with EOS where that is the next symbol."""
+    def _cut(self, numbers: Sequence[int], step: _Step) -> list[Ending]:
+        """Ends the live hypotheses of these beams, with EOS if that is their next symbol."""
         for number in numbers:
             for row in self._rows_of(number):
                 self._cut_row(number, row, step)
@@ -422,7 +435,7 @@ class BeamSearch(Generic[Key]):
 
     def _cut_row(self, number: int, row: int, step: _Step) -> None:
         """Ends one hypothesis of a beam, with EOS if that is its next symbol."""
-        # Those that end are few: scalars cost less than arrays.
+        # Few hypotheses end: scalars cost less than arrays.
         beam, total, score = self._beams[number], -self._negated.item(row), step.scores[row, 0].item()
         if step.ids[row, 0] == self._special_ids.eos and score > LEAST_POSSIBLE:
             beam.end(self._history, row, total + score, step.log_probs[row, 0].item(), step.attention)
@@ -435,12 +448,12 @@ class BeamSearch(Generic[Key]):
         return list(map(range, [0, *ends[:-1]], ends))
 
     def _rows_of(self, number: int) -> range:
-        """The rows of a beam."""
+        """Returns the rows of a beam."""
         first = int(self._counts[:number].sum())
         return range(first, first + int(self._counts[number]))
 
-    def _end_scored(self) -> list[Ending[Key]]:
-        """Ends the requests that ask for nothing behind their prefix, where the step before took the last of it."""
+    def _end_scored(self) -> list[Ending]:
+        """Ends the requests that only score their prefix, if the step before took the last symbol of it."""
         stay = np.ones(len(self._beams), bool)
         for number, beam in enumerate(self._beams):
             options = beam.request.options
@@ -454,15 +467,15 @@ class BeamSearch(Generic[Key]):
         self._keep_rows(stay)
         return finished
 
-    def _answers(self, numbers: Sequence[int]) -> list[Ending[Key]]:
-        """Takes what these beams have found; returns the requests of which no beam is left."""
-        finished: list[Ending[Key]] = []
+    def _answers(self, numbers: Sequence[int]) -> list[Ending]:
+        """Collects the best hypotheses of these beams; returns the requests that have no beam left."""
+        finished: list[Ending] = []
         for number in numbers:
             request = self._beams[number].request
-            request.found += self._beams[number].best()
+            request.best += self._beams[number].best()
             request.num_open -= 1
             if not request.num_open:
-                hypotheses = best_first(request.found)
+                hypotheses = best_first(request.best)
                 if request.options.alternatives:
                     hypotheses = distinct(hypotheses, self._text_of)
                 finished.append(Ending(request.key, tuple(hypotheses)))
@@ -471,21 +484,21 @@ class BeamSearch(Generic[Key]):
     def _keep_rows(self, stay: Mask) -> None:
         """Keeps these beams [B] and their hypotheses, between two steps."""
         rows = stay.repeat(self._counts)
-        # Those who joined since the last step have not been fed a symbol of their own yet.
+        # Requests that joined since the last step have no previous symbol yet.
         self.previous_ids = self.previous_ids[rows[: len(self.previous_ids)]]
         self.rows, self._negated = self.rows[rows], self._negated[rows]
         self._history.keep(rows)
         self._keep(stay)
 
     def _keep(self, stay: Mask) -> None:
-        """Keeps what is known of these beams [B]."""
+        """Keeps the state of these beams [B]."""
         self._count([self._beams[number] for number in (~stay).nonzero()[0].tolist()], -1)
         self._beams = list(compress(self._beams, stay.tolist()))
         self._limits.keep(stay)
         self._counts = self._counts[: len(self._beams)] if self._beam_size == 1 else self._counts[stay]
 
-    def _count(self, beams: Sequence[Beam[Key]], sign: int) -> None:
-        """Notes what the options of beams that come (1) or go (-1) need, so that a step need not look."""
+    def _count(self, beams: Sequence[Beam], sign: int) -> None:
+        """Counts the needs of beams that join (1) or leave (-1), so that no step has to search for them."""
         for beam in beams:
             options = beam.request.options
             self._num_changing += sign * options.changes_candidates

@@ -9,7 +9,7 @@ Shapes: B searches (beams), R rows, K candidates of each.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from attendant.runtime.decoding.options import MAX_SAMPLED_CANDIDATES, DecodingO
 from attendant.runtime.stepper import NO_ID, Floats, Ids
 
 LEAST_POSSIBLE: Final = -1e8
-"""A log-probability below this is of a banned symbol, whose logit is -1e9; no other symbol's comes near."""
+"""A lower log-probability belongs to a banned symbol, whose logit is -1e9. No other symbol's comes near."""
 
 
 @dataclass(slots=True)
@@ -28,8 +28,8 @@ class Candidates:
 
     Attributes:
         ids: int64 [R, K].
-        log_probs: float32 [R, K] what the model gives them.
-        scores: float64 [R, K] what they are ordered by: the log-probabilities, less the penalties.
+        log_probs: float32 [R, K] the model's.
+        scores: float64 [R, K] the order: the log-probabilities, less the penalties.
     """
 
     ids: Ids
@@ -43,27 +43,27 @@ class Candidates:
         return cls(ids[rows], log_probs, log_probs.astype(np.float64))
 
     def force(self, row: int, token_id: int, log_prob: float) -> None:
-        """Leaves a row this symbol alone."""
+        """Leaves a row only this symbol."""
         self.ids[row, 0], self.log_probs[row, 0], self.scores[row, 0] = token_id, log_prob, log_prob
         self.scores[row, 1:] = -math.inf
 
     def choose(self, row: int, rank: int) -> None:
-        """Leaves a row the candidate of this rank alone."""
+        """Leaves a row only the candidate of this rank."""
         self.ids[row, 0] = self.ids[row, rank]
         self.log_probs[row, 0] = self.log_probs[row, rank]
         self.scores[row, 0] = self.scores[row, rank]
         self.scores[row, 1:] = -math.inf
 
     def restrict(self, row: int, token_ids: Ids) -> None:
-        """Leaves a row these symbols alone, in the model's order."""
+        """Leaves a row only these symbols, in the model's order."""
         self.scores[row, ~np.isin(self.ids[row], token_ids)] = -math.inf
         self._order(row)
 
     def penalize(self, row: int, token_ids: Sequence[int], penalty: float) -> None:
-        """Divides the probability of symbols that stand in the row's hypothesis, and orders its candidates anew.
+        """Divides the probability of symbols that the row's hypothesis already has, and sorts its candidates again.
 
-        Keskar et al. (2019), section 4.1, divide the logits; a quotient of probabilities needs no logits, and does not
-        spare a symbol that the model is sure of.
+        Keskar et al. (2019), section 4.1, divide the logits. Dividing probabilities needs no logits, and also affects
+        symbols of high probability.
         """
         self.scores[row, np.isin(self.ids[row], token_ids)] -= math.log(penalty)
         self._order(row)
@@ -75,7 +75,7 @@ class Candidates:
             values[row] = values[row, order]
 
     def draw(self, row: int, sampling: Sampling, random: np.random.Generator) -> None:
-        """Leaves a row one candidate, drawn at random. One number is drawn, whatever comes of it."""
+        """Leaves a row one candidate, drawn at random. Always draws exactly one number."""
         number = random.random()
         scores = self.scores[row]
         scores = scores[scores > LEAST_POSSIBLE][: sampling.top_k or None]
@@ -84,14 +84,14 @@ class Candidates:
         weights = np.exp((scores - scores[0]) / sampling.temperature)
         below = np.cumsum(weights)
         if sampling.top_p < 1:
-            # Those before which the probability has not been reached yet: at least the first.
+            # Candidates before the one that reaches the probability, and that one.
             kept = int(((below - weights) < sampling.top_p * below[-1]).sum())
             below = below[:kept]
         self.choose(row, int(np.searchsorted(below, number * below[-1], side="right").clip(0, len(below) - 1)))
 
 
 def repeated_ngram_ends(token_ids: Sequence[int], size: int) -> list[int]:
-    """The symbols after which the last `size` tokens would stand in `token_ids` a second time; no symbol twice."""
+    """Returns the symbols that would complete an n-gram of `size` tokens that `token_ids` already has; each once."""
     start = len(token_ids) - size + 1
     if start < 0:
         return []
@@ -100,11 +100,11 @@ def repeated_ngram_ends(token_ids: Sequence[int], size: int) -> list[int]:
 
 
 EVERY_CANDIDATE: Final = 2**31 - 1
-"""As many as the vocabulary has."""
+"""Stands for the whole vocabulary."""
 
 
-def num_candidates(beam: Beam[Any], rows: range, history: History, num_ordered: int) -> int:
-    """Candidates of a row that are looked at in this step, where the search orders `num_ordered` of them.
+def num_candidates(beam: Beam, rows: range, history: History, num_ordered: int) -> int:
+    """Returns the candidates per row that a beam needs in this step, of which the search orders `num_ordered`.
 
     Args:
         rows: the beam's.
@@ -117,12 +117,12 @@ def num_candidates(beam: Beam[Any], rows: range, history: History, num_ordered: 
         num = max(num, options.num_hypotheses)
     if options.sampling is not None:
         num = options.sampling.top_k or MAX_SAMPLED_CANDIDATES
-    # Penalized symbols, of which there are no more than tokens, may all have stood before those that come first.
+    # All penalized symbols, at most one per token, may have ranked before those that come first now.
     return num + length if options.repetition_penalty != 1.0 else num
 
 
-def ngram_bans(beams: Sequence[Beam[Any]], counts: Sequence[int], history: History) -> list[list[int]]:
-    """For each row, the symbols that would repeat an n-gram.
+def ngram_bans(beams: Sequence[Beam], counts: Sequence[int], history: History) -> list[list[int]]:
+    """Returns for each row the symbols that would repeat an n-gram.
 
     Args:
         counts: rows of each beam.
@@ -130,18 +130,18 @@ def ngram_bans(beams: Sequence[Beam[Any]], counts: Sequence[int], history: Histo
     bans: list[list[int]] = []
     for beam, count in zip(beams, counts, strict=True):
         size, begin = beam.request.options.no_repeat_ngram_size, beam.request.begin
-        looks = size and beam.forced_id(history.step) == NO_ID
+        bans_here = size and beam.forced_id(history.step) == NO_ID
         for row in range(len(bans), len(bans) + count):
-            looks_here = looks and beam.choice(history, row) is None
-            bans.append(repeated_ngram_ends(history.tokens(row, begin), size) if looks_here else [])
+            is_free = bans_here and beam.choice(history, row) is None
+            bans.append(repeated_ngram_ends(history.tokens(row, begin), size) if is_free else [])
     return bans
 
 
-def change(candidates: Candidates, row: int, beam: Beam[Any], history: History, forced_log_prob: float) -> None:
-    """Changes the candidates of one of a beam's rows.
+def change(candidates: Candidates, row: int, beam: Beam, history: History, forced_log_prob: float) -> None:
+    """Changes the candidates of one of a beam's rows as its options require.
 
     Args:
-        forced_log_prob: of the symbol that the row must take, if it must.
+        forced_log_prob: of the symbol that the row must take, if there is one.
     """
     options, begin = beam.request.options, beam.request.begin
     if (forced := beam.forced_id(history.step)) != NO_ID:
@@ -161,20 +161,20 @@ NEVER: Final = 1 << 62
 
 
 class Limits:
-    """The lengths and bans that searches ask for, against the count of steps that all of them share."""
+    """The lengths of searches and their bans of UNK. They are checked only in steps in which they can matter."""
 
     def __init__(self, eos: int, unk: int) -> None:
         self._eos, self._unk = eos, unk
-        # [B, 4] the step of a search's first symbol, the one in which it must end at the latest, the first one in
-        # which it may end; and UNK where it is banned.
+        # [B, 4] the step of a search's first symbol, the last step in which it must end, the first step in which it
+        # may end; and UNK if it is banned, else -1.
         self._facts: Ids = np.empty((0, 4), np.int64)
-        # No search is at its limit before the first of these steps, none may not end from the second on.
+        # No search reaches its limit before the first of these steps. All may end from the second step on.
         self._cut_from, self._end_banned_until = NEVER, 0
         self._bans_unk = False
 
     @property
     def first_begin(self) -> int:
-        """The first step of the search that began first; NEVER where there is none."""
+        """The first step of the search that began first; NEVER without searches."""
         return int(self._facts[0, 0]) if len(self._facts) else NEVER
 
     def join(self, options: Sequence[DecodingOptions], step: int) -> None:
@@ -188,13 +188,13 @@ class Limits:
         self._bans_unk |= any(unk != NO_ID for _, _, _, unk in facts)
 
     def keep(self, beams: Ids | NDArray[np.bool_]) -> None:
-        """Keeps these searches, by a mask [B] or, in order of their beginning and possibly repeated, by place."""
+        """Keeps these searches: a mask [B], or places in order of their beginning, which may be repeated."""
         self._facts = self._facts[beams]
         if self._bans_unk:
             self._bans_unk = bool((self._facts[:, 3] != NO_ID).any())
 
     def reached(self, step: int) -> NDArray[np.bool_] | None:
-        """[B] who has as many tokens as it may have before this step; None: nobody."""
+        """Returns which searches have their maximum length before this step [B]; None if none has."""
         if step < self._cut_from:
             return None
         reached: NDArray[np.bool_] = self._facts[:, 1] <= step
@@ -204,7 +204,7 @@ class Limits:
         return None
 
     def banned_ids(self, step: int) -> Ids | None:
-        """[B, N] what each must not generate in this step, -1: nothing; None: nobody is forbidden anything."""
+        """Returns the symbols that each must not generate in this step [B, N], padded with -1; None if none."""
         if self._bans_unk:
             end = np.where(step < self._facts[:, 2], self._eos, NO_ID)
             return np.stack([end, self._facts[:, 3]], axis=1)

@@ -8,13 +8,21 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attendant.runtime.decoding.options import Choice, DecodingOptions, choice_after
 from attendant.runtime.stepper import NO_ID, Floats, Ids
+
+MIN_WIDTH: Final = 16
+
+TextOf = Callable[[Sequence[int]], str]
+"""Decodes tokens to the text by which hypotheses are distinct."""
+
+MIN_COVERAGE: Final = 1e-10
+"""Lower bound of a source position's attention: the logarithm of zero would outweigh everything else."""
 
 
 class FinishReason(Enum):
@@ -23,14 +31,14 @@ class FinishReason(Enum):
 
 
 class Hypothesis(NamedTuple):
-    """One target with its probability. A named tuple, because it crosses from worker processes.
+    """One target with its probability. A named tuple, because worker processes send it.
 
     Attributes:
         token_ids: the target, without BOS and EOS.
-        token_log_probs: the summands of log_prob in order; EOS's is the last where the hypothesis ended there.
-        log_prob: natural-log probability of the target, EOS included where it ended there.
-        score: what hypotheses are ranked by: log_prob over the penalties.
-        attention: float32 [number of summands, source length], or None unless asked for.
+        token_log_probs: the summands of log_prob in order; EOS's is the last if the hypothesis ended there.
+        log_prob: natural-log probability of the target, including EOS if it ended there.
+        score: log_prob over the penalties; hypotheses are ranked by it.
+        attention: float32 [number of summands, source length], or None unless requested.
     """
 
     token_ids: tuple[int, ...]
@@ -52,18 +60,15 @@ class Progress(NamedTuple):
     token_ids: tuple[int, ...]
 
 
-MIN_WIDTH = 16
-
-
 class History:
-    """Arrays [R, W] of symbols and their log-probabilities, and the attention behind them where it is kept.
+    """Arrays [R, W] of symbols and their log-probabilities, and the attention of each step if it is needed.
 
     All hypotheses write their symbol of a step into the same column; each began at the column of its own first step.
-    Reordering them copies whole rows, which costs less than keeping each step's parents and following them at the end.
+    Reordering them copies whole rows, which costs less than storing each step's parents and following them at the end.
 
     Attributes:
-        step: the one that comes next.
-        attends: whether the last one kept its attention.
+        step: the next step.
+        attends: the last step kept its attention.
     """
 
     def __init__(self) -> None:
@@ -73,7 +78,7 @@ class History:
         self._tokens = np.empty((0, MIN_WIDTH), np.int32)
         self._log_probs = np.empty((0, MIN_WIDTH), np.float32)
         # The row that each hypothesis had before each step [R, W], and each step's attention [its rows, S]; kept only
-        # while somebody needs attention.
+        # while a request needs attention.
         self._places = np.empty((0, MIN_WIDTH), np.int32)
         self._attention: list[Floats | None] = []
         self.attends = False
@@ -84,7 +89,7 @@ class History:
         return self._tokens.shape[1]
 
     def join(self, num_rows: int, first_begin: int) -> None:
-        """Adds hypotheses that begin with this step; nobody goes back before the step `first_begin` any more."""
+        """Adds hypotheses that begin with this step. No hypothesis began before the step `first_begin`."""
         used = slice(first_begin - self._first, self.step - self._first)
         self._first = first_begin
         del self._attention[: used.start]
@@ -97,12 +102,12 @@ class History:
             self._places = _moved(self._places[:, used], shape)
 
     def extend(self, parents: Ids | None, tokens: Ids, log_probs: Floats, attention: Floats | None) -> None:
-        """Ends a step: the hypotheses `parents`, in this order, go on with a symbol each.
+        """Ends a step: each of the hypotheses `parents`, in this order, takes a symbol.
 
         Args:
-            parents: [R'] into the hypotheses before the step; None: all of them in order.
+            parents: [R'] into the hypotheses before the step; if None, all of them in order.
             tokens, log_probs: [R'].
-            attention: [R, S] of the rows before the step, where anybody needs it; None: nobody does.
+            attention: [R, S] of the rows before the step; None if no request needs it.
         """
         column = self.step - self._first
         if column == self.width:
@@ -131,83 +136,68 @@ class History:
             self._places = self._places.take(rows, axis=0)
 
     def tokens(self, row: int, begin: int) -> list[int]:
-        """The symbols of the hypothesis at `row` from step `begin`, its first, on."""
-        found: list[int] = self._tokens[row, begin - self._first : self.step - self._first].tolist()
-        return found
+        """Returns the symbols of the hypothesis at `row`, whose first step was `begin`."""
+        tokens: list[int] = self._tokens[row, begin - self._first : self.step - self._first].tolist()
+        return tokens
 
     def log_probs(self, row: int, begin: int) -> list[float]:
-        """The log-probabilities of these symbols."""
-        found: list[float] = self._log_probs[row, begin - self._first : self.step - self._first].tolist()
-        return found
+        """Returns the log-probabilities of these symbols."""
+        log_probs: list[float] = self._log_probs[row, begin - self._first : self.step - self._first].tolist()
+        return log_probs
 
     def attention(self, row: int, begin: int, source_length: int, last: Floats | None) -> Floats:
-        """[L, source_length] what a hypothesis has attended to, a row for each of its tokens.
+        """Returns the attention of a hypothesis [L, source_length], a row for each of its tokens.
 
         Args:
-            last: [R, S] of the step that is not in here yet, for a row more; None: none.
+            last: [R, S] of a step that is not in the history yet, which adds a row; None if there is none.
         """
         first, end = begin - self._first, self.step - self._first
-        found = np.zeros((end - first + (last is not None), source_length), np.float32)
+        attention = np.zeros((end - first + (last is not None), source_length), np.float32)
         places = self._places[row, first:end].tolist() if end > first else []
-        for place, weights, own in zip(places, self._attention[first:end], found, strict=False):
-            assert weights is not None, "attention is kept from the first step of whoever needs it"
+        for place, weights, own in zip(places, self._attention[first:end], attention, strict=False):
+            assert weights is not None, "attention is kept from the first step of a request that needs it"
             own[:] = weights[place, :source_length]
         if last is not None:
-            found[-1] = last[row, :source_length]
-        return found
-
-
-def _moved(array: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
-    """The array in the corner of a larger one."""
-    enlarged = np.empty(shape, array.dtype)
-    enlarged[: array.shape[0], : array.shape[1]] = array
-    return enlarged
-
-
-Key = TypeVar("Key")
-TextOf = Callable[[Sequence[int]], str]
-"""Decodes tokens to the text by which hypotheses are told apart."""
-
-MIN_COVERAGE: Final = 1e-10
-"""Attention that a source position is taken to have had at least: the logarithm of none at all would outweigh all."""
+            attention[-1] = last[row, :source_length]
+        return attention
 
 
 @dataclass(slots=True)
-class RunningRequest(Generic[Key]):
-    """What a request's beams have in common.
+class RunningRequest:
+    """The state that a request's beams share.
 
     Attributes:
         begin: the step of its first symbol.
-        streams: whether its tokens are told as soon as they are certain.
-        num_told: tokens that have been.
+        streams: its tokens are reported as soon as they are certain.
+        num_streamed: tokens that have been reported.
         num_open: beams that have not ended.
-        found: the best hypotheses of those that have.
+        best: the best hypotheses of the beams that have ended.
     """
 
-    key: Key
+    key: int
     options: DecodingOptions
     source_length: int
     begin: int
     streams: bool = False
-    num_told: int = 0
+    num_streamed: int = 0
     num_open: int = 1
-    found: list[Hypothesis] = field(default_factory=list)
+    best: list[Hypothesis] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Beam(Generic[Key]):
+class Beam:
     """One search of a request.
 
     Attributes:
         number: among its request's beams.
-        random: what it draws from, where it does.
-        text_of: decodes hypotheses; None: they are told apart by their tokens.
+        random: the generator that it draws from; None if it does not draw.
+        text_of: decodes hypotheses; if None, they are distinct by their tokens.
         ended: its hypotheses, in order of ending; no two have the same text.
-        texts: theirs; empty if only one hypothesis is wanted.
-        bound: what the score of a live hypothesis must exceed to matter; inf: none does, -inf: all do.
+        texts: their texts; empty if only one hypothesis is wanted.
+        bound: a live hypothesis matters if its score can exceed this; inf: none does, -inf: all do.
     """
 
-    request: RunningRequest[Key]
+    request: RunningRequest
     number: int = 0
     random: np.random.Generator | None = None
     text_of: TextOf | None = None
@@ -221,12 +211,12 @@ class Beam(Generic[Key]):
         return 1 if self.request.options.num_beams > 1 else self.request.options.num_hypotheses
 
     def forced_id(self, step: int) -> int:
-        """The symbol of its prefix that it must take in this step; -1: it may choose."""
+        """Returns the symbol of its prefix that it must take in this step; -1 if it may choose."""
         prefix, length = self.request.options.target_prefix, step - self.request.begin
         return prefix[length] if length < len(prefix) else NO_ID
 
     def choice(self, history: History, row: int) -> Choice | None:
-        """Returns what the hypothesis at `row` may take while it completes the prefix; None if it is complete."""
+        """Returns the tokens that may complete the prefix of the hypothesis at `row`; None if it is complete."""
         request = self.request
         completion, num_forced = request.options.completion, len(request.options.target_prefix)
         # Each token is a character at least.
@@ -235,10 +225,10 @@ class Beam(Generic[Key]):
         return choice_after(completion, history.tokens(row, request.begin)[num_forced:])
 
     def best_possible(self, log_prob: float) -> float:
-        """The score that a live hypothesis can reach at best.
+        """Returns an upper bound of a live hypothesis's score.
 
-        It only loses log-probability, so no more than it has now, over the penalty of its maximum length, EOS included;
-        the penalty of coverage only takes away.
+        It only loses log-probability, so its score is at most its present sum over the penalty of its maximum length,
+        including EOS. The coverage penalty only lowers it.
         """
         options = self.request.options
         return log_prob / options.penalty(options.max_length + 1)
@@ -246,12 +236,12 @@ class Beam(Generic[Key]):
     def end(
         self, history: History, row: int, log_prob: float, end_log_prob: float | None, attention: Floats | None
     ) -> None:
-        """Ends the hypothesis that stands at `row`.
+        """Ends the hypothesis at `row`.
 
         Args:
             log_prob: the sum of its log-probabilities, less the penalties of repetition.
-            end_log_prob: of EOS, which is part of the sum; None: it is cut.
-            attention: [R, S] of the step that ends it, where anybody needs it.
+            end_log_prob: EOS's, which is part of the sum; if None, the hypothesis is cut.
+            attention: [R, S] of the step that ends it; None if no request needs it.
         """
         request, options = self.request, self.request.options
         token_log_probs = history.log_probs(row, request.begin)
@@ -259,13 +249,13 @@ class Beam(Generic[Key]):
             token_log_probs.append(end_log_prob)
         score = log_prob / options.penalty(len(token_log_probs))
         weights = None
-        # A model without attention gives none, whoever asks.
+        # A model without attention returns none, even if it is requested.
         if options.needs_attention and (attention is not None or history.attends):
             last = None if end_log_prob is None else attention
             weights = history.attention(row, request.begin, request.source_length, last)
             if options.coverage_penalty:
                 score += options.coverage_penalty * coverage(weights)
-        found = Hypothesis(
+        hypothesis = Hypothesis(
             token_ids=tuple(history.tokens(row, request.begin)),
             token_log_probs=tuple(token_log_probs),
             log_prob=_sum_in_order(token_log_probs),
@@ -273,7 +263,7 @@ class Beam(Generic[Key]):
             finish_reason=FinishReason.LENGTH if end_log_prob is None else FinishReason.EOS,
             attention=weights if options.attention else None,
         )
-        self._add(found)
+        self._add(hypothesis)
         if options.patience is not None:
             # Options travel in single precision: 1.1 times 10 is 11 hypotheses, not 11.0000002 rounded up.
             num_enough = max(math.ceil(options.patience * options.beam_size - 1e-5), self.num_wanted)
@@ -294,12 +284,52 @@ class Beam(Generic[Key]):
         self.ended.append(hypothesis)
 
     def best(self) -> list[Hypothesis]:
-        """Its best hypotheses, as many as are wanted."""
+        """Returns its num_wanted best hypotheses."""
         return best_first(self.ended)[: self.num_wanted]
 
 
+def opened_beams(request: RunningRequest, num_beams: int, text_of: TextOf | None = None) -> list[Beam]:
+    """Returns new beams of a request. Each draws from its own random numbers, independent of all others."""
+    sampling = request.options.sampling
+    if sampling is None:
+        return [Beam(request, number, text_of=text_of) for number in range(num_beams)]
+    return [
+        Beam(request, number, np.random.Generator(np.random.Philox(key=np.array([sampling.seed, number], np.uint64))))
+        for number in range(num_beams)
+    ]
+
+
+def progress_of(
+    beams: Sequence[Beam], rows: Sequence[range], sums: Sequence[float], history: History
+) -> Progress | None:
+    """Returns the tokens of a request's best hypothesis that have become certain since the last call; None if none.
+
+    They are the tokens that all hypotheses share that can still be the best: the best ended one, and live ones whose
+    score can reach the best ended one's.
+
+    Args:
+        beams: those of the request that have not ended.
+        rows: of each of them.
+        sums: by row, the log-probability of the hypothesis before it is divided by the length penalty.
+    """
+    request = beams[0].request
+    first, prefix = request.num_streamed, request.options.target_prefix
+    if not first and prefix:
+        certain = prefix
+    else:
+        ended = [*request.best, *(hypothesis for beam in beams for hypothesis in beam.ended)]
+        best = max([hypothesis.score for hypothesis in ended], default=-math.inf)
+        rivals = [hypothesis.token_ids[first:] for hypothesis in ended if hypothesis.score == best]
+        for beam, of_beam in zip(beams, rows, strict=True):
+            able = [row for row in of_beam if beam.best_possible(sums[row]) >= best]
+            rivals += [tuple(history.tokens(row, request.begin + first)) for row in able]
+        certain = _common_prefix(rivals)
+    request.num_streamed += len(certain)
+    return Progress(first, certain) if certain else None
+
+
 def best_first(hypotheses: list[Hypothesis]) -> list[Hypothesis]:
-    """By score; of equal scores the one that ended first comes first."""
+    """Sorts by score; of equal scores, the hypothesis that ended first comes first."""
     return hypotheses if len(hypotheses) == 1 else sorted(hypotheses, key=attrgetter("score"), reverse=True)
 
 
@@ -312,67 +342,34 @@ def distinct(hypotheses: list[Hypothesis], text_of: TextOf | None) -> list[Hypot
 
 
 def coverage(attention: Floats) -> float:
-    """The sum over source positions of log min(attention that each has had, 1) (Wu et al. 2016, eq. 14).
+    """Returns the sum over source positions of log min(sum of the position's attention, 1) (Wu et al. 2016, eq. 14).
 
     Args:
         attention: [summands, source length].
     """
-    had = attention.sum(axis=0, dtype=np.float64)
-    return float(np.log(had.clip(MIN_COVERAGE, 1.0)).sum())
-
-
-def opened_beams(request: RunningRequest[Key], num_beams: int, text_of: TextOf | None = None) -> list[Beam[Key]]:
-    """The beams of a request, none of which has begun. Each draws from numbers of its own, whoever else draws."""
-    sampling = request.options.sampling
-    if sampling is None:
-        return [Beam(request, number, text_of=text_of) for number in range(num_beams)]
-    return [
-        Beam(request, number, np.random.Generator(np.random.Philox(key=np.array([sampling.seed, number], np.uint64))))
-        for number in range(num_beams)
-    ]
+    total = attention.sum(axis=0, dtype=np.float64)
+    return float(np.log(total.clip(MIN_COVERAGE, 1.0)).sum())
 
 
 def _sum_in_order(log_probs: list[float]) -> float:
-    """As the search adds them up: `sum` rounds less, to another number."""
+    """Adds them as the search does: `sum` rounds less, to another number."""
     total = 0.0
     for log_prob in log_probs:
         total += log_prob
     return total
 
 
-def progress_of(
-    beams: Sequence[Beam[Any]], rows: Sequence[range], sums: Sequence[float], history: History
-) -> Progress | None:
-    """What has become certain of a request's best hypothesis since this was last asked; None: nothing.
-
-    A live hypothesis can still be the best if the score that it can reach is no less than that of the best ended one.
-
-    Args:
-        beams: those of the request that have not ended.
-        rows: of each of them.
-        sums: by row, what the hypothesis there is ranked by, before it is divided by the length penalty.
-    """
-    request = beams[0].request
-    told, prefix = request.num_told, request.options.target_prefix
-    if not told and prefix:
-        certain = prefix
-    else:
-        ended = [*request.found, *(one for beam in beams for one in beam.ended)]
-        best = max([one.score for one in ended], default=-math.inf)
-        rivals = [one.token_ids[told:] for one in ended if one.score == best]
-        for beam, of_beam in zip(beams, rows, strict=True):
-            able = [row for row in of_beam if beam.best_possible(sums[row]) >= best]
-            rivals += [tuple(history.tokens(row, request.begin + told)) for row in able]
-        certain = _shared(rivals)
-    request.num_told += len(certain)
-    return Progress(told, certain) if certain else None
-
-
-def _shared(sequences: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The longest common prefix."""
-    # What the first and the last one in order share, all between them share too.
-    one, other = min(sequences), max(sequences)
-    for place, (a, b) in enumerate(zip(one, other, strict=False)):
+def _common_prefix(sequences: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    # All sequences share what the first and the last in sorted order share.
+    lowest, highest = min(sequences), max(sequences)
+    for place, (a, b) in enumerate(zip(lowest, highest, strict=False)):
         if a != b:
-            return one[:place]
-    return one
+            return lowest[:place]
+    return lowest
+
+
+def _moved(array: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
+    """Copies the array into the corner of a larger one."""
+    enlarged = np.empty(shape, array.dtype)
+    enlarged[: array.shape[0], : array.shape[1]] = array
+    return enlarged

@@ -42,7 +42,7 @@ class _PriorityBatch:
     def __init__(
         self, stepper: Stepper, special_ids: SpecialIds, clock: Callable[[], float], text_of: TextOf | None
     ) -> None:
-        self.batch: RunningBatch[int] = RunningBatch(stepper, special_ids, clock, text_of)
+        self.batch = RunningBatch(stepper, special_ids, clock, text_of)
         self.num_steps = 0
         self.num_row_steps = 0
         self.newcomers: list[_Running] = []
@@ -120,7 +120,7 @@ class Engine:
         if admitted:
             phases["encode"] = self._join(admitted, priority)
         num_rows = useful = computed = 0
-        finished: list[Ending[int]] = []
+        finished: list[Ending] = []
         progress: list[tuple[int, Progress]] = []
         # Other work makes one call into the model per round: an interactive request need not wait for two.
         if running.batch.num_rows and (not admitted or priority is Priority.INTERACTIVE):
@@ -174,7 +174,7 @@ class Engine:
                 outcomes.append((key, error))
         return sum(priority.batch.remove(gone.keys()) for priority in self._batches.values())
 
-    def _answer(self, stepped: _PriorityBatch, finished: list[Ending[int]], outcomes: Outcomes) -> None:
+    def _answer(self, stepped: _PriorityBatch, finished: list[Ending], outcomes: Outcomes) -> None:
         now = self._clock()
         for running in stepped.newcomers:
             running.first_token = now

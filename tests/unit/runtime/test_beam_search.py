@@ -12,14 +12,14 @@ from attendant.runtime.stepper import StepOutput
 from tests.fakes import SPECIAL_IDS
 
 
-def search_with(*options: DecodingOptions) -> BeamSearch[int]:
-    search: BeamSearch[int] = BeamSearch(options[0].beam_size, SPECIAL_IDS)
+def search_with(*options: DecodingOptions) -> BeamSearch:
+    search = BeamSearch(options[0].beam_size, SPECIAL_IDS)
     search.join([Entrant(key, option, 3, key) for key, option in enumerate(options)])
     return search
 
 
 def advance(
-    search: BeamSearch[int], ids: Sequence[Sequence[int]], log_probs: Sequence[Sequence[float]]
+    search: BeamSearch, ids: Sequence[Sequence[int]], log_probs: Sequence[Sequence[float]]
 ) -> dict[int, tuple[Hypothesis, ...]]:
     forced = np.zeros(len(ids), np.float32)
     output = StepOutput(np.array(ids, np.int64), np.array(log_probs, np.float32), forced, None)
@@ -112,7 +112,7 @@ def test_what_can_only_be_followed_by_banned_symbols_is_cut() -> None:
 
 @pytest.mark.parametrize("beam_size", [1, 2])
 def test_steps_are_remembered_as_far_back_as_somebody_goes(beam_size: int) -> None:
-    search: BeamSearch[int] = BeamSearch(beam_size, SPECIAL_IDS)
+    search = BeamSearch(beam_size, SPECIAL_IDS)
     found: dict[int, tuple[Hypothesis, ...]] = {}
     for key, most in enumerate([40, *[3] * 200]):
         search.join([Entrant(key, DecodingOptions(max_length=most, beam_size=beam_size), 3, 0)])

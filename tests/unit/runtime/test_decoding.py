@@ -186,7 +186,7 @@ def test_arrivals_and_removals_at_random_change_nobodys_answer() -> None:
     stepper = FakeStepper(vocabulary_size=8)
     sources = {key: random_source(rng) for key in range(60)}
     options = {key: random_options(rng, rng.randrange(1, 5)) for key in sources}
-    batch: RunningBatch[int] = RunningBatch(stepper, SPECIAL_IDS)
+    batch = RunningBatch(stepper, SPECIAL_IDS)
     waiting, removed, results = list(sources), set(), {}
     while waiting or batch.keys:
         arriving = [waiting.pop() for _ in range(min(rng.randrange(0, 5), len(waiting)))]
@@ -237,7 +237,7 @@ def test_attention_has_a_row_per_summand_and_a_column_per_source_symbol() -> Non
 def test_attention_may_be_asked_for_again_after_a_long_while_without() -> None:
     """One who needs attention leaves, the other goes on for longer than was remembered, and another one joins."""
     options = [DecodingOptions(max_length=most, min_length=most, attention=most < 40) for most in (2, 40, 5)]
-    batch: RunningBatch[int] = RunningBatch(FakeStepper(8), SPECIAL_IDS)
+    batch = RunningBatch(FakeStepper(8), SPECIAL_IDS)
     batch.join([BatchRequest(key, [key + 4, 7], options[key]) for key in (0, 1)])
     found = {}
     for number in range(60):
@@ -268,7 +268,7 @@ def test_scoring_reproduces_the_decoder() -> None:
 
 def test_greedy_rows_are_not_copied_while_nothing_changes() -> None:
     stepper = FakeStepper()
-    batch: RunningBatch[int] = RunningBatch(stepper, SPECIAL_IDS)
+    batch = RunningBatch(stepper, SPECIAL_IDS)
     options = DecodingOptions(max_length=5, min_length=5)
     batch.join([BatchRequest(key, [key + 4], options) for key in range(4)])
     for _ in range(5):
@@ -277,7 +277,7 @@ def test_greedy_rows_are_not_copied_while_nothing_changes() -> None:
 
 
 def test_the_report_counts_padding() -> None:
-    batch: RunningBatch[int] = RunningBatch(FakeStepper(), SPECIAL_IDS)
+    batch = RunningBatch(FakeStepper(), SPECIAL_IDS)
     options = DecodingOptions(max_length=5, min_length=5)
     batch.join([BatchRequest(n, [4] * n, options) for n in (3, 12)])
     report = batch.step()

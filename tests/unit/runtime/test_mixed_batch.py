@@ -75,7 +75,7 @@ def test_attention_follows_its_hypothesis_through_the_beam() -> None:
     for seed in range(20):
         source = [seed + 4, 5, 9, 6, 7, 8, 4]
         for hypothesis in decode_all(stepper, [source], options, SPECIAL_IDS)[0]:
-            batch: RunningBatch[int] = RunningBatch(stepper, SPECIAL_IDS)
+            batch = RunningBatch(stepper, SPECIAL_IDS)
             batch.join(
                 [BatchRequest(0, source, scoring_options(hypothesis.token_ids, SPECIAL_IDS.eos, attention=True))]
             )
@@ -100,7 +100,7 @@ def test_rows_stay_within_the_limit_and_progress_counts_sources() -> None:
 def test_requests_of_one_kind_leave_and_join_among_others(beam_sizes: tuple[int, ...], attention_every: int) -> None:
     """Each kind's rows stand together; nobody's answer depends on that."""
     stepper = FakeStepper(vocabulary_size=8)
-    batch: RunningBatch[int] = RunningBatch(stepper, SPECIAL_IDS)
+    batch = RunningBatch(stepper, SPECIAL_IDS)
     options = [
         DecodingOptions(max_length=6, beam_size=beam_sizes[key % len(beam_sizes)], attention=key % attention_every == 0)
         for key in range(40)
@@ -112,7 +112,7 @@ def test_requests_of_one_kind_leave_and_join_among_others(beam_sizes: tuple[int,
     while batch.keys:
         results.update(batch.step().finished)
     for key, option in enumerate(options):
-        alone: RunningBatch[int] = RunningBatch(stepper, SPECIAL_IDS)
+        alone = RunningBatch(stepper, SPECIAL_IDS)
         alone.join([BatchRequest(key, [key + 4, 7], option)])
         expected: dict[int, tuple[Hypothesis, ...]] = {}
         while alone.keys:

@@ -17,7 +17,7 @@ def told_of(
     sources: list[list[int]], options: list[DecodingOptions], streams: list[bool], *, spread: float = 2.0
 ) -> tuple[Told, Told]:
     """By request: what it had been told after each step that it went on after, and the targets that it got."""
-    batch: RunningBatch[int] = RunningBatch(FakeStepper(8, spread), SPECIAL_IDS)
+    batch = RunningBatch(FakeStepper(8, spread), SPECIAL_IDS)
     waiting, answers = list(range(len(sources))), {}
     told: Told = {key: [] for key in waiting}
     while waiting or batch.keys:
