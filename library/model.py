@@ -80,13 +80,13 @@ def read_generate(source: Source, options: Mapping[str, Any], model: BundleModel
     request = generate_request(source, "", options)
     given = set_fields(request.decoding)
 
-    def read_options(num_source_tokens: int, attention: bool, violations: Violations) -> DecodingOptions | None:
-        read, found = read_decoding(given, model, num_source_tokens, attention=attention)
-        violations.found += found
-        return read if read is None or "seed" in given.get("sampling", {}) else drawn(read)
-
-    violations = Violations()
-    read = reading.read_generate(_side("", source), set_fields(request.output), model, read_options, violations)
+    violations, output, side = Violations(), set_fields(request.output), _side("", source)
+    source_ids = reading.read_source(side, model, violations)
+    options_read, wrong = read_decoding(given, model, len(source_ids), attention=reading.needs_attention(output))
+    violations.found += wrong
+    if options_read is not None and "seed" not in given.get("sampling", {}):
+        options_read = drawn(options_read)
+    read = reading.read_generate(side, source_ids, options_read, output, model, violations)
     return _whole(read, violations)
 
 

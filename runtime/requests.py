@@ -404,28 +404,24 @@ def _as_typed(value: float) -> float:
     return float(str(np.float32(value))) if math.isfinite(value) else value
 
 
-ReadOptions = Callable[[int, bool, Violations], DecodingOptions | None]
-"""What reads the decoding options: for so many source tokens, with attention or not."""
-
-
 class Side(NamedTuple):
-    """A source or a target: the field that it was given in, and its text or its tokens."""
+    """A source or a target: the request's field, and its value, a text or tokens."""
 
     field: str
-    given: str | Sequence[str]
+    value: str | Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRequest:
-    """What a request asks of its model.
+    """A checked request, as the engine takes it.
 
     Attributes:
-        source_ids: as the encoder takes them, the end symbol included where the model wants it.
-        num_source_tokens: of the source itself.
-        attention, token_log_probs: whether they are to be in the answer.
-        source_words: what stands at each position of the source; None: unknown symbols are not to be replaced.
+        source_ids: as the encoder takes them, including the end symbol if the model expects it.
+        num_source_tokens: without the end symbol.
+        attention, token_log_probs: the answer contains them.
+        source_words: the word at each position of the source; None if unknown symbols are not replaced.
         unknown_source, unknown_target: parts of the texts that the vocabularies lack.
-        is_unknown: the source's vocabulary has nothing of the source.
+        is_unknown: the vocabulary has no symbol of the source.
     """
 
     source_ids: tuple[int, ...]
@@ -439,27 +435,42 @@ class ReadRequest:
     is_unknown: bool = False
 
 
+def read_source(source: Side | None, model: BundleModel, violations: Violations) -> list[int]:
+    """Returns the ids of a source; none if it is missing (which the caller has added to the violations) or wrong."""
+    if source is None:
+        return []
+    return read_side(*source, model.bundle.source_tokenizer, 1, model.limits.max_source_tokens, violations)
+
+
+def needs_attention(output: Mapping[str, bool]) -> bool:
+    """Returns whether the decoding of a request with these output options has to keep the attention weights."""
+    return output.get("attention", False) or output.get("replace_unknowns", False)
+
+
 def read_generate(
     source: Side | None,
+    source_ids: list[int],
+    options: DecodingOptions | None,
     output: Mapping[str, bool],
     model: BundleModel,
-    read_options: ReadOptions,
     violations: Violations,
 ) -> ReadRequest | None:
-    """A request to generate; None where something is wrong with it, which is then among the violations.
+    """Returns a request to generate; None if there are violations.
 
     Args:
-        source: None: there is none, which has been told.
-        output: attention, token_log_probs and replace_unknowns, where they are asked for.
+        source_ids: as `read_source` returned them.
+        options: as `read_decoding` returned them; None if they are wrong.
+        output: attention, token_log_probs and replace_unknowns, if the request sets them.
     """
-    source_ids = _source_ids(source, model, violations)
-    attention, replaces = output.get("attention", False), output.get("replace_unknowns", False)
-    options = read_options(len(source_ids), attention or replaces, violations)
     _check_output(output, model, violations)
     if violations.found or source is None or options is None:
         return None
     request = _request(source, source_ids, options, output, model)
-    return replace(request, source_words=_source_words(source, source_ids, model)) if replaces else request
+    if not output.get("replace_unknowns"):
+        return request
+    tokenizer, value = model.bundle.source_tokenizer, source.value
+    words = tokenizer.words_of(value) if isinstance(value, str) else tokenizer.tokens_of(source_ids)
+    return replace(request, source_words=words)
 
 
 def read_score(
@@ -471,9 +482,9 @@ def read_score(
     *,
     include_eos: bool,
 ) -> ReadRequest | None:
-    """A request to score a target, likewise."""
-    source_ids = _source_ids(source, model, violations)
-    # The end alone has a probability too.
+    """Returns a request to score a target; None if there are violations."""
+    source_ids = read_source(source, model, violations)
+    # The end alone has a probability, too.
     least, most = int(not include_eos), model.limits.max_target_tokens
     target_ids = [] if target is None else read_side(*target, model.bundle.target_tokenizer, least, most, violations)
     _check_output(output, model, violations)
@@ -483,14 +494,8 @@ def read_score(
         return None
     eos = model.manifest.special_ids.eos
     options = scoring_options(target_ids, eos, include_eos=include_eos, attention=output.get("attention", False))
-    unknown = unknown_symbols(target.given, target_ids, model.bundle.target_tokenizer)
+    unknown = unknown_symbols(target.value, target_ids, model.bundle.target_tokenizer)
     return replace(_request(source, source_ids, options, output, model), unknown_target=unknown)
-
-
-def _source_ids(source: Side | None, model: BundleModel, violations: Violations) -> list[int]:
-    if source is None:
-        return []
-    return read_side(*source, model.bundle.source_tokenizer, 1, model.limits.max_source_tokens, violations)
 
 
 def _request(
@@ -503,15 +508,9 @@ def _request(
         options=options,
         attention=output.get("attention", False),
         token_log_probs=output.get("token_log_probs", False),
-        unknown_source=unknown_symbols(source.given, source_ids, tokenizer),
+        unknown_source=unknown_symbols(source.value, source_ids, tokenizer),
         is_unknown=is_unknown(source_ids, tokenizer),
     )
-
-
-def _source_words(source: Side, source_ids: list[int], model: BundleModel) -> list[str]:
-    """What stands at each position of the source, its end not among them."""
-    tokenizer = model.bundle.source_tokenizer
-    return tokenizer.words_of(source.given) if isinstance(source.given, str) else tokenizer.tokens_of(source_ids)
 
 
 def _check_output(output: Mapping[str, bool], model: BundleModel, violations: Violations) -> None:

@@ -1,78 +1,26 @@
 """Arrays that steps write again and again, on the CPU: outputs of runs, reordered rows, and the sources of a batch.
 
-A step of a small batch takes a fraction of a millisecond, of which handing arrays over takes a third: each is looked up
-by its name, wrapped, and every output copied. A binding knows what was handed over, and a run hands over anew only what
-has changed since its last. While rows neither join nor leave, two bindings take turns: what the one wrote the other
-reads, so nothing changes but the ids, which are copied. What a run has written is the caller's until the caller
-releases it. A beam reorders its rows at every step: into the same arrays each time, so that bindings stay valid.
+A step of a small batch takes a fraction of a millisecond. Handing over arrays takes a third of it: each is looked up by
+its name, wrapped, and every output copied. A binding remembers the arrays of its last run, and the next run hands over
+only those that have changed. While rows neither join nor leave, two bindings alternate: each reads what the other has
+written, so only the ids change, which are copied. A run's outputs belong to the caller until the caller releases them.
+A beam reorders its rows at every step: into the same arrays each time, so that bindings stay valid.
 
 Shapes of sources: N slots, S source positions. Memory and keys are most of a decoder's state, and never change. Each
-source has a slot; one that leaves leaves its slot free, a newcomer is written into a free slot or into the spare room
-after the last. What is computed over free slots is wasted: when they, and positions that no source is long enough for,
-make up more than a part of all, those that stay are moved together.
+source has a slot. A source that leaves frees its slot, and a new one is written into a free slot or into the spare room
+after the last. Computation over free slots is wasted: when they, and positions beyond every source's length, exceed a
+part of all cells, the remaining sources are moved together.
 """
 
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from attendant.runtime.stepper import Array, Ids, common_width
-
-
-class Reusable:
-    """Arrays that somebody needs, from when they were written until they are released.
-
-    Attributes:
-        shapes: what tells whether these arrays are the wanted ones.
-        is_free: nobody needs what is in them.
-    """
-
-    def __init__(self, shapes: Any, arrays: Iterable[Array]) -> None:
-        self.shapes = shapes
-        self.is_free = False
-        # Of arrays that live as long as this.
-        self._ids = frozenset(map(id, arrays))
-
-    def has(self, array: Array) -> bool:
-        return id(array) in self._ids
-
-
-Item = TypeVar("Item", bound=Reusable)
-
-
-class Kept(Generic[Item]):
-    """The last few that were used."""
-
-    def __init__(self, max_kept: int) -> None:
-        self._max_kept = max_kept
-        self._items: list[Item] = []
-
-    def take(self, shapes: Any) -> Item | None:
-        """One of these shapes that is free, and is not from now on. None: there is none."""
-        for place, one in enumerate(self._items):
-            if one.is_free and one.shapes == shapes:
-                if place:  # the one that has not been used for longest is given up first
-                    self._items.insert(0, self._items.pop(place))
-                one.is_free = False
-                return one
-        return None
-
-    def add(self, item: Item) -> Item:
-        """Keeps a new one, which is in use."""
-        del self._items[self._max_kept - 1 :]
-        self._items.insert(0, item)
-        return item
-
-    def release(self, array: Array) -> None:
-        """Frees what has this array; one that is in none is ignored."""
-        for one in self._items:
-            if one.has(array):
-                one.is_free = True
-                return
-
 
 Shape = tuple[int, ...]
 
@@ -80,71 +28,121 @@ MAX_BINDINGS = 4
 """Two for each of two batches that are stepped in turns."""
 
 MAX_HELD_BYTES = 1 << 20
-"""A binding keeps inputs of this size alive until it gets others: onnxruntime binds an array in a quarter of the time
-that it takes to bind an address. Of large ones, which are the sources of a whole batch, it gets the address."""
+"""A binding keeps inputs up to this size alive until it gets others: onnxruntime binds an array in a quarter of the
+time that it takes to bind an address. Large ones, the sources of a whole batch, are bound by their address."""
+
+MAX_KEPT = 4
+"""Sets of reordered rows: one for each of the batches that are stepped in turns, and some while their rows change in
+number."""
+
+MIN_USED = 0.75
+"""Share of the cells (slots x positions): with less in use, moving together costs less than a few steps over the
+waste."""
+
+GROWTH = 1.5
+"""Slots of new arrays per source: room that was never written takes no memory."""
 
 
-class BoundRuns:
-    """The bindings of one session, for outputs of the shapes that were asked for last."""
+@dataclass(slots=True)
+class _ArraySet:
+    """Arrays of certain shapes, and the object that owns them.
+
+    Attributes:
+        array_ids: Python's ids of the arrays, which the owner keeps alive.
+    """
+
+    shapes: Any
+    array_ids: frozenset[int]
+    owner: Any
+    is_free: bool = False
+
+
+class _ArrayPool:
+    """The last few sets of arrays. A set is in use until one of its arrays is released."""
+
+    def __init__(self, max_sets: int) -> None:
+        self._max_sets = max_sets
+        # The set that was used last comes first.
+        self._sets: list[_ArraySet] = []
+
+    def release(self, array: Array) -> None:
+        """Frees the set that has this array; ignores an array of no set."""
+        for each in self._sets:
+            if id(array) in each.array_ids:
+                each.is_free = True
+                return
+
+    def _take(self, shapes: Any) -> Any:
+        """Returns the owner of a free set of these shapes, which is in use from now on; None if there is none."""
+        for place, each in enumerate(self._sets):
+            if each.is_free and each.shapes == shapes:
+                if place:  # the set that was not used for longest is dropped first
+                    self._sets.insert(0, self._sets.pop(place))
+                each.is_free = False
+                return each.owner
+        return None
+
+    def _add(self, shapes: Any, arrays: Iterable[Array], owner: Any) -> None:
+        """Keeps a new set, which is in use."""
+        del self._sets[self._max_sets - 1 :]
+        self._sets.insert(0, _ArraySet(shapes, frozenset(map(id, arrays)), owner))
+
+
+class BoundRuns(_ArrayPool):
+    """The bindings of one session, for outputs of the shapes that were requested last."""
 
     def __init__(self, session: Any, dtypes: Mapping[str, str], copied: Collection[str]) -> None:
         """Wraps a session of onnxruntime on the CPU.
 
         Args:
             dtypes: of the outputs, by name.
-            copied: the inputs that are small and mostly other arrays each time; those that can't be written to are not
-                copied. All others must be contiguous.
+            copied: small inputs that are usually other arrays each time; they are copied unless they are read-only. All
+                others must be contiguous.
         """
+        super().__init__(MAX_BINDINGS)
         self._session = session
         self._dtypes = dtypes
         self._copied = frozenset(copied)
-        self._bindings: Kept[_Binding] = Kept(MAX_BINDINGS)
         self._last: Mapping[str, Shape] = {}
 
     def run(self, shapes: Mapping[str, Shape], inputs: Mapping[str, Array]) -> list[Array]:
-        """The outputs of these names, which will have these shapes, in order."""
-        if (binding := self._bindings.take(shapes)) is not None:
-            return binding.run(inputs)
-        again, self._last = self._last == shapes, shapes
-        if not again:  # it may be the only run of these shapes: then binding would cost more than it saves
-            return list(self._session.run(list(shapes), inputs))
-        return self._bindings.add(_Binding(self._session, shapes, self._dtypes, self._copied)).run(inputs)
-
-    def release(self, array: Array) -> None:
-        """Frees the binding that wrote this array; one that no binding wrote is ignored."""
-        self._bindings.release(array)
+        """Returns the outputs of these names, which will have these shapes, in order."""
+        binding: _Binding | None = self._take(shapes)
+        if binding is None:
+            is_repeated, self._last = self._last == shapes, shapes
+            if not is_repeated:  # it may be the only run of these shapes: then binding would cost more than it saves
+                return list(self._session.run(list(shapes), inputs))
+            binding = _Binding(self._session, shapes, self._dtypes, self._copied)
+            self._add(shapes, binding.outputs, binding)
+        return binding.run(inputs)
 
 
-class _Binding(Reusable):
+class _Binding:
     """Outputs of fixed shapes, and the inputs of the last run."""
 
     def __init__(
         self, session: Any, shapes: Mapping[str, Shape], dtypes: Mapping[str, str], copied: frozenset[str]
     ) -> None:
         self.outputs = [np.empty(shape, dtypes[name]) for name, shape in shapes.items()]
-        super().__init__(shapes, self.outputs)
         self._session = session
         self._binding = session.io_binding()
         self._copied = copied
-        self._inputs: dict[str, Callable[[], Array | None]] = defaultdict(lambda: _nothing)
+        self._inputs: dict[str, Callable[[], Array | None]] = defaultdict(lambda: lambda: None)
         self._copies: dict[str, Array] = {}
-        self._bind_outputs()
+        for name, array in zip(shapes, self.outputs, strict=True):
+            self._binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
     def run(self, inputs: Mapping[str, Array]) -> list[Array]:
         bound = self._inputs
         for name, array in inputs.items():
             if name in self._copied and array.flags.writeable:
-                array = self._copy(name, array)  # noqa: PLW2901 - what is read from here on
+                array = self._copy(name, array)  # noqa: PLW2901 - the copy is bound from here on
             if bound[name]() is not array:
-                # Where it is not kept alive: an array that has died is bound to no longer, and is not read again.
+                # An address of an array that died is replaced before the next run reads it.
                 self._bind(name, array)
                 bound[name] = weakref.ref(array)
         self._session.run_with_iobinding(self._binding)
         return self.outputs.copy()
-
-    def _bind_outputs(self) -> None:
-        for name, array in zip(self.shapes, self.outputs, strict=True):
-            self._binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
     def _copy(self, name: str, array: Array) -> Array:
         copy = self._copies.get(name)
@@ -157,71 +155,44 @@ class _Binding(Reusable):
         assert array.flags.c_contiguous, f"{name} is not contiguous"
         if array.nbytes <= MAX_HELD_BYTES:
             self._binding.bind_cpu_input(name, array)
-            return
-        self._binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        else:
+            self._binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
 
-def _nothing() -> None:
-    """As a reference to an array that has died."""
-
-
-MAX_KEPT = 4
-"""Sets of arrays: one for each of the batches that are stepped in turns, and some for a while in which their rows
-change in number."""
-
-
-class ReorderedRows:
-    """Sets of arrays, each in use from a reordering until it is released."""
+class ReorderedRows(_ArrayPool):
+    """Sets of row tensors, each in use from a reordering until it is released."""
 
     def __init__(self) -> None:
-        self._sets: Kept[_Set] = Kept(MAX_KEPT)
+        super().__init__(MAX_KEPT)
 
     def take(self, tensors: Mapping[str, Array], rows: Ids) -> Mapping[str, Array]:
-        """Copies the rows [R'] of tensors [R, ...], which no released set is among, in that order."""
+        """Copies the rows [R'] of tensors [R, ...], none of which is in a released set, in that order."""
         shapes = [(len(rows), *tensor.shape[1:]) for tensor in tensors.values()]
-        found = self._sets.take(shapes)
-        if found is None:
+        taken: Mapping[str, Array] | None = self._take(shapes)
+        if taken is None:
             taken = {name: tensor.take(rows, axis=0) for name, tensor in tensors.items()}
-            return self._sets.add(_Set(taken, shapes)).tensors
+            self._add(shapes, taken.values(), taken)
+            return taken
         for name, tensor in tensors.items():
-            # Any mode but "clip" would make numpy write to another array first. The rows are all there.
-            tensor.take(rows, axis=0, out=found.tensors[name], mode="clip")
-        return found.tensors
-
-    def release(self, array: Array) -> None:
-        """Frees the set that has this array; one that is in none is ignored."""
-        self._sets.release(array)
-
-
-class _Set(Reusable):
-    """Arrays of one reordering, by the tensors' names."""
-
-    def __init__(self, tensors: Mapping[str, Array], shapes: list[tuple[int, ...]]) -> None:
-        super().__init__(shapes, tensors.values())
-        self.tensors = tensors
-
-
-MIN_USED = 0.75
-"""Of the cells (slots x positions): with less in use, moving together costs less than a few steps over the waste."""
-
-GROWTH = 1.5
-"""Slots that new arrays have per source in them: room that nobody has written to takes no memory."""
+            # In any mode except "clip", numpy would write to another array first. All rows are in range.
+            tensor.take(rows, axis=0, out=taken[name], mode="clip")
+        return taken
 
 
 class SourceBuffers:
-    """Arrays [capacity, S, ...] of which the first `num_slots` are in use, or free again.
+    """Arrays [capacity, S, ...] of which the first `num_slots` are in use or free again.
 
     Attributes:
-        lengths: [capacity] valid positions of each slot; of a free one, what it last had.
+        lengths: [capacity] valid positions of each slot; a free slot keeps its last value.
         width: S.
     """
 
     def __init__(self, like: Mapping[str, Array], axes: Mapping[str, int | None], num_sources: int, width: int) -> None:
-        """Arrays with room for `num_sources` and more, and nothing in them.
+        """Allocates arrays with room for `num_sources` and more.
 
         Args:
             like: tensors of the same names, types and other sizes.
-            axes: name -> the axis that runs over positions; None: none does.
+            axes: name -> the axis that runs over positions; None if there is none.
         """
         self._axes = axes
         self.width = width
@@ -234,19 +205,19 @@ class SourceBuffers:
         }
 
     def tensors(self) -> dict[str, Array]:
-        """By name [N, S, ...], not copied; the same arrays as before, as long as there are as many slots."""
+        """Returns the tensors by name [N, S, ...], not copied; the same arrays as before while N stays the same."""
         if self._num_shown != self.num_slots:
             self._num_shown = self.num_slots
             self._shown = {name: buffer[: self.num_slots] for name, buffer in self._buffers.items()}
         return self._shown
 
     def takes(self, num_free: int, lengths: Ids) -> bool:
-        """Whether newcomers of these lengths [number of sources] find room, where so many slots are free."""
+        """Returns whether sources of these lengths [number of sources] fit if `num_free` slots are free."""
         num_needed = self.num_slots + len(lengths) - num_free
         return num_needed <= len(self.lengths) and int(lengths.max()) <= self.width
 
     def write(self, tensors: Mapping[str, Array], lengths: Ids, free: Ids) -> Ids:
-        """Copies sources into free slots, and behind the last; returns the slots [number of sources].
+        """Copies sources into free slots and after the last; returns their slots [number of sources].
 
         Positions that the tensors lack are set to zero, which for a mask is invalid.
         """
@@ -274,28 +245,30 @@ class SourceBuffers:
 
 
 def used_part(lengths: Ids, num_slots: int, width: int) -> float:
-    """How much of the cells is in use by sources of these lengths [number of sources], at least one."""
+    """Returns the share of the cells that sources of these lengths [number of sources > 0] use."""
     return len(lengths) * common_width(lengths) / (num_slots * width)
 
 
 def narrowed(tensor: Array, axis: int | None, width: int) -> Array:
-    """The first `width` positions of a tensor [N, ...] of any dtype, not copied; all of it where it has none."""
+    """Returns the first `width` positions of a tensor [N, ...], not copied; the whole tensor without such an axis."""
     return tensor if axis is None else tensor[(slice(None),) * axis + (slice(width),)]
 
 
 def joined(tensors: Sequence[Array], axis: int | None, width: int) -> Array:
-    """The rows of all tensors [N, ...], at `width` source positions; new ones are zero, for a mask invalid."""
+    """Joins the rows of all tensors [N, ...], at `width` source positions; new ones are zero, invalid for a mask."""
     if axis is None:
         return np.concatenate(tensors)
     ends = np.cumsum([len(tensor) for tensor in tensors]).tolist()
-    return in_places(tensors, [slice(end - len(one), end) for one, end in zip(tensors, ends, strict=True)], axis, width)
+    return in_places(
+        tensors, [slice(end - len(tensor), end) for tensor, end in zip(tensors, ends, strict=True)], axis, width
+    )
 
 
 def in_places(tensors: Sequence[Array], places: Sequence[slice | Sequence[int]], axis: int | None, width: int) -> Array:
-    """One tensor, in which each of these [N, ...] has its rows in these places; in width as `joined`.
+    """Returns one tensor, in which the rows of each tensor [N, ...] have these places; pads as `joined` does.
 
     Args:
-        places: that together are all rows, each once; of a single tensor in order.
+        places: each row of the result once; those of a single tensor are in order.
     """
     first, num_rows = tensors[0], sum(map(len, tensors))
     if len(tensors) == 1 and (axis is None or first.shape[axis] == width):
