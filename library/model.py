@@ -16,7 +16,6 @@ from attendant.runtime.answers import GrowingText, hypothesis_fields, score_fiel
 from attendant.runtime.bundle.bundle import Bundle, BundleModel, limits_in_force, open_bundle, refuse_few_rows
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_checked
-from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.process import available_cpus, limited
 from attendant.runtime.requests import ReadRequest, Side, Violations, drawn, read_decoding, summary

@@ -138,13 +138,10 @@ def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Pars
     """Checks a request against its model's limits. Raises InvalidArgument with all violations."""
     violations = Violations()
     check_request_id(request.request_id, violations)
-    read = reading.read_generate(
-        _side(request, "source", violations),
-        set_fields(request.output),
-        model,
-        partial(read_options, request.decoding, model),
-        violations,
-    )
+    source, output = _side(request, "source", violations), set_fields(request.output)
+    source_ids = reading.read_source(source, model, violations)
+    options = read_options(request.decoding, model, len(source_ids), reading.needs_attention(output), violations)
+    read = reading.read_generate(source, source_ids, options, output, model, violations)
     parsed = _parsed(request, read, model, violations, by_default=not request.decoding.ByteSize())
     # Draws differ by themselves: nothing is learned from comparing them.
     compared = model.shadows and parsed.asked.options.sampling is None
