@@ -275,6 +275,21 @@ def test_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "attendant: model: 'none' is not served here\n"
 
 
+def test_control_characters_of_a_manifest_are_shown_escaped(
+    server: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile = pb.Model(name="fake\x1b[2J", version="0123456789ab", architecture={"cell": "\x9b31m"})
+    hostile.evaluation.add(metric="wer\u202e", value=1, protocol="test\nSERVING", num_examples=1)
+    monkeypatch.setattr(server.seq2seq, "_model", lambda *name, **version: hostile)
+    assert main(["models", "fake"]) == 0
+    out = capsys.readouterr().out
+    assert all(line.isprintable() for line in out.splitlines())
+    for escape in ("fake\\u001b[2J", "\\u009b31m", "wer\\u202e", "test\\nSERVING"):
+        assert escape in out
+    assert main(["models", "fake", "--json"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
 def test_health(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["health"]) == 0
     server.health.enter_graceful_shutdown()
