@@ -49,11 +49,11 @@ MAX_EXAMPLES: Final = 1000
 
 
 class GoldenExample(Section):
-    """One source, how it is decoded, and what must come out as the best hypothesis.
+    """A source, its decoding options, and the best hypothesis that must result.
 
     Attributes:
-        precision: of the graphs that must give it.
-        source_tokens: as a request gives them: without the EOS that the bundle may append.
+        precision: of the graphs that must return it.
+        source_tokens: as in a request: without the EOS that the bundle may append.
         length_penalty, length_penalty_offset: as in DecodingDefaults.
         score, log_prob: of the best hypothesis, as the exporting host computed them.
     """
@@ -75,7 +75,7 @@ def parse_golden(text: str) -> tuple[GoldenExample, ...]:
     """Reads the lines of golden.jsonl.
 
     Raises:
-        ValueError: naming the line that is no golden example.
+        ValueError: a line is not a golden example; the message names it.
     """
     examples = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -87,13 +87,13 @@ def parse_golden(text: str) -> tuple[GoldenExample, ...]:
             raise ValueError(f"golden.jsonl: line {number}: {error}") from error
         except ValidationError as error:
             first = error.errors()[0]
-            where = "".join(f"{name}: " for name in first["loc"])
-            raise ValueError(f"golden.jsonl: line {number}: {where}{first['msg']}") from error
+            path = "".join(f"{name}: " for name in first["loc"])
+            raise ValueError(f"golden.jsonl: line {number}: {path}{first['msg']}") from error
     return tuple(examples)
 
 
 def golden_text(examples: tuple[GoldenExample, ...]) -> str:
-    """golden.jsonl: one JSON object per line, keys sorted."""
+    """Returns golden.jsonl: one JSON object per line, keys sorted."""
     return "".join(
         json.dumps(example.model_dump(mode="json"), sort_keys=True, ensure_ascii=False) + "\n" for example in examples
     )
@@ -105,11 +105,11 @@ GOLDEN_NAME = "golden.jsonl"
 TEXTS = (SOURCE_TOKENIZER_NAME, TARGET_TOKENIZER_NAME, GOLDEN_NAME)
 
 WORDS_REMEMBERED = 1000
-"""By a tokenizer of a bundle, whose texts come from anywhere: 8 MiB at most."""
+"""Bounds the cache of a bundle's tokenizer, whose texts come from anywhere, to 8 MiB."""
 
 
 class BundleRefused(UserError):
-    """A bundle that is not what its manifest says; one line for each thing that differs."""
+    """A bundle that differs from its manifest; one line per difference."""
 
     def __init__(self, path: Path, differences: Sequence[str]) -> None:
         super().__init__(f"the bundle {path} is refused; export it anew, or copy it again:", some_lines(differences))
@@ -126,7 +126,7 @@ class Bundle:
     golden: tuple[GoldenExample, ...]
 
     def graphs_in(self, precision: Precision) -> GraphPair:
-        """Raises UserError where the bundle has no such precision."""
+        """Returns the graphs of a precision. Raises UserError if the bundle doesn't have it."""
         graphs = self.manifest.graphs
         if precision not in graphs:
             choices = ", ".join(sorted(graphs))
@@ -134,15 +134,14 @@ class Bundle:
         return graphs[precision]
 
     def source_ids(self, token_ids: Sequence[int]) -> list[int]:
-        """What the encoder is given for a source's tokens: EOS at the end where the model was trained so."""
+        """Returns the encoder's input for a source's tokens: with EOS at the end if the model was trained so."""
         return [*token_ids, self.manifest.special_ids.eos] if self.manifest.source.append_eos else list(token_ids)
 
 
 def open_bundle(path: Path | str) -> Bundle:
     """Opens the bundle in the folder `path`, whatever the folder's name.
 
-    The folder may be anybody's: links are not followed, nothing is read beyond its bound, and what is refused is
-    refused by its name.
+    The folder may be a stranger's: links are not followed, and nothing is read beyond its bound.
 
     Raises:
         BundleRefused: with one line for every file, digest, size or id that differs from the manifest.
@@ -155,7 +154,6 @@ def open_bundle(path: Path | str) -> Bundle:
         raise BundleRefused(path, [_reason(error)]) from error
     if differences := [*differences, *_manifest_differences(manifest)]:
         raise BundleRefused(path, differences)
-    # From here on the files are the ones that the manifest lists, byte for byte.
     try:
         bundle = Bundle(
             path=path,
@@ -198,7 +196,7 @@ def read_manifest(path: Path) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        refuse(*(f"{MANIFEST_NAME}: {_dotted(one['loc'])}: {one['msg']}" for one in error.errors()))
+        refuse(*(f"{MANIFEST_NAME}: {_dotted(e['loc'])}: {e['msg']}" for e in error.errors()))
     if manifest.digest != manifest.computed_digest():
         refuse(f"{MANIFEST_NAME}: digest is {manifest.digest!r}, its content gives {manifest.computed_digest()!r}")
     return manifest
@@ -213,7 +211,7 @@ def _reason(error: Exception) -> str:
 
 
 def _checked_files(path: Path, manifest: Manifest) -> tuple[dict[str, bytes], list[str]]:
-    """The tokenizers and golden examples as they are on the disk, and what is wrong with all the files, a line each.
+    """Returns the tokenizers and golden examples as they are on the disk, and one line per fault of any file.
 
     Raises:
         Unfit: there are far more files than a bundle has.
@@ -264,7 +262,7 @@ def _tokenizer(name: str, texts: dict[str, bytes]) -> Tokenizer:
 
 
 def _manifest_differences(manifest: Manifest) -> Iterator[str]:
-    """What the manifest says in two places, or leaves out."""
+    """Yields a line for each entry that contradicts another one or is missing."""
     for name in TEXTS:
         if name not in manifest.files:
             yield f"{name}: not listed in {MANIFEST_NAME}"
@@ -303,20 +301,20 @@ def _vocabulary_differences(bundle: Bundle) -> Iterator[str]:
         if tokenizer.vocabulary_size != size:
             yield f"{name}: {tokenizer.vocabulary_size} symbols, the manifest says {size}"
     ids = manifest.special_ids
-    for name, given, expected in (
+    for name, actual, expected in (
         ("pad", ids.pad, PAD_ID),
         ("unk", ids.unk, UNK_ID),
         ("bos", ids.bos, BOS_ID),
         ("eos", ids.eos, EOS_ID),
     ):
-        if given != expected:
-            yield f"special_ids.{name}: {given}, the tokenizers say {expected}"
+        if actual != expected:
+            yield f"special_ids.{name}: {actual}, the tokenizers say {expected}"
     if not 0 <= ids.start < manifest.target.vocabulary_size:
         yield f"special_ids.start: {ids.start} is not in the target vocabulary"
 
 
 def _golden_differences(bundle: Bundle) -> Iterator[str]:
-    """Examples that could not be asked for, and precisions that nothing would be decoded in."""
+    """Yields a line for each example that no request could ask for, and each precision without examples."""
     limits = bundle.manifest.limits
     for precision in sorted(bundle.manifest.graphs.keys() - {example.precision for example in bundle.golden}):
         yield f"{GOLDEN_NAME}: no example in {precision}: these graphs would be served unseen"
@@ -336,10 +334,10 @@ def _golden_differences(bundle: Bundle) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BundleModel:
-    """A bundle's graphs in one precision, and what may be asked of them; equal to nothing but itself.
+    """A bundle's graphs in one precision, and the limits of requests; equal only to itself.
 
     Attributes:
-        limits: in force here: the manifest's, or what a budget of rows leaves of them.
+        limits: the manifest's, lowered to the engine's budget of rows.
     """
 
     bundle: Bundle
@@ -360,7 +358,7 @@ class BundleModel:
 
 
 def limits_in_force(manifest: Manifest, max_rows: int) -> Limits:
-    """The manifest's limits, where no beam is wider than the rows that the engine has in all."""
+    """Returns the manifest's limits, with beams no wider than the engine's `max_rows`."""
     limits = manifest.limits
     return limits.model_copy(
         update={
@@ -371,7 +369,7 @@ def limits_in_force(manifest: Manifest, max_rows: int) -> Limits:
 
 
 def refuse_few_rows(manifest: Manifest, max_rows: int) -> None:
-    """Raises UserError where requests that set nothing would need more rows than there are."""
+    """Raises UserError if the bundle's default beam needs more rows than there are."""
     if max_rows < (beam_size := manifest.decoding.beam_size):
         raise UserError(
             f"max_rows is {max_rows}: {manifest.name} searches with {beam_size} live hypotheses by default, so it must "

@@ -1,7 +1,7 @@
 """Inputs and outputs of the two graphs, by name: the contract between export and the ONNX stepper.
 
 Shapes: B sources, R rows, S source positions, M queries per source, K candidates, N bans, as in runtime/stepper.py.
-The state tensors come on top; their names are the model's own and stand in the manifest.
+The state tensors come on top; the manifest has their names, which are the model's own.
 """
 
 import math
@@ -32,12 +32,12 @@ ENCODER_INPUTS = (
 
 
 def has_attention(decoder_step: GraphSpec) -> bool:
-    """Whether a step is told where each row's query stands."""
+    """Returns whether a step takes the layout of attention's queries."""
     return any(spec.name == SOURCE_ROWS for spec in decoder_step.inputs)
 
 
 def step_inputs(has_attention: bool) -> tuple[TensorSpec, ...]:
-    """The step's inputs beside the state tensors; `num_candidates` is the last."""
+    """Returns the step's inputs except the state tensors; `num_candidates` is the last."""
     layout = (
         TensorSpec(name=SOURCE_ROWS, dtype="int64", shape=("B", "M")),
         TensorSpec(name=ROW_SLOTS, dtype="int64", shape=("R",)),
@@ -52,7 +52,7 @@ def step_inputs(has_attention: bool) -> tuple[TensorSpec, ...]:
 
 
 def step_outputs(has_attention: bool) -> tuple[TensorSpec, ...]:
-    """The step's outputs beside the state tensors."""
+    """Returns the step's outputs except the state tensors."""
     attention = (TensorSpec(name=ATTENTION, dtype="float32", shape=("R", "S")),)
     return (
         TensorSpec(name=CANDIDATE_LOG_PROBS, dtype="float32", shape=("R", "K")),
@@ -63,12 +63,12 @@ def step_outputs(has_attention: bool) -> tuple[TensorSpec, ...]:
 
 
 def position_axis(spec: TensorSpec) -> int | None:
-    """Which axis of a tensor runs over the source's positions; None: none does."""
+    """Returns the axis of a tensor that runs over the source's positions; None if there is none."""
     return spec.shape.index("S") if "S" in spec.shape else None
 
 
 def position_bytes(pair: GraphPair) -> int:
-    """Memory of one position of one source, in the tensors that pass between the graphs."""
+    """Returns the memory of one position of one source, in the tensors that pass between the graphs."""
     of_sources = {tensor.input for tensor in pair.state if tensor.scope == "source"}
     tensors = [spec for spec in pair.encoder.outputs if spec.name in of_sources and position_axis(spec) is not None]
     sizes = (math.prod(size for size in spec.shape if isinstance(size, int)) for spec in tensors)
@@ -76,7 +76,7 @@ def position_bytes(pair: GraphPair) -> int:
 
 
 def contract_differences(pair: GraphPair) -> list[str]:
-    """What the manifest's graphs lack, or have too much, for the stepper to run them; one line each."""
+    """Returns one line for each input or output that the stepper misses in the graphs, or does not know."""
     encoder, decoder_step, state = pair.encoder, pair.decoder_step, pair.state
     attends = has_attention(decoder_step)
 
@@ -92,7 +92,7 @@ def contract_differences(pair: GraphPair) -> list[str]:
         (decoder_step, "input", decoder_step.inputs, names(step_inputs(attends)) | state_inputs),
         (decoder_step, "output", decoder_step.outputs, names(step_outputs(attends)) | state_outputs),
     ):
-        given = names(specs)
-        differences += [f"{graph.file}: {kind} '{name}' is missing" for name in sorted(expected - given)]
-        differences += [f"{graph.file}: {kind} '{name}' is unknown" for name in sorted(given - expected)]
+        actual = names(specs)
+        differences += [f"{graph.file}: {kind} '{name}' is missing" for name in sorted(expected - actual)]
+        differences += [f"{graph.file}: {kind} '{name}' is unknown" for name in sorted(actual - expected)]
     return differences

@@ -1,8 +1,8 @@
-"""manifest.json: what a bundle says of itself. The single source of truth between export and server.
+"""manifest.json: the description of a bundle, and the single source of truth between export and server.
 
-Every section is a frozen model that refuses unknown keys, so that a manifest of another format fails by name instead
-of being half understood. On disk: JSON, keys sorted, a newline at the end; `digest` is the sha256 of the same text
-with `digest` empty.
+Every section is a frozen model that refuses unknown keys, so a manifest of another format fails with the key's name.
+On disk: JSON, keys sorted, a newline at the end; `digest` is the sha256 of the same text with `digest`
+empty.
 """
 
 import hashlib
@@ -14,13 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 SIGNATURE_NAME = "model.sig"
-"""Of all other files; it stands beside them and is listed nowhere."""
+"""Signs all other files, and is not listed in the manifest."""
 
 NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,63}"
-"""Of a bundle's name."""
 
 MAX_TOKENS = 65_536
-"""Of a source or a target: memory is reserved for it, so that it may not be whatever a manifest likes to say."""
+"""Upper bound of a manifest's limits of sources and targets, for which memory is reserved."""
 
 MAX_BEAM = 1024
 MAX_SYMBOLS = 2**24
@@ -36,8 +35,8 @@ class Section(BaseModel):
     """A part of the manifest.
 
     Attributes:
-        NEWER: fields that older bundles don't have. They are written only where they are not their defaults, so that
-            those bundles' digests stay what they are.
+        NEWER: fields that older bundles don't have. They are written only if they differ from their defaults, so that
+            the digests of those bundles stay the same.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
@@ -60,7 +59,7 @@ class TensorSpec(Section):
 
 
 class GraphSpec(Section):
-    """One graph. `file` is relative to the bundle; its size and `sha256` stand in the manifest's `files` too."""
+    """One graph. `file` is relative to the bundle; the manifest's `files` have its size and `sha256`, too."""
 
     file: str
     sha256: str
@@ -74,8 +73,8 @@ class StateTensor(Section):
 
     Attributes:
         input: its name among the step graph's inputs, and among the encoder's outputs.
-        output: its name among the step graph's outputs; None where steps leave it as it is, as they do with every
-            tensor of scope `source`.
+        output: its name among the step graph's outputs; None if steps don't change it, as every tensor of scope
+            `source`.
     """
 
     input: str
@@ -87,8 +86,8 @@ class GraphPair(Section):
     """The two graphs of one precision, and the tensors that pass between them: int8 stores some as codes.
 
     Attributes:
-        min_queries: attention is given at least so many queries per source: products of floats round a single one
-            in another order than several.
+        min_queries: attention takes at least this number of queries per source: products of floats round a single
+            query in another order than several.
     """
 
     encoder: GraphSpec
@@ -100,7 +99,7 @@ class GraphPair(Section):
 class SpecialIds(Section):
     """Ids of the target vocabulary's special symbols, which the source vocabulary shares.
 
-    `start` is what a row is fed on its first step.
+    `start` is the symbol that a row is fed in its first step.
     """
 
     pad: int
@@ -111,7 +110,7 @@ class SpecialIds(Section):
 
 
 class SourceSide(Section):
-    """How a source becomes the encoder's input."""
+    """The conversion of a source to the encoder's input."""
 
     vocabulary_size: int = Field(ge=1, le=MAX_SYMBOLS)
     append_eos: bool
@@ -122,7 +121,7 @@ class TargetSide(Section):
 
 
 class Limits(Section):
-    """What a request may ask for. Lengths don't count BOS, EOS or padding."""
+    """Upper bounds of a request's options. Lengths don't count BOS, EOS or padding."""
 
     max_source_tokens: int = Field(ge=1, le=MAX_TOKENS)
     max_target_tokens: int = Field(ge=1, le=MAX_TOKENS)
@@ -131,23 +130,23 @@ class Limits(Section):
 
 
 GNMT_OFFSET: Final = 5.0
-"""What Wu et al. (2016, eq. 14) add to the length in their length penalty."""
+"""The number that Wu et al. (2016, eq. 14) add to the length in their length penalty."""
 
 SEARCH_OPTIONS: Final = ("beam_size", "length_penalty", "length_penalty_offset", "patience")
-"""The defaults that an evaluation and an export may choose: those by which the best hypothesis is searched for."""
+"""The defaults that an evaluation and an export may choose: those of the search for the best hypothesis."""
 
 
-def search_of(given: object) -> dict[str, Any]:
-    """The SEARCH_OPTIONS of what has them as attributes, by their names; those that are None are left out."""
-    return {name: value for name in SEARCH_OPTIONS if (value := getattr(given, name)) is not None}
+def search_of(options: object) -> dict[str, Any]:
+    """Returns an object's attributes that are SEARCH_OPTIONS, by name, without those that are None."""
+    return {name: value for name in SEARCH_OPTIONS if (value := getattr(options, name)) is not None}
 
 
 class DecodingDefaults(Section):
-    """What an unset option of a request takes.
+    """The values of options that a request leaves unset.
 
     Attributes:
-        max_length: None: as `max_length_ratio` says; without that, limits.max_target_tokens.
-        patience: None: a beam ends when no live hypothesis can still enter the best ones.
+        max_length: if None, max_length_ratio decides; without that, limits.max_target_tokens.
+        patience: if None, a beam ends when no live hypothesis can still enter the best ones.
         max_length_ratio: target tokens per source token. An unset maximum length is then
             min(limits.max_target_tokens, ceil(max_length_ratio * source tokens) + 10).
     """
@@ -164,7 +163,7 @@ class DecodingDefaults(Section):
 
 
 class Provenance(Section):
-    """Where the weights came from."""
+    """The origin of the weights."""
 
     commit: str
     created: str
@@ -178,8 +177,8 @@ class Evaluation(Section):
     """A measured value.
 
     Attributes:
-        precision: of the arithmetic that it was measured with.
-        difference: its distance from fp32 on the same examples, where that was measured at export too.
+        precision: of the arithmetic used.
+        difference: its distance from fp32 on the same examples; None if the export did not measure that.
     """
 
     metric: str
@@ -191,7 +190,7 @@ class Evaluation(Section):
 
 
 class Grid(Section):
-    """On what the graphs were compared with PyTorch."""
+    """The inputs on which the graphs were compared with PyTorch."""
 
     batch_sizes: tuple[int, ...]
     source_lengths: tuple[int, ...]
@@ -204,7 +203,7 @@ class TokenAgreement(Section):
 
     Attributes:
         num_identical: of num_compared, those with identical tokens.
-        num_excused: those that differ where the reference's own margin was within ten tolerances: a tie.
+        num_excused: those that differ where the reference's own margin was within ten tolerances, a tie.
     """
 
     num_compared: int
@@ -213,19 +212,19 @@ class TokenAgreement(Section):
 
 
 class Certificate(Section):
-    """What was verified of one precision on one provider, and how well it held.
+    """The verification of one precision on one provider, and its results.
 
     Attributes:
-        reference: what the graphs were compared with: fp32 with PyTorch, int8 with the fp32 graphs, or with the former
-            int8 graphs if their factors of 8 bits were halved.
+        reference: fp32 is compared with PyTorch, int8 with the fp32 graphs, or with the former int8 graphs if their
+            factors of 8 bits were halved.
         tolerance: |a - b| <= tolerance * max(1, |b|) held for every element of every tensor; where PyTorch's own
             rounding is larger than that, a small multiple of it (docs/architecture.md). Of int8: for a
             first step's log-probabilities.
         errors: tensor -> the largest |a - b| / max(1, |b|) seen.
         reference_errors: tensor -> the same of PyTorch in float32 against PyTorch in float64: its own rounding.
-        arithmetic: matrix, tensor or operation -> how it is computed or stored, and why; empty: all in fp32.
+        arithmetic: matrix, tensor or operation -> how it is computed or stored, and why; empty if all is in fp32.
         batch_invariant: every request's outputs had the same bits alone and in every batch of the grid.
-        score_tolerance: how far a golden example's scores may be off on another host.
+        score_tolerance: the allowed error of golden examples' scores on another host.
     """
 
     precision: Precision
@@ -244,7 +243,7 @@ class Certificate(Section):
 
 
 class Distribution(Section):
-    """How a signal is distributed: the share of the values up to each edge, and last of those above all.
+    """The distribution of a signal: the share of the values up to each edge, and of those above the last edge.
 
     Attributes:
         edges: ascending.
@@ -262,11 +261,11 @@ class Distribution(Section):
 
 
 class Reference(Section):
-    """What a server compares its answers with: signals of quality on held-out texts, decoded by the bundle's defaults.
+    """Quality signals of held-out texts, decoded by the bundle's defaults, with which a server compares its answers.
 
     Attributes:
-        precision: of the arithmetic that they were decoded with.
-        data: what the texts are.
+        precision: of the arithmetic used.
+        data: the name of the texts.
     """
 
     num_examples: int = Field(ge=1)
@@ -287,7 +286,7 @@ class FileEntry(Section):
 
 
 class Manifest(Section):
-    """What a bundle says of itself.
+    """The description of a bundle.
 
     Attributes:
         reference: of the precision that a CPU serves by default.
@@ -316,20 +315,20 @@ class Manifest(Section):
 
     @property
     def version(self) -> str:
-        """The first 12 hexadecimal digits of the digest: which weights answered."""
+        """The first 12 hexadecimal digits of the digest."""
         return self.digest[:12]
 
     def reference_of(self, precision: Precision) -> Reference | None:
-        """Returns what answers in a precision are compared with; None if the bundle has nothing.
+        """Returns the reference of answers in a precision; None if the bundle has none.
 
-        fp16 is compared with fp32, which differs from it by less than int8 does from either. It is seldom there when a
-        bundle is exported, since it needs a GPU.
+        fp16 is compared with fp32, whose answers differ from it less than int8's. Few exports have fp16, which needs a
+        GPU.
         """
         known = {**self.references, **({} if self.reference is None else {self.reference.precision: self.reference})}
         return known.get(precision) or (known.get("fp32") if precision == "fp16" else None)
 
     def to_text(self) -> str:
-        """The manifest as it stands on disk."""
+        """Returns the content of manifest.json."""
         return json.dumps(self.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     def computed_digest(self) -> str:

@@ -1,7 +1,7 @@
-"""Reads a folder that a stranger may have made: nothing is followed, nothing blocks, nothing is larger than it may be.
+"""Reads a folder that a stranger may have made: follows no link, never blocks, and reads no more than the bounds allow.
 
-A digest says that a file is the one that its manifest names. It does not say that the manifest means well: whoever
-makes a bundle writes the digests too.
+A digest shows that a file is the one that its manifest lists. It does not show that the bundle is harmless: its author
+writes the digests, too.
 """
 
 import hashlib
@@ -17,17 +17,17 @@ from typing import Any, Final, NoReturn
 MIB: Final = 2**20
 MAX_MANIFEST_BYTES: Final = 4 * MIB
 MAX_TEXT_BYTES: Final = 64 * MIB
-"""Of a tokenizer, or of the golden examples."""
+"""Of a tokenizer or the golden examples."""
 
 MAX_GRAPH_BYTES: Final = 2**31
-"""What one protobuf message can hold."""
+"""The largest protobuf message."""
 
 MAX_BUNDLE_BYTES: Final = 8 * MAX_GRAPH_BYTES
 MAX_ENTRIES: Final = 64
-"""Files and folders of a bundle: three precisions need fourteen."""
+"""Files and folders of a bundle. Three precisions need fourteen."""
 
 MAX_DEPTH: Final = 64
-"""Of JSON: lists and objects within each other."""
+"""Nesting of lists and objects in JSON."""
 
 _KINDS: Final = {
     stat.S_IFLNK: "a symbolic link: put the file itself in its place, e.g. by cp -rL",
@@ -40,11 +40,11 @@ _KINDS: Final = {
 
 
 class Unfit(ValueError):
-    """What was found is nothing to be read; the message says why, without the name."""
+    """A file or its content that must not be read; the message has the reason, without the name."""
 
 
 def files_in(folder: Path) -> tuple[dict[str, int], list[str]]:
-    """The files below a folder, by their names relative to it, with their sizes; and a line for what is none.
+    """Returns the sizes of the files below a folder by relative name, and a line for each entry that is no file.
 
     Raises:
         Unfit: there are far more entries than a bundle has.
@@ -62,7 +62,7 @@ def files_in(folder: Path) -> tuple[dict[str, int], list[str]]:
 
 
 def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Names below a folder with what they are themselves; folders are entered, links are not."""
+    """Yields the names below a folder with their status; enters folders, but not links."""
     with os.scandir(folder) as entries:
         for entry in entries:
             name, status = prefix + entry.name, entry.stat(follow_symlinks=False)
@@ -76,11 +76,11 @@ def _kind(status: os.stat_result) -> str:
 
 
 def open_file(path: Path, max_bytes: int) -> BufferedReader:
-    """Opens a regular file of at most so many bytes. A FIFO without a writer, or a tape, does not block it.
+    """Opens a regular file of at most `max_bytes`. Never blocks, as on a FIFO without a writer or a tape.
 
     Raises:
         Unfit: it is a link, a FIFO, a device, or larger.
-        OSError: it is not there, or may not be read.
+        OSError: it is missing, or can't be read.
     """
     if (before := os.lstat(path)) and not stat.S_ISREG(before.st_mode):
         raise Unfit(_kind(before))
@@ -95,7 +95,7 @@ def open_file(path: Path, max_bytes: int) -> BufferedReader:
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
-    """The content of a regular file. Raises as `open_file` does."""
+    """Returns the content of a regular file. Raises as `open_file` does."""
     with open_file(path, max_bytes) as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
@@ -104,12 +104,12 @@ def read_file(path: Path, max_bytes: int) -> bytes:
 
 
 def digest_of(file: BytesIO | BufferedReader) -> str:
-    """The sha256 of a file's content, in hexadecimal."""
+    """Returns the sha256 of a file's content, in hexadecimal."""
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def parse_json(text: bytes | str) -> Any:
-    """JSON in which every key stands once, every number is one, and nothing is nested beyond MAX_DEPTH.
+    """Parses JSON without repeated keys, infinite numbers or nesting beyond MAX_DEPTH.
 
     Raises:
         Unfit: it is not.
@@ -126,7 +126,7 @@ def parse_json(text: bytes | str) -> Any:
         raise Unfit(str(error)) from None
     level = [content]
     for _ in range(MAX_DEPTH):
-        level = [part for one in level if isinstance(one, dict | list) for part in _parts(one)]
+        level = [part for value in level if isinstance(value, dict | list) for part in _parts(value)]
         if not level:
             return content
     raise Unfit(f"nested deeper than {MAX_DEPTH}")
@@ -137,12 +137,12 @@ def _parts(container: dict[str, Any] | list[Any]) -> list[Any]:
 
 
 def _object_without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         seen: set[str] = set()
         repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise Unfit(f"the key {repeated!r} stands twice in one object")
-    return found
+    return content
 
 
 def _no_number(name: str) -> NoReturn:

@@ -1,7 +1,7 @@
-"""model.sig: who vouches for a bundle, by the library `model-signing` (OpenSSF's Model Signing, Sigstore's bundles).
+"""model.sig: a bundle's signature, by the library `model-signing` (OpenSSF's Model Signing, Sigstore's bundles).
 
-Digests say that a bundle is whole; a signature says whose it is. The extra `signing` brings the library. Keys and
-certificates are the operator's own files: nothing here asks a network.
+Digests show that a bundle is complete, a signature whose it is. The extra `signing` installs the library. Keys and
+certificates are the operator's own files: no network is used.
 """
 
 import base64
@@ -28,13 +28,13 @@ def open_signed_bundle(path: Path, trusted: Sequence[Path], *, by_name: bool = F
 
     Args:
         trusted: files in PEM, each with a public key (ECDSA on P-256, P-384 or P-521) or with certificates of
-            authorities; none: nobody need have signed it.
+            authorities. If empty, the bundle need not be signed.
         by_name: it must have been signed in a folder of the same name, which is the version in a repository. So a
-            version that was signed once can't be put in the place of another.
+            signed version can't take the place of another.
 
     Raises:
-        BundleRefused: it is refused, nobody has signed it, or somebody else has.
-        UserError: a file of `trusted` is none, or the extra is not installed.
+        BundleRefused: it is refused, not signed, or signed by another key.
+        UserError: a file of `trusted` has neither, or the extra is not installed.
     """
     if not trusted:
         return open_bundle(path)
@@ -48,11 +48,11 @@ def open_signed_bundle(path: Path, trusted: Sequence[Path], *, by_name: bool = F
         raise BundleRefused(path, [f"{SIGNATURE_NAME} can't be read: {error}"]) from error
     if others:
         raise BundleRefused(path, others)
-    reasons = [one_line(reason) for one in trusted if (reason := _refusal(path, signature, one))]
+    reasons = [one_line(reason) for file in trusted if (reason := _refusal(path, signature, file))]
     if len(reasons) == len(trusted):
         raise BundleRefused(path, [f"{SIGNATURE_NAME}: {reason}" for reason in reasons])
     bundle = open_bundle(path)
-    # The library has read the folder for itself. What it vouches for must be what was opened.
+    # The library has read the folder by itself: the bundle that was opened must be the one that it verified.
     name, digest = _signed(signature)
     if digest != hashlib.sha256(bundle.manifest.to_text().encode()).hexdigest():
         raise BundleRefused(path, [f"{SIGNATURE_NAME}: not of this {MANIFEST_NAME}"])
@@ -62,7 +62,7 @@ def open_signed_bundle(path: Path, trusted: Sequence[Path], *, by_name: bool = F
 
 
 def _refusal(path: Path, signature: bytes, trusted: Path) -> str:
-    """Why this is not a signature by what is trusted; empty where it is one."""
+    """Returns why this is not a signature by the trusted file; empty if it is."""
     kind = pem_kind(trusted)
     verifying = _library().verifying.Config()
     with tempfile.NamedTemporaryFile() as copied:
@@ -74,44 +74,44 @@ def _refusal(path: Path, signature: bytes, trusted: Path) -> str:
             else:
                 verifying.use_certificate_verifier(certificate_chain=[trusted])
             verifying.verify(path, Path(copied.name))
-        # Whatever a signature of a stranger makes the library raise: it has not verified it.
+        # Any exception that a stranger's signature causes means that it is not verified.
         except Exception as error:
             return f"{trusted} does not vouch for it: {str(error) or type(error).__name__}"
     return ""
 
 
 def _signed(signature: bytes) -> tuple[str, str]:
-    """The folder's name and the manifest's digest, as a signature that was verified has them; empty if it has none."""
+    """Returns the folder's name and the manifest's digest in a verified signature; empty if it has none."""
     payload = json.loads(base64.b64decode(json.loads(signature)["dsseEnvelope"]["payload"]))
     resources = payload["predicate"].get("resources", [])
-    found = [one["digest"] for one in resources if one["name"] == MANIFEST_NAME and one["algorithm"] == "sha256"]
-    names = [one["name"] for one in payload.get("subject", [])]
-    return str(names[0]) if len(names) == 1 else "", str(found[0]) if len(found) == 1 else ""
+    digests = [r["digest"] for r in resources if r["name"] == MANIFEST_NAME and r["algorithm"] == "sha256"]
+    names = [subject["name"] for subject in payload.get("subject", [])]
+    return str(names[0]) if len(names) == 1 else "", str(digests[0]) if len(digests) == 1 else ""
 
 
 def sign_bundle(
     path: Path, key: Path, *, certificate: Path | None = None, chain: Sequence[Path] = (), password: str | None = None
 ) -> Path:
-    """Signs a bundle: all of its files, in model.sig beside them; returns that file.
+    """Signs all files of a bundle and returns the signature's file, model.sig in the same folder.
 
     Args:
         key: the private key, in PEM: ECDSA on P-256, P-384 or P-521.
-        certificate: of that key, by an authority that those who verify trust.
+        certificate: of that key, by an authority that verifiers trust.
         chain: certificates between it and that authority.
 
     Raises:
-        UserError: the bundle is refused, the key or certificate is none, the extra is not installed, or the file can't
-            be written.
+        UserError: the bundle is refused, the key or certificate is invalid, the extra is not installed, or the file
+            can't be written.
     """
     open_bundle(path)
     signing = _library().signing.Config()
     try:
         if certificate is None:
-            # The library says `str`; what it calls takes bytes.
+            # The library's annotation is `str`, but the function that it calls takes bytes.
             secret: Any = None if password is None else password.encode()
             signing.use_elliptic_key_signer(private_key=key, password=secret)
         else:
-            # The library takes no empty chain.
+            # The library refuses an empty chain.
             between = [*chain] or [certificate]
             signing.use_certificate_signer(private_key=key, signing_certificate=certificate, certificate_chain=between)
     except (OSError, ValueError, TypeError) as error:
@@ -122,14 +122,14 @@ def sign_bundle(
         written = Path(folder) / SIGNATURE_NAME
         signing.set_hashing_config(hashing).sign(path, written)
         content = written.read_text(encoding="utf-8")
-    # Written beside the bundle: a server that opens it meanwhile refuses files that the manifest does not list.
+    # Written outside the bundle first: a server that opens it meanwhile refuses files that the manifest does not list.
     with new_file(output, path.parent) as file:
         file.write(content)
     return output
 
 
 def pem_kind(path: Path) -> str:
-    """What stands in a file in PEM: a public key or certificates. Raises UserError where it is neither."""
+    """Returns the kind of a file in PEM: PUBLIC_KEY or CERTIFICATE. Raises UserError if it is neither."""
     try:
         text = read_file(path, MAX_PEM_BYTES).decode("ascii", "replace")
     except (OSError, Unfit) as error:

@@ -59,15 +59,15 @@ def replace_any(characters: Collection[str], replacement: str) -> Normalizer:
 
 
 def spacing(*, keep_inner: bool = False, kept: Set[str] = frozenset()) -> list[Normalizer]:
-    """Returns the steps that leave no outer white space and nothing invisible.
+    """Returns the steps that remove outer white space and invisible characters.
 
     Control and format characters are removed: zero-width spaces, soft hyphens, byte order marks, direction marks. A
     joiner (U+200D) or non-joiner (U+200C) stays between letters of scripts that need it, such as Arabic and
     Devanagari, and within emoji; so do the tags of a flag.
 
     Args:
-        keep_inner: white space within a text stays as it is written; otherwise each run of it becomes one space.
-        kept: characters that stay as they are.
+        keep_inner: white space within a text stays; otherwise each run of it becomes one space.
+        kept: characters that stay.
     """
     keeps = INVISIBLE_TO_KEEP + r"\x{200c}\x{200d}\x{e0020}-\x{e007f}" + _listed(kept)
     joiners = _listed({"\u200c", "\u200d"} - kept)
@@ -83,16 +83,15 @@ def spacing(*, keep_inner: bool = False, kept: Set[str] = frozenset()) -> list[N
 
 
 def has_own_spacing(library: LibraryTokenizer) -> bool:
-    """Returns whether a tokenizer normalizes white space by itself: then only its own normalizer decides."""
+    """Returns whether a tokenizer normalizes white space by itself: then only its own normalizer is used."""
     return library.normalizer is not None and library.normalizer.normalize_str(" a\n") == "a"
 
 
 def spacing_of(library: LibraryTokenizer, symbols: Collection[str], *, own: bool) -> Normalizer:
-    """Returns the spacing that fits a tokenizer: what its texts look like to it.
+    """Returns the spacing that fits a tokenizer.
 
-    For a tokenizer without its own, characters that its training texts contained stay: white space in its vocabulary,
-    and whatever its longer symbols contain. Typographic characters that it does not know become the ASCII ones that it
-    knows.
+    For a tokenizer without its own, the characters of its training texts stay: white space in its vocabulary, and the
+    characters of its longer symbols. Unknown typographic characters become known ASCII ones.
 
     Args:
         symbols: of its vocabulary, without the special ones.
@@ -144,21 +143,21 @@ MAX_COMPONENTS: Final = 32
 """Of one part, e.g. the steps of a normalizer."""
 
 MAX_OF_A_TYPE: Final = {"NFC": 2, "NFD": 2, "NFKC": 1, "NFKD": 1, "Prepend": 1}
-"""Those that make texts longer: a character may become 18."""
+"""Types that make texts longer: a character may become 18."""
 
 MAX_INSERTIONS: Final = 6
-"""Replacements by an expression, which may match nothing at every character and so add one to each."""
+"""Replacements by an expression, which may match the empty text at every character and so add one to each."""
 
 MAX_PREPENDED: Final = 4
 QUANTIFIED_GROUP: Final = re.compile(r"(?<!\\)\)[*+?{]")
-"""Within an expression: the time that such a group takes may grow exponentially with the text."""
+"""A repeated group in an expression: its time may grow exponentially with the text."""
 
 
 def check_content(text: str) -> None:
     """Checks the text of a tokenizer's file.
 
     Raises:
-        ValueError: it is no JSON object, or has a component that is not accepted.
+        ValueError: it is not a JSON object, or has a component that is not accepted.
     """
     content = parse_json(text)
     if not isinstance(content, dict):
@@ -181,7 +180,7 @@ def check_content(text: str) -> None:
 
 
 def _components(part: Any) -> Iterator[dict[str, Any]]:
-    """A part, and those that it is a sequence of."""
+    """Yields a part, and the parts of a sequence."""
     if not isinstance(part, dict):
         return
     yield part
@@ -215,42 +214,42 @@ SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 _NEVER_IN_TEXT = frozenset((PAD_ID, BOS_ID, EOS_ID))
 
 MAX_COMPOSED = 4
-"""Characters that one may have been composed of: no canonical decomposition of Unicode's is longer."""
+"""Characters of the longest canonical decomposition in Unicode."""
 
 
 def special_ids(start_id: int) -> SpecialIds:
-    """The special symbols of a model whose decoder is first fed `start_id`."""
+    """Returns the special symbols of a model whose decoder is first fed `start_id`."""
     return SpecialIds(pad=PAD_ID, unk=UNK_ID, bos=BOS_ID, eos=EOS_ID, start=start_id)
 
 
 BYTE_TOKENS = tuple(f"<0x{value:02X}>" for value in range(256))
-"""The symbols in which a tokenizer with byte fallback spells characters that have none: by the value of the byte."""
+"""The symbols by which a tokenizer with byte fallback spells unknown characters, by the value of the byte."""
 
 GROWING_DECODERS = frozenset({"NoneType", "Fuse", "Metaspace", "BPEDecoder", "WordPiece", "ByteLevel"})
 """The library's decoders for which the text of the first tokens is a prefix of the text of all of them; ByteLevel's
-is but for a last character that is incomplete. So is that of ByteFallback, as `decode` reads bytes."""
+is, except for a last character that is incomplete. So is that of ByteFallback, as `decode` reads bytes."""
 
 JOINER = "\u200d"
 LAST_CHARACTER = "\U0010ffff"
 
 PROBES = (" ", "a", "A b", "\x00\t\n", "\xe9\u0301\u6f22", "\U0001f600\u202e\uffff", "</s><unk>", "a1 \u00df." * 64)
-"""Texts that any tokenizer must take, whatever it knows."""
+"""Texts that every tokenizer must accept, whatever its vocabulary."""
 
 LENGTHENED = "\ufdfa\u3300\u0390\u0130\xdf\ufb03\U0001d160\u1f82"
-"""Characters that normalization makes several of, U+FDFA most: 18."""
+"""Characters that normalization expands, U+FDFA most: to 18."""
 
 MAX_TOKENS_PER_BYTE = 4
 MAX_GROWTH = 24
-"""Characters that a normalizer may make of one."""
+"""Characters that a normalizer may make of a single one."""
 
 NUM_REPEATED = 64
 
 
 class UnknownTokenError(ValueError):
-    """A token that the vocabulary does not have, or that a caller may not give.
+    """A token that is not in the vocabulary, or that a caller may not use.
 
     Attributes:
-        token: the token as given.
+        token: as the caller wrote it.
         position: its place in the sequence, from 0.
     """
 
@@ -265,16 +264,15 @@ class Tokenizer:
 
     Attributes:
         grows: the text of the first tokens is a prefix of the text of all of them.
-        combines: a token may change the character that the one before it ended with.
-        joins_by_blanks: a text is its symbols with a blank between each two.
+        combines: a token may change the last character of the token before it.
+        joins_by_blanks: a text is its symbols, joined by blanks.
     """
 
     def __init__(self, library: LibraryTokenizer) -> None:
         """Takes over a trained tokenizer.
 
         Raises:
-            ValueError: a special symbol does not stand where it must, the ids are not 0, 1, 2, ..., or what it gives
-                is not what the text holds: padding, or a part of it.
+            ValueError: a special symbol has a wrong id, the ids are not 0, 1, 2, ..., or it pads or truncates texts.
         """
         self._library = library
         for token_id, token in enumerate(SPECIAL_TOKENS):
@@ -306,13 +304,13 @@ class Tokenizer:
             or bool(self._bytes)
             or (
                 # Without a decoder, a blank stands between two tokens.
-                not self.joins_by_blanks and any(one.endswith(JOINER) or combines(one[:1]) for one in symbols)
+                not self.joins_by_blanks and any(s.endswith(JOINER) or combines(s[:1]) for s in symbols)
             )
         )
 
     @classmethod
     def from_text(cls, text: str) -> "Tokenizer":
-        """Of the library's JSON. Raises ValueError: it is none, or as the constructor and `check_content` say."""
+        """Reads the library's JSON. Raises ValueError if it is invalid, or as the constructor does."""
         check_content(text)
         try:
             library = LibraryTokenizer.from_str(text)
@@ -323,10 +321,10 @@ class Tokenizer:
         return cls(library)
 
     def check_encoding(self) -> None:
-        """Tokenizes PROBES, which no vocabulary covers, and many times each character that may grow.
+        """Tokenizes PROBES, which no vocabulary covers, and repetitions of each character that may grow.
 
         Raises:
-            ValueError: it can't, or makes far more of a text than the text is long.
+            ValueError: it fails, or makes a text far longer.
         """
         normalizer = self._library.normalizer
         named = set() if normalizer is None else set(normalizer.__getstate__().decode())
@@ -345,29 +343,29 @@ class Tokenizer:
 
     @classmethod
     def from_file(cls, path: Path) -> "Tokenizer":
-        """As `from_text`, of a file. Raises OSError too: it can't be read."""
+        """Reads a file, as `from_text`. Raises OSError, too, if it can't be read."""
         return cls.from_text(path.read_text(encoding="utf-8"))
 
     def bound_cache(self, num_words: int) -> None:
-        """Sets how many words the library may remember with their merges; its default is 10,000, of up to 8 KiB each.
+        """Sets how many words the library caches with their merges; its default is 10,000, of up to 8 KiB each.
 
-        For a tokenizer that is given texts of strangers, who would otherwise decide how much memory it takes.
+        This bounds the memory of a tokenizer of strangers' texts.
         """
         model = self._library.model
         if isinstance(model, models.BPE | models.Unigram):
             model._resize_cache(num_words)
 
     def to_text(self) -> str:
-        """The library's JSON, as it stands in a run or a bundle."""
+        """Returns the library's JSON, the content of a run's or bundle's file."""
         return str(self._library.to_str(pretty=True)) + "\n"
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without BOS or EOS. Never fails: what is unknown becomes UNK."""
-        # Not the library's `encode`: it also finds where in the text each token stands, which takes as long again.
+        """Returns the ids of a text, without BOS or EOS. Never fails: unknown parts become UNK."""
+        # Not the library's `encode`, which also computes the place of each token in the text and takes twice as long.
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """As `encode`, for many texts at once on the library's own threads."""
+        """Encodes many texts at once on the library's own threads."""
         try:
             # The library's own normalizer does it without copying the text.
             spaced = list(texts) if self._spaces_itself else list(map(self.spaced, texts))
@@ -375,7 +373,7 @@ class Tokenizer:
         except BaseException as error:
             if isinstance(error, Exception) or not _is_fault_of_file(error):
                 raise
-            # A panic of one text must not go past everybody who catches errors.
+            # No caller catches the library's panic, which is no Exception.
             raise RuntimeError("the tokenizer can't take this text") from None
         return [_as_text(encoding.ids) for encoding in encodings]
 
@@ -389,16 +387,16 @@ class Tokenizer:
         return str(self._spacing.normalize_str(text))
 
     def max_characters(self, num_tokens: int) -> int:
-        """Characters of a text that may still have no more than `num_tokens` tokens; longer texts are not tokenized.
+        """Returns an upper bound of the characters of `num_tokens` tokens; longer texts are refused untokenized.
 
-        A token stands for no more characters than the longest symbol has and a blank beside it, and normalization may
-        have composed each of them of MAX_COMPOSED. Only words that a word tokenizer does not know are not bounded so: a
-        text is refused though its tokens are few if its words are on average longer than the longest known one.
+        A token has at most the characters of the longest symbol and a blank, and normalization may have composed each
+        of MAX_COMPOSED. The bound does not hold for unknown words of a word tokenizer: a text of few tokens is refused
+        if its words are on average longer than the longest known one.
         """
         return num_tokens * MAX_COMPOSED * (self._longest + 1)
 
     def ids_of(self, tokens: Sequence[str]) -> list[int]:
-        """The ids of given tokens.
+        """Returns the ids of tokens.
 
         Raises:
             UnknownTokenError: a token is not in the vocabulary, or is PAD, BOS or EOS.
@@ -412,11 +410,11 @@ class Tokenizer:
         return ids
 
     def opening(self, text: str) -> tuple[list[int], str]:
-        """Splits a text that may go on into tokens that what follows can't change, and the word that it ends in.
+        """Splits the beginning of a text into tokens that no continuation changes, and its last word.
 
         Returns:
-            The ids of the words before, of which UNK is what the vocabulary lacks, and the last word as symbols spell
-            it; empty if the text ends with a blank and symbols are words.
+            The ids of the words before, UNK for unknown parts, and the last word as symbols spell it; empty if the text
+            ends with a blank and symbols are words.
         """
         library = self._library
         normalized = text if self._spaces_itself else self.spaced(text)
@@ -432,7 +430,7 @@ class Tokenizer:
         return [token_id for word in words[:-1] for token_id in self.spelled(word)], words[-1]
 
     def spelled(self, word: str) -> list[int]:
-        """Returns the ids of a word that `opening` returned; UNK is what the vocabulary lacks."""
+        """Returns the ids of a word that `opening` returned; UNK for unknown parts."""
         return _as_text([token.id for token in self._library.model.tokenize(word)]) if word else []
 
     def id_of(self, token: str) -> int | None:
@@ -441,7 +439,7 @@ class Tokenizer:
         return None if token_id is None or token in SPECIAL_TOKENS or token in self._bytes else token_id
 
     def ids_beginning_with(self, beginning: str) -> list[int]:
-        """Returns the ids of the symbols that begin so."""
+        """Returns the ids of the symbols with this beginning."""
         symbols, ids = self._in_order
         first = bisect_left(symbols, beginning)
         return ids[first : bisect_left(symbols, beginning + LAST_CHARACTER, first)]
@@ -460,7 +458,7 @@ class Tokenizer:
         return list(map(self._tokens.__getitem__, ids))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids: the target tokenizer's decoding. PAD, BOS and EOS leave no trace; UNK shows."""
+        """Returns the text of ids. PAD, BOS and EOS are left out; UNK is shown."""
         kept = list(ids)
         if not _NEVER_IN_TEXT.isdisjoint(kept):
             kept = [token_id for token_id in kept if token_id not in _NEVER_IN_TEXT]
@@ -469,35 +467,35 @@ class Tokenizer:
         return str(self._library.decode(kept, skip_special_tokens=False))
 
     def decode_tokens(self, tokens: Sequence[str]) -> str:
-        """The text of tokens, of which some may be in no vocabulary. Bytes that are not UTF-8 become U+FFFD."""
+        """Returns the text of tokens, some of which may be in no vocabulary. Bytes that are not UTF-8 become U+FFFD."""
         decoder = self._library.decoder
         if decoder is None:
             return " ".join(tokens)
         return str(decoder.decode(self._with_characters(tokens) if self._bytes else list(tokens)))
 
     def _with_characters(self, tokens: Sequence[str]) -> list[str]:
-        """Returns the tokens, with each run of bytes as the characters that it spells, one by one.
+        """Returns the tokens, with each run of bytes replaced by the characters that it spells.
 
         The library's ByteFallback makes U+FFFD of every byte of a run that is not UTF-8 throughout, so a last byte
         would take back the characters before it.
         """
-        found: list[str] = []
+        characters: list[str] = []
         for are_bytes, run in groupby(tokens, key=self._bytes.__contains__):
             part = list(run)
-            found += bytes(map(self._bytes.__getitem__, part)).decode(errors="replace") if are_bytes else part
-        return found
+            characters += bytes(map(self._bytes.__getitem__, part)).decode(errors="replace") if are_bytes else part
+        return characters
 
     def words_of(self, text: str) -> list[str]:
-        """The part of the text that each of its tokens stands for, whether the token is known or UNK."""
+        """Returns the part of the text that each of its tokens represents, also for UNK."""
         text = text if self._spaces_itself else self.spaced(text)
         encoding = self._library.encode(text, add_special_tokens=False)
-        # Between marks, so that a blank alone stays: some tokenizers count the one before a word as part of it.
+        # Between marks, so that a single blank stays: some tokenizers count the blank before a word as part of it.
         pieces = [self.spaced(f"'{text[begin:end]}'")[1:-1] for begin, end in encoding.offsets]
         return [piece.strip() or piece for piece in pieces]
 
 
 def combines(character: str, before: str = "") -> bool:
-    """Whether a character belongs to the one before it: a mark, a joiner or what it joins, a tone of skin."""
+    """Returns whether a character belongs to the one before it: a mark, a joiner or joined character, a skin tone."""
     if not character:
         return False
     mark = unicodedata.category(character).startswith("M") or "\U0001f3fb" <= character <= "\U0001f3ff"
@@ -505,18 +503,18 @@ def combines(character: str, before: str = "") -> bool:
 
 
 def _decoders_of(library: LibraryTokenizer) -> list[str]:
-    """Returns the names of the library's decoders, those of a sequence one by one."""
+    """Returns the types of the library's decoders, those of a sequence one by one."""
     decoder = json.loads(library.to_str())["decoder"] or {"type": "NoneType"}
     return [part["type"] for part in decoder.get("decoders", [decoder])]
 
 
 def _as_text(ids: list[int]) -> list[int]:
-    """The ids of what was text; `</s>` in it is none of ours."""
+    """Replaces special symbols by UNK: a `</s>` in a text is text."""
     if _NEVER_IN_TEXT.isdisjoint(ids):
         return ids
     return [UNK_ID if token_id in _NEVER_IN_TEXT else token_id for token_id in ids]
 
 
 def _is_fault_of_file(error: BaseException) -> bool:
-    """The library's panics derive from BaseException, and their class can't be imported."""
+    """Returns whether it is the library's. Its panics derive from BaseException; their class can't be imported."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
