@@ -18,7 +18,7 @@ import ray
 from attendant.library import Generation, InvalidArgument, load
 from attendant.runtime.bundle.bundle import read_manifest
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import new_file, told_of, write_json
+from attendant.runtime.files import new_file, translate_os_errors, write_json
 
 RECORD = "decoding.json"
 """In the output folder: what its files were decoded by."""
@@ -108,7 +108,7 @@ def claim(work: Work) -> None:
         "precision": work.precision,
         "options": dict(work.options),
     }
-    with told_of(record):
+    with translate_os_errors(record):
         work.output.mkdir(parents=True, exist_ok=True)
     if record.exists():
         found = json.loads(record.read_text(encoding="utf-8"))

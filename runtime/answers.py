@@ -23,31 +23,31 @@ from attendant.runtime.requests import ReadRequest, shortened
 from attendant.runtime.stepper import Floats
 
 UNFINISHED = "\ufffd"
-"""What a tokenizer of bytes shows for a character that is not whole."""
+"""A byte tokenizer's text of an incomplete character."""
 
 
 class Piece(NamedTuple):
-    """Tokens, and what they add to the text."""
+    """Tokens, and the text that they add."""
 
     tokens: list[str]
     text: str
 
 
 class GrowingText:
-    """Cuts an answer into pieces that are never taken back: put together they are its tokens and its text.
+    """Cuts an answer into pieces that are final: joined, they are its tokens and its text.
 
     No piece ends inside a character, or before a mark that combines with the last one, so a token may be held until the
-    next is there. Where a tokenizer's text of the first tokens need not be how the whole text begins, all is held.
+    next one. If a tokenizer's text of the first tokens may differ from the beginning of the whole text, all is held.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, replaces_unknowns: bool = False) -> None:
-        """`replaces_unknowns`: what stands in place of UNK is known at the end: from the first one on all is held."""
+        """With `replaces_unknowns`, everything from the first UNK on is held: its replacement is known at the end."""
         self._tokenizer = tokenizer
         self._replaces_unknowns = replaces_unknowns
         self._num_tokens = self._num_characters = 0
 
     def grow(self, token_ids: Sequence[int]) -> Piece | None:
-        """The next piece, of all tokens that are certain so far; None: it is not whole yet."""
+        """Returns the next piece, given all tokens that are certain so far; None if it is not complete yet."""
         if not self._tokenizer.grows:
             return None
         if self._replaces_unknowns and UNK_ID in token_ids:
@@ -63,7 +63,7 @@ class GrowingText:
         return self._next(self._tokenizer.tokens_of(token_ids[:end]), text)
 
     def rest(self, tokens: Sequence[str], text: str) -> Piece | None:
-        """The last piece, now that the whole answer is known; None: nothing is missing."""
+        """Returns the last piece, given the whole answer; None if nothing is missing."""
         return self._next(tokens, text)
 
     def _next(self, tokens: Sequence[str], text: str) -> Piece | None:
@@ -75,24 +75,25 @@ class GrowingText:
 
 
 def _is_whole(text: str, known: str) -> bool:
-    """Whether a text ends where a character does, given how it goes on."""
+    """Returns whether a text ends at the end of a character of the longer text `known`."""
     return known.startswith(text) and len(text) < len(known) and not combines(known[len(text)], text[-1:])
 
 
 ENOUGH_ATTENTION: Final = 0.5
-"""Share of the most attention that an unknown source symbol must have to take the place of one that is used already."""
+"""An unknown source symbol replaces one that is already used if it has at least this share of its attention."""
 
 
 def replace_unknowns(
     hypothesis: Hypothesis, source_words: Sequence[str], source_ids: Sequence[int], tokenizer: Tokenizer
 ) -> tuple[list[str], str]:
-    """The tokens of a hypothesis, and their text, in which no UNK is left that attends to a source word.
+    """Returns the tokens of a hypothesis and their text, with each UNK replaced by the source word it attends to
+    (Jean et al. 2015).
 
     Args:
         hypothesis: with its attention [summands, source length].
-        source_words: what stands in the source at each position; positions behind them (EOS) are no words.
+        source_words: the word at each position of the source, without EOS.
         source_ids: their ids.
-        tokenizer: of the target.
+        tokenizer: the target's.
     """
     tokens = tokenizer.tokens_of(hypothesis.token_ids)
     if UNK_ID not in hypothesis.token_ids:
@@ -109,8 +110,8 @@ def replace_unknowns(
 def _positions(attention: Floats, unknown: set[int]) -> list[int]:
     """Returns the source position that replaces each UNK: the one with the most attention.
 
-    A model can't tell unknown symbols apart, so it often divides its attention among several, and looks at one of them
-    twice. Therefore each of them is used once as long as another one, not used yet, has nearly as much attention.
+    Unknown symbols look alike to a model, so it often divides its attention among several, or attends to one of them
+    twice. So each is used once as long as an unused one has nearly as much attention.
 
     Args:
         attention: [UNKs, source positions].
@@ -118,7 +119,7 @@ def _positions(attention: Floats, unknown: set[int]) -> list[int]:
     """
     chosen: list[int] = attention.argmax(axis=1).tolist()
     unused = set(unknown)
-    # The surest ones choose first.
+    # Rows with the highest attention choose first.
     for row in (-attention.max(axis=1)).argsort(kind="stable").tolist():
         if chosen[row] in unknown:
             least = ENOUGH_ATTENTION * float(attention[row, chosen[row]])
@@ -132,7 +133,7 @@ MAX_SHOWN_SYMBOLS: Final = 8
 
 
 def hypothesis_fields(hypothesis: Hypothesis, request: ReadRequest, model: BundleModel) -> dict[str, Any]:
-    """One hypothesis of an answer to `generate`; `attention` is an array [summands, source tokens], or None."""
+    """Returns a hypothesis of an answer to `generate`; `attention` is an array [summands, source tokens], or None."""
     tokenizer = model.bundle.target_tokenizer
     if request.source_words is None:
         tokens, text = tokenizer.tokens_of(hypothesis.token_ids), tokenizer.decode(hypothesis.token_ids)
@@ -150,7 +151,7 @@ def hypothesis_fields(hypothesis: Hypothesis, request: ReadRequest, model: Bundl
 
 
 def score_fields(target: Hypothesis, request: ReadRequest, model: BundleModel) -> dict[str, Any]:
-    """An answer to `score`; `attention` likewise."""
+    """Returns an answer to `score`; `attention` is an array [summands, source tokens], or None."""
     return {
         "log_prob": target.log_prob,
         "source_tokens": source_tokens(request, model),
@@ -162,7 +163,7 @@ def score_fields(target: Hypothesis, request: ReadRequest, model: BundleModel) -
 
 
 def source_tokens(request: ReadRequest, model: BundleModel) -> list[str]:
-    """What the source was split into: the columns of attention."""
+    """Returns the tokens of the source, which are the columns of attention."""
     return model.bundle.source_tokenizer.tokens_of(request.source_ids)
 
 
@@ -206,17 +207,17 @@ SIGNALS: Final[tuple[Signal, ...]] = get_args(Signal)
 
 NUM_BINS: Final = 10
 PRIOR: Final = 0.5
-"""Answers that every bin is thought to have had: a bin that has had none is rare, not impossible."""
+"""Pseudo-count of every bin: an empty bin is rare, not impossible."""
 
 HALF_LIFE: Final = 1000
-"""Answers after which one counts half."""
+"""Number of answers after which an answer's weight is half."""
 
 MIN_ANSWERS: Final = 200
-"""With fewer the index is noise: without any shift it is about (bins - 1) / answers."""
+"""With fewer answers the index is noise: without any shift it is about (bins - 1) / answers."""
 
 
 def signals_of(source_ids: Sequence[int], num_source_tokens: int, best: Hypothesis) -> tuple[float, ...]:
-    """Of one answer, in the order of SIGNALS.
+    """Returns an answer's signals, in the order of SIGNALS.
 
     Args:
         source_ids: as the encoder took them.
@@ -232,7 +233,7 @@ def signals_of(source_ids: Sequence[int], num_source_tokens: int, best: Hypothes
 
 
 def distribution_of(values: Sequence[float]) -> Distribution:
-    """Bins of equal shares, as far as equal values allow, and one for what is larger than all."""
+    """Returns bins of equal shares, as far as equal values allow, and one for values above all edges."""
     quantiles = np.quantile(values, np.arange(1, NUM_BINS) / NUM_BINS, method="inverted_cdf")
     edges = tuple(float(f"{edge:.6g}") for edge in np.unique(quantiles))
     counts = np.bincount([bisect_left(edges, value) for value in values], minlength=len(edges) + 1)
@@ -240,18 +241,18 @@ def distribution_of(values: Sequence[float]) -> Distribution:
 
 
 def stability_index(distribution: Distribution, num_expected: float, observed: Sequence[float]) -> float:
-    """The index of the counts in the distribution's bins against its shares of `num_expected` examples."""
+    """Returns the index of the observed counts per bin against the distribution of `num_expected` examples."""
     num_bins, num_observed = len(observed), sum(observed)
-    found = 0.0
+    index = 0.0
     for share, count in zip(distribution.shares, observed, strict=True):
         expected = (share * num_expected + PRIOR) / (num_expected + PRIOR * num_bins)
         seen = (count + PRIOR) / (num_observed + PRIOR * num_bins)
-        found += (seen - expected) * math.log(seen / expected)
-    return found
+        index += (seen - expected) * math.log(seen / expected)
+    return index
 
 
 class DriftWatch:
-    """Recent answers in the bins of a reference. Memory does not grow, and an answer costs some microseconds."""
+    """Counts recent answers in the bins of a reference, in constant memory and microseconds per answer."""
 
     def __init__(self, reference: Reference, half_life: int = HALF_LIFE) -> None:
         self._reference = reference
@@ -263,7 +264,7 @@ class DriftWatch:
         self._num_answers = 0
 
     def add(self, signals: Sequence[float]) -> None:
-        """An answer's, in the order of SIGNALS."""
+        """Adds an answer's signals, in the order of SIGNALS."""
         for value, edges, counts in zip(signals, self._edges, self._counts, strict=True):
             counts[bisect_left(edges, value)] += self._weight
         self._num_answers += 1
@@ -273,7 +274,7 @@ class DriftWatch:
             self._weight = 1.0
 
     def index(self, signal: Signal) -> float:
-        """The population stability index of recent answers; NaN before there are enough."""
+        """Returns the population stability index of recent answers; NaN with fewer than MIN_ANSWERS."""
         if self._num_answers < MIN_ANSWERS:
             return math.nan
         scale = self._weight / self._growth

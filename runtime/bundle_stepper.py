@@ -29,16 +29,16 @@ UNSERVED: Final[Mapping[tuple[Precision, Provider], str]] = {
 
 
 class BundleStepper(Stepper, Protocol):
-    """A stepper that says what it runs."""
+    """A stepper of a bundle's graphs."""
 
     precision: Precision
     provider: Provider
 
 
 def refuse_unserved(bundle: Bundle, precision: Precision, provider: Provider) -> None:
-    """Raises UserError if a provider would run these graphs far slower than it should, or this host wrongly."""
+    """Raises UserError if the provider would run these graphs very slowly, or this host inexactly."""
     if reason := UNSERVED.get((precision, provider)):
-        others = [one for one in bundle.manifest.graphs if (one, provider) not in UNSERVED]
+        others = [other for other in bundle.manifest.graphs if (other, provider) not in UNSERVED]
         remedy = f"choose precision {' or '.join(others)}" if others else "the bundle has no other precision"
         raise UserError(f"precision {precision} is not served on {provider}: {reason}; {remedy}")
     refuse_inexact(bundle, precision)
@@ -47,8 +47,8 @@ def refuse_unserved(bundle: Bundle, precision: Precision, provider: Provider) ->
 def default_precision(bundle: Bundle, provider: Provider) -> Precision:
     """Returns the precision that serves unless the caller chooses another.
 
-    It is the one that the manifest names for the provider. If it names none, or an int8 that this host can't compute,
-    it is fp32; if the bundle has no fp32 either, whichever it has, and `open_stepper` says why that is not served.
+    The manifest names it for the provider. If it names none, or an int8 that this host can't compute, the default is
+    fp32; if the bundle has no fp32 either, another one, for which `open_stepper` may raise the reason.
     """
     graphs = bundle.manifest.graphs
     plain: Precision = "fp32" if "fp32" in graphs else next(iter(graphs))
@@ -61,7 +61,7 @@ def default_precision(bundle: Bundle, provider: Provider) -> Precision:
 
 
 def why_not_default(bundle: Bundle, precision: Precision, provider: Provider) -> str:
-    """Returns why a precision serves that is not the one that the manifest names; an empty string if it is."""
+    """Returns why a precision serves that is not the manifest's default; an empty string if it is."""
     preferred = bundle.manifest.default_precision.get(provider)
     if preferred in (precision, None):
         return ""
@@ -80,10 +80,10 @@ def open_stepper(
     *,
     cuda_graphs: bool = False,
 ) -> BundleStepper:
-    """The stepper that serves: on CUDA the state stays on the device.
+    """Opens the stepper that serves. On CUDA, its state stays on the device.
 
     Raises:
-        UserError: the bundle has no such precision, the host no such provider, or the two don't go together.
+        UserError: the bundle doesn't have the precision, the host not the provider, or the two can't be combined.
         BundleRefused: the graphs' real inputs or outputs differ from the manifest; one line each.
     """
     if precision in bundle.manifest.graphs:
@@ -99,11 +99,11 @@ log = logging.getLogger(__name__)
 def open_checked(
     bundle: Bundle, precision: Precision, provider: Provider, num_threads: int, *, cuda_graphs: bool = False
 ) -> BundleStepper:
-    """The stepper that serves, once it has decoded the bundle's golden examples on this host.
+    """Opens the stepper that serves, and checks that it decodes the bundle's golden examples on this host.
 
     Raises:
         UserError: as `open_stepper`.
-        BundleRefused: the graphs' inputs or outputs differ from the manifest, or what they decode from the examples.
+        BundleRefused: the graphs' inputs or outputs differ from the manifest, or their decodings from the examples.
     """
     stepper = open_stepper(bundle, precision, provider, num_threads, cuda_graphs=cuda_graphs)
     if differences := check_decoding(bundle, stepper, precision, provider):
@@ -112,33 +112,33 @@ def open_checked(
 
 
 def check_decoding(bundle: Bundle, stepper: Stepper, precision: Precision, provider: str) -> list[str]:
-    """Decodes the bundle's golden examples on this host, by graphs that take and give its vocabularies' symbols.
+    """Decodes the bundle's golden examples on this host, after a check of the graphs' vocabularies.
 
     Args:
         stepper: the bundle's graphs of `precision` on `provider`.
 
     Returns:
-        One line for each thing that differs: a graph that fails, a vocabulary of another size, an example that does not
-        give its tokens, or not its scores; empty if all hold.
+        One line per difference: a graph that fails, a vocabulary of another size, an example with other tokens or
+        scores; empty if there is none.
     """
 
-    def told(check: Callable[[], list[str]], what: str) -> list[str]:
-        # Graphs that nobody has run yet: whatever they raise is a fault of theirs.
+    def lines_of(check: Callable[[], list[str]], action: str) -> list[str]:
+        # The graphs have never run: any exception is their fault.
         try:
             return check()
         except Exception as error:
             log.debug("a check failed", exc_info=True)
-            return [f"{what} fails: {reason_of(error)}"]
+            return [f"{action} fails: {reason_of(error)}"]
 
     graphs = bundle.graphs_in(precision)
-    whose = f"{graphs.encoder.file} and {graphs.decoder_step.file}: decoding"
-    return told(lambda: _symbol_differences(bundle, stepper), f"{whose} the last symbols") or told(
-        lambda: _golden_differences(bundle, stepper, precision, provider), f"{whose} the golden examples"
+    action = f"{graphs.encoder.file} and {graphs.decoder_step.file}: decoding"
+    return lines_of(lambda: _symbol_differences(bundle, stepper), f"{action} the last symbols") or lines_of(
+        lambda: _golden_differences(bundle, stepper, precision, provider), f"{action} the golden examples"
     )
 
 
 def _symbol_differences(bundle: Bundle, stepper: Stepper) -> list[str]:
-    """Whether the graphs have as many symbols as the tokenizers: one that they lack would end the engine."""
+    """Checks that the graphs have all symbols of the tokenizers: a missing one would crash the engine."""
     manifest = bundle.manifest
     num_source, num_target = manifest.source.vocabulary_size, manifest.target.vocabulary_size
     last = np.array([num_target - 1], np.int64)
@@ -162,30 +162,28 @@ def _golden_differences(bundle: Bundle, stepper: Stepper, precision: Precision, 
         groups[options_of(example)].append((number, example, ids))
     for options, members in groups.items():
         hypotheses = decode_all(stepper, [ids for _, _, ids in members], options, bundle.manifest.special_ids)
-        for (number, example, _), found in zip(members, hypotheses, strict=True):
-            tokens = bundle.target_tokenizer.tokens_of(found[0].token_ids)
-            differences += _differences(f"golden example {number}", example, tokens, found[0], tolerance)
+        for (number, example, _), (best, *_) in zip(members, hypotheses, strict=True):
+            tokens = bundle.target_tokenizer.tokens_of(best.token_ids)
+            differences += _differences(f"golden example {number}", example, tokens, best, tolerance)
     return differences
 
 
 def score_tolerance(bundle: Bundle, precision: Precision, provider: str) -> float:
-    """How far a score may be off: by the certificate of this provider, else by the widest one of this precision."""
-    certificates = [one for one in bundle.manifest.certificates if one.precision == precision]
-    own = [one for one in certificates if one.provider == provider]
+    """Returns the tolerance of the provider's certificate, else the largest one of this precision."""
+    certificates = [each for each in bundle.manifest.certificates if each.precision == precision]
+    own = [each for each in certificates if each.provider == provider]
     return max(certificate.score_tolerance for certificate in own or certificates)
 
 
-def _differences(
-    name: str, example: GoldenExample, tokens: list[str], found: Hypothesis, tolerance: float
-) -> list[str]:
-    where = f"{name} ({' '.join(example.source_tokens)}; beam_size {example.beam_size})"
+def _differences(name: str, example: GoldenExample, tokens: list[str], best: Hypothesis, tolerance: float) -> list[str]:
+    example_name = f"{name} ({' '.join(example.source_tokens)}; beam_size {example.beam_size})"
     if tuple(tokens) != example.target_tokens:
-        return [f"{where}: tokens are '{' '.join(tokens)}', must be '{' '.join(example.target_tokens)}'"]
+        return [f"{example_name}: tokens are '{' '.join(tokens)}', must be '{' '.join(example.target_tokens)}'"]
     return [
-        f"{where}: {field} is {value:.6f}, must be {expected:.6f} within {tolerance:g}"
+        f"{example_name}: {field} is {value:.6f}, must be {expected:.6f} within {tolerance:g}"
         for field, value, expected in (
-            ("score", found.score, example.score),
-            ("log_prob", found.log_prob, example.log_prob),
+            ("score", best.score, example.score),
+            ("log_prob", best.log_prob, example.log_prob),
         )
         # Written so that NaN fails.
         if not abs(value - expected) <= tolerance * max(1.0, abs(expected))
@@ -193,7 +191,7 @@ def _differences(
 
 
 def options_of(example: GoldenExample) -> DecodingOptions:
-    """How the example is decoded."""
+    """Returns the decoding options of an example."""
     return DecodingOptions(
         beam_size=example.beam_size,
         length_penalty=example.length_penalty,

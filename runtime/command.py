@@ -1,4 +1,4 @@
-"""What a command is, and how it ends: the one place where exceptions become exit statuses."""
+"""Commands and their ends: the one place where exceptions become exit statuses."""
 
 import argparse
 import errno
@@ -24,7 +24,7 @@ NO_MEMORY = "there is too little memory: end other programs, allow this one more
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a command takes, and what it does with it: `attendant NAME` and `python -m ...` alike."""
+    """A command's options and its function, for `attendant NAME` and `python -m ...` alike."""
 
     parser: argparse.ArgumentParser
     run: Callable[[argparse.Namespace], int | None]
@@ -34,18 +34,18 @@ class Command:
         self.parser.add_argument("--version", action="version", version=f"attendant {VERSION}")
 
     def __call__(self, arguments: Sequence[str]) -> int | None:
-        """Raises SystemExit after --help and --version; UserError, as `run` may: a bad option."""
+        """Parses the options and runs. Raises SystemExit after --help and --version; UserError for a bad option."""
         return self.run(self.parser.parse_args(arguments))
 
     def main(self, program: str, arguments: Sequence[str]) -> NoReturn:
-        """Runs as `program`, to the end of the process; SIGTERM cleans up as Ctrl-C does."""
+        """Runs as `program` and ends the process. SIGTERM cleans up as Ctrl-C does."""
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         self.parser.prog = program
         exit_command(program, lambda: self(arguments))
 
 
 def with_user_errors(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """The parser, changed to raise UserError for a bad option; argparse would print its whole usage and exit."""
+    """Changes the parser to raise UserError for a bad option; argparse would print its whole usage and exit."""
 
     def refuse(message: str) -> NoReturn:
         raise UserError(f"{message}; see {parser.prog} --help")
@@ -55,13 +55,13 @@ def with_user_errors(parser: argparse.ArgumentParser) -> argparse.ArgumentParser
 
 
 def suggestion(word: str, choices: Iterable[str]) -> str:
-    """The end of a message about a word that is none of the choices, but nearly one."""
+    """Returns the end of a message about a word that is similar to one of the choices; else an empty string."""
     near = get_close_matches(word, list(choices), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def require(package: str) -> None:
-    """Raises ModuleNotFoundError if a package is not installed; doesn't import it, which may take a while."""
+    """Raises ModuleNotFoundError if a package is not installed, without a slow import."""
     if find_spec(package) is None:
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
@@ -96,7 +96,6 @@ def run_command(name: str, main: Callable[[], int | None], extras: str = "") -> 
         if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
             _say(f"{name}: {NO_MEMORY}")
         elif error.errno in UNWRITABLE:
-            # What is written to a path is told by whoever writes it.
             _say(f"{name}: {CantWrite(error.filename or 'standard output', os.strerror(error.errno), error.errno)}")
             give_up_output()
         else:
@@ -117,18 +116,18 @@ def _say(line: str) -> None:
 
 
 def give_up_output() -> None:
-    """Standard output is replaced, so that the interpreter's own flush at exit does not raise again."""
+    """Replaces standard output, so that the interpreter's own flush at exit does not raise again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _on_thread(found: threading.ExceptHookArgs) -> None:
-    """A library's thread that could not write: its next call says so, and then we do."""
-    if not (isinstance(found.exc_value, OSError) and found.exc_value.errno in UNWRITABLE):
-        threading.__excepthook__(found)
+def _thread_failed(failure: threading.ExceptHookArgs) -> None:
+    """Ignores a library's thread that could not write: its next call raises the error, which is reported."""
+    if not (isinstance(failure.exc_value, OSError) and failure.exc_value.errno in UNWRITABLE):
+        threading.__excepthook__(failure)
 
 
 def _open_standard_streams() -> None:
-    """Opens those that were closed (`2>&-`): else sockets would take their numbers, and lines have no place to go."""
+    """Opens closed streams (`2>&-`): else sockets would take their numbers."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -139,15 +138,15 @@ def _open_standard_streams() -> None:
 
 
 def exit_command(name: str, main: Callable[[], int | None], extras: str = "") -> NoReturn:
-    """`run_command` as the end of a process.
+    """Runs a command as `run_command` and ends the process.
 
     CPython ends a process by SIGINT, whatever its exit status, if a KeyboardInterrupt has ever passed through code that
-    was compiled from a string, as tracing libraries do: after an interruption it is not left the choice. Nor is it
-    where native code still runs that was given up: taking the process apart around it may crash.
+    was compiled from a string, as tracing libraries do. So the process ends by os._exit after an interruption, and also
+    while native code still runs that was given up: a normal exit around it may crash.
     """
-    threading.excepthook = _on_thread
+    threading.excepthook = _thread_failed
     _open_standard_streams()
-    # What an interruption left half made, e.g. an event loop, prints a traceback when it is freed. So it is not: the
+    # Half-made objects of an interruption, e.g. an event loop, print a traceback when they are freed. So the
     # interruption's frames are kept until the process ends.
     interruptions: list[KeyboardInterrupt] = []
 

@@ -14,28 +14,28 @@ from typing import Any, Final
 
 
 def escaped(text: str) -> str:
-    r"""The text with each character that is not printable as JSON escapes it, e.g. \n, \u0085 or \u202e.
+    r"""Escapes characters that are not printable as JSON does, e.g. \n, \u0085 or \u202e.
 
-    Those are the control characters (C0, C1), the other line ends (U+2028, U+2029), what has no shape of its own, such
-    as the marks that reverse the direction of writing, and every space but the ordinary one.
+    Those are the control characters (C0, C1), the other line ends (U+2028, U+2029), invisible characters such as marks
+    of the direction of writing, and every space except the ordinary one.
     """
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 MAX_LINE: Final = 400
-"""Characters of a line that tells what a stranger's file holds."""
+"""Characters of a line that shows a part of a stranger's file."""
 
 MAX_LINES: Final = 30
 
 
 class Refusal(Exception):
-    """What a command says instead of doing it.
+    """The reason why a command does not do its work.
 
     Attributes:
         summary: one line.
-        differences: a line more for each thing that differs.
+        differences: further lines, one per difference.
     """
 
     def __init__(self, summary: str, differences: Sequence[str] = ()) -> None:
@@ -61,24 +61,24 @@ class UserError(Refusal):
 
 
 class VerificationFailed(Refusal):
-    """A verification that did not hold."""
+    """A verification that failed."""
 
 
 def one_line(text: str) -> str:
-    """The first line that says something, printable, and cut where it is long."""
+    """Returns the first non-empty line, printable and cut to MAX_LINE."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    # More than is kept is not even looked at: a name may have megabytes.
+    # Only the kept part is escaped: a name may have megabytes.
     shown = escaped(line[: MAX_LINE + 1])
     return shown if len(shown) <= MAX_LINE else shown[: MAX_LINE - 3] + "..."
 
 
 def reason_of(error: BaseException) -> str:
-    """What an exception of somebody else's code says, or its class where it says nothing."""
+    """Returns the message of a library's exception, or its class if it has none."""
     return one_line(str(error)) or type(error).__name__
 
 
 def some_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """Each as one printable line; of very many only the first, with how many more there are."""
+    """Returns printable lines; of more than MAX_LINES only the first, and the number of further lines."""
     shown = [one_line(escaped(line[: MAX_LINE + 1])) for line in lines[:MAX_LINES]]
     more = len(lines) - len(shown)
     return (*shown, *([f"and {more} more"] if more else []))

@@ -1,7 +1,7 @@
-"""Files that must be whole: what they are known by, and how they get to the disk.
+"""Files and folders that are written completely or not at all.
 
-A file or folder is written aside, under a hidden name, flushed to the disk and renamed. Whatever fails meanwhile, be it
-a disk that fills or a process that is killed, what stood there before still stands, and nothing is half written.
+A file or folder is written under a hidden name, flushed to the disk and renamed. If that fails, because the disk fills
+or the process is killed, the former content is still there, and no half-written file.
 """
 
 import errno
@@ -23,14 +23,14 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 UNWRITABLE = FULL | READ_ONLY | {errno.EIO, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 UNMAKABLE = UNWRITABLE | {errno.ENOENT}
-"""Also of what is only made, not filled: its folder is missing, or is no place for files, like those of /proc."""
+"""Errors of creating a file: also a missing folder, or one that holds no files, as in /proc."""
 
 
 class CantWrite(UserError):
-    """A file or folder that can't be written where it is wanted.
+    """A file or folder that can't be written.
 
     Attributes:
-        number: the operating system's, of module errno; None: it gave none.
+        number: the operating system's errno; None if it gave none.
     """
 
     def __init__(self, path: Path | str, reason: str, number: int | None = None) -> None:
@@ -44,11 +44,11 @@ class CantWrite(UserError):
 
 
 @contextmanager
-def told_of(path: Path, numbers: Container[int] = UNWRITABLE) -> Iterator[None]:
-    """Around writing: the operating system's refusal becomes a line of text.
+def translate_os_errors(path: Path, numbers: Container[int] = UNWRITABLE) -> Iterator[None]:
+    """Translates the operating system's errors of writing `path` to CantWrite.
 
     Args:
-        numbers: of the refusals that it becomes one for.
+        numbers: the errno of errors that are translated.
 
     Raises:
         CantWrite: the disk is full, the place is read-only, and the like.
@@ -63,20 +63,20 @@ def told_of(path: Path, numbers: Container[int] = UNWRITABLE) -> Iterator[None]:
 
 @contextmanager
 def new_file(path: Path, aside: Path | None = None) -> Iterator[IO[str]]:
-    """A text file, in UTF-8, that takes its name when the block ends well and vanishes when it does not.
+    """Opens a text file in UTF-8 that takes its name when the block succeeds, and is removed when it fails.
 
-    Its name until then is one that no other process chooses, and is not followed if it is a link.
+    Its temporary name is unique, and is not followed if it is a link.
 
     Args:
-        aside: the folder in which it is written meanwhile, on the same file system; None: that of `path`.
+        aside: the folder of the temporary file, on the same file system; if None, that of `path`.
 
     Raises:
         CantWrite: the disk is full, the folder is read-only.
     """
     written = unused_name(path if aside is None else aside / path.name)
-    with told_of(path):
+    with translate_os_errors(path):
         try:
-            with told_of(path, UNMAKABLE):
+            with translate_os_errors(path, UNMAKABLE):
                 file = written.open("x", encoding="utf-8", newline="\n")
             with file:
                 yield file
@@ -88,19 +88,19 @@ def new_file(path: Path, aside: Path | None = None) -> Iterator[IO[str]]:
 
 
 def unused_name(path: Path) -> Path:
-    """Returns a hidden name beside a path, for what will take its place."""
+    """Returns a hidden temporary name in the folder of a path."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.writing")
 
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Keeps other processes that ask for it from writing to a folder, which is made if it is missing.
+    """Locks a folder against other writers that use this function; makes the folder if it is missing.
 
     Raises:
         UserError: another process is writing there; the message names it.
         CantWrite: the folder can't be made.
     """
-    with told_of(folder, UNMAKABLE):
+    with translate_os_errors(folder, UNMAKABLE):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -127,7 +127,7 @@ def lock(descriptor: int, path: Path) -> None:
 
 
 def _holder(descriptor: int) -> str:
-    """The process that has locked a file, as far as the system tells."""
+    """Returns the process that has locked a file, as far as the system shows it."""
     status = os.fstat(descriptor)
     file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     with suppress(OSError):
@@ -138,36 +138,36 @@ def _holder(descriptor: int) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or not at all. Raises CantWrite."""
+    """Writes a file completely or not at all. Raises CantWrite."""
     with new_file(path) as file:
         file.write(text)
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes a value as JSON, its keys sorted, whole or not at all. Raises CantWrite."""
+    """Writes a value as JSON with sorted keys, completely or not at all. Raises CantWrite."""
     write_text(path, json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 @contextmanager
 def new_folder(path: Path, put: Callable[[Path, Path], object] = Path.rename) -> Iterator[Path]:
-    """A folder beside `path` that takes its place when the block ends well, and vanishes when it does not.
+    """Makes a folder that takes the place of `path` when the block succeeds, and is removed when it fails.
 
     Args:
-        put: renames the first path to the second, which stands already perhaps.
+        put: renames the first path to the second, which may exist.
 
     Raises:
         CantWrite: the disk is full, the place is read-only.
     """
     made = [parent for parent in path.parents if not parent.exists()]
-    with told_of(path):
+    with translate_os_errors(path):
         aside = None
         try:
-            with told_of(path.parent, UNMAKABLE):
+            with translate_os_errors(path.parent, UNMAKABLE):
                 path.parent.mkdir(parents=True, exist_ok=True)
-            with told_of(path, UNMAKABLE):
+            with translate_os_errors(path, UNMAKABLE):
                 aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.partial-", dir=path.parent))
             yield aside
-            # A temporary folder is its owner's alone; this one is as readable as anything else that the user makes.
+            # A temporary folder is readable by its owner only; the final one as the user's mask allows.
             mask = os.umask(0)
             os.umask(mask)
             aside.chmod(0o777 & ~mask)
@@ -179,20 +179,20 @@ def new_folder(path: Path, put: Callable[[Path, Path], object] = Path.rename) ->
         finally:
             if aside is not None:
                 shutil.rmtree(aside, ignore_errors=True)
-            # Where nothing came of it, the folders above it go too.
+            # Empty parent folders are removed, too.
             with suppress(OSError):
                 for parent in made:
                     parent.rmdir()
 
 
 def unless_there(folder: Path, path: Path) -> None:
-    """How `new_folder` puts a folder that anybody would make alike: one who was as fast may have put it there."""
+    """Renames a folder for `new_folder`, unless another process has already put the same content there."""
     if not path.exists():
         folder.rename(path)
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file's content, in hexadecimal. Raises UserError where it can't be read."""
+    """Returns the sha256 of a file's content, in hexadecimal. Raises UserError if it can't be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -204,7 +204,7 @@ def sha256_of(path: Path) -> str:
 
 
 def flush_to_disk(path: Path) -> None:
-    """Returns when a written file, or the names in a folder, would survive a loss of power."""
+    """Flushes a written file, or the names in a folder, so that they survive a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

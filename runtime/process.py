@@ -29,7 +29,7 @@ OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def available_cpus() -> int:
-    """The CPUs this process may use: the lower of its affinity and its container's quota, at least 1.
+    """Returns the CPUs that this process may use: the lower of its affinity and its container's quota, at least 1.
 
     `os.cpu_count()` counts the machine's: a pool of that size in a container with a small quota is throttled.
     """
@@ -39,10 +39,10 @@ def available_cpus() -> int:
 
 
 def cgroup_quota(root: Path = CGROUP_ROOT, own_cgroup: Path = OWN_CGROUP) -> float | None:
-    """The CPUs that cgroup v2 or v1 grants this process, or None where nothing limits it.
+    """Returns the CPUs that cgroup v2 or v1 grants this process; None if there is no limit.
 
     A limit holds for everything below it, so the lowest on the way up to the root counts. In a container the path may
-    be the host's, and lead nowhere: then the root is the container's own.
+    be the host's and not exist: then the root is the container's own.
     """
     try:
         lines = own_cgroup.read_text().splitlines()
@@ -53,7 +53,7 @@ def cgroup_quota(root: Path = CGROUP_ROOT, own_cgroup: Path = OWN_CGROUP) -> flo
 
 
 def _quotas_of(root: Path, line: str) -> Iterator[float]:
-    """The limits on the way up from a line of /proc/self/cgroup: hierarchy:controllers:path; v2 names none."""
+    """Yields the limits on the way up from a line of /proc/self/cgroup: hierarchy:controllers (v2: none):path."""
     _, controllers, path = line.split(":", 2)
     if not controllers:
         mount, quota_of = root, _quota_v2
@@ -107,20 +107,20 @@ def processor(cpuinfo: Path = CPUINFO) -> str:
 
 
 class Said:
-    """What was written to standard error; known when the context has ended."""
+    """The text that was written to standard error; set when the context has ended."""
 
     text = ""
 
 
 _saved: list[int] = []
-"""Descriptors of the real standard error, while native code writes to a buffer instead."""
+"""Descriptors of the real standard error while native code writes to a buffer."""
 
 
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[Said]:
-    """Keeps what native code writes to standard error, for the whole process.
+    """Captures standard error, for the whole process, also of native code.
 
-    Only while a model is loaded, before anything is served.
+    Used only while a model is loaded, before anything is served.
     """
     said = Said()
     # In memory: where the whole file system is read-only there is no folder for temporary files.
@@ -140,7 +140,7 @@ def quiet_stderr() -> Iterator[Said]:
 
 
 def speak_again() -> None:
-    """Gives the process its standard output and error back, whoever keeps them and will never let go."""
+    """Restores the process's standard output and error, which abandoned work may never do."""
     if _saved:
         os.dup2(_saved[0], 2)
         sys.stdout = sys.__stdout__
@@ -148,11 +148,11 @@ def speak_again() -> None:
 
 LOAD_SECONDS: Final = 120.0
 LOAD_MIB: Final = 4096
-"""What loading and checking one bundle may take, unless somebody says otherwise."""
+"""Default limits of loading and checking one bundle."""
 
 MIB: Final = 2**20
 POLL_SECONDS: Final = 0.02
-"""A kernel hands out some 60 MB meanwhile."""
+"""A process grows by some 60 MB at most in this time."""
 
 PAGE_BYTES: Final = resource.getpagesize()
 
@@ -161,8 +161,8 @@ T = TypeVar("T")
 _given_up: list[threading.Thread] = []
 
 
-class TookTooMuch(UserError):
-    """Work that was given up. Its thread can't be stopped, so the process had better end."""
+class ResourceLimitExceeded(UserError):
+    """Work that exceeded its limits. Its thread can't be stopped, so the process should end."""
 
 
 def limited(
@@ -173,19 +173,19 @@ def limited(
     mib: int = LOAD_MIB,
     remedy: str = "",
 ) -> T:
-    """What the function returns or raises, as long as it keeps within its limits.
+    """Calls the function and returns its result, within limits of time and memory.
 
-    It runs on a thread of its own: native code that does not end can't be interrupted, but it can be left behind.
-    `exit_command` then ends the process without waiting for it.
+    It runs on a thread of its own: native code can't be interrupted, but the thread can be abandoned. `exit_command`
+    then ends the process without waiting for it.
 
     Args:
         what: begins the message, e.g. "the bundle x".
         seconds: of the clock.
-        mib: memory that the process may grow by meanwhile; watched where the system tells it (Linux).
+        mib: growth of the process's memory; checked on Linux.
         remedy: ends the message.
 
     Raises:
-        TookTooMuch: it did not keep within them.
+        ResourceLimitExceeded: it exceeded them.
     """
     began, had = time.monotonic(), resident_bytes()
     with _left_behind(function, "limited") as future:
@@ -196,16 +196,16 @@ def limited(
                 if future.done():
                     raise
             if (grown := (resident_bytes() - had) // MIB) > mib:
-                raise TookTooMuch(f"{what}: took {grown} MiB of memory, may take {mib}{remedy}")
+                raise ResourceLimitExceeded(f"{what}: took {grown} MiB of memory, may take {mib}{remedy}")
             if time.monotonic() - began > seconds:
-                raise TookTooMuch(f"{what}: not done after {seconds:g} s{remedy}")
+                raise ResourceLimitExceeded(f"{what}: not done after {seconds:g} s{remedy}")
 
 
 def interruptible(function: Callable[[], T]) -> T:
-    """What the function returns or raises, unless Ctrl-C comes first, which it does not get to see.
+    """Calls the function on a thread and returns its result, so that Ctrl-C interrupts only the caller.
 
-    For libraries that swallow KeyboardInterrupt, or turn it into an error of theirs. As after `limited`, whoever is
-    interrupted had better end the process.
+    For libraries that swallow KeyboardInterrupt, or turn it into an error of their own. After an interruption the
+    process should end.
     """
     with _left_behind(function, "interruptible") as future:
         return future.result()
@@ -213,7 +213,7 @@ def interruptible(function: Callable[[], T]) -> T:
 
 @contextmanager
 def _left_behind(function: Callable[[], T], name: str) -> Iterator[Future[T]]:
-    """Calls the function on a thread; if it still runs at the block's end, it is given up."""
+    """Calls the function on a thread; if it still runs at the block's end, it is abandoned."""
     thread, future = on_a_thread(function, name)
     try:
         yield future
@@ -224,14 +224,14 @@ def _left_behind(function: Callable[[], T], name: str) -> Iterator[Future[T]]:
 
 
 def on_a_thread(function: Callable[[], T], name: str) -> tuple[threading.Thread, Future[T]]:
-    """Calls a function on a thread of its own, which the process does not wait for at its end."""
+    """Calls a function on a daemon thread."""
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()
 
     def run() -> None:
         try:
             future.set_result(function())
-        except BaseException as raised:  # whatever it is, who waits gets it
+        except BaseException as raised:
             future.set_exception(raised)
 
     thread = threading.Thread(target=run, name=name, daemon=True)
@@ -240,12 +240,12 @@ def on_a_thread(function: Callable[[], T], name: str) -> tuple[threading.Thread,
 
 
 def anything_given_up() -> bool:
-    """Whether a thread still runs that nobody waits for."""
+    """Returns whether an abandoned thread still runs."""
     return any(thread.is_alive() for thread in _given_up)
 
 
 def resident_bytes() -> int:
-    """The memory of this process; 0 where the system does not say."""
+    """Returns the memory of this process; 0 if the system does not report it."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
     except (OSError, ValueError):

@@ -4,8 +4,8 @@ Shapes: B sources (requests), R rows (live hypotheses of all requests), S source
 K candidates, L layers, H hidden size.
 
 Decoding never looks inside the state. State tensors have a scope: `row` (one entry per live hypothesis: cell states)
-or `source` (one per request: memory, keys, mask). The rows of a beam share their source's tensors: what ties them is
-`row_sources`, and the step graph receives that tie as two small index arrays (see `attention_layout`).
+or `source` (one per request: memory, keys, mask). The rows of a beam share their source's tensors: `row_sources` maps
+rows to sources, and the step graph receives this as two small index arrays (see `attention_layout`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ SOURCE_WIDTH_MULTIPLE = 8
 whatever the padding's length, so that an answer does not depend on the neighbours' lengths (tests/parity)."""
 
 NO_ID = -1
-"""In the place of an id: none is forced, none is banned."""
+"""Stands for no id: none is forced, none is banned."""
 
 MIN_QUERIES_PER_SOURCE = 2
 """A matrix product with one column takes another kernel, with other rounding, than one with several: a source with a
@@ -39,9 +39,9 @@ class DecoderState:
         row_tensors: name -> [R, ...], the stepper's own array type.
         source_tensors: name -> [B, S, ...]; empty for a model without attention.
         source_lengths: [B] valid positions of each source.
-        row_sources: [R] the source that each row decodes. A source without rows has left: its place is free, and what
-            stands there means nothing.
-        min_queries: with which each source queries its memory at least; see `attention_layout`.
+        row_sources: [R] the source that each row decodes. A source without rows has left: its place is free, and its
+            content has no meaning.
+        min_queries: the least number of queries per source; see `attention_layout`.
     """
 
     row_tensors: Mapping[str, Any]
@@ -60,30 +60,30 @@ class DecoderState:
 
     @property
     def source_width(self) -> int:
-        """S, the positions that every source is padded to."""
+        """S, the width that every source is padded to."""
         return common_width(self.source_lengths)
 
 
 class Taken(NamedTuple):
-    """A state that its holder gives away to a stepper, which may write to its arrays from then on.
+    """A state that its owner hands over to a stepper, which may then write to its arrays.
 
-    Neither the state nor any that shares its arrays (what it was made from by `step` and `select`) is used again. A
-    state that is not given away is a value: nothing ever changes it.
+    Neither the state nor one that shares its arrays (from which `step` or `select` made it) is used again. A state that
+    is not handed over is a value: nothing ever changes it.
     """
 
     state: DecoderState
 
 
 class StepOutput(NamedTuple):
-    """What a step leaves on the host: never [R, V].
+    """The results of a step on the host: never [R, V].
 
-    The arrays of a step whose state was given away hold until the state that the step returned is given away too.
+    If the step's state was handed over, the arrays are valid until the returned state is handed over, too.
 
     Attributes:
         candidate_ids: [R, K] the K most probable next symbols, most probable first; ties by the lower id.
         candidate_log_probs: [R, K] their log-probabilities, normalized over the vocabulary after the bans.
-        forced_log_probs: [R] log-probability of `forced_ids`, after the bans; 0 where none was forced.
-        attention: [R, S] attention weights over the padded source, zero on padding; None unless asked for.
+        forced_log_probs: [R] log-probability of `forced_ids`, after the bans; 0 for rows without one.
+        attention: [R, S] attention weights over the padded source, zero on padding; None unless requested.
     """
 
     candidate_ids: Ids
@@ -93,7 +93,7 @@ class StepOutput(NamedTuple):
 
 
 class Stepper(Protocol):
-    """A model that can be decoded step by step. States are values, but for those that are given away: see `Taken`."""
+    """A model that can be decoded step by step. States are values, except those that are handed over: see `Taken`."""
 
     @property
     def vocabulary_size(self) -> int:
@@ -117,48 +117,49 @@ class Stepper(Protocol):
         Args:
             previous_ids: [R] the start symbol on a row's first step.
             num_candidates: K; clipped to V.
-            forced_ids: [R] symbols whose log-probability is wanted; -1: none.
-            banned_ids: [R, N] symbols taken out of the distribution before it is normalized; -1: padding.
-            attention: the attention weights are wanted; a model without attention has none all the same.
+            forced_ids: [R] symbols whose log-probability to return; -1 for none.
+            banned_ids: [R, N] symbols removed from the distribution before it is normalized; -1 is padding.
+            attention: return the attention weights, if the model has attention.
         """
 
     def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
-        """The state of `rows` [R'] in that order: reorders, repeats, drops. A source without rows leaves."""
+        """Returns the state of `rows` [R'] in that order: reorders, repeats, drops. A source without rows leaves."""
 
     def concat(self, given: Sequence[DecoderState | Taken]) -> DecoderState:
-        """The rows of all states, in order; sources are padded to the widest.
+        """Joins the rows of all states, in order; sources are padded to the widest.
 
-        Newcomers are written into the buffers of a first state that is given away, over sources that have left.
+        New sources are written into the buffers of the first state if it is handed over, in place of sources that have
+        left.
         """
 
 
-def state_of(given: DecoderState | Taken) -> DecoderState:
-    """The state, whether it was given away or not."""
-    return given.state if isinstance(given, Taken) else given
+def state_of(state: DecoderState | Taken) -> DecoderState:
+    """Returns the state, whether it was handed over or not."""
+    return state.state if isinstance(state, Taken) else state
 
 
-def same_ids(one: Ids, other: Ids) -> bool:
-    """Whether two arrays [R] are equal. Of few ids, comparing bytes takes a tenth of what `np.array_equal` does."""
-    return one is other or one.tobytes() == other.tobytes()
+def same_ids(a: Ids, b: Ids) -> bool:
+    """Returns whether two arrays [R] are equal. For few ids, comparing bytes takes a tenth of `np.array_equal`."""
+    return a is b or a.tobytes() == b.tobytes()
 
 
 def common_width(lengths: Ids) -> int:
-    """What sources of these lengths [B] are padded to together."""
+    """Returns the width that sources of these lengths [B] are padded to."""
     return padded_width(int(lengths.max(initial=0)))
 
 
 def padded_width(max_length: int, multiple: int = SOURCE_WIDTH_MULTIPLE) -> int:
-    """The width that sources of at most `max_length` positions are padded to."""
+    """Returns the width that sources of at most `max_length` positions are padded to."""
     return -(-max_length // multiple) * multiple
 
 
 def pad_sources(
     sources: Sequence[Sequence[int]], pad_id: int, multiple: int = SOURCE_WIDTH_MULTIPLE
 ) -> tuple[Ids, Ids]:
-    """Lays B sources into one array.
+    """Writes B sources into one array.
 
     Returns:
-        source_ids [B, S] and source_lengths [B]; S is the longest, or more, to be a multiple of this.
+        source_ids [B, S] and source_lengths [B]; S is the longest, rounded up to a multiple of `multiple`.
 
     Raises:
         ValueError: a source is empty: attention over nothing is undefined.
@@ -174,19 +175,19 @@ def pad_sources(
 
 
 def attention_layout(row_sources: Ids, num_sources: int, min_queries: int = MIN_QUERIES_PER_SOURCE) -> tuple[Ids, Ids]:
-    """Where each row stands when the rows of a source query their shared memory together.
+    """Returns the places of the rows when the rows of a source query their shared memory together.
 
     Attention is computed for M queries per source at once, [B, M, ...], so that memory is read once per source and
-    never copied per row. Sources with fewer rows than M repeat one of theirs; free places query with any row.
+    never copied per row. Sources with fewer rows than M repeat one of them; free places query with any row.
 
     Args:
         row_sources: [R] the source of each row.
         num_sources: B.
-        min_queries: M, where no source has more rows.
+        min_queries: the least M.
 
     Returns:
-        source_rows [B, M]: the row whose query stands in each place; row_slots [R]: each row's place in the
-        flattened [B * M].
+        source_rows [B, M]: the row that queries in each place; row_slots [R]: each row's place in the flattened
+        [B * M].
     """
     num_rows = len(row_sources)
     counts = np.bincount(row_sources, minlength=num_sources)
@@ -206,22 +207,22 @@ def attention_layout(row_sources: Ids, num_sources: int, min_queries: int = MIN_
 
 
 def sources_with_rows(row_sources: Ids, num_sources: int) -> NDArray[np.bool_]:
-    """[B] which sources have rows."""
+    """Returns which sources have rows [B]."""
     live = np.zeros(num_sources, bool)
     live[row_sources] = True
     return live
 
 
 def select_sources(row_sources: Ids, num_sources: int, rows: Ids) -> tuple[Ids | None, Ids]:
-    """Which sources stay when only `rows` stay.
+    """Returns the sources that stay when only `rows` stay.
 
     Args:
         row_sources: [R] the source of each row before.
         rows: [R'] the rows that stay.
 
     Returns:
-        kept [B'] the old indices of the sources that still have rows, ascending, or None where all stay;
-        and the new row_sources [R'].
+        kept [B']: the old indices of the sources that still have rows, ascending, or None if all stay; and the new
+        row_sources [R'].
     """
     selected = row_sources[rows]
     alive = sources_with_rows(selected, num_sources)
@@ -232,7 +233,7 @@ def select_sources(row_sources: Ids, num_sources: int, rows: Ids) -> tuple[Ids |
 
 
 def attention_cells(state: DecoderState) -> tuple[int, int]:
-    """(useful, computed) cells of one step's attention: row x source position, against the padded grid."""
+    """Returns the useful and the computed cells of a step's attention: row x source position, and the padded grid."""
     useful = int(state.source_lengths[state.row_sources].sum())
     widest = int(np.bincount(state.row_sources).max())
     queries = max(widest, state.min_queries)

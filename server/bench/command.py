@@ -25,7 +25,7 @@ from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Distribution
 from attendant.runtime.command import Command, require
 from attendant.runtime.errors import UserError, one_line
-from attendant.runtime.files import told_of, write_json, write_text
+from attendant.runtime.files import translate_os_errors, write_json, write_text
 from attendant.runtime.process import available_cpus, limited, processor
 from attendant.server.bench.load import Load, run_load
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -162,7 +162,7 @@ def _run(options: argparse.Namespace) -> None:
     print(f"{model}, {num_cpus} CPUs; sent: {sent}\nprocessor: {processor()}", flush=True)
     result = measure(options.bundle, payloads, options.seconds, {"model": model, "sent": sent})
     print(advice(options.bundle, result))
-    with told_of(options.output):
+    with translate_os_errors(options.output):
         options.output.mkdir(parents=True, exist_ok=True)
     write_json(options.output / "bench.json", asdict(result))
     write_text(options.output / "bench.svg", picture(result))

@@ -10,7 +10,7 @@ from typing import get_args
 import torch
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import lock, new_folder, told_of
+from attendant.runtime.files import lock, new_folder, translate_os_errors
 from attendant.training.commands.evaluate import add_data_options, check_folder
 from attendant.training.data.pairs import Example, numbered_lines, read_sources
 from attendant.training.evaluation.bootstrap import LengthUnit
@@ -209,7 +209,7 @@ def _label(opened: OpenedModel, sources: Sequence[str], beam_size: int, output: 
     """Appends a line for each source; returns how many have no output."""
     model, num_empty = opened.model, 0
     options = search_options(opened.config.model_copy(update={"beam_size": beam_size}), model)
-    with told_of(output), output.open("a", encoding="utf-8") as file, progress_bar() as progress:
+    with translate_os_errors(output), output.open("a", encoding="utf-8") as file, progress_bar() as progress:
         lock(file.fileno(), output)
         task = progress.add_task("labelling", total=len(sources))
         for first in range(0, len(sources), CHUNK):
@@ -227,6 +227,6 @@ def _labelled(output: Path) -> list[str]:
     """The sources that an output has; a last line that was not written whole is cut off."""
     if not output.exists():
         return []
-    with told_of(output):
+    with translate_os_errors(output):
         os.truncate(output, output.read_bytes().rfind(b"\n") + 1)
     return [line.partition("\t")[0] for _, line in numbered_lines(output)]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer, special_ids
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import told_of, write_json, write_text
+from attendant.runtime.files import translate_os_errors, write_json, write_text
 from attendant.training.data.batches import all_batches, collate
 from attendant.training.data.corpus import Corpus, open_soft_targets, positions_of, store_soft_targets
 from attendant.training.data.pairs import Example, sample_evenly
@@ -367,7 +367,7 @@ def _check_memory(recipe: Recipe, device: torch.device, source_size: int, target
 
 def _write(run: Run, recipe: Recipe, tokenizers: Mapping[str, Tokenizer], records: Mapping[Path, Any]) -> None:
     """Writes what the run says of itself, but for empty records. The recipe is last: what has one is a run."""
-    with told_of(run.path):
+    with translate_os_errors(run.path):
         run.path.mkdir(parents=True, exist_ok=True)
     for side, tokenizer in tokenizers.items():
         write_text(run.tokenizer_path(side), tokenizer.to_text())

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from attendant.runtime.files import told_of, write_text
+from attendant.runtime.files import translate_os_errors, write_text
 from attendant.training.evaluation.metrics import perplexity
 from attendant.training.loop.update import Gradient
 from attendant.training.progress import StepProgress, TrainingProgress
@@ -23,26 +23,26 @@ class Journal:
         """Opens the journal; what a killed process wrote beyond `step`, where it resumes, is taken back."""
         self._path = run.metrics_path
         _cut_after(self._path, step)
-        with told_of(self._path):
+        with translate_os_errors(self._path):
             # Not buffered: a line that does not fit on the disk can be taken back.
             self._file = self._path.open("ab", buffering=0)
         self._board_path = run.path / "tensorboard"
-        with told_of(self._board_path):
+        with translate_os_errors(self._board_path):
             self._board = SummaryWriter(str(self._board_path), purge_step=step + 1)
 
     def write(self, event: str, *, step: int, epoch: int, values: dict[str, float]) -> None:
         """One line of metrics.jsonl, and each value as a TensorBoard scalar `event/name`. Raises CantWrite."""
         line = (json.dumps({"event": event, "step": step, "epoch": epoch} | values) + "\n").encode()
-        with told_of(self._path):
+        with translate_os_errors(self._path):
             self._append(line)
-        with told_of(self._board_path):
+        with translate_os_errors(self._board_path):
             for name, value in values.items():
                 self._board.add_scalar(f"{event}/{name}", value, step)
 
     def close(self) -> None:
         """Raises CantWrite."""
         self._file.close()
-        with told_of(self._board_path):
+        with translate_os_errors(self._board_path):
             self._board.close()
 
     def _append(self, line: bytes) -> None:

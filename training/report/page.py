@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import told_of, write_text
+from attendant.runtime.files import translate_os_errors, write_text
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, interval_text
 from attendant.training.evaluation.evaluating import describe_search
 from attendant.training.report.measuring import Attended, Curve, MeasuredRun, Span, align, nearest_reference
@@ -242,7 +242,7 @@ def write_report(report: Report, path: Path) -> None:
         write_text(path, html_page(report))
     else:
         folder = path.with_name(f"{path.stem}_pictures")
-        with told_of(folder):
+        with translate_os_errors(folder):
             folder.mkdir(exist_ok=True)
         text, pictures = markdown_page(report, folder.name)
         for name, svg in pictures.items():

@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import flush_to_disk, new_folder, sha256_of, told_of, unused_name, write_json
+from attendant.runtime.files import flush_to_disk, new_folder, sha256_of, translate_os_errors, unused_name, write_json
 from attendant.training.run.directory import Run, read_json
 
 
@@ -317,6 +317,6 @@ def _free_name(folder: Path, step: int) -> str:
 
 def _link(link: Path, name: str) -> None:
     aside = unused_name(link)
-    with told_of(link):
+    with translate_os_errors(link):
         aside.symlink_to(name, target_is_directory=True)
         aside.replace(link)

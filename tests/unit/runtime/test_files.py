@@ -18,7 +18,7 @@ from attendant.runtime.files import (
     new_folder,
     only_writer,
     sha256_of,
-    told_of,
+    translate_os_errors,
     write_json,
     write_text,
 )
@@ -64,14 +64,14 @@ def test_a_folder_appears_whole_with_the_folders_above_it(tmp_path: Path) -> Non
     ],
 )
 def test_a_refusal_is_a_line(number: int, said: str) -> None:
-    with pytest.raises(CantWrite) as refusal, told_of(Path("place")):
+    with pytest.raises(CantWrite) as refusal, translate_os_errors(Path("place")):
         raise OSError(number, "words")
     assert str(refusal.value) == said and refusal.value.number == number
 
 
 @pytest.mark.parametrize("raised", [FileNotFoundError(errno.ENOENT, "words"), ValueError(), UserError("mine")])
 def test_other_faults_stay_what_they_are(raised: Exception) -> None:
-    with pytest.raises(type(raised)) as found, told_of(Path("place")):
+    with pytest.raises(type(raised)) as found, translate_os_errors(Path("place")):
         raise raised
     assert found.value is raised
 

@@ -13,7 +13,7 @@ from tests.unit.runtime.test_decoding import random_options, random_source
 Told = dict[int, list[tuple[int, ...]]]
 
 
-def told_of(
+def translate_os_errors(
     sources: list[list[int]], options: list[DecodingOptions], streams: list[bool], *, spread: float = 2.0
 ) -> tuple[Told, Told]:
     """By request: what it had been told after each step that it went on after, and the targets that it got."""
@@ -39,7 +39,7 @@ def test_after_each_step_all_is_told_that_every_possible_answer_shares(special: 
     rng = random.Random(17)
     sources = [random_source(rng) for _ in range(400)]
     options = [random_options(rng, rng.randrange(1, 5), special) for _ in sources]
-    told, answers = told_of(sources, options, [True] * len(sources), spread=3.0)
+    told, answers = translate_os_errors(sources, options, [True] * len(sources), spread=3.0)
     early = 0
     for key, (source, option) in enumerate(zip(sources, options, strict=True)):
         assert told[key] == naive_progress(FakeStepper(8, 3.0), source, option), option
@@ -53,6 +53,6 @@ def test_only_who_streams_is_told() -> None:
     rng = random.Random(5)
     sources = [random_source(rng) for _ in range(20)]
     options = [DecodingOptions(max_length=8, beam_size=1 + key % 2) for key in range(20)]
-    told, _ = told_of(sources, options, [key % 3 == 0 for key in range(20)])
+    told, _ = translate_os_errors(sources, options, [key % 3 == 0 for key in range(20)])
     assert {key for key, certain in told.items() if any(certain)} <= {key for key in range(20) if key % 3 == 0}
     assert any(map(any, told.values()))
