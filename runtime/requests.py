@@ -36,9 +36,9 @@ class Violation:
 
     Attributes:
         field: its path, as in the proto: "decoding.beam_size".
-        value: as given, ready to print; shortened where it is long.
-        limit: what it must be instead.
-        quoted: the value is text of the caller's.
+        value: ready to print; shortened if it is long.
+        limit: the allowed values.
+        quoted: the value is the caller's text.
     """
 
     field: str
@@ -55,40 +55,40 @@ class Violation:
 
 
 class Violations:
-    """Those found so far."""
+    """The violations of a request so far."""
 
     def __init__(self) -> None:
         self.found: list[Violation] = []
 
     def add(self, field: str, value: object, limit: str) -> None:
-        """A value of the caller's."""
+        """Adds a wrong value of the caller."""
         self.found.append(Violation(field, _shown(value), limit, quoted=isinstance(value, str)))
 
     def say(self, field: str, state: str, limit: str) -> None:
-        """What is the matter, in our words: "unset"."""
+        """Adds a violation with a description of the field's state, such as "unset"."""
         self.found.append(Violation(field, state, limit))
 
     def require(self, held: bool, field: str, value: object, limit: str) -> bool:
-        """Adds the value where it does not hold; returns whether it does."""
+        """Adds the value unless the check held; returns whether it held."""
         if not held:
             self.add(field, value, limit)
         return held
 
 
 def summary(violations: Sequence[Violation]) -> str:
-    """The first few of them, in one line."""
-    shown = "; ".join(cut(str(one), MAX_VIOLATION_CHARACTERS) for one in violations[:MAX_SHOWN_VIOLATIONS])
+    """Returns the first few violations in one line."""
+    shown = "; ".join(cut(str(violation), MAX_VIOLATION_CHARACTERS) for violation in violations[:MAX_SHOWN_VIOLATIONS])
     more = len(violations) - MAX_SHOWN_VIOLATIONS
     return f"{shown}; and {more} more" if more > 0 else shown
 
 
 def shortened(value: str) -> str:
-    """A caller's string as it may stand in a message: quoted, control characters escaped, not too long."""
+    """Returns a caller's string for a message: quoted, control characters escaped, shortened."""
     return repr(cut(value))
 
 
 def cut(text: str, most: int = MAX_SHOWN_CHARACTERS) -> str:
-    """The text, of which at most so many characters are left, with dots at the end."""
+    """Shortens a text to `most` characters, with dots at the end."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
@@ -103,27 +103,27 @@ def _shown(value: object) -> str:
 MAX_UNKNOWN_TOLD = 4
 
 WORD_MARKS = "▁Ġ "
-"""What tokenizers write for the space before a word."""
+"""Marks of tokenizers for the space before a word."""
 
 
 def read_side(
-    field: str, given: str | Sequence[str], tokenizer: Tokenizer, least: int, most: int, violations: Violations
+    field: str, value: str | Sequence[str], tokenizer: Tokenizer, least: int, most: int, violations: Violations
 ) -> list[int]:
-    """The ids of a request's source or target, given as a text or as tokens.
+    """Returns the ids of a request's source or target, a text or tokens.
 
     Args:
-        field: that it was given in.
-        least, most: tokens that it may have.
+        field: the request's field.
+        least, most: the allowed number of tokens.
     """
-    if not isinstance(given, str):
-        return read_tokens(given, f"{field}.tokens", tokenizer, least, most, violations)
-    # Before the tokenizer, which takes a long time for a long text.
-    text, most_characters = given.strip(), tokenizer.max_characters(most)
+    if not isinstance(value, str):
+        return read_tokens(value, f"{field}.tokens", tokenizer, least, most, violations)
+    # Checked before tokenizing, which is slow for a long text.
+    text, most_characters = value.strip(), tokenizer.max_characters(most)
     if len(text) > most_characters:
         limit = f"{least} to {_tokens_long(most)}, which {most_characters} characters are enough for"
         violations.say(field, f"{len(text)} characters long", limit)
         return []
-    # Some tokenizers make symbols of blanks; there is nothing in them to decode all the same.
+    # Some tokenizers make symbols of blanks, which have no content.
     ids = tokenizer.encode(text) if text else []
     _check_length(len(ids), field, least, most, violations)
     return ids
@@ -138,11 +138,11 @@ def read_tokens(
     violations: Violations,
     remedy: str = "",
 ) -> list[int]:
-    """The ids of given tokens, all of which must be in the vocabulary.
+    """Returns the ids of tokens, all of which must be in the vocabulary.
 
     Args:
         field: of the repeated field itself: "tokens.tokens".
-        remedy: what else to say, once, if a token is not.
+        remedy: added to the first message about an unknown token.
     """
     if not _check_length(len(tokens), field, least, most, violations):
         return []
@@ -157,21 +157,21 @@ def read_tokens(
     return []
 
 
-def unknown_symbols(given: str | Sequence[str], ids: Sequence[int], tokenizer: Tokenizer) -> tuple[str, ...]:
+def unknown_symbols(value: str | Sequence[str], ids: Sequence[int], tokenizer: Tokenizer) -> tuple[str, ...]:
     """Returns the parts of a text that the vocabulary lacks, each once, in their order.
 
     Args:
-        given: the text; or tokens, of which none is unknown: a caller who writes UNK means UNK.
+        value: the text; or tokens, none of which is unknown: a caller who writes UNK means UNK.
         ids: of the text.
     """
-    if UNK_ID not in ids or not isinstance(given, str):
+    if UNK_ID not in ids or not isinstance(value, str):
         return ()
-    pieces = zip(tokenizer.words_of(given), ids, strict=False)
+    pieces = zip(tokenizer.words_of(value), ids, strict=False)
     return tuple(dict.fromkeys(piece for piece, token_id in pieces if token_id == UNK_ID))
 
 
 def is_unknown(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
-    """Returns whether the vocabulary has nothing of a side but marks of where a word begins."""
+    """Returns whether a side has only unknown symbols and marks of the beginning of words."""
     return UNK_ID in ids and all(
         token_id == UNK_ID or not token.strip(WORD_MARKS)
         for token_id, token in zip(ids, tokenizer.tokens_of(ids), strict=True)
@@ -200,7 +200,7 @@ def _tokens_long(number: int) -> str:
 FIELD: Final = "decoding.target_prefix_text"
 
 MAX_COMPLETED_CHARACTERS: Final = 64
-"""A longer last word is taken in the tokenizer's own segmentation, and as complete."""
+"""A longer last word is segmented by the tokenizer and taken as complete."""
 
 
 def read_prefix_text(
@@ -209,8 +209,8 @@ def read_prefix_text(
     """Returns the ids that are forced, and the completion of the last word.
 
     Args:
-        tokenizer: of the target.
-        most: tokens that the prefix may have.
+        tokenizer: the target's.
+        most: the allowed number of tokens.
     """
     if len(text) > (most_characters := tokenizer.max_characters(most)):
         violations.say(FIELD, f"{len(text)} characters long", f"at most {most_characters} characters long")
@@ -230,7 +230,7 @@ def read_prefix_text(
 
 
 def completion_of(word: str, tokenizer: Tokenizer) -> Completion:
-    """Returns every way to write a word, or a longer one, in the symbols of a vocabulary; empty: there is none."""
+    """Returns every way to write a word, or a longer one, in a vocabulary's symbols; empty if there is none."""
     choices: list[Choice] = []
     is_open = [False] * len(word)
     for place in reversed(range(len(word))):
@@ -254,41 +254,41 @@ Number = TypeVar("Number", int, float)
 
 
 def read_decoding(
-    given: Mapping[str, Any], model: BundleModel, num_source_tokens: int, *, attention: bool
+    fields: Mapping[str, Any], model: BundleModel, num_source_tokens: int, *, attention: bool
 ) -> tuple[DecodingOptions | None, tuple[Violation, ...]]:
-    """The options, with the bundle's defaults for what is absent; or None, and all that is wrong with them.
+    """Returns the options, with the bundle's defaults for absent ones; or None and all violations.
 
     Args:
-        given: by the names of the API; `sampling` is a mapping in turn.
-        attention: whether the answer needs it.
+        fields: the set options by the names of the API; `sampling` is a mapping in turn.
+        attention: keep the attention weights.
     """
-    reading = _Reading(given, model, num_source_tokens)
+    reading = _DecodingReader(fields, model, num_source_tokens)
     options = reading.options(attention)
-    found = tuple(reading.violations.found)
-    return (None if found else options), found
+    violations = tuple(reading.violations.found)
+    return (None if violations else options), violations
 
 
 def drawn(options: DecodingOptions) -> DecodingOptions:
-    """The options with a seed of their own, where they sample."""
+    """Returns the options with a random seed if they sample."""
     if options.sampling is None:
         return options
     return replace(options, sampling=replace(options.sampling, seed=secrets.randbits(64)))
 
 
-class _Reading:
-    """One request's options being read."""
+class _DecodingReader:
+    """Reads the decoding options of one request."""
 
-    def __init__(self, given: Mapping[str, Any], model: BundleModel, num_source_tokens: int) -> None:
+    def __init__(self, fields: Mapping[str, Any], model: BundleModel, num_source_tokens: int) -> None:
         self.violations = Violations()
-        self._given = given
+        self._fields = fields
         self._model = model
         self._limits = model.limits
         self._defaults = model.manifest.decoding
         self._num_source_tokens = num_source_tokens
-        self._alternatives: bool = given.get("alternatives", False)
+        self._alternatives: bool = fields.get("alternatives", False)
 
     def options(self, attention: bool) -> DecodingOptions:
-        """All of them; those that are out of range have been told of."""
+        """Returns all options; adds a violation for each that is out of range."""
         sampling = self._sampling()
         beam_size, num_hypotheses = self._beam(sampling is not None)
         min_length, max_length = self._lengths()
@@ -309,7 +309,7 @@ class _Reading:
             ),
             patience=self._patience(),
             repetition_penalty=self._within("repetition_penalty", 1.0, 1, MAX_PENALTY),
-            suppress_unk=self._given.get("suppress_unk", False),
+            suppress_unk=self._fields.get("suppress_unk", False),
             target_prefix=prefix,
             completion=completion,
             alternatives=self._alternatives,
@@ -326,7 +326,7 @@ class _Reading:
             beam_size = self._within("beam_size", self._defaults.beam_size, 1, limits.max_beam_size)
         most, why = limits.max_num_hypotheses, ""
         if not samples and not self._alternatives:
-            # A bad beam_size is told for itself, not once more as a bad limit.
+            # A bad beam_size has its own violation, and is not used as a limit.
             most, why = min(most, max(1, beam_size)), ", and at most beam_size"
         elif self._alternatives:
             most = max(1, min(most, limits.max_beam_size // max(1, beam_size)))
@@ -339,7 +339,7 @@ class _Reading:
     def _lengths(self) -> tuple[int, int]:
         longest = self._limits.max_target_tokens
         default = default_max_length(self._model.manifest, self._num_source_tokens)
-        unset = longest if "max_length_ratio" in self._given else default
+        unset = longest if "max_length_ratio" in self._fields else default
         max_length = self._within("max_length", unset, 1, longest)
         max_length = min(max_length, longest, self._by_ratio("max_length_ratio", longest))
         min_length = self._within("min_length", 0, 0, max_length, ", and at most max_length")
@@ -350,27 +350,27 @@ class _Reading:
         return max(min_length, by_ratio), max_length
 
     def _by_ratio(self, name: str, unset: int) -> int:
-        if name not in self._given:
+        if name not in self._fields:
             return unset
         ratio = self._positive(name, 1.0, MAX_LENGTH_RATIO)
         return length_by_ratio(ratio, self._num_source_tokens) if 0 < ratio <= MAX_LENGTH_RATIO else unset
 
     def _patience(self) -> float | None:
-        if "patience" not in self._given and self._defaults.patience is None:
+        if "patience" not in self._fields and self._defaults.patience is None:
             return None
         return self._positive("patience", self._defaults.patience or 1.0, MAX_PATIENCE)
 
     def _prefix(self, max_length: int) -> tuple[tuple[int, ...], Completion]:
         tokenizer = self._model.bundle.target_tokenizer
-        given, text = self._given.get("target_prefix", ()), self._given.get("target_prefix_text")
+        tokens, text = self._fields.get("target_prefix", ()), self._fields.get("target_prefix_text")
         if text is not None:
-            self._require(not given, "target_prefix_text", "unset where target_prefix is set", text)
+            self._require(not tokens, "target_prefix_text", "unset where target_prefix is set", text)
             return read_prefix_text(text, tokenizer, max_length, self.violations)
         field, why = "decoding.target_prefix.tokens", "; a text belongs into target_prefix_text"
-        return tuple(read_tokens(given, field, tokenizer, 0, max_length, self.violations, why)), ()
+        return tuple(read_tokens(tokens, field, tokenizer, 0, max_length, self.violations, why)), ()
 
     def _sampling(self) -> Sampling | None:
-        if "sampling" not in self._given:
+        if "sampling" not in self._fields:
             return None
         temperature = self._positive("sampling.temperature", 1.0, MAX_TEMPERATURE)
         top_k = self._within("sampling.top_k", 0, 0, MAX_SAMPLED_CANDIDATES)
@@ -378,15 +378,15 @@ class _Reading:
         return Sampling(seed=self._value("sampling.seed", 0), temperature=temperature, top_k=top_k, top_p=top_p)
 
     def _value(self, path: str, default: Any) -> Any:
-        """Of an option, or of one within another: "sampling.top_p"."""
+        """Returns the value of an option, or of one within another, such as "sampling.top_p"."""
         within, _, name = path.rpartition(".")
-        value = (self._given[within] if within else self._given).get(name, default)
+        value = (self._fields[within] if within else self._fields).get(name, default)
         return _as_typed(value) if isinstance(value, float) else value
 
     def _within(self, path: str, default: Number, least: int, most: int, why: str = "") -> Number:
-        """A number in a closed range; `why`: what else there is to say of the limit."""
+        """Returns a number in a closed range; `why` is added to the limit in the message."""
         value: Number = self._value(path, default)
-        # Written so that NaN fails, here and below.
+        # These comparisons refuse NaN, too.
         self._require(least <= value <= most, path, f"{least} to {most}{why}", value)
         return value
 
@@ -400,7 +400,7 @@ class _Reading:
 
 
 def _as_typed(value: float) -> float:
-    """The shortest decimal that single precision holds as this: 0.6 arrives as 0.60000002384, and was 0.6."""
+    """Returns the shortest decimal of a single-precision number: 0.6 arrives as 0.60000002384, and was 0.6."""
     return float(str(np.float32(value))) if math.isfinite(value) else value
 
 

@@ -104,7 +104,7 @@ class Stepper(Protocol):
 
     def step(
         self,
-        given: DecoderState | Taken,
+        before: DecoderState | Taken,
         previous_ids: Ids,
         *,
         num_candidates: int,
@@ -122,10 +122,10 @@ class Stepper(Protocol):
             attention: return the attention weights, if the model has attention.
         """
 
-    def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
+    def select(self, before: DecoderState | Taken, rows: Ids) -> DecoderState:
         """Returns the state of `rows` [R'] in that order: reorders, repeats, drops. A source without rows leaves."""
 
-    def concat(self, given: Sequence[DecoderState | Taken]) -> DecoderState:
+    def concat(self, parts: Sequence[DecoderState | Taken]) -> DecoderState:
         """Joins the rows of all states, in order; sources are padded to the widest.
 
         New sources are written into the buffers of the first state if it is handed over, in place of sources that have

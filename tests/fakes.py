@@ -64,7 +64,7 @@ class FakeStepper:
 
     def step(
         self,
-        given: DecoderState | Taken,
+        before: DecoderState | Taken,
         previous_ids: Ids,
         *,
         num_candidates: int,
@@ -72,7 +72,7 @@ class FakeStepper:
         banned_ids: Ids | None = None,
         attention: bool = False,
     ) -> tuple[StepOutput, DecoderState]:
-        state = state_of(given)
+        state = state_of(before)
         self.num_steps += 1
         if self.fail_at_step is not None and self.num_steps >= self.fail_at_step:
             raise RuntimeError("the model is broken")
@@ -99,8 +99,8 @@ class FakeStepper:
         tensors = {**state.row_tensors, "history": history}
         return output, DecoderState(tensors, state.source_tensors, state.source_lengths, state.row_sources)
 
-    def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
-        state = state_of(given)
+    def select(self, before: DecoderState | Taken, rows: Ids) -> DecoderState:
+        state = state_of(before)
         self.num_selects += 1
         kept, row_sources = select_sources(state.row_sources, state.num_sources, rows)
         sources = slice(None) if kept is None else kept
@@ -111,8 +111,8 @@ class FakeStepper:
             row_sources,
         )
 
-    def concat(self, given: Sequence[DecoderState | Taken]) -> DecoderState:
-        states = [state_of(one) for one in given]
+    def concat(self, parts: Sequence[DecoderState | Taken]) -> DecoderState:
+        states = [state_of(one) for one in parts]
         offsets = np.cumsum([0, *(state.num_sources for state in states[:-1])])
         return DecoderState(
             {name: np.concatenate([s.row_tensors[name] for s in states]) for name in states[0].row_tensors},

@@ -359,10 +359,10 @@ class NoisyStepper:
         self.vocabulary_size = stepper.vocabulary_size
 
     def step(
-        self, given: DecoderState | Taken, previous_ids: Ids, *, num_candidates: int, **options: Any
+        self, before: DecoderState | Taken, previous_ids: Ids, *, num_candidates: int, **options: Any
     ) -> tuple[StepOutput, DecoderState]:
         output, stepped = self._stepper.step(
-            given, previous_ids, num_candidates=num_candidates + SPARE_CANDIDATES, **options
+            before, previous_ids, num_candidates=num_candidates + SPARE_CANDIDATES, **options
         )
         exact = output.candidate_log_probs
         noisy = exact + self._random.uniform(-self._amplitude, self._amplitude, exact.shape).astype(exact.dtype)
@@ -374,11 +374,11 @@ class NoisyStepper:
     def encode(self, sources: Sequence[Sequence[int]]) -> DecoderState:
         return self._stepper.encode(sources)
 
-    def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
-        return self._stepper.select(given, rows)
+    def select(self, before: DecoderState | Taken, rows: Ids) -> DecoderState:
+        return self._stepper.select(before, rows)
 
-    def concat(self, given: Sequence[DecoderState | Taken]) -> DecoderState:
-        return self._stepper.concat(given)
+    def concat(self, parts: Sequence[DecoderState | Taken]) -> DecoderState:
+        return self._stepper.concat(parts)
 
 
 def outcomes_under_noise(

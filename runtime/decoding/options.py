@@ -20,7 +20,7 @@ class Choice(NamedTuple):
     """The tokens that may come next in one state.
 
     Attributes:
-        partial: tokens that stay within the word, each with the state that it leads to.
+        partial: tokens that stay within the word, each with the next state.
         complete: tokens that reach the end of the word or go beyond it, as the bytes of an int32 array: there may be
             thousands, and options are pickled.
     """
@@ -50,7 +50,7 @@ def choice_after(completion: Completion, token_ids: Sequence[int]) -> Choice | N
 
 
 MAX_SAMPLED_CANDIDATES: Final = 256
-"""Sampling draws among at most this many of the most probable symbols: no more cross from the graph to the host."""
+"""Sampling draws among at most this number of the most probable symbols, since only they are copied to the host."""
 
 LENGTH_MARGIN: Final = 10
 """Tokens that the default maximum length adds to the ratio of the training split."""
@@ -61,10 +61,10 @@ class Sampling:
     """Drawing tokens at random instead of searching for the most probable ones.
 
     Attributes:
-        seed: the same seed and request give the same targets, whatever else is decoded beside them.
+        seed: the same seed and request give the same targets in every batch.
         temperature: divides the log-probabilities; 1 samples from the model's own distribution.
-        top_k: only the k most probable symbols; 0: the MAX_SAMPLED_CANDIDATES most probable ones.
-        top_p: only the most probable symbols that together reach this probability (Holtzman et al. 2020); 1: all.
+        top_k: draw among the k most probable symbols; 0 stands for MAX_SAMPLED_CANDIDATES.
+        top_p: draw among the most probable symbols that together reach this probability (Holtzman et al. 2020).
     """
 
     seed: int
@@ -81,19 +81,19 @@ class DecodingOptions:
         max_length: tokens after which a hypothesis is cut; BOS, EOS and padding don't count, a prefix does.
         beam_size: live hypotheses; 1 is greedy search.
         num_hypotheses: hypotheses returned; at most beam_size, unless they are drawn or alternatives.
-        length_penalty: alpha of `penalty`; 0: none.
+        length_penalty: alpha of `penalty`. 0 disables.
         length_penalty_offset: k of `penalty`.
-        coverage_penalty: GNMT's beta (Wu et al. 2016, eq. 14); 0: none. Only for models with attention.
-        min_length: EOS is banned before that many tokens; at most max_length.
-        patience: None: the search ends when no live hypothesis can enter the num_hypotheses best any more (Huang et
-            al. 2017). A number: when patience * beam_size hypotheses have ended (Kasai et al. 2022), but not before
+        coverage_penalty: GNMT's beta (Wu et al. 2016, eq. 14). 0 disables. Only for models with attention.
+        min_length: EOS is banned before this number of tokens; at most max_length.
+        patience: if None, the search ends when no live hypothesis can enter the num_hypotheses best any more (Huang et
+            al. 2017); else when patience * beam_size hypotheses have ended (Kasai et al. 2022), but not before
             num_hypotheses have. Greedy search ends at its first EOS either way.
-        no_repeat_ngram_size: no sequence of that many tokens occurs twice in a hypothesis; 0: no such rule.
-        repetition_penalty: divides the probability of symbols that stand in the hypothesis, for ranking; 1: none.
+        no_repeat_ngram_size: prevents n-grams of this size from repeating. 0 disables.
+        repetition_penalty: divides the probability of symbols that the hypothesis already has, for ranking. 1 disables.
         suppress_unk: UNK is never generated.
         target_prefix: ids that every hypothesis begins with; at most max_length. Bans do not apply to them.
-        completion: what completes the word that the prefix ends in; empty: the prefix ends with its last token.
-        scores_prefix: the prefix is all there is: what is asked for are its log-probabilities. It may end with EOS.
+        completion: completes the last word of the prefix; empty if the prefix ends with its last token.
+        scores_prefix: only the log-probabilities of the prefix are computed. It may end with EOS.
         alternatives: the num_hypotheses most probable symbols after the prefix each begin a search of their own, and
             the best hypothesis of each is returned.
         sampling: draw num_hypotheses targets; the beam size is 1.
@@ -118,9 +118,9 @@ class DecodingOptions:
     sampling: Sampling | None = None
     attention: bool = False
     num_beams: int = field(init=False, default=1)
-    """Searches that the request splits into after its prefix: one, unless its hypotheses are drawn or alternatives."""
+    """Searches after the prefix: one, unless the hypotheses are drawn or alternatives."""
     max_rows: int = field(init=False, default=1)
-    """Live hypotheses that the request may come to have."""
+    """Upper bound of the request's live hypotheses."""
 
     def __post_init__(self) -> None:
         if self.alternatives or self.sampling is not None:
@@ -129,22 +129,22 @@ class DecodingOptions:
 
     @property
     def needs_attention(self) -> bool:
-        """Whether each step's attention weights must be kept, returned or not."""
+        """Each step's attention weights must be kept."""
         return self.attention or self.coverage_penalty != 0
 
     def penalty(self, length: int) -> float:
-        """What a log-probability of `length` summands is divided by: ((k + length) / (k + 1)) ^ alpha.
+        """Returns the divisor of a log-probability of `length` summands: ((k + length) / (k + 1)) ^ alpha.
 
         With k = 5 that is GNMT's (Wu et al. 2016, eq. 14). With k = 0 and alpha = 1 it is the length itself, and the
         score is the mean log-probability (Cho et al. 2014, "On the Properties of Neural Machine Translation").
         """
         offset, alpha = self.length_penalty_offset, self.length_penalty
-        # Where nothing may be generated, no summand is left to divide.
+        # There is no summand if nothing may be generated.
         return float(((offset + length) / (offset + 1.0)) ** alpha) if alpha and length else 1.0
 
     @property
     def changes_candidates(self) -> bool:
-        """Whether anything but the model's own order decides which symbol comes next."""
+        """The next symbol is not only decided by the model's own order."""
         return bool(
             self.target_prefix
             or self.completion
@@ -157,7 +157,7 @@ class DecodingOptions:
 def scoring_options(
     target_ids: Sequence[int], eos: int, *, include_eos: bool = True, attention: bool = False
 ) -> DecodingOptions:
-    """What scores a given target: teacher forcing, as a search whose every symbol is forced.
+    """Returns the options that score a target: a search in which every symbol is forced (teacher forcing).
 
     Raises:
         ValueError: there is nothing to score.
@@ -169,9 +169,9 @@ def scoring_options(
 
 
 def default_max_length(manifest: Manifest, num_source_tokens: int) -> int:
-    """What an unset maximum length takes: by the bundle's defaults, never above its limit.
+    """Returns the default maximum length, never above the bundle's limit.
 
-    A fixed default comes first; else what the training split's length ratio allows; else the limit itself.
+    It is the bundle's fixed default; without one, the ratio of the training split decides; without that, the limit.
     """
     defaults, limit = manifest.decoding, manifest.limits.max_target_tokens
     if defaults.max_length is not None:
@@ -182,6 +182,6 @@ def default_max_length(manifest: Manifest, num_source_tokens: int) -> int:
 
 
 def length_by_ratio(ratio: float, num_source_tokens: int) -> int:
-    """Target tokens that a ratio of the source's tokens stands for; at least one."""
+    """Returns the target tokens for a ratio per source token; at least one."""
     # Ratios are written in decimals: 1.1 times 10 is 11 tokens, not 11.000000000000002 rounded up.
     return max(1, math.ceil(ratio * num_source_tokens - 1e-9))

@@ -323,7 +323,7 @@ class DeviceStepper:
 
     def step(
         self,
-        given: DecoderState | Taken,
+        before: DecoderState | Taken,
         previous_ids: Ids,
         *,
         num_candidates: int,
@@ -331,7 +331,7 @@ class DeviceStepper:
         banned_ids: Ids | None = None,
         attention: bool = False,
     ) -> tuple[StepOutput, DecoderState]:
-        state = state_of(given)
+        state = state_of(before)
         num_rows, width = state.num_rows, state.source_width
         wanted = min(num_candidates, self.vocabulary_size)
         shape = self._shape(state, wanted, 0 if banned_ids is None else banned_ids.shape[1])
@@ -366,9 +366,9 @@ class DeviceStepper:
             )
         return output, DecoderState(stepped, shared, state.source_lengths, state.row_sources)
 
-    def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
+    def select(self, before: DecoderState | Taken, rows: Ids) -> DecoderState:
         """The state of `rows` [R'] in that order. What stays the same is shared with the given state, not copied."""
-        state = state_of(given)
+        state = state_of(before)
         if same_ids(rows, np.arange(state.num_rows)):
             return state
         kept, row_sources = select_sources(state.row_sources, state.num_sources, rows)
@@ -381,9 +381,9 @@ class DeviceStepper:
                 shared = self._sources.reordered([shared], kept, width)
         return DecoderState(taken, shared, lengths, row_sources)
 
-    def concat(self, given: Sequence[DecoderState | Taken]) -> DecoderState:
-        joined = state_of(given[0])
-        for state in given[1:]:
+    def concat(self, parts: Sequence[DecoderState | Taken]) -> DecoderState:
+        joined = state_of(parts[0])
+        for state in parts[1:]:
             joined = self._joined(joined, state_of(state))
         return joined
 

@@ -1,7 +1,7 @@
-"""One ONNX Runtime session: made, checked against the manifest, run. Nothing else imports onnxruntime.
+"""Makes, checks and runs sessions of ONNX Runtime. Only this file imports onnxruntime.
 
-A session is never trusted by its name: onnxruntime lists a CUDA provider that it can't load, and then runs on the CPU
-without a word. So what the session really got is read back.
+onnxruntime lists a CUDA provider that it can't load, and then runs on the CPU silently. So the session's real provider
+is read back.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-# Read by onnxruntime when it is loaded: what a server does is nobody else's affair.
+# onnxruntime reads this when it is loaded, and would send telemetry.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 try:
     import onnxruntime as ort
@@ -33,13 +33,13 @@ from attendant.runtime.stepper import Array
 
 PROVIDERS: Mapping[Provider, tuple[str, dict[str, str]]] = {
     "cpu": ("CPUExecutionProvider", {}),
-    # TF32 rounds the factors of a matrix product to 10 bits: not the fp32 that the certificate speaks of.
+    # TF32 rounds the factors of a matrix product to 10 bits, so it is not the fp32 of the certificate.
     "cuda": ("CUDAExecutionProvider", {"use_tf32": "0"}),
 }
 RUNTIME_VERSION = f"onnxruntime {ort.__version__}"
 
 NO_CAPTURE = -1
-"""Run, and record nothing."""
+"""Runs without recording."""
 
 ERROR, FATAL = 3, 4
 DTYPES = {
@@ -54,7 +54,7 @@ DTYPES = {
 
 
 class OnnxSession:
-    """A graph that really has the inputs and outputs its specification names, on the provider that was asked for."""
+    """A graph of a bundle on a provider."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class OnnxSession:
 
         Args:
             cuda_graphs: its runs can be recorded; see `BoundSession`.
-            copied: small inputs that are other arrays at each run; see runtime/onnx/buffers.py.
+            copied: small inputs that are other arrays in each run; see runtime/onnx/buffers.py.
 
         Raises:
-            UserError: the provider is not there, the file is no graph that onnxruntime runs, or it is no longer the
-                one that the specification was made of.
+            UserError: the provider is missing, onnxruntime can't run the file, or the file has changed since the
+                manifest was checked.
         """
         self.spec = spec
         self.provider: Provider = provider
@@ -82,55 +82,55 @@ class OnnxSession:
         self._session = _load(spec.file, content, provider, num_threads, cuda_graphs=cuda_graphs)
         self._bound_runs: BoundRuns | None = None
         if provider == "cpu":
-            self._bound_runs = BoundRuns(self._session, {one.name: one.dtype for one in spec.outputs}, copied)
+            self._bound_runs = BoundRuns(self._session, {o.name: o.dtype for o in spec.outputs}, copied)
 
     def run(
         self, outputs: Sequence[str] | Mapping[str, Shape], inputs: Mapping[str, Array], *, in_place: bool = False
     ) -> list[Array]:
-        """The named outputs, in order; inputs and outputs have the shapes and dtypes of the specification.
+        """Returns the named outputs, in order; inputs and outputs have the shapes and dtypes of the specification.
 
         Args:
-            outputs: with their shapes, where `in_place` is.
-            in_place: write to arrays that were released, if a run like the one before left any; the caller will
-                release these. Inputs that are not `copied` then have to be contiguous.
+            outputs: with their shapes if `in_place`.
+            in_place: write to released arrays of an earlier run of the same shapes, if there are any; the caller will
+                release the outputs. Inputs that are not `copied` then have to be contiguous.
         """
         if in_place and isinstance(outputs, Mapping) and self._bound_runs is not None:
             return self._bound_runs.run(outputs, inputs)
         return list(self._session.run(list(outputs), inputs))
 
     def release(self, array: Array) -> None:
-        """Lets later runs in place write to the arrays of an earlier one: this, of any shape, and those beside it."""
+        """Lets later runs in place write to the outputs of an earlier run, which is found by any one of them."""
         if self._bound_runs is not None:
             self._bound_runs.release(array)
 
     def differences(self) -> list[str]:
-        """How the session's real inputs and outputs differ from the manifest's; one line each."""
+        """Returns one line for each difference of the session's real inputs and outputs from the manifest's."""
         return [
             *_tensor_differences(self.spec.file, "input", self.spec.inputs, self._session.get_inputs()),
             *_tensor_differences(self.spec.file, "output", self.spec.outputs, self._session.get_outputs()),
         ]
 
     def bound(self) -> "BoundSession":
-        """The same session, for tensors that stay on the device."""
+        """Returns the same session, for tensors that stay on the device."""
         return BoundSession(self._session, self.provider)
 
 
 class DeviceTensor:
-    """A tensor in the memory of a provider's device, at an address of its own for as long as it lives."""
+    """A tensor in the memory of a provider's device, at a fixed address."""
 
     def __init__(self, shape: Sequence[int], dtype: str, provider: Provider) -> None:
-        """Not initialized. Never memory of a session: what a recording uses there is written over by its replay."""
+        """Allocates it without initializing. Never in a session's memory, which a replay of a recording overwrites."""
         self.shape = tuple(shape)
         self.dtype = dtype
         self.value = ort.OrtValue.ortvalue_from_shape_and_type(list(shape), np.dtype(dtype).type, provider, 0)
 
     def write(self, array: Array) -> None:
-        """Copies an array of the same shape and type to the device; it is there when this returns."""
+        """Copies an array of the same shape and type to the device, and returns when that is done."""
         assert array.shape == self.shape and array.dtype == self.dtype, f"{array.dtype}{array.shape} is not {self}"
         self.value.update_inplace(array)
 
     def read(self) -> Array:
-        """A copy on the host, of the same shape and dtype."""
+        """Returns a copy on the host, of the same shape and dtype."""
         return np.array(self.value.numpy())
 
     def __repr__(self) -> str:
@@ -138,7 +138,7 @@ class DeviceTensor:
 
 
 class Binding:
-    """Which tensors a run reads and writes. It keeps them alive."""
+    """The tensors that a run reads and writes, which it keeps alive."""
 
     def __init__(self, binding: Any, tensors: Sequence[DeviceTensor]) -> None:
         self.binding = binding
@@ -146,7 +146,7 @@ class Binding:
 
 
 class BoundSession:
-    """A session that reads and writes tensors where they lie."""
+    """A session that reads and writes tensors on the device."""
 
     def __init__(self, session: Any, provider: Provider) -> None:
         self._session = session
@@ -154,7 +154,7 @@ class BoundSession:
 
     @classmethod
     def of_bytes(cls, name: str, content: bytes, *, provider: Provider, num_threads: int) -> "BoundSession":
-        """Loads a graph that is in no file; `name` stands in messages."""
+        """Loads a graph that is in no file; messages contain `name`."""
         return cls(_load(name, content, provider, num_threads, cuda_graphs=False), provider)
 
     def bind(
@@ -163,10 +163,10 @@ class BoundSession:
         outputs: Mapping[str, DeviceTensor],
         host_inputs: Mapping[str, Array] | None = None,
     ) -> Binding:
-        """What a run is to read and write.
+        """Binds the tensors that a run reads and writes.
 
         Args:
-            host_inputs: sizes and the like, which CUDA's kernels read on the host, too.
+            host_inputs: sizes and similar inputs, which also CUDA's kernels read on the host.
         """
         binding = self._session.io_binding()
         for name, tensor in inputs.items():
@@ -181,27 +181,27 @@ class BoundSession:
         """Runs, and returns when the outputs are written.
 
         Args:
-            capture: which recording: the first run of a number is recorded, the next ones replay it. Only for a
-                session that was loaded with `cuda_graphs`.
+            capture: the number of a recording: its first run is recorded, the next ones replay it. Only for a session
+                that was loaded with `cuda_graphs`.
         """
         self._session.run_with_iobinding(binding.binding, _run_options(NO_CAPTURE if capture is None else capture))
 
 
 def run_once(content: bytes, inputs: Mapping[str, Array]) -> list[Array]:
-    """All outputs of a small graph on the CPU, in the shapes and dtypes that the graph says."""
+    """Returns all outputs of a small graph on the CPU."""
     return list(_load("graph", content, "cpu", 1, cuda_graphs=False).run(None, dict(inputs)))
 
 
 @functools.cache
 def _run_options(capture: int) -> ort.RunOptions:
     options = ort.RunOptions()
-    # Without the entry a session that can record would record every run under number 0.
+    # Without this entry, a session that can record would record every run under number 0.
     options.add_run_config_entry("gpu_graph_id", str(capture))
     return options
 
 
 def _content(folder: Path, spec: GraphSpec) -> bytes:
-    """The graph itself: what is loaded is what was looked at, whoever else writes to the folder meanwhile."""
+    """Reads and checks a graph. Exactly these bytes are loaded, even if the file changes meanwhile."""
     try:
         content = read_file(folder / spec.file, MAX_GRAPH_BYTES)
         read_graph(content)
@@ -219,14 +219,14 @@ def _load(label: str, graph: bytes, provider: Provider, num_threads: int, *, cud
     if cuda_graphs:
         options = {**options, "enable_cuda_graph": "1"}
     try:
-        with quiet_stderr() as said:
+        with quiet_stderr() as captured:
             session = ort.InferenceSession(graph, _session_options(num_threads, provider), providers=[(name, options)])
     # onnxruntime's exceptions have no common base of their own.
     except Exception as error:
         raise UserError(f"{label}: onnxruntime can't load it on {provider}: {_one_line(str(error))}") from error
     if session.get_providers()[0] != name:
-        raise UserError(_missing_cuda(_one_line(said.text)))
-    # It would keep the file beside the graph that it has made of it, for as long as it lives.
+        raise UserError(_missing_cuda(_one_line(captured.text)))
+    # Otherwise the session would keep a second copy of the graph.
     session._model_bytes = None
     return session
 
@@ -236,33 +236,33 @@ def _session_options(num_threads: int, provider: Provider) -> ort.SessionOptions
     options.intra_op_num_threads = num_threads
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    # The encoder's and the step's sessions run in turns: spinning threads of one would only slow the other.
+    # The encoder's and the step's sessions run in turns: spinning threads of one would slow the other.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # Graphs that quantize do so where they mean to; what onnxruntime moves about costs time.
+    # onnxruntime's own moves of quantizing nodes cost time.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
-    # Bytes that are laid out as its own format would not be the ONNX that was looked at.
+    # Bytes in its own format would not be the ONNX that was checked.
     options.add_session_config_entry("session.load_model_format", "ONNX")
-    # What fails raises, with the same words; but why there is no CUDA is only logged.
+    # Failures raise with the same message, except the reason why CUDA is missing, which is only logged.
     options.log_severity_level = FATAL if provider == "cpu" else ERROR
     return options
 
 
 def _tensor_differences(file: str, kind: str, specs: Sequence[TensorSpec], real: Sequence[Any]) -> Iterator[str]:
     expected = {spec.name: f"{spec.dtype} {list(spec.shape)}" for spec in specs}
-    found = {one.name: f"{DTYPES.get(one.type, one.type)} {list(one.shape)}" for one in real}
-    for name in sorted(expected.keys() | found.keys()):
-        if name not in found:
+    actual = {each.name: f"{DTYPES.get(each.type, each.type)} {list(each.shape)}" for each in real}
+    for name in sorted(expected.keys() | actual.keys()):
+        if name not in actual:
             yield f"{file}: {kind} '{name}': the manifest says {expected[name]}, the graph has none"
         elif name not in expected:
-            yield f"{file}: {kind} '{name}': the graph has {found[name]}, the manifest none"
-        elif expected[name] != found[name]:
-            yield f"{file}: {kind} '{name}': the manifest says {expected[name]}, the graph has {found[name]}"
+            yield f"{file}: {kind} '{name}': the graph has {actual[name]}, the manifest none"
+        elif expected[name] != actual[name]:
+            yield f"{file}: {kind} '{name}': the manifest says {expected[name]}, the graph has {actual[name]}"
 
 
 def _prepare_cuda() -> None:
     if PROVIDERS["cuda"][0] not in ort.get_available_providers():
         raise UserError(_missing_cuda("the onnxruntime that is installed is the one for CPUs"))
-    # The wheels that carry the CUDA libraries lie where no loader looks: this loads them, and prints what it misses.
+    # The CUDA libraries of wheels are outside the loader's path: this loads them, and prints those that are missing.
     with contextlib.redirect_stdout(None), quiet_stderr():
         ort.preload_dlls()
 
@@ -275,11 +275,11 @@ def _missing_cuda(reason: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """The first thing that was said, without onnxruntime's source locations, status codes and colours."""
-    said = one_line(text.replace("\x1b[m", "")).split("] ")[-1]
-    return re.sub(r"^(\[ONNXRuntimeError\])?\s*: \d+ : [A-Z_]+ : ", "", said).strip()
+    """Returns the first line without onnxruntime's source locations, status codes and colours."""
+    line = one_line(text.replace("\x1b[m", "")).split("] ")[-1]
+    return re.sub(r"^(\[ONNXRuntimeError\])?\s*: \d+ : [A-Z_]+ : ", "", line).strip()
 
 
 def as_input(values: Any, dtype: type[np.generic]) -> Array:
-    """A contiguous array of `dtype` and of the same shape, copied only where it is not one already."""
+    """Returns a contiguous array of `dtype` and the same shape; copies only if needed."""
     return np.ascontiguousarray(values, dtype)

@@ -65,12 +65,12 @@ ROW_PRODUCT: Final = (
     b"Z\x13\n\x01b\x12\x0e\n\x0c\x08\x03\x12\x08\n\x02\x08\x08\n\x02\x08\x10"
     b"b\x13\n\x01y\x12\x0e\n\x0c\x08\x06\x12\x08\n\x02\x08\x01\n\x02\x08\x10B\x04\n\x00\x10\x0d"
 )
-"""The same of one row, with the zero at 0: a kernel of its own."""
+"""The same for one row, with the zero at 0, which has its own kernel."""
 
 
 @functools.cache
 def kernels_are_exact() -> bool:
-    """Runs the kernels with factors whose pairs need 17 bits, and returns whether their sums are right."""
+    """Returns whether the kernels add right, by a product whose pairs need 17 bits."""
     a, b = np.full((2, 8), 255, np.uint8), np.full((8, 16), 127, np.int8)
     (product,) = run_once(PRODUCT, {"a": a, "b": b})
     (row,) = run_once(ROW_PRODUCT, {"a": a[:1], "b": b})
@@ -78,9 +78,9 @@ def kernels_are_exact() -> bool:
 
 
 def refuse_inexact(bundle: Bundle, precision: Precision) -> None:
-    """Raises UserError if this host may compute the graphs of a precision wrongly.
+    """Raises UserError if this host may compute the graphs of a precision inexactly.
 
-    The graphs decide, not what the manifest says. They are only read on processors whose kernels are not exact.
+    The graphs decide, not the manifest. They are only read on processors whose kernels are not exact.
     """
     graphs = bundle.manifest.graphs
     if precision != "int8" or precision not in graphs or kernels_are_exact():
@@ -105,19 +105,19 @@ def refuse_inexact(bundle: Bundle, precision: Precision) -> None:
 
 
 CALL_CELLS: Final = 64
-"""What another group costs, in cells (sources x positions). The encoder's call alone, which reads its weights anew,
-takes as long as some 25 cells; joining the groups takes time too. Of 16, 32 and 64 this gained most under load."""
+"""Cost of another group, in cells (sources x positions). The encoder's call alone, which reads its weights again, takes
+as long as some 25 cells; joining the groups takes time, too. Of 16, 32 and 64 this was fastest under load."""
 
 
 def alike(lengths: Sequence[int]) -> list[list[int]]:
-    """Parts B sources into groups of similar length, whose encodings one after the other cost the least.
+    """Divides B sources into groups of similar length, for the least total cost of encoding.
 
     Returns:
-        The places of each group's sources, in order. Those of one length are in one group; shorter ones come first.
+        The places of each group's sources, in order. Sources of one length are in one group; shorter ones come first.
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     ends = [0, *(end for end in range(1, len(order)) if lengths[order[end - 1]] < lengths[order[end]]), len(order)]
-    # By how many of the shortest sources are encoded: the least cost of that, and where the last group begins.
+    # Number of shortest sources -> the least cost of encoding them, and the beginning of the last group.
     best: dict[int, tuple[int, int]] = {0: (0, 0)}
     for number, end in enumerate(ends[1:], 1):
         longest = lengths[order[end - 1]]
@@ -132,10 +132,10 @@ def alike(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def width_multiple(lengths: Sequence[int]) -> int:
-    """Of what the width is to be a multiple in which sources of these lengths are encoded.
+    """Returns the multiple to which the width of sources of these lengths is rounded up for encoding.
 
-    An encoder's results at the valid positions have the same bits at any width (tests/parity). Widening them to what
-    the steps need (SOURCE_WIDTH_MULTIPLE) takes time, so a narrower width has to save many cells.
+    An encoder's results at the valid positions have the same bits at any width (tests/parity). Widening them to
+    SOURCE_WIDTH_MULTIPLE, which the steps need, takes time, so a narrower width has to save many cells.
     """
     longest = max(lengths)
     saved = len(lengths) * (padded_width(longest) - longest)
@@ -143,12 +143,12 @@ def width_multiple(lengths: Sequence[int]) -> int:
 
 
 CHANGING = (graph_io.PREVIOUS_IDS, graph_io.FORCED_IDS, graph_io.BANNED_IDS)
-"""What is new at every step, and small."""
+"""Small inputs that are new at every step."""
 
 
 @dataclass(frozen=True, slots=True)
 class _BufferedState(DecoderState):
-    """A state whose source tensors are the beginnings of buffers; places of sources without rows are free."""
+    """A state whose source tensors are the first slots of buffers; slots of sources without rows are free."""
 
     buffers: SourceBuffers = field(kw_only=True)
 
@@ -171,13 +171,13 @@ class OnnxStepper:
         """Loads the two graphs.
 
         Args:
-            num_threads: of each operator; None: all CPUs that the container's quota grants. The two graphs run in
+            num_threads: of each operator; if None, all CPUs that the container's quota grants. The two graphs run in
                 turns, so this is the budget of both together.
-            open_session: makes a session of the arguments of `OnnxSession`; another one may watch the runs.
+            open_session: makes a session of the arguments of `OnnxSession`; another one may observe the runs.
 
         Raises:
-            UserError: the bundle has no such precision, the host no such provider, or it can't compute these graphs
-                exactly.
+            UserError: the bundle doesn't have the precision, the host not the provider, or it can't compute these
+                graphs exactly.
             BundleRefused: the graphs' real inputs or outputs differ from the manifest; one line each.
         """
         graphs = bundle.graphs_in(precision)
@@ -203,11 +203,11 @@ class OnnxStepper:
         self._has_attention = graph_io.has_attention(graphs.decoder_step)
         self._has_wide_rows = any(self._position_axes[name] is not None for name in self._row_names)
         self._reordered = ReorderedRows()
-        # What the last step was asked for, and the shapes that followed: mostly the next one's, too.
-        self._asked: tuple[int, int, int, bool] | None = None
+        # The sizes of the last step and the shapes of its outputs, which are usually the next one's, too.
+        self._sizes: tuple[int, int, int, bool] | None = None
         self._shapes: dict[str, Shape] = {}
-        # The row_sources and number of sources of the last step, and the layout that followed: the next one's, too,
-        # until somebody joins or leaves.
+        # The row_sources and number of sources of the last step, and their layout, which stays the same until a request
+        # joins or leaves.
         nothing = np.empty(0, np.int64)
         self._laid_out: tuple[Ids, int] = nothing, 0
         self._layout: tuple[Ids, Ids] = nothing, nothing
@@ -234,7 +234,7 @@ class OnnxStepper:
         )
 
     def _encode(self, sources: Sequence[Sequence[int]]) -> dict[str, Array]:
-        """The state's tensors of sources that are encoded in one call."""
+        """Encodes sources in one call; returns the state's tensors by name."""
         multiple = width_multiple([len(source) for source in sources])
         source_ids, source_lengths = pad_sources(sources, self._manifest.special_ids.pad, multiple)
         names = [*self._row_names, *self._source_names]
@@ -243,7 +243,7 @@ class OnnxStepper:
 
     def step(
         self,
-        given: DecoderState | Taken,
+        before: DecoderState | Taken,
         previous_ids: Ids,
         *,
         num_candidates: int,
@@ -251,7 +251,7 @@ class OnnxStepper:
         banned_ids: Ids | None = None,
         attention: bool = False,
     ) -> tuple[StepOutput, DecoderState]:
-        state = state_of(given)
+        state = state_of(before)
         num_rows = state.num_rows
         inputs: dict[str, Array] = {**state.row_tensors, **state.source_tensors}
         inputs[graph_io.PREVIOUS_IDS] = as_input(previous_ids, np.int64)
@@ -263,46 +263,46 @@ class OnnxStepper:
         if self._has_attention:
             inputs[graph_io.SOURCE_ROWS], inputs[graph_io.ROW_SLOTS] = self._layout_of(state)
         outputs = self._shapes_of(state, num_candidates, wants_attention)
-        log_probs, ids, forced_log_probs, *others = self._step.run(outputs, inputs, in_place=isinstance(given, Taken))
-        self._release(given)
+        log_probs, ids, forced_log_probs, *others = self._step.run(outputs, inputs, in_place=isinstance(before, Taken))
+        self._release(before)
         output = StepOutput(ids, log_probs, forced_log_probs, others[-1] if wants_attention else None)
         row_tensors = dict(state.row_tensors)
         row_tensors.update(zip(self._next, others, strict=False))
         return output, _with_rows(state, row_tensors, state.row_sources)
 
-    def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
-        """The state of `rows` [R'] in that order. What stays the same is shared with the given state, not copied.
+    def select(self, before: DecoderState | Taken, rows: Ids) -> DecoderState:
+        """Returns the state of `rows` [R'] in that order, which shares unchanged tensors with the state before.
 
-        Slots of sources that leave stay empty until they are taken, or too many.
+        Slots of sources that leave stay free until they are taken, or too many are free.
         """
-        state = state_of(given)
+        state = state_of(before)
         num_rows = state.num_rows
         if len(rows) == num_rows and rows[-1] == num_rows - 1 and same_ids(rows, np.arange(num_rows)):
             return state
         row_sources = state.row_sources[rows]
         if same_ids(row_sources, state.row_sources):
-            # Beams that reorder their own rows: whoever compares row_sources finds the same array.
+            # Beams that reorder their own rows keep the same array, which is compared fast.
             row_sources = state.row_sources
         else:
             live = sources_with_rows(row_sources, state.num_sources)
             used = used_part(state.source_lengths[live], state.num_sources, state.source_width)
             if not len(rows) or used < MIN_USED:
                 compacted = self._compacted(state, rows)
-                self._release(given)
+                self._release(before)
                 return compacted
-        if isinstance(given, Taken) and len(rows) == num_rows:
-            # What a step does not write anew, the states after it have in common.
+        if isinstance(before, Taken) and len(rows) == num_rows:
+            # Later states share the tensors that steps don't write.
             kept = {n: tensor.take(rows, axis=0) for n, tensor in state.row_tensors.items() if n not in self._next}
             changed = self._reordered.take({name: state.row_tensors[name] for name in self._next}, rows)
             row_tensors = {**kept, **changed}
         else:
             row_tensors = {name: tensor.take(rows, axis=0) for name, tensor in state.row_tensors.items()}
-        self._release(given)
+        self._release(before)
         return _with_rows(state, row_tensors, row_sources)
 
-    def concat(self, given: Sequence[DecoderState | Taken]) -> DecoderState:
-        """The rows of all states, in order; newcomers are written beside the sources of the first one, if taken."""
-        states = [state_of(one) for one in given]
+    def concat(self, parts: Sequence[DecoderState | Taken]) -> DecoderState:
+        """Joins the rows of all states, in order; writes into the buffers of the first one if it was handed over."""
+        states = [state_of(part) for part in parts]
         if len(states) == 1:
             return states[0]
         first, *others = states
@@ -310,7 +310,7 @@ class OnnxStepper:
         lengths = [state.source_lengths[mask] for state, mask in zip(states, live, strict=True)]
         joining = np.concatenate(lengths[1:])
         free = np.flatnonzero(~live[0])
-        is_taken = isinstance(given[0], Taken)
+        is_taken = isinstance(parts[0], Taken)
         if is_taken and isinstance(first, _BufferedState) and first.buffers.takes(len(free), joining):
             buffers, slots = first.buffers, [np.arange(first.num_sources)]
         else:
@@ -320,8 +320,8 @@ class OnnxStepper:
         for state, mask in zip(others, live[1:], strict=True):
             slots.append(self._write(buffers, state, mask, free))
             free = free[int(mask.sum()) :]
-        for one in given:
-            self._release(one)
+        for part in parts:
+            self._release(part)
         row_tensors = {
             name: joined([state.row_tensors[name] for state in states], self._position_axes[name], buffers.width)
             for name in self._row_names
@@ -330,7 +330,7 @@ class OnnxStepper:
         return self._over(buffers, row_tensors, np.concatenate(row_sources))
 
     def _compacted(self, state: DecoderState, rows: Ids) -> DecoderState:
-        """The state of `rows` without free slots, no wider than its widest source."""
+        """Returns the state of `rows` without free slots, no wider than its longest source."""
         live = sources_with_rows(state.row_sources[rows], state.num_sources)
         width = common_width(state.source_lengths[live])
         buffers = self._new_buffers(state, int(live.sum()), width)
@@ -342,15 +342,15 @@ class OnnxStepper:
         return self._over(buffers, row_tensors, slots[state.row_sources[rows]])
 
     def _over(self, buffers: SourceBuffers, row_tensors: Mapping[str, Array], row_sources: Ids) -> _BufferedState:
-        """Rows [R, ...], and their sources [R], over what the buffers hold now."""
+        """Returns a state of rows [R, ...] with their sources [R] over the present content of the buffers."""
         lengths = buffers.lengths[: buffers.num_slots].copy()
         return _BufferedState(row_tensors, buffers.tensors(), lengths, row_sources, self._min_queries, buffers=buffers)
 
-    def _release(self, given: DecoderState | Taken) -> None:
-        """Lets the next steps write to the row tensors of a state that was given away."""
-        if isinstance(given, Taken):
-            # All that a run or a reordering has written came with the first of the tensors that each step writes anew.
-            written = given.state.row_tensors[next(iter(self._next))]
+    def _release(self, state: DecoderState | Taken) -> None:
+        """Lets the next steps write to the row tensors of a state that was handed over."""
+        if isinstance(state, Taken):
+            # A run or a reordering is found by any of its tensors.
+            written = state.state.row_tensors[next(iter(self._next))]
             self._step.release(written)
             self._reordered.release(written)
 
@@ -358,7 +358,7 @@ class OnnxStepper:
         return SourceBuffers(like.source_tensors, self._position_axes, num_sources, width)
 
     def _write(self, buffers: SourceBuffers, state: DecoderState, live: Array, free: Ids | None = None) -> Ids:
-        """Writes a state's sources that have rows; returns where each stands now [number of its sources]."""
+        """Writes a state's sources that have rows; returns the new slot of each [number of its sources]."""
         tensors = state.source_tensors
         if not live.all():
             tensors = {name: tensor[live] for name, tensor in tensors.items()}
@@ -376,13 +376,13 @@ class OnnxStepper:
         return self._layout
 
     def _shapes_of(self, state: DecoderState, num_candidates: int, attention: bool) -> Mapping[str, Shape]:
-        """What a step computes, by name, with its shape."""
+        """Returns the shapes of a step's outputs by name."""
         num_rows = state.num_rows
         width = state.source_width if attention or self._has_wide_rows else 0
-        asked = num_rows, num_candidates, width, attention
-        if asked != self._asked:
+        sizes = num_rows, num_candidates, width, attention
+        if sizes != self._sizes:
             candidates = num_rows, num_candidates
-            self._asked = asked
+            self._sizes = sizes
             self._shapes = {
                 graph_io.CANDIDATE_LOG_PROBS: candidates,
                 graph_io.CANDIDATE_IDS: candidates,
@@ -395,7 +395,7 @@ class OnnxStepper:
 
 
 def _with_rows(state: DecoderState, row_tensors: Mapping[str, Array], row_sources: Ids) -> DecoderState:
-    """Other rows [R, ...], and their sources [R], over the same sources, without the detours of `replace`."""
+    """Returns the state with other rows [R, ...] and their sources [R]. Faster than `dataclasses.replace`."""
     stays = state.source_tensors, state.source_lengths, row_sources, state.min_queries
     if isinstance(state, _BufferedState):
         return _BufferedState(row_tensors, *stays, buffers=state.buffers)
@@ -410,6 +410,6 @@ def _number(value: int) -> Ids:
 @functools.lru_cache(maxsize=16)
 def _no_ids(*shape: int) -> Ids:
     ids = np.full(shape, NO_ID, np.int64)
-    # An input that nobody can write to need not be copied.
+    # A read-only input is not copied.
     ids.flags.writeable = False
     return ids

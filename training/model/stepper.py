@@ -173,7 +173,7 @@ class TorchStepper:
 
     def step(
         self,
-        given: DecoderState | Taken,
+        before: DecoderState | Taken,
         previous_ids: Ids,
         *,
         num_candidates: int,
@@ -181,7 +181,7 @@ class TorchStepper:
         banned_ids: Ids | None = None,
         attention: bool = False,
     ) -> tuple[StepOutput, DecoderState]:
-        state = state_of(given)
+        state = state_of(before)
         num_rows = state.num_rows
         forced = np.full(num_rows, NO_ID, np.int64) if forced_ids is None else forced_ids
         banned = np.empty((num_rows, 0), np.int64) if banned_ids is None else banned_ids
@@ -205,8 +205,8 @@ class TorchStepper:
         )
         return output, DecoderState(rows, state.source_tensors, state.source_lengths, state.row_sources)
 
-    def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
-        state = state_of(given)
+    def select(self, before: DecoderState | Taken, rows: Ids) -> DecoderState:
+        state = state_of(before)
         kept, row_sources = select_sources(state.row_sources, state.num_sources, rows)
         row_tensors = _take(state.row_tensors, self._tensor(rows))
         if kept is None:
@@ -214,8 +214,8 @@ class TorchStepper:
         source_tensors = _take(state.source_tensors, self._tensor(kept))
         return DecoderState(row_tensors, source_tensors, state.source_lengths[kept], row_sources)
 
-    def concat(self, given: Sequence[DecoderState | Taken]) -> DecoderState:
-        states = [state_of(one) for one in given]
+    def concat(self, parts: Sequence[DecoderState | Taken]) -> DecoderState:
+        states = [state_of(part) for part in parts]
         first_source = np.cumsum([0, *(state.num_sources for state in states[:-1])])
         return DecoderState(
             row_tensors={

@@ -19,8 +19,8 @@ class Widest(FakeStepper):
 
     max_rows = 0
 
-    def concat(self, given: Sequence[DecoderState | Taken]) -> DecoderState:
-        state = super().concat(given)
+    def concat(self, parts: Sequence[DecoderState | Taken]) -> DecoderState:
+        state = super().concat(parts)
         self.max_rows = max(self.max_rows, state.num_rows)
         return state
 
@@ -28,9 +28,9 @@ class Widest(FakeStepper):
         self.max_rows = max(self.max_rows, len(sources))
         return super().encode(sources)
 
-    def select(self, given: DecoderState | Taken, rows: np.ndarray) -> DecoderState:
+    def select(self, before: DecoderState | Taken, rows: np.ndarray) -> DecoderState:
         self.max_rows = max(self.max_rows, len(rows))
-        return super().select(given, rows)
+        return super().select(before, rows)
 
 
 @pytest.mark.parametrize("vocabulary_size", [5, 6, 8])
