@@ -43,8 +43,8 @@ def command(name: str) -> Command:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the command; see `run_command` for what the exceptions mean."""
-    # A run that is called like a subcommand is still a run when written as a path: ./verify.
+    """Runs the command; `run_command` handles its exceptions."""
+    # A run with the name of a subcommand is written as a path: ./verify.
     name = arguments[0] if arguments and arguments[0] in PARSERS else "export"
     command(name)(arguments if name == "export" else arguments[1:])
 
@@ -140,7 +140,7 @@ def _export_parser() -> argparse.ArgumentParser:
         "--skip-evaluation", action="store_true", help="don't measure; servers then take int8 only when told to"
     )
     _add_decoding(parser, "the run's [evaluation], or the bundle's")
-    parser.add_argument("--name", help="what requests call the model (default: the run directory's, or the bundle's)")
+    parser.add_argument("--name", help="the model's name in requests (default: the run directory's, or the bundle's)")
     _add_checkpoint(parser)
     return parser
 
@@ -148,8 +148,8 @@ def _export_parser() -> argparse.ArgumentParser:
 def _import_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="attendant import",
-        description="Turns a recurrent model of another toolkit into a bundle, verified as a run of ours is. Nothing "
-        "that stands in the checkpoint is executed.",
+        description="Turns a recurrent model of another toolkit into a bundle, verified like a run of ours. Nothing "
+        "in the checkpoint is executed.",
     )
     parser.add_argument("toolkit", metavar="TOOLKIT", type=str.lower, choices=TOOLKITS, help=" or ".join(TOOLKITS))
     parser.add_argument(
@@ -171,7 +171,7 @@ def _import_parser() -> argparse.ArgumentParser:
         help="the bundle takes and gives texts as the toolkit's subwords, with blanks between them",
     )
     _add_decoding(parser, "the checkpoint's, else greedy search")
-    parser.add_argument("--name", help="what requests call the model (default: the output folder's)")
+    parser.add_argument("--name", help="the model's name in requests (default: the output folder's)")
     return parser
 
 
@@ -192,7 +192,7 @@ def _verify_parser() -> argparse.ArgumentParser:
         help="it must be signed by this public key, or under this authority's certificate; may be given several times",
     )
     parser.add_argument("--provider", choices=["cpu", "cuda"], default="cpu", help=DEFAULT)
-    limits = parser.add_argument_group("limits", "what loading and checking the bundle may take; more is refused")
+    limits = parser.add_argument_group("limits", "time and memory for loading and checking the bundle; more is refused")
     limits.add_argument(
         "--load-seconds", metavar="SECONDS", type=_in_range(0.1, 86_400), default=LOAD_SECONDS, help=DEFAULT
     )
@@ -201,7 +201,7 @@ def _verify_parser() -> argparse.ArgumentParser:
 
 
 def _inspect_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="attendant inspect", description="Says what a bundle is.")
+    parser = argparse.ArgumentParser(prog="attendant inspect", description="Shows a bundle's contents.")
     parser.add_argument("bundle", metavar="BUNDLE", type=Path)
     return parser
 
@@ -220,7 +220,7 @@ def _sign_parser() -> argparse.ArgumentParser:
         "--passphrase-file",
         metavar="FILE",
         type=Path,
-        help="its first line: what the key is encrypted with",
+        help="a file whose first line is the key's passphrase",
     )
     parser.add_argument("--certificate", metavar="PEM", type=Path, help="of the key, by an authority (default: none)")
     parser.add_argument(
@@ -262,7 +262,7 @@ def _in_range(low: float, high: float) -> Callable[[str], float]:
             raise argparse.ArgumentTypeError(f"{text} is not {low:g} to {high:g}")
         return value
 
-    parsed.__name__ = "number"  # what argparse calls it where it is none
+    parsed.__name__ = "number"  # argparse names it in its error
     return parsed
 
 
@@ -273,7 +273,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 def _add_decoding(parser: argparse.ArgumentParser, default: str) -> None:
     defaults = parser.add_argument_group(
-        "decoding defaults", f"what unset options of a request take (default: {default})"
+        "decoding defaults", f"values of a request's unset options (default: {default})"
     )
     defaults.add_argument("--beam-size", metavar="N", type=int, help="hypotheses of a beam; 1: greedy search")
     defaults.add_argument(
@@ -308,6 +308,6 @@ PARSERS: Final[Mapping[str, Callable[[], argparse.ArgumentParser]]] = {
 
 
 if __name__ == "__main__":
-    # SIGTERM cleans up as Ctrl-C does: what was written aside goes.
+    # SIGTERM cleans up as Ctrl-C does: temporary folders are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     exit_command("export", lambda: main(sys.argv[1:]), "cpu,export")

@@ -4,26 +4,19 @@ The writer compares encoder outputs, every step's outputs and state, and decodin
 results bit for bit alone and in batches; tests/parity/test_export_faults.py shows that it sees what it must see.
 """
 
-import itertools
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from attendant.export.bundle_writer import write_bundle
 from attendant.export.tracing import trace_graphs, traceable
 from attendant.export.verification.certification import ROUNDING_MULTIPLE, TOLERANCE
 from attendant.export.verification.probes import VerificationPlan
-from attendant.runtime.decoding.batch import decode_all
-from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.stepper import OnnxStepper
-from attendant.training.kernels.cells import CellKind
-from attendant.training.model.config import QueryOrder, ScoreKind
 from attendant.training.model.stepper import TorchStepper
-from tests.architectures import covering
-from tests.bundles import tiny_config, tiny_exportable, tiny_model
+from tests.bundles import tiny_exportable, tiny_model
 
 # As the full plan, but for how much is decoded: 64 sources of 1 to 80 symbols.
 PLAN = VerificationPlan(num_steps=4, num_decoded=24, num_alone=4, beam_sizes=(1, 2, 4), max_length=16)
@@ -51,29 +44,6 @@ COVERING: list[dict[str, Any]] = [
      "decoder_copying": True, "shared_embeddings": True, "decoder_initial_state": "backward"},
 ]  # fmt: skip
 
-FULL = [
-    {
-        "cell": cell,
-        "attention_score": score,
-        "attention_query": query,
-        "encoder_num_layers": depth,
-        "decoder_num_layers": depth,
-        "decoder_input_feeding": feeding,
-        "encoder_bidirectional": bidirectional,
-    }
-    for cell, score, query, depth, feeding, bidirectional in itertools.product(
-        get_args(CellKind), get_args(ScoreKind), get_args(QueryOrder), (1, 3), (False, True), (False, True)
-    )
-]
-
-
-def is_valid(options: dict[str, Any]) -> bool:
-    try:
-        tiny_config(**options)
-    except ValidationError:
-        return False
-    return True
-
 
 def publish(options: dict[str, Any], folder: Path) -> None:
     exportable = tiny_exportable(weight_bound=0.7, **options)
@@ -91,15 +61,6 @@ def publish(options: dict[str, Any], folder: Path) -> None:
 @pytest.mark.parametrize("options", COVERING, ids=lambda options: "-".join(str(value) for value in options.values()))
 def test_every_option_is_exported_exactly(options: dict[str, Any], tmp_path: Path) -> None:
     publish(options, tmp_path)
-
-
-VALID = {"-".join(map(str, options.values())): options for options in FULL if is_valid(options)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", covering({name: options.items() for name, options in VALID.items()}))
-def test_every_two_choices_are_exported_exactly(name: str, tmp_path: Path) -> None:
-    publish(VALID[name], tmp_path)
 
 
 def test_the_same_weights_give_the_same_bytes_and_name_no_place_on_this_machine() -> None:
@@ -128,18 +89,6 @@ def test_tracing_leaves_the_model_as_it_was() -> None:
     assert model.training
     assert model.state_dict().keys() == before.keys()
     assert all(tensor.equal(before[name]) for name, tensor in model.state_dict().items())
-
-
-def test_joining_a_running_batch_changes_no_bit(tiny_stepper: OnnxStepper) -> None:
-    """Sources of other widths that join and leave between the steps: the batch as the engine runs it."""
-    exportable = tiny_exportable()
-    random = np.random.default_rng(3)
-    sources = [random.integers(4, 14, length).tolist() for length in random.integers(1, 40, 40)]
-    options = [DecodingOptions(max_length=20, beam_size=int(beam)) for beam in random.choice([1, 2, 4, 5], 40)]
-    together = decode_all(tiny_stepper, sources, options, exportable.special_ids, max_rows=24)
-    for source, option, hypotheses in zip(sources, options, together, strict=True):
-        (alone,) = decode_all(tiny_stepper, [source], option, exportable.special_ids)
-        assert alone == hypotheses
 
 
 def test_candidates_bans_and_forced_symbols_are_pytorchs(tiny_stepper: OnnxStepper) -> None:

@@ -22,6 +22,7 @@ from attendant.export.rewriting.int8 import HALVED, quantize
 from attendant.export.verification.probes import VerificationPlan
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.graph_content import wide_factors
+from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.bundle_stepper import check_decoding, open_stepper
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
@@ -96,8 +97,10 @@ def int8_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return write_bundle(tiny_exportable(), folder, precisions=("fp32", "int8"), plan=TINY_PLAN)
 
 
-def test_joining_a_running_batch_changes_no_bit(int8_bundle: Bundle) -> None:
-    stepper, special_ids = OnnxStepper(int8_bundle, "int8"), int8_bundle.manifest.special_ids
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_joining_a_running_batch_changes_no_bit(precision: Precision, int8_bundle: Bundle) -> None:
+    """Sources of other widths join and leave between the steps, as in the engine."""
+    stepper, special_ids = OnnxStepper(int8_bundle, precision), int8_bundle.manifest.special_ids
     random = np.random.default_rng(3)
     sources = [random.integers(4, 14, length).tolist() for length in random.integers(1, 40, 40)]
     options = [DecodingOptions(max_length=20, beam_size=int(beam)) for beam in random.choice([1, 2, 4, 5], 40)]
