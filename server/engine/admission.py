@@ -37,12 +37,12 @@ MAX_CORRECTION = 4.0
 
 
 class Prediction(NamedTuple):
-    """What was expected of an interactive request, and what became of it.
+    """The expectation for an interactive request, and its end.
 
     Attributes:
-        expected_seconds, seconds: from submission to the answer; of a late one, until it was given up.
-        expected_steps, steps: decoder steps; 0 steps for a late one.
-        late: it was accepted, and not answered before its deadline.
+        expected_seconds, seconds: from submission to the answer, or until a late request was given up.
+        expected_steps, steps: decoder steps; `steps` is 0 for a late request.
+        late: whether it was accepted, and not answered before its deadline.
     """
 
     expected_seconds: float

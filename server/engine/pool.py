@@ -105,7 +105,7 @@ class Dispatcher:
 
     @property
     def is_open(self) -> bool:
-        """Whether any worker takes requests."""
+        """True if any worker takes requests."""
         return bool(self._open)
 
     def num_waiting(self, priority: Priority) -> int:

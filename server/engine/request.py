@@ -1,6 +1,7 @@
-"""What goes into the engine and what comes out: plain typed values.
+"""The values that go into the engine and come out of it.
 
-Named tuples, because they cross to worker processes and back: pickling a frozen dataclass takes several times as long.
+They are named tuples, because they are sent to worker processes and back: pickling a frozen dataclass takes several
+times as long.
 """
 
 from collections.abc import Mapping
@@ -15,11 +16,10 @@ MIN_RETRY_SECONDS = 0.05
 
 
 class Priority(IntEnum):
-    """Who goes first. Each has a queue and a running batch of its own.
+    """Priority of a request. Each has a queue and a running batch of its own.
 
-    Somebody waits for an interactive answer. Heavy requests are interactive ones of a client that has many rows in
-    flight: they share the engine's time with the others' by clients, not by requests. Bulk work takes the time that is
-    left.
+    Callers wait for interactive answers. Heavy requests are interactive ones of a client that has many rows in flight;
+    they share the engine's time with the others by clients, not by requests. Bulk work takes the remaining time.
     """
 
     INTERACTIVE = 0
@@ -28,18 +28,17 @@ class Priority(IntEnum):
 
 
 class EngineRequest(NamedTuple):
-    """One source and how it is decoded.
+    """A source and its decoding options.
 
     Attributes:
         key: unique within the engine's life.
         source_ids: as the encoder takes them.
-        submitted: when it came, on the engine's clock.
-        deadline: when its answer becomes worthless, on the same clock; None: never.
-        client: who asks; clients share the engine.
-        expected_steps: decoder steps that it is expected to take.
-        start_by: when it must have been admitted to be answered before its deadline, as far as that can be told; None:
-            at any time.
-        streams: its caller wants to know of tokens as soon as they are certain.
+        submitted: time of submission, on the engine's clock.
+        deadline: time after which the answer is worthless, on the same clock. If None, there is no deadline.
+        client: name of the client; clients share the engine.
+        expected_steps: expected decoder steps.
+        start_by: estimated time by which it must be admitted to be answered before its deadline, or None.
+        streams: whether its caller wants tokens as soon as they are certain.
     """
 
     key: int
@@ -55,26 +54,26 @@ class EngineRequest(NamedTuple):
 
     @property
     def max_rows(self) -> int:
-        """Rows that it may come to have: reserved from admission to the end."""
+        """Largest number of rows, reserved from admission to the end."""
         return self.options.max_rows
 
     @property
     def work(self) -> float:
-        """Expected rows x steps: what it costs beside others."""
+        """Expected rows x steps."""
         return self.options.max_rows * self.expected_steps
 
 
 def out_of_time(request: EngineRequest, now: float) -> OutOfTime:
-    """What a request is told that has waited too long: to come again after as long as it has waited."""
+    """Returns the error for a request that waited too long: it may come again after as long as it has waited."""
     return OutOfTime(max(MIN_RETRY_SECONDS, now - request.submitted))
 
 
 class BulkRoom(NamedTuple):
-    """What an engine may do for bulk work.
+    """Limits of an engine's bulk work.
 
     Attributes:
         max_rows: its live hypotheses.
-        is_alone: nobody has asked the server for anything else for a while: its calls into the model may take longer.
+        is_alone: whether the server has had no other requests for a while; then calls into the model may take longer.
     """
 
     max_rows: int
@@ -82,7 +81,7 @@ class BulkRoom(NamedTuple):
 
 
 class RequestStats(NamedTuple):
-    """Where a request's time went, in seconds.
+    """Timings of a request, in seconds.
 
     Attributes:
         queue: from submission to admission.
@@ -92,7 +91,7 @@ class RequestStats(NamedTuple):
         total: from submission to the answer.
         steps: decoder steps it took part in.
         mean_batch_rows: mean rows of those steps, its own included.
-        submitted: when it came, on the engine's clock.
+        submitted: time of submission, on the engine's clock.
     """
 
     queue: float
@@ -111,26 +110,26 @@ class Result(NamedTuple):
 
 
 Outcome = Result | AttendantError
-"""How a request ends: with an answer, or with one of the errors that its caller may see."""
+"""The end of a request: an answer, or one of the errors that its caller may see."""
 
 Outcomes = list[tuple[int, Outcome]]
-"""By the requests' keys."""
+"""Outcomes by the requests' keys."""
 
 Updates = list[tuple[int, Progress | Outcome]]
-"""What callers are told, by the requests' keys: outcomes, and of requests that stream also their progress."""
+"""Updates for callers, by the requests' keys: outcomes, and the progress of requests that stream."""
 
 
 class StepStats(NamedTuple):
-    """What a round of the engine did; metrics render it.
+    """Statistics of one round of the engine, for metrics.
 
     Attributes:
-        priority: whose round it was.
-        num_rows: rows stepped; 0 where there was nothing to step.
+        priority: of the round.
+        num_rows: rows stepped; 0 if there was nothing to step.
         num_encoded: requests that joined.
-        cancelled_rows: rows freed because their client went, or their deadline passed.
-        useful_cells, computed_cells: attention cells that meant something, and that were computed.
-        phase_seconds: phase -> seconds: admit, encode, and those of runtime.decoding.batch.StepReport. A phase that
-            did not happen is absent.
+        cancelled_rows: rows freed because their caller has gone, or their deadline has passed.
+        useful_cells, computed_cells: attention cells of valid positions, and all that were computed.
+        phase_seconds: seconds of each phase that happened: admit, encode, and those of
+            runtime.decoding.batch.StepReport.
     """
 
     priority: Priority
@@ -143,7 +142,7 @@ class StepStats(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """What a round did, which requests ended in it, and how; and how far those have come that stream."""
+    """Result of one round: its statistics, the outcomes of requests that ended, the progress of those that stream."""
 
     stats: StepStats
     outcomes: Outcomes

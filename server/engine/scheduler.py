@@ -61,8 +61,8 @@ class Budget:
         max_rows: live hypotheses that are stepped together.
         max_source_positions: running requests x the widest padded source, of each priority. A single request always
             fits.
-        bulk_seconds: how long a call into the model for bulk work should take. If None, calls for bulk and heavy
-            requests have no limit of time.
+        bulk_seconds: target duration of a call into the model for bulk work. If None, calls for bulk and heavy requests
+            have no limit of time.
     """
 
     max_rows: int
@@ -71,7 +71,7 @@ class Budget:
 
     @property
     def heavy_seconds(self) -> float | None:
-        """How long a call for heavy requests, or for bulk work that is alone, should take."""
+        """Target duration of a call for heavy requests, or for bulk work that is alone."""
         return None if self.bulk_seconds is None else HEAVY_PART * self.bulk_seconds
 
 

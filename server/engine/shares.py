@@ -31,7 +31,7 @@ class FairSemaphore:
 
     @property
     def is_free(self) -> bool:
-        """Whether `acquire` would not wait."""
+        """True if `acquire` would not wait."""
         return self.num_held < self.num_permits and not self._waiters
 
     async def acquire(self, client: str = "") -> None:

@@ -1,12 +1,12 @@
-"""One process loads a bundle, and forks the workers that decode it: they share what it has loaded.
+"""Forking of workers by the process that has loaded their bundle, so that they share its memory.
 
-The weights stand in memory once, however many workers there are, and so they do in the processor's last cache: with
+The weights are in memory once, whatever the number of workers, and so they are in the processor's last cache: with
 weights of their own, two workers read them from memory where one would find them in the cache. Only the thread that
-forks lives on in the new process, and ONNX Runtime would wait for its others for ever: so this is for workers with one
-thread each, for which it starts none.
+forks lives on in the new process, and ONNX Runtime would wait indefinitely for the others. So this is for workers with
+one thread each, for which it starts no others.
 
-The server asks for each worker on the control socket, with the descriptors of what the worker is given; it is told of
-each worker's process, and how that has ended.
+The server requests each worker on the control socket, with the descriptors that the worker gets. It receives each
+worker's process id, and later how that process ended.
 """
 
 import ctypes
@@ -30,15 +30,15 @@ NUM_DESCRIPTORS = 2
 PR_SET_PDEATHSIG = 1
 
 OOM_SCORE = Path("/proc/self/oom_score_adj")
-FIRST_TO_GO = "500"
+WORKER_OOM_SCORE = "500"
 """When memory runs out, the kernel ends a worker rather than the server, which starts another one."""
 
 
 class Place(NamedTuple):
-    """What a worker is given.
+    """The inputs of a worker.
 
     Attributes:
-        number: by which the server speaks of it.
+        number: the server's name for the worker.
         connection: to the server.
         record: a descriptor of the flight record's memory.
     """
@@ -49,9 +49,9 @@ class Place(NamedTuple):
 
 
 class WorkerState(NamedTuple):
-    """What the server is told of a forked worker: its process, and how that has ended; None: it runs.
+    """State of a forked worker, for the server.
 
-    `status`: the exit status, or a signal's number below zero.
+    `status`: the exit status, or a signal's number below zero; None while it runs.
     """
 
     number: int
@@ -60,21 +60,21 @@ class WorkerState(NamedTuple):
 
 
 def send_place(control: socket.socket, number: int, connection: socket.socket, record: int) -> None:
-    """Asks for a worker. Raises OSError where the other end has gone."""
+    """Requests a worker. Raises OSError if the other end has gone."""
     socket.send_fds(control, [NUMBER.pack(number)], [connection.fileno(), record])
 
 
 def receive_place(control: socket.socket) -> Place | None:
-    """Waits until a worker is asked for; None: no more will be."""
-    asked, descriptors, _, _ = socket.recv_fds(control, NUMBER.size, NUM_DESCRIPTORS)
-    if not asked:
+    """Waits until a worker is requested; returns None if no more will be."""
+    message, descriptors, _, _ = socket.recv_fds(control, NUMBER.size, NUM_DESCRIPTORS)
+    if not message:
         return None
-    (number,), (connection, record) = NUMBER.unpack(asked), descriptors
+    (number,), (connection, record) = NUMBER.unpack(message), descriptors
     return Place(number, socket.socket(fileno=connection), record)
 
 
 def set_oom_score(score: str) -> str:
-    """Says how soon the kernel ends this process when memory runs out; returns what was said before."""
+    """Sets how soon the kernel ends this process when memory runs out; returns the former score."""
     before = ""
     with suppress(OSError):
         before = OOM_SCORE.read_text()
@@ -83,17 +83,17 @@ def set_oom_score(score: str) -> str:
 
 
 def forked(control: socket.socket, oom_score: str) -> Place | None:
-    """Forks a process for each worker that is asked for.
+    """Forks a process for each worker that is requested.
 
     Args:
-        oom_score: of the process that forks: if it goes, so do all workers.
+        oom_score: of the process that forks: if it ends, so do all workers.
 
     Returns:
-        In each new process, what it is given. In the one that forks: None, once no more are asked for and all have
-        ended.
+        In each new process, its place. In the process that forks, None, after all workers have ended and no more will
+        be requested.
     """
     set_oom_score(oom_score)
-    # What is there stays: a collection would write to all of it, and each process would get pages of its own.
+    # A collection would write to all that has been loaded, and each process would get pages of its own.
     gc.collect()
     gc.freeze()
     poll = select.poll()
@@ -107,7 +107,7 @@ def forked(control: socket.socket, oom_score: str) -> Place | None:
                 poll.unregister(descriptor)
                 os.close(descriptor)
                 _, status = os.waitpid(worker.process, 0)
-                _tell(control, worker._replace(status=os.waitstatus_to_exitcode(status)))
+                _report(control, worker._replace(status=os.waitstatus_to_exitcode(status)))
             elif (place := receive_place(control)) is None:
                 poll.unregister(control)
                 is_open = False
@@ -127,12 +127,12 @@ def forked(control: socket.socket, oom_score: str) -> Place | None:
                     continue
                 workers[ended] = WorkerState(place.number, process)
                 poll.register(ended)
-                _tell(control, workers[ended])
+                _report(control, workers[ended])
     return None
 
 
 def _fork() -> int | None:
-    """Zero in the new process; elsewhere its id, or None where there can be no more processes now."""
+    """Returns zero in the new process and its id in the old one, or None if there can be no more processes now."""
     parent = os.getpid()
     try:
         process = os.fork()
@@ -143,10 +143,10 @@ def _fork() -> int | None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(0)
-        set_oom_score(FIRST_TO_GO)
+        set_oom_score(WORKER_OOM_SCORE)
     return process
 
 
-def _tell(control: socket.socket, state: WorkerState) -> None:
-    with suppress(OSError):  # nobody asks any more
+def _report(control: socket.socket, state: WorkerState) -> None:
+    with suppress(OSError):  # the server has gone
         control.sendall(framed(state))

@@ -1,4 +1,4 @@
-"""Starts worker processes, and sees them end."""
+"""Starts worker processes, and waits for their end."""
 
 import itertools
 import os
@@ -20,14 +20,14 @@ from attendant.server.engine.worker import RECEIVED_BYTES
 from attendant.server.process.forking import WorkerState, send_place
 
 END_SECONDS = 2.0
-"""How long workers may take to notice that they are not wanted any more: the step under way, or their loading."""
+"""Time that workers get to end after their connections were closed: for the step under way, or their loading."""
 
 
 class _Process:
     """A process that loads a bundle, and then is its worker, or forks its workers (forking.py)."""
 
     def __init__(self, config: ServerConfig) -> None:
-        """Starts it. It loads the only bundle of this configuration, and forks if that has several workers."""
+        """Starts a process that loads the only bundle of this configuration; it forks if there are several workers."""
         self.forks = config.workers > 1
         self._states: dict[int, WorkerState] = {}
         self._frames = Frames()
@@ -35,7 +35,7 @@ class _Process:
         command = [sys.executable, "-m", "attendant.server.process.worker_main", str(theirs.fileno())]
         with theirs:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-        # If it has ended already, the workers' connections say so.
+        # If it has ended already, the workers' connections are closed, which is noticed.
         with suppress(OSError):
             self._control.sendall(framed(config))
         self._control.setblocking(False)
@@ -44,13 +44,13 @@ class _Process:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, number: int, connection: socket.socket, record: int) -> None:
-        """Asks for a worker that is given these."""
+    def request_worker(self, number: int, connection: socket.socket, record: int) -> None:
+        """Requests a worker with this number, connection and flight record."""
         with suppress(OSError):
             send_place(self._control, number, connection, record)
 
     def kill(self, number: int) -> None:
-        """Ends a worker; before it has been forked, all of them."""
+        """Kills a worker; before it has been forked, the process itself."""
         state = self._state(number)
         if state is None:
             self._process.kill()
@@ -59,17 +59,17 @@ class _Process:
                 os.kill(state.process, signal.SIGKILL)
 
     def status(self, number: int) -> int | None:
-        """How a worker has ended; None: it runs. Without their parent, forked workers don't."""
+        """Returns the exit status of a worker, or None while it runs. Forked workers end with their parent."""
         state = self._state(number)
         return self._process.poll() if state is None or state.status is None else state.status
 
     def hang_up(self) -> None:
-        """Asks for no more workers: it ends once they have."""
+        """Lets the process end after its workers, because no more will be requested."""
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_WR)
 
     def wait(self, timeout_seconds: float) -> None:
-        """Waits for its end, which is forced when the time is over; it can't be asked anything then."""
+        """Waits for the end of the process, and kills it when the time is over."""
         try:
             self._process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
@@ -80,24 +80,24 @@ class _Process:
         self._control.close()
 
     def _state(self, number: int) -> WorkerState | None:
-        """The last that was said of a forked worker."""
-        with suppress(OSError):  # nothing was, or it has gone
+        """Returns the latest reported state of a forked worker."""
+        with suppress(OSError):  # there is nothing to read, or the process has gone
             while data := self._control.recv(RECEIVED_BYTES):
                 self._states.update({state.number: state for state in self._frames.feed(data)})
         return self._states.get(number)
 
 
 class WorkerProcess:
-    """A worker; see `Worker`."""
+    """A worker; see `Worker` in server/engine/supervision.py."""
 
     def __init__(self, process: _Process, number: int, max_requests: int) -> None:
-        """Asks for it. `number`: another one for each worker of a process."""
+        """Requests a worker. `number` is unique among the workers of a process."""
         self.connection, theirs = socket.socketpair()
         descriptor = new_record(max_requests)
         self._process, self._number = process, number
         try:
             self.record = FlightRecord(descriptor)
-            process.ask(number, theirs, descriptor)
+            process.request_worker(number, theirs, descriptor)
         finally:
             theirs.close()
             os.close(descriptor)
@@ -119,10 +119,10 @@ class WorkerProcess:
 
 
 class WorkerGroup:
-    """The workers of one version of a model. Those with one thread each share the memory of what is loaded."""
+    """The workers of one version of a model. Those with one thread each share the memory of the bundle."""
 
     def __init__(self, config: ServerConfig) -> None:
-        """Starts none yet. The configuration is a worker's, but for the number of workers that share its memory."""
+        """Makes a group without workers. `config.workers` is the number of workers that share memory."""
         self._config = config
         self._numbers = itertools.count()
         self._processes: list[_Process] = []
@@ -130,7 +130,7 @@ class WorkerGroup:
         self._is_closed = False
 
     def start(self) -> WorkerProcess:
-        """Starts a worker, which loads the bundle, or is forked from a process that has loaded it."""
+        """Starts a worker, which loads the bundle or is forked from the process that loads it."""
         for process in [process for process in self._processes if not process.is_running]:
             process.wait(0.0)
             self._processes.remove(process)
@@ -142,7 +142,7 @@ class WorkerGroup:
         return worker
 
     def close(self) -> None:
-        """No more workers will be started."""
+        """Lets the processes end, because no more workers will be started."""
         self._is_closed = True
         for process in self._processes:
             process.hang_up()
@@ -152,22 +152,22 @@ class WorkerGroup:
         return self._is_closed and not any(process.is_running for process in self._processes)
 
     def hang_up(self) -> None:
-        """The workers are not wanted any more."""
+        """Closes the connections of all workers, so that they end."""
         for worker in self._workers:
             worker.hang_up()
         self.close()
 
     def wait(self, give_up: float) -> None:
-        """Waits for their end, which is forced at that moment of time.monotonic()."""
+        """Waits for the end of the processes, and kills them at that moment of time.monotonic()."""
         for process in self._processes:
             process.wait(max(0.0, give_up - time.monotonic()))
 
 
 class WorkerProcesses:
-    """All workers of a server; a context manager that sees them end.
+    """All workers of a server; a context manager that ends them.
 
     Attributes:
-        rows: that they have together, whichever model and version they decode.
+        rows: of all models and versions together.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -186,9 +186,9 @@ class WorkerProcesses:
             group.wait(give_up)
 
     def group(self, bundle: Path, num_models: int) -> WorkerGroup:
-        """The workers of a bundle, none of them started; `num_models`: that share the threads."""
+        """Returns a group of workers for a bundle, none of them started; `num_models` models share the threads."""
         threads = threads_each(self._config, num_models)
-        # Loading starts the threads of several, and those of a GPU; a forked process would not have them.
+        # Loading starts threads if there are several, or a GPU; a forked process would not have them.
         shares = threads == 1 and self._config.provider == "cpu"
         workers = self._config.workers if shares else 1
         for group in [group for group in self._groups if group.has_ended]:
@@ -200,8 +200,8 @@ class WorkerProcesses:
 
 
 def threads_each(config: ServerConfig, num_models: int) -> int:
-    """CPU threads of each engine: the budget, shared out among models and their workers, and at least one.
+    """Returns the CPU threads of each engine: the budget divided among models and their workers, and at least one.
 
-    The versions of a model share its requests, so they are not counted: each may use what is the model's.
+    Versions of a model share its requests, so they are not counted: each may use the model's threads.
     """
     return max(1, (config.threads or available_cpus()) // (num_models * config.workers))

@@ -1,7 +1,7 @@
-"""A worker process: loads one bundle, checks it, says so, and decodes until nobody listens.
+"""A worker process: loads and checks one bundle, reports that, and decodes until its connection is closed.
 
-Or it becomes the parent of the workers, which share what it has loaded (forking.py). It has no gRPC, no metrics and no
-signals of its own: its life is the sockets that it was given.
+Or it becomes the parent of workers that share its memory (forking.py). It has no gRPC, no metrics and no signals of its
+own, and ends with the sockets that it was given.
 """
 
 import logging
@@ -20,7 +20,7 @@ from attendant.server.engine.loading import load_engine, open_within_limits
 from attendant.server.engine.protocol import FlightRecord, framed, receive_message
 from attendant.server.engine.worker import StrangeSocket, inherited, serve_engine
 from attendant.server.logs import configure_logging, log_what_python_prints
-from attendant.server.process.forking import FIRST_TO_GO, forked, receive_place, set_oom_score
+from attendant.server.process.forking import WORKER_OOM_SCORE, forked, receive_place, set_oom_score
 
 log = logging.getLogger(__name__)
 
@@ -28,23 +28,23 @@ ENGINE_DIED = 1
 REFUSED = 2
 
 NOWHERE = "/proc/self/fdinfo"
-"""A folder of numbers, for where no temporary folder can be made: all is read-only, or the disk is full."""
+"""The working directory if no temporary folder can be made, on a read-only or full disk: its entries are numbers."""
 
 NICENESS = 5
-"""Beside the server's own process, which refuses, and passes answers on: where processors are short it goes first."""
+"""The server's own process, which refuses requests and delivers answers, goes first where processors are scarce."""
 
 
 def main(descriptor: int) -> int:
-    """The whole life of a worker; returns its exit status.
+    """Runs a worker; returns its exit status.
 
     Args:
-        descriptor: of the socket on which the server says what to load, and which workers it wants.
+        descriptor: of the socket on which the server sends the configuration and requests workers.
     """
-    # A terminal sends them to the workers too. The server decides when to end, and then closes the connection.
+    # A terminal sends these signals to the workers too. The server decides when they end, and closes the connection.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICENESS)
-    oom_score = set_oom_score(FIRST_TO_GO)
+    oom_score = set_oom_score(WORKER_OOM_SCORE)
     try:
         control = inherited(descriptor)
     except StrangeSocket as error:
@@ -88,7 +88,7 @@ def _live(control: socket.socket, oom_score: str) -> None:
 
 
 def leave_working_directory() -> None:
-    """Moves this process into a folder that has been removed: no relative name leads to a file any more.
+    """Moves this process into a folder that has been removed, so that no relative name leads to a file.
 
     ONNX Runtime resolves the names in a graph against the working directory, where an operator may keep secrets.
     """
