@@ -123,6 +123,7 @@ def test_whoever_finds_nothing_in_its_way_is_tried() -> None:
 
 def test_nothing_is_refused_for_time_before_anything_was_measured() -> None:
     harness = Harness(paced=False)
+    assert isinstance(harness.refusal(timeout=0.0), DeadlineTooShort), "it has passed"
     harness.host.work = 1e6
     harness.accept(timeout=0.001)
     harness.accept(timeout=0.001)

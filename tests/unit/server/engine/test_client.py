@@ -14,7 +14,7 @@ from attendant.server.engine.client import DELIVERED_AT_ONCE, EngineClient
 from attendant.server.engine.estimates import ThroughputEstimate
 from attendant.server.engine.queue import Ahead
 from attendant.server.engine.request import Outcome, Outcomes, Priority, Result, StepStats
-from attendant.server.errors import Cancelled, DeadlineExceeded, DeadlineTooShort, Draining, EngineDead, QueueFull
+from attendant.server.errors import Cancelled, DeadlineExceeded, Draining, QueueFull
 from tests.fakes import FakeStepper
 from tests.serving import GatedStepper, answered, eventually
 from tests.workers import thread_pool
@@ -30,9 +30,9 @@ def ask(runner: EngineClient, wanted: DecodingOptions = LONG, timeout: float | N
     return asyncio.create_task(answer())
 
 
-def ask_bulk(runner: EngineClient, told: list[Any]) -> "asyncio.Future[Outcome]":
+def ask_bulk(runner: EngineClient, outcomes: list[Any]) -> "asyncio.Future[Outcome]":
     submitted = runner.submit((4, 5, 3), LONG, None, Priority.BULK)
-    submitted.add_done_callback(lambda ended: told.append("cancelled" if ended.cancelled() else ended.result()))
+    submitted.add_done_callback(lambda ended: outcomes.append("cancelled" if ended.cancelled() else ended.result()))
     return submitted
 
 
@@ -57,20 +57,12 @@ async def ended(*tasks: asyncio.Task[Result]) -> list[Any]:
     return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
 
 
-async def test_an_answer() -> None:
-    async with running(FakeStepper()) as (runner, _):
-        (result,) = await ended(ask(runner))
-        assert len(result.hypotheses[0].token_ids) == 30
-        assert result.stats.steps == 31
-        assert (runner.num_waiting, runner.num_running, runner.num_rows) == (0, 0, 0)
-
-
 async def test_outcomes_of_one_step_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
+    lengths: list[int] = []
     original = EngineClient._deliver
 
     def counted(runner: EngineClient, outcomes: Outcomes) -> None:
-        told.append(len(outcomes))
+        lengths.append(len(outcomes))
         original(runner, outcomes)
 
     monkeypatch.setattr(EngineClient, "_deliver", counted)
@@ -83,7 +75,7 @@ async def test_outcomes_of_one_step_are_told_together(monkeypatch: pytest.Monkey
         await asyncio.sleep(0.01)  # on their way by socket, which nothing else tells
         stepper.open()
         await ended(*tasks)
-        assert [one for one in told if one] == [1, 3], "the first is a step ahead of the others"
+        assert [length for length in lengths if length] == [1, 3], "the first is a step ahead of the others"
 
 
 @pytest.mark.parametrize("priority", [Priority.INTERACTIVE, Priority.BULK], ids=["heavy", "bulk"])
@@ -136,29 +128,6 @@ async def test_a_full_queue_refuses_at_once() -> None:
         assert isinstance(second, asyncio.CancelledError)
 
 
-async def test_a_deadline_that_has_passed_is_not_started() -> None:
-    stepper = FakeStepper()
-    async with running(stepper) as (runner, _):
-        with pytest.raises(DeadlineTooShort):
-            await ask(runner, timeout=0.0)
-    assert stepper.num_encodes == 0
-
-
-async def test_a_deadline_that_the_queue_alone_outlasts_is_refused() -> None:
-    stepper = GatedStepper(7)
-    async with running(stepper, max_rows=1) as (runner, _):
-        runner._pool.throughput.note(STEP_OF_A_SECOND)
-        task = ask(runner)
-        await stepper.arrival()
-        other = ask(runner)
-        await eventually(lambda: runner.num_waiting == 1)
-        with pytest.raises(DeadlineTooShort) as caught:
-            await ask(runner, timeout=1.0)
-        assert caught.value.retry_seconds > 1
-        stepper.open()
-        await ended(task, other)
-
-
 async def test_a_deadline_ends_a_running_request() -> None:
     stepper = GatedStepper(7)
     async with running(stepper) as (runner, _):
@@ -188,31 +157,19 @@ async def test_cancelling_frees_the_rows_within_one_step() -> None:
         assert stepper.num_steps == 2, "the step under way was its last"
 
 
-async def test_a_failing_step_fails_everybody_and_says_so_once() -> None:
-    stepper, deaths = GatedStepper(7), []
-    stepper.fail_at_step = 2
-    async with running(stepper, max_rows=1, on_death=lambda: deaths.append(1)) as (runner, _):
-        tasks = [ask(runner) for _ in range(3)]
-        await stepper.arrival()
-        stepper.open()
-        assert [type(one) for one in await ended(*tasks)] == [EngineDead] * 3
-        with pytest.raises(EngineDead):
-            await ask(runner)
-        assert deaths == [1]
-        await asyncio.wait_for(runner.finished(), 5)
-
-
 async def test_draining_lets_nobody_in_and_everybody_finish() -> None:
-    stepper = GatedStepper(7)
+    stepper, bulk = GatedStepper(7), list[Any]()
     async with running(stepper, max_rows=1) as (runner, _):
         tasks = [ask(runner), ask(runner)]
+        ask_bulk(runner, bulk)
         await stepper.arrival()
         runner.drain()
-        with pytest.raises(Draining):
-            await ask(runner)
+        for refused in (lambda: ask(runner), lambda: ask_bulk(runner, bulk)):
+            with pytest.raises(Draining):
+                await refused()
         stepper.open()
         await asyncio.wait_for(runner.finished(), 20)
-        assert all(isinstance(one, Result) for one in await ended(*tasks))
+        assert all(isinstance(result, Result) for result in (*await ended(*tasks), *bulk)) and len(bulk) == 1
 
 
 async def test_stopping_tells_those_that_are_still_in() -> None:
@@ -226,44 +183,16 @@ async def test_stopping_tells_those_that_are_still_in() -> None:
 
 
 async def test_bulk_work_is_told_by_call_and_may_be_cancelled() -> None:
-    stepper, told = GatedStepper(7), list[Any]()
+    stepper, outcomes = GatedStepper(7), list[Any]()
     async with running(stepper) as (runner, _):
-        submitted = [ask_bulk(runner, told) for _ in range(3)]
+        submitted = [ask_bulk(runner, outcomes) for _ in range(3)]
         await stepper.arrival()
         assert submitted[0].cancel()
         assert not submitted[0].cancel()
         stepper.open()
-        await eventually(lambda: len(told) == 3)
-        assert told[0] == "cancelled" and all(isinstance(one, Result) for one in told[1:])
+        await eventually(lambda: len(outcomes) == 3)
+        assert outcomes[0] == "cancelled" and all(isinstance(one, Result) for one in outcomes[1:])
         await eventually(lambda: runner.num_running == 0)
-
-
-async def test_a_full_queue_of_bulk_work_refuses_nobody() -> None:
-    stepper = GatedStepper(7)
-    async with running(stepper, max_rows=1, max_waiting=1) as (runner, _):
-        told: list[Any] = []
-        for _ in range(9):
-            ask_bulk(runner, told)
-        await stepper.arrival()
-        task = ask(runner)
-        stepper.open()
-        assert isinstance((await ended(task))[0], Result)
-        await eventually(lambda: len(told) == 9)
-
-
-async def test_draining_refuses_bulk_work_and_waits_for_what_is_in() -> None:
-    stepper = GatedStepper(7)
-    async with running(stepper) as (runner, _):
-        told: list[Any] = []
-        ask_bulk(runner, told)
-        await stepper.arrival()
-        runner.drain()
-        with pytest.raises(Draining):
-            ask_bulk(runner, told)
-        finished = asyncio.create_task(runner.finished())
-        stepper.open()
-        await asyncio.wait_for(finished, 20)
-        assert len(told) == 1
 
 
 async def test_an_idle_engine_does_nothing() -> None:

@@ -336,30 +336,30 @@ def test_bulk_rows_are_divided_among_the_versions_that_have_any() -> None:
     assert versions.with_bulk == [[(1, False), (2, False), (1, False)], [(2, False)]]
     versions.ask(1, 42, priority=BULK)
     versions.desks[0].clear()
-    assert [[number for number, _ in told] for told in versions.with_bulk] == [[1, 2, 1, 2], [2, 2, 1]]
-    assert not any(is_alone for told in versions.with_bulk for _, is_alone in told)
+    assert [[number for number, _ in limits] for limits in versions.with_bulk] == [[1, 2, 1, 2], [2, 2, 1]]
+    assert not any(is_alone for limits in versions.with_bulk for _, is_alone in limits)
 
 
 def test_bulk_work_is_alone_a_while_after_others_have_asked_any_version_and_been_answered() -> None:
     versions = Versions(2, max_rows=4)
-    shared, told = versions.shared, versions.with_bulk[0]
+    shared, limits = versions.shared, versions.with_bulk[0]
     versions.ask(0, 0, 1, priority=BULK)
     versions.ask(1, 10, submitted=5.0)
     shared.tick(5.0 + 2 * ALONE_SECONDS)
-    assert told == [(1, False)], "somebody waits for an answer"
+    assert limits == [(1, False)], "somebody waits for an answer"
     versions.end(1, 10)
     shared.tick(5.0 + ALONE_SECONDS / 2)
-    assert told == [(1, False)], "it may be asked again"
+    assert limits == [(1, False)], "it may be asked again"
     shared.tick(5.0 + ALONE_SECONDS)
-    assert told == [(1, False), (1, True)]
+    assert limits == [(1, False), (1, True)]
     shared.tick(9.0)
-    assert len(told) == 2, "that is known"
+    assert len(limits) == 2, "that is known"
     versions.ask(1, 11, submitted=9.0)
-    assert told == [(1, False), (1, True), (1, False)], "at once, wherever it was asked"
+    assert limits == [(1, False), (1, True), (1, False)], "at once, wherever it was asked"
     versions.ask(1, 12, 13, submitted=9.1)
-    assert len(told) == 3
+    assert len(limits) == 3
     versions.ask(1, 14, priority=BULK, submitted=9.2)
-    assert told[-1] == versions.with_bulk[1][-1] == (2, False)
+    assert limits[-1] == versions.with_bulk[1][-1] == (2, False)
 
 
 def test_bulk_work_that_comes_to_an_idle_server_is_alone() -> None:

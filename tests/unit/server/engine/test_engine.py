@@ -99,23 +99,6 @@ def test_newcomers_join_and_the_finished_leave_at_every_step() -> None:
     assert not desk.engine.has_work and desk.engine.num_rows == 0
 
 
-def test_another_admission_policy() -> None:
-    """The seam for measurements: here nobody joins until all have ended."""
-
-    class RequestLevel(Scheduler):
-        def admit(self, priority: Priority) -> list[EngineRequest]:
-            return [] if self.num_running(priority) else super().admit(priority)
-
-    desk = Desk(max_rows=2, scheduler=RequestLevel)
-    for key, length in enumerate((2, 1, 1)):
-        desk.submit(key, options(length))
-    encoded = []
-    while desk.engine.has_work:
-        encoded.append(desk.step().stats.num_encoded)
-    assert encoded == [2, 0, 0, 1, 0], "the third waits for both"
-    assert set(desk.outcomes) == {0, 1, 2}
-
-
 def test_answers_are_those_of_offline_decoding() -> None:
     desk = Desk(max_rows=6)
     wanted = [DecodingOptions(beam_size=1 + key % 4, max_length=9, num_hypotheses=1 + key % 2) for key in range(12)]
@@ -190,16 +173,6 @@ def test_cancelling_who_waits_or_is_unknown() -> None:
     assert desk.step().stats.cancelled_rows == 0, "it had no rows yet"
     assert isinstance(desk.outcomes[1], Cancelled)
     assert set(desk.outcomes) == {1}
-
-
-def test_the_last_one_cancelled_leaves_nothing() -> None:
-    desk = Desk()
-    desk.submit(0, options(3))
-    desk.step()
-    desk.engine.cancel(0)
-    stats = desk.step().stats
-    assert (stats.num_rows, stats.cancelled_rows) == (0, 1)
-    assert not desk.engine.has_work
 
 
 def test_nothing_is_kept_of_those_that_are_gone() -> None:
@@ -307,19 +280,6 @@ def test_a_small_request_beside_a_flood_waits_for_one_call() -> None:
     assert [small.hypotheses, flooded.hypotheses] == expected
 
 
-def test_bulk_work_goes_on_under_endless_interactive_work() -> None:
-    desk = Desk(max_rows=2)
-    desk.submit(-1, options(9), priority=Priority.BULK)
-    key = 0
-    while -1 not in desk.outcomes:
-        if desk.engine.scheduler.num_waiting(Priority.INTERACTIVE) < 2:
-            desk.submit(key, options(5))
-            key += 1
-        desk.step()
-        assert key < 200
-    assert desk.engine.scheduler.num_waiting(Priority.INTERACTIVE)
-
-
 def test_cancelling_bulk_rows_that_stand_still() -> None:
     desk = Desk(max_rows=4)
     for key in (0, 1):
@@ -331,21 +291,3 @@ def test_cancelling_bulk_rows_that_stand_still() -> None:
     desk.run()
     assert isinstance(desk.outcomes[0], Cancelled)
     assert isinstance(desk.outcomes[1], Result) and isinstance(desk.outcomes[2], Result)
-
-
-def test_the_source_budget_holds_back_the_wide() -> None:
-    desk = Desk(max_rows=8, max_source_positions=16)
-    for key in range(3):
-        desk.submit(key, options(2))
-    assert desk.step().stats.num_encoded == 2
-    desk.run()
-    assert len(desk.outcomes) == 3
-
-
-def test_a_failing_model_raises() -> None:
-    desk = Desk()
-    desk.stepper.fail_at_step = 2
-    desk.submit(0, options(5))
-    desk.step()
-    with pytest.raises(RuntimeError, match="broken"):
-        desk.step()

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.request import BulkRoom, EngineRequest, Priority
 from attendant.server.engine.scheduler import (
-    BULK_SHARE,
     HEAVY_PART,
     MAX_OVERTAKEN,
     MAX_STEPS_TO_FILL,
@@ -56,17 +55,19 @@ def keys(requests: list[EngineRequest]) -> list[int]:
     return [one.key for one in requests]
 
 
-def test_an_interactive_request_is_admitted_whatever_bulk_there_is() -> None:
+@pytest.mark.parametrize("other", [HEAVY, BULK])
+def test_an_interactive_request_is_admitted_whatever_other_work_there_is(other: Priority) -> None:
     queue = scheduler(max_rows=4)
     for key in range(20):
-        queue.add(request(key, BULK))
-    assert queue.next_priority() is BULK
-    assert len(queue.admit(BULK)) == 4
+        queue.add(request(key, other, client="flood"))
+    assert queue.next_priority() is other
+    assert len(queue.admit(other)) == 4
+    queue.end_round(other, 1.0)
     queue.add(request(99, rows=4))
     assert queue.next_priority() is INTERACTIVE
     assert keys(queue.admit(INTERACTIVE)) == [99]
-    assert (queue.num_waiting(BULK), queue.num_waiting(INTERACTIVE)) == (16, 0)
-    assert (queue.num_running(BULK), queue.num_running(INTERACTIVE)) == (4, 1)
+    assert (queue.num_waiting(other), queue.num_waiting(INTERACTIVE)) == (16, 0)
+    assert (queue.num_running(other), queue.num_running(INTERACTIVE)) == (4, 1)
 
 
 def running(num_running: int) -> Scheduler:
@@ -199,18 +200,6 @@ def test_a_wide_bulk_request_goes_on_where_only_narrow_ones_should() -> None:
     assert keys(queue.admit(BULK)) == [0]
 
 
-def test_a_light_client_goes_before_a_heavy_one() -> None:
-    queue = scheduler(max_rows=4)
-    for key in range(8):
-        queue.add(request(key, HEAVY, client="flood"))
-    assert queue.next_priority() is HEAVY
-    assert len(queue.admit(HEAVY)) == 4
-    queue.end_round(HEAVY, 1.0)
-    queue.add(request(99, client="other"))
-    assert queue.next_priority() is INTERACTIVE
-    assert keys(queue.admit(INTERACTIVE)) == [99], "the rows of the heavy ones are not in its way"
-
-
 @pytest.mark.parametrize(("num_heavy", "num_light"), [(1, 1), (3, 1), (1, 4)])
 def test_heavy_clients_have_their_share_of_the_time(num_heavy: int, num_light: int) -> None:
     queue = scheduler(max_rows=16)
@@ -289,81 +278,11 @@ def test_more_rows_than_there_are_is_a_bug_of_the_caller() -> None:
         scheduler(max_rows=4).add(request(0, rows=5))
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**32), st.floats(0.1, 0.9))
-def test_mixed_traffic_on_a_clock_of_its_own(seed: int, load: float) -> None:
-    """A small simulation: every request takes some steps; a round takes a time that grows with its rows.
-
-    Whatever the mix: everybody is answered; an interactive request never waits for more than the round under way
-    and the rounds that bulk work has earned; bulk work goes on while interactive work never ends.
-    """
-    rng = random.Random(seed)
-    queue = scheduler(max_rows=16, bulk_seconds=1.0)
-    now, key = 0.0, 0
-    steps_left: dict[int, int] = {}
-    submitted: dict[int, float] = {}
-    seconds = {INTERACTIVE: 0.0, BULK: 0.0}
-    waits: list[float] = []
-    ended = {INTERACTIVE: 0, BULK: 0}
-    next_arrival = 0.0
-    while now < 400.0:
-        while next_arrival <= now:
-            queue.add(request(key, INTERACTIVE))
-            submitted[key], steps_left[key] = next_arrival, rng.randint(1, 6)
-            key += 1
-            next_arrival += rng.expovariate(load)
-        while queue.num_waiting(BULK) < 8:
-            queue.add(request(key, BULK))
-            steps_left[key] = rng.randint(1, 6)
-            key += 1
-        turn = queue.next_priority()
-        admitted = queue.admit(turn)
-        if turn is INTERACTIVE:
-            waits += [now - submitted[one.key] for one in admitted]
-        running = list(queue._queues[turn].running)
-        if turn is BULK and admitted:
-            took = 0.2 * len(admitted)
-            queue.note_encoding(BULK, took, 8 * len(admitted))
-        else:
-            took = 0.1 + 0.05 * len(running)
-            queue.note_step(turn, took, len(running))
-            for one in running:
-                steps_left[one] -= 1
-        seconds[turn] += took
-        now += took
-        queue.end_round(turn, took)
-        for one in running:
-            if steps_left[one] == 0:
-                queue.remove(one)
-                ended[turn] += 1
-    assert ended[BULK] > 10 and (ended[INTERACTIVE] > 10 or not waits)
-    assert seconds[BULK] >= 0.8 * BULK_SHARE * now
-    # A call of bulk work takes the time it should, but for the first ones, of which nothing was known.
-    assert max(waits[len(waits) // 4 :], default=0.0) <= 2.5, "a bulk call, and an interactive round"
-
-
 def queue_of(*requests: EngineRequest) -> PriorityQueue:
     queue = PriorityQueue()
     for one in requests:
         queue.add(one)
     return queue
-
-
-def test_of_like_lengths_in_order_of_arrival_within_the_rows() -> None:
-    queue = queue_of(*(request(key, rows=rows) for key, rows in enumerate((3, 4, 2, 1))))
-    assert keys(queue.admit(8, 1000)) == [0, 1]
-    assert (queue.reserved_rows, len(queue.waiting), len(queue.running)) == (7, 2, 2)
-    assert queue.admit(8, 1000) == []
-
-
-def test_a_small_request_does_not_overtake_a_large_one_that_is_first() -> None:
-    queue = queue_of(*(request(key, rows=rows) for key, rows in enumerate((6, 8, 1))))
-    assert keys(queue.admit(8, 1000)) == [0]
-    assert queue.admit(8, 1000) == [], "2 has room, but 1 came first"
-    queue.remove(0)
-    assert keys(queue.admit(8, 1000)) == [1]
-    queue.remove(1)
-    assert keys(queue.admit(8, 1000)) == [2]
 
 
 def test_the_nearest_in_length_join_the_oldest() -> None:
@@ -372,37 +291,6 @@ def test_the_nearest_in_length_join_the_oldest() -> None:
     for key in (0, 3, 5):
         queue.remove(key)
     assert keys(queue.admit(3, 1000)) == [1, 4, 2], "and now the one that has waited longest leads"
-
-
-def test_padded_positions_are_those_of_the_widest() -> None:
-    queue = queue_of(*(request(key, length=length) for key, length in enumerate((3, 8, 9))))
-    assert keys(queue.admit(8, 48)) == [0, 1, 2], "three sources, padded to 16: just 48"
-    queue.add(request(3, length=1))
-    assert queue.admit(8, 48) == []
-    queue.remove(2)
-    assert keys(queue.admit(8, 48)) == [3], "without the wide one all are padded to 8"
-
-
-def test_those_that_join_have_a_budget_of_their_own() -> None:
-    queue = queue_of(*(request(key, length=8) for key in range(5)))
-    assert keys(queue.admit(9, 1000, 16)) == [0, 1]
-    assert keys(queue.admit(9, 1000, 1)) == [2], "one always joins"
-    assert keys(queue.admit(9, 1000)) == [3, 4]
-
-
-def test_one_request_always_fits() -> None:
-    assert keys(queue_of(request(0, rows=9, length=100)).admit(1, 8)) == [0]
-
-
-@pytest.mark.parametrize("admitted", [True, False])
-def test_removing_frees_what_was_reserved(admitted: bool) -> None:
-    queue = queue_of(request(0, rows=5))
-    if admitted:
-        queue.admit(8, 1000)
-    removed = queue.remove(0)
-    assert removed is not None and removed.key == 0
-    assert (queue.reserved_rows, len(queue.waiting), len(queue.running), bool(queue)) == (0, 0, 0, False)
-    assert queue.remove(0) is None
 
 
 @settings(max_examples=150, deadline=None)
@@ -453,21 +341,6 @@ def test_nobody_starves_behind_those_that_fit_better(seed: int, room: int) -> No
         assert later_ones <= MAX_OVERTAKEN + WINDOW
     unanswered = set(range(arrivals)) - set(order)
     assert not unanswered or min(unanswered) > arrivals - len(unanswered) - MAX_OVERTAKEN - WINDOW
-
-
-def test_sorting_saves_padding() -> None:
-    rng = random.Random(5)
-    lengths = [rng.randint(1, 64) for _ in range(512)]
-    queue = queue_of(*(request(key, length=length) for key, length in enumerate(lengths)))
-    computed = useful = 0
-    while queue:
-        group = queue.admit(16, 10**6)
-        computed += len(group) * max(map(width_of, group))
-        useful += sum(map(width_of, group))
-        for one in group:
-            queue.remove(one.key)
-    in_order = sum(16 * max(-(-n // 8) * 8 for n in lengths[i : i + 16]) for i in range(0, 512, 16))
-    assert useful / computed > 0.85 > useful / in_order
 
 
 @settings(max_examples=100, deadline=None)
