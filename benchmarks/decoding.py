@@ -34,7 +34,6 @@ from benchmarks.harness import (
     measure,
     output_of,
     part_of,
-    remarks,
     spread_of,
 )
 from benchmarks.job import Job, Sources, program
@@ -182,7 +181,7 @@ def throughput(context: Context, decoders: Sequence[Decoder], beam_size: int) ->
         "slowest-fastest": spread_of("speed"),
         "batch": lambda m: f"{m.median('batch'):.0f}",
         "CPU ms/sentence": "cpu_ms",
-        "remarks": remarks,
+        "remarks": lambda m: m.system.about,
     }
     return part_of(measure(systems, context.num_rounds), columns, best_by="speed")
 
@@ -195,7 +194,7 @@ def one_by_one(context: Context, decoders: Sequence[Decoder]) -> Part:
         "ms": "ms",
         "CPU ms/sentence": "cpu_ms",
         "sentences": lambda m: f"{sum(m.samples['sentences']):,.0f}",
-        "remarks": remarks,
+        "remarks": lambda m: m.system.about,
     }
     return part_of(measure(systems, context.num_rounds), columns)
 
@@ -302,12 +301,14 @@ def engine_system(
         first_steps = [generator.randint(2, num_tokens) for _ in range(num_requests)]
         num_steps = itertools.chain(first_steps, itertools.cycle([steps for _, steps in pairs]))
         requests = engine_requests([source for source, _ in pairs], num_steps, SEARCHES[search])
+        scheduler, priority = engine.scheduler, Priority.INTERACTIVE
 
         def visit(number: int) -> dict[str, float]:
             graphs.seconds = seconds = 0.0
             num_answers = 0
             for _ in range(num_rounds):
-                fill(engine, requests, num_requests)
+                while scheduler.num_running(priority) + scheduler.num_waiting(priority) < num_requests:
+                    engine.submit(next(requests))
                 began = time.perf_counter()
                 num_answers += len(engine.step().outcomes)
                 seconds += time.perf_counter() - began
@@ -325,13 +326,6 @@ def engine_requests(sources: Sources, num_steps: Iterable[int], beam_size: int =
     for key, (source, steps) in enumerate(zip(itertools.cycle(sources), num_steps)):
         options = DecodingOptions(beam_size=beam_size, max_length=steps - 1)
         yield EngineRequest(key, tuple(source), options, time.monotonic())
-
-
-def fill(engine: Engine, requests: Iterator[EngineRequest], number: int) -> None:
-    """Submits requests until `number` of them run or wait."""
-    scheduler, priority = engine.scheduler, Priority.INTERACTIVE
-    while scheduler.num_running(priority) + scheduler.num_waiting(priority) < number:
-        engine.submit(next(requests))
 
 
 def against(context: Context) -> Part:

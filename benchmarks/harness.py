@@ -69,11 +69,6 @@ class System:
     about: str = ""
 
 
-def running_system(key: str, name: str, visits: Visits) -> System:
-    """Returns a system that is already started."""
-    return System(key=key, name=name, start=lambda: iter([visits]))
-
-
 @dataclass(slots=True)
 class Measurement:
     """The samples of one system, by figure and over all rounds.
@@ -149,10 +144,6 @@ was not measured is empty."""
 def spread_of(figure: str) -> Callable[[Measurement], Cell]:
     """Returns a column with the least and the greatest sample."""
     return lambda m: f"{min(m.samples[figure]):,.0f}-{max(m.samples[figure]):,.0f}"
-
-
-def remarks(measurement: Measurement) -> Cell:
-    return measurement.system.about
 
 
 def part_of(
@@ -269,9 +260,6 @@ class Process:
         """Returns the processor time of its running processes."""
         return cpu_seconds(tree(self.pid))
 
-    def resident_bytes(self) -> float:
-        return resident_bytes(tree(self.pid))
-
     def _line(self) -> str:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -300,19 +288,19 @@ def tree(pid: int) -> list[psutil.Process]:
 
 def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
     """Returns their processor time, in user and kernel mode; ended processes count 0."""
-    return _total(processes, lambda process: sum(process.cpu_times()[:2]))
+    total = 0.0
+    for process in processes:
+        with suppress(psutil.Error):
+            total += sum(process.cpu_times()[:2])
+    return total
 
 
 def resident_bytes(processes: Sequence[psutil.Process]) -> float:
     """Returns their resident memory, as `attendant bench` counts it; ended processes count 0."""
-    return _total(processes, lambda process: resident_bytes_of(process.pid))
-
-
-def _total(processes: Sequence[psutil.Process], figure: Callable[[psutil.Process], float]) -> float:
     total = 0.0
     for process in processes:
-        with suppress(psutil.Error, OSError):
-            total += figure(process)
+        with suppress(OSError):
+            total += resident_bytes_of(process.pid)
     return total
 
 

@@ -23,7 +23,7 @@ from benchmarks.decoding import (
     own_decoder,
     throughput,
 )
-from benchmarks.harness import ENVIRONMENTS, TORCH, Columns, made_once, measure, output_of, part_of, remarks, spread_of
+from benchmarks.harness import ENVIRONMENTS, TORCH, Columns, made_once, measure, output_of, part_of, spread_of
 from benchmarks.job import Job, program
 from benchmarks.plain_model import export_plain, plain_parameters
 from benchmarks.programs import G2P_BUNDLE, MARIAN_BLOCK, g2p_words, marian_parameters, marian_width
@@ -190,7 +190,7 @@ def pronunciation(context: Context) -> Part:
         "CPU ms/word": "cpu_ms",
         "p50 ms": "p50",
         "p99 ms": "p99",
-        "remarks": remarks,
+        "remarks": lambda m: m.system.about,
     }
     measurements = measure([*systems, *servers], context.num_rounds)
     part = part_of(measurements, columns, points=loads, best_by="speed")

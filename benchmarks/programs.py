@@ -106,8 +106,6 @@ def serve_nothing(refuses: bool = False) -> None:
     uvloop.run(serve("attendant.v1.Seq2Seq", handlers))
 
 
-# --- A loop around plain graphs, as one would write it first: a batch, its steps, numpy between them. ---
-
 BOS_ID = 2
 STATE = ("hidden", "cell", "feeding")
 Run = Callable[[Mapping[str, Array]], "list[Array]"]
@@ -158,6 +156,11 @@ def _row_axis(name: str) -> int:
     return 1 if name in {"hidden", "cell"} else 0
 
 
+def work_plain(folder: str) -> None:
+    """Decodes jobs with the graphs of a folder."""
+    onnx_loop(folder).answer_jobs()
+
+
 def onnx_loop(folder: str) -> PlainLoop:
     """Returns the loop around the graphs of a folder, on one thread."""
     import onnxruntime as ort
@@ -171,14 +174,6 @@ def onnx_loop(folder: str) -> PlainLoop:
         return lambda inputs: list(session.run(None, dict(inputs)))
 
     return PlainLoop(run("encoder"), run("step"))
-
-
-def work_plain(folder: str) -> None:
-    """Decodes jobs with the graphs of a folder."""
-    onnx_loop(folder).answer_jobs()
-
-
-# --- NVIDIA Triton around the plain loop. ---
 
 
 def serve_triton(folder: str, num_instances: int, batch_size: int) -> None:
@@ -221,9 +216,6 @@ def serve_triton(folder: str, num_instances: int, batch_size: int) -> None:
         ended.wait()
     finally:
         triton.stop()
-
-
-# --- CTranslate2. ---
 
 
 def make_ctranslate2(
@@ -272,11 +264,8 @@ def make_ctranslate2(
     spec.save(folder)
 
 
-Translate = Callable[["list[list[str]]", "list[int]", int, int], Any]
-"""Takes words of sources, the exact number of tokens of each answer, the batch size and the beam size."""
-
-
-def ctranslate2_translator(folder: str, num_workers: int) -> Translate:
+def ctranslate2_translator(folder: str, num_workers: int) -> Callable[..., Any]:
+    """Returns a function that translates each source into an exact number of tokens."""
     import ctranslate2
 
     sizes = {"inter_threads": num_workers, "intra_threads": 1}
@@ -341,9 +330,6 @@ def serve_ctranslate2(folder: str, num_workers: int, batch_size: int) -> None:
     asyncio.run(run())
 
 
-# --- JoeyNMT. ---
-
-
 def work_joeynmt(vocabulary_size: int, hidden_size: int, **sizes: float) -> None:
     """Decodes jobs with the model of its training benchmark, by its own search.
 
@@ -380,20 +366,16 @@ def work_joeynmt(vocabulary_size: int, hidden_size: int, **sizes: float) -> None
     answer_jobs(decode)
 
 
-# --- Marian, in `bergamot`, the package that has it on PyPI. ---
-
 MARIAN_BLOCK = 64
 """Its integer products need widths in whole blocks."""
 
-MARIAN_SHAPES = json.loads((DATA / "marian_shapes.json").read_text(encoding="utf-8"))
-"""Two layers on each side, LSTM cells: the sizes of every parameter, by Marian's name."""
-
 
 def marian_shapes(vocabulary: int, embedding: int, width: int) -> dict[str, tuple[int, int]]:
-    """Returns rows and columns of every parameter, by Marian's name."""
+    """Returns rows and columns of every parameter, by Marian's name: LSTM cells, two layers on each side."""
+    names = json.loads((DATA / "marian_shapes.json").read_text(encoding="utf-8"))
     sizes = {"vocabulary": vocabulary, "embedding": embedding, "width": width}
     sizes |= {"context": 2 * width, "gates": 4 * width, "one": 1}
-    return {name: (sizes[rows], sizes[columns]) for name, (rows, columns) in MARIAN_SHAPES.items()}
+    return {name: (sizes[rows], sizes[columns]) for name, (rows, columns) in names.items()}
 
 
 def marian_parameters(vocabulary: int, embedding: int, width: int) -> int:
@@ -433,26 +415,6 @@ def make_marian(folder: str, vocabulary: int, embedding: int, width: int) -> Non
         sentencepiece.SentencePieceTrainer.train(sentence_iterator=words, model_writer=file, **options)
 
 
-def marian_settings(folder: str, job: Job) -> str:
-    """Returns a model's settings as YAML.
-
-    A batch has a number of source tokens, and no answer is longer than its source. Of the precisions that a model
-    without precomputed scales can have, one is fastest for batches, the other for single sentences.
-    """
-    settings = {
-        "models": [f"{folder}/model.npz"],
-        "vocabs": 2 * [f"{folder}/vocabulary.spm"],
-        "beam-size": job.beam_size,
-        "normalize": 0.6,
-        "max-length-factor": 1.0,
-        "max-length-break": job.num_tokens,
-        "mini-batch-words": job.num_tokens * job.batch_size,
-        "gemm-precision": "int8" if job.batch_size == 1 else "int8shiftAll",
-        **{"ssplit-mode": "sentence", "cpu-threads": 1, "workspace": 128, "quiet": True},
-    }
-    return json.dumps(settings)
-
-
 def work_marian(folder: str, num_workers: int) -> None:
     """Decodes jobs by the package's compiled module: the package itself fetches a list of models when imported."""
     package = importlib.util.find_spec("bergamot")
@@ -466,17 +428,27 @@ def work_marian(folder: str, num_workers: int) -> None:
     model = functools.lru_cache(maxsize=None)(service.modelFromConfig)
 
     def decode(sources: Sources, job: Job) -> None:
+        # A batch has a number of source tokens, and no answer is longer than its source. Of the precisions that a model
+        # without precomputed scales can have, one is fastest for batches, the other for single sentences.
+        settings = {
+            "models": [f"{folder}/model.npz"],
+            "vocabs": 2 * [f"{folder}/vocabulary.spm"],
+            "beam-size": job.beam_size,
+            "normalize": 0.6,
+            "max-length-factor": 1.0,
+            "max-length-break": job.num_tokens,
+            "mini-batch-words": job.num_tokens * job.batch_size,
+            "gemm-precision": "int8" if job.batch_size == 1 else "int8shiftAll",
+            **{"ssplit-mode": "sentence", "cpu-threads": 1, "workspace": 128, "quiet": True},
+        }
         # A line is a sentence; all lines of a request are read before the first batch is made.
         lines = bergamot.VectorString(["\n".join(map(words_of, sources))])
-        (answer,) = service.translate(model(marian_settings(folder, job)), lines, options)
+        (answer,) = service.translate(model(json.dumps(settings)), lines, options)
         lengths = {answer.target.numWords(number) for number in range(len(sources))}
         if answer.target.numSentences() != len(sources) or lengths != {job.num_tokens}:
             raise AssertionError(f"{len(sources)} answers of {job.num_tokens} tokens were expected, not {lengths}")
 
     answer_jobs(decode, batches_itself=True)
-
-
-# --- g2p_en: a common choice for English words that no dictionary has. ---
 
 
 def g2p_words(job: Job) -> list[str]:

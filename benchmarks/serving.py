@@ -33,8 +33,8 @@ from benchmarks.harness import (
     Visits,
     measure,
     part_of,
-    remarks,
-    running_system,
+    resident_bytes,
+    tree,
 )
 from benchmarks.job import Job, program, sentences
 from benchmarks.results import Cell, Part, Picture
@@ -251,7 +251,7 @@ def closed_loops(context: Context, servers: Sequence[Server], clients: Sequence[
         "p50 ms": "p50",
         "p99 ms": "p99",
         "server CPU ms/request": "cpu_ms",
-        "remarks": remarks,
+        "remarks": lambda m: m.system.about,
     }
     return part_of(measurements, columns, title="server", points=loads, best_by=f"speed_{clients[-1]}")
 
@@ -536,7 +536,8 @@ def priority(context: Context) -> Part:
             samples, results = interactive(number), Answered(**other.answer())
             return {**samples, "bulk_speed": len(results.latencies) / results.seconds}
 
-        system = running_system("attendant", "interactive requests", {"_idle": interactive, "_loaded": loaded})
+        visits = {"_idle": interactive, "_loaded": loaded}
+        system = System(key="attendant", name="interactive requests", start=lambda: iter([visits]))
         (measurement,) = measure([system], min(MAX_ROUNDS, context.num_rounds))
     speed = measurement.median("bulk_speed_loaded")
     names = {"idle": "nothing else", "loaded": f"bulk work, {speed:,.0f} sentences/s"}
@@ -557,7 +558,7 @@ def idle(context: Context) -> Part:
             began, cpu = time.monotonic(), server.process.cpu_seconds()
             time.sleep(1.0 if context.quick else 10.0)
             share = (server.process.cpu_seconds() - cpu) / (time.monotonic() - began)
-            mebibytes = server.process.resident_bytes() / 2**20
+            mebibytes = resident_bytes(tree(server.process.pid)) / 2**20
         part.rows.append([f"--workers {num_workers}", f"{100 * share:.2f} %", mebibytes])
         part.figures.update({f"idle_share_{num_workers}": share, f"resident_mib_{num_workers}": mebibytes})
     part.figures["idle_share"] = max(part.figures["idle_share_1"], part.figures["idle_share_2"])
@@ -603,4 +604,4 @@ def _memory_course(server: Server, context: Context) -> Iterator[tuple[float, fl
         for number in range(1, NUM_SAMPLES + 1):
             for kind in ("closed", "bulk"):
                 run.load(Load(kind=kind, num_clients=128, num_requests=each, seconds=1e6))
-            yield 2.0 * number * each, run.process.resident_bytes() / 2**20
+            yield 2.0 * number * each, resident_bytes(tree(run.process.pid)) / 2**20

@@ -9,24 +9,14 @@ import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from string import Template
-from typing import NamedTuple
+
+import numpy as np
 
 from attendant_client.version import VERSION
 from benchmarks import DATA
-from benchmarks.harness import (
-    ENVIRONMENTS,
-    Columns,
-    Process,
-    Samples,
-    System,
-    Visits,
-    measure,
-    part_of,
-    spread_of,
-)
+from benchmarks.harness import ENVIRONMENTS, Columns, Process, Samples, System, Visits, measure, part_of, spread_of
 from benchmarks.job import NUM_SPECIAL_SYMBOLS, word_of
 from benchmarks.results import Part
 from benchmarks.workload import Context, Workload
@@ -139,14 +129,6 @@ def write_corpus(workload: Workload, folder: Path) -> Path:
     return folder
 
 
-class Reading(NamedTuple):
-    """The clocks at a line of progress."""
-
-    step: int
-    moment: float
-    cpu_seconds: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """A toolkit that trains the workload, from the start at each visit.
@@ -213,15 +195,13 @@ class Training:
             if len(readings) < NUM_WARM_UP_WINDOWS + MIN_WINDOWS:
                 raise process.failure()
             (num_parameters,) = re.findall(self.toolkit.parameters_line, process.output())[:1]
-        speeds, cpu_speeds = [], []
-        for begin, end in pairwise(readings[NUM_WARM_UP_WINDOWS - 1 :]):
-            num_tokens = self.workload.batch_tokens * (end.step - begin.step)
-            speeds.append(num_tokens / (end.moment - begin.moment))
-            cpu_speeds.append(num_tokens / (end.cpu_seconds - begin.cpu_seconds))
-        return {"speed": speeds, "cpu_speed": cpu_speeds, "parameters": float(num_parameters.replace(",", ""))}
+        steps, moments, cpu_seconds = np.diff(readings[NUM_WARM_UP_WINDOWS - 1 :], axis=0).T
+        num_tokens = self.workload.batch_tokens * steps
+        speeds = {"speed": (num_tokens / moments).tolist(), "cpu_speed": (num_tokens / cpu_seconds).tolist()}
+        return {**speeds, "parameters": float(num_parameters.replace(",", ""))}
 
-    def _readings(self, process: Process) -> Iterator[Reading]:
-        """Yields the clocks at each line of progress, until the visit's time is over or the training ends."""
+    def _readings(self, process: Process) -> Iterator[tuple[int, float, float]]:
+        """Yields step, seconds and processor seconds at each line of progress, until the visit or the training ends."""
         started, num_readings, last_step = time.monotonic(), 0, -1
         path = self.folder / self.toolkit.progress
         while process.is_running:
@@ -231,7 +211,7 @@ class Training:
             steps = re.findall(self.toolkit.step_line, whole_lines)
             if steps and int(steps[-1]) > last_step:
                 last_step, num_readings = int(steps[-1]), num_readings + 1
-                yield Reading(last_step, moment, process.cpu_seconds())
+                yield last_step, moment, process.cpu_seconds()
             enough = num_readings >= NUM_WARM_UP_WINDOWS + MIN_WINDOWS
             if moment - started > (self.seconds if enough else max(self.seconds, START_SECONDS)):
                 return

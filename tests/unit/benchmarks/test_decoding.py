@@ -60,7 +60,8 @@ def test_a_job_is_shared_out_whole() -> None:
 
 
 def test_all_workers_answer_and_printed_lines_are_no_answers() -> None:
-    with workers(decoder(ECHO.format(options=""), num_workers=2)) as pool:
+    noisy = ECHO.format(options="").replace("sys.stderr.write", "print")
+    with workers(decoder(noisy, num_workers=2)) as pool:
         samples = pool.run(JOB)
     assert samples["sentences"] == 10 and samples["batch"] == 2
     assert samples["speed"] > 0 and 0 <= samples["ms"] < 1000

@@ -14,10 +14,10 @@ from benchmarks.harness import (
     System,
     Unavailable,
     Visit,
+    Visits,
     figures,
     measure,
     part_of,
-    running_system,
     spread_of,
 )
 from benchmarks.results import (
@@ -38,6 +38,10 @@ from benchmarks.workload import Context
 
 RESULTS = ROOT / "benchmarks" / "results"
 MACHINE = Machine(cpu="a processor", num_cores=2, load=0.1, date="2026-01-01", python="3.11.7")
+
+
+def running_system(key: str, name: str, visits: Visits) -> System:
+    return System(key=key, name=name, start=lambda: iter([visits]))
 
 
 def measured(**part_figures: float) -> Measured:
