@@ -89,10 +89,10 @@ class Call(ABC):
 
     def identify(self, request: Any) -> None:
         """Takes the id of the call's only request. A request that could have an id, and has none, gets the call's."""
-        given = getattr(request, "request_id", None)
-        if request_id := given or getattr(request, "id", None):
+        own = getattr(request, "request_id", None)
+        if request_id := own or getattr(request, "id", None):
             self.request_id = request_id
-        elif given is not None and not isinstance(request, UndecodableRequest):
+        elif own is not None and not isinstance(request, UndecodableRequest):
             request.request_id = self.request_id
 
     @property

@@ -1,33 +1,33 @@
-"""Every error that a caller may see, drawn once: its gRPC code (by name: this file knows no grpc) and metric label.
+"""Every error that a caller may see, with the name of its gRPC code and its metric label.
 
 AttendantError
-|-- InvalidArgument       INVALID_ARGUMENT     invalid_argument    a field, its value and its limit; all of them
-|-- Undecodable           INVALID_ARGUMENT     undecodable         the bytes are no message of the method's
-|-- UnknownModel          NOT_FOUND            unknown_model       the name, and those that are served
+|-- InvalidArgument       INVALID_ARGUMENT     invalid_argument    every violation: field, value and limit
+|-- Undecodable           INVALID_ARGUMENT     undecodable         the bytes are not a message of the method
+|-- UnknownModel          NOT_FOUND            unknown_model       the name, and the served ones
 |-- UnknownVersion        NOT_FOUND            unknown_version     likewise
-|-- LoadRefused           FAILED_PRECONDITION  load_refused        why a version that an administrator asked for is not
+|-- LoadRefused           FAILED_PRECONDITION  load_refused        why a requested version is not served
 |-- Overloaded            RESOURCE_EXHAUSTED
-|   |-- QueueFull                              queue_full          with when to come again, like all of these
-|   |-- WaitTooLong                            wait_too_long       its turn would come later than is useful
-|   |-- ClientLimit                            client_limit        the client has as much in flight as it may
-|   |-- DeadlineTooShort                       deadline_too_short  it would pass before the request's answer
-|   |-- OutOfTime                              out_of_time         it waited, and can't be answered in time any more
-|   |-- TooManyStreams                         too_many_streams    as many are open as may be
-|   |-- TooManyUnread                          too_many_unread     the client leaves too many answers unread
-|   |-- TooManyCalls                           too_many_calls      as many are under way over HTTP as may be
-|   `-- RateLimited                            rate_limited        the client asks faster than it may
-|-- Unauthenticated       UNAUTHENTICATED      unauthenticated     no credentials, or wrong ones
-|-- PermissionDenied      PERMISSION_DENIED    permission_denied   for administrators, and the caller is none
-|-- UnknownMethod         UNIMPLEMENTED        unknown_method      no service here has a method at this path
-|-- DeadlineExceeded      DEADLINE_EXCEEDED    deadline_exceeded   its rows are freed within a step
+|   |-- QueueFull                              queue_full          all of these say when to retry
+|   |-- WaitTooLong                            wait_too_long       the queue is longer than the limit
+|   |-- ClientLimit                            client_limit        the client has too much in flight
+|   |-- DeadlineTooShort                       deadline_too_short  it would pass before the answer
+|   |-- OutOfTime                              out_of_time         the request waited for too long
+|   |-- TooManyStreams                         too_many_streams    of all clients, or of this one
+|   |-- TooManyUnread                          too_many_unread     the client does not read its answers
+|   |-- TooManyCalls                           too_many_calls      over HTTP
+|   `-- RateLimited                            rate_limited        the client is above its rate
+|-- Unauthenticated       UNAUTHENTICATED      unauthenticated     credentials are missing or wrong
+|-- PermissionDenied      PERMISSION_DENIED    permission_denied   the method is for administrators
+|-- UnknownMethod         UNIMPLEMENTED        unknown_method      no service has this path
+|-- DeadlineExceeded      DEADLINE_EXCEEDED    deadline_exceeded   the rows are freed within a step
 |-- Cancelled             CANCELLED            cancelled           the client has gone; likewise
 |-- Unavailable           UNAVAILABLE
 |   |-- NotReady                               not_ready           the bundles are still being checked
 |   |-- Draining                               draining            the server is shutting down
-|   |-- Unread                                 unread              its message did not arrive whole in time
+|   |-- Unread                                 unread              the message did not arrive in time
 |   |-- IdleStream                             idle_stream         nothing came on a stream for too long
-|   |-- Stalled                                stalled             the client of a stream does not read its answers
-|   `-- EngineDead                             engine_dead         no engine of the model answers any more
+|   |-- Stalled                                stalled             the client does not read the stream
+|   `-- EngineDead                             engine_dead         the model's engines have failed
 |-- PoisonedRequest       INTERNAL             poisoned            it has ended an engine twice
 `-- InternalError         INTERNAL             internal            fixed text; the log has the rest
 """
@@ -38,16 +38,16 @@ from typing import Any, ClassVar, Final
 from attendant.runtime.requests import Violation, shortened, summary
 
 RETRY_SECONDS = 1.0
-"""After which to come again, where no estimate says it."""
+"""Retry delay if there is no estimate."""
 
 
 class AttendantError(Exception):
-    """What a request may end with, other than an answer.
+    """An error that ends a request.
 
     Attributes:
         code: the gRPC status code's name.
         reason: the metric label.
-        default_message: of a class whose errors all say the same.
+        default_message: the message of a class whose errors all have the same.
     """
 
     code: str
@@ -59,18 +59,18 @@ class AttendantError(Exception):
 
     @property
     def without_quotes(self) -> str:
-        """The message without what the caller wrote, for logs."""
+        """The message for logs, without the caller's words."""
         return str(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Errors come from worker processes too: by what they are, for __init__ takes other things than the message.
+        # Errors also come from worker processes. They are pickled by their attributes, since __init__ takes others.
         return type(self).__new__, (type(self), *self.args), vars(self)
 
 
 class InvalidArgument(AttendantError):
-    """Everything that is wrong with one request.
+    """All violations of one request.
 
-    The message travels in HTTP/2 headers, whose size is limited: it names the first few, `violations` hold them all.
+    The message travels in HTTP/2 headers, whose size is limited, so it names only the first few of `violations`.
     """
 
     code = "INVALID_ARGUMENT"
@@ -82,7 +82,7 @@ class InvalidArgument(AttendantError):
 
     @property
     def without_quotes(self) -> str:
-        return summary([replace(one, value="not shown") if one.quoted else one for one in self.violations])
+        return summary([replace(each, value="not shown") if each.quoted else each for each in self.violations])
 
 
 class Undecodable(AttendantError):
@@ -134,17 +134,17 @@ def _choose_from(served: list[str]) -> str:
 
 
 class LoadRefused(AttendantError):
-    """What an administrator asked for is not served: in our words, which may name files of the server's."""
+    """A version that an administrator wants to load can't be served. The message may name files of the server."""
 
     code = "FAILED_PRECONDITION"
     reason = "load_refused"
 
 
 class Overloaded(AttendantError):
-    """More than can be served now.
+    """More requests than can be served now.
 
     Attributes:
-        retry_seconds: after which to come again.
+        retry_seconds: retry delay.
     """
 
     code = "RESOURCE_EXHAUSTED"
@@ -233,7 +233,7 @@ class RateLimited(Overloaded):
 
 
 class Unauthenticated(AttendantError):
-    """No credentials, or wrong ones; the message never holds them."""
+    """Credentials are missing or wrong; the message never contains them."""
 
     code = "UNAUTHENTICATED"
     reason = "unauthenticated"
@@ -245,7 +245,7 @@ class PermissionDenied(AttendantError):
 
 
 class UnknownMethod(AttendantError):
-    """A call of a path that no service has; the path is not repeated, for it may be anything."""
+    """A call of a path that no service has. The path is not repeated, since it may be anything."""
 
     code = "UNIMPLEMENTED"
     reason = "unknown_method"
@@ -340,7 +340,7 @@ class InternalError(AttendantError):
 
 
 def error_of(raised: BaseException | None) -> AttendantError | None:
-    """What a caller is told of whatever was raised; None: nothing, it was an answer or a cancellation."""
+    """Returns the error that a caller gets for an exception; None after an answer (None) or a cancellation."""
     if raised is None or isinstance(raised, AttendantError):
         return raised
     return InternalError() if isinstance(raised, Exception) else None

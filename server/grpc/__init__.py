@@ -1,1 +1,5 @@
-"""Where protobuf ends: requests become plain values here, results become messages, errors become statuses."""
+"""The gRPC port and the service Seq2Seq, whose methods the HTTP port and Ray call as well.
+
+Begin with `service.py`, whose methods read requests (`requests.py`), submit them, and make messages (`conversion.py`).
+`handlers.py` leads from gRPC's calls to these methods. Protobuf's messages end here: engines get plain values.
+"""

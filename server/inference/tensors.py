@@ -1,8 +1,8 @@
-"""Tensors on the wire: texts out of those of a request, and arrays into those of a response.
+"""Tensors on the wire: texts are read from those of a request, and arrays are written into those of a response.
 
-N texts, H hypotheses of the text that has most, T summands of the longest (its tokens, and EOS where it ended there), S
-source tokens of the longest, W warnings of the text that has most. Where there is less, there is padding: empty strings
-and zeros, and a score and log_prob of minus infinity for a hypothesis that is not there.
+N texts, H hypotheses of the text that has most, T summands of the longest (its tokens, and EOS if it ended there), S
+source tokens of the longest, W warnings of the text that has most. The rest is padding: empty strings and zeros, and a
+score and log_prob of minus infinity for a missing hypothesis.
 """
 
 import math
@@ -23,7 +23,7 @@ MAX_DIMENSIONS: Final = 8
 LENGTH: Final = struct.Struct("<I")
 
 PIECE: Final = 16_384
-"""Numbers that are copied into a message without letting other threads run."""
+"""Limit of the numbers that are copied into a message before other threads may run."""
 
 Answer = Mapping[str, Any]
 """The fields of one text's hypotheses, its source tokens and its warnings."""
@@ -31,13 +31,13 @@ Answer = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A tensor that ModelInfer gives.
+    """A tensor of ModelInfer's response.
 
     Attributes:
         datatype: BYTES or FP32.
-        axes: beyond N.
-        of: the cells of one text's answer, nested as the axes are.
-        by_default: given where the request names no outputs.
+        axes: the axes after N.
+        of: returns the cells of one text's answer, nested like the axes.
+        by_default: in the response if the request names no outputs.
     """
 
     datatype: str
@@ -53,7 +53,7 @@ def _each(name: str) -> Callable[[Answer], Any]:
 
 INPUT: Final = "text"
 INPUT_PARAMETER, OUTPUT_PARAMETER = "binary_data_size", "binary_data"
-"""Of the extension for tensors in bytes. KServe's client sends them over gRPC too, where they say nothing new."""
+"""Parameters of the extension for tensors in bytes. KServe's client also sends them over gRPC."""
 OUTPUTS: Final = {
     "text": Output("BYTES", "H", _each("text"), "", by_default=True),
     "score": Output("FP32", "H", _each("score"), -np.inf, by_default=True),
@@ -67,30 +67,32 @@ OUTPUTS: Final = {
 
 
 def read_texts(request: messages.ModelInferRequest, violations: Violations) -> list[str]:
-    """The texts of the request's only input; none, and told, where something is wrong with it."""
-    names = [one.name for one in request.inputs[:MAX_DIMENSIONS]]
+    """Returns the texts of the request's only input, or none if there are violations."""
+    names = [tensor.name for tensor in request.inputs[:MAX_DIMENSIONS]]
     if not violations.require(names == [INPUT], "inputs", ", ".join(names), f"one tensor, named {INPUT}"):
         return []
     (tensor,) = request.inputs
     _refuse_parameters(tensor.parameters, INPUT_PARAMETER, f"inputs[{INPUT}]", violations)
     violations.require(tensor.datatype == "BYTES", f"inputs[{INPUT}].datatype", tensor.datatype, "BYTES")
-    given: Sequence[bytes] | None = tensor.contents.bytes_contents
+    elements: Sequence[bytes] | None = tensor.contents.bytes_contents
     if raw := request.raw_input_contents:
-        held = len(raw) == 1 and not given
+        held = len(raw) == 1 and not elements
         violations.require(held, "raw_input_contents", len(raw), "the contents of each input, set nowhere else")
-        given = unpack(raw[0])
-    if given is None:
+        elements = unpack(raw[0])
+    if elements is None:
         violations.say("raw_input_contents[0]", "cut short", "texts, each behind its length in four bytes")
         return []
-    if not 1 <= len(given) <= MAX_REQUESTS:
-        violations.say(f"inputs[{INPUT}]", f"of {len(given)} elements", f"of 1 to {MAX_REQUESTS} elements")
-    elif num_elements(tensor.shape) != len(given):
+    if not 1 <= len(elements) <= MAX_REQUESTS:
+        violations.say(f"inputs[{INPUT}]", f"of {len(elements)} elements", f"of 1 to {MAX_REQUESTS} elements")
+    elif num_elements(tensor.shape) != len(elements):
         shown = str(list(tensor.shape[:MAX_DIMENSIONS]))
-        violations.say(f"inputs[{INPUT}].shape", shown, f"that of {len(given)} elements, at most {MAX_DIMENSIONS} long")
+        violations.say(
+            f"inputs[{INPUT}].shape", shown, f"that of {len(elements)} elements, at most {MAX_DIMENSIONS} long"
+        )
     texts = []
-    for place, one in enumerate(given):
+    for place, element in enumerate(elements):
         try:
-            texts.append(one.decode())
+            texts.append(element.decode())
         except UnicodeDecodeError:
             violations.say(f"inputs[{INPUT}][{place}]", "no UTF-8", "a text in UTF-8")
     return texts
@@ -105,23 +107,23 @@ def num_elements(shape: Sequence[int]) -> int:
 
 def pack(texts: Sequence[bytes]) -> bytes:
     """Returns the raw contents of a tensor: each text after its length."""
-    return b"".join(LENGTH.pack(len(one)) + one for one in texts)
+    return b"".join(LENGTH.pack(len(text)) + text for text in texts)
 
 
 def unpack(raw: bytes) -> list[bytes] | None:
-    """The elements; None: they don't end where the bytes do."""
-    found, place = [], 0
+    """Returns the elements; None if they don't end with the bytes."""
+    elements, place = [], 0
     while place + LENGTH.size <= len(raw):
         (length,) = LENGTH.unpack_from(raw, place)
         place += LENGTH.size
-        found.append(raw[place : place + length])
+        elements.append(raw[place : place + length])
         place += length
-    return found if place == len(raw) else None
+    return elements if place == len(raw) else None
 
 
 def read_outputs(request: messages.ModelInferRequest, violations: Violations) -> list[str]:
-    """The names of the outputs that are asked for."""
-    names = [one.name for one in request.outputs[: len(OUTPUTS) + 1]]
+    """Returns the names of the requested outputs."""
+    names = [output.name for output in request.outputs[: len(OUTPUTS) + 1]]
     violations.require(len(names) <= len(OUTPUTS), "outputs", len(request.outputs), f"at most {len(OUTPUTS)}")
     for place, name in enumerate(names):
         violations.require(name in OUTPUTS, f"outputs[{place}].name", name, f"one of {', '.join(OUTPUTS)}")
@@ -137,7 +139,7 @@ def _refuse_parameters(parameters: Mapping[str, Any], known: str, where: str, vi
 def add_outputs(
     response: messages.ModelInferResponse, names: Sequence[str], answers: Sequence[Answer], *, raw: bool
 ) -> None:
-    """Puts the tensors of all texts' answers into a response; `raw`: as bytes, which take less time and space."""
+    """Adds the tensors of all texts' answers to a response; as raw bytes they take less time and space."""
     for name in names:
         output = OUTPUTS[name]
         cells = [output.of(answer) for answer in answers]
@@ -161,8 +163,8 @@ def add_outputs(
 
 
 def _shape(cells: Any, num_axes: int) -> tuple[int, ...]:
-    """Of the smallest array that holds what is nested in lists of unequal lengths."""
-    inner = [_shape(one, num_axes - 1) for one in cells] if num_axes > 1 else []
+    """Returns the shape of the smallest array that holds nested lists of unequal lengths."""
+    inner = [_shape(part, num_axes - 1) for part in cells] if num_axes > 1 else []
     return (
         (len(cells), *(max(sizes) for sizes in zip(*inner, strict=True)))
         if inner
@@ -174,5 +176,5 @@ def _fill(array: Any, cells: Any) -> None:
     if array.ndim == 1:
         array[: len(cells)] = cells
         return
-    for place, one in enumerate(cells):
-        _fill(array[place], one)
+    for place, part in enumerate(cells):
+        _fill(array[place], part)
