@@ -1,14 +1,18 @@
-"""A server in a process of its own, over the tiny bundle."""
+"""Servers that the tests of a file share: over the tiny bundle in a process of its own, and over a fake model here."""
 
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from attendant_client import AttendantClient
+from tests.http_serving import Http, http_served
 from tests.repositories import put_version
-from tests.server_process import command, server
+from tests.server_process import command
+from tests.server_process import server as server_process
+from tests.serving import Served, fake_stepper, served
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +25,7 @@ def environment() -> dict[str, str]:
 def target(tiny_bundle_path: Path) -> Iterator[str]:
     """Where it listens."""
     # On a busy machine bulk steps would be kept small, for interactive requests that don't come here.
-    with server(str(tiny_bundle_path), "--bulk-seconds", "1") as started:
+    with server_process(str(tiny_bundle_path), "--bulk-seconds", "1") as started:
         yield started.target
         started.process.send_signal(signal.SIGTERM)
         assert started.process.wait(30) == 0
@@ -33,6 +37,18 @@ def repository(tiny_bundle_path: Path, tmp_path_factory: pytest.TempPathFactory)
     path = tmp_path_factory.mktemp("models")
     put_version(tiny_bundle_path, path, "first", "1")
     return path
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server() -> AsyncIterator[Served]:
+    async with served(fake_stepper()) as started:
+        yield started
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def web(server: Served) -> AsyncIterator[Http]:
+    async with http_served(server) as started:
+        yield started
 
 
 @pytest.fixture

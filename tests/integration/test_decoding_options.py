@@ -18,7 +18,6 @@ from attendant_client import (
     Sampling,
 )
 from tests.bundles import LETTERS
-from tests.serving import fake_bundle, fake_stepper, served
 
 WORDS = ["badge", "face", "a", "jig", "abcdefghij", "deaf"]
 # Flat enough for long and unlike targets, UNK among them.
@@ -292,53 +291,14 @@ async def test_unk_is_not_generated_where_it_is_suppressed(client: AttendantClie
         assert ("<unk>" in tokens) is not suppressed
 
 
-@pytest.mark.parametrize(
-    ("options", "fields"),
-    [
-        ({"sampling": Sampling(), "beam_size": 2}, {"decoding.beam_size"}),
-        ({"sampling": Sampling(), "alternatives": True}, {"decoding.alternatives"}),
-        ({"num_hypotheses": 2}, {"decoding.num_hypotheses"}),
-        ({"alternatives": True, "beam_size": 4, "num_hypotheses": 3}, {"decoding.num_hypotheses"}),
-        ({"min_length": 5, "max_length": 4}, {"decoding.min_length"}),
-        ({"min_length_ratio": 2.0, "max_length_ratio": 1.0}, {"decoding.min_length_ratio"}),
-        ({"min_length_ratio": 90.0}, {"decoding.min_length_ratio"}),
-        ({"max_length_ratio": 0.0}, {"decoding.max_length_ratio"}),
-        ({"target_prefix": ["AA"] * 5, "max_length": 4}, {"decoding.target_prefix.tokens"}),
-        ({"target_prefix": ["AA", "ZZ"]}, {"decoding.target_prefix.tokens[1]"}),
-        ({"target_prefix": ["</s>"]}, {"decoding.target_prefix.tokens[0]"}),
-        ({"length_penalty": -1.0, "coverage_penalty": 11.0}, {"decoding.length_penalty", "decoding.coverage_penalty"}),
-        ({"repetition_penalty": 0.5}, {"decoding.repetition_penalty"}),
-        ({"no_repeat_ngram_size": 49}, {"decoding.no_repeat_ngram_size"}),
-        ({"patience": math.nan}, {"decoding.patience"}),
-        (
-            {"sampling": Sampling(temperature=0.0, top_k=257, top_p=1.5)},
-            {f"decoding.sampling.{name}" for name in ("temperature", "top_k", "top_p")},
-        ),
-    ],
-)
-async def test_what_does_not_go_together_is_refused(
-    client: AttendantClient, options: GenerateOptions, fields: set[str]
-) -> None:
+async def test_what_does_not_go_together_is_refused_by_calls_and_streams(client: AttendantClient) -> None:
+    """tests/unit/server/grpc/test_decoding.py has all of it."""
+    options: GenerateOptions = {"sampling": Sampling(top_k=257), "beam_size": 2}
     with pytest.raises(InvalidArgument) as refused:
         await client.generate("badge", **options)
-    assert {violation.field for violation in refused.value.violations} == fields
+    fields = {violation.field for violation in refused.value.violations}
+    assert fields == {"decoding.beam_size", "decoding.sampling.top_k"}
     async with client.bulk() as bulk:
         with pytest.raises(InvalidArgument) as in_bulk:
             await bulk.generate("badge", **options)
     assert in_bulk.value.violations == refused.value.violations
-
-
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"coverage_penalty": 0.1}, "decoding.coverage_penalty"),
-        ({"replace_unknowns": True}, "output.replace_unknowns"),
-        ({"attention": True}, "output.attention"),
-    ],
-)
-async def test_what_needs_attention_is_refused_without(options: GenerateOptions, field: str) -> None:
-    async with served(fake_stepper(), fake_bundle(attention=False)) as server, AttendantClient(server.target) as client:
-        assert (await client.generate("abc", coverage_penalty=0.0)).best.tokens
-        with pytest.raises(InvalidArgument) as refused:
-            await client.generate("abc", **options)
-    assert [violation.field for violation in refused.value.violations] == [field]

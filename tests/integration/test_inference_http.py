@@ -1,14 +1,12 @@
 """The Open Inference Protocol over HTTP: the same functions as over gRPC, in the protocol's own JSON and bytes."""
 
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import pytest_asyncio
 
 from attendant.server.auth import Access, Rates, open_access
 from attendant.server.config import ServerConfig
@@ -23,18 +21,6 @@ TEXTS = ["abc", "de"]
 HEADER_LENGTH = "inference-header-content-length"
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server() -> AsyncIterator[Served]:
-    async with served(fake_stepper()) as started:
-        yield started
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def web(server: Served) -> AsyncIterator[Http]:
-    async with http_served(server) as started:
-        yield started
 
 
 def tensor(data: Any = TEXTS, **fields: Any) -> dict[str, Any]:
@@ -142,45 +128,31 @@ async def test_tensors_in_bytes(web: Http) -> None:
 
 
 WRONG: list[tuple[Any, str]] = [
+    # What is wrong with a tensor, whatever carries it, is in test_open_inference.py.
     ([], "body is a list, must be an object"),
-    ({}, "inputs is '', must be one tensor, named text"),
     ({"inputs": {}}, "inputs is an object, must be a list of objects"),
     ({"inputs": ["a"]}, 'inputs[0] is "a", must be an object'),
     ({"inputs": [{}] * 99}, "inputs is 99 items long, must be at most 16 items long"),
     ({"inputs": [tensor()], "input": 1}, "body is an object with 'input', must be one with some of id, parameters, "),
     ({"inputs": [tensor()], "id": 5}, "id is 5, must be a string"),
     ({"inputs": [tensor()], "id": "\ud800"}, 'id is "\\ud800", must be a string without half'),
-    ({"inputs": [tensor()], "id": "a\nb"}, "id is 'a\\nb', must be at most 128 characters"),
     ({"inputs": [tensor()], "model_name": "other"}, "model_name is \"other\", must be 'fake', as in the path"),
     ({"inputs": [tensor(5)]}, "inputs[0].data is 5, must be a list of strings"),
     ({"inputs": [tensor(["a", 5])]}, "inputs[0].data[1] is 5, must be a string"),
     ({"inputs": [tensor(["a", ["\ud800"]])]}, 'inputs[0].data[1] is "\\ud800", must be a string without half'),
-    ({"inputs": [tensor(shape=[3])]}, "inputs[text].shape is [3], must be that of 2 elements"),
     ({"inputs": [tensor(shape=[2.0])]}, "inputs[0].shape is a list, must be a list of whole numbers"),
     ({"inputs": [tensor(shape=[True, 2])]}, "inputs[0].shape is a list, must be a list of whole numbers"),
     ({"inputs": [tensor(shape=[2**63, 2])]}, "inputs[0].shape is a list, must be a list of whole numbers"),
     ({"inputs": [tensor(shape=None)]}, "inputs[0].shape is null, must be a list of whole numbers"),
-    ({"inputs": [tensor(datatype="FP32")]}, "inputs[text].datatype is 'FP32', must be BYTES"),
-    ({"inputs": [tensor(name="texts")]}, "inputs is 'texts', must be one tensor, named text"),
-    ({"inputs": [tensor(["a", " " * 3], shape=[2])]}, "inputs[text]"),
-    ({"inputs": [tensor(), tensor()]}, "inputs is 'text, text', must be one tensor, named text"),
-    ({"inputs": [tensor(parameters={"content_type": "str"})]}, "inputs[text].parameters is 'content_type', must be"),
     ({"inputs": [tensor(parameters=[])]}, "inputs[0].parameters is a list, must be an object"),
     ({"inputs": [tensor(parameters={"binary_data_size": 9})]}, "inputs[0].parameters.binary_data_size is 9, must be"),
     ({"inputs": [tensor(parameters={"binary_data_size": 0})]}, "inputs[0] is data and binary_data_size, must be one"),
-    ({"inputs": [tensor()], "outputs": [{"name": "texts"}]}, "outputs[0].name is 'texts', must be one of text, "),
     ({"inputs": [tensor()], "outputs": [{}]}, "outputs[0].name is null, must be a string"),
-    (
-        {"inputs": [tensor()], "outputs": [{"name": "text", "parameters": {"classification": 2}}]},
-        "outputs[0].parameters is 'classification', must be empty",
-    ),
     (
         {"inputs": [tensor()], "outputs": [{"name": "text", "parameters": {"binary_data": 1}}]},
         "outputs[0].parameters.binary_data is 1, must be true or false",
     ),
-    ({"inputs": [tensor()], "parameters": {"speed": 3}}, "parameters is 'speed', must be some of alternatives"),
     ({"inputs": [tensor()], "parameters": {"beam_size": True}}, "parameters.beam_size is true, must be a whole number"),
-    ({"inputs": [tensor()], "parameters": {"beam_size": "4"}}, "parameters.beam_size is '4', must be a whole number"),
     ({"inputs": [tensor()], "parameters": {"beam_size": [4]}}, "parameters.beam_size is a list, must be a string, a"),
     ({"inputs": [tensor()], "parameters": {"beam_size": None}}, "parameters.beam_size is null, must be a string, a"),
     ({"inputs": [tensor()], "parameters": {"beam_size": 99}}, "parameters.beam_size is 99, must be 1 to 6"),

@@ -1,22 +1,21 @@
 """Texts as people send them, at every door: gRPC, HTTP, the Open Inference Protocol, in process and by command."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-import pytest_asyncio
 
 import attendant
 from attendant.server.inference.v2 import open_inference_pb2 as wire
 from attendant.server.inference.v2 import open_inference_pb2_grpc
 from attendant_client.command import main
 from attendant_client.v1 import seq2seq_pb2 as messages
-from tests.http_serving import Http, http_served
+from tests.http_serving import Http
 from tests.paths import ROOT
-from tests.serving import Served, fake_stepper, served
+from tests.serving import Served
 
 CLEAN = "abc"
 SPACED = ["abc\n", "\tabc", "\ufeffabc", "abc\u00a0", "a\u200bbc", "ab\u00adc \r\n"]
@@ -24,18 +23,6 @@ SPACED = ["abc\n", "\tabc", "\ufeffabc", "abc\u00a0", "a\u200bbc", "ab\u00adc \r
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 Generate = messages.GenerateRequest
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server() -> AsyncIterator[Served]:
-    async with served(fake_stepper()) as started:
-        yield started
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def web(server: Served) -> AsyncIterator[Http]:
-    async with http_served(server) as started:
-        yield started
 
 
 async def by_generate(server: Served, web: Http, text: str) -> Any:
