@@ -1,7 +1,7 @@
 """Writes the OpenAPI document of the HTTP API: python protos/openapi.py, which `make protos` runs.
 
-It is made of the proto's descriptors and comments, and of the limits of requests. The server adds what depends on its
-options.
+The part of Seq2Seq is made of the proto's descriptors and comments, and of the limits of requests. The part of the Open
+Inference Protocol is `inference/openapi.json`, to which the decoding options are added.
 """
 
 import itertools
@@ -19,17 +19,14 @@ from google.protobuf.message_factory import GetMessageClass
 from attendant.runtime.bundle.manifest import MAX_BEAM, MAX_TOKENS
 from attendant.runtime.decoding.options import MAX_SAMPLED_CANDIDATES
 from attendant.runtime.requests import MAX_LENGTH_RATIO, MAX_PATIENCE, MAX_PENALTY, MAX_TEMPERATURE
-from attendant.server.call import MAX_ID_CHARACTERS, REQUEST_ID_HEADER
+from attendant.server.call import REQUEST_ID_HEADER
 from attendant.server.grpc.lists import MAX_REQUESTS
 from attendant.server.grpc.requests import WHOLE as WHOLE_KINDS
 from attendant.server.grpc.service import SERVICE
 from attendant.server.http.app import ROUTES, STREAM, ApiRoute, path_parameters, query_parameters
 from attendant.server.http.bodies import JSON, TEXTS
 from attendant.server.http.endpoints import EVENT_STREAM, MAX_SECONDS, MEDIA_TYPE, TIMEOUT_HEADER
-from attendant.server.inference.http import INFERENCE_ROUTES, InferenceRoute
-from attendant.server.inference.http import PREFIX as INFERENCE_PREFIX
 from attendant.server.inference.service import FIELDS, PREFIX, SAMPLING
-from attendant.server.inference.tensors import INPUT, MAX_DIMENSIONS, OUTPUTS
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -143,6 +140,16 @@ def _declaration_at(file: FileDescriptorProto, path: list[int]) -> str:
     return name
 
 
+OPTIONS: Final = {
+    **{name: {"type": NUMBERS[field.cpp_type]["type"]} | RANGES.get(name, {}) for name, field in FIELDS.items()},
+    "seed": {"type": "integer"} | RANGES["seed"],
+    PREFIX: TEXT | {"description": "Tokens, with blanks between them."},
+    SAMPLING: {"type": "boolean", "enum": [True]},
+    "binary_data_output": FLAG,
+}
+"""Parameters of ModelInfer."""
+
+
 def document() -> Schema:
     """Returns the whole document."""
     schemas = _Schemas(comments())
@@ -151,10 +158,8 @@ def document() -> Schema:
     paths: dict[str, Schema] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.verb.lower()] = _operation(route, schemas)
-    for inference in INFERENCE_ROUTES:
-        paths.setdefault(INFERENCE_PREFIX + inference.path, {})[inference.verb.lower()] = _inference_operation(
-            inference
-        )
+    inference = json.loads((PROTOS / "inference" / "openapi.json").read_text(encoding="utf-8"))
+    inference["schemas"]["InferRequest"]["properties"]["parameters"]["properties"] = OPTIONS
     return {
         "openapi": "3.1.0",
         "info": {
@@ -166,9 +171,9 @@ def document() -> Schema:
             f"{REQUEST_ID_HEADER}, the id of a request whose body has none.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "paths": paths,
+        "paths": paths | inference["paths"],
         "components": {
-            "schemas": schemas.schemas | INFERENCE_SCHEMAS,
+            "schemas": schemas.schemas | inference["schemas"],
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [],
@@ -340,114 +345,6 @@ def _operation(route: ApiRoute, schemas: _Schemas) -> Schema:
 
 def _object(required: Mapping[str, Schema], optional: Mapping[str, Schema] = {}, **more: Any) -> Schema:
     return {"type": "object", "properties": {**required, **optional}, "required": list(required), **more}
-
-
-def _list(items: Schema, **more: Any) -> Schema:
-    return {"type": "array", "items": items, **more}
-
-
-STRICT: Final = {"additionalProperties": False}
-DIMENSION: Final = {"type": "integer", "minimum": -1}
-OPTIONS: Final = {
-    **{name: {"type": NUMBERS[field.cpp_type]["type"]} | RANGES.get(name, {}) for name, field in FIELDS.items()},
-    "seed": {"type": "integer"} | RANGES["seed"],
-    PREFIX: TEXT | {"description": "Tokens, with blanks between them."},
-    SAMPLING: {"type": "boolean", "enum": [True]},
-    "binary_data_output": FLAG,
-}
-TENSOR: Final = _object({"name": TEXT, "datatype": TEXT, "shape": _list(DIMENSION)})
-INPUT_TENSOR: Final = _object(
-    {
-        "name": {"type": "string", "enum": [INPUT]},
-        "datatype": {"type": "string", "enum": ["BYTES"]},
-        "shape": _list({"type": "integer", "minimum": 1}, minItems=1, maxItems=MAX_DIMENSIONS),
-    },
-    {
-        "data": _list(TEXT, maxItems=MAX_REQUESTS, description="May be nested as the shape is."),
-        "parameters": _object({}, {"binary_data_size": {"type": "integer", "minimum": 0}}, **STRICT),
-    },
-    **STRICT,
-)
-OUTPUT_TENSOR: Final = _object(
-    {"name": {"type": "string", "enum": list(OUTPUTS)}},
-    {"parameters": _object({}, {"binary_data": FLAG}, **STRICT)},
-    **STRICT,
-)
-VERSION_ENTRY: Final = _object({"name": TEXT, "version": TEXT, "state": TEXT, "reason": TEXT})
-ELEMENT: Final = {"type": ["string", "number", "null"]}
-
-INFERENCE_SCHEMAS: Final[dict[str, Schema]] = {
-    "InferenceError": _object({"error": TEXT}),
-    "ServerMetadata": _object({"name": TEXT, "version": TEXT, "extensions": _list(TEXT)}),
-    "ServerLive": _object({"live": FLAG}),
-    "ServerReady": _object({"ready": FLAG}),
-    "ModelReady": _object({"name": TEXT, "ready": FLAG}),
-    "ModelMetadata": _object(
-        {"name": TEXT, "versions": _list(TEXT), "platform": TEXT, "inputs": _list(TENSOR), "outputs": _list(TENSOR)}
-    ),
-    "InferRequest": _object(
-        {"inputs": _list(INPUT_TENSOR, minItems=1, maxItems=1)},
-        {
-            "id": {"type": "string", "maxLength": MAX_ID_CHARACTERS},
-            "parameters": _object({}, OPTIONS, **STRICT),
-            "outputs": _list(OUTPUT_TENSOR, maxItems=len(OUTPUTS)),
-        },
-        **STRICT,
-    ),
-    "InferResponse": _object(
-        {
-            "model_name": TEXT,
-            "model_version": TEXT,
-            "outputs": _list(
-                _object(
-                    {"name": TEXT, "datatype": TEXT, "shape": _list({"type": "integer", "minimum": 0})},
-                    {"data": _list(ELEMENT), "parameters": _object({"binary_data_size": WHOLE})},
-                )
-            ),
-        },
-        {"id": TEXT},
-    ),
-    "RepositoryIndexRequest": _object({}, {"ready": FLAG, "repository_name": TEXT}, **STRICT),
-    "RepositoryIndex": _list(VERSION_ENTRY),
-    "RepositoryModelRequest": _object({}, {"parameters": {"type": "object"}}, **STRICT),
-    "RepositoryModel": _object({}),
-}
-METHODS: Final[Mapping[str, tuple[str, str | None]]] = {
-    "ServerMetadata": ("ServerMetadata", None),
-    "ServerLive": ("ServerLive", None),
-    "ServerReady": ("ServerReady", None),
-    "ModelMetadata": ("ModelMetadata", None),
-    "ModelReady": ("ModelReady", None),
-    "ModelInfer": ("InferResponse", "InferRequest"),
-    "RepositoryIndex": ("RepositoryIndex", "RepositoryIndexRequest"),
-    "RepositoryModelLoad": ("RepositoryModel", "RepositoryModelRequest"),
-    "RepositoryModelUnload": ("RepositoryModel", "RepositoryModelRequest"),
-}
-"""The schemas of each method's answer and body."""
-
-
-def _inference_operation(route: InferenceRoute) -> Schema:
-    answer, body = METHODS[route.method]
-    errors: list[Schema] = [_ref("InferenceError")]
-    if route.method in ("ServerReady", "ModelReady"):  # not ready is an answer, too
-        errors.append(_ref(answer))
-    versioned = "OfVersion" if "version" in path_parameters(route.path) else ""
-    operation: Schema = {
-        "operationId": f"{route.method}{versioned}",
-        "tags": ["Open Inference Protocol"],
-        "parameters": _path_parameters(route.path),
-        "responses": {
-            "200": {"description": answer, "content": {JSON: {"schema": _ref(answer)}}},
-            "default": {
-                "description": "An error",
-                "content": {JSON: {"schema": errors[0] if len(errors) == 1 else {"anyOf": errors}}},
-            },
-        },
-    }
-    if body is not None:
-        needed = route.method == "ModelInfer"
-        operation["requestBody"] = {"required": needed, "content": {JSON: {"schema": _ref(body)}}}
-    return operation
 
 
 if __name__ == "__main__":

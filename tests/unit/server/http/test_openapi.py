@@ -13,9 +13,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Route
 
-from attendant.server.http.app import add_pages
+from attendant.server.http.app import ROUTES, add_pages
 from attendant.server.http.bodies import to_json
 from attendant.server.http.endpoints import STATUSES
+from attendant.server.inference.http import INFERENCE_ROUTES, PREFIX
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.paths import ROOT
 from tests.unit.server.test_errors import EXAMPLES
@@ -37,6 +38,12 @@ def test_it_is_what_the_proto_and_the_limits_make_of_it(described: dict[str, Any
 
 def test_it_is_valid(described: dict[str, Any]) -> None:
     validate(described)
+
+
+def test_every_path_is_there(described: dict[str, Any]) -> None:
+    ours = {(route.path, route.verb.lower()) for route in ROUTES}
+    theirs = {(PREFIX + route.path, route.verb.lower()) for route in INFERENCE_ROUTES}
+    assert {(path, verb) for path, item in described["paths"].items() for verb in item} == ours | theirs
 
 
 def test_every_field_of_every_message_is_there(described: dict[str, Any]) -> None:
