@@ -71,15 +71,15 @@ def generate_fields(parsed: ParsedRequest, result: Result) -> dict[str, Any]:
         "model": model.name,
         "version": model.manifest.version,
         "hypotheses": [_hypothesis(hypothesis, parsed) for hypothesis in result.hypotheses],
-        "source_tokens": source_tokens(parsed.asked, model),
+        "source_tokens": source_tokens(parsed.content, model),
         "timings": dict(zip(TIMINGS, timings_of(result.stats), strict=True)),
-        "warnings": warnings_of(result.hypotheses, parsed.asked, model),
+        "warnings": warnings_of(result.hypotheses, parsed.content, model),
     }
 
 
 def score_response(parsed: ParsedRequest, result: Result) -> messages.ScoreResponse:
     model = parsed.model
-    fields = score_fields(result.hypotheses[0], parsed.asked, model)
+    fields = score_fields(result.hypotheses[0], parsed.content, model)
     fields["attention"] = _attention(fields["attention"])
     return messages.ScoreResponse(
         request_id=parsed.request_id, model=model.name, version=model.manifest.version, **fields
@@ -121,7 +121,7 @@ def model_message(model: ServedModel, role: Role) -> messages.Model:
 
 
 def _hypothesis(hypothesis: Hypothesis, parsed: ParsedRequest) -> dict[str, Any]:
-    fields = hypothesis_fields(hypothesis, parsed.asked, parsed.model)
+    fields = hypothesis_fields(hypothesis, parsed.content, parsed.model)
     fields["attention"] = _attention(fields["attention"])
     fields["finish_reason"] = FINISH_REASONS[hypothesis.finish_reason]
     return fields

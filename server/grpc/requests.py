@@ -58,48 +58,48 @@ class ParsedRequest:
     """A valid request, ready to be submitted to its model's engines.
 
     Attributes:
-        asked: its content.
+        content: the request that `read_generate` or `read_score` of the runtime returned.
         by_default: it sets no decoding option.
         message: None unless shadows of the model get the same request.
     """
 
     request_id: str
     model: ServedModel
-    asked: ReadRequest
+    content: ReadRequest
     by_default: bool = False
     message: messages.GenerateRequest | None = None
 
     @property
     def max_answer_bytes(self) -> int:
         """Estimate of the most memory that the request and its answer can take."""
-        asked, options = self.asked, self.asked.options
-        columns = len(asked.source_ids) if options.attention else 0
+        content, options = self.content, self.content.options
+        columns = len(content.source_ids) if options.attention else 0
         target = (options.max_length + 1) * (TOKEN_BYTES + WEIGHT_BYTES * columns)
-        return REQUEST_BYTES + TOKEN_BYTES * len(asked.source_ids) + options.num_hypotheses * target
+        return REQUEST_BYTES + TOKEN_BYTES * len(content.source_ids) + options.num_hypotheses * target
 
     def submit(self, call: Call, on_progress: Callable[[Progress], None] | None = None) -> asyncio.Future[Outcome]:
         """Submits the request for the client of a call, until the call's deadline. See `EngineClient.submit`."""
-        asked, seconds = self.asked, call.time_remaining()
+        content, seconds = self.content, call.time_remaining()
         return self.model.runner.submit(
-            asked.source_ids, asked.options, seconds, Priority.INTERACTIVE, call.client, on_progress
+            content.source_ids, content.options, seconds, Priority.INTERACTIVE, call.client, on_progress
         )
 
     def scored(self, outcome: Outcome, record: RequestRecord) -> Result:
         """Returns the result of a request after updating metrics and trace. Raises the outcome if it is an error."""
         if isinstance(outcome, AttendantError):
             raise outcome
-        asked, exemplar = self.asked, None
+        content, exemplar = self.content, None
         if record.trace is not None:
             record.trace.add_phases(outcome.stats)
             exemplar = record.trace.exemplar
-        self.model.metrics.answered(asked.source_ids, asked.num_source_tokens, outcome.stats, exemplar)
+        self.model.metrics.answered(content.source_ids, content.num_source_tokens, outcome.stats, exemplar)
         return outcome
 
     def generated(self, outcome: Outcome, record: RequestRecord) -> Result:
         """Does the same for a request to generate, and sends it to the model's shadows."""
         result = self.scored(outcome, record)
         self.model.metrics.generated(
-            self.asked.source_ids, self.asked.num_source_tokens, result.hypotheses, by_default=self.by_default
+            self.content.source_ids, self.content.num_source_tokens, result.hypotheses, by_default=self.by_default
         )
         if self.message is not None:
             for shadow in self.model.shadows:
@@ -109,8 +109,8 @@ class ParsedRequest:
 
 def submit_all(requests: Sequence[ParsedRequest], call: Call, priority: Priority) -> list[asyncio.Future[Outcome]]:
     """Submits requests of one model, at least one: all of them, or none. See `EngineClient.submit_all`."""
-    asked = [(request.asked.source_ids, request.asked.options) for request in requests]
-    return requests[0].model.runner.submit_all(asked, call.time_remaining(), priority, call.client)
+    contents = [(request.content.source_ids, request.content.options) for request in requests]
+    return requests[0].model.runner.submit_all(contents, call.time_remaining(), priority, call.client)
 
 
 def check_answer_bytes(num_bytes: int, num_requests: int, field: str) -> None:
@@ -144,7 +144,7 @@ def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Pars
     read = reading.read_generate(source, source_ids, options, output, model, violations)
     parsed = _parsed(request, read, model, violations, by_default=not request.decoding.ByteSize())
     # Draws differ by themselves: nothing is learned from comparing them.
-    compared = model.shadows and parsed.asked.options.sampling is None
+    compared = model.shadows and parsed.content.options.sampling is None
     return replace(parsed, message=request) if compared else parsed
 
 
@@ -168,7 +168,7 @@ def _parsed(
 ) -> ParsedRequest:
     if read is None:
         raise InvalidArgument(*violations.found)
-    return ParsedRequest(request_id=request.request_id, model=model, asked=read, by_default=by_default)
+    return ParsedRequest(request_id=request.request_id, model=model, content=read, by_default=by_default)
 
 
 def _side(request: Request, side: str, violations: Violations) -> Side | None:
@@ -214,10 +214,10 @@ def read_options(
     length = num_source_tokens if by_length else 0
     # What completes a text may be thousands of tokens.
     if message.ByteSize() <= MAX_OPTION_BYTES_KEPT and not message.HasField("target_prefix_text"):
-        options, found = _read_once(ref(model), message.SerializeToString(), attention, length)
+        options, wrong = _read_once(ref(model), message.SerializeToString(), attention, length)
     else:
-        options, found = read_decoding(set_fields(message), model, length, attention=attention)
-    violations.found += found
+        options, wrong = read_decoding(set_fields(message), model, length, attention=attention)
+    violations.found += wrong
     # In this order: reading `sampling` of a message that has none makes an object.
     is_seeded = message.HasField("sampling") and message.sampling.HasField("seed")
     return options if options is None or is_seeded else drawn(options)
@@ -248,8 +248,8 @@ def shadow_of(stable: ServedModel, shadow: ServedModel, share: float) -> Shadow:
         outcome: Outcome
         try:
             parsed = await parse(read_generate, request, shadow)
-            asked = parsed.asked
-            outcome = await shadow.runner.submit(asked.source_ids, asked.options, SHADOW_SECONDS, client=client)
+            content = parsed.content
+            outcome = await shadow.runner.submit(content.source_ids, content.options, SHADOW_SECONDS, client=client)
         except AttendantError as error:
             outcome = error
         if isinstance(outcome, Result):

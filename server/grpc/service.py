@@ -109,7 +109,9 @@ async def streamed(
     Raises:
         AttendantError: the request's outcome, if it is not an answer, or Stalled.
     """
-    growing = GrowingText(parsed.model.bundle.target_tokenizer, replaces_unknowns=parsed.asked.source_words is not None)
+    growing = GrowingText(
+        parsed.model.bundle.target_tokenizer, replaces_unknowns=parsed.content.source_words is not None
+    )
     certain: list[int] = []
     has_news = asyncio.Event()
 

@@ -198,9 +198,9 @@ def _response(
     response = wire.ModelInferResponse(model_name=model.name, model_version=model.label, id=request.id)
     answers = [
         {
-            "hypotheses": [hypothesis_fields(hypothesis, text.asked, model) for hypothesis in result.hypotheses],
-            "source_tokens": source_tokens(text.asked, model),
-            "warnings": warnings_of(result.hypotheses, text.asked, model),
+            "hypotheses": [hypothesis_fields(hypothesis, text.content, model) for hypothesis in result.hypotheses],
+            "source_tokens": source_tokens(text.content, model),
+            "warnings": warnings_of(result.hypotheses, text.content, model),
         }
         for text, result in zip(texts, results, strict=True)
     ]

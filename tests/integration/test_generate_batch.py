@@ -120,13 +120,6 @@ async def test_a_fault_of_ours_is_one_items(monkeypatch: pytest.MonkeyPatch, cap
         assert "secret" not in str(answer)
 
 
-async def test_items_of_several_models() -> None:
-    async with served(fake_stepper(), fake_bundle("one"), fake_bundle("two")) as server:
-        requests = [Generate(request_id=name, model=name, text="a") for name in ("one", "two", "one")]
-        answers = await ask(server, requests)
-        assert sorted(answer.response.model for answer in answers) == ["one", "one", "two"]
-
-
 async def test_no_more_is_read_than_there_is_room_for() -> None:
     """The million behind the first few stays with its sender."""
     stepper = gated_stepper()
@@ -226,12 +219,6 @@ async def test_a_client_that_goes_during_a_write_leaves_no_timer(monkeypatch: py
         assert all(timer.cancelled() for timer in timers)
 
 
-async def test_streams_share_the_memory_for_answers() -> None:
-    async with served(fake_stepper(), max_rows=2, max_bulk=4) as server:
-        calls = [server.stub.GenerateBatch(iter(numbered(30))) for _ in range(3)]
-        assert [len(answers) for answers in await asyncio.gather(*map(read, calls))] == [30] * 3
-
-
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
 async def test_a_stream_that_goes_frees_its_rows_within_one_step(how: str) -> None:
     stepper = gated_stepper()
@@ -281,15 +268,6 @@ async def test_draining_answers_what_is_in_and_sends_the_rest_away() -> None:
         assert sorted(answer.request_id for answer in answers) == ["0", "1", "2", "3", "4"]
         assert all(answer.WhichOneof("result") == "response" for answer in answers)
         await draining
-
-
-async def test_an_idle_stream_does_not_hold_up_a_drain() -> None:
-    async with served(fake_stepper()) as server:
-        call = server.stub.GenerateBatch()
-        await call.write(Generate(text="a"))
-        assert (await call.read()).response.hypotheses
-        server.catalogue.closing.set()
-        assert await asyncio.wait_for(call.code(), PATIENCE_SECONDS) is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_a_dead_engine_ends_the_stream() -> None:

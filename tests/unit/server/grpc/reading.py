@@ -26,7 +26,7 @@ def options_of(decoding: Decoding | None = None, attention: bool = False, **how:
     request = messages.GenerateRequest(
         text="abc", decoding=decoding, output=messages.OutputOptions(attention=attention)
     )
-    return read_generate(request, model(**how)).asked.options
+    return read_generate(request, model(**how)).content.options
 
 
 def refused(read: Callable[[Any, ServedModel], Any], request: Any, served: ServedModel | None = None) -> dict[str, str]:

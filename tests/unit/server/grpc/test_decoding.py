@@ -24,7 +24,7 @@ def test_the_same_options_are_held_against_each_models_own_limits() -> None:
     request = messages.GenerateRequest(text="abc", decoding=Decoding(beam_size=4))
     wide, narrow = model(max_rows=8), model(max_rows=2)
     for _ in range(2):
-        assert read_generate(request, wide).asked.options.beam_size == 4
+        assert read_generate(request, wide).content.options.beam_size == 4
         assert list(refused(read_generate, request, narrow)) == ["decoding.beam_size"]
 
 
@@ -188,7 +188,7 @@ def test_options_that_do_not_go_together(given: Decoding, found: dict[str, str])
 
 def test_unknowns_are_replaced_by_attention() -> None:
     request = messages.GenerateRequest(text="abc", output=messages.OutputOptions(replace_unknowns=True))
-    assert read_generate(request, model()).asked.options.attention
+    assert read_generate(request, model()).content.options.attention
     assert refused(read_generate, request, model(attention=False)) == {
         "output.replace_unknowns": "is true, must be false: this model has no attention"
     }

@@ -26,7 +26,7 @@ def test_a_text_without_tokens(text: str) -> None:
 
 
 def test_the_longest_text() -> None:
-    assert read_generate(messages.GenerateRequest(text="a" * 12), model()).asked.num_source_tokens == 12, (
+    assert read_generate(messages.GenerateRequest(text="a" * 12), model()).content.num_source_tokens == 12, (
         "EOS is not counted"
     )
     assert refused(read_generate, messages.GenerateRequest(text="a" * 13)) == {
@@ -80,7 +80,7 @@ async def test_a_large_request_is_read_beside_the_event_loop() -> None:
 
 
 def test_a_text_never_fails_on_what_is_unknown() -> None:
-    assert read_generate(messages.GenerateRequest(text="a!"), model()).asked.source_ids == (4, 1, 3)
+    assert read_generate(messages.GenerateRequest(text="a!"), model()).content.source_ids == (4, 1, 3)
 
 
 def tokens(*given: str) -> messages.GenerateRequest:
@@ -88,8 +88,8 @@ def tokens(*given: str) -> messages.GenerateRequest:
 
 
 def test_tokens() -> None:
-    assert read_generate(tokens("b", "a"), model()).asked.source_ids == (5, 4, 3)
-    assert read_generate(tokens("<unk>"), model()).asked.source_ids == (1, 3)
+    assert read_generate(tokens("b", "a"), model()).content.source_ids == (5, 4, 3)
+    assert read_generate(tokens("<unk>"), model()).content.source_ids == (1, 3)
     limit = "must be 1 to 12 tokens long"
     assert refused(read_generate, tokens()) == {"tokens.tokens": f"is 0 tokens long, {limit}"}
     assert refused(read_generate, tokens(*"a" * 13)) == {"tokens.tokens": f"is 13 tokens long, {limit}"}
@@ -182,11 +182,11 @@ def score(**fields: Any) -> messages.ScoreRequest:
 
 
 def test_a_score() -> None:
-    parsed = read_score(score(), model()).asked
+    parsed = read_score(score(), model()).content
     assert (parsed.source_ids, parsed.options) == ((4, 5, 6, 3), scoring_options((4, 5), 3))
-    without = read_score(score(include_eos=False), model()).asked.options
+    without = read_score(score(include_eos=False), model()).content.options
     assert without == scoring_options((4, 5), 3, include_eos=False)
-    empty = read_score(score(target_text=""), model()).asked.options
+    empty = read_score(score(target_text=""), model()).content.options
     assert empty.target_prefix == (3,), "the end alone has a probability"
 
 
