@@ -243,22 +243,6 @@ def test_the_same_page_as_the_library_renders(form: str, monkeypatch: pytest.Mon
     assert (b"# {trace_id=" in theirs) == (form != "text/plain")
 
 
-def test_a_name_is_registered_once() -> None:
-    registry = CollectorRegistry()
-    metrics_module.Counter("a", "A.", ("model",), namespace="n", registry=registry)
-    with pytest.raises(ValueError, match="n_a"):
-        metrics_module.Counter("a", "A.", ("model",), namespace="n", registry=registry)
-    with pytest.raises(ValueError, match="n_a"):
-        prometheus_client.Counter("n_a", "A.", registry=registry)
-
-
-def test_a_value_for_each_label() -> None:
-    counter = metrics_module.Counter("a", "A.", ("model", "code"), namespace="n", registry=CollectorRegistry())
-    assert counter.labels("m", "OK") is counter.labels("m", "OK")
-    with pytest.raises(ValueError, match="code"):
-        counter.labels("m")
-
-
 def test_threads_lose_no_value() -> None:
     seen: dict[str, Any] = {"namespace": "n", "registry": CollectorRegistry()}
     count = metrics_module.Counter("a", "A.", ("model",), **seen).labels("m")

@@ -7,7 +7,7 @@ import os
 import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -56,8 +56,8 @@ def application() -> Application:
     return Application()
 
 
-@asynccontextmanager
-async def serving(application: Application) -> AsyncIterator[Connect]:
+@pytest.fixture
+async def connect(application: Application) -> AsyncIterator[Connect]:
     paths = ("quick", "host", "never", "big", "wrong")
     app = Starlette(routes=[Route(f"/{path}", getattr(application, path)) for path in paths])
     writers = []
@@ -68,11 +68,9 @@ async def serving(application: Application) -> AsyncIterator[Connect]:
             writers.append(writer)
             return reader, writer
 
-        try:
-            yield connect
-        finally:
-            for writer in writers:
-                writer.close()
+        yield connect
+        for writer in writers:
+            writer.close()
 
 
 async def ask(connect: Connect, path: bytes) -> bytes:
@@ -91,91 +89,82 @@ async def ended(reader: asyncio.StreamReader) -> bytes:
             return b""
 
 
-async def test_several_requests_on_one_connection(application: Application) -> None:
-    async with serving(application) as connect:
-        reader, writer = await connect()
-        writer.write(3 * (GET % b"/quick"))
-        for _ in range(3):
-            assert (await reader.readuntil(b"quick")).startswith(b"HTTP/1.1 200 OK")
+async def test_several_requests_on_one_connection(connect: Connect) -> None:
+    reader, writer = await connect()
+    writer.write(3 * (GET % b"/quick"))
+    for _ in range(3):
+        assert (await reader.readuntil(b"quick")).startswith(b"HTTP/1.1 200 OK")
 
 
 @pytest.mark.parametrize("piece", [b"", b"GET /quick HTTP/1.1\r\nHost: x\r\n", GET % b"/quick"])
 async def test_a_connection_that_brings_no_whole_request_ends(
-    application: Application, piece: bytes, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, piece: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before its first request and after one alike."""
     monkeypatch.setattr(http, "REQUEST_SECONDS", 0.2)
-    async with serving(application) as connect:
-        reader, writer = await connect()
-        writer.write(piece)
-        await ended(reader)
+    reader, writer = await connect()
+    writer.write(piece)
+    await ended(reader)
 
 
-async def test_a_head_that_trickles_ends(application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_head_that_trickles_ends(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "REQUEST_SECONDS", 0.3)
-    async with serving(application) as connect:
-        reader, writer = await connect()
-        end = asyncio.create_task(ended(reader))
-        async with asyncio.timeout(10):
-            while not end.done():
-                writer.write(b"G")
-                await asyncio.sleep(0.02)
-        assert end.result() == b""
+    reader, writer = await connect()
+    end = asyncio.create_task(ended(reader))
+    async with asyncio.timeout(10):
+        while not end.done():
+            writer.write(b"G")
+            await asyncio.sleep(0.02)
+    assert end.result() == b""
 
 
-async def test_an_application_that_works_is_waited_for(
-    application: Application, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_application_that_works_is_waited_for(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "REQUEST_SECONDS", 0.1)
-    async with serving(application) as connect:
-        reader, writer = await connect()
-        writer.write(GET % b"/never")
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.5):
-                await reader.read(1)
+    reader, writer = await connect()
+    writer.write(GET % b"/never")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await reader.read(1)
 
 
-async def test_a_reader_that_stops_ends(application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_that_stops_ends(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "WRITE_SECONDS", 0.2)
-    async with serving(application) as connect:
-        reader, writer = await connect()
-        writer.write(GET % b"/big")
-        await reader.readline()
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
-        await asyncio.sleep(1)
-        writer.transport.resume_reading()  # type: ignore[attr-defined]
-        assert len(await ended(reader)) < len(BIG)
+    reader, writer = await connect()
+    writer.write(GET % b"/big")
+    await reader.readline()
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await asyncio.sleep(1)
+    writer.transport.resume_reading()  # type: ignore[attr-defined]
+    assert len(await ended(reader)) < len(BIG)
 
 
 async def test_a_newcomer_takes_the_place_of_the_longest_idle(
-    application: Application, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 4)
-    async with serving(application) as connect:
-        working, writer = await connect()
-        writer.write(GET % b"/never")
-        await eventually(lambda: application.waiting == 1)
-        idle = [await connect() for _ in range(20)]
-        assert await ask(connect, b"/quick") == b"HTTP/1.1 200 OK\r\n"
-        for reader, _ in idle[:-2]:
-            assert await ended(reader) == b""
-        for reader, writer in idle[-2:]:
-            writer.write(GET % b"/quick")
-            assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
-        assert not working.at_eof()
+    working, writer = await connect()
+    writer.write(GET % b"/never")
+    await eventually(lambda: application.waiting == 1)
+    idle = [await connect() for _ in range(20)]
+    assert await ask(connect, b"/quick") == b"HTTP/1.1 200 OK\r\n"
+    for reader, _ in idle[:-2]:
+        assert await ended(reader) == b""
+    for reader, writer in idle[-2:]:
+        writer.write(GET % b"/quick")
+        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+    assert not working.at_eof()
 
 
 async def test_where_all_connections_work_a_newcomer_is_refused(
-    application: Application, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 2)
-    async with serving(application) as connect:
-        for _ in range(2):
-            _, writer = await connect()
-            writer.write(GET % b"/never")
-        await eventually(lambda: application.waiting == 2)
-        reader, _ = await connect()
-        assert await ended(reader) == b""
+    for _ in range(2):
+        _, writer = await connect()
+        writer.write(GET % b"/never")
+    await eventually(lambda: application.waiting == 2)
+    reader, _ = await connect()
+    assert await ended(reader) == b""
 
 
 @pytest.mark.parametrize(
@@ -188,15 +177,13 @@ async def test_where_all_connections_work_a_newcomer_is_refused(
     ],
 )
 async def test_what_is_no_request_is_refused_and_not_logged(
-    application: Application, sent: bytes, caplog: pytest.LogCaptureFixture
+    connect: Connect, sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO):
-        async with serving(application) as connect:
-            reader, writer = await connect()
-            writer.write(sent)
-            assert (await ended(reader)).partition(b"\r\n")[0] in (b"HTTP/1.1 400 Bad Request", b"")
-            assert await ask(connect, b"/nothing") == b"HTTP/1.1 404 Not Found\r\n"
-    assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
+    reader, writer = await connect()
+    writer.write(sent)
+    assert (await ended(reader)).partition(b"\r\n")[0] in (b"HTTP/1.1 400 Bad Request", b"")
+    assert await ask(connect, b"/nothing") == b"HTTP/1.1 404 Not Found\r\n"
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 BODY = b"3\r\nabc\r\n0\r\n\r\n"
@@ -220,35 +207,32 @@ BODY = b"3\r\nabc\r\n0\r\n\r\n"
     ],
 )
 async def test_an_ambiguous_request_is_refused_and_its_connection_closed(
-    application: Application, sent: bytes, reason: bytes
+    connect: Connect, sent: bytes, reason: bytes
 ) -> None:
-    async with serving(application) as connect:
-        reader, writer = await connect()
-        writer.write(sent + GET % b"/quick")
-        answers = await ended(reader)
-        assert answers.startswith(b"HTTP/1.1 400 Bad Request\r\n") and answers.count(b"HTTP/1.1 ") == 1
-        assert reason in answers
+    reader, writer = await connect()
+    writer.write(sent + GET % b"/quick")
+    answers = await ended(reader)
+    assert answers.startswith(b"HTTP/1.1 400 Bad Request\r\n") and answers.count(b"HTTP/1.1 ") == 1
+    assert reason in answers
 
 
 @pytest.mark.parametrize(
     "target", [b"http://x/quick", b"HTTP://x:80/quick", b"https://x/quick?a=1", b"http://[::1]:80/quick?"]
 )
-async def test_a_target_may_be_a_url_whose_host_counts(application: Application, target: bytes) -> None:
-    async with serving(application) as connect:
-        assert await ask(connect, target) == b"HTTP/1.1 200 OK\r\n"
-        assert await ask(connect, b"http://x") == b"HTTP/1.1 404 Not Found\r\n", "the root"
-        reader, writer = await connect()
-        writer.write(b"GET %s HTTP/1.1\r\nHost: other.example\r\n\r\n" % target.replace(b"quick", b"host"))
-        answer = await reader.readuntil(b"\r\n\r\n")
-        length = int(answer.lower().partition(b"content-length: ")[2].split()[0])
-        assert await reader.readexactly(length) == target.split(b"/")[2]
+async def test_a_target_may_be_a_url_whose_host_counts(connect: Connect, target: bytes) -> None:
+    assert await ask(connect, target) == b"HTTP/1.1 200 OK\r\n"
+    assert await ask(connect, b"http://x") == b"HTTP/1.1 404 Not Found\r\n", "the root"
+    reader, writer = await connect()
+    writer.write(b"GET %s HTTP/1.1\r\nHost: other.example\r\n\r\n" % target.replace(b"quick", b"host"))
+    answer = await reader.readuntil(b"\r\n\r\n")
+    length = int(answer.lower().partition(b"content-length: ")[2].split()[0])
+    assert await reader.readexactly(length) == target.split(b"/")[2]
 
 
 async def test_a_fault_of_the_application_is_an_answer_and_one_record(
-    application: Application, caplog: pytest.LogCaptureFixture
+    connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(application) as connect:
-        assert await ask(connect, b"/wrong") == b"HTTP/1.1 500 Internal Server Error\r\n"
+    assert await ask(connect, b"/wrong") == b"HTTP/1.1 500 Internal Server Error\r\n"
     (record,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert record.exc_info is not None or hasattr(record, "traceback")
 
@@ -265,22 +249,21 @@ async def test_a_port_that_can_not_be_had() -> None:
 
 
 async def test_connections_wait_where_too_many_files_are_open(
-    application: Application, caplog: pytest.LogCaptureFixture
+    connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    async with serving(application) as connect:
-        port = (await connect())[1].get_extra_info("peername")[1]
-        waiting = socket.create_connection(("127.0.0.1", port))
-        with closing(waiting):
-            os.close(lowest_free := os.dup(0))
-            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
-            try:
-                await eventually(lambda: "no connection could be accepted" in caplog.messages)
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            waiting.settimeout(PATIENCE_SECONDS)
-            waiting.sendall(GET % b"/quick")
-            assert (await asyncio.to_thread(waiting.recv, 1000)).startswith(b"HTTP/1.1 200")
+    port = (await connect())[1].get_extra_info("peername")[1]
+    waiting = socket.create_connection(("127.0.0.1", port))
+    with closing(waiting):
+        os.close(lowest_free := os.dup(0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+        try:
+            await eventually(lambda: "no connection could be accepted" in caplog.messages)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        waiting.settimeout(PATIENCE_SECONDS)
+        waiting.sendall(GET % b"/quick")
+        assert (await asyncio.to_thread(waiting.recv, 1000)).startswith(b"HTTP/1.1 200")
     told = [vars(record)["reason"] for record in caplog.records if record.message == "no connection could be accepted"]
     assert set(told) == {"Too many open files"}
 
