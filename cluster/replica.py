@@ -21,8 +21,7 @@ from attendant.runtime.requests import Violation
 from attendant.server.app import start_model
 from attendant.server.auth import open_access
 from attendant.server.call import Call, name_in_certificate
-from attendant.server.catalogue.models import Catalogue, Routes
-from attendant.server.catalogue.reconciler import Retirement
+from attendant.server.catalogue.models import Catalogue, Retirement, Routes
 from attendant.server.config import ServerConfig
 from attendant.server.engine.loading import in_daemon_thread, open_within_limits
 from attendant.server.engine.shares import AnswerBudget

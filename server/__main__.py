@@ -48,16 +48,14 @@ def _serve(parsed: argparse.Namespace, scheduler: type[Any] | None) -> int:
     import uvloop
 
     from attendant.server.app import serve
-    from attendant.server.logs import configure_audit, configure_logging, hide_texts, log_what_python_prints
+    from attendant.server.logs import configure_audit, configure_logging, log_python_errors
 
     config = config_of(parsed, os.environ)
     if scheduler is not None:
         config = replace(config, scheduler=scheduler)
-    configure_logging(config.log_level, config.log_format)
+    configure_logging(config.log_level, config.log_format, config.log_texts)
     configure_audit(config.audit_level, config.audit_format or config.log_format)
-    log_what_python_prints()
-    if config.log_texts == "off":
-        hide_texts()
+    log_python_errors()
     return uvloop.run(serve(config))
 
 

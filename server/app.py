@@ -54,17 +54,17 @@ from attendant.server.tracing import Tracer, tracing
 log = logging.getLogger(__name__)
 
 BULK_PER_ROW = 2
-"""Bulk requests that are accepted, per row: one that runs, and one more among which the next is chosen."""
+"""Bulk requests in the engine per row: one that runs, and one of those from which the next is chosen."""
 
 OBJECTS_BETWEEN_COLLECTIONS = 20_000
-"""With Python's own 700 its collector looks ten times at a list of requests that is answered: a tenth of the time."""
+"""With Python's own 700 the collector runs ten times while a list of requests is answered: a tenth of the time."""
 
 
 async def serve(config: ServerConfig) -> int:
     """Serves until SIGTERM, SIGINT or the death of an engine; returns the exit status.
 
     Raises:
-        UserError: a port, a bundle, a provider or a file of credentials that can't be had.
+        UserError: a port, a bundle, a provider or a file of credentials can't be used.
     """
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     with tracing(config.traces) as tracer:
@@ -82,7 +82,6 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
         catalogue,
         metrics,
         level=logging.INFO if config.log_requests == "on" else logging.DEBUG,
-        shows_texts=config.log_texts == "on",
         tracer=tracer,
     )
     gate = Gate(access, requests)
@@ -108,8 +107,8 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
         connection_seconds=config.connection_seconds,
     )
     allow_descriptors(config.max_connections + HEADROOM)
-    port = GrpcPort(make_server, metrics, config.host, config.port, access.credentials())
-    access.warn_of_strangers(config.host)
+    port = GrpcPort(make_server, metrics, config.host, config.port, access.grpc_credentials())
+    access.warn_if_exposed(config.host)
     app = http_app(metrics.registry, lambda: lifecycle.is_serving)
     has_api = config.no_http == "off"
     if has_api:
@@ -132,7 +131,7 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
             catalogue.open()
             await _set_open(lifecycle, catalogue, metrics, is_open=True)
             addresses = authority(config.host, port.port), authority(config.host, metrics_port)
-            _say_what_is_served(config, catalogue, *addresses, f"http{'s' if tls() else ''}" if has_api else "")
+            _announce(config, catalogue, *addresses, f"http{'s' if tls() else ''}" if has_api else "")
             with reconciler.following(config.repository_seconds):
                 await lifecycle.ending()
             catalogue.closing.set()
@@ -186,19 +185,19 @@ async def _reload(access: Access, reconciler: Reconciler, catalogue: Catalogue) 
         await reconciler.reload()
 
 
-def _say_what_is_served(config: ServerConfig, catalogue: Catalogue, target: str, metrics: str, scheme: str) -> None:
-    """In the log, and then in a line on standard output. Nothing else of it is kept: versions come and go.
+def _announce(config: ServerConfig, catalogue: Catalogue, target: str, metrics: str, scheme: str) -> None:
+    """Writes to the log, and then to standard output, what is served at first; versions may come and go.
 
     Args:
-        scheme: of the playground's address; empty: there is none.
+        scheme: of the playground's address; empty if there is no playground.
     """
     models = [routes.stable for routes in catalogue.all()]
     names = ", ".join(f"{m.name} (version {m.manifest.version}, {m.precision}, {m.provider})" for m in models)
     log.info("serving", extra={"target": target, "metrics": metrics, "models": len(models)})
     try:
         page = f"playground on {scheme}://{metrics}/; " if scheme else ""
-        said = f"serving on {target}: {names}; {page}metrics on {metrics}"
-        print(json.dumps({"message": said}) if config.log_format == "json" else said, flush=True)
+        line = f"serving on {target}: {names}; {page}metrics on {metrics}"
+        print(json.dumps({"message": line}) if config.log_format == "json" else line, flush=True)
     except OSError:  # its disk is full; the log says the same
         give_up_output()
 
@@ -206,7 +205,7 @@ def _say_what_is_served(config: ServerConfig, catalogue: Catalogue, target: str,
 def repository_reconciler(
     config: ServerConfig, processes: WorkerProcesses, catalogue: Catalogue, metrics: Metrics, lifecycle: Lifecycle
 ) -> Reconciler:
-    """What keeps the models of the repositories among the bundles as their folders say."""
+    """Makes the reconciler of the repositories among the bundles."""
 
     async def start(path: Path, label: str, *, name: str, **engine: Any) -> ServedModel:
         bundle = await in_daemon_thread(partial(open_within_limits, path, config))
@@ -243,10 +242,10 @@ async def load_models(
     lifecycle: Lifecycle,
     reconciler: Reconciler,
 ) -> None:
-    """Opens every bundle here, and has it checked, loaded and decoded in processes of its own; then the repositories'.
+    """Opens every bundle, and starts its engines, which check it in processes of their own; then the repositories'.
 
     Raises:
-        UserError: a bundle that is refused; no such precision or provider here.
+        UserError: a bundle is refused, or the precision or provider is not available.
     """
     alone = tuple(path for path in config.bundles if path not in reconciler.repositories)
     bundles = await in_daemon_thread(partial(open_bundles, replace(config, bundles=alone)))
@@ -327,7 +326,7 @@ async def start_model(
 
 
 async def _done_unless_ending(lifecycle: Lifecycle, load: Coroutine[Any, Any, None]) -> bool:
-    """Whether all is loaded; False where a signal came first."""
+    """Returns True when everything is loaded, or False if a signal came first."""
     loading = asyncio.ensure_future(load)
     ending = asyncio.ensure_future(lifecycle.ending())
     await asyncio.wait({loading, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -340,7 +339,7 @@ async def _done_unless_ending(lifecycle: Lifecycle, load: Coroutine[Any, Any, No
 
 
 async def _set_open(lifecycle: Lifecycle, catalogue: Catalogue, metrics: Metrics, *, is_open: bool) -> None:
-    """Says in health and in the metrics that the server is open, or is no more."""
+    """Sets health and metrics when the server opens or closes."""
     await lifecycle.set_open(is_open)
     for routes in catalogue.all():
         metrics.set_ready(routes.stable.name, is_open)

@@ -9,8 +9,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -30,13 +30,27 @@ from attendant.server.credentials import (
     Reloaded,
     Tokens,
     read_tokens,
-    server_credentials,
 )
 from attendant.server.errors import PermissionDenied, Unauthenticated
 
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+"""Interval at which the files of certificates and tokens are checked; a change counts when two checks have seen it."""
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
 
 class Shares:
-    """A number of places. A client may take as many as are still free, so another client always gets some."""
+    """A number of places that clients share.
+
+    A client may take as many as are still free, so another client always gets some.
+    """
 
     def __init__(self, num_places: int) -> None:
         self.num_places = num_places
@@ -62,19 +76,20 @@ class Shares:
             del self._taken[client]
 
 
-BURST_SECONDS = 1.0
-MAX_CLIENTS = 16384
-"""Whose account is kept. A client that was dropped begins anew, which gives it a second's worth at most."""
-
-NO_LIMIT = float("inf")
-
-
 class Rates:
-    """The accounts of the clients that were seen last.
+    """The rates of clients: requests and bytes per second.
+
+    Each is a token bucket, kept as one number: the time at which everything taken so far will have been paid for (the
+    generic cell rate algorithm, ITU-T I.371). A client may be ahead of its rate by one second's worth. Until then a
+    request is admitted however large it is, and the excess is waited for afterwards.
 
     Attributes:
-        limited: there is a limit; where there is none, `take` need not be called.
+        limited: there is a limit; without one, `take` need not be called.
     """
+
+    BURST_SECONDS = 1.0
+    MAX_CLIENTS = 16384
+    """Accounts that are kept: those of the most recent clients. A forgotten client gains a second's worth at most."""
 
     def __init__(
         self,
@@ -85,63 +100,56 @@ class Rates:
         max_clients: int = MAX_CLIENTS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """None: no limit. `own_limits`: returns those of a client, each in the place of the common one."""
+        """If a rate is None, there is no limit. `own_limits` returns a client's own rates, which replace these."""
         self.limited = any((requests_per_second, bytes_per_second, own_limits))
         self._limits = requests_per_second, bytes_per_second
         self._own_limits = own_limits or (lambda client: (None, None))
         self._max_clients = max_clients
         self._clock = clock
-        # Client -> when its requests, and its bytes, will have been paid for; who was seen last stands last.
+        # Client -> when its requests, and its bytes, will have been paid for; the most recent client last.
         self._paid_at: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._paid_at)
 
     def take(self, client: str, num_bytes: int, num_requests: int = 1) -> float:
-        """Charges a client for requests of so many bytes in all, and returns 0.
+        """Charges a client for requests that have `num_bytes` bytes together, and returns 0.
 
-        A client that is too far ahead is charged nothing. What is returned then: the seconds until it would be let in.
+        A client that is too far ahead is charged nothing. Then the seconds until it would be admitted are returned.
         """
         now = self._clock()
-        requests, of_bytes = self._paid_at.get(client, (now, now))
-        wait = max(requests, of_bytes) - BURST_SECONDS - now
+        wait = max(self._paid_at.get(client, (now, now))) - self.BURST_SECONDS - now
         if wait > 0:
             return wait
         self.charge(client, num_bytes, num_requests)
         return 0.0
 
     def charge(self, client: str, num_bytes: int, num_requests: int) -> None:
-        """Charges a client that has been let in, however far ahead it is."""
+        """Charges a client that has been admitted, however far ahead it is."""
         now = self._clock()
-        requests, of_bytes = self._paid_at.get(client, (now, now))
-        of_requests, of_all_bytes = (
-            own or common or NO_LIMIT for own, common in zip(self._own_limits(client), self._limits, strict=True)
+        requests_paid, bytes_paid = self._paid_at.get(client, (now, now))
+        requests_rate, bytes_rate = (
+            own or common or float("inf") for own, common in zip(self._own_limits(client), self._limits, strict=True)
         )
         self._paid_at[client] = (
-            max(requests, now) + num_requests / of_requests,
-            max(of_bytes, now) + num_bytes / of_all_bytes,
+            max(requests_paid, now) + num_requests / requests_rate,
+            max(bytes_paid, now) + num_bytes / bytes_rate,
         )
         self._paid_at.move_to_end(client)
         if len(self._paid_at) > self._max_clients:
             self._paid_at.popitem(last=False)
 
 
-log = logging.getLogger(__name__)
-
-LOOK_SECONDS = 1.0
-"""How often the files are looked at; a change counts at the second look that finds it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who may call. Without arguments everybody, as often as they like.
+    """The server's rules of access. By default all clients may call, as often as they like.
 
     Attributes:
-        certificates: None: no TLS.
-        asks_for_certificates: whether a client needs one of its own.
-        tokens: None: none are asked for.
-        admin_tokens: of those who may load and unload models; None: nobody may.
-        health, reflection: whether these ask for a token as well.
+        certificates: if None, connections are not encrypted.
+        asks_for_certificates: a client needs a certificate of its own.
+        tokens: if None, calls need no token.
+        admin_tokens: of clients that may load and unload models; if None, no client may.
+        health, reflection: whether these services need a token as well.
     """
 
     certificates: Reloaded[Certificates] | None = None
@@ -152,24 +160,36 @@ class Access:
     health: Openness = "open"
     reflection: OpennessOrOff = "open"
 
-    def credentials(self) -> grpc.ServerCredentials | None:
-        """For the port; None: unencrypted."""
-        if self.certificates is None:
+    def grpc_credentials(self) -> grpc.ServerCredentials | None:
+        """Returns credentials that use the files' current content for each new connection; None if unencrypted."""
+        if (certificates := self.certificates) is None:
             return None
-        return server_credentials(self.certificates, ask_clients=self.asks_for_certificates)
+        initial = latest = certificates.value.for_grpc
+
+        def changed() -> Any:
+            """Returns the configuration of a new connection, or None if it is the same; gRPC calls it on a thread."""
+            nonlocal latest
+            # gRPC keeps TLS sessions with each configuration. If clients need certificates, every connection gets a
+            # new one, so that a client can't resume a session without being verified.
+            if certificates.value.for_grpc is latest and not self.asks_for_certificates:
+                return None
+            latest = certificates.value.for_grpc
+            return latest
+
+        return grpc.dynamic_ssl_server_credentials(initial, changed, self.asks_for_certificates)
 
     def http_context(self) -> ssl.SSLContext | None:
-        """For the HTTP port's next connection; None: unencrypted.
+        """Returns the TLS context of the HTTP port's next connection; None if unencrypted.
 
-        After a reload it is another one, in which no session from before can be resumed, unverified.
+        A reload replaces it, so that no session from before the reload can be resumed without being verified.
         """
         return None if self.certificates is None else self.certificates.value.for_http
 
     def client_of(self, call: Call) -> str:
-        """Returns the caller's name: its token's, else its certificate's, else its address.
+        """Returns the client's name: its token's, else its certificate's, else its address.
 
         Raises:
-            Unauthenticated: calls need a token, and this one has none that is known.
+            Unauthenticated: a token is needed, and the call has no known one.
         """
         if self.tokens is not None:
             try:
@@ -183,7 +203,7 @@ class Access:
         return call.address
 
     def known_client(self, call: Call) -> str:
-        """Returns the caller's name, or its address if it lacks credentials."""
+        """Returns the client's name, or its address if it lacks credentials."""
         try:
             return self.client_of(call)
         except Unauthenticated:
@@ -194,7 +214,7 @@ class Access:
 
         Raises:
             PermissionDenied: the server has no administrators, or the token is a client's.
-            Unauthenticated: there is no token, or none that is known.
+            Unauthenticated: there is no known token.
         """
         if self.admin_tokens is None:
             raise PermissionDenied(f"nobody may do this here: the server was started without {ADMIN_TOKENS}")
@@ -207,17 +227,19 @@ class Access:
             client = self.tokens.value.name_of(authorization)
             raise PermissionDenied(f"{client} may not do this: it needs a token of {ADMIN_TOKENS}") from None
 
+    def _files(self) -> list[Reloaded[Any]]:
+        return [files for files in (self.certificates, self.tokens, self.admin_tokens) if files is not None]
+
     @contextmanager
     def following_files(self) -> Iterator[None]:
-        """Keeps certificates and tokens as their files are."""
-        followed = [one for one in (self.certificates, self.tokens, self.admin_tokens) if one is not None]
+        """Takes over changes of certificates and tokens until the end of the context."""
 
         async def follow() -> None:
-            while followed:
-                await asyncio.sleep(LOOK_SECONDS)
-                for one in followed:
+            while True:
+                await asyncio.sleep(POLL_SECONDS)
+                for files in self._files():
                     # The disk may be slow, and certificates take milliseconds to check.
-                    await asyncio.to_thread(one.look)
+                    await asyncio.to_thread(files.look)
 
         following = asyncio.create_task(follow())
         try:
@@ -226,13 +248,12 @@ class Access:
             following.cancel()
 
     def reload(self) -> None:
-        """Reads certificates and tokens again, now."""
-        for one in (self.certificates, self.tokens, self.admin_tokens):
-            if one is not None:
-                one.reload()
+        """Reads certificates and tokens again, at once."""
+        for files in self._files():
+            files.reload()
 
-    def warn_of_strangers(self, host: str) -> None:
-        """Says in the log what a port that other machines reach is open for."""
+    def warn_if_exposed(self, host: str) -> None:
+        """Logs a warning if other machines can reach the port without encryption or credentials."""
         if is_loopback(host):
             return
         if self.certificates is None:
@@ -245,12 +266,12 @@ class Access:
 
 
 def open_access(config: ServerConfig) -> Access:
-    """Reads what the options name.
+    """Reads the files that the options name.
 
     Raises:
         UserError: a file that can't be used, or an option that needs another one.
     """
-    certificates = tokens = admin_tokens = None
+    certificates = None
     if config.tls_certificate is not None and config.tls_key is not None:
         files = CertificateFiles(certificate=config.tls_certificate, key=config.tls_key, client_ca=config.tls_client_ca)
         certificates = Reloaded(files.paths, files.read)
@@ -258,10 +279,7 @@ def open_access(config: ServerConfig) -> Access:
         raise UserError(f"{CERTIFICATE} and {KEY} need each other; one of them is missing")
     elif config.tls_client_ca is not None:
         raise UserError(f"{CLIENT_CA} needs {CERTIFICATE} and {KEY}: clients show certificates over TLS alone")
-    if (path := config.tokens) is not None:
-        tokens = _opened(TOKENS, path)
-    if (admin_path := config.admin_tokens) is not None:
-        admin_tokens = _opened(ADMIN_TOKENS, admin_path)
+    tokens, admin_tokens = _open_tokens(TOKENS, config.tokens), _open_tokens(ADMIN_TOKENS, config.admin_tokens)
     for option, value in (("--health", config.health), ("--reflection", config.reflection)):
         if value == "closed" and tokens is None and config.tls_client_ca is None:
             raise UserError(f"{option} is 'closed', but there are no credentials to ask for; add {TOKENS}")
@@ -273,27 +291,18 @@ def open_access(config: ServerConfig) -> Access:
         rates=Rates(
             config.client_requests_per_second,
             config.client_bytes_per_second,
-            own_limits=None if tokens is None else partial(_limits_of, tokens),
+            own_limits=None if tokens is None else lambda client: tokens.value.limits_of(client),  # noqa: PLW0108  # a reload replaces the value
         ),
         health=config.health,
         reflection=config.reflection or ("open" if tokens is None else "closed"),
     )
 
 
-def _limits_of(tokens: Reloaded[Tokens], client: str) -> Limits:
-    return tokens.value.limits_of(client)
-
-
-def _opened(option: str, path: Path) -> Reloaded[Tokens]:
-    """The tokens of a file that has some. Later it may have none: the last one was revoked."""
+def _open_tokens(option: str, path: Path | None) -> Reloaded[Tokens] | None:
+    """Opens a file with at least one token. Later it may become empty, when the last token is revoked."""
+    if path is None:
+        return None
     tokens = Reloaded([path], lambda: read_tokens(path, option))
     if not tokens.value:
         raise UserError(f"{option}: {path} holds no token, so nobody could call; a line is NAME {DIGEST_PREFIX}DIGEST")
     return tokens
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

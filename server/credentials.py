@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hmac import compare_digest
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import grpc
 
@@ -298,44 +298,3 @@ def _read_line(line: str) -> Token:
         raise ValueError(f"must have, after its token, only expires=DATE and {'=NUMBER, '.join(rates)}=NUMBER")
     requests, num_bytes = rates.values()
     return Token(name, digest, expires_at, (requests or None, num_bytes or None))
-
-
-PEER_CERTIFICATE = "peer_certificate"
-"""Key of a client's certificate in the state of an HTTP request's connection."""
-
-
-def server_credentials(certificates: Reloaded[Certificates], *, ask_clients: bool) -> grpc.ServerCredentials:
-    """Returns credentials that use the files' current content for each new connection.
-
-    Args:
-        ask_clients: a client without a certificate of the authorities is refused at its connection.
-    """
-    initial = latest = certificates.value.for_grpc
-
-    def changed() -> Any:
-        """Returns the configuration of a new connection, or None if it is the same; gRPC calls it on a thread."""
-        nonlocal latest
-        # gRPC keeps TLS sessions with each configuration. If clients need certificates, every connection gets a new
-        # one, so that a client can't resume a session without being verified.
-        if certificates.value.for_grpc is latest and not ask_clients:
-            return None
-        latest = certificates.value.for_grpc
-        return latest
-
-    return grpc.dynamic_ssl_server_credentials(initial, changed, ask_clients)
-
-
-def name_in_peer_certificate(certificate: dict[str, Any]) -> str:
-    """Returns the common name of a client's certificate, or its first alternative name if it has no common name.
-
-    Args:
-        certificate: as ssl's `getpeercert` returns it.
-    """
-    names = [value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
-    names += [value for _, value in certificate.get("subjectAltName", ())]
-    return next(filter(None, names), "")
-
-
-def has_expired(certificate: dict[str, Any]) -> bool:
-    """Returns whether a client's certificate, as ssl's `getpeercert` returns it, is no longer valid."""
-    return ssl.cert_time_to_seconds(certificate["notAfter"]) < time.time()

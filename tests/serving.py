@@ -249,7 +249,7 @@ async def served(
         max_connections=max_connections + HEADROOM,
         max_calls_per_connection=100,
     )
-    port = GrpcPort(make_server, metrics, "127.0.0.1", 0, access.credentials())
+    port = GrpcPort(make_server, metrics, "127.0.0.1", 0, access.grpc_credentials())
     models = [
         serve_fake(stepper, metrics, bundle, on_death=lambda: lifecycle.engine_died("", ()), **options)
         for bundle in bundles or (fake_bundle(),)
@@ -274,6 +274,9 @@ async def served(
         for model in models:
             model.runner.stop()
         await port.close(handlers)
+    await eventually(
+        lambda: not any(model.leases.num_held for model in models)
+    )  # every request has given its lease back
 
 
 async def answered(submitted: "asyncio.Future[Outcome]") -> Result:

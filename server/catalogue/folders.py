@@ -27,10 +27,10 @@ from attendant.server.credentials import State, state_of
 POLICY_NAME: Final = "serving.toml"
 NAME: Final = re.compile(NAME_PATTERN)
 LABEL: Final = re.compile(r"(?=.{1,64}\Z)\d+([._-]\d+)*", re.ASCII)
-"""Numbers, so that it is plain which is the latest: 7, 1.10, 2026-11-22. Folders of other names are left alone."""
+"""Numbers, so that the latest is known: 7, 1.10, 2026-11-22. Folders with other names are ignored."""
 
 MAX_FILES = 64
-"""Of a version that are looked at: a bundle has fewer, and what has more is refused when it is opened."""
+"""Files of a version that are checked for changes: a bundle has fewer, and is refused if it has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class ModelFolder:
     """A model's folder at one moment.
 
     Attributes:
-        versions: label -> the state of its files, by which a change is seen; the earliest version first.
-        policy: the state of its serving.toml; empty where there is none.
+        versions: label -> the state of its files; the earliest version first.
+        policy: the state of its serving.toml; empty if there is none.
     """
 
     path: Path
@@ -48,14 +48,14 @@ class ModelFolder:
 
 
 def is_repository(path: Path) -> bool:
-    """Whether a folder that the server was given holds models, and is not one itself."""
+    """Returns whether a folder contains models, and is not a bundle itself."""
     if not path.is_dir() or (path / MANIFEST_NAME).exists():
         return False
     return any(any(_folders(model, LABEL)) for model in _folders(path, NAME))
 
 
 def look_into(repository: Path) -> dict[str, ModelFolder]:
-    """Its models by name.
+    """Returns the models of a repository by name.
 
     Raises:
         UserError: it can't be read.
@@ -72,7 +72,7 @@ def _model_folder(path: Path) -> ModelFolder:
 
 
 def _folders(path: Path, pattern: re.Pattern[str]) -> Iterator[Path]:
-    return (one for one in path.iterdir() if pattern.fullmatch(one.name) and one.is_dir())
+    return (inner for inner in path.iterdir() if pattern.fullmatch(inner.name) and inner.is_dir())
 
 
 def _order(folder: Path) -> tuple[list[int], str]:
@@ -80,12 +80,12 @@ def _order(folder: Path) -> tuple[list[int], str]:
 
 
 def _state_of_files(folder: Path) -> State:
-    """Of a bundle's files and of the folders that they are in."""
-    found = [folder]
-    for inner in found:
-        if inner.is_dir() and len(found) < MAX_FILES:
-            found += sorted(inner.iterdir())
-    return tuple(map(state_of, found[:MAX_FILES]))
+    """Returns the state of a bundle's files and of the folders that contain them."""
+    paths = [folder]
+    for path in paths:
+        if path.is_dir() and len(paths) < MAX_FILES:
+            paths += sorted(path.iterdir())
+    return tuple(map(state_of, paths[:MAX_FILES]))
 
 
 LATEST: Final = "latest"
@@ -93,7 +93,7 @@ MAX_BYTES: Final = 65_536
 
 
 class Policy(Section):
-    """What the file says."""
+    """The content of a serving.toml."""
 
     stable: str = LATEST
     canary: str | None = None
@@ -109,10 +109,10 @@ class Policy(Section):
         return self
 
     def stable_choices(self, labels: Sequence[str]) -> list[str]:
-        """The versions that may be the stable one, the best first.
+        """Returns the versions that may be the stable one, the best first.
 
         Args:
-            labels: of the versions that there are, the earliest first.
+            labels: of the existing versions, the earliest first.
         """
         if self.stable != LATEST:
             return [self.stable]
@@ -120,13 +120,13 @@ class Policy(Section):
 
 
 def read_policy(path: Path) -> Policy:
-    """Reads the file; where there is none, the policy is the latest version.
+    """Reads a serving.toml; without the file, the policy is the latest version.
 
     Raises:
-        UserError: it can't be read, or says what it must not.
+        UserError: it can't be read, or has invalid content.
     """
     try:
-        # A link may lead there, e.g. in a volume of Kubernetes; a FIFO would be waited for.
+        # Links are followed, e.g. in a volume of Kubernetes. `read_file` refuses a FIFO, which would block.
         text = read_file(path.resolve(), MAX_BYTES).decode()
         return Policy.model_validate(tomllib.loads(text))
     except FileNotFoundError:

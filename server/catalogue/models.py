@@ -1,9 +1,11 @@
-"""What is served now: each version of each model with its engine, and which of them a request gets."""
+"""The served models: each version with its engine, and the version that a request gets."""
 
 import asyncio
 import random
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from attendant.runtime.bundle.bundle import BundleModel
@@ -15,37 +17,80 @@ from attendant.server.errors import InvalidArgument, NotReady, UnknownModel, Unk
 from attendant.server.metrics import ModelMetrics
 
 Role = Literal["stable", "canary", "shadow", "named"]
-"""Of a version: answers requests that name none; answers a share of these; is only compared; answers who names it."""
+"""The requests that a version answers: those that name no version; a share of these; none, it is only compared; those
+that name it."""
 
 Shadow = Callable[[Any, Result, str], None]
 """Gets each request that the stable version has answered, the result, and the client's name."""
+
+
+class Leases:
+    """Counts the requests that use a version, so that its engine ends only after the last of them.
+
+    Any thread may acquire and release.
+
+    Attributes:
+        num_held: leases that have not been given back.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.num_held = 0
+        self._on_last: Callable[[], object] | None = None
+        self._ended = False
+
+    def acquire(self) -> bool:
+        """Takes a lease; returns False if the version has ended."""
+        with self._lock:
+            if not self._ended:
+                self.num_held += 1
+            return not self._ended
+
+    def release(self) -> None:
+        """Gives a lease back."""
+        with self._lock:
+            self.num_held -= 1
+            self._end_if_unused()
+
+    async def retire(self) -> None:
+        """Waits until the last lease has been given back; from then on there are no more."""
+        loop, last = asyncio.get_running_loop(), asyncio.Event()
+        with self._lock:
+            self._on_last = partial(loop.call_soon_threadsafe, last.set)
+            self._end_if_unused()
+        await last.wait()
+
+    def _end_if_unused(self) -> None:
+        if self.num_held == 0 and self._on_last is not None and not self._ended:
+            self._ended = True
+            self._on_last()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class ServedModel(BundleModel):
     """A version of a model, with the engine that decodes it.
 
-    Who holds one may submit requests to it. Its engine ends when it is served no more and nobody holds it.
-
     Attributes:
-        label: what the operator calls the version: its folder in a repository, else the same as the manifest's.
-        shadows: that are asked the same: none, or one. They come and go.
+        label: the operator's name of the version: its folder in a repository, else the same as the manifest's.
+        leases: one is acquired before a request is submitted, and released when it has ended.
+        shadows: versions that get the same requests: none or one, which may change.
     """
 
     label: str
     provider: Provider
     runner: EngineClient
     metrics: ModelMetrics
+    leases: Leases = field(default_factory=Leases)
     shadows: list[Shadow] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routes:
-    """The versions of one model, and who gets which.
+    """The versions of one model, and their requests.
 
     Attributes:
         canary_share: of the requests that name no version, 0 to 1.
-        named: versions that answer only who names them.
+        named: versions that answer only requests that name them.
     """
 
     stable: ServedModel
@@ -55,26 +100,26 @@ class Routes:
     named: tuple[ServedModel, ...] = ()
 
     def all(self) -> list[ServedModel]:
-        """Each once, the stable one first."""
-        found = (self.stable, self.canary, self.shadow, *self.named)
-        return list(dict.fromkeys(one for one in found if one is not None))
+        """Returns each version once, the stable one first."""
+        versions = (self.stable, self.canary, self.shadow, *self.named)
+        return list(dict.fromkeys(version for version in versions if version is not None))
 
     def role_of(self, model: ServedModel) -> Role:
         roles: dict[ServedModel | None, Role] = {self.shadow: "shadow", self.canary: "canary", self.stable: "stable"}
         return roles.get(model, "named")
 
     def find(self, version: str) -> ServedModel:
-        """The version that a request names; where it names none, the stable one or, for a share of them, the canary.
+        """Returns the named version, or if none is named, the stable one or, for a share of the requests, the canary.
 
         Raises:
             UnknownVersion
         """
         if version:
             versions = self.all()
-            # Where the label of one is another one's digest, the label counts.
-            names = {one.manifest.version: one for one in versions} | {one.label: one for one in versions}
+            # If the label of one version is the digest of another, the label counts.
+            names = {model.manifest.version: model for model in versions} | {model.label: model for model in versions}
             if version not in names:
-                raise UnknownVersion(self.stable.name, version, [one.label for one in versions])
+                raise UnknownVersion(self.stable.name, version, [model.label for model in versions])
             return names[version]
         if self.canary is None:
             return self.stable
@@ -84,7 +129,7 @@ class Routes:
 
 
 class Catalogue:
-    """The served models. Until it is opened, which is when the first ones have been checked, look-ups raise NotReady.
+    """The served models. Until it is opened, when the first models have been checked, look-ups raise NotReady.
 
     Attributes:
         is_open: look-ups find models.
@@ -109,7 +154,7 @@ class Catalogue:
         self._routes.pop(name, None)
 
     def all(self) -> list[Routes]:
-        """Of every model, in the order in which they came.
+        """Returns the routes of every model, in the order in which the models came.
 
         Raises:
             NotReady: none has been opened yet.
@@ -119,11 +164,11 @@ class Catalogue:
         return list(self._routes.values())
 
     def runners(self) -> list[EngineClient]:
-        """Of every version of every model. Raises NotReady."""
+        """Returns the engines of every version of every model. Raises NotReady."""
         return [model.runner for routes in self.all() for model in routes.all()]
 
     def routes(self, name: str) -> Routes:
-        """Of the model of that name; of the only one where the name is empty.
+        """Returns the routes of a model; an empty name means the only one.
 
         Raises:
             NotReady, UnknownModel, InvalidArgument: empty, and there are several.
@@ -132,22 +177,50 @@ class Catalogue:
             raise NotReady
         if not name and len(self._routes) > 1:
             raise InvalidArgument(Violation("model", "empty", f"one of {', '.join(sorted(self._routes))}"))
-        found = self._routes.get(self.label_of(name))
-        if found is None:
+        routes = self._routes.get(self.label_of(name))
+        if routes is None:
             raise UnknownModel(name, list(self._routes))
-        return found
+        return routes
 
-    def find(self, name: str, version: str = "") -> ServedModel:
-        """What answers a request.
+    def lease(self, name: str, version: str = "") -> ServedModel:
+        """Returns the version that answers a request, with a lease of it.
 
         Raises:
             NotReady, UnknownModel, InvalidArgument: see `routes`.
             UnknownVersion
         """
-        return self.routes(name).find(version)
+        while True:
+            model = self.routes(name).find(version)
+            # A version may end between the two; then the routes have changed.
+            if model.leases.acquire():
+                return model
 
     def label_of(self, name: str) -> str:
-        """The `model` label of a request that names this model: empty where it is not served."""
+        """Returns the `model` label of a request that names this model; empty if the model is not served."""
         if not name and len(self._routes) == 1:
             return next(iter(self._routes))
         return name if name in self._routes else ""
+
+
+class Retirement:
+    """Ends the engines of versions that are no longer served, each after its last lease and its last answer.
+
+    Iterating over it gives the engines that are about to end.
+    """
+
+    def __init__(self) -> None:
+        self._ending: dict[EngineClient, asyncio.Task[None]] = {}
+
+    def __iter__(self) -> Iterator[EngineClient]:
+        return iter(tuple(self._ending))
+
+    def add(self, model: ServedModel) -> None:
+        """Ends a version, some time; new requests must not find it any more."""
+        self._ending[model.runner] = asyncio.create_task(self._end(model))
+
+    async def _end(self, model: ServedModel) -> None:
+        await model.leases.retire()
+        await model.runner.finished()
+        model.runner.stop()
+        model.metrics.unwatch(model.runner)
+        del self._ending[model.runner]

@@ -99,13 +99,13 @@ class Item:
         return {"request_id": self.request_id, "error": status_of(refusal, self.record.request_id)}
 
 
-def read_items(items: Iterable[Item], requests: Iterable[Request], catalogue: Catalogue) -> None:
+def read_items(items: Iterable[Item], requests: Iterable[Request]) -> None:
     """Reads the requests; the error of an invalid one is its outcome."""
     for item, request in zip(items, requests, strict=True):
         try:
             if isinstance(request, UndecodableRequest):
                 raise request.error
-            item.parsed = read_generate(request, catalogue.find(request.model, request.version))
+            item.parsed = read_generate(request, item.record.lease(request.model, request.version))
         except Exception as error:
             item.outcome = error.with_traceback(None) if isinstance(error, AttendantError) else error
 
@@ -135,7 +135,7 @@ def requests_of(message: messages.GenerateManyRequest) -> Sequence[messages.Gene
 
 
 async def generate_many(
-    message: messages.GenerateManyRequest, call: Call, catalogue: Catalogue, log: RequestLog
+    message: messages.GenerateManyRequest, call: Call, log: RequestLog
 ) -> messages.GenerateManyResponse:
     """Answers a list in its order. If the call is cancelled, the rows of all its requests are free within a step.
 
@@ -152,7 +152,7 @@ async def generate_many(
     items = deque(Item.begin(log, "GenerateMany", call, request) for request in requests)
     call.request_id = items[0].record.request_id
     try:
-        await off_the_loop(message.ByteSize(), partial(read_items, items, requests, catalogue))
+        await off_the_loop(message.ByteSize(), partial(read_items, items, requests))
         for item in items:
             if isinstance(item.outcome, BaseException) and not isinstance(item.outcome, AttendantError):
                 raise item.outcome
@@ -307,7 +307,7 @@ class BatchStream:
         items = deque(Item.begin(self._log, self._method, self._call, request) for request in requests)
         self._in.update(items)
         try:
-            await off_the_loop(num_bytes, partial(read_items, tuple(items), requests, self._catalogue))
+            await off_the_loop(num_bytes, partial(read_items, tuple(items), requests))
             while items:
                 await self._make_room(items[0])
                 items.popleft()

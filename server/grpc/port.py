@@ -19,16 +19,16 @@ from attendant.server.metrics import Metrics
 log = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 256 * 1024
-"""A request is a sentence: more is refused by gRPC before it is parsed. Answers may be larger: attention is."""
+"""Limit of a request, which is a sentence; gRPC refuses longer ones before they are parsed. Answers may be larger."""
 
 ANSWER_SECONDS = 1.0
-"""At the end of the server: how long a call that has its outcome may take to write it, and a peer to hang up."""
+"""When the server ends: how long a call that has its outcome may take to write it, and a peer to hang up."""
 
 REBIND_SECONDS = 0.01
 """Interval at which a port is tried until the former server has released it."""
 
 OTHER_DESCRIPTORS = 256
-"""Open files beside gRPC's connections: the metrics' connections, workers, libraries."""
+"""Open files except gRPC's connections: HTTP connections, workers, libraries."""
 
 NO_LIMIT = 2**31 - 1
 
@@ -87,15 +87,15 @@ def grpc_server(
 
 
 def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
-    """Binds a server's port; 0 takes a free one. Returns the one it got.
+    """Binds a server's port, and returns its number; 0 takes a free one.
 
     Args:
-        credentials: TLS; None: unencrypted.
+        credentials: for TLS; if None, connections are not encrypted.
 
     Raises:
-        UserError: the port is in use, or the host is none of this machine's.
+        UserError: the port is in use, or the host is not this machine's.
     """
-    # gRPC writes its reasons to standard error, past every log level, and raises without one: so ask first.
+    # gRPC writes its reasons to standard error, past every log level, and raises without one. So try the port first.
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
             with socket.socket(family, kind, protocol) as probe:
@@ -113,7 +113,7 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
 
 
 class GrpcPort:
-    """A port and the gRPC server that listens there, which is replaced if a call ends it.
+    """A port and the gRPC server that listens there, which is replaced when a call ends it.
 
     grpcio (1.85.1 and before) decodes the path of each call as UTF-8 in the loop that accepts calls. A call whose path
     is not UTF-8 ends this loop, and with it the server; calls that were accepted before go on. The end of that loop is
@@ -151,7 +151,7 @@ class GrpcPort:
                 task.add_done_callback(self._accepts_no_more)
 
     async def close(self, handlers: Handlers) -> None:
-        """Ends a server that takes no requests any more: calls are answered or, where they came last, UNAVAILABLE."""
+        """Ends a server that refuses new requests. Calls are answered; those that arrive last are UNAVAILABLE."""
         self._is_closing = True
         if self._replacing is not None:
             self._replacing.cancel()
@@ -195,13 +195,13 @@ def _look_at(task: "asyncio.Task[Any]") -> None:
 
 
 async def _ended(server: grpc.aio.Server) -> None:
-    """Waits until a server that accepts no calls has answered all that it has."""
+    """Waits until a server that accepts no calls has answered the calls that it has."""
     with suppress(UnicodeDecodeError):
         await server.wait_for_termination()
 
 
 def allow_descriptors(max_connections: int) -> None:
-    """Raises the limit of open files, as far as the system lets us, where so many connections need it."""
+    """Raises the limit of open files for the connections, as far as the system allows."""
     needed = max_connections + OTHER_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:

@@ -2,11 +2,12 @@
 
 import logging
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final
 
 from attendant.server.call import MAX_ID_CHARACTERS, Call, UndecodableRequest, new_id
-from attendant.server.catalogue.models import Catalogue
+from attendant.server.catalogue.models import Catalogue, Leases, ServedModel
 from attendant.server.errors import AttendantError, Failed, error_of
 from attendant.server.logs import AUDIT
 from attendant.server.metrics import Metrics
@@ -34,21 +35,18 @@ class RequestLog:
         metrics: Metrics,
         *,
         level: int = logging.DEBUG,
-        shows_texts: bool = False,
         tracer: Tracer | None = None,
     ) -> None:
         """Makes a log.
 
         Args:
             level: of the line of each request.
-            shows_texts: error messages in the log may quote callers.
             tracer: None if requests are not traced.
         """
         self.metrics = metrics
         self.catalogue = catalogue
         self.tracer = tracer
         self._level = level
-        self._shows_texts = shows_texts
 
     def begin(self, method: str, call: Call, request: Any = None) -> "RequestRecord":
         """Begins the record of a call that is one request. The request gets the call's id if it has none.
@@ -87,7 +85,7 @@ class RequestLog:
         """Writes the line of a request."""
         if log.isEnabledFor(self._level):
             if error is not None:
-                facts |= {"error": str(error) if self._shows_texts else error.without_quotes}
+                facts |= {"error": error}
             log.log(self._level, "request ended", extra=facts)
 
     @staticmethod
@@ -109,7 +107,7 @@ class RequestRecord:
         trace: None if requests are not traced.
     """
 
-    __slots__ = ("_began", "_call", "_log", "_method", "_model", "request_id", "trace")
+    __slots__ = ("_began", "_call", "_has_ended", "_leases", "_log", "_method", "_model", "request_id", "trace")
 
     def __init__(self, requests: RequestLog, method: str, call: Call, request_id: str, model: str) -> None:
         self._log = requests
@@ -118,12 +116,32 @@ class RequestRecord:
         self.request_id = request_id[:MAX_ID_CHARACTERS]
         self._model = model[:MAX_ID_CHARACTERS]
         self._began = time.monotonic()
+        self._leases: list[Leases] = []
+        self._has_ended = False
         self.trace = None if requests.tracer is None else requests.tracer.begin(call, self.request_id)
 
     @property
     def client(self) -> str:
         """The name of the caller."""
         return self._call.client
+
+    def lease(self, model: str, version: str) -> ServedModel:
+        """Returns the version that answers the request, with a lease that lasts until the request ends.
+
+        Any thread may call this, even after the end of the request, which then has no lease.
+
+        Raises:
+            AttendantError: see `Catalogue.lease`.
+        """
+        leased = self._log.catalogue.lease(model, version)
+        self._leases.append(leased.leases)
+        if self._has_ended:
+            self._release()
+        return leased
+
+    def _release(self) -> None:
+        with suppress(IndexError):
+            self._leases.pop().release()
 
     def __enter__(self) -> "RequestRecord":
         return self
@@ -143,6 +161,8 @@ class RequestRecord:
         Returns:
             The error that the caller gets; None after an answer or a cancellation.
         """
+        self._has_ended = True
+        self._release()
         requests, client = self._log, self._call.client
         label, seconds = requests.catalogue.label_of(self._model), time.monotonic() - self._began
         error = error_of(raised)

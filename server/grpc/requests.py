@@ -227,7 +227,7 @@ def read_options(
 def _read_once(
     model: "ref[ServedModel]", serialized: bytes, attention: bool, num_source_tokens: int
 ) -> tuple[DecodingOptions | None, tuple[Violation, ...]]:
-    """Reads serialized options. The cache must not hold the model, whose engine ends when no request holds it."""
+    """Reads serialized options. The cache does not hold the model, so that an ended version leaves the memory."""
     served = model()
     assert served is not None, "the caller holds it"
     fields = set_fields(messages.DecodingOptions.FromString(serialized))
@@ -252,6 +252,8 @@ def shadow_of(stable: ServedModel, shadow: ServedModel, share: float) -> Shadow:
             outcome = await shadow.runner.submit(content.source_ids, content.options, SHADOW_SECONDS, client=client)
         except AttendantError as error:
             outcome = error
+        finally:
+            shadow.leases.release()
         if isinstance(outcome, Result):
             own = shadow.bundle.target_tokenizer.decode(outcome.hypotheses[0].token_ids)
             metrics.shadowed("same" if own == text else "different")
@@ -259,7 +261,7 @@ def shadow_of(stable: ServedModel, shadow: ServedModel, share: float) -> Shadow:
             metrics.shadowed("failed")
 
     def ask(request: messages.GenerateRequest, result: Result, client: str) -> None:
-        if random.random() >= share:
+        if random.random() >= share or not shadow.leases.acquire():
             return
         text = stable_tokenizer.decode(result.hypotheses[0].token_ids)
         task = asyncio.create_task(compare(request, text, client))

@@ -11,7 +11,7 @@ from typing import Any, Final
 from attendant.runtime.answers import GrowingText, Piece
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.server.call import Call
-from attendant.server.catalogue.models import Catalogue, ServedModel
+from attendant.server.catalogue.models import Catalogue
 from attendant.server.engine.shares import AnswerBudget
 from attendant.server.errors import Stalled
 from attendant.server.grpc.conversion import generate_fields, model_message, num_cells, score_response, written
@@ -42,7 +42,7 @@ class Seq2SeqServicer:
 
     async def Generate(self, request: messages.GenerateRequest, call: Call) -> messages.GenerateResponse:
         with self._log.begin("Generate", call, request) as record:
-            parsed = await parse(read_generate, request, self._find(request))
+            parsed = await parse(read_generate, request, record.lease(request.model, request.version))
             result = parsed.generated(await parsed.submit(call), record)
             return await written(
                 num_cells(result), lambda: messages.GenerateResponse(**generate_fields(parsed, result))
@@ -52,7 +52,7 @@ class Seq2SeqServicer:
         self, request: messages.GenerateRequest, call: Call
     ) -> AsyncIterator[messages.GenerateStreamResponse]:
         with self._log.begin("GenerateStream", call, request) as record:
-            parsed = await parse(read_generate, request, self._find(request))
+            parsed = await parse(read_generate, request, record.lease(request.model, request.version))
             events = streamed(parsed, call, record, self._answer_budget.unread_seconds)
             async with aclosing(events):
                 async for event in events:
@@ -65,11 +65,11 @@ class Seq2SeqServicer:
         return self._batch("GenerateBatches", requests, call)
 
     async def GenerateMany(self, request: messages.GenerateManyRequest, call: Call) -> messages.GenerateManyResponse:
-        return await generate_many(request, call, self._catalogue, self._log)
+        return await generate_many(request, call, self._log)
 
     async def Score(self, request: messages.ScoreRequest, call: Call) -> messages.ScoreResponse:
         with self._log.begin("Score", call, request) as record:
-            parsed = await parse(read_score, request, self._find(request))
+            parsed = await parse(read_score, request, record.lease(request.model, request.version))
             result = parsed.scored(await parsed.submit(call), record)
             return await written(num_cells(result), partial(score_response, parsed, result))
 
@@ -87,9 +87,6 @@ class Seq2SeqServicer:
             routes = self._catalogue.routes(request.model)
             model = routes.find(request.version) if request.version else routes.stable
             return model_message(model, routes.role_of(model))
-
-    def _find(self, request: messages.GenerateRequest | messages.ScoreRequest) -> ServedModel:
-        return self._catalogue.find(request.model, request.version)
 
     def _batch(self, method: str, requests: AsyncIterator[Any], call: Call) -> AsyncIterator[Any]:
         return BatchStream(method, requests, call, self._catalogue, self._log, self._answer_budget).answers()

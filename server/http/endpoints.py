@@ -22,7 +22,6 @@ from starlette.types import Receive, Scope, Send
 from attendant.runtime.requests import Violation, shortened
 from attendant.server.auth import Shares
 from attendant.server.call import Call
-from attendant.server.credentials import PEER_CERTIFICATE, name_in_peer_certificate
 from attendant.server.errors import (
     AttendantError,
     DeadlineExceeded,
@@ -36,6 +35,7 @@ from attendant.server.grpc.conversion import status_of
 from attendant.server.grpc.gate import Gate, Guard, Rpc
 from attendant.server.grpc.request_log import RequestLog
 from attendant.server.http.bodies import JSON, NUMBER, Body, HttpError, written
+from attendant.server.http.port import PEER_CERTIFICATE
 
 MAX_CALLS: Final = 128
 """Limit of the calls at once. There may be twice as many connections, so metrics and probes are always answered."""
@@ -105,8 +105,10 @@ class HttpCall(Call):
 
     def certificate_name(self) -> str:
         """See `Call`."""
-        certificate = self._connection.scope["state"].get(PEER_CERTIFICATE)
-        return name_in_peer_certificate(certificate) if certificate else ""
+        certificate = self._connection.scope["state"].get(PEER_CERTIFICATE) or {}
+        names = [value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
+        names += [value for _, value in certificate.get("subjectAltName", ())]
+        return next(filter(None, names), "")
 
 
 def problem_of(error: AttendantError, request_id: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import logging
 import re
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -22,11 +23,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from attendant.runtime.errors import UserError
-from attendant.server.credentials import PEER_CERTIFICATE, has_expired
 from attendant.server.grpc.port import authority
 from attendant.server.polling import until
 
 log = logging.getLogger(__name__)
+
+PEER_CERTIFICATE = "peer_certificate"
+"""Key of a client's certificate, as ssl's `getpeercert` returns it, in the state of a request's connection."""
 
 MAX_CONNECTIONS = 256
 MAX_HANDSHAKES = 64
@@ -104,7 +107,7 @@ class BoundedConnection(H11Protocol):
         super().connection_made(transport)
         certificate = transport.get_extra_info("peercert")
         # TLS 1.2 may have resumed a session of the same context, whose certificate has expired since.
-        if certificate and has_expired(certificate):
+        if certificate and ssl.cert_time_to_seconds(certificate["notAfter"]) < time.time():
             transport.abort()
         self.app_state = {PEER_CERTIFICATE: certificate}
         self._timer: asyncio.TimerHandle | None = None

@@ -121,7 +121,7 @@ class InferenceServicer:
 
     async def ModelInfer(self, request: Any, call: Call) -> Any:
         with self._log.begin("ModelInfer", call, request) as record:
-            model = self._catalogue.find(request.model_name, request.model_version)
+            model = record.lease(request.model_name, request.model_version)
             return await infer(request, model, call, record)
 
     async def RepositoryIndex(self, request: Any, call: Call) -> Any:

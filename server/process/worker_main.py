@@ -19,7 +19,7 @@ from attendant.server.config import ServerConfig
 from attendant.server.engine.loading import load_engine, open_within_limits
 from attendant.server.engine.protocol import FlightRecord, framed, receive_message
 from attendant.server.engine.worker import StrangeSocket, inherited, serve_engine
-from attendant.server.logs import configure_logging, log_what_python_prints
+from attendant.server.logs import configure_logging, log_python_errors
 from attendant.server.process.forking import WORKER_OOM_SCORE, forked, receive_place, set_oom_score
 
 log = logging.getLogger(__name__)
@@ -65,8 +65,8 @@ def _live(control: socket.socket, oom_score: str) -> None:
     config = receive_message(control)
     if not isinstance(config, ServerConfig):
         return
-    configure_logging(config.log_level, config.log_format)
-    log_what_python_prints()
+    configure_logging(config.log_level, config.log_format, config.log_texts)
+    log_python_errors()
     try:
         (path,) = config.bundles
         bundle = replace(open_within_limits(path, config), path=path.absolute())

@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import pytest
 
-from attendant.server.auth import LOOK_SECONDS, Access, open_access
+from attendant.server.auth import POLL_SECONDS, Access, open_access
 from attendant.server.config import ServerConfig
 from attendant.server.grpc.port import bind
 from attendant_client import AttendantClient, AttendantError
@@ -110,7 +110,7 @@ async def exchanged(start: Start, authority: Authority, folder: Path, rounds: in
             newer = secrets.token_urlsafe(32)
             new_certificate, new_key = authority.issue(f"server-{number}")
             certificate.write_bytes(new_certificate.read_bytes())
-            await asyncio.sleep(LOOK_SECONDS / 3)
+            await asyncio.sleep(POLL_SECONDS / 3)
             key.write_bytes(new_key.read_bytes())
             tokens.write_text(f"search {kept}\nmail {newer}\n")
             await log_line(running, "message=reloaded", times=2 * number)
@@ -228,7 +228,7 @@ async def test_what_the_gatekeeper_costs_a_call(authority: Authority, tmp_path: 
     server = grpc.aio.server()
     methods = {"Ask": grpc.unary_unary_rpc_method_handler(answer)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Service", methods),))
-    port = bind(server, "127.0.0.1", 0, access.credentials())
+    port = bind(server, "127.0.0.1", 0, access.grpc_credentials())
     await server.start()
     async with channel_to(f"127.0.0.1:{port}", access, authority) as channel:
         await channel.unary_unary("/test.Service/Ask")(b"badge", metadata=(("authorization", f"Bearer {token}"),))

@@ -230,7 +230,7 @@ class TestTokens:
             assert await code_of(server.stub.Generate(REQUEST, **bearer("shop-token-0123456789"))) == "OK"
 
     async def test_the_server_looks_by_itself(self, tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("attendant.server.auth.LOOK_SECONDS", 0.01)
+        monkeypatch.setattr("attendant.server.auth.POLL_SECONDS", 0.01)
         access = open_access(options(tokens=tokens))
         with access.following_files():
             tokens.write_text(f"shop {SEARCH}\n")

@@ -130,5 +130,5 @@ def test_the_log_warns_of_a_port_that_other_machines_reach(
             tls_client_ca=authority.certificate if "clients" in given else None,
         )
     )
-    access.warn_of_strangers(host)
+    access.warn_if_exposed(host)
     assert [record.getMessage().split(":")[0] for record in caplog.records] == warned

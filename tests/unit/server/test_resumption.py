@@ -13,8 +13,8 @@ import grpc
 import pytest
 from starlette.applications import Starlette
 
-from attendant.server import credentials
 from attendant.server.auth import Access, open_access
+from attendant.server.http import port as http
 from attendant.server.http.port import http_server
 from tests.certificates import Authority, new_authority
 from tests.configuration import parse_config
@@ -96,7 +96,7 @@ async def test_over_http_an_expired_certificate_is_out(
     client = Client(authority, ssl.TLSVersion.TLSv1_2, "http/1.1")
     async with http_server(Starlette(), "127.0.0.1", 0, access.http_context) as port:
         assert (await asyncio.to_thread(client.connect, port))[1]
-        monkeypatch.setattr(credentials, "time", SimpleNamespace(time=lambda: math.inf))
+        monkeypatch.setattr(http, "time", SimpleNamespace(time=lambda: math.inf))
         for _ in range(4):
             assert not (await asyncio.to_thread(client.connect, port))[1]
 
@@ -105,7 +105,7 @@ async def test_over_http_an_expired_certificate_is_out(
 def test_over_grpc_no_session_is_resumed(authority: Authority, access: Access, version: ssl.TLSVersion) -> None:
     client = Client(authority, version, "h2")
     server = grpc.server(ThreadPoolExecutor(1))
-    port = server.add_secure_port("localhost:0", access.credentials())
+    port = server.add_secure_port("localhost:0", access.grpc_credentials())
     server.start()
     try:
         assert [client.connect(port)[0] for _ in range(4)] == [False] * 4

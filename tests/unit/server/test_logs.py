@@ -1,13 +1,17 @@
+import asyncio
 import io
 import json
 import logging
 import random
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attendant.runtime.requests import Violations
+from attendant.server.errors import AttendantError, DeadlineExceeded, InvalidArgument, UnknownModel
 from attendant.server.logs import (
     AUDIT,
     MAX_CHARACTERS,
@@ -17,6 +21,8 @@ from attendant.server.logs import (
     configure_audit,
     configure_logging,
 )
+
+SECRET = "sesame"
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +39,7 @@ def _restored() -> Iterator[None]:
 
 def test_text_lines() -> None:
     stream = io.StringIO()
-    configure_logging("info", "text", stream)
+    configure_logging("info", "text", stream=stream)
     logging.getLogger("server.x").info("two words", extra={"request_id": 'a"b\nc', "rows": 3, "empty": ""})
     logging.getLogger("server.x").debug("too quiet")
     (line,) = stream.getvalue().splitlines()
@@ -44,7 +50,7 @@ def test_text_lines() -> None:
 
 def test_json_lines_hold_the_traceback() -> None:
     stream = io.StringIO()
-    configure_logging("debug", "json", stream)
+    configure_logging("debug", "json", stream=stream)
     try:
         raise ValueError("inner words")
     except ValueError:
@@ -64,7 +70,7 @@ HOSTILE = "\n\r\x0b\x0c\x1b\x7f\x80\x85\x9b\u2028\u2029\u202a\u202e\u2066\ufeff"
 @given(text=st.text(st.characters() | st.sampled_from(HOSTILE), max_size=20))
 def test_no_text_of_a_strangers_ends_or_turns_a_line(log_format: LogFormat, text: str) -> None:
     stream = io.StringIO()
-    configure_logging("info", log_format, stream)
+    configure_logging("info", log_format, stream=stream)
     try:
         raise ValueError(text)
     except ValueError:
@@ -78,7 +84,7 @@ def test_no_text_of_a_strangers_ends_or_turns_a_line(log_format: LogFormat, text
 
 def test_a_value_is_not_longer_than_some_thousand_characters() -> None:
     stream = io.StringIO()
-    configure_logging("info", "text", stream)
+    configure_logging("info", "text", stream=stream)
     logging.getLogger("server.x").info("x" * 1_000_000)
     assert MAX_CHARACTERS < len(stream.getvalue()) < MAX_CHARACTERS + 200
 
@@ -119,3 +125,63 @@ def test_the_audit_log_has_a_level_and_a_format_of_its_own() -> None:
     assert [one["message"] for one in found["info"]] == ["done", "refused"]
     assert [(one["client"], one["code"]) for one in found["warning"]] == [("127.0.0.1", "UNAUTHENTICATED")]
     assert not found["off"] and {one["logger"] for one in found["info"]} == {"audit"}
+
+
+def violations() -> InvalidArgument:
+    found = Violations()
+    found.add("tokens.tokens[3]", SECRET, "in the vocabulary")
+    found.add("decoding.beam_size", 99, "1 to 32")
+    return InvalidArgument(*found.found)
+
+
+def fault() -> Exception:
+    try:
+        try:
+            raise KeyError(SECRET)
+        except KeyError as error:
+            raise ValueError(f"no symbol {SECRET}") from error
+    except ValueError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            violations(),
+            "tokens.tokens[3] is not shown, must be in the vocabulary; decoding.beam_size is 99, must be 1 to 32",
+        ),
+        (UnknownModel(SECRET, ["b", "a"]), "the model is not served here; choose from a, b"),
+        (DeadlineExceeded(), "the deadline passed before the answer was whole"),
+    ],
+)
+def test_errors_are_logged_without_quotes(error: AttendantError, words: str) -> None:
+    for log_texts, logged in (("off", words), ("on", str(error))):
+        stream = io.StringIO()
+        configure_logging("info", "json", log_texts, stream)  # type: ignore[arg-type]
+        logging.getLogger("attendant.server.grpc.request_log").info("request ended", extra={"error": error})
+        assert json.loads(stream.getvalue())["error"] == logged
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_exceptions_are_logged_by_class_and_line(allowed: bool) -> None:
+    stream = io.StringIO()
+    configure_logging("debug", "text", "on" if allowed else "off", stream)
+    for name in ("attendant.server.grpc.request_log", "grpc._cython.cygrpc"):
+        logging.getLogger(name).error("internal error", exc_info=fault())
+    with closing(asyncio.new_event_loop()) as loop:
+        loop.call_exception_handler({"message": "never retrieved", "future": SECRET})
+    lines = [line for line in stream.getvalue().splitlines() if "level=error" in line]
+    assert len(lines) == 3
+    for line in lines[:2]:
+        assert "internal error" in line and "KeyError" in line and "ValueError" in line and "in fault" in line
+    assert "never retrieved" in lines[2]
+    assert [SECRET in line for line in lines] == [allowed] * 3
+
+
+def test_exceptions_of_the_engine_keep_their_words() -> None:
+    """It only knows ids."""
+    stream = io.StringIO()
+    configure_logging("debug", "text", "off", stream)
+    logging.getLogger("attendant.server.engine.thread").error("a step failed", exc_info=ValueError("bad shape"))
+    assert "bad shape" in stream.getvalue()
