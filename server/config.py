@@ -40,13 +40,13 @@ INJECTED = ("tcp://", "udp://", "sctp://")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What values an option takes.
+    """The values of an option.
 
     Attributes:
-        convert: from its text; raises ValueError.
-        allows: whether it may be this value.
-        must_be: for the message about a bad one.
-        unit: after the option's name in --help; empty: an option without a value, which switches something on.
+        convert: makes the value from its text; raises ValueError.
+        allows: returns whether the value is valid.
+        must_be: describes valid values in an error.
+        unit: in --help, after the option's name; empty for an option without a value, which switches something on.
     """
 
     convert: Callable[[str], Any]
@@ -80,21 +80,21 @@ PEM_FILES = Kind(
 
 FLAG = replace(_one_of(Switch), unit="")
 ORIGINS = Kind(
-    lambda text: tuple(one.strip().rstrip("/") for one in text.split(",")),
-    lambda origins: all(re.fullmatch(r"https?://[^/\s*]+", one) for one in origins),
+    lambda text: tuple(origin.strip().rstrip("/") for origin in text.split(",")),
+    lambda origins: all(re.fullmatch(r"https?://[^/\s*]+", origin) for origin in origins),
     "origins such as https://example.org, separated by commas",
     "ORIGINS",
 )
 
 
 def _option(default: Any, kind: Kind, about: str, default_text: str = "") -> Any:
-    """A field that is an option; `default_text` says what happens by default where that is None."""
+    """Makes a field that is an option; `default_text` describes a default of None."""
     return field(default=default, metadata={"kind": kind, "about": about, "default_text": default_text or str(default)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """What `attendant serve` was asked for.
+    """The options of `attendant serve`.
 
     Attributes:
         scheduler: replaces each engine's Scheduler, for measurements; it is no option.
@@ -339,13 +339,13 @@ class Option:
     def variable(self) -> str:
         return PREFIX + self.name.upper()
 
-    def value(self, given: str | None, environment: Mapping[str, str]) -> Any:
-        """The value that the command line gave, else the environment, else the default.
+    def value(self, argument: str | None, environment: Mapping[str, str]) -> Any:
+        """Returns the value from the command line, else from the environment, else the default.
 
         Raises:
-            UserError: it is not what it must be.
+            UserError: the value is invalid.
         """
-        text, origin = given, self.flag
+        text, origin = argument, self.flag
         if text is None:
             text, origin = environment.get(self.variable, ""), self.variable
             if not text or text.startswith(INJECTED):
@@ -360,12 +360,14 @@ class Option:
 
 
 OPTIONS = tuple(
-    Option(name=one.name, default=one.default, **one.metadata) for one in fields(ServerConfig) if one.metadata
+    Option(name=option.name, default=option.default, **option.metadata)
+    for option in fields(ServerConfig)
+    if option.metadata
 )
 
 
 def config_parser() -> argparse.ArgumentParser:
-    """What the command line may say; see `config_of`."""
+    """Makes the parser of the command line; see `config_of`."""
     parser = argparse.ArgumentParser(
         prog="attendant serve",
         allow_abbrev=False,
@@ -385,7 +387,7 @@ def config_parser() -> argparse.ArgumentParser:
 
 
 def add_options(parser: argparse._ActionsContainer, options: Iterable[Option]) -> None:
-    """Lets a command line say these; see `config_of`."""
+    """Adds options to a parser; see `config_of`."""
     for option in options:
         about = f"{option.about} (default: {option.default_text}) [env {option.variable}]"
         takes: dict[str, Any] = (
@@ -395,16 +397,16 @@ def add_options(parser: argparse._ActionsContainer, options: Iterable[Option]) -
 
 
 def config_of(parsed: argparse.Namespace, environment: Mapping[str, str]) -> ServerConfig:
-    """The options of a command line and an environment.
+    """Returns the options of a command line and an environment.
 
     Raises:
-        UserError: the first option whose value is not what it must be, or which another one makes void.
+        UserError: an option has an invalid value, or contradicts another one.
     """
-    given = vars(parsed)
-    values = {option.name: option.value(given.get(option.name), environment) for option in OPTIONS}
+    arguments = vars(parsed)
+    values = {option.name: option.value(arguments.get(option.name), environment) for option in OPTIONS}
     if values["http_origins"] and values["no_http"] == "on":
         raise UserError("--http-origins: may use the API over HTTP, which --no-http takes away; leave one of them out")
-    bundles = given["bundles"] or [path for path in environment.get(BUNDLES_VARIABLE, "").split(os.pathsep) if path]
+    bundles = arguments["bundles"] or [path for path in environment.get(BUNDLES_VARIABLE, "").split(os.pathsep) if path]
     if not bundles:
         raise UserError(f"no bundle: name at least one folder that `attendant export` made, or set {BUNDLES_VARIABLE}")
     return ServerConfig(bundles=tuple(Path(bundle) for bundle in bundles), **values)

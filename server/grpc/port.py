@@ -37,8 +37,8 @@ OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_send_message_length", -1),
-    # Calls that nobody has taken yet: gRPC cancels those above 1000, at random, and those older than 30 s, and nobody
-    # retries a call that was cancelled. Their number is limited with the connections and the calls of each.
+    # Calls that have not been accepted yet: gRPC cancels those above 1000, at random, and those older than 30 s, and
+    # clients don't retry a call that was cancelled. Their number is limited with the connections and the calls of each.
     ("grpc.server.max_pending_requests", NO_LIMIT),
     ("grpc.server.max_pending_requests_hard_limit", NO_LIMIT),
     ("grpc.server_max_unrequested_time_in_server", 24 * 3600),
@@ -52,7 +52,7 @@ OPTIONS = (
     ("grpc.keepalive_time_ms", 60_000),
     # Not keepalive_timeout_ms, which closes nothing in grpcio 1.85.
     ("grpc.http2.ping_timeout_ms", 20_000),
-    # Clients may do the same; whoever pings more often is told to go (GOAWAY, too_many_pings).
+    # Clients may ping too; a connection that does so more often is closed (GOAWAY, too_many_pings).
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 )
