@@ -26,7 +26,7 @@ from attendant.runtime.errors import UserError
 from attendant.server.bench.command import addresses
 from attendant_client import AttendantClient, Generation, attention_map
 
-RECIPE = Path("recipes/g2p-cmudict-small.toml")
+RECIPE = "g2p-cmudict-small"
 RUN = Path("runs/g2p-cmudict-small")
 BUNDLE = Path("bundles/g2p-cmudict-small")
 DICTIONARY = Path("data/cmudict")
@@ -41,7 +41,7 @@ def main() -> int:
     began = time.monotonic()
     stage(1, "Train", f"{RECIPE} -> {RUN}")
     # A run that has ended says so and ends again at once; one that was interrupted goes on.
-    run("training", str(RECIPE), "--output", str(RUN), *(["--resume"] if RUN.exists() else []))
+    run("training", RECIPE, "--output", str(RUN), *(["--resume"] if RUN.exists() else []))
     stage(2, "Evaluate", "on the test words, with the decoder that serves")
     if not evaluations():
         run("training", "evaluate", str(RUN), "--split", "test")

@@ -49,7 +49,7 @@ MAKERS = (
 
 LENGTHS = DATA / "lengths.json"
 """Lengths of 1,000 pairs of sentences, English and French: 5 to 80 words and punctuation marks, drawn at random from
-the test split that recipes/translate-debdocs-en-fr.toml fetches."""
+the test split that recipes/translate-debdocs-en-fr fetches."""
 
 Work = list[tuple[list[int], int]]
 """Sentences, as ids with their end symbol, and the decoder steps of each."""

@@ -14,8 +14,9 @@ PAGE = Path(__file__).parent / "recipes.md"
 INTRODUCTION = """# Recipes
 
 A recipe is one TOML file that describes a whole experiment: data, model, training. Those in `recipes/` come with the
-package and go by their names: `attendant train g2p-cmudict-small`. The smallest recipe that works names data,
-tokenizers and a limit of training:
+package and go by their names: `attendant train g2p-cmudict-small`. Each is the `recipe.toml` of a folder, which also
+has the code that builds its data and its measured results. The smallest recipe that works names data, tokenizers and a
+limit of training:
 
 ```toml
 [data]

@@ -15,6 +15,7 @@ from attendant.runtime.command import suggestion
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import BatchConfig, DataConfig, Split
 from attendant.training.data.corpus import DistillationConfig
+from attendant.training.data.fetch import RECIPES
 from attendant.training.data.tokenization import SourceConfig, TargetConfig, TokenizerConfig
 from attendant.training.evaluation.evaluating import EvaluationConfig
 from attendant.training.evaluation.metrics import TextMetricName
@@ -23,7 +24,7 @@ from attendant.training.model import ModelConfig
 from attendant.training.optimization import DECAYS_TO_AN_END, OptimizerConfig, ScheduleConfig
 from attendant.training.table import Count, Table, problems_of, requirement
 
-SHIPPED: Final = Path(__file__).parents[1] / "recipes"
+RECIPE_NAME: Final = "recipe.toml"
 
 
 class TrainerConfig(Table):
@@ -236,7 +237,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), *, ignored: Collectio
     """Reads and validates a recipe.
 
     Args:
-        path: the TOML file, or the name of a recipe that comes with the package.
+        path: the TOML file, a folder with a recipe.toml, or the name of a recipe that comes with the package.
         overrides: `table.key=value` each; a value that is no TOML is taken as a string.
         ignored: table and key each, of what may stand there and means nothing.
 
@@ -244,14 +245,16 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), *, ignored: Collectio
         UserError: one line per problem, with the file, the field, the value and the choices or the nearest key.
     """
     recipes = shipped_recipes()
-    if not path.is_file():
+    if (path / RECIPE_NAME).is_file():
+        path /= RECIPE_NAME
+    elif not path.is_file():
         path = recipes.get(path.as_posix(), path)
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise UserError(
-            f"{path}: there is no such recipe{suggestion(path.stem, recipes)}; give a file, or one that comes along: "
-            f"{', '.join(recipes)}"
+            f"{path}: there is no such recipe{suggestion(path.stem, recipes)}; give a file, a folder with a "
+            f"{RECIPE_NAME}, or one that comes along: {', '.join(recipes)}"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: can't be read: {error}") from None
@@ -289,8 +292,12 @@ def recipe_from(
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """Returns the recipes that come with the package: name -> file."""
-    return {path.relative_to(SHIPPED).with_suffix("").as_posix(): path for path in sorted(SHIPPED.rglob("*.toml"))}
+    """Returns the recipes that come with the package: name -> file. A recipe.toml has the name of its folder."""
+    names = {file: file.relative_to(RECIPES) for file in sorted(RECIPES.glob("*/*.toml"))}
+    return {
+        (name.parent if name.name == RECIPE_NAME else name.with_suffix("")).as_posix(): file
+        for file, name in names.items()
+    }
 
 
 def _find_beside(folder: Path, data: Any) -> None:

@@ -13,7 +13,7 @@ from attendant.runtime.errors import UserError, escaped
 from attendant.training.data.config import CorpusFiles, SplitFiles
 from attendant.training.data.pairs import Pair, PairReader, no_pairs
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
-from attendant.training.recipe import Recipe, load_recipe, recipe_from
+from attendant.training.recipe import RECIPE_NAME, Recipe, load_recipe, recipe_from
 
 NUM_SAMPLED: Final = 4096
 """Pairs that are looked at, at even distances."""
@@ -282,10 +282,10 @@ def _explained(content: dict[str, Any], num_pairs: int) -> list[str]:
 
 
 def is_recipe(name: str) -> bool:
-    """Returns whether an argument names a recipe: a TOML file, or one that comes with the package."""
+    """Returns whether an argument names a recipe: a TOML file, a folder with a recipe.toml, or a packed one."""
     path = Path(name)
     is_bare = not path.exists() and "." not in path.name and "," not in name
-    return path.suffix.lower() == ".toml" or is_bare
+    return path.suffix.lower() == ".toml" or (path / RECIPE_NAME).is_file() or is_bare
 
 
 def recipe_of_inputs(inputs: Sequence[str], overrides: Sequence[str]) -> tuple[Recipe, list[str]]:

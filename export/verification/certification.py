@@ -50,7 +50,7 @@ TOLERANCE = 1e-5
 ROUNDING_MULTIPLE = 8
 """Weights with large logits amplify rounding until PyTorch in float32 is further than TOLERANCE from its own float64.
 Then no runtime can be nearer to it: a tensor may be off by this multiple of PyTorch's own error. On three trainings of
-recipes/reverse.toml, whose log-probabilities were off by up to 5.3e-5, the graphs' error was 1.1 to 3.5 times
+recipes/reverse, whose log-probabilities were off by up to 5.3e-5, the graphs' error was 1.1 to 3.5 times
 PyTorch's."""
 
 TIE_TOLERANCES = 10

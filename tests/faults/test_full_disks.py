@@ -27,8 +27,7 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.files import new_file, write_json
 from attendant.training.data.config import DataConfig
 from attendant.training.data.corpus import PairEncoder, open_stored, store
-from attendant.training.data.fetch.published import publish
-from attendant.training.data.fetch.toys import build_copy
+from attendant.training.data.fetch import builders, publish
 from attendant.training.data.pairs import Pair
 from attendant.training.loop.journal import Journal
 from attendant.training.run.checkpoint import (
@@ -135,7 +134,7 @@ def a_bundle(folder: Path, turn: int) -> None:
 
 
 def fetched_data(folder: Path, turn: int) -> None:
-    publish(folder / "data" / f"copy-{turn}", "copy", build_copy, announce=lambda line: None)
+    publish(folder / "data" / f"copy-{turn}", "copy", builders()["copy"], announce=lambda line: None)
 
 
 def a_corpus(folder: Path, turn: int) -> None:

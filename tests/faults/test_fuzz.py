@@ -157,7 +157,7 @@ def test_calls(cases: dict[str, int], start: Start, tried: Any) -> None:
 
 
 def test_recipes(cases: dict[str, int], tmp_path: Path, tried: Any) -> None:
-    recipes = [path.read_bytes() for path in sorted((ROOT / "recipes").glob("*.toml"))]
+    recipes = [path.read_bytes() for path in sorted((ROOT / "recipes").glob("*/recipe.toml"))]
     path = tmp_path / "recipe.toml"
     outcomes: Counter[str] = Counter()
 

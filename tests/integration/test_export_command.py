@@ -30,7 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("toy")
     short = ["--set", "training.max_steps=30", "--set", "training.num_threads=1"]
     subprocess.run(
-        [sys.executable, "-m", "training", str(ROOT / "recipes" / "reverse.toml"), "--output", "runs/toy", *short],
+        [sys.executable, "-m", "training", "reverse", "--output", "runs/toy", *short],
         cwd=folder,
         env=ENVIRONMENT,
         check=True,

@@ -210,7 +210,7 @@ def test_a_server_without_its_gpu_says_so(images: Callable[[str], Image]) -> Non
 
 
 def test_the_trainer_trains_and_exports(images: Callable[[str], Image], tmp_path: Path) -> None:
-    shutil.copy(ROOT / "recipes/reverse.toml", tmp_path)
+    shutil.copy(ROOT / "recipes/reverse/recipe.toml", tmp_path / "reverse.toml")
     os.chown(tmp_path, USER, USER)
     for command in (
         ["train", "reverse.toml", "--output", "run", "--set", "training.max_steps=5"],

@@ -30,9 +30,9 @@ MODULE = "runpy.run_module({name!r}, run_name='__main__', alter_sys=True)"
     ("library", "argv", "run", "said"),
     [
         ("grpc", ["attendant", "health"], ATTENDANT, "attendant"),
-        ("torch", ["attendant", "train", "recipes/copy.toml"], ATTENDANT, "attendant"),
+        ("torch", ["attendant", "train", "copy"], ATTENDANT, "attendant"),
         ("onnxruntime", ["attendant", "generate", "--bundle", "models/g2p-en", "a"], ATTENDANT, "attendant"),
-        ("torch", ["training", "recipes/copy.toml"], MODULE.format(name="attendant.training"), "training"),
+        ("torch", ["training", "copy"], MODULE.format(name="attendant.training"), "training"),
         ("pydantic", ["export", "inspect", "models/g2p-en"], MODULE.format(name="attendant.export"), "export"),
         ("pydantic", ["server", "models/g2p-en"], MODULE.format(name="attendant.server"), "server"),
         ("grpc", ["server", "models/g2p-en"], MODULE.format(name="attendant.server"), "server"),

@@ -1,5 +1,7 @@
 """The models that come with the repository: whole, as they were measured, and made of the weights beside them."""
 
+from importlib import import_module
+
 import pytest
 
 import attendant
@@ -10,10 +12,11 @@ from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
-from attendant.training.data.fetch.numbers import cardinal
 from attendant.training.model.stepper import TorchStepper
 from attendant.training.run.loading import load_run
 from tests.paths import ROOT
+
+cardinal = import_module("attendant.recipes.normalize-numbers-en.data").cardinal
 
 MODELS = ROOT / "models"
 ANSWERS = {

@@ -26,7 +26,7 @@ def command(*arguments: str, folder: Path) -> str:
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`reverse`: trained, evaluated and exported."""
     folder = tmp_path_factory.mktemp("whole_way")
-    command("training", str(ROOT / "recipes/reverse.toml"), "--output", "runs/reverse", folder=folder)
+    command("training", str(ROOT / "recipes/reverse"), "--output", "runs/reverse", folder=folder)
     command("training", "evaluate", "runs/reverse", folder=folder)
     command("export", "runs/reverse", "--output", "bundles/reverse", folder=folder)
     return folder / "bundles/reverse"

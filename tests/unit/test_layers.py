@@ -10,7 +10,7 @@ import pytest
 
 from tests.paths import ROOT
 
-TOPS = ("runtime", "training", "export", "server", "library", "cluster")
+TOPS = ("runtime", "training", "export", "server", "library", "cluster", "recipes")
 
 # package -> what of this project it may import. A longer prefix wins over a shorter one.
 ALLOWED = {
@@ -51,6 +51,7 @@ ALLOWED = {
         "attendant.runtime",
         "attendant_client.v1",
     },
+    "attendant.recipes": {"attendant.recipes", "attendant.training.data", "attendant.runtime"},
     "attendant_client": {"attendant_client"},
 }
 # A checkout makes the folders importable by their bare names too: a module under two names would be two modules.

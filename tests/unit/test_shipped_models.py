@@ -14,9 +14,9 @@ from attendant.training.run.directory import FORMER_KEYS
 from tests.paths import ROOT
 
 PAGES = dict(
-    re.findall(r"^\| `([\w-]+)` .*\(\.\./(recipes/[\w-]+\.md)\)", (ROOT / "models/README.md").read_text(), re.M)
+    re.findall(r"^\| `([\w-]+)` .*\(\.\./(recipes/[\w-]+/README\.md)\)", (ROOT / "models/README.md").read_text(), re.M)
 )
-COMMAND = re.compile(r"attendant train (recipes/\S+\.toml)|python -m training (recipes/\S+\.toml)")
+COMMAND = re.compile(r"attendant train (\S+)")
 
 NOT_OF_THE_MODEL = {
     "training.num_threads": "the order in which a host sums, and with it the last bits",
@@ -29,7 +29,7 @@ def recipe_of(page: Path) -> Path:
     """The recipe of the page's first command."""
     match = COMMAND.search(page.read_text())
     assert match is not None, f"{page}: no command that trains"
-    return ROOT / (match[1] or match[2])
+    return Path(match[1])
 
 
 def trained_by(bundle: Path) -> Recipe:

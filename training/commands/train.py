@@ -22,7 +22,7 @@ from attendant.training.loop.journal import Journal, SilentJournal
 from attendant.training.loop.trainer import Trainer
 from attendant.training.loop.update import Processes
 from attendant.training.progress import TrainingProgress, make_progress, say
-from attendant.training.recipe import Recipe, load_recipe, shipped_recipes
+from attendant.training.recipe import RECIPE_NAME, Recipe, load_recipe, shipped_recipes
 from attendant.training.recipe_choice import (
     EvenSample,
     is_recipe,
@@ -71,8 +71,9 @@ def add_recipe_or_data(parser: argparse.ArgumentParser) -> None:
         "inputs",
         nargs="+",
         metavar="RECIPE|DATA",
-        help=f"a TOML file, or a recipe that comes along ({', '.join(shipped_recipes())}); or files of pairs, for "
-        "which a recipe is chosen: FILE (.tsv, .csv, .jsonl, also compressed), FILE[COLUMN,COLUMN], or SOURCE,TARGET",
+        help=f"a TOML file, a folder with a {RECIPE_NAME}, or a recipe that comes along "
+        f"({', '.join(shipped_recipes())}); or files of pairs, for which a recipe is chosen: FILE (.tsv, .csv, .jsonl, "
+        "also compressed), FILE[COLUMN,COLUMN], or SOURCE,TARGET",
     )
     parser.add_argument(
         "--set",
@@ -116,6 +117,8 @@ def run_train(arguments: argparse.Namespace) -> None:
 def run_name(name: str) -> str:
     """Returns what the run of a recipe or of a file of pairs is called."""
     path = Path(name if Path(name).exists() else name.partition("[")[0].partition(",")[0])
+    if path.is_dir() or path.name == RECIPE_NAME:
+        return path.resolve().name if path.is_dir() else path.resolve().parent.name
     return path.stem if is_recipe(name) else path.name.partition(".")[0] or path.name
 
 

