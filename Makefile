@@ -37,7 +37,7 @@ $(VENV)/.installed-$(ACCELERATOR): pyproject.toml setup.py client/pyproject.toml
 	@rm -f $(VENV)/.installed-* && touch $@
 
 demo: setup ## Train a small real model, export it, serve it and ask it (about 6 minutes)
-	@$(BIN)/python demo.py
+	@$(BIN)/python recipes/g2p-cmudict-small/demo.py
 
 serve: setup ## Serve the demo's bundle in the foreground (BUNDLE=... for another)
 	@test -d $(BUNDLE) || { echo "serve: there is no $(BUNDLE); make demo builds bundles/g2p-cmudict-small" >&2; exit 2; }

@@ -15,7 +15,6 @@ include_patterns = [
     "client/README.md",
     "docs/**.md",
     "examples/javascript/README.md",
-    "experiments/alignment/README.md",
     "models/README.md",
     "recipes/**.md",
 ]

@@ -36,7 +36,7 @@ MODULE = "runpy.run_module({name!r}, run_name='__main__', alter_sys=True)"
         ("pydantic", ["export", "inspect", "models/g2p-en"], MODULE.format(name="attendant.export"), "export"),
         ("pydantic", ["server", "models/g2p-en"], MODULE.format(name="attendant.server"), "server"),
         ("grpc", ["server", "models/g2p-en"], MODULE.format(name="attendant.server"), "server"),
-        ("torch", ["experiments", "show", "which-attention"], MODULE.format(name="experiments"), "experiments"),
+        ("torch", ["papers", "show", "which-attention"], MODULE.format(name="recipes.papers"), "recipes.papers"),
         ("ray", ["cluster", "serve", "models/g2p-en"], MODULE.format(name="cluster"), "cluster"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",

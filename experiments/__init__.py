@@ -1,1 +1,0 @@
-"""What the papers claim, shown on runs: trainings by plan, their tables, pictures and pages (docs/experiments)."""

@@ -1,1 +1,0 @@
-"""Sources far longer than those of training: where attention loses its place."""

@@ -1,1 +1,0 @@
-"""Other toolkits' models beside ours, trained as long on the same pairs."""

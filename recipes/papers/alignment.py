@@ -1,0 +1,195 @@
+"""Attention as an alignment of letters and sounds, compared with one made by hand (letters-to-sounds.md).
+
+Shapes: T sounds, S letters and the end.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+
+from attendant.recipes.papers.pages import PAGES, write_table
+from attendant.runtime.decoding.batch import decode_all
+from attendant.runtime.decoding.options import scoring_options
+from attendant.runtime.errors import UserError
+from attendant.runtime.files import write_text
+from attendant.runtime.stepper import Floats
+from attendant.training.evaluation.bootstrap import (
+    DEFAULT_RESAMPLES,
+    Interval,
+    interval_text,
+    percentiles,
+    resampled_totals,
+)
+from attendant.training.evaluation.evaluating import TextModel
+from attendant.training.evaluation.metrics import Floats64
+from attendant.training.evaluation.session import is_bundle, open_bundle_model
+from attendant.training.report.pictures import attention_map, on_paper
+from attendant.training.run.loading import open_run
+from attendant_client.alignment import Link, hard_links
+
+WORDS: Final = Path(__file__).parent / "letters-to-sounds.tsv"
+PAGE: Final = "alignment"
+SHOWN_WORD: Final = "thoroughfare"
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedWord:
+    """A word, its sounds, and its links of letters and sounds, both counted from 0.
+
+    Attributes:
+        sure: the links that an aligner must find.
+        possible: the links that it may find, the sure ones included.
+    """
+
+    word: str
+    sounds: tuple[str, ...]
+    sure: frozenset[Link]
+    possible: frozenset[Link]
+
+
+def read_words() -> list[AlignedWord]:
+    return [_parse(*line.split("\t")) for line in WORDS.read_text(encoding="utf-8").splitlines()]
+
+
+def _parse(word: str, pieces: str) -> AlignedWord:
+    sounds: list[str] = []
+    sure, possible = set[Link](), set[Link]()
+    start = 0
+    for piece in pieces.split(" "):
+        letters, _, written = piece.partition("=")
+        new = written.split("+") if written else []
+        links = {(start + letter, len(sounds) + sound) for letter in range(len(letters)) for sound in range(len(new))}
+        possible |= links
+        sure |= links if len(letters) == 1 else set()
+        start += len(letters)
+        sounds += new
+    assert start == len(word), word
+    return AlignedWord(word, tuple(sounds), frozenset(sure), frozenset(possible))
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """The agreement of links with those made by hand (Och and Ney 2003), in %.
+
+    Attributes:
+        precision: share of the links that are possible.
+        recall: share of the sure links that were found.
+        error_rate: AER = 1 - (|A and S| + |A and P|) / (|A| + |S|).
+        interval: the error rate's 95 % interval over words.
+    """
+
+    precision: float
+    recall: float
+    error_rate: float
+    interval: Interval
+
+
+def agreement(links: Sequence[Sequence[Link]], words: Sequence[AlignedWord]) -> Agreement:
+    counts = np.array(
+        [
+            (len(word.sure & set(own)), len(word.possible & set(own)), len(own), len(word.sure))
+            for own, word in zip(links, words, strict=True)
+        ],
+        np.float64,
+    )
+    in_sure, in_possible, num_links, num_sure = counts.sum(0)
+    resampled = [_error_rate(totals) for totals in resampled_totals(counts, DEFAULT_RESAMPLES)]
+    return Agreement(
+        precision=100 * in_possible / num_links,
+        recall=100 * in_sure / num_sure,
+        error_rate=_error_rate(counts.sum(0)),
+        interval=percentiles(np.array(resampled)),
+    )
+
+
+def _error_rate(totals: Floats64) -> float:
+    in_sure, in_possible, num_links, num_sure = totals
+    return float(100 * (1 - (in_sure + in_possible) / (num_links + num_sure)))
+
+
+class Spoken(Protocol):
+    """A word, or several words run together, and its sounds."""
+
+    @property
+    def word(self) -> str: ...
+    @property
+    def sounds(self) -> tuple[str, ...]: ...
+
+
+def open_model(path: Path) -> TextModel:
+    """Opens a run or a bundle. Raises UserError: it is neither."""
+    return (open_bundle_model(path) if is_bundle(path) else open_run(path)).model
+
+
+def attended(model: TextModel, words: Sequence[Spoken]) -> list[Floats]:
+    """Returns the attention [T, S] for each word when the model is forced to say the word's own sounds.
+
+    Raises:
+        UserError: the model has no attention.
+    """
+    sources = model.source_ids([word.word for word in words])
+    targets = model.target_tokenizer.encode_batch([" ".join(word.sounds) for word in words])
+    options = [scoring_options(target, model.special_ids.eos, attention=True) for target in targets]
+    scored = decode_all(model.stepper, sources, options, model.special_ids)
+    weights = [hypothesis.attention for (hypothesis, *_) in scored if hypothesis.attention is not None]
+    if not weights:
+        raise UserError("the model has no attention")
+    return weights
+
+
+def attention_links(weights: Sequence[Floats], words: Sequence[AlignedWord]) -> list[tuple[Link, ...]]:
+    """Returns the hard links of attention. Attention on the source's end makes no link."""
+    return [
+        hard_links(own.tolist(), len(word.sounds), len(word.word)) for own, word in zip(weights, words, strict=True)
+    ]
+
+
+def diagonal_links(words: Sequence[AlignedWord]) -> list[tuple[Link, ...]]:
+    """Links each sound to the letter at the same relative position: a baseline without knowledge of letters."""
+    return [
+        tuple((len(word.word) * (2 * sound + 1) // (2 * len(word.sounds)), sound) for sound in range(len(word.sounds)))
+        for word in words
+    ]
+
+
+def error_rate_of(path: Path) -> Agreement:
+    """Returns the agreement of a run or bundle. Raises UserError: it is neither, or has no attention."""
+    words = read_words()
+    return agreement(attention_links(attended(open_model(path), words), words), words)
+
+
+def show_alignment(path: Path) -> None:
+    """Writes the tables and the picture of docs/experiments/alignment.md for a run or a bundle. Raises UserError."""
+    words, model = read_words(), open_model(path)
+    weights = attended(model, words)
+    links = attention_links(weights, words)
+    rows = []
+    for name, own in (("attention", links), ("the diagonal", diagonal_links(words))):
+        result = agreement(own, words)
+        shares = f"{result.precision:.1f}", f"{result.recall:.1f}"
+        rows.append([name, f"{result.error_rate:.1f}", interval_text(result.interval, 1), *shares])
+    write_table(PAGE, "table", ("links", "AER %", "95 % interval", "precision %", "recall %"), rows)
+    write_table(PAGE, "differences", ("word", "sound", "attention", "hand"), list(_differences(links, words)))
+    index = [word.word for word in words].index(SHOWN_WORD)
+    end = ["</s>"]
+    drawn = attention_map(weights[index], [*SHOWN_WORD, *end * model.append_eos], [*words[index].sounds, *end])
+    write_text(PAGES / "images" / f"{PAGE}.svg", on_paper(drawn))
+
+
+def _differences(links: Sequence[Sequence[Link]], words: Sequence[AlignedWord]) -> Iterator[list[str]]:
+    """Yields the sounds that attention links to none of their possible letters."""
+    for own, word in zip(links, words, strict=True):
+        for sound, name in enumerate(word.sounds):
+            possible, attended_letters = (
+                {letter for letter, linked in pairs if linked == sound} for pairs in (word.possible, own)
+            )
+            if attended_letters != possible and not attended_letters & possible:
+                yield [word.word, name, _marked(word.word, attended_letters), _marked(word.word, possible)]
+
+
+def _marked(word: str, letters: set[int]) -> str:
+    """Returns the word with these letters in capitals, or `none` if there are no letters."""
+    return "".join(letter.upper() if i in letters else letter for i, letter in enumerate(word)) if letters else "none"

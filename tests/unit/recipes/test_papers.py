@@ -1,0 +1,206 @@
+"""Plans train what is missing, tables say what runs have reached, and gradients are those of finite differences."""
+
+import random
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from attendant.recipes.papers import comparison, costs, long_sources, pages
+from attendant.recipes.papers import plan as plan_module
+from attendant.recipes.papers.alignment import AlignedWord, agreement, diagonal_links, read_words
+from attendant.recipes.papers.comparison import Outcome
+from attendant.recipes.papers.long_sources import LongSource, run_together
+from attendant.recipes.papers.memory import ADDING, KINDS, TASKS, Kind, Network, Task, learn
+from attendant.recipes.papers.plan import load_plan, plan_names, run_of
+from attendant.runtime.errors import UserError
+from attendant.training.data.pairs import Pair
+from attendant.training.run.directory import Run
+
+EVALUATION = '[{"metric": "wer", "value": 30.0, "protocol": "greedy", "num_examples": 9}]'
+
+
+@pytest.fixture(autouse=True)
+def _terminated_as_before() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def end(run: Run) -> None:
+    run.path.mkdir(parents=True)
+    run.evaluation_path.write_text(EVALUATION)
+
+
+@pytest.mark.parametrize("name", plan_names())
+def test_every_run_of_a_plan_is_another_recipe(name: str) -> None:
+    plan = load_plan(name)
+    runs = [(variant, seed) for variant in plan.variants for seed in plan.seeds]
+    assert len({plan.resolved(*run).to_text() for run in runs}) == len(runs) > 1
+    assert len({run_of(name, *run).path for run in runs}) == len(runs)
+
+
+@pytest.mark.parametrize("number", ["INT", "TERM"])
+def test_only_missing_runs_are_trained_and_an_interrupted_one_saves_itself(
+    number: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second run but one of a plan interrupts its parent; then one fails."""
+    monkeypatch.setattr(plan_module, "RUNS", tmp_path)
+    plan = load_plan("vector-size")
+    runs = [run_of("vector-size", variant, seed) for seed in plan.seeds for variant in plan.variants]
+    end(runs[0])
+    training = tmp_path / "training.sh"
+    training.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/commands\ncase "$*" in *{runs[2].path}*)\n'
+        f"trap 'sleep 0.5; touch {tmp_path}/saved; exit 130' TERM\nsleep 0.5\nkill -{number} $PPID\n"
+        "while :; do sleep 0.1; done ;; esac\n"
+    )
+    training.chmod(0o755)
+    monkeypatch.setattr(plan_module.sys, "executable", str(training))
+    with pytest.raises(KeyboardInterrupt):
+        plan_module.train("vector-size")
+    assert (tmp_path / "saved").exists()
+    commands = (tmp_path / "commands").read_text().splitlines()
+    assert [str(run.path) in command for run, command in zip(runs[1:3], commands, strict=True)] == [True, True]
+    assert all("--resume" in command and "papers/pronunciation" in command for command in commands)
+    training.write_text("#!/bin/sh\nexit 2\n")
+    with pytest.raises(UserError, match="ended with status 2"):
+        plan_module.train("vector-size")
+
+
+def test_results_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: dict[str, list[list[str]]] = {}
+    monkeypatch.setattr(
+        comparison, "write_table", lambda page, name, headings, rows: written.update({name: [headings, *rows]})
+    )
+    plan = load_plan("vector-size")
+    values = {"wer": [40.0, 60.0], "per": [10.0, 20.0], "perplexity": [2.0, 2.5]}
+    single = {"wer": [40.0], "per": [10.0], "perplexity": [2.0], "aer": []}
+    costs = {"tokens_per_second": 500.0, "step_ms": 0.5}
+    outcomes = [
+        Outcome(plan.variants[0], values | {"aer": [3.0, 5.0]}, num_parameters=1000),
+        Outcome(plan.variants[1], values | {"aer": []}, num_parameters=2000, costs=costs),
+        Outcome(plan.variants[2], single, intervals={"wer": (39.0, 41.5)}, num_parameters=3000),
+    ]
+    comparison.write_results("vector-size", plan, outcomes)
+    headings, base, other, last = written["vector-size"]
+    assert headings[2:6] == ["WER (%)", "PER (%)", "perplexity", "AER (%)"] and headings[-1] == "step, ms"
+    assert base[1:4] == ["2", "50.0 (40.0 to 60.0)", "15.0 (10.0 to 20.0)"] and base[-1] == ""
+    assert other[0] == "without attention: one vector of 64" and other[5:] == ["", "2,000", "500", "0.50"]
+    assert last[1:5] == ["1", "40.0 (39.0 to 41.5)", "10.0", "2.000"]
+
+
+def test_hours_are_those_of_missing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4,000 words of 8 letters and an end, 8 times."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plan_module, "PLANS", tmp_path)
+    variant = '[[variants]]\nname = "{0}"\nwhat = "{0}"\ngroup = "g"\n'
+    head = 'question = "?"\npage = "p"\nmetric = "per"\nrecipe = "copy"\nseeds = [1, 2]\n'
+    (tmp_path / "toy.toml").write_text(head + variant.format("whole") + variant.format("done"))
+    for seed in (1, 2):
+        end(run_of("toy", load_plan("toy").variants[1], seed))
+    rows: list[list[str]] = []
+    monkeypatch.setattr(costs, "write_table", lambda page, name, headings, new: rows.extend(new))
+    monkeypatch.setattr(costs, "training_speed", lambda *_: lambda: 8.0)
+    costs.estimate_hours(["toy"])
+    ((name, what, seeds, speed, hours, total),) = rows
+    assert (name, what, seeds, speed) == ("toy", "whole", "1, 2", "8")
+    assert float(hours) == pytest.approx(4000 * 9 * 8 / 8 / 3600, rel=0.02)
+    assert float(total) == pytest.approx(2 * float(hours), rel=0.01)
+
+
+def test_a_table_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "PAGES", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- table -->\nold\n<!-- end -->\nafter\n<!-- other -->\n<!-- end -->\n")
+    for _ in range(2):
+        pages.write_table("page", "table", ["a", "b"], [["1", "2"]])
+    table = "| a | b |\n| --- | --- |\n| 1 | 2 |"
+    assert page.read_text() == f"before\n<!-- table -->\n{table}\n<!-- end -->\nafter\n<!-- other -->\n<!-- end -->\n"
+
+
+def test_the_words_that_were_aligned_by_hand() -> None:
+    words = {word.word: word for word in read_words()}
+    assert len(words) == 200
+    for word in words.values():
+        assert word.sure <= word.possible
+        assert all(letter < len(word.word) and sound < len(word.sounds) for letter, sound in word.possible)
+    assert words["typhoons"].sure == {(0, 0), (1, 1), (6, 4), (7, 5)}
+    assert words["typhoons"].possible - words["typhoons"].sure == {(2, 2), (3, 2), (4, 3), (5, 3)}
+
+
+def test_the_alignment_error_rate() -> None:
+    sure = frozenset({(2, 1), (3, 2)})
+    word = AlignedWord("phone", ("F", "OW", "N"), sure, sure | {(0, 0), (1, 0)})
+    perfect = agreement([((1, 0), (2, 1), (3, 2))], [word])
+    assert (perfect.error_rate, perfect.precision, perfect.recall) == (0.0, 100.0, 100.0)
+    # A = 3 links, 2 of them possible and 1 of these sure; S = 2.
+    assert agreement([((0, 0), (2, 1), (4, 2))], [word]).error_rate == pytest.approx(100 * (1 - (1 + 2) / (3 + 2)))
+    assert diagonal_links([word]) == [((0, 0), (2, 1), (4, 2))]
+
+
+def test_long_sources() -> None:
+    pairs = [Pair("ab", "AH B"), Pair("cde", "K D")]
+    source = run_together(pairs, 8, random.Random(1))
+    assert 8 <= len(source.word) <= 10 and len(source.sounds) == len(source.spans)
+    for sound, span in zip(source.sounds, source.spans, strict=True):
+        assert sound in next(pair for pair in pairs if pair.source == source.word[slice(*span)]).target.split()
+    source = LongSource("abcd", ("AH", "B", "K", "D"), ((0, 2), (0, 2), (2, 4), (2, 4)))
+    assert long_sources.sounds_in_output(source, "B K T D").tolist() == [0, 1, 1, 1]
+    weights = np.array(
+        [[0.5, 0.25, 0.25, 0, 0], [0, 0, 0, 0, 1], [0, 0.5, 0.5, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
+    )
+    assert long_sources.attention_on_words(source, weights).tolist() == [0.75, 0, 0.5, 1]
+
+
+def test_the_adding_problem_is_the_papers() -> None:
+    inputs, wanted = ADDING.draw(500, 15, torch.Generator().manual_seed(0))
+    numbers, marks = inputs.unbind(2)
+    assert numbers.shape == (500, 30) and float(numbers.min()) < -0.99 and float(numbers.max()) > 0.99
+    assert torch.equal((marks == 1).sum(1), torch.full((500,), 2)) and not bool((marks[:, 14:29] != 0).any())
+    assert bool((marks[:, -1] == -1).all()) and set(marks[:, 0].tolist()) == {-1.0, 1.0}
+    assert torch.allclose(wanted, 0.5 + (numbers * (marks == 1)).sum(1) / 4)
+    for error, is_right in ((0.039, True), (0.041, False)):
+        assert bool((ADDING.right(wanted.unsqueeze(1) + error, wanted) == is_right).all())
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+def test_a_training_reports_its_network(task: Task) -> None:
+    result = learn(replace(task, lag=4, num_steps=3), KINDS[1], "adam", clips=True, seed=1)
+    assert result["solved_at"] is None and 0 <= result["accuracy"] <= 1 and result["largest_norm"] > 0
+    assert len(result["before"]["norms"]) == len(result["after"]["norms"]) >= 8
+    assert result["before"] != result["after"] and len(result["before"]["eigenvalues"]) == 64
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_gradients_are_those_of_finite_differences(kind: Kind, task: Task) -> None:
+    """Changes each number of the state k steps before the end, and compares the norms of the loss's changes."""
+    torch.manual_seed(0)
+    network = Network(kind, task).double()
+    drawn = task.draw(2, 4, torch.Generator().manual_seed(0))
+    inputs, wanted = (tensor.double() if tensor.is_floating_point() else tensor for tensor in drawn)
+    gradients, length = network.gradient_norms(inputs, wanted), inputs.shape[1]
+    assert gradients.shape == (2, length - 1) and torch.allclose(gradients[:, 0], torch.ones(2).double())
+    norms = []
+    for back in (0, 3):
+        _, state = network.recurrent(inputs[:1, : length - back])
+        parts = state if isinstance(state, tuple) else (state,)
+        squares = 0.0
+        for part in parts:
+            for place in range(part.shape[-1]):
+                losses = []
+                for change in (1e-6, -1e-6):
+                    with torch.no_grad():
+                        part[0, 0, place] += change
+                        rest = inputs[:1, length - back :]
+                        last = network.recurrent(rest, state)[0][:, -1] if back else parts[0][0]
+                        losses.append(float(task.losses(network.output(last), wanted[:1])))
+                        part[0, 0, place] -= change
+                squares += ((losses[0] - losses[1]) / 2e-6) ** 2
+        norms.append(np.sqrt(squares))
+    assert float(gradients[0, 3]) == pytest.approx(norms[1] / norms[0], rel=1e-4)

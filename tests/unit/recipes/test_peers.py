@@ -1,0 +1,85 @@
+"""Peers learn our pairs, for as long as our model did."""
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from attendant.recipes.papers import peers
+from attendant.recipes.papers.peers import Entry, Peer, Task, load_entries, train_peer, write_data
+from attendant.runtime.errors import UserError
+from tests.paths import ROOT
+
+LEARNER = """\
+import pathlib, sys
+model = pathlib.Path(sys.argv[1])
+model.mkdir()
+try:
+    while True:
+        sum(range(10**5))
+except KeyboardInterrupt:
+    (model / "end.ckpt").write_text("weights")
+"""
+
+
+@pytest.fixture
+def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Entry:
+    """A task of three short pairs and a long one, and a peer that saves itself when it is interrupted."""
+    recipe = (ROOT / "recipes/g2p-cmudict/recipe.toml").read_text().replace('fetch = "cmudict"', "")
+    for split in ("train", "validation", "test"):
+        (tmp_path / f"{split}.tsv").write_text(f"badge\tB AE JH\ncab\tK AE B\n{'a' * 200}\tEY\njab\tJH AE B\n")
+        recipe += f"[data.{split}]\ntsv = '{tmp_path}/{split}.tsv'\n"
+    (tmp_path / "recipe.toml").write_text(recipe)
+    (tmp_path / "slow.yaml").write_text("load: $load, sources of $max_source, $size")
+    monkeypatch.setattr(peers, "RUNS", tmp_path / "peers")
+    monkeypatch.setattr(peers, "FOLDER", tmp_path)
+    monkeypatch.setattr(peers, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(Peer, "python", lambda _: shutil.which("python3"))
+    task = Task(
+        question="?",
+        recipe=tmp_path / "recipe.toml",
+        bundle=ROOT / "models" / "g2p-en",
+        metric="wer",
+        peers=("slow",),
+        processor_seconds=1,
+        values={"size": 7},
+    )
+    peer = Peer(what="a peer", environment="", train=("-c", LEARNER, "$model"), translate=(), checkpoints="*.ckpt")
+    return Entry("say", task, "slow", peer)
+
+
+def test_pairs_are_written_in_our_symbols(entry: Entry) -> None:
+    write_data(entry)
+    assert (entry.data / "train.src").read_text() == "b a d g e\nc a b\nj a b\n"
+    assert (entry.data / "validation.tgt").read_text() == "B AE JH\nK AE B\nJH AE B\n"
+    words = (entry.data / "words.txt").read_text().splitlines()
+    assert {"b", "JH"} < set(words) and len(words) == len(set(words)) and "<pad>" not in words
+
+
+def test_a_peer_is_interrupted_after_its_time(entry: Entry) -> None:
+    # As in a shell's background job.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        train_peer(entry)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert entry.is_trained and entry.last_checkpoint().name == "end.ckpt"
+    assert (entry.folder / "config.yaml").read_text() == "load: null, sources of 40, 7"
+
+
+def test_a_training_that_ends_by_itself_is_an_error(entry: Entry) -> None:
+    broken = Entry(entry.task_name, entry.task, entry.name, entry.peer.model_copy(update={"train": ("-c", "1/0")}))
+    with pytest.raises(UserError, match=r"training\.log says why"):
+        train_peer(broken)
+    assert "ZeroDivisionError" in (broken.folder / "training.log").read_text() and not broken.is_trained
+    with pytest.raises(UserError, match="no checkpoint"):
+        broken.last_checkpoint()
+
+
+def test_every_peer_has_a_configuration() -> None:
+    entries = load_entries()
+    assert len(entries) == 3
+    for entry in entries:
+        assert (peers.FOLDER / f"{entry.name}.yaml").is_file()
+        assert entry.recipe.data.fetch is not None
