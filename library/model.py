@@ -38,10 +38,10 @@ from attendant_client.options import DecodingFields, OutputFields, check_names
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Hypothesis(attendant_client.Hypothesis):
-    """As the client's.
+    """The client's hypothesis, with attention as an array.
 
     Attributes:
-        attention: float32 [summands of `log_prob`, source tokens]; None unless asked for.
+        attention: float32 [summands of `log_prob`, source tokens]; None unless requested.
     """
 
     attention: Floats | None  # type: ignore[assignment]
@@ -49,7 +49,7 @@ class Hypothesis(attendant_client.Hypothesis):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Generation(attendant_client.Generation):
-    """As the client's; `request_id` is empty."""
+    """The client's generation, with attention as arrays; `request_id` is empty."""
 
     hypotheses: tuple[Hypothesis, ...]
 
@@ -60,30 +60,29 @@ class Generation(attendant_client.Generation):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Score(attendant_client.Score):
-    """As the client's; `request_id` is empty.
+    """The client's score, with attention as an array; `request_id` is empty.
 
     Attributes:
-        attention: float32 [summands of `log_prob`, source tokens]; None unless asked for.
+        attention: float32 [summands of `log_prob`, source tokens]; None unless requested.
     """
 
     attention: Floats | None  # type: ignore[assignment]
 
 
 class Options(DecodingFields, OutputFields, total=False):
-    """What `generate` takes by keyword: the API's options, by their names there."""
+    """The keywords of `generate`: the API's options, by their names there."""
 
 
 def read_generate(source: Source, options: Mapping[str, Any], model: BundleModel) -> ReadRequest:
-    """Raises TypeError, ValueError: an option of a wrong name or type; InvalidArgument: what the model can't do."""
+    """Checks a request. Raises TypeError, ValueError: an option of a wrong name or type; InvalidArgument: others."""
     check_names(options, Options)
     request = generate_request(source, "", options)
-    given = set_fields(request.decoding)
-
+    fields = set_fields(request.decoding)
     violations, output, side = Violations(), set_fields(request.output), _side("", source)
     source_ids = reading.read_source(side, model, violations)
-    options_read, wrong = read_decoding(given, model, len(source_ids), attention=reading.needs_attention(output))
+    options_read, wrong = read_decoding(fields, model, len(source_ids), attention=reading.needs_attention(output))
     violations.found += wrong
-    if options_read is not None and "seed" not in given.get("sampling", {}):
+    if options_read is not None and "seed" not in fields.get("sampling", {}):
         options_read = drawn(options_read)
     read = reading.read_generate(side, source_ids, options_read, output, model, violations)
     return _whole(read, violations)
@@ -92,7 +91,7 @@ def read_generate(source: Source, options: Mapping[str, Any], model: BundleModel
 def read_score(
     source: Source, target: Source, model: BundleModel, *, include_eos: bool, attention: bool
 ) -> ReadRequest:
-    """Likewise."""
+    """Checks a request to score, as `read_generate`."""
     request = score_request(source, target, request_id="", model="", include_eos=include_eos, attention=attention)
     violations = Violations()
     read = reading.read_score(
@@ -106,14 +105,14 @@ def read_score(
     return _whole(read, violations)
 
 
-def _side(prefix: str, given: Source) -> Side:
-    return Side(prefix + ("text" if isinstance(given, str) else "tokens"), given)
+def _side(prefix: str, value: Source) -> Side:
+    return Side(prefix + ("text" if isinstance(value, str) else "tokens"), value)
 
 
 def _whole(read: ReadRequest | None, violations: Violations) -> ReadRequest:
     if read is None:
-        found = tuple(attendant_client.Violation(one.field, one.description) for one in violations.found)
-        raise attendant_client.InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, summary(violations.found), found)
+        all_wrong = tuple(attendant_client.Violation(v.field, v.description) for v in violations.found)
+        raise attendant_client.InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, summary(violations.found), all_wrong)
     return read
 
 
@@ -121,7 +120,7 @@ MAX_ROWS: Final = 256
 MAX_BUDGET_ROWS: Final = 65536
 MAX_THREADS: Final = 1024
 MAX_SOURCE_POSITIONS: Final = 32768
-"""Of the server's engines, by default."""
+"""The default of the server's engines."""
 
 
 def load(
@@ -136,14 +135,14 @@ def load(
 
     Args:
         path: the bundle's folder.
-        precision: which of its graphs: fp32, int8 or fp16; None: the one that it names for the provider.
+        precision: fp32, int8 or fp16; if None, the bundle's default for the provider.
         provider: cpu or cuda.
-        threads: of a CPU; None: as many as this process may use.
-        max_rows: live hypotheses that are stepped together at most: beams are no wider.
+        threads: of a CPU; if None, all that this process may use.
+        max_rows: upper bound of live hypotheses that are stepped together, and so of beams.
 
     Raises:
-        UserError: the bundle is refused, or has no such precision; there is no such provider here; too few rows; an
-            option that can't be.
+        UserError: the bundle is refused, or lacks the precision; the provider is missing; too few rows; an invalid
+            option.
     """
     threads, max_rows = plain_number(threads), plain_number(max_rows)
     if not isinstance(path, str | os.PathLike):
@@ -178,10 +177,10 @@ def _check_count(name: str, value: object, most: int, otherwise: str = "") -> No
 
 
 def _loaded_again(path: Path, version: str, options: Mapping[str, Any]) -> "Model":
-    """Returns a model that was pickled.
+    """Loads a pickled model again.
 
     Raises:
-        UserError: as `load`; or the folder has another bundle now, which would give other answers.
+        UserError: as `load`; or the folder has another bundle now.
     """
     model = load(path, **options)
     if model.version != version:
@@ -193,16 +192,15 @@ def _loaded_again(path: Path, version: str, options: Mapping[str, Any]) -> "Mode
 
 
 class Model:
-    """A model that answers in this process; several threads may ask it at once.
+    """A model that answers in this process; several threads may use it at once.
 
         with attendant.load("models/g2p-en") as model:
             print(model.generate("face").best.text)
 
-    It is pickled as the path of its bundle and the options that it was loaded with, and loaded again where it is
-    unpickled.
+    It is pickled as the path of its bundle and its options of `load`, and loaded again when it is unpickled.
 
-    What it can't do raises `attendant.InvalidArgument`, whose `violations` name every option that is wrong. An option
-    of a wrong name or type is a TypeError or ValueError.
+    Wrong values raise `attendant.InvalidArgument`, whose `violations` name every wrong option. A wrong name or type of
+    an option raises TypeError or ValueError.
 
     Attributes:
         bundle: with the manifest, the tokenizers and their vocabularies.
@@ -220,7 +218,7 @@ class Model:
         """Made by `load`.
 
         Args:
-            loaded_with: the options of `load`; None: those of the stepper, which are its precision and provider.
+            loaded_with: the options of `load`; if None, the stepper's precision and provider.
         """
         self.bundle = bundle
         self.limits = limits_in_force(bundle.manifest, max_rows)
@@ -241,7 +239,7 @@ class Model:
         self.close()
 
     def close(self) -> None:
-        """Releases the graphs and their memory. Calls that have begun are answered; later ones raise RuntimeError."""
+        """Releases the graphs and their memory. Running calls are answered; later ones raise RuntimeError."""
         self._stepper = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -284,11 +282,10 @@ class Model:
         """Decodes one source, or each of a list together with the others, in their order.
 
         Args:
-            source: a text, or its tokens as a tuple; or a list, each of whose items is a text or the tokens of one
-                source.
-            return_errors: of a list: what is wrong with a source, or an item that is none, stands in its place as an
-                InvalidArgument; otherwise it is raised.
-            options: the API's, which docs/api.md lists; one that is left out takes the bundle's default.
+            source: a text, or its tokens as a tuple; or a list of sources, each a text or tokens.
+            return_errors: of a list: return the InvalidArgument of a wrong source or item in its place; otherwise it is
+                raised.
+            options: the API's (docs/api.md); those that are left out have the bundle's defaults.
         """
         self._open_stepper()
         if _is_one(source):
@@ -315,7 +312,7 @@ class Model:
         )
 
     def stream(self, source: Source, **options: Unpack[Options]) -> "GenerationStream":
-        """Decodes one source, and gives tokens of the best hypothesis and their text as soon as they are certain.
+        """Decodes one source, and yields tokens of the best hypothesis and their text as soon as they are certain.
 
             stream = model.stream("face", beam_size=4)
             for delta in stream:
@@ -347,16 +344,16 @@ class Model:
         include_eos: bool = True,
         attention: bool = False,
     ) -> Score | list[Score]:
-        """How probable the model finds a given target: log P(target | source), whole and per token.
+        """Returns the probability of a target, log P(target | source), in total and per token.
 
         Args:
-            source: a text, or its tokens as a tuple; or a list, and then `target` is one of as many targets.
+            source: a text, or its tokens as a tuple; or a list, and then `target` is a list of the same length.
             target: a text or its tokens.
-            include_eos: whether the target's end counts.
-            attention: return the attention weights too.
+            include_eos: the target's end counts.
+            attention: return the attention weights, too.
 
         Raises:
-            TypeError, ValueError: a list for one target; lists of two lengths.
+            TypeError, ValueError: `target` is not a list as `source`; the lengths differ.
         """
         self._open_stepper()
         read = partial(read_score, model=self._facts, include_eos=include_eos, attention=attention)
@@ -367,28 +364,28 @@ class Model:
         sources, targets, requests = list(source), list(target), []
         if len(sources) != len(targets):
             raise ValueError(f"target: has {len(targets)} items, must have as many as source, which has {len(sources)}")
-        for place, (one, of_one) in enumerate(zip(sources, targets, strict=True)):
+        for place, (source_item, target_item) in enumerate(zip(sources, targets, strict=True)):
             try:
-                requests.append(read(one, of_one))
+                requests.append(read(source_item, target_item))
             except InvalidArgument as error:
                 raise _of_source(place, error) from None
         return self._scores(requests)
 
     def generation(self, request: ReadRequest, result: Result) -> Generation:
-        """The answer to a request that has been decoded."""
+        """Returns the answer to a decoded request."""
         return Generation(
             request_id="",
             model=self.name,
             version=self.version,
-            hypotheses=tuple(self._hypothesis(one, request) for one in result.hypotheses),
+            hypotheses=tuple(self._hypothesis(each, request) for each in result.hypotheses),
             source_tokens=tuple(source_tokens(request, self._facts)),
             timings=timings_of(result.stats),
             warnings=warnings_of(result.hypotheses, request, self._facts),
         )
 
-    def _hypothesis(self, found: Any, request: ReadRequest) -> Hypothesis:
-        fields = hypothesis_fields(found, request, self._facts)
-        fields["tokens"], fields["finish_reason"] = tuple(fields["tokens"]), FinishReason[found.finish_reason.name]
+    def _hypothesis(self, hypothesis: Any, request: ReadRequest) -> Hypothesis:
+        fields = hypothesis_fields(hypothesis, request, self._facts)
+        fields["tokens"], fields["finish_reason"] = tuple(fields["tokens"]), FinishReason[hypothesis.finish_reason.name]
         return Hypothesis(**fields)
 
     def _scores(self, requests: Sequence[ReadRequest]) -> list[Score]:
@@ -400,7 +397,7 @@ class Model:
         return scores
 
     def _decode(self, requests: Sequence[ReadRequest]) -> list[Result]:
-        """What the requests end with, decoded together."""
+        """Decodes the requests together and returns their results in order."""
         results = {key: _answered(outcome) for step in self.steps(requests) for key, outcome in step.outcomes}
         return [results[key] for key in range(len(requests))]
 
@@ -411,17 +408,16 @@ class Model:
         """
         text_of = self.bundle.target_tokenizer.decode
         engine = Engine(self._open_stepper(), self._budget, self.bundle.manifest.special_ids, text_of=text_of)
-        # Neighbours of like lengths need little padding; the stragglers at the end are short.
+        # Neighbours of similar lengths need little padding; the last ones are short.
         for key in sorted(range(len(requests)), key=lambda key: -len(requests[key].source_ids)):
             request = requests[key]
-            asked = EngineRequest(key, request.source_ids, request.options, time.monotonic(), streams=streams)
-            engine.submit(asked)
+            engine.submit(EngineRequest(key, request.source_ids, request.options, time.monotonic(), streams=streams))
         while engine.has_work:
             yield engine.step()
 
 
 class GenerationStream(Streamed[Generation]):
-    """As the client's: made by `Model.stream`, iterated over once. Who leaves it early ends the decoding."""
+    """Made by `Model.stream`, iterated over once. Leaving it early ends the decoding."""
 
     def __init__(self, model: Model, request: ReadRequest) -> None:
         self._model = model
@@ -443,7 +439,7 @@ class GenerationStream(Streamed[Generation]):
 
 
 def _is_one(source: object) -> bool:
-    """Whether it is no list of sources: what is neither that nor a source is refused as one."""
+    """Returns whether it is a single source, or an invalid value that is refused as one."""
     return isinstance(source, str | tuple | bytes | bytearray) or not isinstance(source, Iterable)
 
 
@@ -453,5 +449,5 @@ def _answered(outcome: Outcome) -> Result:
 
 
 def _of_source(place: int, error: InvalidArgument) -> InvalidArgument:
-    """The error of one source of a list, which it names."""
+    """Returns the error with the place of its source in a list."""
     return InvalidArgument(error.code, f"source {place}: {error.message}", error.violations)

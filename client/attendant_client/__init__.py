@@ -88,8 +88,8 @@ else:
             return _import_module("attendant_client.attention_map")
         if name in __all__:
             for module in ("version", "answers", "options", "errors", "bulk", "client", "blocking"):
-                if hasattr(found := _import_module(f"attendant_client.{module}"), name):
-                    return getattr(found, name)
+                if hasattr(defining := _import_module(f"attendant_client.{module}"), name):
+                    return getattr(defining, name)
         raise AttributeError(f"module 'attendant_client' has no attribute {name!r}")
 
     def __dir__():

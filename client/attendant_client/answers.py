@@ -15,9 +15,9 @@ HEADING = "writing-mode: vertical-rl; transform: rotate(180deg); padding: .3em 0
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of texts."""
-    head = "".join(f"<th>{escape(one)}</th>" for one in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(one)}</td>' for one in row)}</tr>" for row in rows)
+    """Returns a table of texts."""
+    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
@@ -27,7 +27,7 @@ def paragraphs(texts: Sequence[str]) -> str:
 
 
 def attention_table(weights: Sequence[Sequence[float]], columns: Sequence[str], rows: Sequence[str]) -> str:
-    """Attention as a table: a row per target token, a column per source token, the darker the more attention."""
+    """Returns attention as a table: a row per target token, a column per source token; darker is more."""
     head = "".join(f'<th style="{HEADING}">{escape(column)}</th>' for column in columns)
     body = "".join(
         f'<tr><th style="font-weight: normal;">{escape(label)}</th>'
@@ -42,7 +42,7 @@ def attention_table(weights: Sequence[Sequence[float]], columns: Sequence[str], 
     return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-# What stands for a target's end where its tokens are shown.
+# Shown as the token of a target's end.
 EOS = "</s>"
 
 # A text, which the server tokenizes, or the tokens themselves.
@@ -52,8 +52,8 @@ Source = str | Sequence[str]
 class FinishReason(StrEnum):
     """Why a hypothesis ended."""
 
-    EOS = "EOS"  # the model said so
-    LENGTH = "LENGTH"  # it was cut: at max_length, or where bans left no token
+    EOS = "EOS"  # the model generated the end symbol
+    LENGTH = "LENGTH"  # it was cut at max_length, or because bans left no token
     UNSPECIFIED = "UNSPECIFIED"  # a reason that this version of the client does not know
 
 
@@ -72,11 +72,11 @@ class Hypothesis:
 
     Attributes:
         text: the target tokenizer's decoding of `tokens`.
-        tokens: without EOS. With `replace_unknowns`, source tokens stand where UNK stood.
-        score: what hypotheses are ranked by: `log_prob` with the penalties.
-        log_prob: of the tokens, and of EOS where the hypothesis ended there.
-        token_log_probs: the summands of `log_prob` in order, EOS last; empty unless asked for.
-        attention: a row per summand of `log_prob`, a column per source token; None unless asked for.
+        tokens: without EOS. With `replace_unknowns`, source tokens replace UNK.
+        score: `log_prob` with the penalties; hypotheses are ranked by it.
+        log_prob: of the tokens, and of EOS if the hypothesis ended there.
+        token_log_probs: the summands of `log_prob` in order, EOS last; empty unless requested.
+        attention: a row per summand of `log_prob`, a column per source token; None unless requested.
     """
 
     text: str
@@ -90,11 +90,11 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Where the server's time went.
+    """The server's time for a request.
 
     Attributes:
         queue_seconds: from submission to admission: the wait for rows.
-        encode_seconds: in the encoder, with the requests encoded beside this one.
+        encode_seconds: in the encoder, with the requests encoded together with this one.
         decode_seconds: from the end of encoding to the last step.
         total_seconds: from submission to the answer.
         steps: decoder steps that this request took part in.
@@ -114,10 +114,10 @@ class Generation:
     """The answer to `generate`.
 
     Attributes:
-        version: which weights answered.
-        hypotheses: best first; at least one. Each has `token_log_probs` and `attention` only if asked for.
-        source_tokens: what the source was split into, in the order of attention's columns.
-        warnings: why the answer may be worth little.
+        version: of the model.
+        hypotheses: best first; at least one. Each has `token_log_probs` and `attention` only if requested.
+        source_tokens: the tokens of the source, in the order of attention's columns.
+        warnings: reasons why the answer may be poor.
     """
 
     request_id: str
@@ -133,8 +133,8 @@ class Generation:
         return self.hypotheses[0]
 
     def _repr_html_(self) -> str:
-        """In notebooks: the hypotheses, and where the best one looked, if that was asked for."""
-        rows = [(str(rank), f"{one.score:.4f}", one.text) for rank, one in enumerate(self.hypotheses, 1)]
+        """Returns HTML for notebooks: the hypotheses, and the attention of the best one if it was requested."""
+        rows = [(str(rank), f"{each.score:.4f}", each.text) for rank, each in enumerate(self.hypotheses, 1)]
         shown = table(("", "score", "text"), rows) + paragraphs(self.warnings)
         return shown + _attention_html(self.best.attention, self.source_tokens, self.best.tokens)
 
@@ -143,7 +143,7 @@ _Item = TypeVar("_Item")
 
 
 class Answers(list[_Item]):
-    """A list of answers, and of errors in the places of others; notebooks show it as a table."""
+    """A list of answers, or errors in their places. Notebooks show it as a table."""
 
     MAX_ROWS = 100
 
@@ -170,10 +170,10 @@ def _row(answer: object) -> tuple[str, str, str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """What has become certain of an answer that is still decoded: tokens of the best hypothesis, and their text.
+    """New certain tokens of the best hypothesis of an answer that is still decoded.
 
     Attributes:
-        text: what the tokens add to the text; of all deltas together it is the answer's.
+        text: the text that the tokens add; joined, all deltas are the answer's text.
     """
 
     tokens: tuple[str, ...]
@@ -182,13 +182,13 @@ class Delta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """The answer to `score`: how probable the model finds a given target.
+    """The answer to `score`: the probability of a target.
 
     Attributes:
         log_prob: log P(target | source), the sum of `token_log_probs`.
-        token_log_probs: one per target token, and EOS's last where it counts.
-        attention: a row per summand of `log_prob`, a column per source token; None unless asked for.
-        warnings: why the score may say little.
+        token_log_probs: one per target token, and EOS's last if it counts.
+        attention: a row per summand of `log_prob`, a column per source token; None unless requested.
+        warnings: reasons why the score may mean little.
     """
 
     request_id: str
@@ -203,27 +203,27 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        """Per token: exp(-log_prob / number of summands)."""
+        """The perplexity per token: exp(-log_prob / number of summands)."""
         return math.exp(-self.log_prob / len(self.token_log_probs))
 
     def word_perplexity(self, target: str) -> float:
-        """Per word of the target's text: what white space separates, and the end where it counts."""
+        """Returns the perplexity per word of the target's text, separated by white space, and its end if it counts."""
         counts_end = len(self.token_log_probs) > len(self.target_tokens)
         return math.exp(-self.log_prob / (len(target.split()) + counts_end))
 
     def _repr_html_(self) -> str:
-        """In notebooks: the summands, and where the decoder looked, if that was asked for."""
+        """Returns HTML for notebooks: the summands, and the attention if it was requested."""
         summands = zip((*self.target_tokens, EOS), self.token_log_probs, strict=False)
-        rows = [("all", f"{self.log_prob:.4f}"), *((token, f"{one:.4f}") for token, one in summands)]
+        rows = [("all", f"{self.log_prob:.4f}"), *((token, f"{log_prob:.4f}") for token, log_prob in summands)]
         return table(("token", "log P"), rows) + _attention_html(self.attention, self.source_tokens, self.target_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the server accepts at most.
+    """The server's limits of a request.
 
     Attributes:
-        max_source_characters, max_target_characters: of a text; 0: a server of an earlier version, which does not say.
+        max_source_characters, max_target_characters: of a text; 0 from a server of an earlier version.
     """
 
     max_source_tokens: int
@@ -246,17 +246,17 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """One model that is served.
+    """A model that is served.
 
     Attributes:
         version: the first 12 hexadecimal digits of the manifest's digest.
         precision: fp32, int8 or fp16.
         provider: cpu or cuda.
-        architecture: what the model is: cell, layers, attention, sizes.
-        defaults: what unset options take.
+        architecture: cell, layers, attention, sizes.
+        defaults: the values of unset options.
         manifest_json: the bundle's whole manifest.
-        label: what the server's operator calls this version; empty: a server of an earlier version, which does not say.
-        role: what it is served for: STABLE, CANARY, SHADOW or NAMED; UNSPECIFIED where the server does not say.
+        label: the operator's name of this version; empty from a server of an earlier version.
+        role: STABLE, CANARY, SHADOW or NAMED; UNSPECIFIED from a server of an earlier version.
     """
 
     name: str
@@ -277,10 +277,10 @@ class ModelInfo:
 def attention_of(
     answer: Generation | Score, hypothesis: int = 0
 ) -> tuple[tuple[tuple[float, ...], ...], tuple[str, ...]]:
-    """The attention weights of an answer, and the target tokens of their rows; the end's row has none.
+    """Returns the attention weights of an answer, and the target tokens of their rows, without the end's.
 
     Raises:
-        ValueError: there is no attention in the answer.
+        ValueError: the answer has no attention.
     """
     if isinstance(answer, Generation):
         chosen = answer.hypotheses[hypothesis]

@@ -1,6 +1,6 @@
 """Attention, drawn in the terminal: a row per target token, a column per source token.
 
-The darker a cell, the more of that row's attention (1 in all) rests on that source token.
+Darker cells have more of their row's attention, which is 1 in all.
 """
 
 import unicodedata
@@ -20,16 +20,16 @@ MAX_LABEL = 20
 
 
 def draw(answer: Generation | Score, *, hypothesis: int = 0, width: int | None = None, ascii_only: bool = False) -> str:
-    """The attention map of an answer, several lines.
+    """Returns the attention map of an answer, several lines.
 
     Args:
-        answer: of `generate` or `score`, asked with `attention=True`.
-        hypothesis: which one of a generation's, 0 being the best.
-        width: columns of the terminal; a wider map is drawn in several parts, one below the other. None: no limit.
+        answer: of `generate` or `score`, called with `attention=True`.
+        hypothesis: its place in a generation; 0 is the best.
+        width: columns of the terminal; a wider map is drawn in several parts below each other. If None, no limit.
         ascii_only: draw the shades with ASCII characters; the tokens stay as they are.
 
     Raises:
-        ValueError: there is no attention in the answer.
+        ValueError: the answer has no attention.
     """
     weights, tokens = attention_of(answer, hypothesis)
     return draw_weights(weights, answer.source_tokens, tokens, width=width, ascii_only=ascii_only)
@@ -43,10 +43,10 @@ def draw_weights(
     width: int | None = None,
     ascii_only: bool = False,
 ) -> str:
-    """As `draw`, from its parts.
+    """Draws weights and tokens, as `draw`.
 
     Args:
-        weights: [T, S], or [T + 1, S] where the last row is EOS's.
+        weights: [T, S], or [T + 1, S] if the last row is EOS's.
     """
     shades = ASCII_SHADES if ascii_only else UNICODE_SHADES
     labels = [_cut(token, MAX_LABEL) for token in (*target_tokens, EOS)[: len(weights)]]
@@ -69,7 +69,7 @@ def _shade(weight: float) -> int:
 
 
 def _headings(tokens: Sequence[str]) -> list[str]:
-    """The tokens, written downwards and standing on the map."""
+    """Returns the lines above the map: the tokens, written downwards."""
     written = [_characters(_cut(token, MAX_HEADING)) for token in tokens]
     height = max(map(len, written), default=0)
     padded = [[""] * (height - len(characters)) + characters for characters in written]
@@ -82,7 +82,7 @@ def _cut(token: str, limit: int) -> str:
 
 
 def _characters(token: str) -> list[str]:
-    """One entry per visible character: combining marks stay with their base, and what can't be seen is shown."""
+    """Splits into visible characters: combining marks stay with their base, invisible characters are replaced."""
     characters: list[str] = []
     for character in token:
         if unicodedata.combining(character) and characters:
@@ -93,6 +93,6 @@ def _characters(token: str) -> list[str]:
 
 
 def _width(text: str) -> int:
-    """Columns of the terminal."""
-    seen = (c for c in text if not unicodedata.combining(c))
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in seen)
+    """Returns the columns of the terminal that a text takes."""
+    bases = (c for c in text if not unicodedata.combining(c))
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in bases)

@@ -1,4 +1,4 @@
-"""The client for code without an event loop: `AttendantClient` on a loop of its own, whose calls are waited for."""
+"""The client for code without an event loop: `AttendantClient` on a loop of its own; calls wait for their answers."""
 
 import asyncio
 import threading
@@ -18,11 +18,11 @@ _Item = TypeVar("_Item")
 def _waiting(
     method: Callable[Concatenate[AttendantClient, _Given], Coroutine[Any, Any, _Answer]],
 ) -> Callable[Concatenate["BlockingClient", _Given], _Answer]:
-    """The same call, which returns when its answer is there."""
+    """Returns the same call, which waits for its answer."""
 
     @wraps(method)
-    def call(self: "BlockingClient", /, *given: _Given.args, **named: _Given.kwargs) -> _Answer:
-        return self.wait(method(self.client, *given, **named))
+    def call(self: "BlockingClient", /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Answer:
+        return self.wait(method(self.client, *args, **kwargs))
 
     return call
 
@@ -30,11 +30,11 @@ def _waiting(
 def _iterating(
     method: Callable[Concatenate[AttendantClient, _Given], AsyncGenerator[_Item, None]],
 ) -> Callable[Concatenate["BlockingClient", _Given], Iterator[_Item]]:
-    """The same answers, each of which is waited for."""
+    """Returns the same answers as a generator that waits for each."""
 
     @wraps(method)
-    def call(self: "BlockingClient", /, *given: _Given.args, **named: _Given.kwargs) -> Iterator[_Item]:
-        answers = method(self.client, *given, **named)
+    def call(self: "BlockingClient", /, *args: _Given.args, **kwargs: _Given.kwargs) -> Iterator[_Item]:
+        answers = method(self.client, *args, **kwargs)
         try:
             yield from self.each(answers)
         finally:
@@ -44,7 +44,7 @@ def _iterating(
 
 
 class BlockingStream:
-    """As GenerationStream, for `for`."""
+    """A GenerationStream for `for` loops."""
 
     def __init__(self, owner: "BlockingClient", stream: GenerationStream) -> None:
         self._owner = owner
@@ -63,15 +63,15 @@ class BlockingStream:
 
 
 class BlockingClient:
-    """The calls of `AttendantClient`, each of which waits for its answer; any number of threads may share it.
+    """The calls of `AttendantClient`, each of which waits for its answer. Several threads may share it.
 
         with BlockingClient("localhost:50051") as client:
             print(client.generate("face").best.text)
 
-    Errors, options and answers are the same. Ctrl-C cancels the call that is waited for, on the server too.
+    Errors, options and answers are the same. Ctrl-C cancels the present call, on the server, too.
 
     Attributes:
-        client: what asks; it belongs to the event loop of a thread of its own.
+        client: the client that it uses, on the event loop of a thread of its own.
     """
 
     def __init__(self, *target: str, **connection: Any) -> None:
@@ -117,7 +117,7 @@ class BlockingClient:
         return BlockingStream(self, self.wait(begun()))
 
     def wait(self, call: Coroutine[Any, Any, _Answer]) -> _Answer:
-        """What a call on the client's loop returns or raises."""
+        """Runs a call on the client's loop and returns its result."""
         if not self._thread.is_alive():
             call.close()
             raise RuntimeError("the client is closed; make another one")
@@ -129,15 +129,15 @@ class BlockingClient:
             raise
 
     def each(self, answers: AsyncIterator[_Item]) -> Iterator[_Item]:
-        """The items of an iterator on the client's loop."""
+        """Yields the items of an iterator on the client's loop."""
 
         async def following() -> tuple[_Item] | None:
-            async for one in answers:
-                return (one,)
+            async for answer in answers:
+                return (answer,)
             return None
 
-        while (found := self.wait(following())) is not None:
-            yield found[0]
+        while (following_item := self.wait(following())) is not None:
+            yield following_item[0]
 
     def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

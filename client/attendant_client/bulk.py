@@ -20,7 +20,7 @@ from attendant_client.v1 import seq2seq_pb2 as pb
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-# Results that may wait behind a slow one, per call in flight; beyond that, no new call begins.
+# Results that may wait for a slow one, per call in flight; beyond that, no new call begins.
 WINDOW = 4
 
 
@@ -32,9 +32,9 @@ async def in_order(
 ) -> AsyncGenerator[_Result, None]:
     """Yields `await function(item)` for each item, in the items' order, with at most `concurrency` calls in flight.
 
-    A result is yielded as soon as it and all before it are there, also while the next item is still awaited. Items
-    are drawn only as fast as the results are taken. The first exception, of a call or of the items, ends it; calls
-    in flight are then cancelled, as they are when the caller closes the iterator.
+    A result is yielded as soon as it and all before it are complete, even while the next item is awaited. Items are
+    taken only as fast as the results. The first exception, of a call or of the items, ends the iteration; calls in
+    flight are then cancelled, as when the caller closes the iterator.
     """
     if concurrency < 1:
         raise ValueError(f"concurrency must be at least 1, got {concurrency}")
@@ -85,12 +85,12 @@ async def _drawn(items: Iterable[_Item] | AsyncIterable[_Item]) -> AsyncIterator
 
 
 STATUS_SECONDS = 0.5
-"""A stream that is refused says so within this time, if nothing is written to it meanwhile."""
+"""A refused stream returns its status within this time, if nothing is written to it meanwhile."""
 
 MESSAGE_REQUESTS = 64
 MESSAGE_BYTES = 64 << 10
-"""A message takes as many waiting requests as this, and no more bytes unless one alone has more: a server takes 256 of
-them and 256 KiB."""
+"""Upper bounds of a message, except that a single request may have more bytes. A server takes 256 requests and 256
+KiB."""
 
 Answer = asyncio.Future[Generation]
 
@@ -98,14 +98,14 @@ Answer = asyncio.Future[Generation]
 class Bulk:
     """A stream of requests, each answered on completion. Made by `AttendantClient.bulk`, used with `async with`.
 
-    gRPC's flow control holds the sender back where the server has enough to do; who calls `generate` bounds how many
-    requests wait here. Those that wait at the same time go in one message. A stream that breaks after it has brought an
-    answer is opened anew, and what is unanswered asked again: requests have no side effects. gRPC itself retries one
-    that has brought none.
+    gRPC's flow control slows the sender down if the server is busy; the callers of `generate` bound the number of
+    waiting requests. Requests that wait at the same time share a message. A stream that breaks after an answer is
+    opened again, and unanswered requests are sent again: they have no side effects. gRPC itself retries a stream
+    without an answer.
     """
 
     def __init__(self, open_stream: Callable[[bool], Any], timeout: float | None, proxy: Proxy | None = None) -> None:
-        """`open_stream`: makes a call of GenerateBatches; of GenerateBatch, where it is given False."""
+        """`open_stream` makes a call of GenerateBatches, or of GenerateBatch for False."""
         self._proxy = proxy
         self._open_stream = open_stream
         # Servers before version 0.2.0 take one request in a message.
@@ -127,7 +127,7 @@ class Bulk:
         return self
 
     async def __aexit__(self, kind: object, exception: BaseException | None, traceback: object) -> None:
-        """Half-closes the stream and lets it end; after an exception, or with answers still awaited, cancels it."""
+        """Half-closes the stream and waits for its end; cancels it after an exception or if answers are missing."""
         running, *others = self._tasks
         if exception is None and not self._asked:
             self._closing = True
@@ -141,7 +141,7 @@ class Bulk:
             answer.cancel()
 
     async def generate(self, source: Source, **options: Unpack[RequestOptions]) -> Generation:
-        """Decodes one source, when its turn comes; see `AttendantClient.generate`.
+        """Decodes one source; see `AttendantClient.generate`.
 
         The request's id is its number on the stream.
         """
@@ -160,15 +160,15 @@ class Bulk:
         try:
             return await answer
         finally:
-            # One that was cancelled is answered all the same, to nobody.
+            # The server still answers a cancelled request; the answer is ignored.
             self._asked.pop(number, None)
 
     async def _run(self) -> None:
-        """Opens streams, one after the other, for as long as there is something to ask.
+        """Opens streams, one after the other, while there are requests.
 
-        Where a write fails before the server's status is read, grpc reports INTERNAL in its place. The next stream then
-        writes nothing for STATUS_SECONDS, and then one message and no other before an answer, so that no write gets in
-        the way of what the server has to say.
+        If a write fails before the server's status is read, grpc reports INTERNAL instead of it. The next stream then
+        writes nothing for STATUS_SECONDS, and then a single message before the first answer, so that no write hides the
+        server's status.
         """
         careful = False
         while await self._is_wanted():
@@ -207,7 +207,7 @@ class Bulk:
                 self._fail_all(why)
 
     async def _is_wanted(self) -> bool:
-        """Waits for a request; False: there will be none."""
+        """Waits for a request; returns False if there will be none."""
         while not self._asked and not self._closing:
             await self._stir()
         return bool(self._asked)
@@ -233,7 +233,7 @@ class Bulk:
         return pb.GenerateManyRequest(requests=requests)
 
     async def _stir(self) -> None:
-        """Waits until there is something new to send, or no more to come."""
+        """Waits for a new request, or for the end of requests."""
         self._stirred.clear()
         await self._stirred.wait()
 
@@ -249,7 +249,7 @@ class Bulk:
             waiting.set_result(result)
 
     async def _watch(self, timeout: float) -> None:
-        """Fails what is asked where no answer has come for so long."""
+        """Fails all requests if there is no answer for `timeout` seconds."""
         while True:
             left = self._last_progress + timeout - time.monotonic()
             if left > 0 or not self._asked:
@@ -269,7 +269,7 @@ class Bulk:
 
 
 def result_of(answer: pb.GenerateBatchResponse) -> Generation | AttendantError:
-    """What one request of several ended with."""
+    """Returns the result of one of several requests."""
     return error_of_status(answer.error) if answer.WhichOneof("result") == "error" else generation_of(answer.response)
 
 

@@ -34,10 +34,10 @@ MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 
 KEEPALIVE_MS = 20_000
 
-# gRPC's own retries (gRFC A6), within the call's deadline; the waits are drawn from around 0.1, 0.2, 0.4 and 0.8 s.
-# A server that answers with `grpc-retry-pushback-ms` sets the wait itself, or forbids a retry. Every call of the API is
-# without side effects, so trying twice is safe. A health check is answered as it is.
-# Where a name stands for several servers, calls take turns among those that can be reached.
+# gRPC's own retries (gRFC A6), within the call's deadline; the waits are random, around 0.1, 0.2, 0.4 and 0.8 s.
+# A server that answers with `grpc-retry-pushback-ms` sets the wait itself, or forbids a retry. No call of the API has
+# side effects, so retries are safe. Health checks are not retried.
+# If a name has several servers, calls alternate between the reachable ones.
 SERVICE_CONFIG = {
     "loadBalancingConfig": [{"round_robin": {}}],
     "methodConfig": [
@@ -64,19 +64,18 @@ def open_channel(
     client_key: bytes | None = None,
     server_name: str = "",
 ) -> grpc.aio.Channel:
-    """A channel that connects on its first call.
+    """Returns a channel that connects on its first call.
 
     Args:
         target: host:port, or any gRPC name, e.g. unix:///run/attendant.sock, dns:///attendant:50051, or
-            ipv4:10.0.0.1:50051,10.0.0.2:50051, two servers that take turns. A name or an address without a port has the
-            server's own, 50051.
-        tls: encrypt, and check who the server is. None: unless the target is this machine, or certificates are given.
-        root_certificates: PEM, instead of those that gRPC brings along.
-        client_certificate, client_key: PEM, for a server that asks for them.
-        server_name: whose certificate the server has; empty: the target's.
+            ipv4:10.0.0.1:50051,10.0.0.2:50051, two servers in turns. The default port is 50051.
+        tls: encrypt, and verify the server. If None, it is used with certificates, or if the target is another machine.
+        root_certificates: PEM, instead of gRPC's own.
+        client_certificate, client_key: PEM, for a server that requires them.
+        server_name: the name in the server's certificate; if empty, the target's.
 
     Raises:
-        TypeError, ValueError: a target that is none; arguments that exclude or need each other.
+        TypeError, ValueError: an invalid target; arguments that exclude or need each other.
     """
     if (client_certificate is None) != (client_key is None):
         raise ValueError("client_certificate and client_key need each other; one of them is missing")
@@ -86,7 +85,7 @@ def open_channel(
     options: Sequence[tuple[str, str | int]] = (
         ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
         ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
-        # A server that is gone without a word is noticed while calls wait for it; ours takes a ping in ten seconds.
+        # Detects a server that has vanished while calls wait for it; ours accepts a ping every ten seconds.
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         # Not keepalive_timeout_ms, which closes nothing in grpcio 1.85.
         ("grpc.http2.ping_timeout_ms", KEEPALIVE_MS),
@@ -94,7 +93,7 @@ def open_channel(
     )
     target = with_port(target)
     if is_this_machine(target):
-        # A proxy is on another machine, for which this one's loopback is its own.
+        # For a proxy on another machine, the loopback address is its own.
         options = (*options, ("grpc.enable_http_proxy", 0))
     if needs_tls or (not is_this_machine(target) if tls is None else tls):
         credentials = grpc.ssl_channel_credentials(root_certificates, client_key, client_certificate)
@@ -108,20 +107,20 @@ AnyGeneration = TypeVar("AnyGeneration", bound=Generation)
 
 
 class Streamed(Generic[AnyGeneration]):
-    """What has the whole answer once it has been iterated over."""
+    """A stream that has the whole answer after the iteration."""
 
     _generation: AnyGeneration | None = None
 
     @property
     def generation(self) -> AnyGeneration:
-        """The whole answer, once the iteration has ended. Raises RuntimeError before."""
+        """The whole answer, after the iteration. Raises RuntimeError before."""
         if self._generation is None:
             raise RuntimeError("generation: is there when the stream has been read to its end")
         return self._generation
 
 
 class GenerationStream(Streamed[Generation]):
-    """Made by `AttendantClient.stream`, iterated over once. Who leaves it early frees its rows on the server.
+    """Made by `AttendantClient.stream`, iterated over once. Leaving it early frees its rows on the server.
 
     Raises:
         AttendantError: while it is iterated over.
@@ -162,26 +161,26 @@ _REQUEST_ID = "x-request-id"
 
 
 class AttendantClient:
-    """A connection to one server, or to one name that several stand behind.
+    """A connection to a server, or to a name of several servers.
 
-    It belongs to the event loop that it is made in and may be shared by all of its tasks. Every call raises
+    It belongs to the event loop in which it is made; all tasks of the loop may share it. Every call raises
     `attendant_client.AttendantError`, whose tree `attendant_client.errors` draws; UNAVAILABLE and RESOURCE_EXHAUSTED
     are retried within the deadline first.
 
     Args:
-        target: host:port, or any gRPC name, e.g. unix:///run/attendant.sock; port 50051 where there is none; a port
-            alone is one of this machine. Servers behind one name, and those of ipv4:10.0.0.1:50051,10.0.0.2:50051, take
-            turns. This machine is reached directly, others through the proxy that the environment names.
-        timeout: seconds that a call may take where it doesn't say itself; None: for ever.
-        tls: encrypt, and check who the server is. None: unless the target is this machine ("localhost:50051",
-            "127.0.0.1:50051", "unix:..."). False: anyone on the way can read texts and token.
+        target: host:port, or any gRPC name, e.g. unix:///run/attendant.sock. The default port is 50051; a port alone
+            is one of this machine. Several servers of a name, or of ipv4:10.0.0.1:50051,10.0.0.2:50051, take turns.
+            This machine is reached directly, others through the proxy that the environment names.
+        timeout: default limit of a call in seconds; if None, there is no limit.
+        tls: encrypt, and verify the server. If None, it is used unless the target is this machine ("localhost:50051",
+            "127.0.0.1:50051", "unix:..."). With False, anyone on the network path can read texts and token.
         root_certificates: PEM, instead of the usual ones; implies `tls`.
-        client_certificate, client_key: PEM, for a server that asks for them; imply `tls`.
-        server_name: whose certificate the server has, where that is not the target's; implies `tls`.
+        client_certificate, client_key: PEM, for a server that requires them; imply `tls`.
+        server_name: the name in the server's certificate, if it is not the target's; implies `tls`.
         token: sent as `authorization: Bearer TOKEN`.
 
     Raises:
-        ValueError: an argument that can't be, or that excludes or needs another.
+        ValueError: an invalid argument, or one that excludes or needs another.
     """
 
     def __init__(
@@ -258,14 +257,14 @@ class AttendantClient:
         return_errors: bool = False,
         **options: Unpack[GenerateOptions],
     ) -> Any:
-        """Decodes one source, or each of a list in one call; see `Generation` for what an answer holds.
+        """Decodes one source, or each of a list in one call.
 
         Args:
             source: a text, or its tokens as a tuple, which must all be in the vocabulary. A list holds sources, at most
                 256, and is answered by a list; `generate_many` takes any number.
             request_id: echoed, and written to the server's log.
-            return_errors: of a list: put a request's error in its place, that of an item that is no source too;
-                otherwise the first one is raised.
+            return_errors: of a list: return a request's error, or that of an invalid item, in its place; otherwise the
+                first one is raised.
             options: see `GenerateOptions`.
         """
         if not isinstance(source, list):
@@ -277,15 +276,15 @@ class AttendantClient:
             return Answers(checked)
         answers = await self._call(self._seq2seq.GenerateMany, many_request(sources, request_id, options), options)
         results = iter(answers.results)
-        found = Answers(item if isinstance(item, InvalidArgument) else result_of(next(results)) for item in checked)
+        all_results = Answers(c if isinstance(c, InvalidArgument) else result_of(next(results)) for c in checked)
         if not return_errors:
-            for one in found:
-                if isinstance(one, AttendantError):
-                    raise one
-        return found
+            for result in all_results:
+                if isinstance(result, AttendantError):
+                    raise result
+        return all_results
 
     def stream(self, source: Source, *, request_id: str = "", **options: Unpack[GenerateOptions]) -> GenerationStream:
-        """Decodes one source, and gives tokens of the best hypothesis and their text as soon as they are certain.
+        """Decodes one source, and yields tokens of the best hypothesis and their text as soon as they are certain.
 
             stream = client.stream("face", beam_size=4)
             async for delta in stream:
@@ -331,19 +330,19 @@ class AttendantClient:
     ) -> AsyncGenerator[Generation | AttendantError, None]:
         """Decodes any number of sources and yields the answers in their order, in bounded memory.
 
-        It is bulk work, on one stream (see `bulk`). Who leaves the loop early closes the generator
-        (`contextlib.aclosing`): that cancels what is in flight.
+        It is bulk work, on one stream (see `bulk`). To leave the loop early, close the generator
+        (`contextlib.aclosing`), which cancels the requests in flight.
 
         Args:
-            sources: drawn as fast as the answers come; may be endless.
-            concurrency: requests in flight at most; the server takes as many of them as it has room for.
-            return_errors: yield a request's error in its place and go on, that of an item that is no source too;
-                otherwise the first one is raised.
-            options: of every request, see `GenerateOptions`; `timeout`: seconds that may pass without an answer.
+            sources: taken as fast as the answers come; may be endless.
+            concurrency: requests in flight at most.
+            return_errors: yield a request's error, or that of an invalid item, in its place and continue; otherwise
+                the first one is raised.
+            options: of every request, see `GenerateOptions`; `timeout` limits the seconds without an answer.
         """
         if isinstance(sources, str | bytes):
             raise TypeError(f"sources={sources[:32]!r}: must be a list of texts, or an iterable of them")
-        given = cast(RequestOptions, {name: value for name, value in options.items() if name != "timeout"})
+        own_options = cast(RequestOptions, {name: value for name, value in options.items() if name != "timeout"})
         deadline: Deadline = {"timeout": options["timeout"]} if "timeout" in options else {}
 
         async def answer(source: Source) -> Generation | AttendantError:
@@ -351,19 +350,19 @@ class AttendantClient:
             if isinstance(checked, InvalidArgument):
                 return checked
             try:
-                return await bulk.generate(checked, **given)
+                return await bulk.generate(checked, **own_options)
             except AttendantError as error:
                 if return_errors:
                     return error
                 raise
 
         num_calls = plain_number(concurrency)
-        async with self.bulk(**deadline) as bulk, aclosing(in_order(answer, sources, concurrency=num_calls)) as found:
-            async for one in found:
-                yield one
+        async with self.bulk(**deadline) as bulk, aclosing(in_order(answer, sources, concurrency=num_calls)) as answers:
+            async for each in answers:
+                yield each
 
     def bulk(self, **deadline: Unpack[Deadline]) -> Bulk:
-        """A stream for bulk work: the server answers it with what interactive requests leave of its time.
+        """Returns a stream for bulk work, which the server does in the time that interactive requests leave.
 
             async with client.bulk() as bulk:
                 answer = await bulk.generate("face")
@@ -371,7 +370,7 @@ class AttendantClient:
         Any number of tasks may await answers of one stream.
 
         Args:
-            deadline: `timeout`, the seconds that may pass without an answer while some are awaited.
+            deadline: `timeout` limits the seconds without an answer while some are awaited.
         """
         self._check_open()
 
@@ -393,14 +392,14 @@ class AttendantClient:
         request_id: str = "",
         **deadline: Unpack[Deadline],
     ) -> Score:
-        """How probable the model finds a given target: log P(target | source), whole and per token.
+        """Returns the probability of a target, log P(target | source), in total and per token.
 
         Args:
             source, target: each a text or its tokens.
-            include_eos: whether the target's end counts.
-            attention: return the attention weights too.
-            model: the manifest's name; may be empty where the server serves one model.
-            version: the model's; empty: the one that the server gives everybody.
+            include_eos: the target's end counts.
+            attention: return the attention weights, too.
+            model: the manifest's name; may be empty if the server serves one model.
+            version: the model's; if empty, the server chooses.
             request_id: echoed, and written to the server's log.
             deadline: `timeout`, in seconds.
         """
@@ -416,17 +415,17 @@ class AttendantClient:
         return score_of(await self._call(self._seq2seq.Score, request, deadline))
 
     async def models(self, **deadline: Unpack[Deadline]) -> tuple[ModelInfo, ...]:
-        """The models that are served here, every version of them."""
+        """Returns the models that the server serves, every version of them."""
         response = await self._call(self._seq2seq.ListModels, pb.ListModelsRequest(), deadline)
         return tuple(model_info_of(model) for model in response.models)
 
     async def model(self, name: str = "", version: str = "", **deadline: Unpack[Deadline]) -> ModelInfo:
-        """One model; `name` may be empty where the server serves one, `version` where the stable one is meant."""
+        """Returns a model; `name` may be empty if the server serves one, `version` for the stable version."""
         request = pb.GetModelRequest(model=name, version=version)
         return model_info_of(await self._call(self._seq2seq.GetModel, request, deadline))
 
     async def health(self, service: str = "", **deadline: Unpack[Deadline]) -> HealthStatus:
-        """What the server says of itself, or of one of its services; not retried."""
+        """Returns the health of the server, or of one of its services. Not retried."""
         request = health_pb2.HealthCheckRequest(service=service)
         try:
             response = await self._call(self._health.Check, request, deadline)  # type: ignore[attr-defined]  # the stubs lack it
@@ -443,13 +442,13 @@ class AttendantClient:
             raise error_of(error, request_id, self._proxy) from error
 
     def _named(self, request: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """The request's id and the call's metadata, which has the id where the request has none.
+        """Returns the request's id and the call's metadata, which has the id if the request has none.
 
-        The client makes it, so that it knows the id of a call whose deadline has passed without a word.
+        The client makes the id, so it is known also if the deadline passes without an answer.
         """
         named = request.requests[0] if isinstance(request, pb.GenerateManyRequest) else request
-        if given := getattr(named, "request_id", ""):
-            return given, self._metadata
+        if request_id := getattr(named, "request_id", ""):
+            return request_id, self._metadata
         request_id = uuid.uuid4().hex
         return request_id, (*self._metadata, (_REQUEST_ID, request_id))
 

@@ -1,4 +1,4 @@
-"""What a call may raise, each from a gRPC status code.
+"""The errors that a call may raise, each from a gRPC status code.
 
     Exception
     `-- AttendantError        any call that got no answer; .code, .message
@@ -10,9 +10,9 @@
         |-- Unavailable       UNAVAILABLE          after the retries; not reachable, not ready or shutting down
         |   `-- TlsFailed                          no encrypted connection: the server is another than was expected
         |-- DeadlineExceeded  DEADLINE_EXCEEDED    the timeout passed
-        `-- ServerError       all others           a fault of the server or of what stands between
+        `-- ServerError       all others           a fault of the server or of a proxy
 
-A task that is cancelled gets asyncio.CancelledError, and its call ends on the server too.
+A cancelled task gets asyncio.CancelledError, and its call ends on the server, too.
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ _Detail = TypeVar("_Detail", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One field of a request that the server refuses: its path in the API, and why."""
+    """A field of a request that the server refuses: its path in the API, and the reason."""
 
     field: str
     description: str
@@ -43,13 +43,13 @@ class AttendantError(Exception):
 
     Attributes:
         code: the gRPC status code.
-        message: the server's words, one line.
-        request_id: under which the server's log speaks of the call, if it got there; empty where nothing was sent.
+        message: the server's message, one line.
+        request_id: the call's id in the server's log; empty if nothing was sent.
     """
 
     request_id: str = ""
 
-    # What a status of this class means where it says nothing itself.
+    # The message of a status without one.
     default_message: ClassVar[str] = "the call failed"
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
@@ -90,10 +90,10 @@ class Unimplemented(AttendantError):
 
 
 class Overloaded(AttendantError):
-    """The server has more to do than it can, still so after the retries.
+    """The server is overloaded, also after the retries.
 
     Attributes:
-        retry_seconds: when the server thinks it worthwhile to come again; None where it doesn't say.
+        retry_seconds: the server's advice when to retry; None if it has none.
     """
 
     default_message = "the server is overloaded"
@@ -108,7 +108,7 @@ class Unavailable(AttendantError):
 
 
 class TlsFailed(Unavailable):
-    """No connection, since client and server do not agree on TLS, or on who the other one is."""
+    """No connection, because TLS or a certificate does not match."""
 
 
 class DeadlineExceeded(AttendantError):
@@ -132,18 +132,18 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def error_of(error: grpc.aio.AioRpcError, request_id: str, proxy: Proxy | None = None) -> AttendantError:
-    """The tree's own error for a failed call, with what google.rpc details say.
+    """Returns the error of a failed call, with its google.rpc details.
 
     Args:
-        request_id: the one that it was asked under; the server's own word goes before it.
-        proxy: that the connection goes through. Errors of connecting name it.
+        request_id: the client's; the server's has precedence.
+        proxy: the connection's, which errors of connecting name.
     """
     status = _status(error.trailing_metadata())
     return _with_id(_error(error.code(), error.details() or "", status, proxy), status, request_id)
 
 
 def error_of_status(status: status_pb2.Status) -> AttendantError:
-    """The same for a request of a stream."""
+    """Returns the error of a request of a stream."""
     return _with_id(_error(_CODES.get(status.code, grpc.StatusCode.UNKNOWN), status.message, status), status, "")
 
 
@@ -154,9 +154,9 @@ def _with_id(error: AttendantError, status: status_pb2.Status, otherwise: str) -
 
 
 _NOT_CONNECTED = ("failed to connect", "connections to all backends failing")
-"""How gRPC begins where a server is not reached, and where none of several is that take turns."""
+"""The beginnings of gRPC's messages if a server, or none of several, can be reached."""
 
-# What gRPC says of a connection that failed, and what it means.
+# Part of gRPC's message about a failed connection -> its meaning.
 _TLS_FAILURES = {
     "WRONG_VERSION_NUMBER": "the server does not speak TLS",
     "certificate has expired": "the server's certificate has expired",
@@ -172,11 +172,11 @@ def _error(
 ) -> AttendantError:
     through = "" if proxy is None else f"; {proxy}"
     if code is grpc.StatusCode.UNAVAILABLE and message.startswith(_NOT_CONNECTED):
-        for said, meaning in _TLS_FAILURES.items():
-            if said in message:
+        for part, meaning in _TLS_FAILURES.items():
+            if part in message:
                 return TlsFailed(code, meaning + through)
     if code is grpc.StatusCode.UNAVAILABLE and not status.details:
-        # No server has said so.
+        # Not a server's own status.
         return Unavailable(code, (message or Unavailable.default_message) + through)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded(code, (message or DeadlineExceeded.default_message) + through)
@@ -191,7 +191,7 @@ def _error(
 
 
 def _status(trailers: Iterable[Any] | None) -> status_pb2.Status:
-    """The google.rpc.Status in the trailers; an empty one where there is none, or none that can be read."""
+    """Returns the google.rpc.Status in the trailers; an empty one if it is missing or unreadable."""
     for key, value in trailers or ():
         if key == _DETAILS and isinstance(value, bytes):
             try:

@@ -25,7 +25,7 @@ from attendant_client.v1 import seq2seq_pb2 as pb
 
 
 def set_fields(message: Message) -> dict[str, Any]:
-    """The fields of a message that are set, by their names: tokens as a sequence, a message as a dict in turn."""
+    """Returns the set fields of a message by name: tokens as a sequence, a message as a dict in turn."""
     return {field.name: _plain_value(value) for field, value in message.ListFields()}
 
 
@@ -49,7 +49,7 @@ _FINISH_REASONS = {
 
 
 def generate_request(source: Source, request_id: str, options: Mapping[str, Any]) -> pb.GenerateRequest:
-    """Raises TypeError or ValueError, naming the option, where a value can't stand in the message; InvalidArgument."""
+    """Makes a message. Raises TypeError or ValueError, naming the option, for an invalid value; InvalidArgument."""
     check_names(options, GenerateOptions)
     request = pb.GenerateRequest()
     _fill_source(request, source)
@@ -60,7 +60,7 @@ def generate_request(source: Source, request_id: str, options: Mapping[str, Any]
 
 
 def checked_source(source: Any) -> Source | InvalidArgument:
-    """Returns a source as it can be sent, or why it can't: no text, no tokens, not to be written in UTF-8, too long."""
+    """Returns a source that can be sent, or an error: neither text nor tokens, not UTF-8, or too long."""
     request = pb.GenerateRequest()
     try:
         checked: Source = source if isinstance(source, str) else tuple(_tokens(source, "source").tokens)
@@ -79,8 +79,8 @@ def _fill_source(request: pb.GenerateRequest, source: Any) -> None:
 
 
 def many_request(sources: Sequence[Source], request_id: str, options: Mapping[str, Any]) -> pb.GenerateManyRequest:
-    """The same for a list of some. One that fails as a whole is known by its first request's id."""
-    request = pb.GenerateManyRequest(requests=[generate_request(one, request_id, options) for one in sources])
+    """Makes a message of several requests. If it fails as a whole, its first request's id identifies it."""
+    request = pb.GenerateManyRequest(requests=[generate_request(source, request_id, options) for source in sources])
     request.requests[0].request_id = request_id or uuid.uuid4().hex
     return sized(request)
 
@@ -95,7 +95,7 @@ def score_request(
     include_eos: bool,
     attention: bool,
 ) -> pb.ScoreRequest:
-    """Raises TypeError or ValueError, naming the field, where a value can't stand in the message; InvalidArgument."""
+    """Makes a message. Raises TypeError or ValueError, naming the field, for an invalid value; InvalidArgument."""
     request = pb.ScoreRequest()
     _fill(request, {"request_id": request_id, "model": model, "version": version, "include_eos": include_eos})
     for side, value in (("source", source), ("target", target)):
@@ -105,11 +105,7 @@ def score_request(
 
 
 def sized(request: _Filled) -> _Filled:
-    """The request, if a server takes one of its size: it would refuse others unread, as if it were overloaded.
-
-    Raises:
-        InvalidArgument
-    """
+    """Returns the request. Raises InvalidArgument if it is too large: a server would refuse it as if overloaded."""
     if request.ByteSize() > MAX_REQUEST_BYTES:
         message = f"the request has {request.ByteSize():,} bytes, must have at most {MAX_REQUEST_BYTES:,}"
         raise InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, message)
@@ -126,7 +122,7 @@ def generation_of(response: pb.GenerateResponse) -> Generation:
 
 
 def timings_of(stats: Any) -> Timings:
-    """Of whatever has the attributes of the API's Timings."""
+    """Returns the timings of an object with the attributes of the API's Timings."""
     return Timings(
         queue_seconds=stats.queue,
         encode_seconds=stats.encode,
@@ -154,7 +150,7 @@ def model_info_of(model: pb.Model) -> ModelInfo:
 
 
 def _field(name: str, value: Any) -> Any:
-    """An option's value as the message has it."""
+    """Returns an option's value as the message has it."""
     value = plain_number(value)
     if name == "sampling" and value is not None:
         if not isinstance(value, Sampling):
@@ -174,7 +170,7 @@ def _tokens(tokens: Sequence[str], name: str) -> pb.Tokens:
 
 
 def _fill(message: _Filled, values: Mapping[str, Any]) -> _Filled:
-    """Sets the fields that have a value; protobuf's complaints name none, so they are told again with the field's."""
+    """Sets the fields that have a value. Adds the field's name to protobuf's errors."""
     for name, raw_value in values.items():
         value = plain_number(raw_value)
         try:
@@ -185,7 +181,7 @@ def _fill(message: _Filled, values: Mapping[str, Any]) -> _Filled:
             elif value is not None:
                 setattr(message, name, value)
         except (AttributeError, TypeError, ValueError) as error:
-            # AttributeError: a plain value where a message belongs.
+            # AttributeError: a plain value instead of a message.
             kind = ValueError if isinstance(error, ValueError) else TypeError
             raise kind(f"{name}={_shown(value)}: {error}") from None
     return message
@@ -197,13 +193,13 @@ def plain_number(value: Any) -> Any:
 
 
 def _shown(value: object) -> str:
-    """Returns how an error shows a value: on one line, and its beginning if it is long."""
+    """Returns a value for an error message: one line, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[: MAX_SHOWN_CHARACTERS - 3]}..."
 
 
 def _plain(kind: type[_Plain], message: Message, **converted: Any) -> _Plain:
-    """A plain value, of the message's fields of the same names and of those that are given converted."""
+    """Makes a plain value of the message's fields of the same names, and of already converted ones."""
     for name in kind.__annotations__.keys() - converted.keys():
         value = getattr(message, name)
         converted[name] = value if isinstance(value, str | int | float) else tuple(value)
@@ -227,6 +223,6 @@ def _attention(message: pb.Hypothesis | pb.ScoreResponse) -> tuple[tuple[float, 
 
 
 def _decoding_defaults(decoding: pb.DecodingOptions) -> GenerateOptions:
-    """The options that the bundle sets."""
+    """Returns the options that the bundle sets."""
     plain = (name for name in DecodingFields.__annotations__ if name not in {"target_prefix", "sampling"})
     return cast(GenerateOptions, {name: getattr(decoding, name) for name in plain if decoding.HasField(name)})

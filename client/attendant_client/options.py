@@ -1,6 +1,6 @@
-"""The options of `generate`, named as in the API: what each means, and what the server takes where it is left out.
+"""The options of `generate`, named as in the API, with their meanings and defaults.
 
-`attendant generate` and its help are made from this. Ranges are checked by the server, which knows its models.
+`attendant generate` and its help are made from this. The server checks ranges, since it has the models.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,12 +10,12 @@ from typing import Annotated, Any, TypedDict, get_args, get_type_hints
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is said of an option.
+    """The description of an option.
 
     Attributes:
         meaning: one line, with the unit.
-        default: what the server takes where the option is left out; "": nothing worth saying.
-        least, most: of a whole number; as many as the API's field can hold.
+        default: the server's value if the option is left out; empty if it needs no mention.
+        least, most: the range of a whole number in the API's field.
     """
 
     meaning: str
@@ -32,7 +32,7 @@ class Sampling:
     """Draw tokens at random instead of searching for the most probable ones."""
 
     temperature: Annotated[
-        float | None, Option("divides the logits: below 1 the probable tokens become more so, above 1 less", "1")
+        float | None, Option("divide the logits: below 1 favours probable tokens, above 1 improbable ones", "1")
     ] = None
     top_k: Annotated[
         int | None, Option("draw among the N most probable tokens only; 0: the 256 most probable ones", "0")
@@ -43,12 +43,12 @@ class Sampling:
     ] = None
     seed: Annotated[
         int | None,
-        Option("the same seed and request give the same answer, whatever runs beside it", "random", most=2**64 - 1),
+        Option("the same seed and request give the same answer", "random", most=2**64 - 1),
     ] = None
 
 
 class DecodingFields(TypedDict, total=False):
-    """How the answer is searched for."""
+    """The options of the search."""
 
     beam_size: Annotated[int, Option("live hypotheses; 1: greedy search", OF_BUNDLE, least=1)]
     num_hypotheses: Annotated[
@@ -88,7 +88,7 @@ class DecodingFields(TypedDict, total=False):
         float,
         Option("divide the probability of tokens that the hypothesis already has (Keskar et al. 2019); 1: none", "1"),
     ]
-    no_repeat_ngram_size: Annotated[int, Option("no sequence of N tokens occurs twice; 0: any may", "0")]
+    no_repeat_ngram_size: Annotated[int, Option("prevent sequences of N tokens from repeating; 0: off", "0")]
     patience: Annotated[
         float,
         Option(
@@ -106,7 +106,7 @@ class DecodingFields(TypedDict, total=False):
 
 
 class OutputFields(TypedDict, total=False):
-    """What the answer holds besides the text."""
+    """The parts of the answer in addition to the text."""
 
     attention: Annotated[bool, Option("return the attention weights")]
     token_log_probs: Annotated[bool, Option("return the log-probability of every token")]
@@ -114,19 +114,17 @@ class OutputFields(TypedDict, total=False):
 
 
 class RequestOptions(DecodingFields, OutputFields, total=False):
-    """Everything that a request says beside its source."""
+    """All options of a request."""
 
     model: Annotated[str, Option("the model's name", "the only one served")]
-    version: Annotated[
-        str, Option("the model's version: its label, or what answers say", "the one that the server gives everybody")
-    ]
+    version: Annotated[str, Option("the model's version: its label, or the version in answers", "the server's choice")]
 
 
 class Deadline(TypedDict, total=False):
     """The keyword that every call takes."""
 
-    # Seconds, retries included; of bulk work: that may pass without an answer. None: no deadline. Left out: the
-    # client's own.
+    # Seconds, including retries; for bulk work, seconds without an answer. If None, there is no deadline. If left out,
+    # it is the client's own.
     timeout: float | None
 
 
@@ -135,13 +133,13 @@ class GenerateOptions(RequestOptions, Deadline, total=False):
 
 
 def check_names(options: Iterable[str], fields: type) -> None:
-    """Raises TypeError, naming the choices, where an option is none of a class above."""
+    """Raises TypeError, naming the choices, if an option is not in one of the classes above."""
     if unknown := set(options) - fields.__annotations__.keys():
         choices = ", ".join(sorted(fields.__annotations__))
         raise TypeError(f"there is no option {', '.join(sorted(unknown))}; choose from {choices}")
 
 
 def options_of(fields: type) -> dict[str, tuple[Any, Option]]:
-    """The type and the meaning of each option of one of the classes above, by its name."""
+    """Returns the type and the description of each option of one of the classes above, by name."""
     hints = get_type_hints(fields, include_extras=True)
     return {name: (kind, option) for name, hint in hints.items() for kind, option in [get_args(hint)]}

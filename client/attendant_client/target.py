@@ -1,4 +1,4 @@
-"""The address of a server: its host and port, or another of gRPC's names; and whether a proxy is in between."""
+"""The address of a server: its host and port, or another gRPC name; and the proxy that connections use."""
 
 import ipaddress
 import os
@@ -26,7 +26,7 @@ def with_port(target: str) -> str:
     gRPC would take port 443 for a host alone, and look up a URL or a lone port as a host.
 
     Raises:
-        TypeError, ValueError: it is no target; the message says what to write.
+        TypeError, ValueError: it is not a target; the message has the remedy.
     """
     if not isinstance(target, str):
         raise TypeError(f"target={target!r}: must be a text, such as localhost:{DEFAULT_PORT}")
@@ -57,7 +57,7 @@ def _with_port(target: str) -> str:
 
 
 def _no_url(target: str) -> str:
-    """Returns what to write in place of a URL."""
+    """Returns the remedy for a URL."""
     parts = urlsplit(target)
     try:
         host = _address(parts.netloc.rpartition("@")[2])

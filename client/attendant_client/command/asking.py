@@ -41,10 +41,10 @@ READ_AHEAD = 256
 
 
 async def read_lines(descriptor: int = 0) -> AsyncIterator[bytes]:
-    """Yields the lines of a file, pipe or terminal, each as soon as it is there, with its line end.
+    """Yields the lines of a file, pipe or terminal, each as soon as it arrives, with its line end.
 
-    A thread reads, for a read can't be cancelled: it is a daemon, so that Ctrl-C at a terminal need not wait for the
-    next line, and it has a file object of its own, whose lock nobody else wants while the interpreter ends.
+    A thread reads, because reading can't be cancelled. It is a daemon, so that Ctrl-C at a terminal does not wait for
+    the next line, and has its own file object, so that no lock blocks the interpreter's end.
     """
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[bytes | OSError] = asyncio.Queue()
@@ -63,7 +63,7 @@ async def read_lines(descriptor: int = 0) -> AsyncIterator[bytes]:
         except OSError as error:
             loop.call_soon_threadsafe(lines.put_nowait, error)
         except RuntimeError:
-            return  # the loop has been closed: nobody waits for lines any more
+            return  # the loop has been closed
 
     threading.Thread(target=read, name="standard-input", daemon=True).start()
     try:
@@ -79,10 +79,9 @@ async def read_lines(descriptor: int = 0) -> AsyncIterator[bytes]:
 
 @contextmanager
 def progress(*, enabled: bool, descriptor: int = 0) -> Iterator[Callable[[int], None]]:
-    """Shows a bar while the block runs; gives a function to call with the size in bytes of each line that is done.
+    """Shows a progress bar; yields a function that takes the size in bytes of each line that is done.
 
-    Only where a bar helps and harms nothing: standard error is a terminal, and neither the lines nor the answers go
-    through it too.
+    It is shown only if standard error is a terminal, and standard input and output are not.
     """
     if not enabled or not sys.stderr.isatty() or sys.stdout.isatty() or os.isatty(descriptor):
         yield lambda num_bytes: None
@@ -111,7 +110,7 @@ def progress(*, enabled: bool, descriptor: int = 0) -> Iterator[Callable[[int], 
 
 
 def _remaining_bytes(descriptor: int) -> int | None:
-    """None where only the end will tell: a pipe."""
+    """Returns the bytes that are left of a file; None for a pipe."""
     facts = os.fstat(descriptor)
     if not stat.S_ISREG(facts.st_mode):
         return None
@@ -119,16 +118,16 @@ def _remaining_bytes(descriptor: int) -> int | None:
 
 
 class LocalModel:
-    """The part of a client's face that the command needs, over `attendant.load`.
+    """A bundle in this process with the methods of a client that the command needs, over `attendant.load`.
 
-    Whatever is asked while an answer is computed is decoded together afterwards.
+    Requests that arrive during a decoding are decoded together after it.
     """
 
     def __init__(self, path: Path, precision: str | None = None) -> None:
-        """Opens the bundle. If `precision` is None, the bundle's own choice answers.
+        """Opens the bundle. If `precision` is None, it is the bundle's own choice.
 
         Raises:
-            InvalidArgument: the bundle can't be asked.
+            InvalidArgument: the bundle can't be opened.
         """
         try:
             library = import_module("attendant.library")
@@ -149,11 +148,11 @@ class LocalModel:
             self._decoding.cancel()
 
     def bulk(self) -> Self:
-        """All that is asked is decoded together anyway."""
+        """Returns itself: all requests are decoded together."""
         return self
 
     async def generate(self, source: Source, *, model: str, version: str, **options: Any) -> Generation:
-        """As a client's; all calls have the same options, and there is one model."""
+        """Decodes as a client does. All calls have the same options, and there is one model."""
         answered: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         self._waiting.append((source, answered))
         if self._decoding is None or self._decoding.done():
@@ -163,24 +162,23 @@ class LocalModel:
     async def score(
         self, source: Source, target: Source, *, model: str, version: str, request_id: str, **how: Any
     ) -> Score:
-        """As a client's; there is no log that would need the id."""
-        (score,) = await asyncio.to_thread(self._model.score, [source], [target], **how)
-        found: Score = score
-        return found
+        """Scores as a client does; the id is not used."""
+        scores: list[Score] = await asyncio.to_thread(self._model.score, [source], [target], **how)
+        return scores[0]
 
     async def _decode(self, options: dict[str, Any]) -> None:
         while self._waiting:
-            asked, self._waiting = self._waiting, []
-            sources = [source for source, _ in asked]
+            requests, self._waiting = self._waiting, []
+            sources = [source for source, _ in requests]
             try:
-                found = await asyncio.to_thread(self._model.generate, sources, return_errors=True, **options)
+                results = await asyncio.to_thread(self._model.generate, sources, return_errors=True, **options)
             except Exception as error:
-                found = [error] * len(asked)
-            for (_, answered), one in zip(asked, found, strict=True):
-                if isinstance(one, Exception):
-                    answered.set_exception(one)
+                results = [error] * len(requests)
+            for (_, answered), result in zip(requests, results, strict=True):
+                if isinstance(result, Exception):
+                    answered.set_exception(result)
                 else:
-                    answered.set_result(one)
+                    answered.set_result(result)
 
 
 def remedy(missing: ModuleNotFoundError, extras: str) -> str:
@@ -202,7 +200,7 @@ def _refusal(why: str) -> InvalidArgument:
 
 
 def connect(options: Namespace) -> AttendantClient | LocalModel:
-    """Whoever the command's options ask: a server, or a bundle in its place. Raises InvalidArgument."""
+    """Returns a client of the server, or the bundle that is used instead. Raises InvalidArgument."""
     return _client(options) if options.bundle is None else LocalModel(options.bundle, options.precision)
 
 
@@ -220,10 +218,10 @@ def _client(options: Namespace) -> AttendantClient:
 
 
 async def score(options: Namespace) -> int:
-    """How probable the model finds a given target."""
+    """Prints the probability of a target."""
     source, target = options.source, options.target_text
     async with connect(options) as client:
-        found = await client.score(
+        answer = await client.score(
             source.split() if options.tokens else source,
             target.split() if options.tokens else target,
             include_eos=not options.no_eos,
@@ -232,30 +230,30 @@ async def score(options: Namespace) -> int:
             version=options.version,
             request_id=options.request_id,
         )
-    print(score_as_json(found) if options.json else score_as_text(found, options))
-    for warning in found.warnings:
+    print(score_as_json(answer) if options.json else score_as_text(answer, options))
+    for warning in answer.warnings:
         print(f"attendant: {warning}", file=sys.stderr)
     return 0
 
 
 async def models(options: Namespace) -> int:
-    """What is served."""
+    """Prints the models of a server."""
     async with _client(options) as client:
-        found = await client.models() if options.name is None else (await client.model(options.name),)
-    for model in found:
+        served = await client.models() if options.name is None else (await client.model(options.name),)
+    for model in served:
         print(model_as_json(model) if options.json else model_as_text(model))
     return 0
 
 
 async def health(options: Namespace) -> int:
-    """Whether the server is serving: 0 where it is, else 1."""
+    """Prints the health of a server; returns 0 if it is serving, else 1."""
     async with _client(options) as client:
         status = await client.health(options.service)
     print(status)
     return 0 if status is HealthStatus.SERVING else 1
 
 
-# To a blank line: None.
+# None for a blank line.
 Answer = Generation | AttendantError | None
 
 
@@ -265,8 +263,8 @@ class Item:
 
     Attributes:
         number: from 1.
-        name: what a message calls it; empty where it is the only one.
-        source: None where it is not UTF-8.
+        name: its name in messages; empty if it is the only one.
+        source: None if it is not UTF-8.
         is_blank: a blank line, which gets a blank answer.
         num_bytes: its length in the file.
     """
@@ -279,15 +277,15 @@ class Item:
 
 
 async def generate(options: Namespace) -> int:
-    """The exit status: 0, or once all is done 2 where sources were wrong, 1 where the server failed at some."""
+    """Returns the exit status: 0, or after all sources 2 if some were wrong, 1 if the server failed for some."""
     bulk = options.texts == ["-"]
     items = _lines(options.skip) if bulk else _texts(options.texts)
     concurrency = 1 if options.stream else options.concurrency
     statuses = {0}
-    async with connect(options) as client, client.bulk() if bulk else nullcontext(client) as asked:
+    async with connect(options) as client, client.bulk() if bulk else nullcontext(client) as decoder:
 
         async def answer(item: Item) -> tuple[Item, Answer]:
-            return item, await _answer(asked, item, options)
+            return item, await _answer(decoder, item, options)
 
         with progress(enabled=bulk) as advance:
             async with aclosing(in_order(answer, items, concurrency=concurrency)) as outcomes:
@@ -298,7 +296,7 @@ async def generate(options: Namespace) -> int:
                         print(f"attendant: {item.name}{explain(answered, options)}", file=sys.stderr)
                     if options.json:
                         print(generation_as_json(item.number, item.source, answered), flush=True)
-                    # A blank line stands for an answer that is not there, so that the others keep their places.
+                    # A blank line replaces a missing answer, so that lines of input and output correspond.
                     elif isinstance(answered, Generation) or (item.name and not ends):
                         _print(item, answered, options)
                     for warning in answered.warnings if isinstance(answered, Generation) else ():
@@ -310,25 +308,27 @@ async def generate(options: Namespace) -> int:
     return 1 if 1 in statuses else max(statuses)
 
 
-async def _answer(asked: AttendantClient | Bulk | LocalModel, item: Item, options: Namespace) -> Answer:
+async def _answer(decoder: AttendantClient | Bulk | LocalModel, item: Item, options: Namespace) -> Answer:
     if item.is_blank:
         return None
     if item.source is None:
         return InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, "is not UTF-8")
-    source, given = _source(item.source, options), _asked(options)
+    source, own_options = _source(item.source, options), _request_options(options)
     try:
         if options.stream:
-            return await _streamed(cast(AttendantClient, asked), source, given, options)
-        if isinstance(asked, AttendantClient):
-            return await asked.generate(source, request_id=options.request_id, **given)
-        return await asked.generate(source, **given)
+            return await _streamed(cast(AttendantClient, decoder), source, own_options, options)
+        if isinstance(decoder, AttendantClient):
+            return await decoder.generate(source, request_id=options.request_id, **own_options)
+        return await decoder.generate(source, **own_options)
     except AttendantError as error:
         return error
 
 
-async def _streamed(client: AttendantClient, source: Source, given: RequestOptions, options: Namespace) -> Generation:
-    """The answer, whose best text has been printed as it came."""
-    stream, written = client.stream(source, request_id=options.request_id, **given), False
+async def _streamed(
+    client: AttendantClient, source: Source, own_options: RequestOptions, options: Namespace
+) -> Generation:
+    """Prints the best text as it arrives; returns the answer."""
+    stream, written = client.stream(source, request_id=options.request_id, **own_options), False
     try:
         async for delta in stream:
             print(as_one_line(delta.text), end="", flush=True)
@@ -341,7 +341,7 @@ async def _streamed(client: AttendantClient, source: Source, given: RequestOptio
 
 def _print(item: Item, answer: Answer, options: Namespace) -> None:
     several = isinstance(answer, Generation) and len(answer.hypotheses) > 1
-    # What has been streamed stands there already, but for the other hypotheses and the attention.
+    # The streamed text has been printed; the other hypotheses and the attention have not.
     if not options.stream or several or options.attention or options.links or not isinstance(answer, Generation):
         source = item.source if item.name and several else None
         print(generation_as_text(answer, options, source), flush=True)
@@ -351,15 +351,15 @@ def _source(text: str, options: Namespace) -> Source:
     return tuple(text.split()) if options.tokens else text
 
 
-def _asked(options: Namespace) -> RequestOptions:
-    """The options that were given; the others are the server's to choose."""
+def _request_options(options: Namespace) -> RequestOptions:
+    """Returns the options on the command line; the server chooses the others."""
     values = vars(options)
-    given = {name: values[name] for name in RequestOptions.__annotations__ if values.get(name) is not None}
+    request_options = {name: values[name] for name in RequestOptions.__annotations__ if values.get(name) is not None}
     drawn = {name: values[name] for name in Sampling.__annotations__ if values[name] is not None}
     if drawn or options.sample:
-        given["sampling"] = Sampling(**drawn)
-    given |= {"attention": True} if options.links else {}
-    return cast(RequestOptions, {**given, "token_log_probs": options.json})
+        request_options["sampling"] = Sampling(**drawn)
+    request_options |= {"attention": True} if options.links else {}
+    return cast(RequestOptions, {**request_options, "token_log_probs": options.json})
 
 
 async def _texts(texts: list[str]) -> AsyncIterator[Item]:
@@ -374,7 +374,7 @@ async def _lines(num_skipped: int) -> AsyncIterator[Item]:
         if number <= num_skipped:
             continue
         try:
-            # Some editors write a byte order mark first.
+            # Some editors begin files with a byte order mark.
             source = line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError:
             source = None

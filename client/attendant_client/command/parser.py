@@ -30,8 +30,8 @@ class Further:
 
     Attributes:
         summary: for --help.
-        module: whose `command(name)` gives a `parser`, and a `main(program, arguments)` that ends the process.
-        extras: of the distribution attendant-seq2seq, with which the command runs.
+        module: its `command(name)` returns a `parser`, and a `main(program, arguments)` that ends the process.
+        extras: of the distribution attendant-seq2seq, which the command needs.
     """
 
     summary: str
@@ -43,9 +43,9 @@ _TRAINING, _EXPORT = "attendant.training.__main__", "attendant.export.__main__"
 
 FURTHER = {
     "train": Further("train a model by a recipe, or from a file of pairs", _TRAINING, "cpu,training"),
-    "check": Further("show what is in a training's data", _TRAINING, "cpu,training"),
+    "check": Further("show the contents of a training's data", _TRAINING, "cpu,training"),
     "evaluate": Further("measure runs and bundles on held-out data", _TRAINING, "cpu,training"),
-    "report": Further("show what came of trainings, as a page", _TRAINING, "cpu,training"),
+    "report": Further("make a page of trainings' results", _TRAINING, "cpu,training"),
     "fetch": Further("build the data that a recipe names", _TRAINING, "cpu,training"),
     "average": Further("average a run's last checkpoints", _TRAINING, "cpu,training"),
     "label": Further("decode sources into pairs to train on", _TRAINING, "cpu,training"),
@@ -61,12 +61,12 @@ FURTHER = {
 
 
 def load(name: str) -> Any:
-    """The command; raises ModuleNotFoundError where it, or what it needs, is not installed."""
+    """Returns the command; raises ModuleNotFoundError if it, or a package that it needs, is not installed."""
     return import_module(FURTHER[name].module).command(name)
 
 
 def run_further(name: str, arguments: Sequence[str]) -> int:
-    """Runs the command, to the end of the process; returns 2 where it can't be."""
+    """Runs the command to the end of the process; returns 2 if a package is missing."""
     try:
         load(name).main(f"attendant {name}", arguments)
     except ModuleNotFoundError as missing:
@@ -75,27 +75,27 @@ def run_further(name: str, arguments: Sequence[str]) -> int:
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
-    """Of those commands that are installed."""
-    found = {}
+    """Returns the parsers of the installed commands."""
+    installed = {}
     for name in FURTHER:
         try:
-            found[name] = load(name).parser
+            installed[name] = load(name).parser
         except ModuleNotFoundError:
             continue
-    return found
+    return installed
 
 
 SHELLS = ("bash", "zsh", "fish")
 PATHS = ("FILE", "BUNDLE", "RUN", "RECIPE", "PEM", "DIRECTORY")
-"""How the metavariables of options begin that take a path."""
+"""The beginnings of metavariables of options that take a path."""
 
 
 def script(parser: argparse.ArgumentParser, further: Mapping[str, argparse.ArgumentParser], shell: str) -> str:
-    """The script for a shell.
+    """Returns the script for a shell.
 
     Args:
         parser: of the whole command.
-        further: of those subcommands that are only named in it.
+        further: of the subcommands that it contains only by name.
     """
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     commands.choices.update(further)
@@ -120,14 +120,14 @@ exit status:
 """
 
 PRECISIONS: Final = ("fp32", "int8")
-"""Those that a CPU computes."""
+"""The precisions that a CPU computes."""
 
 _NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")
-"""A negative number, which argparse takes for a text."""
+"""A negative number, which argparse accepts as a text."""
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options, with `run`: the coroutine function that does it. Wrong ones end the process."""
+    """Returns the options, with the command's coroutine function as `run`. Wrong ones end the process."""
     parser = whole_parser()
     name = arguments[0] if arguments else ""
     if not name.startswith("-") and (near := get_close_matches(name, [*OWN, *FURTHER], n=1)) and near != [name]:
@@ -162,7 +162,7 @@ def _command_of(parser: argparse.ArgumentParser, name: str) -> argparse.Argument
 
 
 def _refuse_unknown_dashes(command: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Refuses the first argument that begins like an option and is none, with how to write it as a text or a value."""
+    """Refuses the first argument that looks like an unknown option; the message shows how to write it as a text."""
     actions = {flag: action for action in command._actions for flag in action.option_strings}
     takes_text = any(action.type is _text and not action.option_strings for action in command._actions)
     expecting = ""
@@ -170,8 +170,8 @@ def _refuse_unknown_dashes(command: argparse.ArgumentParser, arguments: Sequence
         if argument == "--":
             return
         flag = argument.partition("=")[0]
-        of_long_ones = [name for name in actions if name.startswith(flag)] if flag.startswith("--") else []
-        matching = [flag] if flag in actions else of_long_ones
+        long_names = [name for name in actions if name.startswith(flag)] if flag.startswith("--") else []
+        matching = [flag] if flag in actions else long_names
         if _looks_like_option(argument) and not matching:
             if expecting:
                 command.error(
@@ -188,7 +188,7 @@ def _refuse_unknown_dashes(command: argparse.ArgumentParser, arguments: Sequence
 
 
 def _looks_like_option(argument: str) -> bool:
-    """Returns whether argparse takes an argument for an option: it begins with a dash and is no number or phrase."""
+    """Returns whether argparse reads an argument as an option: it begins with a dash and is not a number or phrase."""
     return argument.startswith("-") and argument != "-" and " " not in argument and not _NEGATIVE.fullmatch(argument)
 
 
@@ -216,17 +216,17 @@ def _check_connection(parser: argparse.ArgumentParser, options: argparse.Namespa
 
 
 def _check_bundle(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Refuses what is for a server, where a bundle is asked in its place."""
+    """Refuses options of a server if a bundle is used instead."""
     if options.model or options.version:
         parser.error("--model and --model-version: choose among a server's models, and --bundle is one")
     unset = {**vars(_common().parse_args([])), "request_id": ""}
-    given = [name for name, value in unset.items() if getattr(options, name) not in (value, None)]
-    if given:
-        parser.error(f"--{given[0].replace('_', '-')}: is for a server, and --bundle asks none")
+    changed = [name for name, value in unset.items() if getattr(options, name) not in (value, None)]
+    if changed:
+        parser.error(f"--{changed[0].replace('_', '-')}: is for a server, and --bundle asks none")
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """Of the command, with its own subcommands; of the further ones only the names."""
+    """Returns the parser of the command, with its own subcommands and the names of further ones."""
     common = _common()
     parser = _Parser(
         prog="attendant", description="Ask an Attendant server or a bundle; train, export and serve models."
@@ -255,7 +255,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
-        """One line instead of the whole usage."""
+        """Prints one line instead of the whole usage."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
@@ -273,16 +273,16 @@ def _common() -> _Parser:
     connection.add_argument(
         "--tls",
         action="store_true",
-        help="encrypt, and check who the server is (default: unless it is on this machine)",
+        help="encrypt, and verify the server (default: unless it is on this machine)",
     )
     connection.add_argument(
-        "--insecure", action="store_true", help="do not encrypt: anyone on the way can read texts and token"
+        "--insecure", action="store_true", help="do not encrypt: anyone on the network path can read texts and token"
     )
     for name, metavar, kind, meaning in (
         ("root-certificates", "FILE", _file, "PEM, instead of the usual ones; implies --tls"),
-        ("client-certificate", "FILE", _file, "PEM, for a server that asks for one; implies --tls"),
+        ("client-certificate", "FILE", _file, "PEM, for a server that requires one; implies --tls"),
         ("client-key", "FILE", _file, "the key of --client-certificate, PEM"),
-        ("server-name", "NAME", str, "whose certificate the server has (default: the target's); implies --tls"),
+        ("server-name", "NAME", str, "the name in the server's certificate (default: the target's); implies --tls"),
         ("token-file", "FILE", _token, "a bearer token, sent with every call"),
     ):
         _connection(connection, name, metavar, kind, meaning)
@@ -297,7 +297,7 @@ def _connection(
     meaning: str,
     default: str | None = None,
 ) -> None:
-    """An option that is a variable of the environment too."""
+    """Adds an option that is also a variable of the environment."""
     variable = "ATTENDANT_" + name.replace("-", "_").upper()
     default = os.environ.get(variable) or default
     group.add_argument(f"--{name}", metavar=metavar, type=kind, default=default, help=meaning)
@@ -305,7 +305,7 @@ def _connection(
 
 def _generate(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "texts", metavar="TEXT", nargs="+", type=_text, help="what to answer; `-` alone: each line of standard input"
+        "texts", metavar="TEXT", nargs="+", type=_text, help="the sources; `-` alone: each line of standard input"
     )
     command.add_argument("--tokens", action="store_true", help="a TEXT is tokens, separated by spaces")
     _model(command)
@@ -319,14 +319,14 @@ def _generate(command: argparse.ArgumentParser) -> None:
         for name, (kind, option) in meanings.items():
             _option(group, name, kind, option)
     output = command.add_argument_group("output")
-    output.add_argument("--attention", action="store_true", help="draw where the decoder looked (the best hypothesis)")
+    output.add_argument("--attention", action="store_true", help="draw the attention of the best hypothesis")
     output.add_argument(
         "--links",
         action="store_true",
-        help="after a tab, the source token that each target token looked at most: 0-0 1-2",
+        help="add, after a tab, the source token with most attention for each target token: 0-0 1-2",
     )
     _option(output, "replace_unknowns", *options_of(OutputFields)["replace_unknowns"])
-    output.add_argument("--json", action="store_true", help="one JSON object per source, everything in it")
+    output.add_argument("--json", action="store_true", help="print a complete JSON object per source")
     output.add_argument("--stream", action="store_true", help="write each answer as it becomes certain, one at a time")
     _request_id(command)
     command.add_argument(
@@ -334,7 +334,7 @@ def _generate(command: argparse.ArgumentParser) -> None:
         metavar="N",
         type=_at_least(0),
         default=0,
-        help="of standard input: leave out the first N lines, which a run before has answered (default: 0)",
+        help="skip the first N lines of standard input, e.g. those of an interrupted run (default: 0)",
     )
     output.add_argument(
         "--concurrency",
@@ -354,17 +354,17 @@ def _model(command: argparse.ArgumentParser) -> None:
 
 def _bundle(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--bundle", metavar="BUNDLE", type=Path, help="ask this bundle, in this process, instead of a server"
+        "--bundle", metavar="BUNDLE", type=Path, help="decode with this bundle in this process instead of a server"
     )
     command.add_argument(
         "--precision",
         choices=PRECISIONS,
-        help="of the bundle's graphs (default: the one that the bundle names, if this processor computes it)",
+        help="the precision of the bundle's graphs (default: the bundle's, if this processor computes it)",
     )
 
 
 def _option(group: argparse._ArgumentGroup, name: str, kind: object, option: Option) -> None:
-    """An option of the API, None where it is left out."""
+    """Adds an option of the API, which is None if it is left out."""
     flag, meaning = "--" + name.replace("_", "-"), _help(option)
     if kind is bool:
         group.add_argument(flag, action="store_true", default=None, help=meaning)
@@ -390,18 +390,18 @@ def _score(command: argparse.ArgumentParser) -> None:
     command.add_argument("--tokens", action="store_true", help="SOURCE and TARGET are tokens, separated by spaces")
     _request_id(command)
     command.add_argument("--no-eos", action="store_true", help="the target's end does not count")
-    command.add_argument("--attention", action="store_true", help="draw where the decoder looked")
+    command.add_argument("--attention", action="store_true", help="draw the attention")
     command.add_argument("--json", action="store_true", help="one JSON object")
 
 
 def _request_id(command: argparse.ArgumentParser) -> None:
-    meaning = "the id that the server's log has too (default: the server makes one)"
+    meaning = "the id of the request in the server's log (default: the server makes one)"
     command.add_argument("--request-id", metavar="ID", type=_text, default="", help=meaning)
 
 
 def _models(command: argparse.ArgumentParser) -> None:
     command.add_argument("name", metavar="NAME", nargs="?", type=_text, help="only this one (default: all)")
-    command.add_argument("--json", action="store_true", help="one JSON object per model, its manifest in it")
+    command.add_argument("--json", action="store_true", help="print a JSON object per model, including its manifest")
 
 
 def _health(command: argparse.ArgumentParser) -> None:
@@ -413,19 +413,19 @@ def _completion(command: argparse.ArgumentParser) -> None:
 
 
 async def complete(options: argparse.Namespace) -> int:
-    """Prints what the shell needs."""
+    """Prints the completion script of a shell."""
     print(script(whole_parser(), parsers(), options.shell))
     return 0
 
 
 OWN: Final[Mapping[str, tuple[Callable[..., Any], Callable[[argparse.ArgumentParser], None], str]]] = {
     "generate": (generate, _generate, "answer texts, or each line of standard input"),
-    "score": (score, _score, "how probable the model finds a given target"),
-    "models": (models, _models, "the models that are served, their limits and measured quality"),
-    "health": (health, _health, "whether the server is serving; exit status 0 if so, else 1"),
-    "completion": (complete, _completion, "print what a shell needs to complete this command"),
+    "score": (score, _score, "compute the probability of a target"),
+    "models": (models, _models, "show the models of a server, their limits and measured quality"),
+    "health": (health, _health, "show if the server is serving; exit status 0 if so, else 1"),
+    "completion": (complete, _completion, "print the completion script of a shell"),
 }
-"""This distribution's own subcommands: what runs each, what gives it options, and a summary."""
+"""This distribution's own subcommands: name -> function that runs it, function that adds its options, summary."""
 
 
 def _text(value: str) -> str:

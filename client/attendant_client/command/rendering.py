@@ -25,42 +25,42 @@ from attendant_client.errors import (
 )
 from attendant_client.target import proxy_of
 
-# Of a bulk run: whatever the line, the next one would end likewise.
+# Errors that the next line of a bulk run would have, too.
 _OF_EVERY_LINE = (NotFound, Unauthenticated, Unavailable, Unimplemented)
 
-# Fields that may be wrong for this line alone: the source, and lengths, whose limit may follow from the source's.
+# Fields that may be wrong for a single line: the source, and lengths, whose limit may depend on the source.
 _OF_ONE_LINE = re.compile(r"(text|tokens)\b.*|decoding\.(min_length|min_length_ratio|target_prefix\.tokens)")
 
 _OTHER_TARGET = "is a server running there? name another with --target or ATTENDANT_TARGET"
 _TLS_REMEDY = (
-    "--tls and --insecure say whether to encrypt, --root-certificates and --server-name whom to trust, "
-    "--client-certificate and --client-key who asks"
+    "--tls and --insecure choose encryption, --root-certificates and --server-name the trusted servers, "
+    "--client-certificate and --client-key identify the client"
 )
 
 
 def status_of(error: AttendantError) -> int:
-    """2: the user can mend it; 1: the server did not answer."""
+    """Returns the exit status: 2 for the user's mistake, 1 if the server did not answer."""
     return 2 if isinstance(error, InvalidArgument | NotFound) else 1
 
 
 def concerns_every_line(error: AttendantError) -> bool:
-    """Whether the options, the model or the server are at fault, rather than the line."""
+    """Returns whether the cause is the options, the model or the server instead of the line."""
     if isinstance(error, InvalidArgument) and error.violations:
         return not any(_OF_ONE_LINE.fullmatch(violation.field) for violation in error.violations)
     return isinstance(error, _OF_EVERY_LINE)
 
 
 def explain(error: AttendantError, options: Namespace) -> str:
-    """One line: what happened, and how to mend it where that is known.
+    """Returns one line: the error, and its remedy if it is known.
 
-    Servers may be strangers: what is not printable in their words is escaped, as JSON does.
+    Servers may be strangers: unprintable characters of their messages are escaped, as in JSON.
     """
     return printable(_explanation(error, options))
 
 
 def printable(text: str) -> str:
-    """Returns a server's words, in which what is not printable is escaped as in JSON: escape sequences of terminals."""
-    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+    """Escapes unprintable characters, such as escape sequences of terminals, as in JSON."""
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def _explanation(error: AttendantError, options: Namespace) -> str:
@@ -87,11 +87,11 @@ NO_ATTENTION = "(this model has no attention)"
 def generation_as_text(
     answer: Generation | AttendantError | None, options: Namespace, source: str | None = None
 ) -> str:
-    """The text; or where there are several, a line for each: rank, score, text, separated by tabs. No answer: blank.
-    With --links, those of each text stand behind it.
+    """Returns the text; or for several hypotheses a line each: rank, score, text, separated by tabs. Empty without an
+    answer. With --links, a text's links follow it.
 
     Args:
-        source: stands before the rank, so that it is seen whose hypotheses these are; None: there is no other.
+        source: shown before the rank; None if it is the only one.
     """
     if not isinstance(answer, Generation):
         return ""
@@ -109,7 +109,7 @@ def generation_as_text(
 
 
 def generation_as_json(number: int, source: str | None, answer: Generation | AttendantError | None) -> str:
-    """The same keys always; `error` is null where there is an answer, and the others empty where there is none."""
+    """Returns JSON with the same keys always; `error` is null with an answer, the others are empty without one."""
     fields: dict[str, Any] = dict.fromkeys(("request_id", "model", "version"), "")
     fields |= {"hypotheses": [], "source_tokens": [], "timings": None, "warnings": []}
     if isinstance(answer, Generation):
@@ -119,9 +119,7 @@ def generation_as_json(number: int, source: str | None, answer: Generation | Att
 
 
 def score_as_text(score: Score, options: Namespace) -> str:
-    """The log-probability and what perplexity that is, then a line for each summand: token, log-probability, separated
-    by a tab.
-    """
+    """Returns the log-probability and perplexity, then a line per summand: token and log-probability."""
     tokens = (*score.target_tokens, EOS)[: len(score.token_log_probs)]
     summands = [f"{token}\t{log_prob:.4f}" for token, log_prob in zip(tokens, score.token_log_probs, strict=True)]
     per_word = "" if options.tokens else f", {score.word_perplexity(options.target_text):.4g} per word"
@@ -134,7 +132,7 @@ def score_as_json(score: Score) -> str:
 
 
 def model_as_text(model: ModelInfo) -> str:
-    """A few lines for people."""
+    """Returns a few lines for people."""
     limits = ", ".join(f"{name} {value}" for name, value in asdict(model.limits).items())
     lines = [
         f"{model.name}  version {model.version}{_called(model)}, {model.precision} on {model.provider}",
@@ -150,7 +148,7 @@ def model_as_text(model: ModelInfo) -> str:
 
 
 def _called(model: ModelInfo) -> str:
-    """What a version in a repository is called there, and what it is served for."""
+    """Returns the label and role of a version in a repository; an empty string for others."""
     return f" ({model.label}, {model.role.lower()})" if model.label not in ("", model.version) else ""
 
 
@@ -190,8 +188,8 @@ def _error(error: AttendantError) -> dict[str, Any]:
 
 
 def as_one_line(text: str) -> str:
-    """One answer, one line, whatever the model writes."""
-    return "".join(" " if one.splitlines() == [""] else one for one in text)
+    """Replaces line ends, so that an answer is one line."""
+    return "".join(" " if c.splitlines() == [""] else c for c in text)
 
 
 def _short(value: object) -> str:
@@ -199,5 +197,5 @@ def _short(value: object) -> str:
 
 
 def _json(fields: dict[str, Any]) -> str:
-    # A bundle that is asked in this process answers with arrays.
+    # Answers of a bundle in this process contain arrays.
     return json.dumps(fields, ensure_ascii=False, default=lambda array: array.tolist())
