@@ -38,7 +38,7 @@ OF_REPLICAS = {
     "drain_seconds",
     "tokens",
 }
-"""The server's options that a replica has too; what the others are about, Ray does in its place, or nobody."""
+"""The server's options that a replica has, too. Ray does the work of the others, or they do not apply."""
 
 
 def _count(text: str) -> int:
@@ -51,10 +51,10 @@ _count.__name__ = "whole number from 1"
 
 
 def serve_parser() -> argparse.ArgumentParser:
-    """Of `serve`: options of the server that concern a replica, and how many replicas there are."""
+    """Returns the parser of `serve`: the server's options for a replica, and the numbers of replicas."""
     parser = argparse.ArgumentParser(
         description="Serves bundles on the Ray cluster that this machine belongs to, and returns when the replicas are "
-        "ready. Said again with other bundles or options, it exchanges the replicas without a failed call. "
+        "ready. A second call with other bundles or options replaces the replicas without a failed request. "
         "`serve shutdown` of Ray ends it."
     )
     parser.add_argument(
@@ -62,8 +62,8 @@ def serve_parser() -> argparse.ArgumentParser:
     )
     replicas = parser.add_argument_group("replicas")
     counts: dict[str, Any] = {"type": _count, "metavar": "NUMBER"}
-    replicas.add_argument("--min-replicas", default=1, help=f"at least so many {DEFAULT}", **counts)
-    replicas.add_argument("--max-replicas", default=1, help=f"at most so many {DEFAULT}", **counts)
+    replicas.add_argument("--min-replicas", default=1, help=f"least number {DEFAULT}", **counts)
+    replicas.add_argument("--max-replicas", default=1, help=f"largest number {DEFAULT}", **counts)
     replicas.add_argument(
         "--ongoing-requests",
         default=32,
@@ -85,16 +85,24 @@ def serve_parser() -> argparse.ArgumentParser:
 
 
 def decode_parser() -> argparse.ArgumentParser:
-    """Of `decode`."""
+    """Returns the parser of `decode`."""
     parser = argparse.ArgumentParser(
         description="Decodes files, one source per line, on the Ray cluster that this machine belongs to. Each has a "
-        "file of the same name in the output folder: a JSON object per line, in order. Said again, it goes on with the "
-        "files that are missing there."
+        "file of the same name in the output folder: a JSON object per line, in order. A second call continues with "
+        "the files that are missing there."
     )
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="at the same path on all nodes")
     parser.add_argument("inputs", type=Path, nargs="+", metavar="FILE", help="in a file system that all nodes share")
-    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="likewise; made if need be")
-    parser.add_argument("--actors", type=_count, default=1, metavar="NUMBER", help=f"so many decode at once {DEFAULT}")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="for the answers, shared likewise; made if it is missing",
+    )
+    parser.add_argument(
+        "--actors", type=_count, default=1, metavar="NUMBER", help=f"number of processes that decode at once {DEFAULT}"
+    )
     parser.add_argument("--threads", type=_count, default=1, metavar="NUMBER", help=f"CPU threads of each {DEFAULT}")
     parser.add_argument("--precision", help="which of the bundle's graphs (default: the one that it names)")
     parser.add_argument("--beam-size", type=_count, metavar="ROWS", help="(default: the bundle's)")
@@ -109,18 +117,18 @@ def _serve(parsed: argparse.Namespace) -> None:
         raise UserError(
             f"--min-replicas is {parsed.min_replicas}, must be at most --max-replicas, {parsed.max_replicas}"
         )
-    deploy(config_of(parsed, os.environ), Scale(**{one.name: getattr(parsed, one.name) for one in fields(Scale)}))
+    deploy(config_of(parsed, os.environ), Scale(**{f.name: getattr(parsed, f.name) for f in fields(Scale)}))
 
 
 def _decode(parsed: argparse.Namespace) -> None:
     from attendant.cluster.decoding import Work, decode  # noqa: PLC0415
 
-    given = {"beam_size": parsed.beam_size, "max_length": parsed.max_length}
+    options = {"beam_size": parsed.beam_size, "max_length": parsed.max_length}
     work = Work(
         bundle=parsed.bundle.resolve(),
         output=parsed.output.resolve(),
         precision=parsed.precision,
-        options={name: value for name, value in given.items() if value is not None},
+        options={name: value for name, value in options.items() if value is not None},
     )
     decode(work, [path.resolve() for path in parsed.inputs], actors=parsed.actors, threads=parsed.threads)
 
@@ -129,9 +137,9 @@ COMMANDS = {"serve": (serve_parser, _serve), "decode": (decode_parser, _decode)}
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Raises UserError: no such command, no Ray, no cluster, or what the command raises."""
+    """Runs a command. Raises UserError: an unknown command, no Ray, no cluster, or the command's error."""
     if not arguments or arguments[0] not in COMMANDS:
-        raise UserError(f"say what to do: {' or '.join(COMMANDS)}, each with --help")
+        raise UserError(f"choose a command: {' or '.join(COMMANDS)}, each with --help")
     parser, run = COMMANDS[arguments[0]]
     Command(parser(), lambda parsed: in_cluster(lambda: run(parsed)))(arguments[1:])
 
@@ -145,7 +153,7 @@ def in_cluster(run: Any) -> None:
     try:
         import ray  # noqa: PLC0415
     except ModuleNotFoundError:
-        raise UserError("there is no Ray here: pip install 'attendant-seq2seq[cpu,cluster]'") from None
+        raise UserError("Ray is not installed: pip install 'attendant-seq2seq[cpu,cluster]'") from None
     try:
         ray.init(address="auto", log_to_driver=False)
     except ConnectionError:

@@ -1,7 +1,7 @@
 """Decodes files on Ray Data: the library in actors, a file at a time.
 
-A file is decoded whole or not at all. Decoded again, because an actor has died or the work was begun anew, it is the
-same. So the files that are there are the only record of what has been done.
+A file is decoded completely or not at all. A second decoding, because an actor has died or the work was started again,
+gives the same file. So the existing files are the only record of the progress.
 """
 
 import itertools
@@ -21,18 +21,18 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.files import new_file, translate_os_errors, write_json
 
 RECORD = "decoding.json"
-"""In the output folder: what its files were decoded by."""
+"""The file in the output folder that records the model and options of its files."""
 
 SOURCES_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What is to be decoded how.
+    """The model, options and output of a decoding.
 
     Attributes:
-        output: the folder that gets a file for each input, of the same name.
-        precision: None: the bundle's own.
+        output: the folder for a file per input, of the same name.
+        precision: if None, the bundle's default.
         options: of `attendant.Model.generate`.
     """
 
@@ -43,42 +43,42 @@ class Work:
 
 
 class FileDecoder:
-    """An actor: a model that decodes files."""
+    """A Ray actor with a model that decodes files."""
 
     def __init__(self, work: Work, threads: int) -> None:
         self._work = work
         self._model = load(work.bundle, precision=work.precision, threads=threads)
 
     def __call__(self, row: dict[str, str]) -> dict[str, Any]:
-        """Decodes a file into another one, which is there when it is whole."""
+        """Decodes a file into another one, which appears when it is complete."""
         source, num_lines, num_errors = Path(row["source"]), 0, 0
-        # Of its own: an actor that is taken for dead may still be writing.
+        # A unique name: an actor that Ray takes for dead may still be writing.
         aside = self._work.output / f".{source.name}.{uuid.uuid4().hex}"
         with source.open(encoding="utf-8", newline="\n") as lines, new_file(aside) as answers:
             while texts := [line.rstrip("\r\n") for line in itertools.islice(lines, SOURCES_AT_ONCE)]:
                 num_lines += len(texts)
                 for answer in self._model.generate(texts, return_errors=True, **self._work.options):
                     num_errors += isinstance(answer, InvalidArgument)
-                    answers.write(json.dumps(_told(answer), ensure_ascii=False) + "\n")
+                    answers.write(json.dumps(_fields(answer), ensure_ascii=False) + "\n")
         aside.replace(self._work.output / source.name)
         return {"name": source.name, "lines": num_lines, "errors": num_errors}
 
 
-def _told(answer: Generation | InvalidArgument) -> dict[str, Any]:
+def _fields(answer: Generation | InvalidArgument) -> dict[str, Any]:
     if isinstance(answer, InvalidArgument):
         return {"error": answer.message}
     return {"text": answer.best.text, "score": answer.best.score}
 
 
 def decode(work: Work, inputs: Sequence[Path], *, actors: int, threads: int) -> None:
-    """Decodes the inputs that have no output yet, and says each as it is done.
+    """Decodes the inputs that have no output yet, and prints a line for each.
 
     Args:
-        actors: decode at once.
+        actors: number of actors that decode at once.
         threads: of a CPU, for each actor.
 
     Raises:
-        UserError: two inputs of one name; an input that is not there; an output folder of other work.
+        UserError: two inputs of one name; a missing input; an output folder of other work.
     """
     names = Counter([RECORD, *(path.name for path in inputs)])
     for path in inputs:
@@ -96,10 +96,10 @@ def decode(work: Work, inputs: Sequence[Path], *, actors: int, threads: int) -> 
 
 
 def claim(work: Work) -> None:
-    """Makes the output folder that of this work.
+    """Makes the output folder and records the work in it.
 
     Raises:
-        UserError: it is another one's, which would be mixed with this.
+        UserError: the folder has files of other work.
     """
     record = work.output / RECORD
     wanted = {
@@ -111,15 +111,17 @@ def claim(work: Work) -> None:
     with translate_os_errors(record):
         work.output.mkdir(parents=True, exist_ok=True)
     if record.exists():
-        found = json.loads(record.read_text(encoding="utf-8"))
-        if found != wanted:
-            raise UserError(f"{work.output} has answers of {found}, not of {wanted}; name another folder by --output")
+        recorded = json.loads(record.read_text(encoding="utf-8"))
+        if recorded != wanted:
+            raise UserError(
+                f"{work.output} has answers of {recorded}, not of {wanted}; name another folder by --output"
+            )
         return
     write_json(record, wanted)
 
 
 def _decoded(work: Work, inputs: Sequence[Path], actors: int, threads: int) -> Iterator[dict[str, Any]]:
-    """Says of each file that it is decoded, in the order in which they are done."""
+    """Decodes files and yields the numbers of each, in the order of completion."""
     if not inputs:
         return
     rows = ray.data.from_items([{"source": str(path)} for path in inputs], override_num_blocks=len(inputs))

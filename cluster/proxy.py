@@ -1,8 +1,8 @@
-"""What Ray's gRPC proxies serve, so that clients can try again what Ray could not do.
+"""The handlers of Ray's gRPC proxies, which let clients retry failed calls.
 
-A proxy returns an empty message where a call fails, and sets the status beside it. To gRPC's own retries that is an
-answer, which they leave alone; and a call whose replica has died is INTERNAL, which they had better leave alone too.
-Here a status takes the place of the answer, and such a call is UNAVAILABLE: decoding it again is safe.
+If a call fails, Ray's own handlers return an empty message in addition to the status. gRPC's retries ignore that, as it
+is an answer; and a call whose replica has died is INTERNAL, which is not retried either. Here the status replaces the
+answer, and such a call is UNAVAILABLE: decoding it again is safe.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -13,11 +13,11 @@ import grpc
 from attendant_client.v1 import seq2seq_pb2_grpc
 
 OF_DEAD_REPLICAS = "The actor "
-"""How Ray's message begins where a replica has died or can't be reached. Our own errors begin otherwise."""
+"""The beginning of Ray's message if a replica has died or can't be reached. Our own errors begin otherwise."""
 
 
 def add_seq2seq(servicer: Any, server: Any) -> None:
-    """Adds our methods to a proxy's server. Ray finds this by its name, and gives it a stand-in for a servicer."""
+    """Adds our methods to a proxy's server. Ray calls this function by its name, with a stand-in for a servicer."""
     seq2seq_pb2_grpc.add_Seq2SeqServicer_to_server(servicer, _Collected(server))  # type: ignore[no-untyped-call]
 
 
@@ -28,7 +28,7 @@ class _Collected:
         self._server = server
 
     def add_generic_rpc_handlers(self, handlers: Any) -> None:
-        """The same methods, in gRPC's form."""
+        """Ignores the same methods in gRPC's older form."""
 
     def add_registered_method_handlers(self, service: str, methods: Mapping[str, Any]) -> None:
         paths = {f"/{service}/{name}": handler for name, handler in methods.items()}
@@ -36,10 +36,10 @@ class _Collected:
 
 
 class _WithStatus(grpc.GenericRpcHandler):
-    """Methods whose failures end the call by their status.
+    """Methods whose failures end the call with their status.
 
     Attributes:
-        _method_handlers: as in gRPC's own class, since that is where Ray puts its proxy's.
+        _method_handlers: named as in gRPC's own class, because Ray adds its own handlers there.
     """
 
     def __init__(self, handlers: Mapping[str, Any]) -> None:
@@ -73,7 +73,7 @@ class _WithStatus(grpc.GenericRpcHandler):
 async def _end(context: Any) -> None:
     """Raises grpc.aio.AbortError: the call has failed."""
     code, details = context.code(), context.details()
-    if not code or code is grpc.StatusCode.OK:  # 0 where nobody has set one
+    if not code or code is grpc.StatusCode.OK:  # 0 if no status was set
         return
     if code is grpc.StatusCode.INTERNAL and details.startswith(OF_DEAD_REPLICAS):
         code = grpc.StatusCode.UNAVAILABLE

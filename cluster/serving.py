@@ -17,12 +17,12 @@ NO_LINE_PER_CALL = {"enable_access_log": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How many replicas there are, and what each takes on.
+    """The number of replicas, and the load of each.
 
     Attributes:
-        ongoing_requests: per replica, waiting ones included: Ray has so many replicas that it comes to this.
-        upscale_seconds, downscale_seconds: how long it must be so before replicas are added, or taken away.
-        models_held: by a replica at once; None: all.
+        ongoing_requests: Ray's target per replica, including waiting requests.
+        upscale_seconds, downscale_seconds: delays before replicas are added or removed.
+        models_held: models that a replica holds at once; if None, all.
     """
 
     min_replicas: int
@@ -36,12 +36,12 @@ class Scale:
 def deploy(config: ServerConfig, scale: Scale) -> None:
     """Serves in the cluster that this process has joined, and returns once the replicas are ready.
 
-    Served before, with other bundles or options, they are exchanged: new replicas are loaded beside the old ones, which
-    end when their requests have been answered.
+    If it serves already, new replicas are loaded alongside the old ones, which end when their requests have been
+    answered.
 
     Raises:
         UserError: a bundle without a manifest; two of one name.
-        RuntimeError: Ray's; the replicas don't start.
+        RuntimeError: Ray's, if the replicas don't start.
     """
     serve.start(
         proxy_location="EveryNode",
@@ -59,7 +59,7 @@ def application(config: ServerConfig, scale: Scale) -> serve.Application:
         if manifest.name in bundles:
             raise UserError(f"two bundles hold a model named {manifest.name}: {bundles[manifest.name][0]} and {path}")
         bundles[manifest.name] = path.resolve(), manifest.version
-    # Replicas are started in folders of their own.
+    # Each replica has another working directory.
     config = replace(
         config,
         threads=config.threads or 1,

@@ -42,33 +42,33 @@ MAX_CAPTURES: Final = 64
 """onnxruntime keeps a recording until the session ends. Each takes some megabytes of the device's memory."""
 
 CAPTURE_AFTER: Final = 16
-"""Steps of one shape in the same buffers before it is recorded: those that come and go are not worth it."""
+"""Steps of one shape in the same buffers before it is recorded: rare shapes are not worth it."""
 
 MAX_COUNTED: Final = 4096
-"""Shapes whose steps are counted; then counting begins anew."""
+"""Shapes whose steps are counted; beyond that, counting starts again."""
 
 SETS_PER_SHAPE: Final = 3
-"""Of buffers: a step reads one and writes another while its caller may still hold the state before."""
+"""Sets of buffers: a step reads one and writes another while its caller may still hold the state before."""
 
 MAX_FIXED_BYTES: Final = 2 * 2**30
-"""Of all buffers that stay; what does not fit is allocated step by step, and not recorded."""
+"""Limit of all kept buffers; beyond that, steps allocate their own and are not recorded."""
 
 
 def bucket_count(count: int) -> int:
-    """Rows or sources: powers of two to 32, then steps of 32 to 256, then of 128: at most a third too many above 32."""
+    """Rounds up rows or sources: powers of two to 32, then steps of 32 to 256, then of 128."""
     if count <= 32:
         return power_of_two(count)
     return _multiple(count, 32 if count <= 256 else 128)
 
 
 def bucket_width(width: int) -> int:
-    """Source positions: steps of 8 to 32, of 16 to 64, of 32 to 256, then of 64; always a multiple of 8."""
+    """Rounds up source positions: steps of 8 to 32, of 16 to 64, of 32 to 256, then of 64; always a multiple of 8."""
     step = 8 if width <= 32 else 16 if width <= 64 else 32 if width <= 256 else 64
     return _multiple(width, step)
 
 
 def power_of_two(count: int) -> int:
-    """The least one that is not below `count`; 1 for none."""
+    """Returns the least power of two that is not below `count`; 1 for 0."""
     return 1 << max(0, count - 1).bit_length()
 
 
@@ -78,7 +78,7 @@ def _multiple(count: int, step: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """The sizes of one step, rounded up: what its recording holds for.
+    """The sizes of one step, rounded up, for which its recording is valid.
 
     Attributes:
         rows, sources, width, queries, candidates, bans: R, B, S, M, K and N.
@@ -93,9 +93,9 @@ class StepShape:
 
 
 class Captures:
-    """Which steps have a recording, by number. At most `limit`, each for good.
+    """The numbers of steps' recordings, at most `limit`. A recording is never given up.
 
-    A key says everything that a recording holds for: the shape, and each set of buffers.
+    A key contains everything on which a recording depends: the shape, and each set of buffers.
     """
 
     def __init__(self, limit: int = MAX_CAPTURES, after: int = CAPTURE_AFTER) -> None:
@@ -108,7 +108,7 @@ class Captures:
         return len(self._known)
 
     def number(self, key: Hashable) -> int | None:
-        """The number of the key's recording, to be made or to be replayed; None: run without."""
+        """Returns the number of the key's recording, to record or to replay; None to run without one."""
         if key in self._known:
             return self._known[key]
         if len(self._known) >= self._limit:
@@ -123,16 +123,16 @@ class Captures:
         return self._known[key]
 
     def forget(self) -> None:
-        """Another thread has other recordings. Numbers are never given twice."""
+        """Forgets all recordings, which belong to a thread. Numbers are never used twice."""
         self._known.clear()
         self._uses.clear()
 
 
 class Lease:
-    """Holds a set of buffers for as long as anything refers to it.
+    """Holds a set of buffers as long as the lease is referenced.
 
     Attributes:
-        number: of the set, unlike any other's; None: the buffers are its holder's alone, and go with it.
+        number: of the set, unique; None if the buffers belong to no set, and are freed with the lease.
     """
 
     __slots__ = ("__weakref__", "number")
@@ -154,13 +154,13 @@ class _Set(Generic[Content]):
 
 @dataclass(slots=True)
 class BufferSets(Generic[Key, Content]):
-    """Sets of buffers by shape, of which the free ones are used again.
+    """Sets of buffers by shape. Free ones are used again.
 
-    A state that somebody still holds is never written over: its lease keeps its set.
+    A state that is still referenced is never overwritten: its lease keeps its set.
 
     Attributes:
         make: allocates a set of a shape.
-        size: what a set of a shape takes, in bytes.
+        size: the bytes of a set of a shape.
     """
 
     make: Callable[[Key], Content]
@@ -172,12 +172,12 @@ class BufferSets(Generic[Key, Content]):
     _bytes: int = 0
 
     def take(self, key: Key) -> tuple[Content, Lease]:
-        """A set that nobody holds, the first of its shape if several are free.
+        """Returns a free set, the first of its shape, or a new one.
 
-        Where there are enough sets of the shape, or of all, it is a new one for the holder alone.
+        If there are enough sets of the shape, or in total, the buffers belong to no set.
         """
         sets = self._sets.get(key, [])
-        taken = next((one for one in sets if one.free), None)
+        taken = next((each for each in sets if each.free), None)
         if taken is None:
             size = self.size(key)
             if len(sets) >= self.sets_per_shape or self._bytes + size > self.max_bytes:
@@ -204,11 +204,11 @@ INTEGER_ATTRIBUTE: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateLayout:
-    """What a reordering graph must know of a state tensor.
+    """The layout of a state tensor.
 
     Attributes:
         rank: number of axes; the first runs over rows, or sources.
-        position_axis: which axis runs over the source's positions; None: none does.
+        position_axis: the axis that runs over the source's positions; None if there is none.
     """
 
     name: str
@@ -222,17 +222,17 @@ def part_name(name: str, part: int) -> str:
 
 
 def keep_name(part: int) -> str:
-    """[1] how many positions of a part are kept."""
+    """Returns the name of the number of positions of a part that are kept [1]."""
     return f"keep.{part}"
 
 
 def pads_name(rank: int, axis: int, part: int) -> str:
-    """[2 * rank] zeros before and behind each axis of a part's tensors, as Pad takes them."""
+    """Returns the name of the zeros before and after each axis of a part's tensors [2 * rank], as Pad takes them."""
     return f"pads.{rank}.{axis}.{part}"
 
 
 def reordering_graph(layouts: Sequence[StateLayout], num_parts: int) -> bytes:
-    """An ONNX model: outputs are the layouts' names, inputs `rows`, the parts, and `keep` and `pads` where needed."""
+    """Returns an ONNX model of inputs `rows`, the parts, and `keep` and `pads` if needed; outputs are the layouts' names."""
     positional = [layout for layout in layouts if layout.position_axis is not None]
     inputs = [_value(ROWS, INT64, 1)]
     axes = sorted({layout.position_axis for layout in positional if layout.position_axis is not None})
@@ -315,7 +315,7 @@ def _message(field: int, content: bytes) -> bytes:
 
 
 def _varint(value: int) -> Iterator[int]:
-    """Seven bits a byte, the lowest first; the eighth says that more follow."""
+    """Yields seven bits per byte, the lowest first; the eighth bit is set if more follow."""
     assert value >= 0
     while value > 0x7F:
         yield value & 0x7F | 0x80
@@ -336,11 +336,11 @@ class TensorView:
 
 
 class HeldTensors(Mapping[str, TensorView]):
-    """The tensors of one scope, [N', ...] or [N', S', ...]; their buffers are its own for as long as it lives.
+    """The tensors of one scope, [N', ...] or [N', S', ...], whose buffers it holds.
 
     Attributes:
         count, width: N' and S', of the buffers.
-        number: of the set of buffers; None: they are in no set.
+        number: of the set of buffers; None if they are in no set.
     """
 
     def __init__(
@@ -377,7 +377,7 @@ class HeldTensors(Mapping[str, TensorView]):
 
 
 class StateScope:
-    """The state tensors of one scope: allocates them, and reorders, joins and widens them where they lie."""
+    """The state tensors of one scope: allocates them, and reorders, joins and widens them on the device."""
 
     def __init__(self, specs: Sequence[TensorSpec], provider: Provider, num_threads: int) -> None:
         """Specs of the step's inputs, whose first axis is N; there may be none."""
@@ -386,32 +386,30 @@ class StateScope:
         self._num_threads = num_threads
         self._axes = {spec.name: position_axis(spec) for spec in specs}
         self._has_positions = any(axis is not None for axis in self._axes.values())
-        # Loaded here and not when first needed: while a session loads, standard error is held back.
+        # Loaded now and not when first needed: loading a session captures standard error.
         self._sessions = {num_parts: self._load(num_parts) for num_parts in (1, 2)} if specs else {}
-        # One half is for the other scope.
+        # The other half is for the other scope.
         self._sets: BufferSets[tuple[int, int], dict[str, DeviceTensor]] = BufferSets(
             make=self._allocate, size=self._bytes, max_bytes=MAX_FIXED_BYTES // 2
         )
 
     def fits(self, held: HeldTensors, count: int, width: int) -> bool:
-        """Whether the tensors have exactly these sizes."""
+        """Returns whether the tensors have exactly these sizes."""
         return held.count == count and (held.width == width or not self._has_positions)
 
     def take(self, count: int, width: int) -> HeldTensors:
-        """Tensors for so many entries and positions, rounded up to a bucket, whatever they hold: free ones of a set if
-        there are any.
-        """
+        """Returns uninitialized tensors for `count` entries and `width` positions, rounded up to a bucket."""
         size = bucket_count(count), bucket_width(width)
         tensors, lease = self._sets.take((size[0], size[1] if self._has_positions else 0))
         return HeldTensors(tensors, self._axes, lease, size, (count, width))
 
     def new(self, count: int, width: int) -> HeldTensors:
-        """Tensors of exactly these sizes, in no set."""
+        """Returns tensors of exactly these sizes, in no set."""
         sizes = (count, width)
         return HeldTensors(self._allocate(sizes), self._axes, Lease(None), sizes, sizes)
 
     def of_arrays(self, arrays: Mapping[str, Array], width: int) -> HeldTensors:
-        """Tensors of a state, [N, ...] or [N, S, ...] by name, copied to the device in exactly these sizes."""
+        """Copies a state's arrays, [N, ...] or [N, S, ...] by name, to the device in exactly these sizes."""
         count = len(next(iter(arrays.values())))
         held = self.new(count, width)
         for name, tensor in held.tensors.items():
@@ -419,10 +417,10 @@ class StateScope:
         return held
 
     def reordered(self, parts: Sequence[HeldTensors], indices: Ids, width: int) -> HeldTensors:
-        """Entries of one part, or of two joined, at `width` positions, in buffers of a bucket's sizes.
+        """Returns entries of one part, or of two joined, at `width` positions, in buffers of a bucket's sizes.
 
         Args:
-            indices: [N] int64 into the parts' buffers, one behind another.
+            indices: [N] int64 into the parts' buffers, one after the other.
         """
         target = self.take(len(indices), width)
         if not self._specs:
@@ -438,11 +436,11 @@ class StateScope:
         session.run(session.bind(inputs, target.tensors, host_inputs))
         return target
 
-    def _fitting(self, part: int, given: int, wanted: int) -> dict[str, Array]:
-        """How many positions of a part stay, and how many zeros follow them."""
+    def _fitting(self, part: int, width: int, wanted: int) -> dict[str, Array]:
+        """Returns the inputs that cut or pad a part from `width` to `wanted` positions."""
         if not self._has_positions:
             return {}
-        keep = min(given, wanted)
+        keep = min(width, wanted)
         fitting: dict[str, Array] = {keep_name(part): np.array([keep], np.int64)}
         for spec in self._specs:
             if (axis := self._axes[spec.name]) is not None:
@@ -468,5 +466,5 @@ class StateScope:
 
 
 def _sized(spec: TensorSpec, count: int, width: int) -> tuple[int, ...]:
-    """The shape with its symbols filled in: R or B, and S."""
+    """Returns the shape with its symbols replaced: R or B, and S."""
     return tuple(size if isinstance(size, int) else width if size == "S" else count for size in spec.shape)

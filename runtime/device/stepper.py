@@ -48,17 +48,17 @@ from attendant.runtime.stepper import (
 log = logging.getLogger(__name__)
 
 FIRST_REPLAY_TOLERANCE = 2e-2
-"""A recording's first replay against the same step without one: two roundings of fp16, never another buffer's state."""
+"""Tolerance of a recording's first replay against the same step without one: two roundings of fp16."""
 
 MAX_STEP_BYTES = 2**28
-"""Of all steps' inputs and outputs beside the state."""
+"""Limit of all steps' inputs and outputs, except the state."""
 
 Sets = tuple[int | None, int | None, int | None, int | None]
-"""The sets of buffers of the step's own tensors, the sources, the rows that are read, and those that are written."""
+"""The numbers of the sets of buffers: the step's own, the sources, the rows read, and the rows written."""
 
 
 class UploadedIds:
-    """An input of ids on the device, which is written only when they change."""
+    """An input of ids on the device, which is written only if they change."""
 
     def __init__(self, shape: tuple[int, ...], fill: int, provider: Provider) -> None:
         self.tensor = DeviceTensor(shape, "int64", provider)
@@ -67,7 +67,7 @@ class UploadedIds:
         self.tensor.write(self._there)
 
     def write(self, ids: Ids | None) -> None:
-        """Takes ids int64 of at most the tensor's shape, along each axis; the rest is filled. None: all is filled."""
+        """Writes ids int64 of at most the tensor's shape along each axis; fills the rest, or all for None."""
         wanted = np.full(self._there.shape, self._fill, np.int64)
         if ids is not None:
             wanted[tuple(slice(size) for size in ids.shape)] = ids
@@ -78,7 +78,7 @@ class UploadedIds:
 
 @dataclass(slots=True)
 class StepBuffers:
-    """What a step of one shape reads and writes beside the state."""
+    """The inputs and outputs of a step of one shape, except the state."""
 
     ids: dict[str, UploadedIds]
     host_inputs: dict[str, Array]
@@ -87,7 +87,7 @@ class StepBuffers:
 
 
 class DeviceStep:
-    """Runs the step's graph in buffers that stay, and records and replays it where it may."""
+    """Runs the step's graph in fixed buffers, and records and replays it if possible."""
 
     def __init__(
         self,
@@ -100,10 +100,10 @@ class DeviceStep:
         """Loads the graph.
 
         Args:
-            load: the session, given whether its runs can be recorded.
+            load: loads the session; its argument says if runs can be recorded.
             inputs: of the step graph.
-            following: a row tensor's name -> the name under which the step returns it.
-            captures: None: record nothing.
+            following: a row tensor's name -> the name of the step's output.
+            captures: None to record nothing.
         """
         self._load = load
         self._inputs = {spec.name for spec in inputs}
@@ -118,13 +118,13 @@ class DeviceStep:
     def run(
         self, shape: StepShape, ids: Mapping[str, Ids | None], sources: HeldTensors, rows: HeldTensors, to: HeldTensors
     ) -> dict[str, DeviceTensor]:
-        """One step from `rows` to `to`.
+        """Runs one step from `rows` to `to`.
 
         Args:
             ids: the inputs of ids by name, of at most the shape's sizes.
 
         Returns:
-            The outputs beside the state; another step of the same shape writes over them.
+            The outputs except the state; another step of the same shape overwrites them.
         """
         buffers, lease = self._sets.take(shape)
         for name, uploaded in buffers.ids.items():
@@ -157,7 +157,7 @@ class DeviceStep:
         rows: HeldTensors,
         to: HeldTensors,
     ) -> str | None:
-        """Records a step and replays it; returns why that can't be trusted, or None."""
+        """Records a step and replays it; returns why the recording can't be used, or None."""
         binding = self._binding(buffers, key, sources, rows, to)
         written = [*buffers.outputs.values(), *(to.tensors[name] for name in self._following)]
 
@@ -179,7 +179,7 @@ class DeviceStep:
         return None
 
     def _stop_recording(self, reason: str) -> None:
-        """From now on every step is run as it is, by a session that never recorded."""
+        """Switches to a session that never recorded, and runs every step plainly."""
         log.warning("CUDA graphs are off: %s", reason)
         self._captures = None
         self._session = self._load(False)
@@ -189,7 +189,7 @@ class DeviceStep:
         if self._captures is not None:
             try:
                 return self._load(True)
-            # Whatever it is: if it isn't the recording that can't be had, loading without says so again.
+            # If the cause is not the recording, loading without it raises again.
             except Exception as error:
                 log.warning("CUDA graphs are off: %s", error)
                 self._captures = None
@@ -238,14 +238,14 @@ class DeviceStep:
 
 
 def _bytes(shape: StepShape) -> int:
-    """All inputs and outputs of a step beside the state."""
+    """Returns the bytes of all inputs and outputs of a step, except the state."""
     per_row = 8 * (4 + shape.bans) + 12 * shape.candidates + 4 * shape.width
     return shape.rows * per_row + 8 * shape.sources * shape.queries
 
 
 _DEVICE = threading.RLock()
-"""While a step is recorded, no other thread may allocate or copy on the device: CUDA would break the recording off.
-Several models in one process share one device, so they take turns."""
+"""While a step is recorded, no other thread may allocate or copy on the device: CUDA would abort the recording. Several
+models in one process share one device, so they take turns."""
 
 
 class DeviceStepper:
@@ -264,13 +264,13 @@ class DeviceStepper:
         """Loads the two graphs.
 
         Args:
-            num_threads: for the few sizes that are worked out on the CPU; None: all that the quota grants.
-            cuda_graphs: record and replay the steps of shapes that come back; where the graph can't be recorded, a
-                line in the log says so, and steps are run as they are.
-            captures: how many are recorded, and when; None: as device/buckets.py says.
+            num_threads: for the few sizes that the CPU computes; if None, all CPUs of the quota.
+            cuda_graphs: record and replay the steps of frequent shapes; if the graph can't be recorded, a line is
+                logged, and steps run plainly.
+            captures: the number and time of recordings; if None, the defaults of runtime/device/state.py.
 
         Raises:
-            UserError: the bundle has no such precision, or the host no such provider.
+            UserError: the bundle doesn't have the precision, or the host not the provider.
             BundleRefused: the graphs' real inputs or outputs differ from the manifest; one line each.
         """
         graphs = bundle.graphs_in(precision)
@@ -367,7 +367,7 @@ class DeviceStepper:
         return output, DecoderState(stepped, shared, state.source_lengths, state.row_sources)
 
     def select(self, before: DecoderState | Taken, rows: Ids) -> DecoderState:
-        """The state of `rows` [R'] in that order. What stays the same is shared with the given state, not copied."""
+        """Returns the state of `rows` [R'] in that order, which shares unchanged tensors with the state before."""
         state = state_of(before)
         if same_ids(rows, np.arange(state.num_rows)):
             return state
@@ -414,10 +414,10 @@ class DeviceStepper:
         )
 
     def _attention_layout(self, state: DecoderState, queries: int) -> dict[str, Ids]:
-        """source_rows [B, M] and row_slots [R], worked out anew only when the rows have changed."""
+        """Returns source_rows [B, M] and row_slots [R], computed again only if the rows have changed."""
         if not self._has_attention:
             return {}
-        # Arrays of a state are never written to: the same one means the same rows.
+        # A state's arrays never change: the same array means the same rows.
         if self._layout is None or self._layout[0] is not state.row_sources or self._layout[1] != queries:
             source_rows, row_slots = attention_layout(state.row_sources, state.num_sources, queries)
             layout = {graph_io.SOURCE_ROWS: source_rows, graph_io.ROW_SLOTS: row_slots}
@@ -425,7 +425,7 @@ class DeviceStepper:
         return self._layout[2]
 
     def _row_tensors(self, state: DecoderState) -> HeldTensors:
-        """The state's rows on the device, where they are but for a state that somebody gave arrays."""
+        """Returns the state's rows on the device; copies them there if a caller made the state of arrays."""
         if isinstance(state.row_tensors, HeldTensors):
             return state.row_tensors
         return self._rows.of_arrays(state.row_tensors, state.source_width)
@@ -445,5 +445,5 @@ def _scope(graphs: GraphPair, scope: str, provider: Provider, num_threads: int) 
 
 
 def _behind(first: int, first_count: int, second: int) -> Ids:
-    """Indices of `first` entries of a part with `first_count`, and of `second` of the part behind it."""
+    """Returns indices of `first` entries of a part with `first_count`, and of `second` entries of the next part."""
     return np.concatenate([np.arange(first), first_count + np.arange(second)]).astype(np.int64)
