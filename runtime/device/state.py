@@ -232,7 +232,7 @@ def pads_name(rank: int, axis: int, part: int) -> str:
 
 
 def reordering_graph(layouts: Sequence[StateLayout], num_parts: int) -> bytes:
-    """Returns an ONNX model of inputs `rows`, the parts, and `keep` and `pads` if needed; outputs are the layouts' names."""
+    """Returns an ONNX model; its inputs are `rows`, the parts, and `keep` and `pads` if needed."""
     positional = [layout for layout in layouts if layout.position_axis is not None]
     inputs = [_value(ROWS, INT64, 1)]
     axes = sorted({layout.position_axis for layout in positional if layout.position_axis is not None})

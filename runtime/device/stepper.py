@@ -67,7 +67,7 @@ class UploadedIds:
         self.tensor.write(self._there)
 
     def write(self, ids: Ids | None) -> None:
-        """Writes ids int64 of at most the tensor's shape along each axis; fills the rest, or all for None."""
+        """Writes ids int64, at most as large as the tensor along each axis; fills the rest, or all for None."""
         wanted = np.full(self._there.shape, self._fill, np.int64)
         if ids is not None:
             wanted[tuple(slice(size) for size in ids.shape)] = ids
