@@ -180,7 +180,7 @@ async def test_unknowns_become_what_they_attend_to(client: AttendantClient) -> N
         assert one.attention is not None and other.attention is None
         for token, replacement, row in zip(one.tokens, other.tokens, one.attention, strict=False):
             if token == "<unk>":
-                # tests/unit/runtime/test_unknowns.py says which of those with nearly as much attention.
+                # tests/unit/runtime/test_answers.py says which of those with nearly as much attention.
                 assert row[source.index(replacement)] >= ENOUGH_ATTENTION * max(row[: len(source)])
             else:
                 assert replacement == token

@@ -1,12 +1,15 @@
-"""The command, in this process: how it ends where something is wrong, in one line."""
+"""The command's failures: one line and an exit status."""
 
 import json
 import re
+from argparse import Namespace
 
 import grpc
 import pytest
 
 from attendant_client.command import main
+from attendant_client.command.rendering import explain
+from attendant_client.errors import AttendantError
 from tests.unit.client.fake_server import Failure, Served
 
 NO_RETRY = (("grpc-retry-pushback-ms", "-1"),)
@@ -125,3 +128,8 @@ def test_a_deadline(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "slow", "--timeout", "0.1"]) == 1
     expected = f"attendant: no answer from {server.target} within 0.1 s; --timeout gives it more time\n"
     assert capsys.readouterr().err == expected
+
+
+def test_no_word_of_a_servers_ends_the_line_or_turns_it() -> None:
+    error = AttendantError(grpc.StatusCode.INTERNAL, "a\nattendant: forged\x1b[2J\x00\u200b\u202e é")
+    assert explain(error, Namespace(target="here")) == "a attendant: forged\\u001b[2J\\u0000\\u200b\\u202e é"

@@ -1,5 +1,7 @@
-"""What the distribution consists of, and what it leaves alone."""
+"""The client's distribution and its documents."""
 
+import inspect
+import json
 import os
 import re
 import subprocess
@@ -11,6 +13,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from attendant_client import errors
+from attendant_client.client import SERVICE_CONFIG
+from attendant_client.v1 import seq2seq_pb2 as pb
 from tests.paths import ROOT
 from tests.unit.client.fake_server import served
 
@@ -103,3 +108,21 @@ asyncio.run(main())
 """
         done = subprocess.run([python, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True)
         assert (done.returncode, done.stdout, done.stderr) == (0, "HELLO\n", "")
+
+
+def test_the_service_config_is_the_clients() -> None:
+    (config,) = re.findall(r"```json\n(.*?)```", (ROOT / "docs/api.md").read_text(), re.DOTALL)
+    assert json.loads(config) == SERVICE_CONFIG
+
+
+def test_every_option_is_in_the_documents() -> None:
+    rows = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/api.md").read_text(), re.MULTILINE))
+    for message in (pb.DecodingOptions, pb.SamplingOptions, pb.OutputOptions):
+        assert not {field.name for field in message.DESCRIPTOR.fields} - rows
+
+
+def test_every_error_is_in_the_documents() -> None:
+    drawn = re.findall(r"-- (\w+)", inspect.getdoc(errors) or "")
+    assert len(drawn) > 8
+    text = (ROOT / "docs/client.md").read_text()
+    assert all(re.search(rf"^(\|   )?(\S-- )?{name} ", text, re.MULTILINE) for name in drawn)

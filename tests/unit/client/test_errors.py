@@ -1,12 +1,24 @@
-"""One class per status code, and what google.rpc details say."""
+"""The class of each status code, its details, and the calls that are retried."""
 
+import asyncio
 import inspect
+import socket
+import time
 
 import grpc
 import pytest
 
-from attendant_client import AttendantClient, AttendantError, InvalidArgument, Overloaded, Violation, errors
-from tests.unit.client.fake_server import Failure, Served, retry_info, violation
+from attendant_client import (
+    AttendantClient,
+    AttendantError,
+    DeadlineExceeded,
+    InvalidArgument,
+    Overloaded,
+    Unavailable,
+    Violation,
+    errors,
+)
+from tests.unit.client.fake_server import Failure, Served, retry_info, served, violation
 
 CLASSES = {
     "INVALID_ARGUMENT": "InvalidArgument",
@@ -73,3 +85,104 @@ def test_the_drawn_tree_is_the_tree() -> None:
         assert any(name in line and code in line for line in drawing.splitlines()), name
     classes = {c.__name__ for c in vars(errors).values() if isinstance(c, type) and issubclass(c, AttendantError)}
     assert classes == {*CLASSES.values(), "AttendantError", "ServerError", "TlsFailed"}
+
+
+def pushback(milliseconds: int) -> tuple[tuple[str, str], ...]:
+    return (("grpc-retry-pushback-ms", str(milliseconds)),)
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED], ids=str)
+async def test_what_passes_is_tried_again(client: AttendantClient, server: Served, code: grpc.StatusCode) -> None:
+    server.seq2seq.failures.extend([Failure(code), Failure(code)])
+    assert (await client.generate("a")).best.text == "A"
+    assert len(server.seq2seq.requests) == 3
+
+
+async def test_the_server_says_when(client: AttendantClient, server: Served) -> None:
+    server.seq2seq.failures.append(Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, trailers=pushback(400)))
+    began = time.monotonic()
+    await client.generate("a")
+    assert time.monotonic() - began >= 0.4
+
+
+async def test_the_server_says_never(client: AttendantClient, server: Served) -> None:
+    server.seq2seq.failures.append(Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, trailers=pushback(-1)))
+    with pytest.raises(AttendantError):
+        await client.generate("a")
+    assert len(server.seq2seq.requests) == 1
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL], ids=str)
+async def test_what_would_fail_again_is_not_tried_again(
+    client: AttendantClient, server: Served, code: grpc.StatusCode
+) -> None:
+    server.seq2seq.failures.append(Failure(code))
+    with pytest.raises(AttendantError):
+        await client.generate("a")
+    assert len(server.seq2seq.requests) == 1
+
+
+async def test_five_attempts_and_no_more(client: AttendantClient, server: Served) -> None:
+    server.seq2seq.failures.extend([Failure(grpc.StatusCode.UNAVAILABLE, trailers=pushback(1))] * 9)
+    with pytest.raises(Unavailable):
+        await client.generate("a")
+    assert len(server.seq2seq.requests) == 5
+
+
+async def test_the_deadline_holds_for_all_attempts_together(client: AttendantClient, server: Served) -> None:
+    server.seq2seq.failures.extend([Failure(grpc.StatusCode.UNAVAILABLE, trailers=pushback(200))] * 9)
+    began = time.monotonic()
+    with pytest.raises((DeadlineExceeded, Unavailable)):
+        await client.generate("a", timeout=0.3)
+    assert time.monotonic() - began < 0.7
+
+
+async def test_a_deadline(client: AttendantClient) -> None:
+    await client.models()
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        await client.generate("slow", timeout=0.05)
+    assert time.monotonic() - began < 0.19
+
+
+async def test_nobody_there(closed_target: str) -> None:
+    async with AttendantClient(closed_target) as client:
+        began = time.monotonic()
+        with pytest.raises(Unavailable):
+            await client.health()
+        assert time.monotonic() - began < 1.0, "a health check is not retried"
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1"):
+            await client.generate("a")
+
+
+async def test_servers_of_one_name_take_turns() -> None:
+    with served() as one, served() as other:
+        addresses = [server.target.replace("localhost", "127.0.0.1") for server in (one, other)]
+        async with AttendantClient("ipv4:" + ",".join(addresses)) as client:
+            for _ in range(40):
+                await client.generate("a")
+            assert min(len(server.seq2seq.requests) for server in (one, other)) > 5
+
+
+async def test_a_server_that_has_vanished_without_a_word_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has greeted, and says nothing any more. Its host still tells ours that all has arrived, pings too."""
+    monkeypatch.setattr("attendant_client.client.KEEPALIVE_MS", 500)
+
+    loop = asyncio.get_running_loop()
+
+    async def greeted(listener: socket.socket) -> socket.socket:
+        """The first connection; those that the client tries afterwards stay unaccepted, and end with the listener."""
+        connection, _ = await loop.sock_accept(listener)
+        # HTTP/2: SETTINGS, and that it has ours.
+        await loop.sock_sendall(connection, b"\0\0\0\4\0\0\0\0\0\0\0\0\4\1\0\0\0\0")
+        return connection
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        async with AttendantClient(f"127.0.0.1:{listener.getsockname()[1]}") as client:
+            greeting = asyncio.create_task(greeted(listener))
+            with pytest.raises(Unavailable):
+                await client.health(timeout=20)
+            with await greeting as connection:
+                while await loop.sock_recv(connection, 1024):
+                    pass  # until the client has given it up

@@ -1,4 +1,4 @@
-"""A bundle that is not what its manifest says is refused, with every difference."""
+"""Bundles: their files, their formats, and the stepper that serves them."""
 
 import json
 import shutil
@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from attendant.runtime.bundle.bundle import GOLDEN_NAME, BundleRefused, golden_text, open_bundle, parse_golden
-from attendant.runtime.bundle.manifest import MANIFEST_NAME, Manifest
+from attendant.runtime.bundle.bundle import GOLDEN_NAME, Bundle, BundleRefused, golden_text, open_bundle, parse_golden
+from attendant.runtime.bundle.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest
 from attendant.runtime.bundle_stepper import check_decoding, open_stepper
+from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import sha256_of
 from attendant.runtime.onnx.stepper import OnnxStepper
+from tests.paths import ROOT
 
 NEWER = {"length_penalty_offset": 0.0, "patience": 2.0, "max_length_ratio": 1.5}
 
@@ -224,3 +226,68 @@ def test_golden_examples_whose_score_could_not_be_computed_are_refused(copy: Pat
     (copy / GOLDEN_NAME).write_text(json.dumps(line | {"beam_size": 2, "length_penalty": 1.0, field: -1.0}) + "\n")
     rewrite(copy, lambda content: None)
     assert refusal_of(copy) == (f"golden.jsonl: line 1: {field}: Input should be greater than or equal to 0",)
+
+
+KEPT = ROOT / "tests" / "bundle_formats"
+
+
+def test_one_of_each_is_kept() -> None:
+    assert {path.name for path in KEPT.iterdir()} == {str(number) for number in range(1, FORMAT_VERSION + 1)}
+
+
+@pytest.mark.parametrize("path", sorted(KEPT.iterdir()), ids=lambda path: f"format {path.name}")
+def test_it_is_opened_and_decodes_as_it_did(path: Path) -> None:
+    bundle = open_bundle(path)
+    assert str(bundle.manifest.format_version) == path.name
+    assert not check_decoding(bundle, OnnxStepper(bundle, num_threads=1), "fp32", "cpu")
+
+
+@pytest.fixture
+def bundle(tiny_bundle_path: Path) -> Bundle:
+    return open_bundle(tiny_bundle_path)
+
+
+def with_precision(bundle: Bundle, precision: str) -> Bundle:
+    """The bundle as if its fp32 graphs were of another precision, too."""
+    graphs = {**bundle.manifest.graphs, precision: bundle.manifest.graphs["fp32"]}
+    manifest = bundle.manifest.model_copy(update={"graphs": graphs})
+    return Bundle(
+        path=bundle.path,
+        manifest=manifest,
+        source_tokenizer=bundle.source_tokenizer,
+        target_tokenizer=bundle.target_tokenizer,
+        golden=bundle.golden,
+    )
+
+
+def test_the_cpu_has_its_own(bundle: Bundle) -> None:
+    assert isinstance(open_stepper(bundle), OnnxStepper)
+
+
+def test_fp16_is_refused_on_the_cpu_with_the_reason(bundle: Bundle) -> None:
+    with pytest.raises(
+        UserError, match=r"precision fp16 is not served on cpu: .* several times slower .*; choose precision fp32$"
+    ):
+        open_stepper(with_precision(bundle, "fp16"), "fp16")
+
+
+def test_int8_is_refused_on_cuda_with_the_reason(bundle: Bundle) -> None:
+    with pytest.raises(
+        UserError, match=r"precision int8 is not served on cuda: .* CPU kernels only.*; choose precision fp32$"
+    ):
+        open_stepper(with_precision(bundle, "int8"), "int8", "cuda")
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp16"])
+def test_a_precision_that_is_not_there_is_said_to_be_missing(bundle: Bundle, precision: str) -> None:
+    with pytest.raises(UserError, match=f"precision {precision} is not in the bundle tiny; it has fp32"):
+        open_stepper(bundle, precision)  # type: ignore[arg-type]
+
+
+def test_cuda_keeps_the_state_there_or_is_missing(bundle: Bundle) -> None:
+    try:
+        stepper = open_stepper(bundle, provider="cuda")
+    except UserError as refusal:
+        assert str(refusal).startswith("provider cuda is not available here: ")
+    else:
+        assert isinstance(stepper, DeviceStepper)

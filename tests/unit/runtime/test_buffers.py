@@ -1,13 +1,21 @@
-"""Runs that read and write arrays where they lie: what a caller holds stays, and what comes out is the same."""
+"""Arrays that runs, reorderings and sources write again: held ones stay, and the results are the same."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 
-from attendant.runtime.onnx.buffers import MAX_BINDINGS, BoundRuns
+from attendant.runtime.onnx.buffers import (
+    MAX_BINDINGS,
+    MAX_KEPT,
+    BoundRuns,
+    ReorderedRows,
+    SourceBuffers,
+    joined,
+    used_part,
+)
 from attendant.runtime.onnx.stepper import OnnxStepper
-from attendant.runtime.stepper import Taken
+from attendant.runtime.stepper import Ids, Taken
 
 Array = np.ndarray[Any, Any]
 
@@ -189,3 +197,128 @@ def test_a_beam_that_reorders_goes_to_and_fro_to_the_same_bits(tiny_stepper: Onn
             assert np.array_equal(given.row_tensors[name], tensor)
         places.add(given.row_tensors["hidden"].ctypes.data)
     assert len(places) == 1, "reordered rows are written to the same arrays each time"
+
+
+FIRST = {"h": np.arange(6.0).reshape(3, 2), "c": np.arange(3)}
+SECOND = {name: 10 + tensor for name, tensor in FIRST.items()}
+ROWS = np.array([2, 0, 0])
+
+
+def test_the_rows_come_in_that_order() -> None:
+    taken = ReorderedRows().take(FIRST, ROWS)
+    assert taken["h"].tolist() == [[4, 5], [0, 1], [0, 1]]
+    assert taken["c"].tolist() == [2, 0, 0]
+
+
+def test_released_arrays_are_written_to_again() -> None:
+    reordered = ReorderedRows()
+    first = reordered.take(FIRST, ROWS)
+    reordered.release(first["c"])
+    second = reordered.take(SECOND, ROWS)
+    assert all(second[name] is first[name] for name in FIRST)
+    assert second["h"].tolist() == [[14, 15], [10, 11], [10, 11]]
+
+
+def test_arrays_that_are_held_are_not() -> None:
+    reordered = ReorderedRows()
+    held = [reordered.take(FIRST, ROWS) for _ in range(3 * MAX_KEPT)]
+    reordered.release(np.zeros(3))
+    for _ in range(MAX_KEPT):
+        reordered.take(SECOND, ROWS)
+    assert all(one["c"].tolist() == [2, 0, 0] for one in held)
+
+
+def test_other_numbers_of_rows_in_turns() -> None:
+    reordered = ReorderedRows()
+    for number in range(4 * MAX_KEPT):
+        rows = np.arange(1 + number % (MAX_KEPT + 1)) % 3
+        taken = reordered.take(FIRST, rows)
+        assert taken["c"].tolist() == rows.tolist()
+        reordered.release(taken["h"])
+
+
+AXES = {"memory": 1, "keys": 2, "summary": None}
+NOBODY: Ids = np.empty(0, np.int64)
+
+
+def sources(*marks: int, width: int = 8) -> tuple[dict[str, np.ndarray], Ids]:
+    """Tensors full of each source's mark: positions on the first, on the second and on no axis."""
+    filled = np.array(marks, np.float32)[:, None, None]
+    tensors = {
+        "memory": np.tile(filled, (1, width, 3)),
+        "keys": np.tile(filled, (1, 3, width)),
+        "summary": np.tile(filled[:, 0], (1, 2)),
+    }
+    return tensors, np.full(len(marks), width, np.int64)
+
+
+def buffers_with(*marks: int, width: int = 8, num_sources: int | None = None) -> SourceBuffers:
+    tensors, lengths = sources(*marks)
+    buffers = SourceBuffers(tensors, AXES, num_sources or len(marks), width)
+    assert buffers.write(tensors, lengths, NOBODY).tolist() == list(range(len(marks)))
+    return buffers
+
+
+def marks_of(buffers: SourceBuffers) -> list[float]:
+    tensors = buffers.tensors()
+    first: list[float] = tensors["memory"][:, 0, 0].tolist()
+    assert first == tensors["keys"][:, 0, 0].tolist() == tensors["summary"][:, 0].tolist()
+    return first
+
+
+def test_newcomers_take_free_slots_and_then_the_room_behind_the_last() -> None:
+    buffers = buffers_with(1, 2, 3, 4)
+    before = buffers.tensors()["memory"]
+    tensors, lengths = sources(5, 6, 7)
+    assert buffers.takes(2, lengths)
+    assert buffers.write(tensors, lengths, np.array([1, 2])).tolist() == [1, 2, 4]
+    assert marks_of(buffers) == [1, 5, 6, 4, 7]
+    assert np.shares_memory(before, buffers.tensors()["memory"])
+
+
+def test_free_slots_that_nobody_needs_stay_free() -> None:
+    buffers = buffers_with(1, 2, 3)
+    assert buffers.write(*sources(9), np.array([0, 2])).tolist() == [0]
+    assert marks_of(buffers) == [9, 2, 3]
+
+
+def test_what_is_passed_on_is_contiguous_and_not_copied() -> None:
+    buffers = buffers_with(1, 2)
+    for name, tensor in buffers.tensors().items():
+        assert tensor.flags.c_contiguous, name
+        assert np.shares_memory(tensor, buffers.tensors()[name])
+
+
+def test_a_narrow_newcomer_leaves_nothing_of_a_wide_one() -> None:
+    buffers = buffers_with(1, 2, width=16)
+    wide, lengths = sources(3, 4, width=16)
+    buffers.write(wide, lengths, np.array([0, 1]))
+    buffers.write(*sources(5), np.array([1]))
+    tensors = buffers.tensors()
+    assert (tensors["memory"][1, :8] == 5).all() and (tensors["memory"][1, 8:] == 0).all()
+    assert (tensors["keys"][1, :, :8] == 5).all() and (tensors["keys"][1, :, 8:] == 0).all()
+    assert (tensors["memory"][0] == 3).all()
+
+
+def test_there_is_no_room_for_too_many_or_too_long_ones() -> None:
+    buffers = buffers_with(1, 2, 3, 4)  # room for six
+    assert buffers.takes(0, np.array([8, 8]))
+    assert not buffers.takes(0, np.array([8, 8, 8]))
+    assert buffers.takes(1, np.array([8, 8, 8]))
+    assert not buffers.takes(4, np.array([9]))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "num_slots", "width", "expected"),
+    [([8, 3], 2, 8, 1.0), ([8, 8, 8], 4, 8, 0.75), ([3, 5], 2, 16, 0.5)],
+)
+def test_cells_in_use_count_slots_and_positions(
+    lengths: list[int], num_slots: int, width: int, expected: float
+) -> None:
+    assert used_part(np.array(lengths), num_slots, width) == expected
+
+
+def test_joining_pads_and_cuts_positions() -> None:
+    narrow, wide = np.ones((1, 2)), np.full((2, 4), 2.0)
+    assert joined([narrow, wide], 1, 3).tolist() == [[1, 1, 0], [2, 2, 2], [2, 2, 2]]
+    assert joined([narrow, narrow], None, 7).tolist() == [[1, 1], [1, 1]]

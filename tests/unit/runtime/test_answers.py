@@ -1,0 +1,221 @@
+"""Answers: their text while it grows, replaced unknowns, and signals of quality."""
+
+import itertools
+import math
+import random
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import decoders, models, pre_tokenizers
+
+from attendant.runtime.answers import (
+    MIN_ANSWERS,
+    PRIOR,
+    SIGNALS,
+    DriftWatch,
+    GrowingText,
+    Piece,
+    distribution_of,
+    replace_unknowns,
+    signals_of,
+    stability_index,
+)
+from attendant.runtime.bundle.manifest import Distribution, Reference
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.training.data.tokenization import TargetConfig, train_tokenizer
+from tests.serving import symbol_tokenizer
+
+TEXTS = ["el niño, qué?", "señor – Ångström", "x\u0323\u0301y e\u0327", "\U0001f469\u200d\U0001f4bb!", "क्षि 漢字"]
+KINDS = ["character", "word", "bpe", "bytes", "byte fallback", "bpe with bytes"]
+
+
+def tokenizer_of(kind: str) -> Tokenizer:
+    if kind in ("character", "word", "bpe"):
+        return train_tokenizer(TargetConfig(tokenizer=kind, nfc=False, vocabulary_size=120), TEXTS)  # type: ignore[arg-type]
+    if kind == "bpe with bytes":
+        config = TargetConfig(tokenizer="bpe", normalize=(), vocabulary_size=300, byte_fallback=True)
+        return train_tokenizer(config, ["el que y x!"] * 9)
+    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
+    if kind == "byte fallback":
+        symbols = [f"<0x{byte:02X}>" for byte in range(256)]
+    library = LibraryTokenizer(models.BPE({one: n for n, one in enumerate([*SPECIAL_TOKENS, *symbols])}, []))
+    library.model.unk_token = SPECIAL_TOKENS[UNK_ID]
+    library.model.byte_fallback = kind == "byte fallback"
+    library.pre_tokenizer = None if kind == "byte fallback" else pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteFallback() if kind == "byte fallback" else decoders.ByteLevel()
+    return Tokenizer(library)
+
+
+def pieces_of(tokenizer: Tokenizer, ids: list[int], cuts: list[int]) -> list[Piece]:
+    growing = GrowingText(tokenizer)
+    found = [growing.grow(ids[:cut]) for cut in cuts]
+    found.append(growing.rest(tokenizer.tokens_of(ids), tokenizer.decode(ids)))
+    return [one for one in found if one is not None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_pieces_are_the_answer_however_it_comes(kind: str) -> None:
+    tokenizer, rng = tokenizer_of(kind), random.Random(3)
+    for _ in range(150):
+        ids = tokenizer.encode(rng.choice(TEXTS)) if rng.random() < 0.5 else []
+        ids += [rng.randrange(4, tokenizer.vocabulary_size) for _ in range(rng.randrange(6))]
+        cuts = sorted(rng.sample(range(len(ids) + 1), rng.randrange(len(ids) + 1)))
+        pieces = pieces_of(tokenizer, ids, cuts)
+        assert [token for piece in pieces for token in piece.tokens] == tokenizer.tokens_of(ids)
+        assert "".join(piece.text for piece in pieces) == tokenizer.decode(ids)
+        assert all(piece.tokens for piece in pieces)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_piece_ends_inside_a_character(kind: str) -> None:
+    tokenizer, num_pieces = tokenizer_of(kind), 0
+    for text in TEXTS:
+        ids = tokenizer.encode(text)
+        pieces = [piece.text for piece in pieces_of(tokenizer, ids, list(range(1, len(ids))))]
+        num_pieces += len(pieces)
+        for before, piece in itertools.pairwise(pieces):
+            assert "\ufffd" not in piece and not unicodedata.category(piece[0]).startswith("M")
+            assert "\u200d" not in (before[-1:], piece[0])
+    assert num_pieces > len(TEXTS)
+
+
+def test_a_token_is_held_only_where_the_next_one_may_combine_with_it() -> None:
+    plain = train_tokenizer(TargetConfig(tokenizer="character"), ["abc é"])
+    assert not plain.combines
+    growing = GrowingText(plain)
+    assert growing.grow(plain.encode("a")) == Piece(["a"], "a")
+    combining = train_tokenizer(TargetConfig(tokenizer="character", nfc=False), ["abce\u0301"])
+    assert combining.combines
+    growing = GrowingText(combining)
+    assert growing.grow(combining.encode("ae")) == Piece(["a"], "a")
+    assert growing.grow(combining.encode("ae\u0301")) is None
+    assert growing.grow(combining.encode("ae\u0301b")) == Piece(["e", "\u0301"], "e\u0301")
+
+
+def test_what_replaces_an_unknown_is_not_guessed() -> None:
+    tokenizer = train_tokenizer(TargetConfig(tokenizer="word"), ["a b c"])
+    growing = GrowingText(tokenizer, replaces_unknowns=True)
+    ids = tokenizer.encode("a ? b")
+    assert growing.grow(ids) == Piece(["a"], "a")
+    assert growing.grow([*ids, *ids]) is None
+    assert growing.rest(["a", "x", "b"], "a x b") == Piece(["x", "b"], " x b")
+
+
+@pytest.mark.parametrize(
+    ("weights", "text"),
+    [
+        # Plainly one after the other.
+        ([[0.9, 0.0, 0.1], [0.1, 0.8, 0.1], [0.0, 0.1, 0.9]], "XYZ"),
+        # The second looks at the first once more, and nearly as much at what comes next.
+        ([[0.9, 0.0, 0.1], [0.5, 0.4, 0.1], [0.0, 0.1, 0.9]], "XYZ"),
+        # The surest ones choose first, whatever their order.
+        ([[0.1, 0.3, 0.2], [0.0, 0.9, 0.1], [0.8, 0.1, 0.1]], "ZYX"),
+        # What is looked at alone may be meant twice.
+        ([[0.9, 0.0, 0.1], [0.8, 0.1, 0.1], [0.0, 0.1, 0.9]], "XXZ"),
+    ],
+)
+def test_each_unknown_symbol_is_used_once_where_that_is_nearly_as_probable(
+    weights: list[list[float]], text: str
+) -> None:
+    tokenizer = symbol_tokenizer("ab", characters=True)
+    attention = np.array([[*row, 0.0] for row in weights] + [[0.0] * 4], np.float32)
+    found = Hypothesis((UNK_ID,) * 3, (), 0.0, 0.0, FinishReason.EOS, attention)
+    assert replace_unknowns(found, "XYZ", [UNK_ID] * 3 + [3], tokenizer) == (list(text), text)
+
+
+def test_a_known_word_may_be_used_as_often_as_it_is_looked_at() -> None:
+    tokenizer = symbol_tokenizer("ab", characters=True)
+    attention = np.array([[0.6, 0.4], [0.6, 0.4], [0.0, 0.0]], np.float32)
+    found = Hypothesis((UNK_ID, UNK_ID), (), 0.0, 0.0, FinishReason.EOS, attention)
+    assert replace_unknowns(found, "aX", [4, UNK_ID], tokenizer) == (["a", "a"], "aa")
+
+
+def hypothesis(num_tokens: int, reason: FinishReason = FinishReason.EOS) -> Hypothesis:
+    log_probs = (-0.5,) * (num_tokens + (reason is FinishReason.EOS))
+    return Hypothesis((7,) * num_tokens, log_probs, sum(log_probs), 0.0, reason)
+
+
+def answers(num: int, *, longer: float = 1.0, seed: int = 0) -> list[tuple[float, ...]]:
+    chance = random.Random(seed)
+    found = []
+    for _ in range(num):
+        length = chance.randint(3, 20)
+        source = tuple(UNK_ID if chance.random() < 0.02 else 9 for _ in range(length))
+        best = hypothesis(max(1, round(longer * length * chance.uniform(0.7, 1.3))))
+        found.append(signals_of((*source, 3), length, best))
+    return found
+
+
+def reference(num: int = 1000) -> Reference:
+    columns = zip(*answers(num), strict=True)
+    signals = {name: distribution_of(column) for name, column in zip(SIGNALS, columns, strict=True)}
+    return Reference(num_examples=num, precision="fp32", data="some", signals=signals)
+
+
+def test_signals_of_an_answer() -> None:
+    cut = signals_of((5, UNK_ID, 6, UNK_ID, 3), 4, hypothesis(8, FinishReason.LENGTH))
+    assert dict(zip(SIGNALS, cut, strict=True)) == {
+        "source_tokens": 4,
+        "unknown_ratio": 0.5,
+        "length_ratio": 2.0,
+        "mean_log_prob": -0.5,
+        "truncated": True,
+    }
+
+
+def test_bins_have_equal_shares_where_values_differ() -> None:
+    found = distribution_of([float(value) for value in range(100)])
+    assert found.edges == tuple(float(edge) for edge in range(9, 90, 10))
+    assert found.shares == (0.1,) * 10
+
+
+def test_equal_values_share_a_bin_and_what_is_larger_has_one() -> None:
+    assert distribution_of([0.0] * 50) == Distribution(edges=(0.0,), shares=(1.0, 0.0))
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.3, 0.2), (1.0, 0.0, 0.0)])
+def test_the_index_is_the_sum_over_bins(shares: tuple[float, ...]) -> None:
+    observed = [10.0, 80.0, 10.0]
+    expected = (np.array(shares) * 200 + PRIOR) / (200 + 3 * PRIOR)
+    seen = (np.array(observed) + PRIOR) / (100 + 3 * PRIOR)
+    index = stability_index(Distribution(edges=(1.0, 2.0), shares=shares), 200, observed)
+    assert index == pytest.approx(float(((seen - expected) * np.log(seen / expected)).sum()))
+
+
+def test_drift_is_seen_and_its_absence_too() -> None:
+    watch = DriftWatch(reference())
+    few = answers(MIN_ANSWERS, seed=1)
+    for one in few[1:]:
+        watch.add(one)
+    assert all(math.isnan(watch.index(signal)) for signal in SIGNALS)
+    for one in [*few[:1], *answers(3000, seed=2)]:
+        watch.add(one)
+    assert all(watch.index(signal) < 0.1 for signal in SIGNALS)
+    for one in answers(3000, longer=1.5, seed=3):
+        watch.add(one)
+    assert watch.index("length_ratio") > 0.25
+    assert watch.index("source_tokens") < 0.1
+    for one in answers(8000, seed=4):
+        watch.add(one)
+    assert watch.index("length_ratio") < 0.1, "what is long past does not count any more"
+
+
+def test_it_does_not_grow() -> None:
+    watch = DriftWatch(reference(), half_life=1)
+    one = answers(1)[0]
+    for _ in range(10_000):
+        watch.add(one)
+    assert all(math.isfinite(watch.index(signal)) for signal in SIGNALS)
+    assert sum(sys.getsizeof(counts) for counts in watch._counts) < 2000
+
+
+@pytest.mark.parametrize(
+    "fields", [{"edges": (1.0, 1.0), "shares": (0.2, 0.3, 0.5)}, {"edges": (2.0, 1.0), "shares": (0.2, 0.3, 0.5)}]
+)
+def test_edges_ascend(fields: dict[str, tuple[float, ...]]) -> None:
+    with pytest.raises(ValueError, match="edges must ascend"):
+        Distribution(**fields)
