@@ -106,7 +106,7 @@ def processor(cpuinfo: Path = CPUINFO) -> str:
     return f"{name} ({', '.join(flag for flag in INSTRUCTIONS if flag in flags)})"
 
 
-class Said:
+class CapturedText:
     """The text that was written to standard error; set when the context has ended."""
 
     text = ""
@@ -117,12 +117,12 @@ _saved: list[int] = []
 
 
 @contextlib.contextmanager
-def quiet_stderr() -> Iterator[Said]:
+def quiet_stderr() -> Iterator[CapturedText]:
     """Captures standard error, for the whole process, also of native code.
 
     Used only while a model is loaded, before anything is served.
     """
-    said = Said()
+    captured = CapturedText()
     # In memory: where the whole file system is read-only there is no folder for temporary files.
     with os.fdopen(os.memfd_create("attendant-stderr"), "rb") as kept:
         saved = os.dup(2)
@@ -130,13 +130,13 @@ def quiet_stderr() -> Iterator[Said]:
         os.dup2(kept.fileno(), 2)
         try:
             with contextlib.redirect_stdout(None):
-                yield said
+                yield captured
         finally:
             os.dup2(saved, 2)
             _saved.remove(saved)
             os.close(saved)
             kept.seek(0)
-            said.text = kept.read().decode(errors="replace")
+            captured.text = kept.read().decode(errors="replace")
 
 
 def speak_again() -> None:

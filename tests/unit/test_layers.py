@@ -69,7 +69,7 @@ ENGINE_BANS = {"grpc", "prometheus_client", "google", "attendant_client"}
 ONLY_IN = {
     "onnxruntime": {"attendant.runtime.onnx.session"},
     "opentelemetry": {"attendant.server.tracing"},
-    "ray": {f"attendant.cluster.{name}" for name in ("__main__", "decoding", "replica", "serving")},
+    "ray": {f"attendant.cluster.{name}" for name in ("__main__", "decoding", "serving")},
 }
 
 
