@@ -45,15 +45,10 @@ class Refusal(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the refusal with its attributes, so that pools of processes can raise it."""
-        return _restored, (type(self), self.args), self.__dict__
+        return type(self).__new__, (type(self), *self.args), vars(self)
 
     def __str__(self) -> str:
         return "\n  - ".join(map(escaped, [self.summary, *self.differences]))
-
-
-def _restored(kind: type[Refusal], arguments: tuple[Any, ...]) -> Refusal:
-    """Returns a refusal whose attributes are set afterwards."""
-    return kind.__new__(kind, *arguments)
 
 
 class UserError(Refusal):

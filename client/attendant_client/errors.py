@@ -59,12 +59,7 @@ class AttendantError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the error with its attributes, so that pools of processes can raise it."""
-        return _restored, (type(self), self.args), self.__dict__
-
-
-def _restored(kind: type[AttendantError], arguments: tuple[Any, ...]) -> AttendantError:
-    """Returns an error whose attributes are set afterwards."""
-    return kind.__new__(kind, *arguments)
+        return type(self).__new__, (type(self), *self.args), vars(self)
 
 
 class InvalidArgument(AttendantError):
