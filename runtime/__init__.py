@@ -1,1 +1,5 @@
-"""The torch-free ground floor: bundle, tokenizers, stepper, decoding. Imports nothing above it."""
+"""The base that needs no torch and that all other packages import: bundles, tokenizers, steppers, decoding, requests.
+
+`bundle_stepper.open_checked` opens the model of a bundle, `decoding.batch.RunningBatch` decodes with it. Begin with
+`stepper.py`, which defines what decoding requires of a model.
+"""

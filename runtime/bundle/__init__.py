@@ -1,1 +1,4 @@
-"""The bundle on disk: its manifest, tokenizers, graphs and golden examples, and how it is opened."""
+"""The bundle on disk: its manifest, tokenizers, graphs and golden examples, and the checks of a stranger's files.
+
+`bundle.open_bundle` opens one. Begin with `manifest.py`, the contract between export and server.
+"""

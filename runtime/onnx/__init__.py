@@ -1,1 +1,4 @@
-"""The stepper on ONNX Runtime: sessions, bound runs, and the buffers that hold the sources of a batch."""
+"""The stepper on ONNX Runtime: sessions, arrays that are written again, and the buffers of a batch's sources.
+
+Begin with `stepper.py`; `buffers.py` explains what its speed is due to.
+"""
