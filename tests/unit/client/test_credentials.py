@@ -193,7 +193,7 @@ def test_what_the_command_says_of_a_server_that_it_can_not_trust(
         (line,) = capsys.readouterr().err.splitlines()
         return line
 
-    assert "the server does not speak TLS); --tls and --insecure say" in said("--target", server.target, "--tls")
+    assert "the server does not speak TLS); --tls and --insecure" in said("--target", server.target, "--tls")
     with served(credentials(authority, "localhost")) as secure:
         assert "is not from an authority that is trusted here" in said("--target", secure.target, other)
         assert "it may speak TLS, or ask for a client's certificate" in said("--target", secure.target, "--insecure")
