@@ -1,7 +1,8 @@
-"""Certificates, tokens and rates over a real socket."""
+"""Certificates, tokens and rates over real sockets."""
 
 import asyncio
 import logging
+import ssl
 import time
 from dataclasses import replace
 from functools import partial
@@ -23,6 +24,7 @@ from attendant.server.inference.v2 import open_inference_pb2_grpc
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.certificates import Authority, new_authority, put
+from tests.http_serving import http_served
 from tests.serving import Served, fake_stepper, gated_stepper, served
 
 SEARCH, MAIL = "search-token-0123456789", "mail-token-0123456789"
@@ -265,48 +267,41 @@ async def reflection_code(server: Served, version: str = "v1", **call: Any) -> s
 
 
 class TestCertificates:
-    @pytest.fixture
-    def server_files(self, authority: Authority) -> dict[str, Path]:
-        certificate, key = authority.issue("server")
-        return {"tls_certificate": certificate, "tls_key": key}
-
-    async def test_only_tls_is_spoken(self, authority: Authority, server_files: dict[str, Path]) -> None:
-        async with served(fake_stepper(), access=open_access(options(**server_files))) as server:
-            assert await ask(server.target, authority) == "OK"
-            assert await ask(server.target, new_authority(authority.folder / "other")) == "UNAVAILABLE"
-            assert await code_of(server.stub.Generate(REQUEST)) == "UNAVAILABLE"
-
-    async def test_a_client_needs_a_certificate_of_the_authority(
-        self, authority: Authority, server_files: dict[str, Path], tmp_path: Path
-    ) -> None:
-        clients = new_authority(tmp_path / "clients")
-        access = open_access(options(**server_files, tls_client_ca=clients.certificate))
-        async with served(fake_stepper(), access=access) as server:
-            assert await ask(server.target, authority, clients.issue("search", "search.example")) == "OK"
-            assert await ask(server.target, authority) == "UNAVAILABLE"
-            assert await ask(server.target, authority, authority.issue("search", "search.example")) == "UNAVAILABLE"
-
-    async def test_new_files_are_taken_and_broken_ones_are_not(
-        self, authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        caplog.set_level(logging.INFO, "attendant.server.credentials")
-        newer = new_authority(tmp_path / "newer")
-        certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
-
+    @pytest.mark.parametrize("door", ["grpc", "http"])
+    async def test_those_of_both_sides_are_checked_and_follow_their_files(self, door: str, tmp_path: Path) -> None:
+        names = "authority", "newer", "clients", "strangers"
+        authority, newer, clients, strangers = (new_authority(tmp_path / name) for name in names)
+        certificate, key, client_ca = (tmp_path / name for name in ("tls.crt", "tls.key", "ca.pem"))
         put(authority.issue("server"), (certificate, key))
-        access = open_access(options(tls_certificate=certificate, tls_key=key))
-        async with served(fake_stepper(), access=access) as server:
-            assert await ask(server.target, authority) == "OK"
-            good, other = newer.issue("server"), newer.issue("other")
-            put((good[0], other[1]), (certificate, key))
+        client_ca.write_bytes(clients.certificate.read_bytes())
+        access = open_access(options(tls_certificate=certificate, tls_key=key, tls_client_ca=client_ca))
+        async with served(fake_stepper(), access=access) as server, http_served(server, access) as unencrypted:
+
+            async def is_answered(trusted: Authority, client: Authority | None = None) -> bool:
+                shown = None if client is None else client.issue("shop", "shop.example")
+                if door == "grpc":
+                    return await ask(server.target, trusted, shown) == "OK"
+                try:
+                    web = replace(unencrypted, tls=client_context(trusted, shown))
+                    return (await web.post("/v1/generate", {"text": "abc"})).status == 200
+                except OSError:  # ssl's errors among them
+                    return False
+
+            assert await is_answered(authority, clients)
+            assert not await is_answered(authority), "no certificate of its own"
+            assert not await is_answered(authority, strangers)
+            assert not await is_answered(newer, clients), "the server's is not trusted"
+            assert await code_of(server.stub.Generate(REQUEST)) == "UNAVAILABLE"
+            with pytest.raises(OSError):
+                await unencrypted.get("/healthz")
+            put((newer.issue("server")[0], newer.issue("other")[1]), (certificate, key))
             change(access)
-            assert await ask(server.target, authority) == "OK", "a key that does not belong to it"
-            assert [record.getMessage() for record in caplog.records] == ["not reloaded"]
-            put(good, (certificate, key))
+            assert await is_answered(authority, clients), "a key that does not belong to the new certificate"
+            put(newer.issue("server"), (certificate, key))
+            client_ca.write_bytes(strangers.certificate.read_bytes())
             change(access)
-            assert await ask(server.target, newer) == "OK"
-            assert await ask(server.target, authority) == "UNAVAILABLE"
-            assert caplog.records[-1].getMessage() == "reloaded"
+            assert await is_answered(newer, strangers)
+            assert not await is_answered(newer, clients) and not await is_answered(authority, strangers)
 
     async def test_a_connection_outlives_the_certificate_that_it_began_with(
         self, authority: Authority, tmp_path: Path
@@ -331,6 +326,13 @@ def channel_to(target: str, authority: Authority, client: tuple[Path, Path] | No
     )
 
 
+def client_context(trusted: Authority, shown: tuple[Path, Path] | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(trusted.certificate))
+    if shown is not None:
+        context.load_cert_chain(*shown)
+    return context
+
+
 async def ask(target: str, authority: Authority, client: tuple[Path, Path] | None = None) -> str:
     """How a call on a connection of its own ends."""
     async with channel_to(target, authority, client) as channel:
@@ -341,32 +343,33 @@ class TestWhoCalls:
     async def test_by_address_token_or_certificate(
         self, tokens: Path, authority: Authority, caplog: pytest.LogCaptureFixture
     ) -> None:
+        """By gRPC and by HTTP alike."""
         caplog.set_level(logging.DEBUG, "attendant.server.grpc")
         certificate, key = authority.issue("server")
-        tls = {"tls_certificate": certificate, "tls_key": key}
+        tls = {"tls_certificate": certificate, "tls_key": key, "tls_client_ca": authority.certificate}
+        shown = authority.issue("shop, of O'Neill + Söhne", "shop.example")
         metrics = ""
-        for access, call in (
-            (Access(), {}),
-            (open_access(options(tokens=tokens)), bearer(SEARCH)),
-            (open_access(options(**tls, tls_client_ca=authority.certificate)), {}),
-            (open_access(options(**tls, tls_client_ca=authority.certificate, tokens=tokens)), bearer(MAIL)),
+        for access, token, client in (
+            (Access(), "", "127.0.0.1"),
+            (open_access(options(tokens=tokens)), SEARCH, "search"),
+            (open_access(options(**tls)), "", "shop, of O'Neill + Söhne"),
+            (open_access(options(**tls, tokens=tokens)), MAIL, "mail"),
         ):
-            async with served(fake_stepper(), access=access) as server:
-                if access.certificates is None:
-                    channel = grpc.aio.insecure_channel(server.target)
-                else:
-                    channel = channel_to(server.target, authority, authority.issue("shop", "shop.example"))
+            caplog.clear()
+            encrypted = access.certificates is not None
+            context = client_context(authority, shown) if encrypted else None
+            async with served(fake_stepper(), access=access) as server, http_served(server, access, tls=context) as web:
+                headers = {"authorization": f"Bearer {token}"} if token else {}
+                assert (await web.post("/v1/generate", {"text": "abc"}, **headers)).status == 200
+                channel = channel_to(server.target, authority, shown) if encrypted else server.channel
                 async with channel:
                     stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+                    call = bearer(token) if token else {}
                     await stub.Generate(REQUEST, **call)
                     assert [answer async for answer in stub.GenerateBatch(iter([REQUEST]), **call)]
                 metrics += generate_latest(server.metrics.registry).decode()
-        by_address, by_token, by_certificate, by_both = [
-            {vars(record)["client"] for record in caplog.records[2 * n : 2 * n + 2]} for n in range(4)
-        ]
-        assert (by_address, by_token, by_both) == ({"127.0.0.1"}, {"search"}, {"mail"})
-        (subject,) = by_certificate
-        assert subject == "shop"
+            names = [vars(record)["client"] for record in caplog.records if record.message == "request ended"]
+            assert names == [client] * 3
         for name in ("127.0.0.1", "mail", "shop"):
             assert name not in metrics, "labels come from closed sets"
 

@@ -1,7 +1,6 @@
 """Who may call over HTTP: the tokens, rates and certificates of gRPC, pages of other origins, names of hosts."""
 
 import asyncio
-import ssl
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +18,6 @@ from attendant.server.grpc.request_log import RequestLog
 from attendant.server.http.app import guard_hosts
 from attendant.server.metrics import Metrics
 from attendant_client.v1 import seq2seq_pb2 as messages
-from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.certificates import new_authority, put
 from tests.http_serving import http_served
 from tests.serving import fake_stepper, served
 
@@ -110,60 +107,3 @@ async def test_on_another_address_any_name_will_do() -> None:
     assert not app.user_middleware
     guard_hosts(app, log, "::1")
     assert app.user_middleware
-
-
-async def test_a_client_has_one_name_whatever_it_calls_by(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG", "attendant.server.grpc")
-    authority = new_authority(tmp_path)
-    certificate, key = authority.issue("server")
-    shown = authority.issue("shop, of O'Neill + Söhne", "shop.example")
-    config = ServerConfig(bundles=(), tls_certificate=certificate, tls_key=key, tls_client_ca=authority.certificate)
-    client = ssl.create_default_context(cafile=str(authority.certificate))
-    client.load_cert_chain(*shown)
-    mutual = grpc.ssl_channel_credentials(
-        authority.certificate.read_bytes(), shown[1].read_bytes(), shown[0].read_bytes()
-    )
-    for access in (Access(), open_access(config)):
-        caplog.clear()
-        by_http = None if access.certificates is None else client
-        async with served(fake_stepper(), access=access) as server, http_served(server, access, tls=by_http) as web:
-            await web.post("/v1/generate", GENERATE)
-            encrypted = grpc.aio.secure_channel(server.target, mutual)
-            async with server.channel if access.certificates is None else encrypted as channel:
-                await seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(messages.GenerateRequest(text="abc"))
-        names = [vars(record)["client"] for record in caplog.records if record.message == "request ended"]
-        assert len(names) == 2 and names[0] == names[1] != ""
-
-
-async def test_certificates_are_those_of_grpc_and_follow_their_files(tmp_path: Path) -> None:
-    authority, newer, clients = (new_authority(tmp_path / name) for name in ("authority", "newer", "clients"))
-    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
-    put(authority.issue("server"), (certificate, key))
-    ca = tmp_path / "ca.pem"
-    ca.write_bytes(clients.certificate.read_bytes())
-    config = ServerConfig(bundles=(), tls_certificate=certificate, tls_key=key, tls_client_ca=ca)
-    access = open_access(config)
-    async with served(fake_stepper(), access=access) as server, http_served(server, access) as plain:
-
-        async def status(trusted: Any, shown: Any = None) -> Any:
-            context = ssl.create_default_context(cafile=str(trusted.certificate))
-            if shown is not None:
-                context.load_cert_chain(*shown.issue("shop", "shop.example"))
-            try:
-                return (await replace(plain, tls=context).post("/v1/generate", GENERATE)).status
-            except (ssl.SSLError, ConnectionError) as error:
-                return type(error).__name__
-
-        assert await status(authority, clients) == 200
-        assert await status(authority) != 200, "no certificate of its own"
-        assert await status(authority, newer) != 200, "a stranger's"
-        assert await status(newer, clients) == "SSLCertVerificationError"
-        with pytest.raises((ConnectionError, OSError)):
-            await plain.get("/healthz")
-        put(newer.issue("server"), (certificate, key))
-        ca.write_bytes(newer.certificate.read_bytes())
-        for _ in range(2):
-            assert access.certificates is not None
-            access.certificates.look()
-        assert await status(newer, newer) == 200
-        assert await status(newer, clients) != 200
