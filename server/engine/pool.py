@@ -144,6 +144,7 @@ class Dispatcher:
         for loads in self._loads.values():
             loads[worker] = _Load()
         self._free(freed)
+        self._dispatch()
 
     def add(self, request: EngineRequest) -> None:
         """Adds a request, and sends it if a worker has room."""

@@ -70,25 +70,6 @@ def test_short_requests_keep_away_from_long_ones() -> None:
     assert ask(desk, 26, 27, 28, steps=10) == [0, 0, 0], "and has none to keep away from"
 
 
-def test_long_requests_come_to_be_together() -> None:
-    desk, rng = desk_of(2, max_rows=200), random.Random(5)
-    workers: dict[int, int] = {}
-    long_ones = set()
-    for key in range(2000):
-        is_long = rng.random() < 0.2
-        (workers[key],) = ask(desk, key, steps=80 if is_long else 10)
-        if is_long:
-            long_ones.add(key)
-        if len(workers) > 64:
-            gone = rng.choice(list(workers))
-            desk.ended(workers.pop(gone), [request(gone)])
-    with_long = [sum(key in long_ones for key, worker in workers.items() if worker == one) for one in (0, 1)]
-    rows = [list(workers.values()).count(one) for one in (0, 1)]
-    assert min(with_long) <= max(with_long) / 4
-    quiet = with_long.index(max(with_long))
-    assert rows[quiet] < rows[1 - quiet]
-
-
 def test_short_requests_go_to_long_ones_where_there_is_no_other_room() -> None:
     desk = desk_of(2, max_rows=4)
     ask(desk, *range(6), steps=10)

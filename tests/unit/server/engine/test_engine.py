@@ -163,18 +163,6 @@ def test_cancelling_frees_the_rows_within_one_step(beam_size: int) -> None:
     assert isinstance(desk.outcomes[2], Result)
 
 
-def test_cancelling_who_waits_or_is_unknown() -> None:
-    desk = Desk(max_rows=1)
-    desk.submit(0, options(3))
-    desk.submit(1, options(3))
-    desk.step()
-    desk.engine.cancel(1)
-    desk.engine.cancel(77)
-    assert desk.step().stats.cancelled_rows == 0, "it had no rows yet"
-    assert isinstance(desk.outcomes[1], Cancelled)
-    assert set(desk.outcomes) == {1}
-
-
 def test_nothing_is_kept_of_those_that_are_gone() -> None:
     desk = Desk(max_rows=2)
     for key in range(50):
@@ -234,37 +222,13 @@ def test_rounds_beside_bulk_work_ask_the_scheduler_each_time() -> None:
     assert 1 not in desk.outcomes, "it has its share of the time"
 
 
-def test_bulk_rows_stand_still_while_interactive_ones_run() -> None:
-    desk = Desk(max_rows=4)
-    for key in range(4):
-        desk.submit(key, options(12), priority=Priority.BULK)
-    joined = desk.step().stats
-    assert (joined.num_encoded, joined.num_rows) == (4, 0), "one call into the model at a time"
-    desk.step()
-    desk.submit(99, options(3, beam_size=4))
-    rounds = [desk.step().stats for _ in range(4)]
-    assert [(one.priority, one.num_rows) for one in rounds] == [
-        (Priority.INTERACTIVE, 1),
-        (Priority.INTERACTIVE, 4),
-        (Priority.INTERACTIVE, 4),
-        (Priority.INTERACTIVE, 4),
-    ]
-    assert desk.engine.num_rows == 4
-    assert isinstance(desk.outcomes[99], Result)
-    assert desk.outcomes[99].stats.mean_batch_rows == 3.25, "the rows beside which it stood do not count"
-    desk.run()
-    (expected,) = decode_all(FakeStepper(), [source(1)], options(12), SPECIAL_IDS)
-    first = desk.outcomes[1]
-    assert isinstance(first, Result) and first.hypotheses == expected, "as if nothing had come between"
-    assert first.stats.steps == 13
-    assert first.stats.total > first.stats.encode + 13 * STEP_SECONDS
-
-
-def test_a_small_request_beside_a_flood_waits_for_one_call() -> None:
-    """And its answer is the same as alone, as theirs are."""
+@pytest.mark.parametrize("priority", [Priority.HEAVY, Priority.BULK])
+def test_a_small_request_beside_a_flood_waits_for_one_call(priority: Priority) -> None:
+    """The rows of the flood pause meanwhile. All answers are the same as alone."""
     desk = Desk(max_rows=8, bulk_seconds=STEP_SECONDS)
     for key in range(20):
-        desk.submit(key, options(6, beam_size=4), priority=Priority.HEAVY)
+        desk.submit(key, options(6, beam_size=4), priority=priority)
+    assert desk.step().stats.num_rows == 0, "one call into the model at a time: it was an encoding"
     for _ in range(3):
         desk.step()
     desk.submit(99, options(3))
@@ -291,3 +255,12 @@ def test_cancelling_bulk_rows_that_stand_still() -> None:
     desk.run()
     assert isinstance(desk.outcomes[0], Cancelled)
     assert isinstance(desk.outcomes[1], Result) and isinstance(desk.outcomes[2], Result)
+
+
+def test_the_source_budget_holds_back_the_wide() -> None:
+    desk = Desk(max_rows=8, max_source_positions=16)
+    for key in range(3):
+        desk.submit(key, options(2))
+    assert desk.step().stats.num_encoded == 2
+    desk.run()
+    assert len(desk.outcomes) == 3

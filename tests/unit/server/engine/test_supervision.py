@@ -1,6 +1,8 @@
 """Suspects, restarts and silences of workers: on plain values."""
 
 import os
+from types import SimpleNamespace
+from typing import cast
 
 from attendant.server.engine.estimates import RoundBound
 from attendant.server.engine.protocol import FlightRecord, new_record
@@ -12,6 +14,7 @@ from attendant.server.engine.supervision import (
     Quarantine,
     Restarts,
     Slot,
+    Worker,
 )
 from tests.unit.server.engine.test_scheduler import BULK, INTERACTIVE, request
 
@@ -72,3 +75,12 @@ def test_time_in_which_no_message_could_be_read_is_no_silence() -> None:
     assert slot.tick(60.0) == 0.0, "it has no work"
     slot.is_loading = True
     assert [slot.tick(elapsed) for elapsed in (0.5, 60.0, 0.5)] == [0.5, 1.5, 2.0]
+
+
+def test_only_the_requests_that_a_dead_worker_was_computing_are_suspects() -> None:
+    slot = Slot(0, RoundBound(1.0), 0.5, lambda slot, report: None, lambda slot: None)
+    slot.given = {key: request(key) for key in range(4)}
+    slot._cancelled = {3}
+    slot._worker = cast("Worker", SimpleNamespace(record=SimpleNamespace(read=lambda: {1, 3})))
+    assert slot.empty() == ([request(1)], [request(0), request(2)])
+    assert not slot.given
