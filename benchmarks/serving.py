@@ -377,7 +377,7 @@ def rate_at(points: Sequence[tuple[float, float]], latency: float) -> float | No
 
 
 def overhead(context: Context) -> Part:
-    """What serving costs.
+    """The cost of serving.
 
     Processor time of all the server's processes per sentence, against decoding in process with as many rows at a time
     as the server's steps had on average; in turns, medians of the rounds. The last column: what an empty grpc.aio
@@ -464,7 +464,7 @@ PHASES = {
 
 
 def request_time(context: Context) -> Part:
-    """Where a request's time goes.
+    """The time of a request.
 
     Mean times of a unary call in a closed loop, as the server's metrics have them. Outside: what the client measures
     above attendant_request_seconds. The server's process: what that is above the engine's parts, among it the time for

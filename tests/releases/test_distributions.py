@@ -90,6 +90,10 @@ def says(folder: Path, program: Path, *arguments: str) -> str:
     return run.stdout
 
 
+def pronounced(folder: Path, programs: Path) -> str:
+    return says(folder, programs / "attendant", "generate", "phoneme", "--bundle", str(ROOT / "models/g2p-en"))
+
+
 def refused(folder: Path, program: Path, *arguments: str) -> str:
     """Returns the one line with which a command ends that can't run here."""
     run = subprocess.run([program, *arguments], cwd=folder, env=bare(), capture_output=True, text=True, check=False)
@@ -98,9 +102,8 @@ def refused(folder: Path, program: Path, *arguments: str) -> str:
 
 
 def names_in(programs: Path) -> set[str]:
-    return set(re.findall(r"^(\S+)==", says(programs, programs / "python", "-m", "pip", "freeze"), re.MULTILINE)) | set(
-        re.findall(r"^(\S+) @ ", says(programs, programs / "python", "-m", "pip", "freeze"), re.MULTILINE)
-    )
+    lines = says(programs, programs / "python", "-m", "pip", "freeze")
+    return set(re.findall(r"^(\S+?)(?:==| @ )", lines, re.MULTILINE))
 
 
 def test_the_server_and_the_client_answer_from_empty_environments(distributions: Path, tmp_path: Path) -> None:
@@ -112,8 +115,7 @@ def test_the_server_and_the_client_answer_from_empty_environments(distributions:
     assert not names_in(client) & {"attendant-seq2seq", "numpy", "onnxruntime", "torch"}
     with served(server, tmp_path) as target:
         for programs in (server, client):
-            asked = says(tmp_path, programs / "attendant", "generate", "phoneme", "--target", target)
-            assert asked == "F OW N IY M\n"
+            assert says(tmp_path, programs / "attendant", "generate", "phoneme", "--target", target) == "F OW N IY M\n"
     program = f"import attendant; print(attendant.load({str(ROOT / 'models/g2p-en')!r}).generate('phoneme').best.text)"
     assert says(tmp_path, server / "python", "-c", program) == "F OW N IY M\n"
     bundle = str(ROOT / "models/normalize-numbers-en")
@@ -137,12 +139,11 @@ def test_the_released_lock_leaves_the_model_hub_out(distributions: Path, tmp_pat
     subprocess.run([*pip, "--require-hashes", "--requirement", distributions / "server-cpu.txt"], check=True)
     subprocess.run([*pip, *wheels(distributions, "cpu")], check=True)
     assert not names_in(programs) & {"huggingface-hub", "huggingface_hub", "httpx", "fsspec", "hf-xet"}
-    asked = says(tmp_path, programs / "attendant", "generate", "phoneme", "--bundle", str(ROOT / "models/g2p-en"))
-    assert asked == "F OW N IY M\n"
+    assert pronounced(tmp_path, programs) == "F OW N IY M\n"
 
 
 def test_a_checkout_installs_without_asking_an_index_for_our_names(tmp_path: Path) -> None:
-    """What pip builds it of is a copy: building leaves folders beside the sources."""
+    """pip builds a copy, because building leaves folders beside the sources."""
     names = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
     packed = ["pyproject.toml", "setup.py", "README.md", "LICENSE", "client", "attendant"]
     packed += ["runtime", "training", "export", "server", "library", "cluster", "recipes"]
@@ -152,18 +153,14 @@ def test_a_checkout_installs_without_asking_an_index_for_our_names(tmp_path: Pat
             shutil.copy(ROOT / name, tmp_path / "checkout" / name, follow_symlinks=False)
     programs = installed(tmp_path, f"{tmp_path / 'checkout'}[cpu]")
     assert {"attendant-seq2seq", "attendant-seq2seq-client"} <= names_in(programs)
-    asked = says(tmp_path, programs / "attendant", "generate", "phoneme", "--bundle", str(ROOT / "models/g2p-en"))
-    assert asked == "F OW N IY M\n"
+    assert pronounced(tmp_path, programs) == "F OW N IY M\n"
 
 
 def test_training_and_export_run_from_empty_environments(distributions: Path, tmp_path: Path) -> None:
     (tmp_path / "training").mkdir()
     (tmp_path / "export").mkdir()
-    training = installed(
-        tmp_path / "training", str(distributions / CLIENT_WHEEL), f"{distributions / WHEEL}[training,cpu]"
-    )
-    recipe = ["train", "copy", "--output", "run", "--set", "training.max_steps=20"]
-    says(tmp_path, training / "attendant", *recipe)
+    training = installed(tmp_path / "training", *wheels(distributions, "training,cpu"))
+    says(tmp_path, training / "attendant", "train", "copy", "--output", "run", "--set", "training.max_steps=20")
     export = installed(tmp_path / "export", *wheels(distributions, "export,cpu"))
     says(tmp_path, export / "attendant", "export", "run", "--output", "bundle")
     assert "bundle" in says(tmp_path, export / "attendant", "inspect", "bundle")

@@ -1,7 +1,7 @@
-"""The images, built for real: what is in them, and that they serve or train, as their configuration says, and end.
+"""The images are built, contain what they should, serve or train by their configuration, and end.
 
-Their base is made by debootstrap, since no registry is asked; Debian's buildah builds without an engine. They run in
-namespaces of their own: as process 1, as their numeric user, on a root file system that nobody can write to.
+debootstrap makes their base, so no registry is needed; Debian's buildah builds without an engine. They run in
+namespaces of their own: as process 1, as their numeric user, on a read-only root file system.
 """
 
 import functools
@@ -34,20 +34,14 @@ pytestmark = [
 MAX_BYTES = {"server-cpu": 250_000_000, "server-gpu": 2_500_000_000, "trainer": 5_500_000_000}
 SERVERS = ["server-cpu", "server-gpu"]
 FREE_PARTS = 4
-"""While an image is built there are up to so many copies of what is in it, packed and unpacked."""
+"""Copies of an image's content during its build, packed and unpacked."""
 
 USER = 10001
 
 
 @dataclass(frozen=True)
 class Image:
-    """What was built.
-
-    Attributes:
-        config: as its container starts: User, Entrypoint, Env, Healthcheck and others.
-        layers: their digests.
-        root: its file system, mounted.
-    """
+    """A built image: the configuration of its container, the digests of its layers, its mounted file system."""
 
     config: dict[str, Any]
     layers: list[str]
@@ -80,14 +74,8 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 
 def built(buildah: list[str], target: str, name: str) -> Image:
     build = [*buildah, "build", "--isolation", "chroot", "--format", "docker", "--build-arg", "BASE=localhost/base"]
-    run(
-        "make",
-        "image",
-        f"TARGET={target}",
-        f"IMAGE={name}",
-        f"BUILD={' '.join(build)}",
-        "SOURCE_DATE_EPOCH=1750000000",
-    )
+    options = f"TARGET={target}", f"IMAGE={name}", f"BUILD={' '.join(build)}", "SOURCE_DATE_EPOCH=1750000000"
+    run("make", "image", *options)
     inspected = json.loads(run(*buildah, "inspect", "--type", "image", name))["Docker"]
     container = run(*buildah, "from", name)
     return Image(inspected["config"], inspected["rootfs"]["diff_ids"], Path(run(*buildah, "mount", container)))
@@ -157,7 +145,7 @@ def container(
     mount -o remount,bind,ro {root}
     exec unshare --root={root} --wd={folder} --setgid={USER} --setuid={USER} /opt/attendant/bin/"$@"
     """
-    variables = dict(one.split("=", 1) for one in image.config["Env"])
+    variables = dict(variable.split("=", 1) for variable in image.config["Env"])
     variables["PATH"] += ":" + os.environ["PATH"]
     with subprocess.Popen(
         ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", enter, "sh", *command],
@@ -179,20 +167,20 @@ async def test_they_serve_and_end_when_they_are_told_to(images: Callable[[str], 
     command = [*image.config["Entrypoint"], "--provider", "cpu", "--port", "0", "--metrics-port", "0"]
     with container(image, command, ATTENDANT_HOST="127.0.0.1", OMP_NUM_THREADS="1") as process:
         assert process.stdout is not None
-        said = ""
-        while not (found := addresses(said)):
+        output = ""
+        while not (ports := addresses(output)):
             line = process.stdout.readline()
-            assert line, said
-            said += line
+            assert line, output
+            output += line
         (server,) = psutil.Process(process.pid).children()
         assert server.uids().effective == server.gids().effective == USER
         assert f"NSpid:\t{server.pid}\t1\n" in Path(f"/proc/{server.pid}/status").read_text()
         with pytest.raises(OSError, match="Read-only file system"):
             Path(f"/proc/{server.pid}/root/written").touch()
-        async with AttendantClient(found["serving"]) as client:
+        async with AttendantClient(ports["serving"]) as client:
             assert (await client.generate("phoneme")).best.text == "F OW N IY M"
         check = image.config["Healthcheck"]["Test"][1:]
-        with container(image, [found["serving"] if one.startswith("127.") else one for one in check]) as checking:
+        with container(image, [ports["serving"] if word.startswith("127.") else word for word in check]) as checking:
             assert checking.wait(60) == 0
         server.send_signal(signal.SIGTERM)
         rest = process.stdout.read()
@@ -203,9 +191,9 @@ async def test_they_serve_and_end_when_they_are_told_to(images: Callable[[str], 
 def test_a_server_without_its_gpu_says_so(images: Callable[[str], Image]) -> None:
     image = images("server-gpu")
     with container(image, image.config["Entrypoint"], ATTENDANT_HOST="127.0.0.1") as process:
-        said, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=120)
     assert process.returncode == 2
-    (line,) = said.splitlines()
+    (line,) = output.splitlines()
     assert "provider cuda is not available here" in line
 
 
@@ -217,6 +205,6 @@ def test_the_trainer_trains_and_exports(images: Callable[[str], Image], tmp_path
         ["export", "run", "--output", "bundle"],
     ):
         with container(images("trainer"), ["attendant", *command], volume=tmp_path) as process:
-            said, _ = process.communicate(timeout=600)
-        assert process.returncode == 0, said
+            output, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, output
     assert (tmp_path / "bundle/manifest.json").stat().st_uid == USER

@@ -1,7 +1,4 @@
-"""What deploy/ and compose.yaml say of the server is what its code says; and it is well-formed, as far as schemas know.
-
-Nothing of it runs here: there is neither Docker nor Kubernetes.
-"""
+"""deploy/ and compose.yaml: valid by their schemas, and in agreement with the server's code. Nothing of them is run."""
 
 import json
 import re
@@ -56,18 +53,12 @@ def named_by(kustomization: Path) -> list[Path]:
     return [(kustomization.parent / name).resolve() for name in names]
 
 
-@pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda path: str(path.relative_to(KUBERNETES).parent))
-def test_kustomizations_name_what_there_is(path: Path) -> None:
-    for named in named_by(path):
-        assert (named / "kustomization.yaml" if named.suffix == "" else named).is_file(), named
-
-
-def test_no_manifest_is_left_out() -> None:
-    named = {one for path in KUSTOMIZATIONS for one in named_by(path)}
-    assert {path for path in KUBERNETES.rglob("*.yaml") if path.name != "kustomization.yaml"} == {
-        VALUES,
-        *(one for one in named if one.suffix == ".yaml"),
-    }
+def test_kustomizations_name_every_manifest_and_nothing_else() -> None:
+    named = {path for kustomization in KUSTOMIZATIONS for path in named_by(kustomization)}
+    for path in named:
+        assert (path / "kustomization.yaml" if path.suffix == "" else path).is_file(), path
+    manifests = {path for path in KUBERNETES.rglob("*.yaml") if path.name != "kustomization.yaml"}
+    assert manifests == {VALUES, *(path for path in named if path.suffix == ".yaml")}
 
 
 def check_manifest(manifest: Mapping[str, Any]) -> None:
@@ -82,12 +73,13 @@ def test_manifests_are_kubernetes_own(folder: str) -> None:
             check_manifest(load(path))
 
 
-def test_the_training_is_kubernetes_own_and_runs_as_the_images_user() -> None:
+def test_pods_run_as_the_images_user() -> None:
+    users = {user for path in KUBERNETES.rglob("*.yaml") for user in values_of(load(path), "runAsUser")}
     service, job = yaml.safe_load_all((DEPLOY / "torchrun" / "job.yaml").read_text())
     check_manifest(service)
     check_manifest(job)
-    asked = job["spec"]["template"]["spec"]["securityContext"]
-    assert (asked["runAsUser"], asked["fsGroup"]) == (USER, USER)
+    context = job["spec"]["template"]["spec"]["securityContext"]
+    assert users == {context["runAsUser"]} == {context["fsGroup"]} == {USER}
 
 
 @pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl")
@@ -105,20 +97,15 @@ def test_overlays_are_kubernetes_own(folder: str) -> None:
 def test_the_pages_command_makes_a_rule_of_the_operators() -> None:
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     (command,) = re.findall(r"```sh\n(.*?) \| kubectl apply -f -\n```", page, re.DOTALL)
-    made = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    rule = yaml.safe_load(made)
+    output = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    rule = yaml.safe_load(output)
     assert rule["kind"] == "PrometheusRule"
     assert rule["spec"] == load(DEPLOY / "prometheus" / "attendant.rules.yml")
 
 
 @dataclass(frozen=True)
 class Start:
-    """A way in which a file starts the server.
-
-    Attributes:
-        ports: that it opens to others.
-        grace_seconds: from the signal to the end, at most; None: another file's affair.
-    """
+    """A file that starts the server: open ports, and the longest time from the signal to the end, if it sets one."""
 
     origin: str
     arguments: Sequence[str]
@@ -138,32 +125,30 @@ def starts() -> Iterator[Start]:
         spec = manifest.get("spec", {})
         pod = spec.get("template", {}).get("spec", spec)
         for container in pod.get("containers", ()):
-            environment = {one["name"]: one["value"] for one in container.get("env", ())}
-            ports = frozenset(one["containerPort"] for one in container.get("ports", ()))
+            environment = {entry["name"]: entry["value"] for entry in container.get("env", ())}
+            ports = frozenset(port["containerPort"] for port in container.get("ports", ()))
             grace = pod.get("terminationGracePeriodSeconds")
             if grace is not None:
                 grace -= container["lifecycle"]["preStop"]["sleep"]["seconds"]
             yield Start(origin, container.get("args", ()), environment, ports, grace)
     service = load(ROOT / "compose.yaml")["services"]["attendant"]
-    ports = frozenset(int(one.rsplit(":", 1)[1]) for one in service["ports"])
+    ports = frozenset(int(port.rsplit(":", 1)[1]) for port in service["ports"])
     grace = float(service["stop_grace_period"].removesuffix("s"))
     yield Start("compose.yaml", service.get("command", ()), service["environment"], ports, grace)
     for path in sorted(DEPLOY.rglob("*.service")):
         unit = path.read_text().replace("%i", "1")  # the first of its servers
-        ((command,),) = (re.findall(r"^ExecStart=(.*(?:\\\n.*)*)", unit, re.MULTILINE),)
+        (command,) = re.findall(r"^ExecStart=(.*(?:\\\n.*)*)", unit, re.MULTILINE)
         words = shlex.split(command.replace("\\\n", " "))
-        arguments = words[
-            1 + max(words.index(name) for name in ("serve", "server", "attendant.server") if name in words) :
-        ]
-        environment = dict(one.split("=", 1) for one in re.findall(r'^Environment="?(\w+=[^"\n]*)', unit, re.MULTILINE))
+        program = max(words.index(name) for name in ("serve", "server", "attendant.server") if name in words)
+        arguments = words[program + 1 :]
+        environment = dict(re.findall(r'^Environment="?(\w+)=([^"\n]*)', unit, re.MULTILINE))
         (grace,) = re.findall(r"^TimeoutStopSec=(\d+)", unit, re.MULTILINE)
         assert "RestartPreventExitStatus=2\n" in unit
         yield Start(str(path.relative_to(ROOT)), arguments, environment, frozenset({50051, 9091}), float(grace))
     image = (ROOT / "Dockerfile").read_text()
     environment = dict(re.findall(rf"\b({PREFIX}\w+)=(\S+)", image))
-    yield Start(
-        "Dockerfile", (), environment, frozenset(map(int, re.findall(r"\d+", re.findall("EXPOSE(.*)", image)[0])))
-    )
+    exposed = re.findall(r"\d+", re.findall("EXPOSE(.*)", image)[0])
+    yield Start("Dockerfile", (), environment, frozenset(map(int, exposed)))
 
 
 @pytest.mark.parametrize("start", list(starts()), ids=lambda start: start.origin)
@@ -182,27 +167,21 @@ def test_every_variable_is_one_of_ours() -> None:
     assert used <= known
 
 
-def values_of(found: Any, key: str) -> Iterator[Any]:
-    """What a key has, wherever in a document."""
-    if isinstance(found, dict):
-        if key in found:
-            yield found[key]
-        for value in found.values():
-            yield from values_of(value, key)
-    elif isinstance(found, list):
-        for value in found:
+def values_of(node: Any, key: str) -> Iterator[Any]:
+    """Yields all values of a key, at any depth."""
+    if isinstance(node, dict) and key in node:
+        yield node[key]
+    if isinstance(node, dict | list):
+        for value in node.values() if isinstance(node, dict) else node:
             yield from values_of(value, key)
 
 
 def test_probes_ask_what_health_answers() -> None:
     for path in (KUBERNETES / "workload" / "deployment.yaml", KUBERNETES / "kserve" / "servingruntime.yaml"):
         manifest = load(path)
-        asked = {}
-        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-            ((given),) = values_of(manifest, probe)
-            assert given["grpc"]["port"] == DEFAULTS.port
-            asked[probe] = given["grpc"].get("service", "")
-        assert asked == {"startupProbe": STARTUP, "readinessProbe": "", "livenessProbe": LIVENESS}
+        for probe, service in (("startupProbe", STARTUP), ("readinessProbe", ""), ("livenessProbe", LIVENESS)):
+            (settings,) = values_of(manifest, probe)
+            assert settings["grpc"]["port"] == DEFAULTS.port and settings["grpc"].get("service", "") == service
         (startup,) = values_of(manifest, "startupProbe")
         assert startup["periodSeconds"] * startup["failureThreshold"] > DEFAULTS.load_seconds
 
@@ -210,22 +189,19 @@ def test_probes_ask_what_health_answers() -> None:
 def test_everybody_finds_the_same_ports() -> None:
     ports = {"grpc": DEFAULTS.port, "http": DEFAULTS.metrics_port}
     service = load(KUBERNETES / "base" / "service.yaml")
-    assert {one["name"]: one["port"] for one in service["spec"]["ports"]} == ports
+    assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == ports
     container = next(values_of(load(KUBERNETES / "workload" / "deployment.yaml"), "containers"))[0]
-    assert {one["name"]: one["containerPort"] for one in container["ports"]} == ports
+    assert {port["name"]: port["containerPort"] for port in container["ports"]} == ports
     jobs = {job["job_name"]: job for job in load(DEPLOY / "prometheus" / "prometheus.yml")["scrape_configs"]}
-    assert [one["port"] for one in jobs["attendant"]["dns_sd_configs"]] == [DEFAULTS.metrics_port]
+    assert [config["port"] for config in jobs["attendant"]["dns_sd_configs"]] == [DEFAULTS.metrics_port]
     assert jobs["attendant"]["dns_sd_configs"][0]["names"] == [service["metadata"]["name"]]
     assert set(load(ROOT / "compose.yaml")["services"]) == {"attendant", "prometheus", "grafana"}
 
 
-def test_pods_run_as_the_images_user() -> None:
-    found = {one for path in KUBERNETES.rglob("*.yaml") for one in values_of(load(path), "runAsUser")}
-    assert found == {USER}
-
-
-def test_compose_mounts_what_there_is() -> None:
+def test_compose_mounts_and_builds_what_there_is() -> None:
     compose = load(ROOT / "compose.yaml")
+    vendored = Path(check_jsonschema.__file__).parent / "builtin_schemas" / "vendor" / "compose-spec.json"
+    jsonschema.validate(compose, json.loads(vendored.read_text()))
     for service in compose["services"].values():
         for volume in service["volumes"]:
             source = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", volume).split(":")[0]
@@ -233,17 +209,9 @@ def test_compose_mounts_what_there_is() -> None:
     stages = set(re.findall(r"^FROM .* AS (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
     target = compose["services"]["attendant"]["build"]["target"]
     assert re.sub(r"\$\{\w+:-(.*?)\}", r"\1", target) in stages
-
-
-def test_compose_asks_no_registry_for_our_image() -> None:
-    """By default it does, and builds only where nobody has one of that name."""
-    services = load(ROOT / "compose.yaml")["services"].values()
-    assert [one["pull_policy"] for one in services if "/" not in one["image"]] == ["build"]
-
-
-def test_compose_is_composes_own() -> None:
-    vendored = Path(check_jsonschema.__file__).parent / "builtin_schemas" / "vendor" / "compose-spec.json"
-    jsonschema.validate(load(ROOT / "compose.yaml"), json.loads(vendored.read_text()))
+    # By default compose looks for our image in a registry first.
+    own = [service for service in compose["services"].values() if "/" not in service["image"]]
+    assert [service["pull_policy"] for service in own] == ["build"]
 
 
 def test_grafana_is_given_the_dashboard_and_its_data() -> None:

@@ -44,8 +44,8 @@ def test_the_oldest_python_that_is_declared_can_install_everything() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     oldest = declared.removeprefix(">=") + ".0"
     constrained = {line.partition("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines()}
-    asked = {
-        one.name: one.metadata.get("Requires-Python") for one in distributions() if one.name.lower() in constrained
+    required = {
+        each.name: each.metadata.get("Requires-Python") for each in distributions() if each.name.lower() in constrained
     }
-    assert len(asked) > 50
-    assert [name for name, versions in asked.items() if not SpecifierSet(versions or "").contains(oldest)] == []
+    assert len(required) > 50
+    assert [name for name, versions in required.items() if not SpecifierSet(versions or "").contains(oldest)] == []

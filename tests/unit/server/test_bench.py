@@ -79,7 +79,7 @@ def test_workers_double_up_to_the_processors() -> None:
 
 
 def result(generator_share: float = 0.1) -> BenchResult:
-    one, two = layouts(2)
+    single, two = layouts(2)
 
     def visit(layout: Layout, clients: int, rate: float, p99_ms: float) -> Visit:
         speed = {"rate": rate, "answered_per_second": rate, "p50_ms": p99_ms / 2, "p99_ms": p99_ms}
@@ -90,7 +90,7 @@ def result(generator_share: float = 0.1) -> BenchResult:
         model="mine <1>",
         processor="a processor",
         sent="words",
-        closed=[visit(one, 1, 90, 20), visit(one, 64, 300, 200), visit(two, 1, 80, 25), visit(two, 64, 400, 150)],
+        closed=[visit(single, 1, 90, 20), visit(single, 64, 300, 200), visit(two, 1, 80, 25), visit(two, 64, 400, 150)],
         open=[visit(two, 0, rate, rate / 2) for rate in (100.0, 200.0, 300.0, 360.0)],
         best=two,
         capacity=400.0,
