@@ -42,7 +42,8 @@ def real_lengths(context: Context) -> Part:
 def arrivals(context: Context) -> Part:
     """Served beside peers, Poisson arrivals, lengths of real sentences.
 
-    Latency counts from the planned moment of each arrival. Capacity: what 192 clients in a closed loop get.
+    Latency counts from the planned moment of each arrival. Capacity: requests per second of 192
+    clients in a closed loop.
     """
     work = real_work(context.workload)
     return open_loops(context, [_own(context, work), _triton(context, work, 16), _ctranslate2(context, work, 32)])

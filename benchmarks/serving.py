@@ -281,8 +281,8 @@ def open_loop(context: Context) -> Part:
     """Poisson load, lengths of real sentences.
 
     One worker, one thread, int8, greedy; 5 to 80 source positions and steps. Latency counts from the planned moment of
-    each arrival. Per request: the same server, which lets nobody join a batch that runs. Capacity: what 192 clients in
-    a closed loop get.
+    each arrival. Per request: the same server, in which no request joins a running batch. Capacity: requests per
+    second of 192 clients in a closed loop.
     """
     server = partial(attendant_server, context, requests=real_requests(context), num_workers=1, num_threads=1)
     servers = [
@@ -380,8 +380,8 @@ def overhead(context: Context) -> Part:
     """The cost of serving.
 
     Processor time of all the server's processes per sentence, against decoding in process with as many rows at a time
-    as the server's steps had on average; in turns, medians of the rounds. The last column: what an empty grpc.aio
-    service takes for the same requests. No server that stands on it takes less.
+    as the server's steps had on average; in turns, medians of the rounds. The last column: an empty grpc.aio service
+    for the same requests. No server based on it takes less.
 
     Bound, of unary calls: how many requests per second these processors could answer if nothing cost processor time but
     the calls of the graphs, with as many rows, the empty service and the load generator.
@@ -466,10 +466,10 @@ PHASES = {
 def request_time(context: Context) -> Part:
     """The time of a request.
 
-    Mean times of a unary call in a closed loop, as the server's metrics have them. Outside: what the client measures
-    above attendant_request_seconds. The server's process: what that is above the engine's parts, among it the time for
-    which a worker holds an answer. A request that has rows waits for all that its engine does, so that time is parted
-    as the engine's whole time is.
+    Mean times of a unary call in a closed loop, by the server's metrics. Outside: the client's time beyond
+    attendant_request_seconds. The server's process: the rest of that beyond the engine's parts, with the time for which
+    a worker holds an answer. A running request waits for all the work of its engine, so this time is divided as the
+    engine's whole time is.
     """
     loads = {
         "1 client": (equal_work, 1),
@@ -572,9 +572,9 @@ NUM_WARM_UPS = 4
 def memory(context: Context) -> Part:
     """Resident memory over requests of random shapes.
 
-    1 to 64 source positions, beams of 1 to 8, 1 to 12 tokens; half unary calls, half bulk work; a small model, whose
-    own memory hides little: what a request leaks does not depend on the model's sizes. Warm after 10 %. Empty service:
-    what grpc.aio needs for the same requests when nothing is done with them.
+    1 to 64 source positions, beams of 1 to 8, 1 to 12 tokens; half unary calls, half bulk work; a small model, because
+    leaks do not depend on its sizes and are seen more easily. Warm after 10 %. Empty service: grpc.aio for the same
+    requests when nothing is done with them.
     """
     generator, requests = random.Random(9), []
     for seed in range(NUM_REQUESTS):
