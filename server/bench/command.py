@@ -55,9 +55,7 @@ NO_LIMIT = str(1 << 16)
 ONE_ADDRESS = ("--light-rows", NO_LIMIT, "--max-waiting", NO_LIMIT)
 """The load generator acts as many clients, and the server sees one address."""
 
-OMITTED_VARIABLES = (
-    *("ATTENDANT_BUNDLES", "ATTENDANT_TLS_", "ATTENDANT_TOKENS", "ATTENDANT_ADMIN_TOKENS", "ATTENDANT_NO_HTTP"),
-)
+OMITTED_VARIABLES = tuple(f"ATTENDANT_{name}" for name in ("BUNDLES", "TLS_", "TOKENS", "ADMIN_TOKENS", "NO_HTTP"))
 """Prefixes of variables that the measured server is started without: calls come only from this machine."""
 
 DESCRIPTION = """\
