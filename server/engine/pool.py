@@ -328,8 +328,11 @@ class WorkerPool:
 
     def cancel(self, key: int) -> None:
         """Frees what the request holds, within a step. A key that has ended is ignored."""
-        if not self._dispatcher.cancel(key):
-            any(slot.quarantine.cancel(key) or slot.cancel(key) for slot in self._slots)
+        if self._dispatcher.cancel(key):
+            return
+        for slot in self._slots:
+            if slot.quarantine.cancel(key) or slot.cancel(key):
+                return
 
     def num_waiting(self, priority: Priority) -> int:
         """Returns the number of requests of that priority that have no rows yet."""

@@ -138,21 +138,24 @@ class AnswerBudget:
 
 
 class AnswerShare:
-    """The memory that one stream holds.
-
-    Attributes:
-        writing_since: when the write under way began; None between writes.
-    """
+    """The memory that one stream holds."""
 
     def __init__(self, budget: AnswerBudget) -> None:
         self.held_bytes = 0
-        self.writing_since: float | None = None
+        self._writing_since: float | None = None
         self._budget = budget
         self._freed = asyncio.Event()
 
     @property
     def is_stalled(self) -> bool:
-        return self.writing_since is not None and self.writing_since < self._budget.now() - STALLED_SECONDS
+        return self._writing_since is not None and self._writing_since < self._budget.now() - STALLED_SECONDS
+
+    def begin_write(self) -> None:
+        """Notes that an answer is being written, which waits for the client to read."""
+        self._writing_since = self._budget.now()
+
+    def end_write(self) -> None:
+        self._writing_since = None
 
     def has_room(self, num_bytes: int) -> bool:
         """Returns whether `take` would not wait.

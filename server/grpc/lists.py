@@ -375,14 +375,14 @@ class BatchStream:
     @contextmanager
     def _writing(self, items: Sequence[Item]) -> Iterator[None]:
         """Surrounds the writing of a message. It gives the stream up if the client takes too long to read."""
-        self._share.writing_since = self._answer_budget.now()
+        self._share.begin_write()
         seconds = self._answer_budget.unread_seconds
         unread = asyncio.get_running_loop().call_later(seconds, self._give_up, items)
         try:
             yield
         finally:
             unread.cancel()
-            self._share.writing_since = None
+            self._share.end_write()
 
     def _give_up(self, unread: Sequence[Item]) -> None:
         """Frees all that the stream holds. If the client reads on, it gets the error after the message."""

@@ -84,14 +84,14 @@ async def test_a_stalled_stream_gets_no_more() -> None:
     now = 0.0
     budget = AnswerBudget(unread_seconds=30, clock=lambda: now)
     share, _ = budget.open(), budget.open()
-    share.writing_since = budget.now()
+    share.begin_write()
     assert (budget.num_streams, budget.num_stalled) == (2, 0)
     now += STALLED_SECONDS + 0.1
     assert budget.num_stalled == 1
     await asyncio.wait_for(share.take(1), 1)
     more = await begun(share.take(1))
     assert not more.done(), "nothing is decoded in vain"
-    share.writing_since = None
+    share.end_write()
     share.give_back(1)
     await asyncio.wait_for(more, 1)
     budget.close(share)
