@@ -159,7 +159,7 @@ async def test_padding_counts_as_part_of_an_answer(monkeypatch: pytest.MonkeyPat
         return inference.ModelInferRequest(inputs=[tensor], outputs=[{"name": "attention"}])
 
     async with served(fake_stepper()) as server:
-        model = server.catalogue.lease("")
+        model = server.model
         one, other = (service._read(request([text]), model)[1][0].max_answer_bytes for text in texts[:2])
         monkeypatch.setattr(reading, "MAX_ANSWER_BYTES", one + 7 * other)
         with pytest.raises(InvalidArgument, match="whose answers may take"):

@@ -65,6 +65,11 @@ def count(running: Running, name: str, **labels: str) -> float:
     return running.metrics().get(f"attendant_{name}_total{json.dumps(labels, sort_keys=True)}", 0.0)
 
 
+def num_versions(running: Running, model: str) -> int:
+    """The versions of a model whose engines have not ended."""
+    return sum(key.startswith("attendant_bundle_info") and f'"{model}"' in key for key in running.metrics())
+
+
 def test_bundles_beside_repositories(running: Running, stub: Any, repository: Path) -> None:
     assert served(stub, "first") == {"1": "ROLE_STABLE"}
     plain = stub.GetModel(messages.GetModelRequest(model="tiny"), timeout=60)
@@ -123,8 +128,7 @@ def test_replaced_under_load_nothing_is_dropped(
     # The engines of the versions before have ended.
     alive = psutil.Process(running.process.pid)
     eventually(lambda: sum(one.status() != psutil.STATUS_ZOMBIE for one in alive.children()) == num_workers)
-    infos = [key for key in running.metrics() if key.startswith("attendant_bundle_info") and '"swap"' in key]
-    assert len(infos) == 1 and versions[-1] in infos[0]
+    assert num_versions(running, "swap") == 1
     shutil.rmtree(repository / "swap")
     eventually(lambda: version_of(stub, "swap") == "")
 
@@ -216,6 +220,7 @@ def test_a_shadow_is_compared_and_answers_nobody(
         labels = {"model": "shadowed", "outcome": outcome}
         eventually(lambda labels=labels: count(running, "shadow_answers", **labels) == 10)
     assert count(running, "requests", model="shadowed", method="Generate", code="OK") == 22, "of the callers"
+    eventually(lambda: num_versions(running, "shadowed") == 2)  # the first shadow's engine has ended
 
 
 def test_a_canary_that_dies_and_a_signal_while_a_version_is_loaded(tiny_bundle_path: Path, tmp_path: Path) -> None:
