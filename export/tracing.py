@@ -210,8 +210,8 @@ def trace_graphs(model: TraceableModel) -> TracedPair:
         )
     # Encoding at two widths shows which axes are S.
     with torch.no_grad():
-        # The exporter can't convert the strides of tensors that are not contiguous.
-        examples = tuple(tensor.contiguous() for tensor in model.encoder(*_example_sources(EXAMPLE_WIDTH)))
+        # The exporter can't convert the strides of a view with gaps; a copy has none.
+        examples = tuple(tensor.clone() for tensor in model.encoder(*_example_sources(EXAMPLE_WIDTH)))
         wide: tuple[Tensor, ...] = model.encoder(*_example_sources(2 * EXAMPLE_WIDTH))
     shapes = [
         tuple(size if size == other else "S" for size, other in zip(narrow.shape[1:], wider.shape[1:], strict=True))
