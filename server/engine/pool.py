@@ -252,7 +252,6 @@ class WorkerPool:
         on_available: Callable[[bool], None] = lambda available: None,
         on_restart: Callable[[], None] = lambda: None,
         on_stop: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Makes a pool whose workers are started by `start`.
 
@@ -274,7 +273,6 @@ class WorkerPool:
         self._on_available = on_available
         self._on_restart = on_restart
         self._on_stop = on_stop
-        self._clock = clock
         bound = RoundBound(config.hang_seconds)
         self._slots = [
             Slot(number, bound, TICK_SECONDS, self._on_report, self._on_lost) for number in range(config.workers)
@@ -302,7 +300,7 @@ class WorkerPool:
             RuntimeError: a worker ended while it loaded.
         """
         self._on_updates, self._on_death = on_updates, on_death
-        began = self._clock()
+        began = time.monotonic()
         self._begin(self._watch())
         try:
             ready = await asyncio.gather(*map(self._fill, self._slots))
@@ -312,7 +310,7 @@ class WorkerPool:
                 why = "a worker process ended while it loaded its bundle; what it said stands above"
                 raise RuntimeError(why) from None
             raise
-        self._max_loading_seconds = max(MIN_LOADING_SECONDS, LOADING_FACTOR * (self._clock() - began))
+        self._max_loading_seconds = max(MIN_LOADING_SECONDS, LOADING_FACTOR * (time.monotonic() - began))
         for slot in self._slots:
             self._dispatcher.open(slot.number)
         self.precision = ready[0].precision
@@ -395,7 +393,7 @@ class WorkerPool:
 
     def _missed(self) -> Updates:
         """Removes requests that have waited too long, and returns their errors."""
-        now = self._clock()
+        now = time.monotonic()
         return [(request.key, out_of_time(request, now)) for request in self._dispatcher.missed(now)]
 
     def _go_on(self, slot: Slot) -> None:
@@ -431,7 +429,7 @@ class WorkerPool:
         how = await slot.ending(ENDING_SECONDS)
         log.error("a worker process has died", extra={"how": how or "it hung up", **facts})
         slot.kill()
-        while (delay := self._restarts.delay(self._clock())) is not None:
+        while (delay := self._restarts.delay(time.monotonic())) is not None:
             await asyncio.sleep(delay)
             self._on_restart()
             try:
@@ -458,10 +456,10 @@ class WorkerPool:
 
     async def _watch(self) -> None:
         """Checks for silent workers, for late requests (while no worker reports), and whether bulk work is alone."""
-        then = self._clock()
+        then = time.monotonic()
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            now = self._clock()
+            now = time.monotonic()
             self._dispatcher.tick(now)
             if missed := self._missed():
                 self._on_updates(missed)
