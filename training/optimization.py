@@ -73,8 +73,7 @@ def make_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter]) 
 
 ScheduleKind = Literal["constant", "inverse_sqrt", "linear", "cosine", "one_cycle", "plateau", "milestones"]
 DECAYS_TO_AN_END: Final = ("linear", "cosine", "one_cycle")
-CYCLE_RISE, CYCLE_START = 0.3, 0.04
-"""One cycle rises over this share of the run, from this share of the peak."""
+CYCLE_RISE, CYCLE_START = 0.3, 0.04  # One cycle rises over this share of the run, from this share of the peak.
 
 
 class ScheduleConfig(Table):
@@ -147,10 +146,10 @@ class Schedule:
         self._max_seconds = max_seconds
 
     def factor(self, step: int, seconds: float, plateau_factor: float = 1.0) -> float:
-        """The share for the step after `step` finished ones, `seconds` into the training.
+        """Returns the share for the step after `step` finished ones, `seconds` into the training.
 
         Args:
-            plateau_factor: the product of all that `plateau_fall` has given.
+            plateau_factor: the product of all results of `plateau_fall`.
         """
         config = self._config
         rise = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
@@ -172,7 +171,7 @@ class Schedule:
                 return rise * (config.final_factor + (1.0 - config.final_factor) * left)
 
     def plateau_fall(self, num_flat: int) -> float:
-        """What a validation multiplies plateau's rate by, after `num_flat` in a row without a new best."""
+        """Returns the factor of plateau's rate after `num_flat` validations in a row without a new best."""
         falls = self._config.kind == "plateau" and num_flat > 0 and num_flat % (self._config.patience + 1) == 0
         return self._config.factor if falls else 1.0
 
@@ -183,7 +182,7 @@ class Schedule:
         return final + (1.0 - final) * (1.0 + math.cos(math.pi * fallen)) / 2
 
     def progress(self, step: int, seconds: float) -> float:
-        """How far the training is from its warm-up's end, 0, to its limit, 1; 0 where it has none."""
+        """Returns the training's progress from its warm-up's end, 0, to its limit, 1; 0 without a limit."""
         warmup = self._config.warmup_steps
         by_steps = (step - warmup) / max(1, self._max_steps - warmup) if self._max_steps is not None else 0.0
         by_time = seconds / self._max_seconds if self._max_seconds is not None else 0.0
@@ -208,7 +207,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, model: Seq2Seq, num_updates: int) -> None:
-        """Takes in the weights after an update."""
+        """Adds the weights after an update."""
         decay = min(self._decay, (1 + num_updates) / (WARM_UP + num_updates))
         averages: list[Tensor] = list(self.model.parameters())
         weights: list[Tensor] = list(model.parameters())

@@ -1,4 +1,4 @@
-"""What commands of training show: lines on standard output, and progress on standard error."""
+"""Output of the commands: lines and tables on standard output, and progress on standard error."""
 
 import time
 from collections.abc import Callable
@@ -15,15 +15,36 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
+
+PIPE_WIDTH = 200  # Columns if standard output is not a terminal, so that nothing is folded.
+FIRST_PAUSE_SECONDS = 10.0
+LONGEST_PAUSE_SECONDS = 600.0
 
 
 def say(line: str) -> None:
-    """Prints a line at once, also where standard output is a file."""
+    """Prints a line at once, also if standard output is a file."""
     print(line, flush=True)
 
 
+def plain_console() -> Console:
+    """Returns a console for standard output that prints users' texts as they are."""
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    return console
+
+
+def plain_table(*headings: str) -> Table:
+    """Returns a table without lines. A heading that ends in " >" is of numbers, which are aligned to the right."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in headings:
+        table.add_column(heading.removesuffix(" >"), justify="right" if heading.endswith(" >") else "left")
+    return table
+
+
 def progress_bar() -> Progress:
-    """A bar of so many of so many, where standard error is a terminal; it vanishes at the end."""
+    """Returns a bar of finished and all items, shown if standard error is a terminal; it vanishes at the end."""
     console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
@@ -37,20 +58,16 @@ def progress_bar() -> Progress:
     )
 
 
-PLAIN_SECONDS = 10.0
-MOST_PLAIN_SECONDS = 600.0
-
-
 @dataclass(frozen=True, slots=True)
 class StepProgress:
-    """Where a training stands after a step.
+    """A training's progress after a step.
 
     Attributes:
         epoch, batch: counted from 1.
         loss: in nats per target token, over the last steps.
-        perplexity: per target token, likewise; label smoothing is in the loss alone.
+        perplexity: per target token, likewise; label smoothing is in the loss only.
         tokens_per_second: target tokens.
-        seconds_left: until the run's nearest limit; None: it has none.
+        seconds_left: until the run's nearest limit. If None, there is no limit.
     """
 
     epoch: int
@@ -61,18 +78,25 @@ class StepProgress:
     tokens_per_second: float
     seconds_left: float | None
 
+    @property
+    def time_left(self) -> str:
+        if self.seconds_left is None:
+            return ""
+        minutes, seconds = divmod(round(self.seconds_left), 60)
+        return f"{minutes}:{seconds:02d} left"
+
 
 class TrainingProgress(AbstractContextManager["TrainingProgress"]):
-    """Shows the steps of a training, and lines of text, while its context lasts.
+    """Shows the steps of a training as lines of text, for a file.
 
-    For a file: the first line after ten seconds, then each after twice as long as the one before, up to ten minutes.
+    The first line comes after ten seconds, and each pause is twice as long as the one before, up to ten minutes.
     """
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._write = write
         self._clock = clock
         self._last = clock()
-        self._pause = PLAIN_SECONDS
+        self._pause = FIRST_PAUSE_SECONDS
 
     def __exit__(self, *exception: object) -> None: ...
 
@@ -80,11 +104,11 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
         """Is called after each step."""
         if self._clock() - self._last < self._pause:
             return
-        self._last, self._pause = self._clock(), min(MOST_PLAIN_SECONDS, 2 * self._pause)
-        left = _left(at.seconds_left)
+        self._last, self._pause = self._clock(), min(LONGEST_PAUSE_SECONDS, 2 * self._pause)
         self._write(
             f"epoch {at.epoch}, batch {at.batch}/{at.num_batches}, loss {at.loss:.3f}, "
-            f"perplexity {at.perplexity:.4g}, {at.tokens_per_second:,.0f} tokens/s" + (left and f", {left}")
+            f"perplexity {at.perplexity:.4g}, {at.tokens_per_second:,.0f} tokens/s"
+            + (at.time_left and f", {at.time_left}")
         )
 
     def say(self, line: str) -> None:
@@ -93,7 +117,7 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
 
 
 class LiveProgress(TrainingProgress):
-    """A bar for the running epoch."""
+    """Shows the running epoch as a bar."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(lambda line: console.print(line, highlight=False, markup=False))
@@ -125,19 +149,10 @@ class LiveProgress(TrainingProgress):
             loss=f"{at.loss:.3f}",
             perplexity=f"{at.perplexity:.4g}",
             speed=f"{at.tokens_per_second:,.0f}",
-            left=_left(at.seconds_left),
+            left=at.time_left,
         )
 
 
 def make_progress() -> TrainingProgress:
     console = Console(stderr=True)
-    if console.is_terminal:
-        return LiveProgress(console)
-    return TrainingProgress(say)
-
-
-def _left(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d} left"
+    return LiveProgress(console) if console.is_terminal else TrainingProgress(say)

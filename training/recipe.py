@@ -98,12 +98,14 @@ class TrainerConfig(Table):
         return {side: name for side, name in named.items() if name is not None}
 
     def steps_of_an_epoch(self, num_batches: int) -> int:
-        """Updates of an epoch of so many batches."""
+        """Returns the updates of an epoch of `num_batches` batches."""
         return ceil(num_batches / self.accumulate_batches)
 
     def step_limit(self, num_batches: int) -> int | None:
-        """Updates after which max_steps or max_epochs ends a training whose epochs have so many batches; None: neither
-        is set.
+        """Returns the updates after which max_steps or max_epochs ends the training; None if neither is set.
+
+        Args:
+            num_batches: of an epoch.
         """
         by_epochs = None if self.max_epochs is None else self.max_epochs * self.steps_of_an_epoch(num_batches)
         return min((limit for limit in (self.max_steps, by_epochs) if limit is not None), default=None)
@@ -217,10 +219,10 @@ class Recipe(Table):
         return self
 
     def differences(self, other: Self, names: Collection[str]) -> Iterator[tuple[str, Any, Any]]:
-        """The fields in which another recipe differs: dotted name, value here and value there.
+        """Yields the fields in which another recipe differs: dotted name, own value and the other's.
 
         Args:
-            names: of the tables and fields that are looked at.
+            names: of the compared tables and fields.
         """
         here, there = self.fields(), other.fields()
         for field in here | there:
@@ -229,7 +231,7 @@ class Recipe(Table):
                 yield field, own, theirs
 
     def to_text(self) -> str:
-        """The resolved recipe as TOML."""
+        """Returns the resolved recipe as TOML."""
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
 
@@ -238,8 +240,8 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), *, ignored: Collectio
 
     Args:
         path: the TOML file, a folder with a recipe.toml, or the name of a recipe that comes with the package.
-        overrides: `table.key=value` each; a value that is no TOML is taken as a string.
-        ignored: table and key each, of what may stand there and means nothing.
+        overrides: `table.key=value` each; a value that is not TOML is taken as a string.
+        ignored: pairs of table and key that are accepted and ignored.
 
     Raises:
         UserError: one line per problem, with the file, the field, the value and the choices or the nearest key.
@@ -271,7 +273,7 @@ def recipe_from(
     """Returns the recipe of a parsed TOML file.
 
     Args:
-        name: what errors call it.
+        name: its name in errors.
         overrides: as `load_recipe` takes them; they change `content`.
         beside: a folder that has the data files that are not in the working directory; may be None.
 
@@ -301,7 +303,7 @@ def shipped_recipes() -> dict[str, Path]:
 
 
 def _find_beside(folder: Path, data: Any) -> None:
-    """Lets data files that are not in the working directory stand beside the recipe."""
+    """Finds data files beside the recipe that are not in the working directory."""
 
     def found(name: Any) -> Any:
         if isinstance(name, list):
@@ -351,8 +353,8 @@ def _explain(problem: ErrorDetails) -> str:
             return f"{field} is missing"
         case "value_error":
             # Raised by our own validators, which name field, value and remedy.
-            said = str(problem["ctx"]["error"])
-            return said if not location or said.startswith(f"{location[0]}.") else f"{field}: {said}"
+            text = str(problem["ctx"]["error"])
+            return text if not location or text.startswith(f"{location[0]}.") else f"{field}: {text}"
         case _:
             return f"{field} = {problem['input']!r}: {requirement(problem)}"
 

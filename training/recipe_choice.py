@@ -15,12 +15,8 @@ from attendant.training.data.pairs import Pair, PairReader, no_pairs
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
 from attendant.training.recipe import RECIPE_NAME, Recipe, load_recipe, recipe_from
 
-NUM_SAMPLED: Final = 4096
-"""Pairs that are looked at, at even distances."""
-
-RARE_SCRIPT: Final = 0.001
-"""Scripts with a smaller share of a side's letters are not listed."""
-
+NUM_SAMPLED: Final = 4096  # Pairs that are looked at, at even distances.
+RARE_SCRIPT: Final = 0.001  # Scripts with a smaller share of a side's letters are not listed.
 SCRIPT_NAMES: Final = {"CJK": "Han", "MODIFIER": "", "FULLWIDTH": "Latin", "MATHEMATICAL": "", "FEMININE": "Latin"}
 """By the first word of a character's name, where that is not the script's name."""
 
@@ -119,18 +115,14 @@ def _any(pattern: re.Pattern[str], pair: Pair) -> bool:
 
 
 SHARE: Final = 0.05
-FEWEST_HELD_OUT: Final = 20
-"""Sources that validation and test should have each, even of a small corpus."""
-
+FEWEST_HELD_OUT: Final = 20  # Sources that validation and test should have each, even of a small corpus.
 MOST_HELD_OUT: Final = 5000
 LARGEST_SHARE: Final = 0.2
 FEWEST_SOURCES: Final = 20
 MOST_COUNTED: Final = 200_000
 """Distinct sources that are counted; with more, the shares no longer depend on their number."""
 
-SPELLED_WORDS: Final = 1.5
-"""Words of a text, on average, below which it is spelled: characters are its symbols."""
-
+SPELLED_WORDS: Final = 1.5  # Words of a text, on average, below which it is spelled: characters are its symbols.
 SPELLED_LENGTH: Final = 8.0
 """Characters of a text, on average, above which it is a sentence in a script without spaces."""
 
@@ -144,9 +136,7 @@ BLEU_TOKENIZERS: Final = {
 }
 """By the main script of the targets, where words are not separated by spaces."""
 
-FEW_PAIRS: Final = 1000
-"""With fewer pairs, parts of words are too rare to be learned."""
-
+FEW_PAIRS: Final = 1000  # With fewer pairs, parts of words are too rare to be learned.
 BPE_SIZES: Final = ((3_000, 1000), (10_000, 2000), (50_000, 4000))
 LARGEST_BPE: Final = 8000
 COVERED: Final = 0.999
@@ -155,7 +145,7 @@ LONGEST: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How large a model is, and how long it trains."""
+    """The size of a model, and the length of its training."""
 
     embedding_size: int
     hidden_size: int
@@ -169,8 +159,7 @@ COURSES: Final = (
     (20_000, Course(128, 256, 0.3, 1024, 30)),
     (200_000, Course(128, 256, 0.2, 4096, 12)),
 )
-LARGEST_COURSE: Final = Course(256, 512, 0.2, 4096, 8)
-"""By the number of pairs up to which they are chosen."""
+LARGEST_COURSE: Final = Course(256, 512, 0.2, 4096, 8)  # By the number of pairs up to which they are chosen.
 
 
 def choose_recipe(files: CorpusFiles) -> tuple[dict[str, Any], list[str]]:

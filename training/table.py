@@ -1,35 +1,12 @@
 """The base class of a recipe's tables: frozen, keyword-only, and strict about its keys."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 Count = Annotated[int, Field(ge=1)]
-
-KINDS: Final = {
-    "bool": "true or false",
-    "dict": "a table",
-    "float": "a number",
-    "finite": "a finite number",
-    "int": "a whole number",
-    "model": "a table",
-    "string": "a text in quotes",
-    "tuple": "a list",
-}
-"""By the first word of the type of a pydantic error."""
-
-NUMBERS: Final = ("bool", "float", "int")
-
-LIMITS: Final = {
-    "greater_than": ("be above {:g}", "gt"),
-    "greater_than_equal": ("be at least {:g}", "ge"),
-    "less_than": ("be below {:g}", "lt"),
-    "less_than_equal": ("be at most {:g}", "le"),
-    "too_short": ("have {} or more", "min_length"),
-}
-"""By the type of a pydantic error: what a value must, and which fact of the error it is told with."""
 
 
 class Table(BaseModel):
@@ -43,7 +20,7 @@ class Table(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def lists_are_tuples(cls, value: Any) -> Any:
-        """Takes TOML's lists for the tuples that the fields have, which are the one type that TOML lacks."""
+        """Takes TOML's lists as tuples, which TOML lacks."""
         if not isinstance(value, dict):
             return value
         return {key: tuple(each) if isinstance(each, list) else each for key, each in value.items()}
@@ -52,12 +29,12 @@ class Table(BaseModel):
         """Refuses a value that has no effect.
 
         Args:
-            name: of this table.
-            kind: what it configures.
-            owners: field -> the kinds that it means something to.
+            name: this table's.
+            kind: the kind of its component.
+            owners: field -> the kinds that it has an effect on.
 
         Raises:
-            ValueError: a field that means nothing to this kind is not at its default.
+            ValueError: a field without effect is not at its default.
         """
         for field, kinds in owners.items():
             value = getattr(self, field)
@@ -68,7 +45,7 @@ class Table(BaseModel):
                 )
 
     def fields(self) -> dict[str, Any]:
-        """Each field by its dotted name, those of the tables within included; values as JSON has them."""
+        """Returns each field by its dotted name, those of inner tables included; values as in JSON."""
         return dict(_flattened(self.model_dump(mode="json")))
 
 
@@ -81,32 +58,25 @@ def _flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
 
 
 def problems_of(error: ValidationError) -> list[ErrorDetails]:
-    """What is wrong, by fields as the user knows them.
+    """Returns one problem for each field, named as in the recipe.
 
-    Of a field that may be of several kinds pydantic tells one problem for each, under a name that has the kind in it;
-    of a list also that it is too short, once its bad items are gone.
+    If a field may be of several kinds, pydantic has a problem for each, with the kind in the name. If the items of a
+    list are bad, it also reports that the list is too short.
     """
-    found: dict[tuple[int | str, ...], ErrorDetails] = {}
+    problems: dict[tuple[int | str, ...], ErrorDetails] = {}
     for problem in error.errors():
         field = tuple(part for part in problem["loc"] if "[" not in str(part))
         value = problem["input"]
         shown = list(value) if isinstance(value, tuple) else value
-        former = found.setdefault(field, {**problem, "loc": field, "input": shown})
+        former = problems.setdefault(field, {**problem, "loc": field, "input": shown})
         if former["type"] == problem["type"] == "literal_error" and former["ctx"] is not problem["ctx"]:
             former["ctx"] = {"expected": f"{former['ctx']['expected']}, {problem['ctx']['expected']}"}
-    items = {field[:-1] for field in found if field}
-    return [one for field, one in found.items() if not (one["type"] == "too_short" and field in items)]
+    items = {field[:-1] for field in problems if field}
+    return [each for field, each in problems.items() if not (each["type"] == "too_short" and field in items)]
 
 
 def requirement(problem: ErrorDetails) -> str:
-    """What a value must be, in the words of our own checks."""
-    kind, told = problem["type"], problem.get("ctx", {})
-    if kind == "literal_error":
-        return f"must be one of {told['expected'].replace(' or ', ', ').replace(chr(39), '')}"
-    if kind in LIMITS:
-        words, limit = LIMITS[kind]
-        return f"must {words.format(told[limit])}"
-    if (name := kind.split("_")[0]) in KINDS:
-        is_text = isinstance(problem["input"], str) and name in NUMBERS
-        return f"must be {KINDS[name]}" + (", and this is a text: leave the quotes out" if is_text else "")
-    return problem["msg"][0].lower() + problem["msg"][1:]
+    """Returns pydantic's sentence on the value that it expected."""
+    if problem["type"] == "literal_error":
+        return f"must be one of {problem['ctx']['expected'].replace(' or ', ', ').replace(chr(39), '')}"
+    return problem["msg"].replace("Input should", "must")

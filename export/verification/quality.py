@@ -8,7 +8,6 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final, get_args
 
 from attendant.runtime.answers import SIGNALS, distribution_of, signals_of
@@ -37,7 +36,7 @@ from attendant.training.evaluation.evaluating import (
 )
 from attendant.training.evaluation.metrics import LOWER_IS_BETTER, PerplexityName, is_better
 from attendant.training.evaluation.session import EvaluationData, open_bundle_model, read_data
-from attendant.training.run.loading import LoadedRun, read_held_out, text_model
+from attendant.training.run.loading import LoadedRun, read_held_out
 
 logger = logging.getLogger(__name__)
 
@@ -185,7 +184,7 @@ def measurement_of_run(
         return None
     data = read_held_out([run.path], "test") if file is None else read_data(CorpusFiles.named(file))
     config = run.recipe.evaluation.model_copy(update=search_of(decoding))
-    return QualityMeasurement(data=data, config=config, model_of=partial(text_model, run))
+    return QualityMeasurement(data=data, config=config, model_of=run.text_model)
 
 
 def measurement_of_bundle(

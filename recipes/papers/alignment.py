@@ -27,7 +27,7 @@ from attendant.training.evaluation.evaluating import TextModel
 from attendant.training.evaluation.metrics import Floats64
 from attendant.training.evaluation.session import is_bundle, open_bundle_model
 from attendant.training.report.pictures import attention_map, on_paper
-from attendant.training.run.loading import open_run
+from attendant.training.run.loading import open_runs
 from attendant_client.alignment import Link, hard_links
 
 WORDS: Final = Path(__file__).parent / "letters-to-sounds.tsv"
@@ -121,7 +121,7 @@ class Spoken(Protocol):
 
 def open_model(path: Path) -> TextModel:
     """Opens a run or a bundle. Raises UserError: it is neither."""
-    return (open_bundle_model(path) if is_bundle(path) else open_run(path)).model
+    return (open_bundle_model(path) if is_bundle(path) else open_runs([path])).model
 
 
 def attended(model: TextModel, words: Sequence[Spoken]) -> list[Floats]:

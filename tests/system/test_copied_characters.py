@@ -13,7 +13,7 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.training.__main__ import main
 from attendant.training.data.pairs import Example
 from attendant.training.evaluation.evaluating import decode_examples
-from attendant.training.run.loading import open_run
+from attendant.training.run.loading import open_runs
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +78,7 @@ def test_characters_that_were_never_seen_are_copied(tmp_path: Path) -> None:
     recipe, run = tmp_path / "names.toml", tmp_path / "run"
     recipe.write_text(RECIPE.format(folder=tmp_path), encoding="utf-8")
     assert run_command("training", lambda: main([str(recipe), "--output", str(run)])) == 0
-    model = open_run(run).model
+    model = open_runs([run]).model
     unseen = pairs(200, generator, lambda code: code % 5 == 0)
     examples = [Example(source, (target,)) for source, target in unseen]
     decoded = decode_examples(model, examples, DecodingOptions(max_length=40))

@@ -11,7 +11,7 @@ import torch
 
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import lock, new_folder, translate_os_errors
-from attendant.training.commands.evaluate import add_data_options, check_folder
+from attendant.training.commands.evaluate import add_data_options, check_folder, read_chosen
 from attendant.training.data.pairs import Example, numbered_lines, read_sources
 from attendant.training.evaluation.bootstrap import LengthUnit
 from attendant.training.evaluation.evaluating import decode_examples, search_options
@@ -26,19 +26,22 @@ from attendant.training.run.checkpoint import (
     validated_checkpoints,
 )
 from attendant.training.run.directory import Run
-from attendant.training.run.loading import open_runs, read_chosen
+from attendant.training.run.loading import open_runs
 
 REPORT_DESCRIPTION = """\
-Measures runs on held-out data and shows them: learning curves, quality by source length, how far back
-in time gradients reach, attention, the best and the worst outputs, recipe and data. Several runs are compared with the
-first, in the same pictures. Each decodes by its recipe's [evaluation]; all are measured by the first one's metrics."""
+Measures runs on held-out data and shows them: learning curves, quality by source length, how far
+back in time gradients reach, attention, the best and the worst outputs, recipe and data. Several runs are compared with
+the first, in the same pictures. Each decodes by its recipe's [evaluation]; all are measured by the first one's
+metrics."""
 DEFAULT_NAME = "report.html"
+COPIED = ("recipe.toml", "versions.json", "data.json", "source_tokenizer.json", "target_tokenizer.json")
+CHUNK = 2048  # Sources that are decoded and written together: a killed command loses at most this many.
 
 
 def report_parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(prog="attendant report", description=REPORT_DESCRIPTION)
-    found.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run directory")
-    found.add_argument(
+    parser = argparse.ArgumentParser(prog="attendant report", description=REPORT_DESCRIPTION)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run directory")
+    parser.add_argument(
         "--output",
         type=Path,
         action="append",
@@ -46,78 +49,56 @@ def report_parser() -> argparse.ArgumentParser:
         help="FILE.html: one page that needs nothing else; FILE.md: Markdown, its pictures in FILE_pictures/ beside "
         f"it; may be repeated (default: {DEFAULT_NAME} in the run directory; with several runs it must be given)",
     )
-    add_data_options(found)
-    found.add_argument(
+    add_data_options(parser)
+    parser.add_argument(
         "--examples",
         default="3",
         metavar="FILE|N",
         help="whose attention is shown beside the worst ones': a file of sources, one per line, a reference after a "
         "tab if you like; or that many, at even distances in the data (default: %(default)s)",
     )
-    found.add_argument(
+    parser.add_argument(
         "--length-unit",
         choices=get_args(LengthUnit),
         help="what lengths are counted in (default: words; tokens where sources are mostly one word or two)",
     )
-    return found
+    return parser
 
 
 def run_report(arguments: argparse.Namespace) -> None:
     # Imported here: drawing takes long to load, and no other command draws.
-    from attendant.training.report.measuring import (  # noqa: PLC0415
-        MAX_RUNS,
-        choose_examples,
-        measure_runs,
-    )
-    from attendant.training.report.page import (  # noqa: PLC0415
-        check_form,
-        compose,
-        write_report,
-    )
+    from attendant.training.report.measuring import MAX_RUNS, choose_examples, measure_runs  # noqa: PLC0415
+    from attendant.training.report.page import check_form, compose, write_report  # noqa: PLC0415
 
     if len(arguments.runs) > MAX_RUNS:
         raise UserError(f"{len(arguments.runs)} runs: a report compares at most {MAX_RUNS}")
     for path in arguments.runs:
         if is_bundle(path):
             raise UserError(f"{path} is a bundle: a report is of a run, which has the training's journal and weights")
-    outputs = _outputs(arguments)
+    outputs = arguments.output or [arguments.runs[0] / DEFAULT_NAME]
+    if len(arguments.runs) > 1 and not arguments.output:
+        raise UserError(f"a report of {len(arguments.runs)} runs belongs to none of them: give --output FILE.html")
     for path in outputs:
         check_form(path)
         check_folder("--output", path)
-    data = read_chosen(arguments.data, arguments.runs, arguments.split)
-    measured = measure_runs(
-        arguments.runs,
-        data,
-        choose_examples(arguments.examples, data.examples),
-        length_unit=arguments.length_unit,
-    )
-    report = compose(measured, data.name)
+    data = read_chosen(arguments, arguments.runs)
+    chosen = choose_examples(arguments.examples, data.examples)
+    report = compose(measure_runs(arguments.runs, data, chosen, length_unit=arguments.length_unit), data.name)
     for path in outputs:
         write_report(report, path)
         print(path)
 
 
-def _outputs(arguments: argparse.Namespace) -> Sequence[Path]:
-    if arguments.output:
-        return list(arguments.output)
-    if len(arguments.runs) > 1:
-        raise UserError(f"a report of {len(arguments.runs)} runs belongs to none of them: give --output FILE.html")
-    return [arguments.runs[0] / DEFAULT_NAME]
-
-
-COPIED = ("recipe.toml", "versions.json", "data.json", "source_tokenizer.json", "target_tokenizer.json")
-
-
 def average_parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="attendant average",
         description="Averages the weights of a run's last validated checkpoints (those that training.keep_checkpoints "
         "kept) into a new run, to be evaluated and exported.",
     )
-    found.add_argument("run", type=Path, metavar="RUN", help="a run directory")
-    found.add_argument("--last", type=int, default=5, metavar="N", help="so many checkpoints (default: 5)")
-    found.add_argument("--output", type=Path, required=True, metavar="DIRECTORY", help="the new run directory")
-    return found
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
+    parser.add_argument("--last", type=int, default=5, metavar="N", help="so many checkpoints (default: 5)")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIRECTORY", help="the new run directory")
+    return parser
 
 
 def run_average(arguments: argparse.Namespace) -> None:
@@ -138,18 +119,18 @@ def average_run(run: Run, last: int, output: Path) -> list[int]:
         the steps of the checkpoints.
 
     Raises:
-        UserError: there are fewer; `output` stands already, or can't be written.
+        UserError: there are fewer; `output` exists already, or can't be written.
     """
     if output.exists():
         raise UserError(f"{output} exists: --output names another")
     run.recipe()
-    found = validated_checkpoints(run)
-    if len(found) < last:
+    validated = validated_checkpoints(run)
+    if len(validated) < last:
         raise UserError(
-            f"{run.path} has {len(found)} validated checkpoint{'' if len(found) == 1 else 's'}, fewer than --last "
-            f"{last}: train with training.keep_checkpoints = {last}, or average fewer"
+            f"{run.path} has {len(validated)} validated checkpoint{'' if len(validated) == 1 else 's'}, fewer than "
+            f"--last {last}: train with training.keep_checkpoints = {last}, or average fewer"
         )
-    chosen = found[-last:]
+    chosen = validated[-last:]
     models = [load_tensors(path, MODEL_FILE) for path in chosen]
     # The means are taken in float64.
     weights = {
@@ -168,24 +149,20 @@ def average_run(run: Run, last: int, output: Path) -> list[int]:
     return steps
 
 
-CHUNK = 2048
-"""Sources that are decoded and written together: what a killed command loses at most."""
-
-
 def label_parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="attendant label",
         description="Decodes sources by a run, or by several as an ensemble, and writes each with its output: pairs "
         "that another model learns from (sequence-level knowledge distillation, Kim and Rush 2016).",
     )
-    found.add_argument("paths", type=Path, nargs="+", metavar="RUN", help="run directories; several: an ensemble")
-    found.add_argument(
+    parser.add_argument("paths", type=Path, nargs="+", metavar="RUN", help="run directories; several: an ensemble")
+    parser.add_argument(
         "--sources", type=Path, required=True, metavar="FILE", help="a source per line; of a .tsv, its first column"
     )
-    found.add_argument("--output", type=Path, required=True, metavar="FILE.tsv", help="source, tab, output")
-    found.add_argument("--beam-size", type=int, metavar="N", help="live hypotheses (default: the run's [evaluation])")
-    found.add_argument("--resume", action="store_true", help="go on with an output that was interrupted")
-    return found
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE.tsv", help="source, tab, output")
+    parser.add_argument("--beam-size", type=int, metavar="N", help="live hypotheses (default: the run's [evaluation])")
+    parser.add_argument("--resume", action="store_true", help="go on with an output that was interrupted")
+    return parser
 
 
 def run_label(arguments: argparse.Namespace) -> None:
@@ -196,8 +173,12 @@ def run_label(arguments: argparse.Namespace) -> None:
         raise UserError(f"{output} exists: --resume goes on with it, --output names another")
     check_folder("--output", output)
     sources = dict.fromkeys(read_sources(arguments.sources))
-    for source in _labelled(output) if arguments.resume else ():
-        sources.pop(source, None)
+    if arguments.resume and output.exists():
+        with translate_os_errors(output):
+            # Cuts off a last line that was not written whole.
+            os.truncate(output, output.read_bytes().rfind(b"\n") + 1)
+        for _, line in numbered_lines(output):
+            sources.pop(line.partition("\t")[0], None)
     opened = open_runs(arguments.paths, "label")
     num_empty = _label(opened, list(sources), arguments.beam_size or opened.config.beam_size, output)
     print(f"{output}: {len(sources) - num_empty:,} pairs written")
@@ -206,7 +187,7 @@ def run_label(arguments: argparse.Namespace) -> None:
 
 
 def _label(opened: OpenedModel, sources: Sequence[str], beam_size: int, output: Path) -> int:
-    """Appends a line for each source; returns how many have no output."""
+    """Appends a line for each source; returns the number of sources whose output is empty."""
     model, num_empty = opened.model, 0
     options = search_options(opened.config.model_copy(update={"beam_size": beam_size}), model)
     with translate_os_errors(output), output.open("a", encoding="utf-8") as file, progress_bar() as progress:
@@ -221,12 +202,3 @@ def _label(opened: OpenedModel, sources: Sequence[str], beam_size: int, output: 
                     file.write(f"{decoded.example.source}\t{text}\n")
             file.flush()
     return num_empty
-
-
-def _labelled(output: Path) -> list[str]:
-    """The sources that an output has; a last line that was not written whole is cut off."""
-    if not output.exists():
-        return []
-    with translate_os_errors(output):
-        os.truncate(output, output.read_bytes().rfind(b"\n") + 1)
-    return [line.partition("\t")[0] for _, line in numbered_lines(output)]

@@ -1,4 +1,4 @@
-"""Batches of pairs of similar lengths, bounded by their padded tokens; a function of (seed, epoch).
+"""Batches of pairs of similar lengths, limited by their padded tokens; a function of (seed, epoch).
 
 Shapes: B pairs of a batch, S source positions, T target positions (EOS included), N positions that are not padding.
 """
@@ -20,14 +20,14 @@ from attendant.training.kernels.loss import SoftTargets
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one forward pass takes.
+    """The input of one forward pass.
 
     Attributes:
         source_ids: [B, S] int64; source_lengths: [B] int64.
         previous_ids: [B, T] int64: the start symbol, then the target.
-        positions: [N] int64: where, in the flattened [B * T], a symbol is to be predicted.
-        target_ids: [N] int64: the symbols to be predicted there, EOS included.
-        soft_targets: the teachers' there; None: there are no teachers.
+        positions: [N] int64: indices in the flattened [B * T] of the symbols to predict.
+        target_ids: [N] int64: the symbols to predict there, EOS included.
+        soft_targets: the teachers' distributions there. If None, there are no teachers.
     """
 
     source_ids: Tensor
@@ -53,17 +53,16 @@ class Batch:
 
 
 class BatchPlan:
-    """Which pairs form a batch, epoch by epoch.
+    """The pairs of each batch, epoch by epoch.
 
     Pairs are sorted by source length, then target length, and cut where one more pair would break the budget; pairs of
-    equal lengths change places, and batches their order, from epoch to epoch. All lengths being the same in each
-    epoch, so is the number of batches.
+    equal lengths and the order of batches change from epoch to epoch. The number of batches is always the same.
     """
 
     def __init__(self, corpus: Corpus, config: BatchConfig, seed: int) -> None:
-        """Cuts the sorted corpus. Raises UserError where a pair alone is beyond the budget."""
+        """Cuts the sorted corpus. Raises UserError: a single pair is beyond the budget."""
         self._seed = seed
-        # In 32 bits: of millions of pairs these are what the plan's memory goes to.
+        # In 32 bits: for millions of pairs, these take most of the plan's memory.
         self._source_lengths = corpus.sources.lengths.astype(np.int32)
         self._target_lengths = (corpus.targets.lengths + 1).astype(np.int32)
         order = np.lexsort((self._target_lengths, self._source_lengths))
@@ -74,14 +73,11 @@ class BatchPlan:
         return len(self._cuts) + 1
 
     def num_target_tokens(self, indices: NDArray[np.int64]) -> int:
-        """The number of target tokens, EOS included, of pairs [B] int64."""
+        """Returns the number of target tokens, EOS included, of pairs [B] int64."""
         return int(self._target_lengths[indices].sum())
 
     def epoch(self, epoch: int) -> list[NDArray[np.int64]]:
-        """The batches of an epoch, each [B] int64 indices of pairs.
-
-        They depend on (seed, epoch) alone, so a run can resume anywhere.
-        """
+        """Returns the batches of an epoch, each [B] int64 indices of pairs; they depend on (seed, epoch) alone."""
         generator = np.random.Generator(np.random.PCG64([self._seed, epoch]))
         shuffled = generator.permutation(len(self._source_lengths))
         order = shuffled[np.lexsort((self._target_lengths[shuffled], self._source_lengths[shuffled]))]
@@ -108,11 +104,7 @@ class BatchPlan:
 
 
 def all_batches(corpus: Corpus, config: BatchConfig) -> list[NDArray[np.int64]]:
-    """Batches that have every pair once, each [B] int64 indices of pairs; the same ones each time.
-
-    Raises:
-        UserError: a pair alone is beyond the budget.
-    """
+    """Returns batches with every pair once, each [B] int64 indices; always the same. Raises UserError as BatchPlan."""
     return BatchPlan(corpus, config, seed=0).epoch(0)
 
 

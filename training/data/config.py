@@ -21,9 +21,7 @@ FetcherName = Literal[
     "numbers",
     "reverse",
 ]
-WITH_COLUMNS: Final = re.compile(r"(.+)\[([^,\]]+),([^,\]]+)\]")
-"""FILE[COLUMN,COLUMN]."""
-
+WITH_COLUMNS: Final = re.compile(r"(.+)\[([^,\]]+),([^,\]]+)\]")  # FILE[COLUMN,COLUMN].
 SharedSources = Literal["keep", "drop_from_train", "drop_from_held_out"]
 
 
@@ -263,7 +261,7 @@ class DataConfig(Table):
         return SplitFiles(**dict(named) | {"columns": columns}, drop_empty=self.drop_empty, part=part)
 
     def corpus_folder(self, run: Path) -> Path:
-        """Where the tokenized training split of the run at `run` is kept."""
+        """Returns the folder of the tokenized training split of the run at `run`."""
         return run / "corpus" if self.cache is None else Path(self.cache)
 
 

@@ -1,14 +1,14 @@
 """Tokenized pairs as flat arrays, in memory or memory-mapped from disk, with the soft targets of teachers.
 
     <folder>/<key>/source_ids.bin, target_ids.bin            int32, sequences end to end
-                   source_offsets.bin, target_offsets.bin    int64, where each begins, and the end
+                   source_offsets.bin, target_offsets.bin    int64, the start of each sequence, and the end
                    corpus.json                               counts, and the survey of the files
     <folder>/<key>/symbols.bin                               int32 [P, K]: the teachers' most probable symbols
                    probabilities.bin                         float16 [P, K], each row's sum 1
 
 A key is the digest of all that decides the content. A directory appears whole or not at all.
 
-Shapes: P target positions of a corpus, EOS included; N of some pairs of it; K symbols of each.
+Shapes: P target positions of a corpus, EOS included; N positions of some of its pairs; K symbols of each position.
 """
 
 import json
@@ -35,7 +35,14 @@ from attendant.training.data.tokenization import encode_source
 from attendant.training.kernels.loss import SoftTargets
 from attendant.training.table import Count, Table
 
+Item = TypeVar("Item")
+
+SIDES: Final = ("source", "target")
+RECORD_NAME: Final = "corpus.json"
 SYMBOLS_FILE, PROBABILITIES_FILE = "symbols.bin", "probabilities.bin"
+CHUNK_PAIRS = 10_000
+COVERED_SHARE: Final = 0.999
+MAX_COUNTED_TOKENS: Final = 10_000_000
 
 
 class DistillationConfig(Table):
@@ -69,7 +76,7 @@ class CorpusSoftTargets:
 
     Attributes:
         symbols: [P, K] int32; probabilities: [P, K] float16.
-        offsets: where each pair's targets begin among all, without EOS.
+        offsets: the start of each pair's targets, without EOS.
         weight: see DistillationConfig.
     """
 
@@ -79,64 +86,10 @@ class CorpusSoftTargets:
     weight: float
 
     def of(self, indices: NDArray[np.int64] | Sequence[int]) -> SoftTargets:
-        """Those at the N positions of these pairs, pair after pair, times the weight."""
+        """Returns the distributions at the N positions of these pairs, pair after pair, times the weight."""
         places = positions_of(self.offsets, indices)
         probabilities = torch.from_numpy(self.probabilities[places].astype(np.float32))
         return SoftTargets(torch.from_numpy(self.symbols[places].astype(np.int64)), probabilities * self.weight)
-
-
-def positions_of(offsets: NDArray[np.int64], indices: NDArray[np.int64] | Sequence[int]) -> NDArray[np.int64]:
-    """The places [N] int64 of pairs' positions among the P of their corpus, whose targets begin at `offsets`."""
-    # Each pair before has one more position than symbols.
-    return np.concatenate([np.arange(offsets[index], offsets[index + 1] + 1) + index for index in indices])
-
-
-def open_soft_targets(folder: Path, offsets: NDArray[np.int64], config: DistillationConfig) -> CorpusSoftTargets | None:
-    """The soft targets in a folder; None: there is no such folder. Raises UserError: its files are not of this corpus.
-
-    Args:
-        offsets: [number of pairs + 1] int64, where each pair's targets begin, without EOS.
-    """
-    if not folder.exists():
-        return None
-    num_positions = int(offsets[-1]) + len(offsets) - 1
-    shape = (num_positions, -1)
-    try:
-        symbols = np.asarray(np.memmap(folder / SYMBOLS_FILE, np.int32, "r")).reshape(shape)
-        probabilities = np.asarray(np.memmap(folder / PROBABILITIES_FILE, np.float16, "r")).reshape(symbols.shape)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder} is damaged ({error}): remove it, and the teachers will be asked again") from None
-    return CorpusSoftTargets(symbols, probabilities, offsets, config.weight)
-
-
-def store_soft_targets(
-    folder: Path,
-    num_positions: int,
-    num_symbols: int,
-    said: Iterable[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float16]]],
-) -> None:
-    """Writes a folder, whole or not at all.
-
-    Args:
-        num_positions: P; num_symbols: K.
-        said: parts that together have every position once: positions [n], their symbols [n, K] and probabilities
-            [n, K].
-    """
-    shape = (num_positions, num_symbols)
-    with new_folder(folder, put=unless_there) as fresh:
-        symbols = np.memmap(fresh / SYMBOLS_FILE, np.int32, "w+", shape=shape)
-        probabilities = np.memmap(fresh / PROBABILITIES_FILE, np.float16, "w+", shape=shape)
-        for places, ids, values in said:
-            symbols[places], probabilities[places] = ids, values
-        symbols.flush()
-        probabilities.flush()
-
-
-Item = TypeVar("Item")
-
-CHUNK_PAIRS = 10_000
-COVERED_SHARE: Final = 0.999
-MOST_COUNTED: Final = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +106,6 @@ class TokenSequences:
 
     @classmethod
     def of(cls, sequences: Iterable[Sequence[int] | NDArray[np.int32]]) -> "TokenSequences":
-        """From one list or array [length] of ids per sequence."""
         parts = [np.asarray(sequence, np.int32) for sequence in sequences]
         offsets = np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64)
         return cls(np.concatenate([np.empty(0, np.int32), *parts]), offsets)
@@ -172,13 +124,13 @@ class TokenSequences:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The pairs of one split as ids. Sources are as the encoder reads them, EOS included where it is appended;
-    targets are without BOS and EOS.
+    """The pairs of one split as ids. Sources are as the encoder reads them, EOS included if it is appended; targets are
+    without BOS and EOS.
 
     Attributes:
         num_too_long: pairs left out because a side was longer than the recipe allows, or had no token.
         num_unequal: pairs left out because one side was too many times as long as the other.
-        soft_targets: the teachers', at every target position; None: there are no teachers.
+        soft_targets: the teachers', at every target position. If None, there are no teachers.
     """
 
     sources: TokenSequences
@@ -195,8 +147,8 @@ class PairEncoder:
     """Tokenizes pairs and leaves out those that are too long, or of too unequal lengths.
 
     Attributes:
-        num_too_long, num_unequal: left out so far.
-        num_target_words: of what stayed, as perplexity counts them.
+        num_too_long, num_unequal: pairs left out so far.
+        num_target_words: words of the targets that were kept, as perplexity counts them.
     """
 
     def __init__(
@@ -206,47 +158,48 @@ class PairEncoder:
         self._target_tokenizer = target_tokenizer
         self._config = config
         self._append_eos = append_eos
-        self._most_characters = (
-            source_tokenizer.max_characters(config.max_source_tokens),
-            target_tokenizer.max_characters(config.max_target_tokens),
-        )
         self.num_too_long = self.num_unequal = self.num_target_words = 0
 
     def encode(self, pairs: Iterable[Pair]) -> Iterator[tuple[list[int], list[int]]]:
-        """The ids of source and target, pair by pair; no more than a chunk of them is in memory. Raises UserError: at
-        the end, if nothing was left.
+        """Yields the ids of source and target, pair by pair; at most a chunk of them is in memory.
+
+        Raises:
+            UserError: no pair is left at the end.
         """
-        num_pairs = num_kept = 0
+        config, num_pairs, num_kept = self._config, 0, 0
+        max_source_characters = self._source_tokenizer.max_characters(config.max_source_tokens)
+        max_target_characters = self._target_tokenizer.max_characters(config.max_target_tokens)
         for read in in_chunks(pairs):
             num_pairs += len(read)
-            # A text of megabytes takes seconds to tokenize: its characters alone say that it is too long.
-            chunk = [pair for pair in read if self._may_fit(pair)]
+            # A text of megabytes takes seconds to tokenize: its number of characters shows that it is too long.
+            chunk = [
+                pair
+                for pair in read
+                if len(pair.source) <= max_source_characters and len(pair.target) <= max_target_characters
+            ]
             self.num_too_long += len(read) - len(chunk)
-            source_ids = encode_source(
-                self._source_tokenizer, [pair.source for pair in chunk], append_eos=self._append_eos
-            )
+            sources = [pair.source for pair in chunk]
+            source_ids = encode_source(self._source_tokenizer, sources, append_eos=self._append_eos)
             target_ids = self._target_tokenizer.encode_batch([pair.target for pair in chunk])
             for pair, source, target in zip(chunk, source_ids, target_ids, strict=True):
-                if self._stays(pair.source, len(source) - self._append_eos, len(target)):
+                if self._keeps(pair.source, len(source) - self._append_eos, len(target)):
                     num_kept += 1
                     self.num_target_words += num_words_and_end(pair.target)
                     yield source, target
         if not num_kept:
-            config = self._config
+            limits = [f"{config.max_source_tokens} source and {config.max_target_tokens} target tokens"]
+            remedies = ["data.max_source_tokens", "data.max_target_tokens"]
+            if config.max_source_words:
+                limits.append(f"in at most {config.max_source_words} source words")
+                remedies.append("data.max_source_words")
+            if config.max_length_ratio:
+                limits.append(f"in a ratio of at most {config.max_length_ratio:g}")
+                remedies.append("data.max_length_ratio")
             raise UserError(
-                f"none of the {num_pairs} pairs has at most {config.max_source_tokens} source and "
-                f"{config.max_target_tokens} target tokens"
-                + (f" in at most {config.max_source_words} source words" if config.max_source_words else "")
-                + (f" in a ratio of at most {config.max_length_ratio:g}" if config.max_length_ratio else "")
-                + ": raise data.max_source_tokens or data.max_target_tokens"
-                + (" or data.max_source_words" if config.max_source_words else "")
-                + (" or data.max_length_ratio" if config.max_length_ratio else "")
+                f"none of the {num_pairs} pairs has at most {' '.join(limits)}: raise {' or '.join(remedies)}"
             )
 
-    def _may_fit(self, pair: Pair) -> bool:
-        return len(pair.source) <= self._most_characters[0] and len(pair.target) <= self._most_characters[1]
-
-    def _stays(self, source: str, source_length: int, target_length: int) -> bool:
+    def _keeps(self, source: str, source_length: int, target_length: int) -> bool:
         config = self._config
         shorter, longer = sorted((source_length, target_length))
         # A text that a normalizer empties has nothing to attend to.
@@ -265,32 +218,32 @@ class PairEncoder:
 
 
 def encode_pairs(pairs: Iterable[Pair], encoder: PairEncoder) -> Corpus:
-    """A corpus in memory. Raises UserError where the encoder leaves nothing."""
+    """Returns a corpus in memory. Raises UserError: the encoder keeps no pair."""
     both = list(encoder.encode(pairs))
     sources, targets = (TokenSequences.of(pair[side] for pair in both) for side in (0, 1))
     return Corpus(sources, targets, encoder.num_too_long, encoder.num_unequal)
 
 
-def unknown_share(sequences: TokenSequences, ignored: Collection[int] = ()) -> float:
-    """Returns the share of tokens that are UNK, in [0, 1]; of a large corpus, that of its beginning.
-
-    Args:
-        ignored: ids that don't count among the tokens.
-    """
-    ids = sequences.ids[:MOST_COUNTED]
-    num_tokens = len(ids) - int(np.isin(ids, list(ignored)).sum())
-    return int((ids == UNK_ID).sum()) / num_tokens if num_tokens else 0.0
-
-
 def in_chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """Lists of CHUNK_PAIRS items; the last may be shorter."""
+    """Yields lists of CHUNK_PAIRS items; the last may be shorter."""
     iterator = iter(items)
     while chunk := list(islice(iterator, CHUNK_PAIRS)):
         yield chunk
 
 
+def unknown_share(sequences: TokenSequences, ignored: Collection[int] = ()) -> float:
+    """Returns the share of tokens that are UNK, in [0, 1]; of a large corpus, the share in its beginning.
+
+    Args:
+        ignored: ids that don't count among the tokens.
+    """
+    ids = sequences.ids[:MAX_COUNTED_TOKENS]
+    num_tokens = len(ids) - int(np.isin(ids, list(ignored)).sum())
+    return int((ids == UNK_ID).sum()) / num_tokens if num_tokens else 0.0
+
+
 def max_length_ratio(corpus: Corpus, *, append_eos: bool) -> float:
-    """The ratio r of the bound `target tokens <= r * source tokens + LENGTH_MARGIN`, rounded up to two decimals.
+    """Returns r of the bound `target tokens <= r * source tokens + LENGTH_MARGIN`, rounded up to two decimals.
 
     It is the smallest one that holds for 99.9 % of the pairs, but never below the mean ratio of all tokens: sources
     that are longer than any of the training split must not be cut below what is usual. The margin is any target's own:
@@ -298,7 +251,7 @@ def max_length_ratio(corpus: Corpus, *, append_eos: bool) -> float:
 
     Args:
         corpus: the training split, N > 0 pairs.
-        append_eos: whether its sources end with EOS, which does not count.
+        append_eos: its sources end with EOS, which does not count.
     """
     sources = corpus.sources.lengths - append_eos
     targets = corpus.targets.lengths
@@ -308,13 +261,11 @@ def max_length_ratio(corpus: Corpus, *, append_eos: bool) -> float:
     return math.ceil(100 * max(covering, mean)) / 100
 
 
-SIDES = ("source", "target")
-RECORD_NAME = "corpus.json"
-
-
 def open_stored(directory: Path) -> tuple[Corpus, dict[str, Any]] | None:
-    """The corpus of a directory and what was recorded with it; None where there is no such directory. Raises UserError:
-    files are missing or not of the size they should have.
+    """Returns the corpus of a directory and its survey; None if there is no such directory.
+
+    Raises:
+        UserError: files are missing or have another size than recorded.
     """
     if not directory.exists():
         return None
@@ -326,46 +277,89 @@ def open_stored(directory: Path) -> tuple[Corpus, dict[str, Any]] | None:
     return Corpus(sources, targets, record["num_too_long"], record["num_unequal"]), record["said"]
 
 
-def store(directory: Path, pairs: Iterable[Pair], encoder: PairEncoder, said: dict[str, Any]) -> None:
-    """Tokenizes pairs into a directory, which stands afterwards whole or not at all.
-
-    Args:
-        said: values of JSON, which `open_stored` gives back.
-
-    Raises:
-        UserError: nothing is left of the pairs; the disk is full.
-    """
-    with new_folder(directory, put=unless_there) as folder:
-        lengths = _write_ids(folder, encoder.encode(pairs))
-        for side in SIDES:
-            offsets = np.concatenate([[0], np.cumsum(np.frombuffer(lengths[side], np.int32), dtype=np.int64)])
-            (folder / f"{side}_offsets.bin").write_bytes(offsets.astype(np.int64).data)
-        record = {
-            "num_pairs": len(lengths["source"]),
-            "num_tokens": {side: int(np.frombuffer(lengths[side], np.int32).sum(dtype=np.int64)) for side in SIDES},
-            "num_too_long": encoder.num_too_long,
-            "num_unequal": encoder.num_unequal,
-            "said": said,
-        }
-        write_json(folder / RECORD_NAME, record)
-
-
-def _write_ids(folder: Path, pairs: Iterable[tuple[list[int], list[int]]]) -> dict[str, "array[int]"]:
-    """Returns the lengths by side, in int32."""
-    lengths = {side: array("i") for side in SIDES}
-    with (folder / "source_ids.bin").open("wb") as sources, (folder / "target_ids.bin").open("wb") as targets:
-        for chunk in in_chunks(pairs):
-            for place, (side, file) in enumerate(zip(SIDES, (sources, targets), strict=True)):
-                sequences: Sequence[list[int]] = [pair[place] for pair in chunk]
-                file.write(np.fromiter(chain.from_iterable(sequences), np.int32).data)
-                lengths[side].extend(map(len, sequences))
-    return lengths
-
-
 def _mapped(directory: Path, side: str, num_pairs: int, num_tokens: int) -> TokenSequences:
     ids, offsets = directory / f"{side}_ids.bin", directory / f"{side}_offsets.bin"
     for path, size in ((ids, 4 * num_tokens), (offsets, 8 * (num_pairs + 1))):
         if path.stat().st_size != size:
             raise ValueError(f"{path.name} has {path.stat().st_size} bytes, expected {size}")
-    # As plain arrays over the mapping: np.memmap's own slices cost several times as much.
+    # As plain arrays over the mapping: slices of an np.memmap cost several times as much.
     return TokenSequences(np.asarray(np.memmap(ids, np.int32, "r")), np.asarray(np.memmap(offsets, np.int64, "r")))
+
+
+def store(directory: Path, pairs: Iterable[Pair], encoder: PairEncoder, survey: dict[str, Any]) -> None:
+    """Tokenizes pairs into a directory, which appears whole or not at all.
+
+    Args:
+        survey: JSON values, which `open_stored` returns.
+
+    Raises:
+        UserError: the encoder keeps no pair; the disk is full.
+    """
+    lengths = {side: array("i") for side in SIDES}
+    with new_folder(directory, put=unless_there) as folder:
+        with (folder / "source_ids.bin").open("wb") as sources, (folder / "target_ids.bin").open("wb") as targets:
+            for chunk in in_chunks(encoder.encode(pairs)):
+                for place, (side, file) in enumerate(zip(SIDES, (sources, targets), strict=True)):
+                    sequences: Sequence[list[int]] = [pair[place] for pair in chunk]
+                    file.write(np.fromiter(chain.from_iterable(sequences), np.int32).data)
+                    lengths[side].extend(map(len, sequences))
+        counts = {side: np.frombuffer(lengths[side], np.int32) for side in SIDES}
+        for side in SIDES:
+            offsets = np.concatenate([[0], np.cumsum(counts[side], dtype=np.int64)]).astype(np.int64)
+            (folder / f"{side}_offsets.bin").write_bytes(offsets.data)
+        record = {
+            "num_pairs": len(counts["source"]),
+            "num_tokens": {side: int(counts[side].sum(dtype=np.int64)) for side in SIDES},
+            "num_too_long": encoder.num_too_long,
+            "num_unequal": encoder.num_unequal,
+            "said": survey,
+        }
+        write_json(folder / RECORD_NAME, record)
+
+
+def positions_of(offsets: NDArray[np.int64], indices: NDArray[np.int64] | Sequence[int]) -> NDArray[np.int64]:
+    """Returns the places [N] int64 of pairs' positions among the P of their corpus; targets begin at `offsets`."""
+    # Each earlier pair has one more position than symbols.
+    return np.concatenate([np.arange(offsets[index], offsets[index + 1] + 1) + index for index in indices])
+
+
+def open_soft_targets(folder: Path, offsets: NDArray[np.int64], config: DistillationConfig) -> CorpusSoftTargets | None:
+    """Returns the soft targets in a folder; None if there is no such folder.
+
+    Args:
+        offsets: [number of pairs + 1] int64, the start of each pair's targets, without EOS.
+
+    Raises:
+        UserError: the folder's files don't fit this corpus.
+    """
+    if not folder.exists():
+        return None
+    shape = (int(offsets[-1]) + len(offsets) - 1, -1)
+    try:
+        symbols = np.asarray(np.memmap(folder / SYMBOLS_FILE, np.int32, "r")).reshape(shape)
+        probabilities = np.asarray(np.memmap(folder / PROBABILITIES_FILE, np.float16, "r")).reshape(symbols.shape)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} is damaged ({error}): remove it, and the teachers will be asked again") from None
+    return CorpusSoftTargets(symbols, probabilities, offsets, config.weight)
+
+
+def store_soft_targets(
+    folder: Path,
+    num_positions: int,
+    num_symbols: int,
+    parts: Iterable[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float16]]],
+) -> None:
+    """Writes soft targets into a folder, which appears whole or not at all.
+
+    Args:
+        num_positions: P; num_symbols: K.
+        parts: positions [n], their symbols [n, K] and probabilities [n, K]; together every position once.
+    """
+    shape = (num_positions, num_symbols)
+    with new_folder(folder, put=unless_there) as fresh:
+        symbols = np.memmap(fresh / SYMBOLS_FILE, np.int32, "w+", shape=shape)
+        probabilities = np.memmap(fresh / PROBABILITIES_FILE, np.float16, "w+", shape=shape)
+        for places, ids, values in parts:
+            symbols[places], probabilities[places] = ids, values
+        symbols.flush()
+        probabilities.flush()

@@ -24,13 +24,9 @@ from typing import IO, Any, Final
 from attendant.runtime.errors import UserError, one_line
 from attendant.training.data.config import Columns, CorpusFiles, Split, SplitFiles, SplitShares
 
-NUM_SHOWN: Final = 10
-"""Bad lines that are named; the others are counted."""
-
+NUM_SHOWN: Final = 10  # Bad lines that are named; the others are counted.
 OPENERS: Final[dict[bytes, Any]] = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\x00": lzma.open, b"BZh": bz2.open}
-BZIP2_BLOCK: Final = b"1AY&SY"
-"""Follows "BZh" and a digit; a text may begin with "BZh" alone."""
-
+BZIP2_BLOCK: Final = b"1AY&SY"  # Follows "BZh" and a digit; a text may begin with "BZh" alone.
 NO_TEXT: Final = {
     b"PK\x03\x04": "is a zip archive or a spreadsheet: unpack it, or save it as TSV or CSV",
     b"\x28\xb5\x2f\xfd": "is compressed by zstd: unpack it (unzstd), or take gzip or xz",
@@ -70,7 +66,7 @@ class Problems:
         Args:
             kind: a key of REMEDIES.
             number: of the line, from 1; a reader that looks ahead may add a later line first.
-            text: what is wrong with it.
+            text: the problem.
         """
         self._counts[kind] += 1
         place = self._files.setdefault(path, len(self._files))
@@ -157,9 +153,7 @@ def _checked(path: Path, file: Any) -> IO[bytes]:
 
 
 COMPRESSIONS: Final = (".gz", ".xz", ".bz2")
-NUM_LOOKED_AT: Final = 100
-"""Rows at the beginning of a file by which its delimiter and its quotes are judged."""
-
+NUM_LOOKED_AT: Final = 100  # Rows at the beginning of a file by which its delimiter and its quotes are judged.
 DELIMITERS: Final = (",", ";", "\t")
 LONGEST_FIELD: Final = 2**31 - 1
 
@@ -174,18 +168,17 @@ NAMES = """
 COLUMN_NAMES: Final = frozenset(NAMES.split())
 """Cells, in lower case, that head a column more often than they are a text of a pair."""
 
-Row = tuple[int, Sequence[str]]
-"""The number of a row's last line, and its source and target."""
+Row = tuple[int, Sequence[str]]  # The number of a row's last line, and its source and target.
 
 
 def rows_of(path: Path, columns: Columns | None, problems: Problems, notes: list[str]) -> Iterator[Row]:
-    """Yields the pairs of a file, as they stand in it; bad rows are added to `problems`.
+    """Yields the pairs of a file, unchanged; bad rows are added to `problems`.
 
-    The name says the format, also before .gz and the like: .csv; .jsonl, .ndjson or .json; anything else is a TSV.
+    The suffix decides the format, also before .gz and the like: .csv; .jsonl, .ndjson or .json; all others are TSV.
 
     Args:
-        columns: the two names of a header row, the keys of JSONL, or numbers from 1; None: there are two columns.
-        notes: takes a line for each thing that was read otherwise than it stands.
+        columns: the two names of a header row, the keys of JSONL, or numbers from 1. If None, there are two columns.
+        notes: gets a line for each change to the file's content.
 
     Raises:
         UserError: the file can't be read, or lacks a column; the first row looks like a header.
@@ -384,7 +377,7 @@ class PairReader:
 
     Attributes:
         num_empty: pairs that the last iteration left out because a side is empty.
-        notes: lines about what the last iteration read otherwise than it stands.
+        notes: lines about changes that the last iteration made to the files' content.
     """
 
     def __init__(self, files: CorpusFiles) -> None:
@@ -462,7 +455,7 @@ def read_sources(path: Path) -> list[str]:
 
 
 def group_references(pairs: Iterable[Pair]) -> list[Example]:
-    """One example per distinct source, in order of first appearance, with its distinct targets in order."""
+    """Returns an example per distinct source, in order of first appearance, with its distinct targets in order."""
     grouped: dict[str, dict[str, None]] = {}
     for pair in pairs:
         grouped.setdefault(pair.source, {})[pair.target] = None
@@ -470,14 +463,14 @@ def group_references(pairs: Iterable[Pair]) -> list[Example]:
 
 
 def sample_evenly(examples: Sequence[Example], count: int | None) -> list[Example]:
-    """`count` examples at even distances, the same ones each time; all where count is None or not smaller."""
+    """Returns `count` examples at even distances, always the same ones; all if count is None or not smaller."""
     if count is None or count >= len(examples):
         return list(examples)
     return [examples[index * len(examples) // count] for index in range(count)]
 
 
 def num_words(text: str) -> int:
-    """How many words and punctuation marks a text has: `don't` is one, `x.y` three."""
+    """Returns the number of words and punctuation marks of a text: `don't` is one, `x.y` three."""
     return len(WORD_OR_MARK.findall(text))
 
 

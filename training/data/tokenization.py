@@ -54,8 +54,7 @@ STEPS: Final[Mapping[NormalizationName, Sequence[Normalizer]]] = {
     ],
 }
 
-WORD_START: Final = "▁"
-"""What bpe writes for the space before a word (U+2581)."""
+WORD_START: Final = "▁"  # What bpe writes for the space before a word (U+2581).
 
 
 def in_order(names: Iterable[NormalizationName]) -> tuple[NormalizationName, ...]:
@@ -106,9 +105,7 @@ BPE_WORDS = r"▁?[\p{L}\p{M}]+|▁?\p{N}|▁?[^\p{L}\p{M}\p{N}▁]+|▁"
 """What merges never leave: a word, a single digit, a run of punctuation, each with the space before it (as U+2581)."""
 
 DEFAULT_BPE_SIZE = 8000
-FEWEST_CHARACTERS = 8
-"""Characters that a bpe vocabulary must have room for, unless the texts have fewer."""
-
+FEWEST_CHARACTERS = 8  # Characters that a bpe vocabulary must have room for, unless the texts have fewer.
 COVERED_CHARACTERS = 0.9995
 """The share of a text's characters that have entries of their own beside bytes, as SentencePiece's default has it."""
 
@@ -116,7 +113,7 @@ UNLIMITED = 2**31 - 1
 
 
 class TokenizerConfig(Table):
-    """How the texts of one side become symbols.
+    """The tokenizer of one side.
 
     Attributes:
         tokenizer: "character": each character is a symbol, spaces included; "word": texts are split at white space;
@@ -218,11 +215,11 @@ def _no_symbol(config: TokenizerConfig) -> UserError:
 def tokenizer_of(
     kind: Literal["character", "word"], symbols: Iterable[str], steps: Sequence[normalizers.Normalizer] = ()
 ) -> Tokenizer:
-    """A tokenizer with a vocabulary that is known.
+    """Returns a tokenizer with a known vocabulary.
 
     Args:
         symbols: without the special ones, by their ids from 4 on.
-        steps: what is done to a text first.
+        steps: of the normalizer.
     """
     library = _untrained(kind, steps)
     library.model = _vocabulary_of(symbols)
@@ -310,7 +307,8 @@ def _frequent_characters(
         reached = accumulate(counts[symbol] for symbol in frequent)
         most = COVERED_CHARACTERS * counts.total()
         # The character with which the share is reached stays.
-        frequent = [one for one, total in zip(frequent, reached, strict=True) if total - counts[one] < most]
+        pairs = zip(frequent, reached, strict=True)
+        frequent = [symbol for symbol, total in pairs if total - counts[symbol] < most]
     return frequent[: size - num_others]
 
 

@@ -21,8 +21,7 @@ from attendant.training.evaluation.metrics import Floats64, Statistics
 DEFAULT_RESAMPLES = 1000
 CONFIDENCE = 0.95
 SEED = 12345
-BLOCK_COUNTS = 2**21
-"""Counts in memory at once, 16 MB of them, whatever the size of the test set."""
+BLOCK_COUNTS = 2**21  # Counts in memory at once, 16 MB of them, whatever the size of the test set.
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +37,17 @@ def interval_text(interval: Interval | None, digits: int = 2) -> str:
 
 
 def confidence_interval(statistics: Statistics, num_resamples: int = DEFAULT_RESAMPLES) -> Interval | None:
-    """The percentile interval of a metric; None where `num_resamples` is 0."""
+    """Returns the percentile interval of a metric; None if `num_resamples` is 0."""
     return percentiles(resampled_values(statistics, num_resamples)) if num_resamples else None
 
 
 def resampled_values(statistics: Statistics, num_resamples: int) -> Floats64:
-    """[R] the metric of each resample."""
+    """Returns [R] the metric of each resample."""
     return np.array([statistics.value_of(totals) for totals in resampled_totals(statistics.rows, num_resamples)])
 
 
 def resampled_totals(rows: Floats64, num_resamples: int) -> Floats64:
-    """[R, F] the sums of the statistics [N, F] over each resample of N examples."""
+    """Returns [R, F] the sums of the statistics [N, F] over each resample of N examples."""
     generator = np.random.default_rng(SEED)
     num_examples = len(rows)
     block = max(1, BLOCK_COUNTS // num_examples)
@@ -62,7 +61,7 @@ def resampled_totals(rows: Floats64, num_resamples: int) -> Floats64:
 
 
 def percentiles(values: Floats64) -> Interval:
-    """The interval of resampled values [R]."""
+    """Returns the interval of resampled values [R]."""
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.percentile(values, [tail, 100 - tail])
     return Interval(round(float(low), 4), round(float(high), 4))
@@ -73,8 +72,8 @@ class Difference:
     """A metric of one system minus that of a baseline, on the same examples.
 
     Attributes:
-        interval: of the difference; one that leaves 0 out says that it is hardly chance. None: no resamples.
-        p_value: how often resampling would give a difference at least as large if there were none: the share of
+        interval: of the difference; without 0 in it, the difference is hardly chance. None without resamples.
+        p_value: the probability that resampling gives a difference at least as large if there is none: the share of
             resamples that are as far from their mean (Riezler and Maxwell 2005), to either side. sacrebleu's paired
             bootstrap counts one side, and so prints about half of it where it is small.
     """
@@ -86,8 +85,10 @@ class Difference:
 
 
 def compare(system: Statistics, baseline: Statistics, num_resamples: int = DEFAULT_RESAMPLES) -> Difference:
-    """The difference of two systems, whose statistics are of one metric and of the same examples in the same order.
-    Raises ValueError: the metrics or the numbers of examples differ.
+    """Returns the difference of two systems. Raises ValueError: they have different metrics or numbers of examples.
+
+    Args:
+        system, baseline: statistics of the same examples in the same order.
     """
     if (system.metric, len(system.rows)) != (baseline.metric, len(baseline.rows)):
         raise ValueError("only one metric of the same examples can be compared")
@@ -110,7 +111,7 @@ DEFAULT_EDGES = (10, 20, 30, 40, 50, 60, 80)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthBin:
-    """A metric of the examples whose source is `low` to `high` long, both included; `high` None: and more."""
+    """A metric of the examples with sources of `low` to `high` length, both included; None is without limit."""
 
     low: int
     high: int | None
@@ -130,7 +131,7 @@ def by_length(
     *,
     num_resamples: int = DEFAULT_RESAMPLES,
 ) -> tuple[LengthBin, ...]:
-    """The metric in each bin of lengths. A bin without examples is left out.
+    """Returns the metric in each bin of lengths, without empty bins.
 
     Args:
         lengths: one per example of `statistics`.

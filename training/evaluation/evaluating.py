@@ -1,8 +1,9 @@
 """Decodes a test set and measures the outputs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Final, get_args
+from itertools import islice
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -38,11 +39,11 @@ from attendant.training.table import Count, Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextModel:
-    """What an evaluation decodes with: a stepper between its two tokenizers, whatever it came from.
+    """A stepper between its two tokenizers: of a run, an ensemble or a bundle.
 
     Attributes:
         append_eos: the encoder reads EOS at the end of every source.
-        max_length: target tokens after which an output is cut where nobody says otherwise.
+        max_length: target tokens after which an output is cut by default.
     """
 
     stepper: Stepper
@@ -53,7 +54,7 @@ class TextModel:
     max_length: int
 
     def source_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text as the encoder reads them, EOS included where it is appended."""
+        """Returns the ids of each text as the encoder reads them, EOS included if it is appended."""
         return encode_source(self.source_tokenizer, texts, append_eos=self.append_eos)
 
 
@@ -61,15 +62,15 @@ class TextModel:
 class Decoded:
     """An example and the best output for it.
 
-    A source that the tokenizer leaves nothing of has no `source_ids` and an empty output of log-probability 0.
+    If the tokenizer leaves nothing of a source, the output is empty, without `source_ids` and of log-probability 0.
 
     Attributes:
-        source_ids: as the encoder reads them, EOS included where it is appended.
+        source_ids: as the encoder reads them, EOS included if it is appended.
         text: the target tokenizer's decoding of `token_ids`, which are without EOS.
-        log_prob: natural-log probability of the output, EOS included where it ended there.
-        score: what hypotheses are ranked by: log_prob over the penalties.
-        finish_reason: None where nothing was decoded.
-        attention: [number of output tokens and EOS, len(source_ids)] where the options asked for it.
+        log_prob: natural-log probability of the output, EOS included if it ended there.
+        score: log_prob over the penalties, by which hypotheses are ranked.
+        finish_reason: None if nothing was decoded.
+        attention: [number of output tokens and EOS, len(source_ids)] if the options request it.
     """
 
     example: Example
@@ -90,28 +91,28 @@ def decode_examples(
     rescorer: TextModel | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Decoded]:
-    """Returns the best output of every example, in the order given, beside references as the target tokenizer has them.
+    """Returns the best output of every example, in order, with references as the target tokenizer spaces them.
 
-    They are decoded longest first, many at a time, by the very batch that serves.
+    They are decoded longest first, many at a time, by the batch that serves.
 
     Args:
-        options: of the search; with `attention`, every output keeps its weights: ask for it on chosen examples only.
+        options: of the search; with `attention`, every output keeps its weights: use it for few examples only.
         rescorer: another model with the same tokenizers, by whose probabilities the hypotheses of each beam are ranked.
         progress: called with the number of examples that have just finished.
     """
     # No tokenizer writes the white space that it does not read.
     spaced = model.target_tokenizer.spaced
-    examples = [Example(one.source, tuple(map(spaced, one.references))) for one in examples]
+    examples = [Example(example.source, tuple(map(spaced, example.references))) for example in examples]
     sources = model.source_ids([example.source for example in examples])
     decodable = [index for index, source in enumerate(sources) if len(source) > model.append_eos]
     if rescorer is not None:
         options = replace(options, num_hypotheses=options.beam_size)
-    given = [sources[index] for index in decodable]
-    found = decode_all(model.stepper, given, options, model.special_ids, progress=progress)
+    chosen = [sources[index] for index in decodable]
+    hypotheses = decode_all(model.stepper, chosen, options, model.special_ids, progress=progress)
     if rescorer is not None:
-        found = _rescored(rescorer, given, found, options)
+        hypotheses = _rescored(rescorer, chosen, hypotheses, options)
     decoded = [Decoded(example=example) for example in examples]
-    for index, (best, *_) in zip(decodable, found, strict=True):
+    for index, (best, *_) in zip(decodable, hypotheses, strict=True):
         decoded[index] = Decoded(
             example=examples[index],
             source_ids=tuple(sources[index]),
@@ -128,70 +129,63 @@ def decode_examples(
 def _rescored(
     rescorer: TextModel,
     sources: Sequence[Sequence[int]],
-    found: Sequence[tuple[Hypothesis, ...]],
+    n_best: Sequence[tuple[Hypothesis, ...]],
     options: DecodingOptions,
 ) -> list[tuple[Hypothesis, ...]]:
-    """The n-best lists in the order of the rescorer's log P(y | x) over the length penalty."""
-    pairs = [(source, one) for source, hypotheses in zip(sources, found, strict=True) for one in hypotheses]
+    """Returns the n-best lists with the rescorer's probabilities, in the order of its log P(y | x) over the penalty."""
+    pairs = [(source, hypothesis) for source, group in zip(sources, n_best, strict=True) for hypothesis in group]
     eos = rescorer.special_ids.eos
     scored = decode_all(
         rescorer.stepper,
         [source for source, _ in pairs],
-        [scoring_options(one.token_ids, eos, include_eos=one.finish_reason is FinishReason.EOS) for _, one in pairs],
+        [
+            scoring_options(hypothesis.token_ids, eos, include_eos=hypothesis.finish_reason is FinishReason.EOS)
+            for _, hypothesis in pairs
+        ],
         rescorer.special_ids,
     )
-    each = iter(zip((one for _, one in pairs), scored, strict=True))
-    return [
-        tuple(sorted((_with_probabilities(*next(each), options) for _ in hypotheses), key=lambda one: -one.score))
-        for hypotheses in found
-    ]
+    rescored = iter(
+        hypothesis._replace(
+            token_log_probs=forced.token_log_probs,
+            log_prob=forced.log_prob,
+            score=forced.log_prob / options.penalty(len(forced.token_log_probs)),
+        )
+        for (_, hypothesis), (forced, *_) in zip(pairs, scored, strict=True)
+    )
+    return [tuple(sorted(islice(rescored, len(group)), key=lambda hypothesis: -hypothesis.score)) for group in n_best]
 
 
-def _with_probabilities(found: Hypothesis, scored: tuple[Hypothesis, ...], options: DecodingOptions) -> Hypothesis:
-    """A hypothesis with the probabilities and the score that another model, `scored`, gives it."""
-    log_probs, log_prob = scored[0].token_log_probs, scored[0].log_prob
-    score = log_prob / options.penalty(len(log_probs))
-    return found._replace(token_log_probs=log_probs, log_prob=log_prob, score=score)
+def score_references(model: TextModel, decoded: Sequence[Decoded]) -> Floats64:
+    """Scores every reference of the N examples that `model` has decoded; sources without a token do not count.
 
-
-COUNTED: Final[dict[PerplexityName, str]] = {"perplexity": "token", "word_perplexity": "word"}
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredReferences:
-    """What a model says of the references of N examples, each summed over them.
-
-    Attributes:
-        log_probs: [N].
-        counts: by metric, [N] tokens or words, ends included.
+    Returns:
+        [3, N] sums over each example's references: log-probability, number of tokens and of words, ends included.
     """
-
-    log_probs: Floats64
-    counts: dict[PerplexityName, Floats64]
-
-
-def score_references(model: TextModel, decoded: Sequence[Decoded]) -> ScoredReferences:
-    """Scores every reference of the N examples that `model` has decoded, whose sources are tokenized already."""
     texts = [
         (place, reference)
-        for place, one in enumerate(decoded)
-        if one.source_ids
-        for reference in one.example.references
+        for place, output in enumerate(decoded)
+        if output.source_ids
+        for reference in output.example.references
     ]
     targets = model.target_tokenizer.encode_batch([reference for _, reference in texts])
     pairs = [(decoded[place].source_ids, target) for (place, _), target in zip(texts, targets, strict=True)]
     rows = np.zeros((3, len(decoded)))
-    for (place, reference), found in zip(texts, score_all(model.stepper, pairs, model.special_ids), strict=True):
-        rows[:, place] += found.log_prob, len(found.token_log_probs), num_words_and_end(reference)
-    return ScoredReferences(rows[0], {"perplexity": rows[1], "word_perplexity": rows[2]})
+    for (place, reference), scored in zip(texts, score_all(model.stepper, pairs, model.special_ids), strict=True):
+        rows[:, place] += scored.log_prob, len(scored.token_log_probs), num_words_and_end(reference)
+    return rows
 
 
-def perplexity_statistics(metric: PerplexityName, scored: ScoredReferences) -> Statistics:
-    """The metric taken apart, as `take_statistics` takes those of texts."""
+def perplexity_statistics(metric: PerplexityName, scored: Floats64) -> Statistics:
+    """Returns a perplexity's statistics, as `take_statistics` those of outputs.
+
+    Args:
+        scored: [3, N], the result of `score_references`.
+    """
+    unit, row = ("token", 1) if metric == "perplexity" else ("word", 2)
     return Statistics(
         metric=metric,
-        rule=f"exp of the mean negative log-probability per {COUNTED[metric]} of all references, their ends counted",
-        rows=np.stack([scored.log_probs, scored.counts[metric]], 1),
+        rule=f"exp of the mean negative log-probability per {unit} of all references, their ends counted",
+        rows=np.stack([scored[0], scored[row]], 1),
         value_of=lambda totals: perplexity(*totals.tolist()),
     )
 
@@ -239,10 +233,10 @@ class Measurement:
     """One number with its protocol.
 
     Attributes:
-        interval: 95 % bootstrap interval; None where there were no resamples.
+        interval: 95 % bootstrap interval; None without resamples.
         protocol: data, rule and decoding, in words.
         decoding: the options of the search.
-        length_unit: what `by_length` counts; None where it was not asked for.
+        length_unit: the unit of `by_length`; None if there are no lengths.
     """
 
     metric: MetricName
@@ -264,11 +258,11 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What was measured of one decoding.
+    """All measurements of one decoding.
 
     Attributes:
-        statistics: of each metric, in the order of `measurements`: what a comparison takes.
-        bleu_tokenizer: that BLEU was taken with.
+        bleu_tokenizer: of BLEU.
+        statistics: of each metric, in the order of `measurements`, for comparisons.
     """
 
     options: DecodingOptions
@@ -282,14 +276,14 @@ class Evaluation:
 
 
 def source_lengths(model: TextModel, decoded: Sequence[Decoded], unit: LengthUnit = "words") -> list[int]:
-    """The length of each example's source."""
+    """Returns the length of each example's source."""
     if unit == "words":
-        return [num_words(one.example.source) for one in decoded]
-    return [max(0, len(one.source_ids) - model.append_eos) for one in decoded]
+        return [num_words(output.example.source) for output in decoded]
+    return [max(0, len(output.source_ids) - model.append_eos) for output in decoded]
 
 
 def search_options(config: EvaluationConfig, model: TextModel) -> DecodingOptions:
-    """The search that `config` asks for; outputs are cut where it says, or else where the model does."""
+    """Returns the options of the search that `config` describes; by default, outputs are cut at the model's limit."""
     return DecodingOptions(
         max_length=config.max_length or model.max_length,
         beam_size=config.beam_size,
@@ -298,6 +292,24 @@ def search_options(config: EvaluationConfig, model: TextModel) -> DecodingOption
         # Greedy search ends at its first EOS either way.
         patience=config.patience if config.beam_size > 1 else None,
     )
+
+
+def describe_search(options: DecodingOptions) -> str:
+    if options.beam_size == 1:
+        return "greedy"
+    words = [f"beam {options.beam_size}", f"length penalty {options.length_penalty:g}"]
+    words += [f"{name.replace('length_penalty_', '')} {value:g}" for name, value in _unusual(options).items()]
+    return ", ".join(words)
+
+
+def _unusual(options: DecodingOptions) -> dict[str, float]:
+    """Returns the options that are named only if they differ from the defaults."""
+    unusual = {}
+    if options.length_penalty and options.length_penalty_offset != GNMT_OFFSET:
+        unusual["length_penalty_offset"] = options.length_penalty_offset
+    if options.patience is not None:
+        unusual["patience"] = options.patience
+    return unusual
 
 
 def evaluate(
@@ -312,76 +324,50 @@ def evaluate(
     length_edges: Sequence[int] | None = None,
     length_unit: LengthUnit = "words",
 ) -> Evaluation:
-    """Takes every metric of what `model` has decoded.
+    """Takes every metric of the outputs of `model`.
 
     Args:
         decoded: not empty.
-        options: what it was decoded with.
-        data_name: what the protocol calls the data, e.g. "data/cmudict/test.tsv".
-        bleu_tokenizer: for BLEU.
-        num_resamples: of the bootstrap; 0: no intervals.
-        length_edges: the metrics are taken by the source's length too, in bins that end there.
+        options: of the search that decoded them.
+        data_name: the data's name in the protocol, e.g. "data/cmudict/test.tsv".
+        num_resamples: of the bootstrap; 0 for no intervals.
+        length_edges: if given, the metrics are also taken by the source's length, in bins that end there.
     """
     lengths = [] if length_edges is None else source_lengths(model, decoded, length_unit)
-    statistics = tuple(_statistics(model, decoded, metrics, bleu_tokenizer))
-    measurements = tuple(
-        Measurement(
-            metric=taken.metric,
-            value=round(taken.value, 4),
-            interval=confidence_interval(taken, num_resamples),
-            num_resamples=num_resamples,
-            protocol="; ".join((data_name, taken.rule, *_how(taken.metric, options))),
-            num_examples=len(decoded),
-            decoding={
-                "beam_size": options.beam_size,
-                "length_penalty": options.length_penalty,
-                "max_length": options.max_length,
-            }
-            | _unusual(options),
-            length_unit=None if length_edges is None else length_unit,
-            by_length=()
-            if length_edges is None
-            else by_length(taken, lengths, length_edges, num_resamples=num_resamples),
-        )
-        for taken in statistics
-    )
-    return Evaluation(options=options, bleu_tokenizer=bleu_tokenizer, statistics=statistics, measurements=measurements)
-
-
-def _statistics(
-    model: TextModel, decoded: Sequence[Decoded], metrics: Sequence[MetricName], bleu_tokenizer: BleuTokenizer
-) -> Iterator[Statistics]:
-    outputs = [one.text for one in decoded]
-    references = [one.example.references for one in decoded]
-    scored = None
+    outputs = [output.text for output in decoded]
+    references = [output.example.references for output in decoded]
+    search = f"{describe_search(options)}, at most {options.max_length} tokens"
+    decoding = {"beam_size": options.beam_size, "length_penalty": options.length_penalty}
+    all_statistics, measurements = [], []
+    scored: Floats64 | None = None
     for metric in metrics:
         match metric:
             case "perplexity" | "word_perplexity":
-                scored = scored or score_references(model, decoded)
-                yield perplexity_statistics(metric, scored)
+                scored = score_references(model, decoded) if scored is None else scored
+                statistics = perplexity_statistics(metric, scored)
+                protocol = [data_name, statistics.rule]
             case _:
-                yield take_statistics(metric, outputs, references, bleu_tokenizer)
-
-
-def _how(metric: MetricName, options: DecodingOptions) -> Iterator[str]:
-    """How the outputs were searched for; nothing for metrics that look at no outputs."""
-    if metric not in get_args(PerplexityName):
-        yield f"{describe_search(options)}, at most {options.max_length} tokens"
-
-
-def describe_search(options: DecodingOptions) -> str:
-    if options.beam_size == 1:
-        return "greedy"
-    said = [f"beam {options.beam_size}", f"length penalty {options.length_penalty:g}"]
-    said += [f"{name.replace('length_penalty_', '')} {value:g}" for name, value in _unusual(options).items()]
-    return ", ".join(said)
-
-
-def _unusual(options: DecodingOptions) -> dict[str, float]:
-    """The options that are said only where they make a difference to the defaults."""
-    found = {}
-    if options.length_penalty and options.length_penalty_offset != GNMT_OFFSET:
-        found["length_penalty_offset"] = options.length_penalty_offset
-    if options.patience is not None:
-        found["patience"] = options.patience
-    return found
+                statistics = take_statistics(metric, outputs, references, bleu_tokenizer)
+                protocol = [data_name, statistics.rule, search]
+        all_statistics.append(statistics)
+        measurements.append(
+            Measurement(
+                metric=metric,
+                value=round(statistics.value, 4),
+                interval=confidence_interval(statistics, num_resamples),
+                num_resamples=num_resamples,
+                protocol="; ".join(protocol),
+                num_examples=len(decoded),
+                decoding=decoding | {"max_length": options.max_length} | _unusual(options),
+                length_unit=None if length_edges is None else length_unit,
+                by_length=()
+                if length_edges is None
+                else by_length(statistics, lengths, length_edges, num_resamples=num_resamples),
+            )
+        )
+    return Evaluation(
+        options=options,
+        bleu_tokenizer=bleu_tokenizer,
+        statistics=tuple(all_statistics),
+        measurements=tuple(measurements),
+    )

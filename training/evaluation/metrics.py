@@ -1,8 +1,8 @@
 """Metrics of outputs against references: texts in, percentages or scores out.
 
 Every metric is first taken apart into a few numbers per example, its sufficient statistics, of whose sums alone its
-value is made: so a subset or a resample is scored by adding up rows, and no text is looked at twice. An example may
-have several references; how each metric treats them is said in its rule, which every result carries.
+value is made: so a subset or a resample is scored by adding up rows, and no text is read twice. An example may have
+several references; each metric's rule, which every result carries, describes their treatment.
 
 N examples, F numbers per example.
 """
@@ -31,9 +31,7 @@ References = Sequence[Sequence[str]]
 Floats64 = NDArray[np.float64]
 
 LOWER_IS_BETTER = frozenset(("loss", "wer", "per", "cer", "ter", "perplexity", "word_perplexity"))
-LARGEST_EXPONENT: Final = 700.0
-"""exp(x) of a larger x is beyond the range of a float."""
-
+LARGEST_EXPONENT: Final = 700.0  # exp(x) of a larger x is beyond the range of a float.
 ROUGE_WORD: Final = re.compile(r"[^\W_]+")
 DEFAULT_BLEU_TOKENIZER: Final[BleuTokenizer] = "13a"
 NEEDED_BY_TOKENIZERS: Final[dict[BleuTokenizer, str]] = {
@@ -72,13 +70,14 @@ class Statistics:
         return self.value_of(self.rows.sum(axis=0))
 
     def values(self) -> Floats64:
-        """[N] the metric of each example alone. BLEU's is 0 wherever a sentence shares no word with its reference, and
-        coarse elsewhere: to rank sentences take chrF.
+        """Returns [N] the metric of each example alone.
+
+        BLEU is 0 for a sentence that shares no word with its reference, and coarse otherwise: to rank take chrF.
         """
         return np.array([self.value_of(row) for row in self.rows])
 
     def take(self, indices: NDArray[np.intp]) -> "Statistics":
-        """Those of some of the examples, by indices [n] of integers."""
+        """Returns the statistics of the examples with these indices [n]."""
         return replace(self, rows=self.rows[indices])
 
 
@@ -148,7 +147,7 @@ def perplexity(log_prob: float, count: float) -> float:
 def is_better(
     metric: str, value: float, best: float | None, *, loss: float = 0.0, best_loss: float | None = None
 ) -> bool:
-    """Whether `value` beats `best`; anything beats None. Of equal values the one with the lower loss is better."""
+    """Returns True if `value` beats `best`, or `best` is None. Of equal values, the lower loss is better."""
     if best is None:
         return True
     if value == best:
@@ -169,11 +168,11 @@ def _wer(outputs: Sequence[str], references: References) -> Parts:
         "% of examples whose output equals none of its references, 100 - exact_match; where an example is a word, as "
         "in pronunciation, that is the word error rate"
     )
-    return rule, [(1.0 - right, one) for right, one in _right(outputs, references)], _percentage
+    return rule, [(1.0 - right, count) for right, count in _right(outputs, references)], _percentage
 
 
 def _right(outputs: Sequence[str], references: References) -> list[tuple[float, float]]:
-    """(1 where the output equals a reference symbol by symbol, 1), per example."""
+    """Returns (1 if the output equals a reference symbol by symbol, 1), per example."""
     return [
         (float(output.split() in map(str.split, targets)), 1.0)
         for output, targets in zip(outputs, references, strict=True)
@@ -204,7 +203,7 @@ def _edits(
     rows = []
     for output, targets in zip(outputs, references, strict=True):
         distances = [(Levenshtein.distance(output, target), len(target)) for target in targets]
-        # Of references equally near the longest, which asks most of the output for the same edits.
+        # Of references equally near the longest: relative to it the edits are fewest.
         fewest, negative_length = min((distance, -size) for distance, size in distances)
         rows.append((float(fewest), float(-negative_length)))
     return rows
@@ -271,6 +270,6 @@ def _percentage(totals: Floats64) -> float:
 
 
 def _streams(references: References) -> Any:
-    """The layout of sacrebleu: the first references of all examples, then the second ones, None where there is none."""
+    """Returns sacrebleu's layout: the first references of all examples, then the second ones; None fills gaps."""
     width = max(map(len, references))
     return [[targets[place] if place < len(targets) else None for targets in references] for place in range(width)]

@@ -1,4 +1,4 @@
-"""Several models on one test set: how a bundle is opened, how a model is measured, and how results are written.
+"""Models on one test set: how a bundle is opened, how a model is measured, and how results are written.
 
 A bundle is evaluated without PyTorch, with the loader and the graphs that serve; training/run/loading.py opens runs.
 """
@@ -13,7 +13,7 @@ from typing import IO, Any, Final, get_args
 from rich.progress import Progress
 
 from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.bundle.manifest import MANIFEST_NAME, SEARCH_OPTIONS, Manifest, Precision, Provider, search_of
+from attendant.runtime.bundle.manifest import MANIFEST_NAME, SEARCH_OPTIONS, Precision, Provider, search_of
 from attendant.runtime.bundle_stepper import default_precision
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
@@ -42,8 +42,9 @@ from attendant.training.evaluation.evaluating import (
 )
 from attendant.training.evaluation.metrics import MetricName, refuse_missing
 
-RECIPE_NAME: Final = "recipe.toml"
-"""What every run directory has."""
+RECIPE_NAME: Final = "recipe.toml"  # Every run directory has it.
+COLUMNS: Final = ("model", *SEARCH_OPTIONS, "source", "output", "references", "score", "log_prob")
+REFERENCE_SEPARATOR: Final = " ||| "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +52,9 @@ class OpenedModel:
     """A run or a bundle, ready to decode.
 
     Attributes:
-        config: what is measured, and how, unless the user says otherwise.
-        variant: what else a protocol has to say, e.g. "int8 on cpu" or "last checkpoint"; may be empty.
-        max_beam_size: the widest beam; None: no limit.
+        config: the metrics and the search that apply unless the user chooses others.
+        variant: further words for the protocol, e.g. "int8 on cpu" or "last checkpoint"; may be empty.
+        max_beam_size: the widest beam. If None, there is no limit.
     """
 
     path: Path
@@ -64,12 +65,12 @@ class OpenedModel:
 
     @property
     def name(self) -> str:
-        """What it is called where several are compared."""
+        """The name in comparisons."""
         return ", ".join(filter(None, (str(self.path), self.variant)))
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether the directory is a bundle, and not a run. Raises UserError where it is neither."""
+    """Returns True for a bundle and False for a run. Raises UserError: the directory is neither."""
     if (path / MANIFEST_NAME).is_file():
         return True
     if not (path / RECIPE_NAME).is_file():
@@ -79,43 +80,70 @@ def is_bundle(path: Path) -> bool:
 
 
 def open_bundle_model(path: Path, precision: Precision | None = None, provider: Provider = "cpu") -> OpenedModel:
-    """Opens a bundle as the server would.
+    """Opens a bundle as the server does; it is measured by the metrics and the search of its manifest.
 
     Args:
-        precision: None: the manifest's default on that provider.
+        precision: if None, the manifest's default on that provider.
 
     Raises:
-        UserError: a bundle that is refused, a precision that it lacks, a provider that this host lacks.
+        UserError: the bundle is refused, or lacks the precision; this host lacks the provider.
     """
     bundle = open_bundle(path)
     manifest = bundle.manifest
     precision = precision or default_precision(bundle, provider)
-    model = TextModel(
-        stepper=OnnxStepper(bundle, precision, provider),
-        source_tokenizer=bundle.source_tokenizer,
-        target_tokenizer=bundle.target_tokenizer,
-        special_ids=manifest.special_ids,
-        append_eos=manifest.source.append_eos,
-        max_length=manifest.decoding.max_length or manifest.limits.max_target_tokens,
-    )
+    measured = {entry.metric for entry in manifest.evaluation}
+    metrics = tuple(metric for metric in get_args(MetricName) if metric in measured)
+    config = search_of(manifest.decoding) | ({"metrics": metrics} if metrics else {})
     return OpenedModel(
         path=path,
-        model=model,
-        config=_config_of(manifest),
+        model=TextModel(
+            stepper=OnnxStepper(bundle, precision, provider),
+            source_tokenizer=bundle.source_tokenizer,
+            target_tokenizer=bundle.target_tokenizer,
+            special_ids=manifest.special_ids,
+            append_eos=manifest.source.append_eos,
+            max_length=manifest.decoding.max_length or manifest.limits.max_target_tokens,
+        ),
+        config=EvaluationConfig.model_validate(config),
         variant=f"{precision} on {provider}",
         max_beam_size=manifest.limits.max_beam_size,
     )
 
 
-def _config_of(manifest: Manifest) -> EvaluationConfig:
-    """The metrics that the manifest was measured by, and the search that it serves by."""
-    measured = {entry.metric for entry in manifest.evaluation}
-    metrics = tuple(metric for metric in get_args(MetricName) if metric in measured)
-    return EvaluationConfig.model_validate(search_of(manifest.decoding) | ({"metrics": metrics} if metrics else {}))
+@dataclass(frozen=True, slots=True)
+class EvaluationData:
+    """Examples, and their name in protocols."""
+
+    name: str
+    examples: list[Example]
 
 
-COLUMNS = ("model", *SEARCH_OPTIONS, "source", "output", "references", "score", "log_prob")
-REFERENCE_SEPARATOR = " ||| "
+def read_data(files: CorpusFiles, left_out: frozenset[str] = frozenset()) -> EvaluationData:
+    """Reads the examples of files, one per source, with all its targets as references.
+
+    Args:
+        left_out: sources that are not measured; the name has their number.
+
+    Raises:
+        UserError: bad or no data.
+    """
+    num_huge = 0
+
+    def measurable() -> Iterator[Pair]:
+        nonlocal num_huge
+        for pair in read_pairs(files):
+            if not is_measurable(pair):
+                num_huge += 1
+            elif pair.source not in left_out:
+                yield pair
+
+    examples = group_references(measurable())
+    if not examples:
+        raise no_pairs(files)
+    without = f", without {len(left_out)} sources that the training split has too" if left_out else ""
+    if num_huge:
+        without += f", without {num_huge} pairs with a text of more than {MOST_CHARACTERS:,} characters"
+    return EvaluationData(f"{files}{without}", examples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,10 +151,10 @@ class Result:
     """One evaluation of one model.
 
     Attributes:
-        model: what it is called, e.g. "bundles/mine, int8 on cpu".
-        decode_seconds: wall time of tokenizing and decoding; loading and scoring are not in it.
-        differences: to the first model by the same search, or where there is only one model, to its first search;
-            metric by metric; empty for what the others are compared with.
+        model: its name, e.g. "bundles/mine, int8 on cpu".
+        decode_seconds: wall time of tokenizing and decoding, without loading and scoring.
+        differences: metric by metric, to the first model by the same search; of a single model, to its first search.
+            Empty for the first model or search itself.
     """
 
     model: str
@@ -148,14 +176,9 @@ class Result:
         }
 
 
-def document(results: Sequence[Result], data_name: str) -> dict[str, Any]:
-    """The document that --output writes and --json prints."""
-    return {"data": data_name, "results": [result.to_json() for result in results]}
-
-
 class OutputsFile:
     """A tab-separated table with a header and a line per example, the examples of each decoding in the order of their
-    scores: those that the model is least sure of come first.
+    scores: the outputs of the lowest score come first.
 
     Several references are joined by " ||| "; white space inside a text is written as one space.
     """
@@ -165,18 +188,11 @@ class OutputsFile:
         self._write(COLUMNS)
 
     def add(self, model: str, options: DecodingOptions, decoded: Sequence[Decoded]) -> None:
-        """Writes a line per output."""
-        for one in sorted(decoded, key=lambda output: output.score):
-            cells = (
-                model,
-                *("" if (value := getattr(options, name)) is None else f"{value:g}" for name in SEARCH_OPTIONS),
-                _cell(one.example.source),
-                _cell(one.text),
-                REFERENCE_SEPARATOR.join(map(_cell, one.example.references)),
-                f"{one.score:.6f}",
-                f"{one.log_prob:.6f}",
-            )
-            self._write(cells)
+        search = ["" if (value := getattr(options, name)) is None else f"{value:g}" for name in SEARCH_OPTIONS]
+        for output in sorted(decoded, key=lambda output: output.score):
+            texts = (output.example.source, output.text, REFERENCE_SEPARATOR.join(output.example.references))
+            spaced = [" ".join(text.split()) for text in texts]
+            self._write((model, *search, *spaced, f"{output.score:.6f}", f"{output.log_prob:.6f}"))
 
     def _write(self, cells: Sequence[str]) -> None:
         self._file.write("\t".join(cells) + "\n")
@@ -184,21 +200,9 @@ class OutputsFile:
 
 @contextmanager
 def outputs_file(path: Path) -> Iterator[OutputsFile]:
-    """Opens `path` for the outputs; it is there when all of them are, and not before. Raises CantWrite."""
+    """Opens `path` for the outputs; it appears when all of them are written. Raises CantWrite."""
     with new_file(path) as file:
         yield OutputsFile(file)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split())
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationData:
-    """Examples, and what a protocol calls them."""
-
-    name: str
-    examples: list[Example]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,10 +210,10 @@ class Session:
     """The data and the settings that all evaluated models share.
 
     Attributes:
-        num_resamples: of the bootstrap; 0: no intervals.
-        progress: has a bar while something is decoded.
+        num_resamples: of the bootstrap; 0 for no intervals.
+        progress: has a bar during each decoding.
         outputs: takes every output; may be None.
-        rescorer: ranks the hypotheses of every beam anew; may be None.
+        rescorer: ranks the hypotheses of every beam again; may be None.
     """
 
     data: EvaluationData
@@ -219,7 +223,7 @@ class Session:
     rescorer: TextModel | None = None
 
     def evaluate(self, opened: OpenedModel, config: EvaluationConfig, baseline: Result | None) -> Result:
-        """Decodes the data once and takes its metrics: those of `config`, or with a baseline those of the baseline.
+        """Decodes the data once and takes its metrics: those of `config`, or those of the baseline if there is one.
 
         Raises:
             UserError: a metric's library is not installed.
@@ -259,31 +263,3 @@ class Session:
             decode_seconds=seconds,
             differences=tuple(compare(*pair, self.num_resamples) for pair in zip(ours, theirs, strict=True)),
         )
-
-
-def read_data(files: CorpusFiles, left_out: frozenset[str] = frozenset()) -> EvaluationData:
-    """The examples of files, one per source, with all its targets as references.
-
-    Args:
-        left_out: sources that are not measured; the name says how many.
-
-    Raises:
-        UserError: bad or no data.
-    """
-    num_huge = 0
-
-    def measurable() -> Iterator[Pair]:
-        nonlocal num_huge
-        for pair in read_pairs(files):
-            if not is_measurable(pair):
-                num_huge += 1
-            elif pair.source not in left_out:
-                yield pair
-
-    examples = group_references(measurable())
-    if not examples:
-        raise no_pairs(files)
-    without = f", without {len(left_out)} sources that the training split has too" if left_out else ""
-    if num_huge:
-        without += f", without {num_huge} pairs with a text of more than {MOST_CHARACTERS:,} characters"
-    return EvaluationData(f"{files}{without}", examples)

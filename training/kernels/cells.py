@@ -20,9 +20,7 @@ from attendant.training.kernels.hardware import product_dtype, runnable_lstm, us
 
 CellKind = Literal["lstm", "gru", "rnn"]
 
-CellState = tuple[Tensor, ...]
-"""Tensors [R, H] in the order of `STATE_NAMES`."""
-
+CellState = tuple[Tensor, ...]  # Tensors [R, H] in the order of `STATE_NAMES`.
 STATE_NAMES: Final[dict[CellKind, tuple[str, ...]]] = {
     "lstm": ("hidden", "cell"),
     "gru": ("hidden",),
@@ -47,7 +45,7 @@ class RecurrentWeights(NamedTuple):
 
 
 def weights_of(rnn: nn.RNNBase) -> RecurrentWeights:
-    """The weights of a layer in one direction."""
+    """Returns the weights of a layer in one direction."""
     return RecurrentWeights(*rnn.all_weights[0])
 
 
@@ -61,7 +59,7 @@ def lstm(product: Tensor, state: CellState) -> CellState:
         state: hidden and cell, [R, H] each.
 
     Returns:
-        the new state, [R, H] each; so do the other cells.
+        the new state, [R, H] each, like the other cells.
     """
     _, cell = state
     input_gate, forget_gate, candidate, output_gate = product.chunk(4, -1)
@@ -94,15 +92,15 @@ def tanh_rnn(product: Tensor) -> CellState:
 
 
 def adds(kind: CellKind) -> bool:
-    """Whether only the sum of both products counts, that of the inputs and that of the hidden state."""
+    """Returns True if the cell needs only the sum of its two products, of the inputs and of the hidden state."""
     return kind != "gru"
 
 
 def next_state(kind: CellKind, products: Sequence[Tensor], state: CellState) -> CellState:
-    """The cell's new state.
+    """Returns the cell's new state.
 
     Args:
-        products: [R, G] each: W x + U h + b, or W x + b and U h + b' where they do not simply add.
+        products: [R, G] each: W x + U h + b; of a GRU, W x + b and U h + b'.
         state: the old state, [R, H] each.
     """
     match kind:
@@ -115,7 +113,7 @@ def next_state(kind: CellKind, products: Sequence[Tensor], state: CellState) -> 
 
 
 def step(rnn: nn.RNNBase, kind: CellKind, inputs: Tensor, state: CellState) -> CellState:
-    """One step of a layer in one direction, from inputs [R, I] and the old state, [R, H] each."""
+    """Runs one step of a layer in one direction, from inputs [R, I] and the old state, [R, H] each."""
     weights = weights_of(rnn)
     projected = F.linear(inputs, weights.of_inputs, weights.input_bias)
     recurrent = F.linear(state[0], weights.of_hidden, weights.hidden_bias)
@@ -158,11 +156,11 @@ def unroll_unequal(rnn: nn.RNNBase, inputs: Tensor, lengths: Tensor) -> tuple[Te
 class LoopedProduct:
     """y_t = x_t W' + a_t for t = 0, 1, ... T - 1; or the sum of several products, x_t W' + z_t U' + a_t.
 
-    Left alone, autograd computes a gradient of W's size at every step and adds them up: most of the time that a loop
-    takes to train. Here each step only gives x_t its gradient; W's is one product over all steps, sum_t y_t' x_t.
+    Autograd alone would compute a gradient of W's size at every step and add them up, which takes most of a training
+    loop's time. Here each step only computes the gradient of x_t; W's is one product over all steps, sum_t y_t' x_t.
 
     Args:
-        addends: a, [T, B, G]; what does not depend on the loop. The products are in its type.
+        addends: a, [T, B, G], independent of the loop. The products are in its type.
         weights: W, U, ..., all of them [G, I] for all rows, or all [B, G, I].
     """
 
@@ -171,24 +169,24 @@ class LoopedProduct:
         self._end: Tensor = _AllSteps.apply(self._steps, addends, *weights)  # type: ignore[no-untyped-call]
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        """The next step's y [B, G] of x [B, I], z, ..., one for each matrix."""
+        """Returns the next step's y [B, G] of x [B, I], z, ..., one for each matrix."""
         product: Tensor = _OneStep.apply(self._steps, self._end, *inputs)  # type: ignore[no-untyped-call]
         return product
 
 
 def looped_linear(layer: nn.Linear, num_rows: int, num_steps: int) -> LoopedProduct:
-    """The layer as a looped product."""
+    """Returns the layer as a looped product."""
     bias = layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias
     return LoopedProduct(at_every_step(bias, num_rows, num_steps), layer.weight)
 
 
 def at_every_step(bias: Tensor, num_rows: int, num_steps: int) -> Tensor:
-    """A bias [G] as addends [T, B, G], in the type of products."""
+    """Returns a bias [G] as addends [T, B, G], in the type of products."""
     return bias.to(product_dtype(bias)).expand(num_steps, num_rows, -1)
 
 
 class _Steps:
-    """What the steps of one looped product share: their inputs and, in the backward pass, the gradients of their y.
+    """The shared data of a looped product's steps: their inputs and, in the backward pass, the gradients of their y.
 
     Several matrices are joined along I, and so are their inputs: one product is faster than several.
     """
@@ -204,18 +202,18 @@ class _Steps:
         self.steps_with_gradient: list[int] = []
 
     def product(self, step: int, inputs: Sequence[Tensor]) -> Tensor:
-        """y_t of x_t, z_t, ...; keeps these."""
+        """Returns y_t of x_t, z_t, ..., and keeps these."""
         kept = self.inputs[step]
         for place, each in zip(torch.split(kept, self.sizes, 1), inputs, strict=True):
             place.copy_(each)
         if self.weight.dim() == 2:
             return torch.addmm(self.addends[step], kept, self.weight.T)
         with usual_products():
-            found = torch.baddbmm(self.addends[step].unsqueeze(1), kept.unsqueeze(1), self.weight.transpose(1, 2))
-        return found.squeeze(1)
+            product = torch.baddbmm(self.addends[step].unsqueeze(1), kept.unsqueeze(1), self.weight.transpose(1, 2))
+        return product.squeeze(1)
 
     def input_gradients(self, step: int, gradient: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of a step's inputs from that of y_t."""
+        """Returns the gradients of a step's inputs from that of y_t."""
         if not self.steps_with_gradient or step >= self.steps_with_gradient[-1]:  # a backward pass begins
             self.gradients, self.steps_with_gradient = self.addends.new_empty(self.addends.shape), []
         self.steps_with_gradient.append(step)
@@ -226,20 +224,20 @@ class _Steps:
             return torch.split(torch.bmm(gradient.unsqueeze(1), self.weight).squeeze(1), self.sizes, 1)
 
     def weight_gradients(self) -> tuple[Tensor, ...]:
-        """The gradients of W, U, ..., from those of all y that the loss depends on."""
+        """Returns the gradients of W, U, ..., from those of all y that the loss depends on."""
         for step in set(range(len(self.addends))).difference(self.steps_with_gradient):
             self.gradients[step] = 0
         if self.weight.dim() == 2:
-            found = torch.mm(self.gradients.flatten(0, 1).T, self.inputs.flatten(0, 1))
+            gradients = torch.mm(self.gradients.flatten(0, 1).T, self.inputs.flatten(0, 1))
         else:
-            found = torch.bmm(self.gradients.permute(1, 2, 0), self.inputs.transpose(0, 1))
-        return torch.split(found, self.sizes, -1)
+            gradients = torch.bmm(self.gradients.permute(1, 2, 0), self.inputs.transpose(0, 1))
+        return torch.split(gradients, self.sizes, -1)
 
 
 class _OneStep(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, steps: _Steps, end: Tensor, *inputs: Tensor) -> Tensor:
-        del end  # an input for autograd alone: so `_AllSteps` goes back after every step has
+        del end  # an input for autograd alone, so that the backward pass of `_AllSteps` follows all steps'
         ctx.steps, ctx.step, ctx.dtypes = steps, steps.num_taken, [each.dtype for each in inputs]
         steps.num_taken += 1
         with without_autocast(inputs[0].device):
@@ -248,8 +246,8 @@ class _OneStep(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        found = ctx.steps.input_gradients(ctx.step, gradient)
-        return None, None, *(each.to(dtype) for each, dtype in zip(found, ctx.dtypes, strict=True))
+        gradients = ctx.steps.input_gradients(ctx.step, gradient)
+        return None, None, *(each.to(dtype) for each, dtype in zip(gradients, ctx.dtypes, strict=True))
 
 
 class _AllSteps(torch.autograd.Function):
@@ -264,12 +262,11 @@ class _AllSteps(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         del gradient  # of nothing
-        found = zip(ctx.steps.weight_gradients(), ctx.dtypes, strict=True)
-        return None, ctx.steps.gradients, *(each.to(dtype) for each, dtype in found)
+        of_weights = zip(ctx.steps.weight_gradients(), ctx.dtypes, strict=True)
+        return None, ctx.steps.gradients, *(each.to(dtype) for each, dtype in of_weights)
 
 
-RANGE: Final = 2**16
-"""How many values 16 random bits have."""
+RANGE: Final = 2**16  # How many values 16 random bits have.
 
 
 class Dropout(nn.Module):
@@ -287,7 +284,7 @@ class Dropout(nn.Module):
         self.num_dropped = min(round(probability * RANGE), RANGE - 1)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Inputs [...] of floats with some elements dropped; the same tensor in evaluation mode."""
+        """Returns inputs [...] of floats with some elements dropped; the same tensor in evaluation mode."""
         if not self._drops:
             return inputs
         if inputs.device.type != "cpu":
@@ -295,7 +292,7 @@ class Dropout(nn.Module):
         return self._drop(inputs, _kept(inputs.shape, self.num_dropped).to(inputs.dtype))
 
     def looped(self, like: Tensor, num_steps: int) -> Callable[[Tensor], Tensor]:
-        """`forward` for the steps of a loop, whose inputs [...] have the shape and type of `like`.
+        """Returns `forward` for the steps of a loop, whose inputs [...] have the shape and type of `like`.
 
         Their random numbers are drawn at once.
         """
@@ -313,7 +310,7 @@ class Dropout(nn.Module):
 
 
 def _kept(shape: tuple[int, ...], num_dropped: int) -> Tensor:
-    """Which elements are kept, [*shape] bool on the CPU, drawn from torch's global generator."""
+    """Returns the elements that are kept, [*shape] bool on the CPU, drawn from torch's global generator."""
     num_elements = torch.Size(shape).numel()
     words = torch.empty(-(-num_elements // 4), dtype=torch.int64).random_(-(2**63), None)
     return (words.view(torch.int16)[:num_elements] >= num_dropped - RANGE // 2).view(shape)

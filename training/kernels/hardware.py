@@ -1,8 +1,20 @@
-"""What a training computes on: device, threads, precision, and the library that multiplies float32 on a CPU."""
+"""The hardware of a training: device, threads, memory, precision, and the library that multiplies float32 on a CPU.
 
+Mixed precision has products in 16 bits if the hardware is faster at them, and weights, optimizer and loss in 32:
+torch's autocast decides which operation runs in which format (Micikevicius et al. 2018).
+
+Products of float32 on a CPU: torch takes MKL for them. oneDNN takes about half the time on processors that MKL does not
+favor, but torch uses it only if products may be rounded to bfloat16. oneDNN rounds on processors with AMX, not on every
+other. So `fast_products` gives the permission if test products show that oneDNN does not round.
+"""
+
+import ctypes
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
+from pathlib import Path
 from typing import Final, Literal
 
 import torch
@@ -12,18 +24,31 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.process import available_cpus
 
 WantedDevice = Literal["auto", "cpu", "cuda"]
+PrecisionName = Literal["fp32", "bf16", "fp16"]
+WantedPrecision = Literal["fp32", "bf16", "fp16", "auto"]
+
+LOW_DTYPES: Final[dict[PrecisionName, torch.dtype]] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# Rows, summands and columns of the test products: a layer's over all steps, and that of a single step.
+PROBED_SHAPES: Final = ((512, 512, 512), (64, 512, 2048))
+# Between two orders of summation; rounding to bfloat16 multiplies the error by thousands.
+LARGEST_ERROR_RATIO: Final = 4.0
+CGROUP_LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+MEMORY_REMEDY: Final = "lower model.hidden_size, model.embedding_size or the vocabulary sizes"
+# Parts of the messages of torch's allocators.
+ALLOCATION_FAILED: Final = ("can't allocate memory", "not enough memory", "out of memory")
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # From glibc's malloc.h.
+NEVER: Final = 2**31 - 1
 
 
 def choose_device(wanted: WantedDevice, local_rank: int | None = None) -> torch.device:
-    """The device that a recipe asks for.
+    """Returns the device for a recipe's choice.
 
     Args:
-        wanted: "auto": CUDA where there is a device, else the CPU.
-        local_rank: of several processes on this machine, each with a GPU of its own, the number of this one; None:
-            there is one process.
+        wanted: "auto" is CUDA if there is a device, else the CPU.
+        local_rank: the number of this process on this machine, if several processes have a GPU each.
 
     Raises:
-        UserError: CUDA is asked for and absent, or has fewer devices than processes here.
+        UserError: CUDA is wanted and absent, or has fewer devices than there are processes.
     """
     if wanted == "cuda" and not torch.cuda.is_available():
         raise UserError('training.device = "cuda", and torch finds no CUDA device here: set it to "cpu" or "auto"')
@@ -43,23 +68,72 @@ def use_threads(wanted: int | None) -> None:
     """Sets torch's threads on the CPU.
 
     Args:
-        wanted: how many; None: torch's own choice (OMP_NUM_THREADS, or the machine's cores), but no more than the
-            CPUs that the process's affinity and its container's quota grant. More would wait for each other.
+        wanted: if None, torch's own choice (OMP_NUM_THREADS, or the machine's cores), but at most the CPUs that the
+            process's affinity and its container's quota grant. More threads would wait for each other.
     """
     torch.set_num_threads(min(torch.get_num_threads(), available_cpus()) if wanted is None else wanted)
 
 
-PrecisionName = Literal["fp32", "bf16", "fp16"]
-WantedPrecision = Literal["fp32", "bf16", "fp16", "auto"]
+def total_memory(device: torch.device) -> int | None:
+    """Returns the bytes of memory of a GPU, or of this machine or its container; None if the system does not tell."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    sizes = []
+    for path in CGROUP_LIMITS:
+        try:
+            text = path.read_text().strip()
+        except OSError:
+            continue
+        if text.isdecimal():
+            sizes.append(int(text))
+    if "SC_PHYS_PAGES" in os.sysconf_names:
+        sizes.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return min(sizes, default=None)
 
-LOW_DTYPES: Final[dict[PrecisionName, torch.dtype]] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+@contextmanager
+def translate_memory_errors() -> Iterator[None]:
+    """Raises UserError, with a remedy, for an allocation that fails in its context."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not any(
+            part in str(error) for part in ALLOCATION_FAILED
+        ):
+            raise
+        raise UserError(
+            "memory ran out: halve batches.max_tokens (with training.accumulate_batches = 2 an update uses as many "
+            f"tokens), or {MEMORY_REMEDY}"
+        ) from None
+
+
+def keep_freed_memory() -> bool:
+    """Makes the process keep the memory that it frees, for reuse; its resident memory stays at the peak.
+
+    A training step allocates the same large tensors again and again. glibc would return them to the kernel each time,
+    which clears every page again, within the step.
+
+    Returns:
+        False if the C library is not glibc, and nothing changes.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        library = ctypes.CDLL(None)
+    except OSError:
+        return False
+    if not hasattr(library, "gnu_get_libc_version"):
+        return False
+    # Large blocks come from the heap, not from a mapping each, which would return to the kernel with its tensor; and
+    # the heap is never trimmed.
+    return bool(library.mallopt(M_MMAP_MAX, 0)) and bool(library.mallopt(M_TRIM_THRESHOLD, NEVER))
 
 
 def choose_precision(wanted: WantedPrecision, device: torch.device) -> PrecisionName:
-    """The precision to train in, by the hardware where the recipe leaves it open.
+    """Returns the precision to train in; "auto" is decided by the hardware.
 
     Raises:
-        UserError: the device can't compute in what the recipe insists on, or only slower than in float32.
+        UserError: the device can't compute in the wanted precision, or only slower than in float32.
     """
     if wanted == "auto":
         if computes_bfloat16(device):
@@ -79,7 +153,7 @@ def choose_precision(wanted: WantedPrecision, device: torch.device) -> Precision
 
 
 def computes_bfloat16(device: torch.device) -> bool:
-    """Whether the hardware multiplies bfloat16 itself. Emulation is slower than float32."""
+    """Returns True if the hardware multiplies bfloat16 itself. Emulation is slower than float32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     has = torch.cpu.get_capabilities()
@@ -95,12 +169,6 @@ def runnable_lstm(inputs: Tensor) -> Iterator[None]:
     if inputs.device.type != "cpu" or product_dtype(inputs) != torch.bfloat16 or _onednn_has_bfloat16_lstm():
         yield
         return
-    with _onednn_switched_off():
-        yield
-
-
-@contextmanager
-def _onednn_switched_off() -> Iterator[None]:
     before = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
     try:
@@ -123,14 +191,14 @@ def _onednn_has_bfloat16_lstm() -> bool:
 
 
 def product_dtype(like: Tensor) -> torch.dtype:
-    """The type that products of such tensors [...] are computed in: autocast's within it, else their own."""
+    """Returns the type of products of such tensors [...]: autocast's inside autocast, else their own."""
     device = like.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else like.dtype
 
 
 @contextmanager
 def without_autocast(device: torch.device) -> Iterator[None]:
-    """Within, operations run in the types of what they are given. Enters in far less time than torch's own."""
+    """Runs operations in the types of their inputs. Enters in far less time than torch's own context."""
     before = torch.is_autocast_enabled(device.type)
     torch.set_autocast_enabled(device.type, False)
     try:
@@ -140,44 +208,35 @@ def without_autocast(device: torch.device) -> Iterator[None]:
 
 
 def make_autocast(precision: PrecisionName, device: torch.device) -> torch.autocast:
-    """What the forward pass runs within."""
+    """Returns the context of the forward pass."""
     dtype = LOW_DTYPES.get(precision)
     return torch.autocast(device.type, dtype or torch.bfloat16, enabled=dtype is not None)
 
 
 def make_scaler(precision: PrecisionName, device: torch.device) -> torch.amp.GradScaler:
-    """Scales the loss so that small gradients stay above fp16's smallest number; does nothing in other precisions."""
+    """Returns a scaler of the loss that keeps small gradients in fp16's range; idle in other precisions."""
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
 
-PROBED_SHAPES: Final = ((512, 512, 512), (64, 512, 2048))
-"""Rows, summands and columns of the products that are looked at: a layer's over all steps, and one of a single step."""
+def fast_products(device: torch.device) -> AbstractContextManager[None]:
+    """Returns a context in which oneDNN multiplies float32 on the CPU, if it does so exactly.
 
-LARGEST_ERROR_RATIO: Final = 4.0
-"""Of one order of summation to another; rounding to bfloat16 multiplies the error by thousands."""
-
-
-@contextmanager
-def fast_products(device: torch.device) -> Iterator[None]:
-    """Within, the CPU's products of float32 are by oneDNN where they stay products of float32.
-
-    Which library it is depends on the hardware alone. The setting is the whole process's; it is restored at the end.
+    The choice depends on the hardware alone. The setting is the whole process's; it is restored at the end.
 
     Args:
-        device: that training is on; another than a CPU needs none of this.
+        device: of the training; only a CPU needs this.
     """
-    with _products_in("bf16") if device.type == "cpu" and onednn_is_exact() else nullcontext():
-        yield
+    return _products_in("bf16") if device.type == "cpu" and onednn_is_exact() else nullcontext()
 
 
 def usual_products() -> AbstractContextManager[None]:
-    """Within, torch's own choice again: for a vector times a matrix each, where oneDNN takes three times as long."""
+    """Returns a context with torch's own choice again: for a vector times a matrix oneDNN takes three times as long."""
     return _products_in("none")
 
 
 @cache
 def onednn_is_exact() -> bool:
-    """Whether oneDNN, permitted to round float32 to bfloat16, does not."""
+    """Returns True if oneDNN does not round float32 to bfloat16 when it may."""
     usual = _errors()
     with _products_in("bf16"):
         permitted = _errors()
@@ -196,7 +255,7 @@ def _products_in(precision: str) -> Iterator[None]:
 
 
 def _errors() -> list[float]:
-    """Of each probed product, relative to the one in float64."""
+    """Returns the error of each test product, relative to the product in float64."""
     generator = torch.Generator().manual_seed(0)  # training's random numbers are left alone
     errors = []
     for num_rows, num_summands, num_columns in PROBED_SHAPES:

@@ -48,10 +48,10 @@ def smoothed_cross_entropy(
         logits: [N, V], without padding positions (see Seq2Seq.forward).
         target_ids: [N] int64.
         label_smoothing: e, in [0, 1).
-        soft_targets: w q; None: there are no teachers.
+        soft_targets: w q. If None, there are no teachers.
 
     Returns:
-        the sum in nats, a scalar; whoever divides knows the number of tokens over all batches and processes.
+        the sum in nats, a scalar; the caller divides by the number of tokens over all batches and processes.
     """
     logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     symbols, masses, rest = target_masses(target_ids, label_smoothing, soft_targets, like=logits)
@@ -64,14 +64,14 @@ def smoothed_cross_entropy(
 def target_masses(
     target_ids: Tensor, label_smoothing: float, soft_targets: SoftTargets | None, *, like: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The target distribution but for what smoothing gives.
+    """Returns the target distribution without the shares of smoothing.
 
     Args:
-        like: whose type and device the masses get.
+        like: a tensor with the type and device of the masses.
 
     Returns:
-        symbols [N, 1 + K], of which the true one may be there twice; how much of the distribution each has, [N, 1 + K];
-        and 1 - w, [N].
+        symbols [N, 1 + K], which may contain the true one twice; the share of each in the distribution, [N, 1 + K]; and
+        1 - w, [N].
     """
     true = target_ids.unsqueeze(1)
     if soft_targets is None:
@@ -84,24 +84,24 @@ def target_masses(
 
 
 def repeated_attention(weights: Tensor, positions: Tensor) -> Tensor:
-    """The coverage loss of See et al. (2017, eq. 12 and 13): attention that is given to what has had it already.
+    """Returns the coverage loss of See et al. (2017, eq. 12 and 13): repeated attention to the same positions.
 
     Args:
         weights: [B, T, S] of attention.
-        positions: [N] int64 places in the flattened [B, T] that count.
+        positions: [N] int64 indices of the counted places in the flattened [B, T].
 
     Returns:
-        the sum over them of sum_s min(a_ts, c_ts), c_ts being what position s got before step t; a scalar.
+        the sum over them of sum_s min(a_ts, c_ts), c_ts being the attention on position s before step t; a scalar.
     """
     covered = weights.cumsum(1) - weights
     return torch.minimum(weights, covered).sum(-1).flatten().index_select(0, positions).sum()
 
 
 def smoothing_shares(like: Tensor, label_smoothing: float) -> Tensor:
-    """What label smoothing gives each symbol, [V]; nothing to PAD and BOS.
+    """Returns the share of label smoothing of each symbol, [V]; 0 for PAD and BOS.
 
     Args:
-        like: [..., V], whose type and device the shares get.
+        like: [..., V], with the type and device of the shares.
     """
     shares = torch.ones(like.shape[-1], dtype=like.dtype, device=like.device)
     shares[list(NEVER_GENERATED)] = 0
@@ -109,7 +109,7 @@ def smoothing_shares(like: Tensor, label_smoothing: float) -> Tensor:
 
 
 class Copies(NamedTuple):
-    """What can be copied at each of N predictions.
+    """The symbols that can be copied at each of N predictions.
 
     Attributes:
         symbols: [N, S] int64, the source's; PAD: nothing stands there.
@@ -123,30 +123,26 @@ class Copies(NamedTuple):
 
 
 def mixed(logits: Tensor, copies: Copies) -> Tensor:
-    """Logits [N, V] whose softmax is the mixture of that of logits [N, V] and of what can be copied."""
+    """Returns logits [N, V] whose softmax is the mixture of that of `logits` [N, V] and of the copies."""
     log_probs = torch.log_softmax(logits, -1)
     return mixed_in(log_probs, log_probs.gather(1, copies.symbols), copies)
 
 
 def mixed_in(log_probs: Tensor, generated: Tensor, copies: Copies) -> Tensor:
-    """The same, of L = log_softmax(logits) [N, V] and what L gives the source's symbols [N, S].
+    """Returns the same, from L = log_softmax(logits) [N, V] and L of the source's symbols [N, S].
 
-    The mixture's log-probabilities less log g are L itself but for the source's symbols, where they are
-    log(exp L + exp score).
+    The mixture's log-probabilities minus log g are L itself, except for the source's symbols: log(exp L + exp score).
     """
-    # A symbol that stands in the source several times is written as often, with the same value.
+    # A symbol that occurs in the source several times is written several times, with the same value.
     return log_probs.scatter_reduce(1, copies.symbols, generated + F.softplus(copies.scores - generated), "amax")
 
 
-MIN_ROWS: Final = 256
-"""Of a block: with fewer the products are slow."""
-
+MIN_ROWS: Final = 256  # Of a block: with fewer the products are slow.
 MAX_BYTES: Final = 24 * 2**20
 """Of a block's logits, where that leaves MIN_ROWS. glibc asks the kernel anew for every piece of memory of 32 MiB and
 more, which takes as long as the work on it."""
 
-MAX_CACHED_LOGITS: Final = 2**19
-"""How many of a block's logits become gradients at a time on a CPU: within its cache."""
+MAX_CACHED_LOGITS: Final = 2**19  # How many of a block's logits become gradients at a time on a CPU: within its cache.
 
 
 def output_loss(
@@ -159,7 +155,7 @@ def output_loss(
     soft_targets: SoftTargets | None = None,
     copies: Copies | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """smoothed_cross_entropy of the logits W x + b, mixed with `copies`, for one backward pass.
+    """Returns smoothed_cross_entropy of the logits W x + b, mixed with `copies`, for one backward pass.
 
     Within autocast the products are in its type, and everything else in the weights'.
 
@@ -168,11 +164,11 @@ def output_loss(
         weight, bias: W, [V, H], and b, [V].
         target_ids: [N] int64.
         label_smoothing, soft_targets: see smoothed_cross_entropy.
-        copies: what can be copied at each position; None: nothing.
+        copies: the symbols that can be copied at each position. If None, the model does not copy.
 
     Returns:
-        the sum in nats, a scalar; and that of the true symbols alone, without smoothing and teachers, of which there is
-        no gradient.
+        the sum in nats, a scalar; and that of the true symbols alone, without smoothing and teachers, which has no
+        gradient.
     """
     dtype = product_dtype(weight)
     if dtype == torch.float16:
@@ -183,8 +179,8 @@ def output_loss(
         loss = smoothed_cross_entropy(logits, target_ids, label_smoothing=label_smoothing, soft_targets=soft_targets)
         return loss, F.cross_entropy(logits.detach(), target_ids, reduction="sum")
     wanted = target_masses(target_ids, label_smoothing, soft_targets, like=bias)
-    given = (inputs, weight, bias, *wanted, label_smoothing, dtype)
-    both: tuple[Tensor, Tensor] = _OutputLoss.apply(*given, *(copies or (None, None)))  # type: ignore[no-untyped-call]
+    tensors = (inputs, weight, bias, *wanted, label_smoothing, dtype)
+    both: tuple[Tensor, Tensor] = _OutputLoss.apply(*tensors, *(copies or (None, None)))  # type: ignore[no-untyped-call]
     return both
 
 
@@ -252,7 +248,7 @@ class _Targets(NamedTuple):
     Attributes:
         symbols, masses: [n, M].
         rest: [n].
-        shares: [V] what smoothing gives each symbol of a row whose rest is 1; None: nothing.
+        shares: [V] of label smoothing, for a row whose rest is 1; None without smoothing.
     """
 
     symbols: Tensor
@@ -262,7 +258,7 @@ class _Targets(NamedTuple):
 
 
 def _at_logits(logits: Tensor, targets: _Targets) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss of some rows of logits [n, V], that of the true symbols alone, and the gradients [n, V] of the first."""
+    """Returns the loss of logits [n, V], that of the true symbols alone, and the gradients [n, V] of the first."""
     symbols, masses, rest, shares = targets
     gradients = torch.softmax(logits, 1)
     # log sum exp(z), from the largest of both: logarithms of all probabilities would take exp() twice.
@@ -288,7 +284,7 @@ def _at_mixture(logits: Tensor, copies: Copies, targets: _Targets) -> tuple[Tens
     copied = torch.sigmoid(scores - generated)
     mixture = mixed_in(log_probs, generated, copies)
     loss, true_loss, gradients = _at_logits(mixture, targets)
-    # Of a symbol that stands several times, its first place gets all.
+    # The first place of a symbol that occurs several times gets all.
     earlier = (symbols.unsqueeze(2) == symbols.unsqueeze(1)).tril(-1).any(2)
     of_scores = (gradients.gather(1, symbols) * copied).masked_fill_(earlier, 0)
     gradients.scatter_add_(1, symbols, -of_scores)
@@ -297,7 +293,7 @@ def _at_mixture(logits: Tensor, copies: Copies, targets: _Targets) -> tuple[Tens
 
 
 def _even(number: int) -> int:
-    """The even number below or at `number`, at least 2.
+    """Returns the largest even number up to `number`, at least 2.
 
     Parts of other sizes would be added up in another order: a training would no longer have the same last bits.
     """

@@ -1,12 +1,8 @@
 """Prepares a run for training: tokenizers, corpora, teachers' soft targets, first weights, and the run's metadata."""
 
-import ctypes
 import hashlib
 import json
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,9 +19,16 @@ from attendant.runtime.files import translate_os_errors, write_json, write_text
 from attendant.training.data.batches import all_batches, collate
 from attendant.training.data.corpus import Corpus, open_soft_targets, positions_of, store_soft_targets
 from attendant.training.data.pairs import Example, sample_evenly
-from attendant.training.evaluation.evaluating import Decoded, TextModel, decode_examples
+from attendant.training.evaluation.evaluating import TextModel, decode_examples
 from attendant.training.evaluation.metrics import perplexity, refuse_missing, take_statistics
-from attendant.training.kernels.hardware import choose_device, choose_precision, use_threads
+from attendant.training.kernels.hardware import (
+    MEMORY_REMEDY,
+    choose_device,
+    choose_precision,
+    keep_freed_memory,
+    total_memory,
+    use_threads,
+)
 from attendant.training.kernels.loss import NEVER_GENERATED, smoothed_cross_entropy
 from attendant.training.loop.update import Processes
 from attendant.training.model import ModelConfig, Seq2Seq
@@ -43,178 +46,23 @@ from attendant.training.run.loading import (
     weights_record,
 )
 
-CGROUP_LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-BYTES: Final = 4
-"""Of a float32: weights, gradients and averages are of this type in every precision."""
-
-COPIES: Final = {"adam": 4, "adamw": 4, "adadelta": 4, "sgd": 2}
-"""Numbers that a training holds for each weight: the weight, its gradient, and the optimizer's averages."""
-
-REMEDY: Final = "lower model.hidden_size, model.embedding_size or the vocabulary sizes"
-# From glibc's malloc.h.
-M_TRIM_THRESHOLD: Final = -1
-M_MMAP_MAX: Final = -4
-NEVER: Final = 2**31 - 1
-
-ALLOCATION_FAILED: Final = ("can't allocate memory", "not enough memory", "out of memory")
-"""Parts of the messages of torch's allocators."""
-
-
-def check_memory(
-    model: ModelConfig, source_size: int, target_size: int, *, optimizer: str, device: torch.device
-) -> None:
-    """Refuses a model whose training can't fit, before any of it is built.
-
-    Args:
-        source_size, target_size: of the vocabularies.
-        optimizer: a key of COPIES.
-
-    Raises:
-        UserError: weights, gradients and the optimizer's averages need more memory than there is.
-    """
-    with torch.device("meta"):
-        num_parameters = Seq2Seq(model, source_size, target_size).num_parameters
-    needed, limit = num_parameters * COPIES[optimizer] * BYTES, total_memory(device)
-    if limit is not None and needed > limit:
-        raise UserError(
-            f"model.hidden_size = {model.hidden_size}, model.embedding_size = {model.embedding_size}: "
-            f"{num_parameters:,} parameters need {_gigabytes(needed)} for training by {optimizer}, and there are "
-            f"{_gigabytes(limit)}: {REMEDY}"
-        )
-
-
-def total_memory(device: torch.device) -> int | None:
-    """Returns the bytes of memory of a GPU, or of this machine or its container; None if the system does not tell."""
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    sizes = [int(text) for path in CGROUP_LIMITS if (text := _content(path)).isdecimal()]
-    if "SC_PHYS_PAGES" in os.sysconf_names:
-        sizes.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    return min(sizes, default=None)
-
-
-@contextmanager
-def translate_memory_errors() -> Iterator[None]:
-    """Raises UserError for an allocation that fails within, with the remedy; torch's message has no remedy."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not any(
-            part in str(error) for part in ALLOCATION_FAILED
-        ):
-            raise
-        raise UserError(
-            "memory ran out: halve batches.max_tokens (with training.accumulate_batches = 2 an update uses as many "
-            f"tokens), or {REMEDY}"
-        ) from None
-
-
-def _content(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:,.1f} GB"
-
-
-def keep_freed_memory() -> bool:
-    """Makes the process keep the memory that it frees, for reuse; its resident memory stays at the peak.
-
-    Returns:
-        False if the C library is not glibc, and nothing changes.
-    """
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        library = ctypes.CDLL(None)
-    except OSError:
-        return False
-    if not hasattr(library, "gnu_get_libc_version"):
-        return False
-    # Large blocks come from the heap, not from a mapping each, which would go back to the kernel with its tensor; and
-    # the heap is never trimmed.
-    return bool(library.mallopt(M_MMAP_MAX, 0)) and bool(library.mallopt(M_TRIM_THRESHOLD, NEVER))
-
-
-def with_soft_targets(
-    train: TrainingSplit,
-    recipe: Recipe,
-    run: Run,
-    teachers: Sequence[Run],
-    device: torch.device,
-    announce: Callable[[str], None],
-) -> tuple[Corpus, dict[str, Any] | None]:
-    """The training split with the teachers' soft targets, and the content of teachers.json; where the recipe names no
-    teachers, the split as it is and None.
-
-    Args:
-        run: that learns.
-        teachers: empty where the run is resumed: teachers.json then says which they were.
-
-    Raises:
-        UserError: a teacher that can't be opened, or that starts or ends its texts otherwise than the first.
-    """
-    config, offsets = recipe.distillation, train.corpus.targets.offsets
-    if not config.teachers:
-        return train.corpus, None
-    said: dict[str, Any] = (
-        {"runs": list(map(weights_record, teachers))} if teachers else read_json(run.teachers_path, dict, "runs")
-    )
-    folder = recipe.data.corpus_folder(run.path)
-    checkpoints = [one["checkpoint"] for one in said["runs"]]
-    key = hashlib.sha256(json.dumps([train.key, *checkpoints, config.top_k]).encode()).hexdigest()
-    found = open_soft_targets(folder / key, offsets, config)
-    if found is None:
-        loaded = load_members([Path(path) for path in config.teachers], "distillation.teachers")
-        num_positions = int(offsets[-1]) + len(train.corpus)
-        announce(f"asking {len(loaded)} teachers about {num_positions:,} symbols, once")
-        ensemble = Ensemble([one.model for one in loaded]).to(device).eval()
-        num_symbols = min(config.top_k, train.target_tokenizer.vocabulary_size - len(NEVER_GENERATED))
-        with progress_bar() as progress:
-            task = progress.add_task("asking", total=num_positions)
-            store_soft_targets(
-                folder / key,
-                num_positions,
-                num_symbols,
-                _soft_targets(ensemble, train.corpus, recipe, num_symbols, device, partial(progress.advance, task)),
-            )
-        found = open_soft_targets(folder / key, offsets, config)
-    return replace(train.corpus, soft_targets=found), said
-
-
-@torch.inference_mode()
-def _soft_targets(
-    ensemble: Ensemble,
-    corpus: Corpus,
-    recipe: Recipe,
-    num_symbols: int,
-    device: torch.device,
-    advance: Callable[[int], None],
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float16]]]:
-    """Positions [n], their K most probable symbols [n, K] and those symbols' probabilities [n, K], which add up to 1,
-    batch by batch; `advance` is called with each n.
-    """
-    for indices in all_batches(corpus, recipe.batches):
-        batch = collate(corpus, indices, ensemble.start_id).to(device)
-        log_probs = ensemble(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
-        values, ids = log_probs.topk(num_symbols, -1)
-        probabilities = torch.softmax(values.float(), -1).half()
-        places = positions_of(corpus.targets.offsets, indices)
-        yield places, ids.int().cpu().numpy(), probabilities.cpu().numpy()
-        advance(len(places))
+FIXED_ON_RESUME: Final = (
+    "seed", "data", "source", "target", "model", "batches", "distillation", "optimizer.kind", "training.start_from",
+    "training.source_vectors", "training.target_vectors",
+)  # fmt: skip
+BYTES_PER_NUMBER: Final = 4  # Weights, gradients and averages are float32 in every precision.
+# Numbers that a training holds for each weight: the weight, its gradient, and the optimizer's averages.
+NUMBERS_PER_WEIGHT: Final = {"adam": 4, "adamw": 4, "adadelta": 4, "sgd": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validator:
-    """Validates a model as it stands.
+    """Validates a model: the loss under teacher forcing, and a metric of decoded outputs.
 
     Attributes:
         corpus: the pairs whose loss is taken.
         num_words: of their targets, as perplexity counts them.
-        examples: what is decoded.
+        examples: the examples that are decoded.
     """
 
     recipe: Recipe
@@ -226,32 +74,42 @@ class Validator:
 
     @property
     def names(self) -> list[str]:
-        """Of the values that `validate` returns, in their order."""
+        """The names of the values that `validate` returns, in their order."""
         return list(dict.fromkeys(("loss", "perplexity", "word_perplexity", self.recipe.validation.metric)))
 
     def validate(self, model: Seq2Seq, device: torch.device) -> dict[str, float]:
-        """The loss (nats per target token, not smoothed), its perplexities and the configured metric, by name.
+        """Returns the loss (nats per target token, not smoothed), its perplexities and the recipe's metric, by name.
 
-        Draws no random numbers: a training goes on as if it had not been looked at.
+        Draws no random numbers: the training continues as if it had not been validated.
         """
-        metric = self.recipe.validation.metric
+        metric, recipe = self.recipe.validation.metric, self.recipe
+        decoded = []
         with evaluating(model):
             total, num_tokens = self._total_loss(model, device)
-            decoded = [] if metric == "loss" else self._decoded(model, device)
+            if metric != "loss":
+                max_length = recipe.data.max_target_tokens
+                text_model = TextModel(
+                    stepper=TorchStepper(model, device),
+                    source_tokenizer=self.source_tokenizer,
+                    target_tokenizer=self.target_tokenizer,
+                    special_ids=special_ids(model.start_id),
+                    append_eos=recipe.source.append_eos,
+                    max_length=max_length,
+                )
+                decoded = decode_examples(text_model, self.examples, DecodingOptions(max_length=max_length))
         values = {
             "loss": total / num_tokens,
             "perplexity": perplexity(-total, num_tokens),
             "word_perplexity": perplexity(-total, self.num_words),
         }
         if metric != "loss":
-            outputs, references = [one.text for one in decoded], [one.example.references for one in decoded]
-            values[metric] = round(
-                take_statistics(metric, outputs, references, self.recipe.evaluation.bleu_tokenizer).value, 4
-            )
+            outputs, references = [each.text for each in decoded], [each.example.references for each in decoded]
+            statistics = take_statistics(metric, outputs, references, recipe.evaluation.bleu_tokenizer)
+            values[metric] = round(statistics.value, 4)
         return values
 
     def _total_loss(self, model: Seq2Seq, device: torch.device) -> tuple[float, int]:
-        """The sum over all target tokens, and their number."""
+        """Returns the sum over all target tokens, and their number."""
         total, num_tokens = 0.0, 0
         for indices in all_batches(self.corpus, self.recipe.batches):
             batch = collate(self.corpus, indices, model.start_id).to(device)
@@ -260,29 +118,10 @@ class Validator:
             num_tokens += batch.num_target_tokens
         return total, num_tokens
 
-    def _decoded(self, model: Seq2Seq, device: torch.device) -> list[Decoded]:
-        max_length = self.recipe.data.max_target_tokens
-        text_model = TextModel(
-            stepper=TorchStepper(model, device),
-            source_tokenizer=self.source_tokenizer,
-            target_tokenizer=self.target_tokenizer,
-            special_ids=special_ids(model.start_id),
-            append_eos=self.recipe.source.append_eos,
-            max_length=max_length,
-        )
-        return decode_examples(text_model, self.examples, DecodingOptions(max_length=max_length))
-
-
-FIXED_ON_RESUME: Final = (
-    "seed", "data", "source", "target", "model", "batches", "distillation", "optimizer.kind", "training.start_from",
-    "training.source_vectors", "training.target_vectors",
-)  # fmt: skip
-"""Tables and fields."""
-
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Everything that a trainer is made from."""
+    """Everything that a trainer needs."""
 
     run: Run
     recipe: Recipe
@@ -301,12 +140,13 @@ def prepare(
     *,
     announce: Callable[[str], None] = lambda line: None,
 ) -> Experiment:
-    """Reads the data, trains the tokenizers or takes the run's own, and writes what the run says of itself.
+    """Reads the data, trains the tokenizers or takes the run's own, and writes the run's metadata.
 
-    A run that begins with another's weights, or learns from others, takes their tokenizers too.
+    A run that begins with another's weights, or learns from others, takes their tokenizers too. The first process
+    prepares while the others wait; they then read the results in the run directory.
 
-    The first process does so while the others wait; they then find all of it in the run. Raises UserError: bad data;
-    the run was begun with another recipe or other data; the run to start from does not fit.
+    Raises:
+        UserError: bad data; the run was begun with another recipe or other data; the run to start from does not fit.
     """
     processes = processes or Processes()
     device = choose_device(recipe.training.device, processes.local_rank if processes.is_many else None)
@@ -316,13 +156,13 @@ def prepare(
     refuse_missing((recipe.validation.metric, *recipe.evaluation.metrics), recipe.evaluation.bleu_tokenizer)
     # Refused before anything is read or written; the vocabularies are at least as large as this.
     choose_precision(recipe.training.precision, device)
-    _check_memory(recipe, device, *[len(SPECIAL_TOKENS) + 1] * 2)
+    check_memory(recipe.model, *[len(SPECIAL_TOKENS) + 1] * 2, optimizer=recipe.optimizer.kind, device=device)
     if not processes.is_first:
         processes.wait()
     resumed = checkpoint_path(run, LAST) is not None
     start = None if resumed else starting_run(recipe)
     teachers = [] if resumed else teaching_runs(recipe, start)
-    # Embeddings that another run trained are of its symbols, whatever the new data have.
+    # Embeddings that another run trained belong to its symbols, whatever the new data have.
     tokenizers_of = run if resumed or not processes.is_first else start or next(iter(teachers), None)
     corpora = prepare_corpora(
         recipe,
@@ -333,27 +173,27 @@ def prepare(
     if not resumed:
         refuse_unknown_targets(recipe, corpora)
     train, facts = corpora.train, corpora.facts
-    corpus, teachers_record = with_soft_targets(train, recipe, run, teachers, device, announce)
-    source_tokenizer, target_tokenizer = train.source_tokenizer, train.target_tokenizer
-    tokenizers = {"source": source_tokenizer, "target": target_tokenizer}
-    _check_memory(recipe, device, source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
+    corpus, teachers_record = _with_soft_targets(train, recipe, run, teachers, device, announce)
+    tokenizers = {"source": train.source_tokenizer, "target": train.target_tokenizer}
+    sizes = [tokenizer.vocabulary_size for tokenizer in tokenizers.values()]
+    check_memory(recipe.model, *sizes, optimizer=recipe.optimizer.kind, device=device)
     torch.manual_seed(recipe.seed)
-    model = Seq2Seq(recipe.model, source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
-    started = {} if resumed else load_initial_weights(recipe, start, model, tokenizers)
+    model = Seq2Seq(recipe.model, *sizes)
+    start_record = {} if resumed else load_initial_weights(recipe, start, model, tokenizers)
     validator = Validator(
         recipe=recipe,
         corpus=corpora.validation,
         num_words=corpora.num_validation_words,
         examples=sample_evenly(corpora.examples, recipe.validation.max_examples),
-        source_tokenizer=source_tokenizer,
-        target_tokenizer=target_tokenizer,
+        source_tokenizer=train.source_tokenizer,
+        target_tokenizer=train.target_tokenizer,
     )
     if processes.is_first:
         records = {
             run.data_path: facts,
             run.versions_path: versions(),
             run.left_out_path: corpora.left_out,
-            run.start_path: started,
+            run.start_path: start_record,
             run.teachers_path: teachers_record,
         }
         _write(run, recipe, tokenizers, records)
@@ -361,12 +201,39 @@ def prepare(
     return Experiment(run, recipe, model, corpus, validator, device, facts, unknown_warnings(recipe, corpora))
 
 
-def _check_memory(recipe: Recipe, device: torch.device, source_size: int, target_size: int) -> None:
-    check_memory(recipe.model, source_size, target_size, optimizer=recipe.optimizer.kind, device=device)
+def check_memory(
+    model: ModelConfig, source_size: int, target_size: int, *, optimizer: str, device: torch.device
+) -> None:
+    """Refuses a model whose training can't fit, before it is built.
+
+    Args:
+        source_size, target_size: of the vocabularies.
+        optimizer: a key of NUMBERS_PER_WEIGHT.
+
+    Raises:
+        UserError: weights, gradients and the optimizer's averages need more memory than there is.
+    """
+    with torch.device("meta"):
+        num_parameters = Seq2Seq(model, source_size, target_size).num_parameters
+    needed = num_parameters * NUMBERS_PER_WEIGHT[optimizer] * BYTES_PER_NUMBER
+    limit = total_memory(device)
+    if limit is not None and needed > limit:
+        raise UserError(
+            f"model.hidden_size = {model.hidden_size}, model.embedding_size = {model.embedding_size}: "
+            f"{num_parameters:,} parameters need {needed / 1e9:,.1f} GB for training by {optimizer}, and there are "
+            f"{limit / 1e9:,.1f} GB: {MEMORY_REMEDY}"
+        )
+
+
+def _check_resumption(run: Run, recipe: Recipe, digest: str) -> None:
+    for field, _, begun in recipe.differences(run.recipe(), FIXED_ON_RESUME):
+        raise UserError(f"{run.path} was begun with {field} = {begun!r}: take that, or another --output")
+    if read_json(run.data_path, dict, "digest")["digest"] != digest:
+        raise UserError(f"the data of {run.path} have changed since it was begun: take another --output")
 
 
 def _write(run: Run, recipe: Recipe, tokenizers: Mapping[str, Tokenizer], records: Mapping[Path, Any]) -> None:
-    """Writes what the run says of itself, but for empty records. The recipe is last: what has one is a run."""
+    """Writes the run's metadata, without empty records. The recipe is last: a directory that has one is a run."""
     with translate_os_errors(run.path):
         run.path.mkdir(parents=True, exist_ok=True)
     for side, tokenizer in tokenizers.items():
@@ -377,8 +244,68 @@ def _write(run: Run, recipe: Recipe, tokenizers: Mapping[str, Tokenizer], record
     write_text(run.recipe_path, recipe.to_text())
 
 
-def _check_resumption(run: Run, recipe: Recipe, digest: str) -> None:
-    for field, _, begun in recipe.differences(run.recipe(), FIXED_ON_RESUME):
-        raise UserError(f"{run.path} was begun with {field} = {begun!r}: take that, or another --output")
-    if read_json(run.data_path, dict, "digest")["digest"] != digest:
-        raise UserError(f"the data of {run.path} have changed since it was begun: take another --output")
+def _with_soft_targets(
+    train: TrainingSplit,
+    recipe: Recipe,
+    run: Run,
+    teachers: Sequence[Run],
+    device: torch.device,
+    announce: Callable[[str], None],
+) -> tuple[Corpus, dict[str, Any] | None]:
+    """Returns the training split with the teachers' soft targets, and the content of teachers.json; if the recipe names
+    no teachers, the split as it is and None.
+
+    Soft targets are kept on disk, not computed with each batch: they are the same in every epoch, and a teacher's
+    forward pass takes a third of a training step.
+
+    Args:
+        run: the run that learns.
+        teachers: empty if the run is resumed: teachers.json then names them.
+
+    Raises:
+        UserError: a teacher can't be opened, or starts or ends its texts differently from the first.
+    """
+    config, offsets = recipe.distillation, train.corpus.targets.offsets
+    if not config.teachers:
+        return train.corpus, None
+    record: dict[str, Any] = (
+        {"runs": list(map(weights_record, teachers))} if teachers else read_json(run.teachers_path, dict, "runs")
+    )
+    checkpoints = [teacher["checkpoint"] for teacher in record["runs"]]
+    key = hashlib.sha256(json.dumps([train.key, *checkpoints, config.top_k]).encode()).hexdigest()
+    folder = recipe.data.corpus_folder(run.path) / key
+    soft_targets = open_soft_targets(folder, offsets, config)
+    if soft_targets is None:
+        loaded = load_members([Path(path) for path in config.teachers], "distillation.teachers")
+        num_positions = int(offsets[-1]) + len(train.corpus)
+        announce(f"asking {len(loaded)} teachers about {num_positions:,} symbols, once")
+        ensemble = Ensemble([teacher.model for teacher in loaded]).to(device).eval()
+        num_symbols = min(config.top_k, train.target_tokenizer.vocabulary_size - len(NEVER_GENERATED))
+        with progress_bar() as progress:
+            advance = partial(progress.advance, progress.add_task("asking", total=num_positions))
+            parts = _soft_targets(ensemble, train.corpus, recipe, num_symbols, device, advance)
+            store_soft_targets(folder, num_positions, num_symbols, parts)
+        soft_targets = open_soft_targets(folder, offsets, config)
+    return replace(train.corpus, soft_targets=soft_targets), record
+
+
+@torch.inference_mode()
+def _soft_targets(
+    ensemble: Ensemble,
+    corpus: Corpus,
+    recipe: Recipe,
+    num_symbols: int,
+    device: torch.device,
+    advance: Callable[[int], None],
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float16]]]:
+    """Yields positions [n], their K most probable symbols [n, K] and the symbols' probabilities [n, K], which add up to
+    1, batch by batch; `advance` is called with each n.
+    """
+    for indices in all_batches(corpus, recipe.batches):
+        batch = collate(corpus, indices, ensemble.start_id).to(device)
+        log_probs = ensemble(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
+        values, ids = log_probs.topk(num_symbols, -1)
+        probabilities = torch.softmax(values.float(), -1).half()
+        places = positions_of(corpus.targets.offsets, indices)
+        yield places, ids.int().cpu().numpy(), probabilities.cpu().numpy()
+        advance(len(places))

@@ -4,7 +4,6 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
@@ -16,25 +15,42 @@ from attendant.training.run.checkpoint import TrainingState
 from attendant.training.run.directory import Run
 
 
-class Journal:
-    """Appends events, each with the step it belongs to. A resumed run says each step once."""
+class SilentJournal:
+    """Writes nothing: the journal of every process except the first."""
+
+    def write(self, event: str, *, step: int, epoch: int, values: dict[str, float]) -> None: ...
+
+
+class Journal(SilentJournal):
+    """Appends events, each with its step. A resumed run never logs a step twice."""
 
     def __init__(self, run: Run, *, step: int) -> None:
-        """Opens the journal; what a killed process wrote beyond `step`, where it resumes, is taken back."""
+        """Opens the journal and removes the events after `step`, which a killed process wrote before a resumption."""
         self._path = run.metrics_path
         _cut_after(self._path, step)
         with translate_os_errors(self._path):
-            # Not buffered: a line that does not fit on the disk can be taken back.
+            # Not buffered: a line that does not fit on the disk can be removed again.
             self._file = self._path.open("ab", buffering=0)
         self._board_path = run.path / "tensorboard"
         with translate_os_errors(self._board_path):
             self._board = SummaryWriter(str(self._board_path), purge_step=step + 1)
 
     def write(self, event: str, *, step: int, epoch: int, values: dict[str, float]) -> None:
-        """One line of metrics.jsonl, and each value as a TensorBoard scalar `event/name`. Raises CantWrite."""
+        """Writes a line of metrics.jsonl, whole or not at all, and each value as a TensorBoard scalar `event/name`.
+
+        Raises:
+            CantWrite: the disk is full.
+        """
         line = (json.dumps({"event": event, "step": step, "epoch": epoch} | values) + "\n").encode()
         with translate_os_errors(self._path):
-            self._append(line)
+            size = self._path.stat().st_size
+            try:
+                written = 0
+                while written < len(line):  # a disk that fills takes a part first
+                    written += self._file.write(line[written:])
+            except OSError:
+                os.truncate(self._path, size)
+                raise
         with translate_os_errors(self._board_path):
             for name, value in values.items():
                 self._board.add_scalar(f"{event}/{name}", value, step)
@@ -45,27 +61,6 @@ class Journal:
         with translate_os_errors(self._board_path):
             self._board.close()
 
-    def _append(self, line: bytes) -> None:
-        """The whole line or nothing."""
-        begun = self._path.stat().st_size
-        try:
-            written = 0
-            while written < len(line):  # a disk that fills takes a part first
-                written += self._file.write(line[written:])
-        except OSError:
-            os.truncate(self._path, begun)
-            raise
-
-
-class SilentJournal(Journal):
-    """The journal of every process but the first: it writes nothing."""
-
-    def __init__(self) -> None: ...
-
-    def write(self, event: str, *, step: int, epoch: int, values: dict[str, float]) -> None: ...
-
-    def close(self) -> None: ...
-
 
 def _cut_after(path: Path, step: int) -> None:
     if not path.exists():
@@ -73,7 +68,7 @@ def _cut_after(path: Path, step: int) -> None:
     kept = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            entry: dict[str, Any] = json.loads(line)
+            entry = json.loads(line)
         except ValueError:
             break  # the half line that a killed process left is its last
         if entry["step"] <= step:
@@ -82,9 +77,9 @@ def _cut_after(path: Path, step: int) -> None:
 
 
 class StepLog:
-    """Sums steps up: a line of the journal every `every_steps`, and the progress at each."""
+    """Sums steps up: a line of the journal every `every_steps`, and the progress at each step."""
 
-    def __init__(self, journal: Journal, progress: TrainingProgress, every_steps: int) -> None:
+    def __init__(self, journal: SilentJournal, progress: TrainingProgress, every_steps: int) -> None:
         self._journal = journal
         self._progress = progress
         self._every_steps = every_steps
@@ -101,14 +96,14 @@ class StepLog:
         at: tuple[int, int, int],
         seconds_left: float | None,
     ) -> None:
-        """Takes in a step.
+        """Adds a step.
 
         Args:
             state: after the step.
             num_tokens: target tokens, over all processes.
-            seconds: that the step took.
+            seconds: duration of the step.
             at: the step's epoch and batch, counted from 1, and the number of batches of an epoch.
-            seconds_left: until the run's nearest limit; None: it has none.
+            seconds_left: until the run's nearest limit. If None, there is no limit.
         """
         self._loss += gradient.loss * num_tokens
         self._cross_entropy += gradient.cross_entropy * num_tokens

@@ -14,7 +14,7 @@ from attendant.training.data.batches import BatchPlan, collate
 from attendant.training.evaluation.metrics import is_better
 from attendant.training.kernels.hardware import choose_precision
 from attendant.training.loop.experiment import Experiment
-from attendant.training.loop.journal import Journal, StepLog
+from attendant.training.loop.journal import SilentJournal, StepLog
 from attendant.training.loop.update import Gradient, Processes, Updater
 from attendant.training.optimization import MovingAverage, Schedule, make_optimizer
 from attendant.training.progress import TrainingProgress
@@ -30,25 +30,24 @@ from attendant.training.run.checkpoint import (
     save_checkpoint,
 )
 
-SMOOTHING = 0.95
-"""Of the loss that is compared with its own past: about the last twenty updates."""
+SMOOTHING = 0.95  # Of the loss that is compared with its lowest value: about the last twenty updates.
 
 
 class Guard:
-    """Watches losses and gradients. What it remembers stands in the training's state, so it survives a resumption."""
+    """Watches losses and gradients. Its memory is in the training's state, so it survives a resumption."""
 
     def __init__(self, config: TrainerConfig, state: TrainingState) -> None:
         self._config = config
         self._state = state
 
     def check(self, gradient: Gradient, learning_rate: float, place: str) -> None:
-        """Looks at an update before the weights move.
+        """Checks an update before the weights move.
 
         Args:
             place: step, epoch and batch, in words.
 
         Raises:
-            UserError: the loss or the gradient is no number, or the loss has been far above its lowest for long.
+            UserError: the loss or the gradient is not finite, or the loss has been far above its lowest for long.
         """
         if not math.isfinite(gradient.loss) or not (math.isfinite(gradient.norm) or gradient.overflowed):
             raise UserError(
@@ -83,7 +82,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruption:
-    """Within this context `requested` says whether a signal has come."""
+    """A context in which Ctrl-C and SIGTERM set `requested`, so that the running step is finished and saved first.
+
+    A second signal ends the process at once.
+    """
 
     def __init__(self) -> None:
         self.requested = False
@@ -106,9 +108,9 @@ class Interruption:
 class Trainer:
     """One training of one run.
 
-    Its course is a function of the recipe and the data alone, on a CPU with a given number of threads, unless a time
-    limit ends or anneals it: a run that was killed and resumed has the same weights, bit for bit. More processes share
-    each batch: but for rounding, and for dropout's random numbers, they train as one does.
+    On a CPU with a fixed number of threads, it depends on the recipe and the data alone, unless a time limit ends or
+    anneals it: a run that was killed and resumed has the same weights, bit for bit. Several processes share each batch:
+    they match single-process training up to rounding and dropout's random numbers.
     """
 
     def __init__(
@@ -118,8 +120,10 @@ class Trainer:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Resumes from the run's last checkpoint where there is one. Raises UserError: the device can't compute in the
-        recipe's precision; a damaged checkpoint.
+        """Resumes from the run's last checkpoint if there is one.
+
+        Raises:
+            UserError: the device can't compute in the recipe's precision; a damaged checkpoint.
         """
         self._run = experiment.run
         self._recipe = recipe = experiment.recipe
@@ -153,21 +157,20 @@ class Trainer:
         self.state = self._resume()
         self._guard = Guard(config, self.state)
         self._epoch_batches = self._plan.epoch(self.state.epoch)
-        # Where the clock stood when the training had taken no time yet.
+        # The clock's value at which the training would have begun without interruptions.
         self._clock_zero = clock() - self.state.seconds
         self._saved_seconds = self.state.seconds
 
     @property
     def num_batches(self) -> int:
-        """Of an epoch."""
+        """Batches of an epoch."""
         return self._plan.num_batches
 
-    def train(self, journal: Journal, progress: TrainingProgress) -> TrainingState:
+    def train(self, journal: SilentJournal, progress: TrainingProgress) -> TrainingState:
         """Trains until a limit.
 
         Raises:
-            UserError: the loss or the gradient is no number any more, or the training diverges; the last checkpoint
-                stands.
+            UserError: the loss or the gradient is not finite, or the training diverges; the last checkpoint stays.
             KeyboardInterrupt: after Ctrl-C or SIGTERM; the step was finished and saved.
         """
         self._model.train()
@@ -219,7 +222,7 @@ class Trainer:
             seconds_left=self._seconds_left(),
         )
 
-    def _validate(self, journal: Journal, progress: TrainingProgress) -> None:
+    def _validate(self, journal: SilentJournal, progress: TrainingProgress) -> None:
         state, metric = self.state, self._recipe.validation.metric
         values = self._validated_values()
         self._update_seconds()
@@ -236,7 +239,7 @@ class Trainer:
         progress.say(f"epoch {epochs:.3g}, step {state.step}: validation {shown}" + (" (best)" if improved else ""))
 
     def _validated_values(self) -> dict[str, float]:
-        """By name. The first process validates, the others wait."""
+        """Returns the values by name. The first process validates, the others wait."""
         names = self._validator.names
         values = dict.fromkeys(names, 0.0)
         if self._processes.is_first:
@@ -245,7 +248,7 @@ class Trainer:
         return dict(zip(names, self._processes.of_first([values[name] for name in names]), strict=True))
 
     def _update_seconds(self) -> None:
-        """By the first process's clock, so that all of them come to the same decisions."""
+        """Takes the time of the first process's clock, so that all processes make the same decisions."""
         (self.state.seconds,) = self._processes.of_first([self._clock() - self._clock_zero])
 
     def _validation_is_due(self) -> bool:
@@ -265,7 +268,7 @@ class Trainer:
 
     def _checkpoint_is_due(self) -> bool:
         if self._validation_is_due():
-            return False  # it leaves one itself
+            return False  # a validation saves a checkpoint itself
         every = self._config.checkpoint_every_steps
         by_steps = every is not None and self.state.step % every == 0
         return by_steps or self.state.seconds - self._saved_seconds >= self._config.checkpoint_every_seconds
@@ -288,7 +291,7 @@ class Trainer:
         if self._processes.is_first:
             remove_strays(self._run, num_kept=self._config.keep_checkpoints)
         else:
-            # The first one goes on from the seed of the weights; dropout is to be another in each process.
+            # The first process continues from the seed of the weights; dropout differs between processes.
             torch.manual_seed(self._recipe.seed + rank)
         last = checkpoint_path(self._run, LAST)
         if last is None:

@@ -24,25 +24,28 @@ from attendant.training.kernels.loss import output_loss, repeated_attention
 from attendant.training.model import Seq2Seq
 from attendant.training.recipe import TrainerConfig
 
+# The other processes wait this long while the first one prepares data or validates. torchrun notices a dead process.
 LONGEST_WAIT = timedelta(hours=12)
-"""How long the others wait while the first one prepares data or validates. torchrun notices a dead process at once."""
 
 
 class Processes:
-    """The group of processes that train together, and this one's place in it.
+    """The group of processes of a data-parallel training, as `torchrun` starts them, and this one's place in it.
+
+    Each holds the whole model and takes its share of every batch. The first one makes the decisions that depend on the
+    clock, writes the run, and prints. With a single process, all methods do nothing.
 
     Attributes:
         rank: 0 is the first one.
-        size: how many there are, on all machines together.
+        size: the number of processes on all machines.
         local_rank: the place on this machine, which is its GPU's number.
     """
 
     def __init__(self) -> None:
-        """Reads what torchrun says by its environment variables. Some clusters set the same ones for others."""
-        said = os.environ if dist.is_torchelastic_launched() else {}
-        self.rank = int(said.get("RANK", "0"))
-        self.size = int(said.get("WORLD_SIZE", "1"))
-        self.local_rank = int(said.get("LOCAL_RANK", "0"))
+        """Reads torchrun's environment variables. Some clusters set the same ones for other purposes."""
+        variables = os.environ if dist.is_torchelastic_launched() else {}
+        self.rank = int(variables.get("RANK", "0"))
+        self.size = int(variables.get("WORLD_SIZE", "1"))
+        self.local_rank = int(variables.get("LOCAL_RANK", "0"))
         self._device = torch.device("cpu")
 
     @property
@@ -54,7 +57,7 @@ class Processes:
         return self.size > 1
 
     def join(self, device: torch.device) -> None:
-        """Meets the others: by nccl where each has a GPU, by gloo on CPUs."""
+        """Connects the processes: by nccl if each has a GPU, by gloo on CPUs."""
         self._device = device
         if self.is_many and not dist.is_initialized():
             if device.type == "cuda":
@@ -64,8 +67,8 @@ class Processes:
     def leave(self) -> None:
         """Destroys the group and its threads.
 
-        Nobody else may keep a reference to the group: whoever drops the last one does so while it holds Python's global
-        lock. A thread of gloo that waits for this lock would then never end, and never be joined.
+        Nothing else may keep a reference to the group: dropping the last reference holds Python's global lock, and a
+        thread of gloo that waits for this lock would never end.
         """
         if self.is_many and dist.is_initialized():
             dist.destroy_process_group()
@@ -77,7 +80,7 @@ class Processes:
                 dist.broadcast(weight, src=0)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Leaves in each parameter its gradient summed over the processes; one exchange for all of them.
+        """Leaves in each parameter its gradient summed over the processes; one exchange for all parameters.
 
         `DistributedDataParallel` would exchange some while others are computed. But it keeps a reference to the group,
         which a training that fails would drop only after `leave`.
@@ -94,7 +97,7 @@ class Processes:
         nn.utils.vector_to_parameters(whole, gradients)
 
     def wait(self) -> None:
-        """Waits until all processes are here. Ends this one where the first has ended, which has then said why."""
+        """Waits until all processes are here. Ends this one if the first has ended, which has then printed why."""
         try:
             self.sums([0.0])
         except RuntimeError:
@@ -103,37 +106,38 @@ class Processes:
             raise SystemExit(1) from None
 
     def sums(self, values: Sequence[float]) -> list[float]:
-        """Each value summed over the processes."""
+        """Returns each value summed over the processes."""
         if not self.is_many:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.float64, device=self._device)
         dist.all_reduce(tensor)
-        found: list[float] = tensor.tolist()
-        return found
+        total: list[float] = tensor.tolist()
+        return total
 
     def of_first(self, values: Sequence[float]) -> list[float]:
-        """The first process's values. The others give as many."""
+        """Returns the first process's values; the others pass the same number of values."""
         return self.sums([value if self.is_first else 0.0 for value in values])
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set in any process."""
+        """Returns True if the flag is set in any process."""
         return self.sums([float(flag)])[0] > 0
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """Every process's tensor, by rank; [...] of one shape and type in all."""
+        """Returns every process's tensor, by rank; [...] of one shape and type in all processes."""
         if not self.is_many:
             return [tensor]
-        found = [torch.empty_like(tensor, device=self._device) for _ in range(self.size)]
-        dist.all_gather(found, tensor.to(self._device))
-        return [each.to(tensor.device) for each in found]
+        tensors = [torch.empty_like(tensor, device=self._device) for _ in range(self.size)]
+        dist.all_gather(tensors, tensor.to(self._device))
+        return [each.to(tensor.device) for each in tensors]
 
 
 @torch.no_grad()
 def sampled_inputs(model: Seq2Seq, batch: Batch, probability: float) -> Tensor:
-    """The decoder's inputs [B, T], each but the first the model's own with this probability (Bengio et al. 2015, 2.4).
+    """Returns the decoder's inputs [B, T] for scheduled sampling (Bengio et al. 2015, 2.4): each input except the first
+    is drawn from the model with this probability, so that the decoder learns to continue its own outputs.
 
-    y'_t ~ P(y_t | y_1, ..., y_{t-1}, x) is drawn given the true symbols before it, for all t at once, in place of one
-    pass for each t (Duckworth et al. 2019). Where EOS is drawn the true symbol stays: nothing ever follows EOS.
+    y'_t ~ P(y_t | y_1, ..., y_{t-1}, x) is drawn given the true symbols before it, for all t at once, instead of one
+    pass for each t (Duckworth et al. 2019). If EOS is drawn, the true symbol stays: nothing ever follows EOS.
     """
     places = batch.positions[batch.positions % batch.previous_ids.shape[1] > 0]
     chosen = places[torch.rand(places.shape, device=places.device) < probability]
@@ -153,8 +157,8 @@ class Gradient:
         loss: of `Objective`, mean over all target tokens of all batches and processes, in nats.
         cross_entropy: likewise, of the true symbols alone: without label smoothing, teachers and coverage.
         norm: of the gradient before it is clipped.
-        overflowed: the gradient left fp16's range, which is expected now and then: this update is left out, and the
-            loss is scaled by less.
+        overflowed: the gradient left fp16's range, which is expected now and then: this update is skipped, and the loss
+            is scaled by less.
     """
 
     loss: float
@@ -164,22 +168,21 @@ class Gradient:
 
 
 class Objective:
-    """The loss that training minimizes."""
+    """The loss that training minimizes; `coverage_loss` is the weight of `repeated_attention`."""
 
     def __init__(self, model: Seq2Seq, *, label_smoothing: float, coverage_loss: float = 0.0) -> None:
-        """`coverage_loss`: the weight of attention that repeats itself; see `repeated_attention`."""
         self._model = model
         self._label_smoothing = label_smoothing
         self._coverage_loss = coverage_loss
 
     def __call__(self, batch: Batch, sampling: float = 0.0) -> tuple[Tensor, Tensor]:
-        """The smoothed cross-entropy and the coverage loss (training/kernels/loss.py) of the batch's target tokens.
+        """Computes the smoothed cross-entropy and the coverage loss (training/kernels/loss.py) of the target tokens.
 
         Args:
             sampling: the probability that an input of the decoder is drawn from the model; see `sampled_inputs`.
 
         Returns:
-            their sum in nats, a scalar; and the cross-entropy of the true symbols alone, of which there is no gradient.
+            their sum in nats, a scalar; and the cross-entropy of the true symbols alone, which has no gradient.
         """
         forced = self._model.forced(
             batch.source_ids,
@@ -206,7 +209,7 @@ class Updater:
     normalized over all target tokens of an update.
 
     Attributes:
-        scaler: fp16's, part of what a checkpoint keeps.
+        scaler: fp16's, part of a checkpoint.
     """
 
     def __init__(
@@ -233,7 +236,7 @@ class Updater:
         """Leaves the clipped gradient in the parameters.
 
         Args:
-            batches: this process's; may be none where others have some.
+            batches: of this process; may be empty if other processes have some.
             num_tokens: target tokens of all batches of all processes.
             sampling: see `Objective.__call__`.
         """
@@ -246,7 +249,7 @@ class Updater:
         self.scaler.unscale_(self._optimizer)
         norm = self._clip()
         loss, cross_entropy = (total / num_tokens for total in self._processes.sums(totals.tolist()))
-        # A scale that has come down to 1 protects from nothing any more: then the gradient itself is at fault.
+        # At a scale of 1, overflow is not the scale's fault: then the gradient itself is wrong.
         can_lower = self.scaler.is_enabled() and self.scaler.get_scale() > 1
         overflowed = can_lower and math.isfinite(loss) and not math.isfinite(norm)
         return Gradient(loss, cross_entropy, norm, overflowed)
@@ -258,6 +261,14 @@ class Updater:
         self.scaler.step(self._optimizer)
         self.scaler.update()
 
+    def _backward(self, batch: Batch, num_tokens: int, sampling: float) -> list[float]:
+        """Adds the batch's gradient to the parameters'; returns both values of `Objective`."""
+        with make_autocast(self._precision, self._device):
+            total, true_total = self._objective(batch, sampling)
+        torch.autograd.backward(self.scaler.scale(total / num_tokens))
+        values: list[float] = torch.stack([total.detach(), true_total]).tolist()  # one transfer from a GPU, not two
+        return values
+
     def _clip(self) -> float:
         """Scales the gradient down to the largest norm allowed; returns its norm before that."""
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
@@ -266,11 +277,3 @@ class Updater:
         if not norm <= self._clip_norm:  # too large, or not a number
             nn.utils.clip_grads_with_norm_(self._parameters, self._clip_norm, total_norm)
         return norm
-
-    def _backward(self, batch: Batch, num_tokens: int, sampling: float) -> tuple[float, float]:
-        """Adds the batch's gradient to the parameters'; returns both values of `Objective`."""
-        with make_autocast(self._precision, self._device):
-            total, true_total = self._objective(batch, sampling)
-        torch.autograd.backward(self.scaler.scale(total / num_tokens))
-        loss, true_loss = torch.stack([total.detach(), true_total]).tolist()  # one transfer from a GPU, not two
-        return loss, true_loss

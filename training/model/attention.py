@@ -26,7 +26,7 @@ class Score(nn.Module):
 
     Attributes:
         is_product: the score is the product of query and key.
-        project_keys, project_query: W_k and W_q; None: the states themselves.
+        project_keys, project_query: W_k and W_q. If None, the states themselves are compared.
     """
 
     is_product = False
@@ -38,11 +38,11 @@ class Score(nn.Module):
         self.project_query: nn.Linear | None = None
 
     def keys(self, memory: Tensor) -> Tensor:
-        """Keys [B, S, A] of memory [B, S, D], computed once per source."""
+        """Returns keys [B, S, A] of memory [B, S, D], computed once per source."""
         return memory if self.project_keys is None else self.project_keys(memory)
 
     def query(self, hidden: Tensor) -> Tensor:
-        """Queries [..., A] of decoder states [..., H]."""
+        """Returns queries [..., A] of decoder states [..., H]."""
         return self.scaled(hidden if self.project_query is None else self.project_query(hidden))
 
     def looped_query(self, num_rows: int, num_steps: int) -> Callable[[Tensor], Tensor]:
@@ -53,12 +53,12 @@ class Score(nn.Module):
         return lambda hidden: self.scaled(project(hidden))
 
     def scaled(self, query: Tensor) -> Tensor:
-        """A projected query [..., A] as it meets the keys [B, S, A]."""
+        """Returns a projected query [..., A], scaled for the product with the keys [B, S, A]."""
         return query
 
     @abstractmethod
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Scores [B, Q, S] of queries [B, Q, A] against keys [B, S, A]."""
+        """Returns scores [B, Q, S] of queries [B, Q, A] against keys [B, S, A]."""
 
 
 class DotScore(Score):
@@ -73,7 +73,7 @@ class DotScore(Score):
             self.project_query = nn.Linear(config.hidden_size, config.attention.key_size, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        # Keys times query, not query times keys: a beam's rows then get the same bits whatever stands beside them.
+        # Keys times query, not query times keys: a beam's rows then get the same bits whatever their neighbours.
         return torch.matmul(keys, query.transpose(1, 2)).transpose(1, 2)
 
 
@@ -110,7 +110,7 @@ class AdditiveScore(Score):
         """As Score.forward.
 
         Args:
-            evidence: [B, Q, S, A] what else speaks for a position, added inside the tanh.
+            evidence: [B, Q, S, A] further evidence for each position, added inside the tanh.
         """
         inner = query.unsqueeze(2) + keys.unsqueeze(1)
         return torch.matmul(torch.tanh(inner if evidence is None else inner + evidence), self.weight)
@@ -119,7 +119,7 @@ class AdditiveScore(Score):
 class ConcatScore(AdditiveScore):
     """score(s, h) = v . tanh(W [s; h]) (Luong et al. 2015, eq. 8).
 
-    W [s; h] = W_s s + W_h h: the halves stand as matrices of their own, so that W_h h is computed once per source.
+    W [s; h] = W_s s + W_h h: the halves are separate matrices, so that W_h h is computed once per source.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -142,8 +142,8 @@ MAX_FERTILITY: Final = 2.0
 class Coverage(nn.Module):
     """Linguistic coverage with fertility (Tu et al. 2016, eq. 6 to 9).
 
-    c_t = c_{t-1} + weights_t / fertility, c_0 = 0; fertility(h) = N sigmoid(u . h); what a position has been covered
-    is evidence inside the additive score: v . tanh(W s + U h + b + V c).
+    c_t = c_{t-1} + weights_t / fertility, c_0 = 0; fertility(h) = N sigmoid(u . h); a position's coverage is
+    evidence inside the additive score: v . tanh(W s + U h + b + V c).
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -152,21 +152,20 @@ class Coverage(nn.Module):
         self.project = nn.Linear(1, config.attention.key_size or config.hidden_size, bias=False)
 
     def fertility(self, memory: Tensor) -> Tensor:
-        """How often each position [B, S] of memory [B, S, D] is expected to be attended to, in (0, N)."""
+        """Returns the expected number of attentions [B, S] to each position of memory [B, S, D], in (0, N)."""
         return MAX_FERTILITY * torch.sigmoid(self.predict_fertility(memory)).squeeze(-1)
 
     def evidence(self, coverage: Tensor) -> Tensor:
-        """Evidence [B, Q, S, A] of coverage [B, Q, S]."""
+        """Returns evidence [B, Q, S, A] of coverage [B, Q, S]."""
         # One factor each: a product, where a matrix product of depth one would only be slower.
         return coverage.unsqueeze(-1) * self.project.weight.squeeze(-1)
 
     def accumulate(self, coverage: Tensor, weights: Tensor, fertility: Tensor) -> Tensor:
-        """The coverage [B, Q, S] after a step with these weights [B, Q, S]; fertility [B, S]."""
+        """Returns the coverage [B, Q, S] after a step with these weights [B, Q, S]; fertility [B, S]."""
         return coverage + weights / fertility.unsqueeze(1)
 
 
-MASKED_SCORE = -1e9
-"""Finite: where a runtime meets a row of -inf, its softmax is NaN."""
+MASKED_SCORE = -1e9  # Finite: where a runtime meets a row of -inf, its softmax is NaN.
 
 
 class Attention(nn.Module):
@@ -195,10 +194,10 @@ class Attention(nn.Module):
         )
 
     def source_tensors(self, encoder_outputs: Tensor, source_mask: Tensor) -> dict[str, Tensor]:
-        """What attention needs of each source, computed once from encoder_outputs [B, S, D] and source_mask [B, S].
+        """Returns the source tensors, computed once from encoder_outputs [B, S, D] and source_mask [B, S].
 
         Returns:
-            memory [B, S, C] and source_mask; keys [B, S, A] where they are not the memory itself; with coverage
+            memory [B, S, C] and source_mask; keys [B, S, A] unless they are the memory itself; with coverage,
             fertility [B, S].
         """
         tensors = {"memory": encoder_outputs, "source_mask": source_mask}
@@ -211,7 +210,7 @@ class Attention(nn.Module):
         return tensors
 
     def query(self, hidden: Tensor) -> Tensor:
-        """The queries [..., A] of decoder states [..., H]."""
+        """Returns the queries [..., A] of decoder states [..., H]."""
         return self.score.query(hidden)
 
     def forward(
@@ -220,11 +219,11 @@ class Attention(nn.Module):
         """Attends from queries [B, Q, A].
 
         Args:
-            source: what `source_tensors` made.
-            coverage: [B, Q, S] of each query, where the model has coverage.
+            source: the result of `source_tensors`.
+            coverage: [B, Q, S] of each query, if the model has coverage.
 
         Returns:
-            contexts [B, Q, C]; weights [B, Q, S], zero where the source is padding; the new coverage.
+            contexts [B, Q, C]; weights [B, Q, S], zero on padding; the new coverage.
         """
         memory, mask = source["memory"], source["source_mask"]
         evidence: tuple[Tensor, ...] = ()
@@ -244,7 +243,7 @@ class AttentionLoop:
 
     Args:
         attention: whose weights.
-        source: what `attention.source_tensors` made.
+        source: the result of `attention.source_tensors`.
         num_steps: T.
     """
 
@@ -262,7 +261,7 @@ class AttentionLoop:
             self._context = LoopedProduct(nothing, memory.transpose(1, 2))
 
     def step(self, hidden: Tensor, coverage: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The next step's contexts [B, C] and weights [B, S] of states [B, H], and the coverage [B, S] after it."""
+        """Returns a step's contexts [B, C] and weights [B, S] of states [B, H], and the coverage [B, S] after it."""
         query = self._query(hidden)
         if self._attention.score.is_product:
             weights = torch.softmax(self._scores(query), -1)
@@ -272,9 +271,7 @@ class AttentionLoop:
         return context.squeeze(1), weights.squeeze(1), None if covered is None else covered.squeeze(1)
 
 
-SYMBOLS = "source_symbols"
-"""The source tensor [B, S] int64 that holds what can be copied."""
-
+SYMBOLS = "source_symbols"  # The source tensor [B, S] int64 that holds what can be copied.
 NOTHING = 2 * IMPOSSIBLE
 """Score of padding and of BOS: so far below IMPOSSIBLE that mixing it in changes no logit at all."""
 
@@ -283,7 +280,7 @@ LEAST_SHARE = 1e-30
 
 
 class Copying(nn.Module):
-    """How probable copying is, and what is copied.
+    """The probability of copying, and of each symbol to copy.
 
     Attributes:
         gate: x of context, state and embedded previous symbol.
@@ -294,7 +291,7 @@ class Copying(nn.Module):
         self.gate = nn.Linear(config.context_size + config.hidden_size + config.embedding_size, 1)
 
     def shares(self, weights: Tensor, symbols: Tensor) -> Tensor:
-        """The attention [B, Q, S] on all positions that have the symbol of each position.
+        """Returns the attention [B, Q, S] on all positions that have the symbol of each position.
 
         Args:
             weights: [B, Q, S]; symbols: [B, S].
@@ -303,7 +300,7 @@ class Copying(nn.Module):
         return torch.matmul(weights, same.to(weights.dtype))
 
     def copies(self, symbols: Tensor, shares: Tensor, context: Tensor, hidden: Tensor, embedded: Tensor) -> Copies:
-        """What can be copied, both of it [..., S], of symbols [..., S] and their shares [..., S].
+        """Returns the symbols that can be copied, with their scores, from symbols and their shares, [..., S] each.
 
         Args:
             context, hidden, embedded: [..., C], [..., H] and [..., E], as the readout takes them.

@@ -1,7 +1,6 @@
 """The `[model]` table of a recipe: which architecture, how wide, how deep.
 
-What no model could be built of is refused here, with the field, the value and the remedy; an option that would do
-nothing, too.
+Contradictions, and options that would do nothing, are refused with the field, the value and the remedy.
 """
 
 from collections.abc import Iterator
@@ -143,7 +142,7 @@ class ModelConfig(Table):
 
     @property
     def context_size(self) -> int:
-        """C, the width of what the decoder knows of the source at a step; 0: nothing but its first state."""
+        """C, the width of the decoder's context at a step. If 0, it has no context except its first state."""
         if self.has_attention:
             return self.attention.value_size or self.memory_size
         return self.memory_size if self.decoder.source_vector else 0
@@ -155,12 +154,12 @@ class ModelConfig(Table):
 
     @property
     def first_residual_layer(self) -> int:
-        """From which layer on (0 the lowest) a layer's input is added to its output; beyond all where none is."""
+        """The first layer (0 the lowest) whose input is added to its output; MAX_LAYERS if there is none."""
         return FIRST_RESIDUAL_LAYER if self.residual else MAX_LAYERS
 
     @property
     def hands_over_cells(self) -> bool:
-        """Whether the decoder needs the encoder's last LSTM cells."""
+        """True if the decoder needs the encoder's last LSTM cells."""
         return self.cell == "lstm" and self.decoder.initial_state == "final"
 
     @model_validator(mode="after")

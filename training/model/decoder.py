@@ -31,11 +31,15 @@ from attendant.training.model.attention import SYMBOLS, Attention, AttentionLoop
 from attendant.training.model.config import ModelConfig
 from attendant.training.model.readout import READOUTS
 
+ATTENTIONAL = "attentional"
+COVERAGE = "coverage"
+VECTOR = "vector"
+
 
 class DecoderCell(nn.Module):
-    """A one-layer recurrence whose weights are those of `self.rnn`.
+    """A one-layer recurrence with the weights of `self.rnn`: over a whole target at once, or step by step.
 
-    The inputs of a step may have two parts: what is known beforehand (I) and what the loop itself feeds (F).
+    The inputs of a step may have two parts: inputs known beforehand (I), and inputs that the loop feeds back (F).
     """
 
     def __init__(self, kind: CellKind, input_size: int, feed_size: int, hidden_size: int) -> None:
@@ -46,20 +50,19 @@ class DecoderCell(nn.Module):
         self.rnn = RNN_CLASSES[kind](input_size + feed_size, hidden_size, batch_first=True)
 
     def unroll(self, inputs: Tensor, state: CellState) -> Tensor:
-        """Runs over inputs [R, T, I] at once, where the loop feeds nothing; returns the hidden states [R, T, H]."""
+        """Returns the hidden states [R, T, H] of inputs [R, T, I], if nothing is fed back."""
         return unroll(self.rnn, inputs, state)
 
     def step(self, inputs: Tensor, state: CellState) -> CellState:
-        """One step from inputs [R, I + F]."""
+        """Returns the state after one step from inputs [R, I + F]."""
         return step(self.rnn, self.kind, inputs, state)
 
 
 class CellLoop:
-    """A cell over T steps, each fed by what the loop has just computed; see LoopedProduct.
+    """A cell in a training loop over T steps, each fed by the results of the step before; see LoopedProduct.
 
     Args:
-        cell: whose weights.
-        known: [T, R, I] inputs known beforehand, projected outside of the loop; None: all inputs are fed.
+        known: [T, R, I] inputs known beforehand, projected outside of the loop. If None, all inputs are fed.
         num_rows, num_steps: R and T.
     """
 
@@ -80,38 +83,20 @@ class CellLoop:
             self._products = [LoopedProduct(projected, fed_weight), LoopedProduct(recurrent, weights.of_hidden)]
 
     def step(self, fed: Tensor, state: CellState) -> CellState:
-        """The next step, from fed inputs [R, F]. The state has at least 32 bits, whatever the products have."""
+        """Returns the next state from fed inputs [R, F]. It has at least 32 bits, whatever the products have."""
         inputs = [(fed, state[0])] if adds(self._kind) else [(fed,), (state[0],)]
         products = [product(*each) for product, each in zip(self._products, inputs, strict=True)]
-        return next_state(self._kind, [_in_32_bits(product) for product in products], state)
-
-
-def _in_32_bits(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-
-
-def stack_states(states: list[CellState]) -> CellState:
-    """From each layer's parts [R, H] to parts [R, L, H]."""
-    return tuple(torch.stack(parts, 1) for parts in zip(*states, strict=True))
-
-
-def unstack_states(parts: CellState) -> list[CellState]:
-    """From parts [R, L, H] to each layer's parts [R, H]."""
-    return list(zip(*(part.unbind(1) for part in parts), strict=True))
-
-
-ATTENTIONAL = "attentional"
-COVERAGE = "coverage"
-VECTOR = "vector"
+        wide = [product.to(torch.promote_types(product.dtype, torch.float32)) for product in products]
+        return next_state(self._kind, wide, state)
 
 
 class Forced(NamedTuple):
-    """What teacher forcing gives for B x T target positions, or for N of them that are wanted.
+    """The results of teacher forcing, for B x T target positions or for N chosen ones.
 
     Attributes:
         readouts: [B, T, P] or [N, P].
-        weights: [B, T, S] of attention, at all positions in any case; None where they were not to be kept.
-        copies: [B, T, S] or [N, S], both of them; None: the model does not copy.
+        weights: [B, T, S] of attention, always at all positions; None if they were not kept.
+        copies: [B, T, S] or [N, S], symbols and scores; None if the model does not copy.
     """
 
     readouts: Tensor
@@ -120,12 +105,12 @@ class Forced(NamedTuple):
 
 
 class _Attended(NamedTuple):
-    """What R rows know by attention.
+    """The results of attention for R rows.
 
     Attributes:
         context: [R, C].
-        weights, coverage: [R, S]; coverage None where the model has none.
-        copyable: [R, S] the source's symbols, and the attention on each (see Copying); None: it does not copy.
+        weights, coverage: [R, S]; coverage None if the model has none.
+        copyable: [R, S] the source's symbols, and the attention on each (see Copying); None without copying.
     """
 
     context: Tensor
@@ -135,22 +120,20 @@ class _Attended(NamedTuple):
 
 
 class Decoder(nn.Module):
-    """Cells, attention and readout in the order that the configuration says.
+    """Cells, attention and readout in the order of the configuration.
 
-    query = "current": the cells run, the new state attends, and the readout is of both (Luong et al. 2015). With input
-    feeding the readout is part of the next step's input; without it nothing of a step needs the attention of the one
+    query = "current": the cells run, the new state attends, and the readout combines both (Luong et al. 2015). With
+    input feeding the readout is part of the next step's input. Without it no step needs the attention of the one
     before, and teacher forcing has no loop over time.
-    query = "previous": the state attends, its context is part of the cells' input (Bahdanau et al. 2015).
+    query = "previous": the state attends, and its context is part of the cells' input (Bahdanau et al. 2015).
     No attention: the context, if any, is the same vector at every step (Cho et al. 2014).
-
-    `model.residual` says whether a layer's input is added to its output from the third on.
 
     Nothing is kept on the module between calls: a row's state is `row_tensors`, by the names of `row_names`.
 
     Attributes:
         row_names: hidden [R, L, H]; cell [R, L, H] (LSTM); attentional [R, P] (input feeding); coverage [R, S];
             vector [R, C] (no attention).
-        source_names: what attention, and copying, need of a source; empty without attention.
+        source_names: the source tensors of attention and copying; empty without attention.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -178,7 +161,7 @@ class Decoder(nn.Module):
             self.source_names += (SYMBOLS,)
 
     def start(self, states: list[CellState], source_mask: Tensor, vector: Tensor) -> dict[str, Tensor]:
-        """The row tensors of B first rows.
+        """Returns the row tensors of B first rows.
 
         Args:
             states: the first state of each layer, parts [B, H].
@@ -187,7 +170,7 @@ class Decoder(nn.Module):
         """
         rows = self._stacked(states)
         if self.feeds_input:
-            # Not `new_zeros`, of which an exported graph does not tell that it is bounded.
+            # Not `new_zeros`: an exported graph would not show that they are bounded.
             rows[ATTENTIONAL] = torch.zeros_like(vector[:, :1]).expand(-1, self.readout_size)
         if self.has_coverage:
             rows[COVERAGE] = torch.zeros_like(source_mask, dtype=vector.dtype)
@@ -203,12 +186,12 @@ class Decoder(nn.Module):
         *,
         keep_attention: bool = False,
     ) -> Forced:
-        """Teacher forcing: what follows from embedded previous symbols [B, T, E].
+        """Teacher forcing from embedded previous symbols [B, T, E].
 
         Args:
-            rows: what `start` made.
+            rows: the result of `start`.
             source: by `source_names`.
-            keep_attention: its weights are wanted, whether the model copies or not.
+            keep_attention: return the attention's weights, whether the model copies or not.
         """
         keep_attention |= self.copying is not None
         if self.asks_before or self.feeds_input:
@@ -227,25 +210,25 @@ class Decoder(nn.Module):
     def _attend_all(
         self, attention: Attention, hidden: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Contexts [B, T, C] and weights [B, T, S] of states [B, T, H].
+        """Returns contexts [B, T, C] and weights [B, T, S] of states [B, T, H].
 
-        Only coverage ties a step's attention to the one before.
+        Only coverage makes a step's attention depend on the step before.
         """
         if not self.has_coverage:
             context, weights, _ = attention(attention.query(hidden), source)
             return context, weights
-        loop, found = AttentionLoop(attention, source, hidden.shape[1]), []
+        loop, steps = AttentionLoop(attention, source, hidden.shape[1]), []
         coverage: Tensor | None = rows[COVERAGE]
         for state in hidden.unbind(1):
             context, weights, coverage = loop.step(state, coverage)
-            found.append((context, weights))
-        contexts, all_weights = (torch.stack(parts, 1) for parts in zip(*found, strict=True))
+            steps.append((context, weights))
+        contexts, all_weights = (torch.stack(parts, 1) for parts in zip(*steps, strict=True))
         return contexts, all_weights
 
     def _loop(
         self, embedded: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor], keep_attention: bool
     ) -> Forced:
-        """Teacher forcing where the cells need the attention of this or the previous step: only what does is looped."""
+        """Teacher forcing if the cells need the attention of this or the previous step: only what does is looped."""
         assert self.attention is not None and self.readout is not None
         num_rows, num_steps, _ = embedded.shape
         attention = AttentionLoop(self.attention, source, num_steps)
@@ -278,7 +261,7 @@ class Decoder(nn.Module):
             contexts.append(context)
             weights.append(of_step)
         readouts = torch.stack(attentionals, 1)
-        if not keep_attention:  # nothing but the readouts is needed, and stacking takes time
+        if not keep_attention:  # only the readouts are needed, and stacking takes time
             return Forced(readouts, None, None)
         all_contexts, all_weights, hidden = (torch.stack(parts, 1) for parts in (contexts, weights, outputs))
         return self._forced(readouts, all_contexts, all_weights, hidden, embedded, source)
@@ -292,7 +275,7 @@ class Decoder(nn.Module):
         embedded: Tensor,
         source: Mapping[str, Tensor],
     ) -> Forced:
-        """With what can be copied; all of it [B, T, ...]."""
+        """Adds the symbols that can be copied; all tensors are [B, T, ...]."""
         if self.copying is None:
             return Forced(readouts, weights, None)
         assert contexts is not None and weights is not None
@@ -309,7 +292,7 @@ class Decoder(nn.Module):
         source_rows: Tensor | None,
         row_slots: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor], Tensor | None, Copies | None]:
-        """One step of R rows over B sources.
+        """Runs one step of R rows over B sources.
 
         Args:
             embedded: [R, E] the previous symbols.
@@ -318,8 +301,8 @@ class Decoder(nn.Module):
             source_rows, row_slots: [B, M] and [R], see runtime.stepper.attention_layout; unused without attention.
 
         Returns:
-            readouts [R, P], the new row tensors, the attention weights [R, S], None without attention, and what can be
-            copied, None where the model does not copy.
+            readouts [R, P]; the new row tensors; the attention weights [R, S], None without attention; and the symbols
+            that can be copied, None without copying.
         """
         states, coverage, context = self._states(rows), rows.get(COVERAGE), None
         attended: _Attended | None = None
@@ -362,10 +345,10 @@ class Decoder(nn.Module):
         states: list[CellState],
         drops: Sequence[Callable[[Tensor], Tensor]],
     ) -> tuple[Tensor, list[CellState]]:
-        """One step of all layers: the output [R, H] of the last and the new states.
+        """Runs one step of all layers; returns the output [R, H] of the last and the new states.
 
         Args:
-            drops: what is dropped of each layer's output but the last's.
+            drops: the dropout of each layer's output, except the last's.
         """
         hidden, new_states = inputs, []
         for index, (cell, state) in enumerate(zip(cells, states, strict=True)):
@@ -382,7 +365,7 @@ class Decoder(nn.Module):
         source_rows: Tensor | None,
         row_slots: Tensor | None,
     ) -> _Attended:
-        """What states [R, H] attend to; a source's rows query it together."""
+        """Attends from states [R, H]; a source's rows query it together."""
         assert self.attention is not None and source_rows is not None and row_slots is not None
         width = source_rows.shape[1]
 
@@ -398,14 +381,16 @@ class Decoder(nn.Module):
         copyable = None
         if self.copying is not None:
             symbols = source[SYMBOLS]
-            # In int8 a source may have a single query, whose product would be rounded otherwise than that of several.
+            # In int8 a source may have a single query, whose product would be rounded differently from several.
             shares = self.copying.shares(torch.cat([weights, weights], 1), symbols)[:, :width]
             copyable = ungrid(symbols.unsqueeze(1).expand(-1, width, -1)), ungrid(shares)
         covered = None if coverage is None else ungrid(coverage)
         return _Attended(ungrid(contexts), ungrid(weights), covered, copyable)
 
     def _states(self, rows: Mapping[str, Tensor]) -> list[CellState]:
-        return unstack_states(tuple(rows[name] for name in self.state_names))
+        """Returns each layer's parts [R, H] of parts [R, L, H]."""
+        return list(zip(*(rows[name].unbind(1) for name in self.state_names), strict=True))
 
     def _stacked(self, states: list[CellState]) -> dict[str, Tensor]:
-        return dict(zip(self.state_names, stack_states(states), strict=True))
+        parts = (torch.stack(part, 1) for part in zip(*states, strict=True))
+        return dict(zip(self.state_names, parts, strict=True))

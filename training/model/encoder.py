@@ -53,7 +53,7 @@ class RecurrentLayer(nn.Module):
         Returns:
             outputs [B, S, D], arbitrary beyond the lengths; and the last states, each part [B, D]: the forward
             direction's at the last valid position, the backward direction's at the first. Parts: hidden, and the cell
-            where it is kept.
+            if it is kept.
         """
         outputs, final = self._run(self.forward_rnn, inputs, lengths)
         if self.backward_rnn is None:
@@ -63,7 +63,7 @@ class RecurrentLayer(nn.Module):
         return torch.cat([outputs, reverse(backward, lengths)], -1), finals
 
     def _run(self, rnn: nn.RNNBase, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
-        """One direction: outputs [B, S, H] of inputs [B, S, I], and the last states' parts [B, H]."""
+        """Runs one direction: outputs [B, S, H] of inputs [B, S, I], and the last states' parts [B, H]."""
         if self.keeps_cells:
             return unroll_unequal(rnn, inputs, lengths)
         hidden = unroll(rnn, inputs)
@@ -72,7 +72,7 @@ class RecurrentLayer(nn.Module):
 
 
 def reverse(inputs: Tensor, lengths: Tensor) -> Tensor:
-    """Turns each sequence [S, I] around within its length; padding stays where it is. Its own inverse."""
+    """Reverses each sequence [S, I] within its length; padding keeps its place. It is its own inverse."""
     positions = torch.arange(inputs.shape[1], device=inputs.device)
     ends = lengths.unsqueeze(1)
     mirrored = torch.where(positions < ends, ends - 1 - positions, positions)
@@ -145,7 +145,7 @@ class Bridge(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(input_size, output_size) for _ in range(num_weights))
 
     def forward(self, outputs: Tensor, source_mask: Tensor, finals: list[CellState]) -> list[CellState]:
-        """The first state of each decoder layer, parts [B, H].
+        """Returns the first state of each decoder layer, parts [B, H].
 
         Args:
             outputs: [B, S, D].
@@ -173,10 +173,10 @@ class Bridge(nn.Module):
 
 
 def masked_mean(outputs: Tensor, source_mask: Tensor) -> Tensor:
-    """The mean [B, D] of outputs [B, S, D] over valid positions.
+    """Returns the mean [B, D] of outputs [B, S, D] over valid positions.
 
     As a product with two equal rows of weights: a sum over positions, or a product with one row, is rounded in another
-    order where a source stands alone (tests/parity/test_export.py).
+    order if a batch has a single source (tests/parity/test_export.py).
     """
     mask = source_mask.to(outputs.dtype)
     weights = (mask / mask.sum(1, keepdim=True)).unsqueeze(1).expand(-1, 2, -1)

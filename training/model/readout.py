@@ -25,7 +25,7 @@ class Output(nn.Module):
     """logits = W x + b; PAD and BOS can't be generated.
 
     Attributes:
-        weight: [V, P]; None where the embeddings' weights serve (tied).
+        weight: [V, P]. If None, the embeddings' weights are used (tied).
     """
 
     never: Tensor
@@ -39,7 +39,7 @@ class Output(nn.Module):
         self.register_buffer("never", never, persistent=False)
 
     def forward(self, inputs: Tensor, embedding_weight: Tensor) -> Tensor:
-        """Logits [..., V] of inputs [..., P].
+        """Returns logits [..., V] of inputs [..., P].
 
         Args:
             embedding_weight: [V, P] the target embeddings, used where they are tied.
@@ -47,19 +47,19 @@ class Output(nn.Module):
         return F.linear(inputs, *self.matrix_and_bias(embedding_weight))
 
     def matrix_and_bias(self, embedding_weight: Tensor) -> tuple[Tensor, Tensor]:
-        """W [V, P] and b [V], b with what can't be generated."""
+        """Returns W [V, P] and b [V]; in b, PAD and BOS are impossible."""
         return embedding_weight if self.weight is None else self.weight, self.bias + self.never
 
 
 class Readout(nn.Module):
-    """Makes of a context, a decoder state and the embedded previous symbol the vector that makes the prediction."""
+    """Combines a context, a decoder state and the embedded previous symbol to the vector of the prediction."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
 
     @abstractmethod
     def forward(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
-        """[..., P] from contexts [..., C], decoder states [..., H] and embedded symbols [..., E]."""
+        """Returns [..., P] from contexts [..., C], decoder states [..., H] and embedded symbols [..., E]."""
 
     def loop(self, num_rows: int, num_steps: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         """`forward` for the steps of a loop of training, of [R, C], [R, H] and [R, E]; R is `num_rows`."""
@@ -81,7 +81,7 @@ class ConcatenationReadout(Readout):
 
 
 class ProjectedReadout(Readout):
-    """One product, between what it is of and what becomes of it: P = H.
+    """A readout with one product: P = H.
 
     Attributes:
         project: the product.
@@ -91,11 +91,11 @@ class ProjectedReadout(Readout):
 
     @abstractmethod
     def inputs(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
-        """What `project` takes, [..., its width], of contexts, decoder states and embedded symbols as in `forward`."""
+        """Returns the input of `project`, [..., its width], from the inputs of `forward`."""
 
     @abstractmethod
     def outputs(self, projected: Tensor, hidden: Tensor) -> Tensor:
-        """[..., H] from what `project` gives and decoder states [..., H]."""
+        """Returns [..., H] from the result of `project` and decoder states [..., H]."""
 
     def forward(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
         return self.outputs(self.project(self.inputs(context, hidden, embedded)), hidden)

@@ -101,7 +101,7 @@ def _make_orthogonal(rnn: nn.RNNBase) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What decoding starts from.
+    """The start of decoding: an encoded source.
 
     Attributes:
         row_tensors: name -> [B, ...], the first state of each source's single row.
@@ -118,8 +118,8 @@ class Seq2Seq(nn.Module):
     Attributes:
         config: the architecture.
         source_vocabulary_size, target_vocabulary_size: special symbols included.
-        source_embedding: None where the target's serves both sides (shared).
-        start_id: what the first step is fed.
+        source_embedding: None if the target's serves both sides (shared).
+        start_id: the input of the first step.
 
     Raises:
         ValueError: shared embeddings, but not one vocabulary.
@@ -157,8 +157,8 @@ class Seq2Seq(nn.Module):
             source_ids: [B, S] int64, padded.
             source_lengths: [B] int64, at least 1.
             previous_ids: [B, T] int64: the start symbol, then the target without its last symbol; padded.
-            positions: [N] int64 indices into the flattened [B * T] of the positions wanted; None: all. Without
-                padding the vocabulary-wide layer, which costs most, has less to do.
+            positions: [N] int64 indices into the flattened [B * T] of the wanted positions. If None, all positions.
+                Without padding, the vocabulary-wide layer, which costs most, has less to compute.
 
         Returns:
             logits [B, T, V], or [N, V] of the wanted positions.
@@ -178,28 +178,27 @@ class Seq2Seq(nn.Module):
         *,
         keep_attention: bool = False,
     ) -> Forced:
-        """`forward` up to the output layer, of N = B T positions where all are wanted: readouts [N, P].
+        """Runs `forward` up to the output layer; N = B T if all positions are wanted: readouts [N, P].
 
         Args:
             source_ids, source_lengths, previous_ids, positions: as `forward` takes them.
-            keep_attention: the attention's weights are returned too.
+            keep_attention: return the attention's weights too.
         """
         encoded = self.encode(source_ids, source_lengths)
         embedded = self.dropout(self.target_embedding(previous_ids))
-        found: Forced = self.decoder(
-            embedded, encoded.row_tensors, encoded.source_tensors, keep_attention=keep_attention
-        )
+        rows, source = encoded.row_tensors, encoded.source_tensors
+        forced: Forced = self.decoder(embedded, rows, source, keep_attention=keep_attention)
 
         def wanted(values: Tensor) -> Tensor:
             flat = values.flatten(0, 1)
             return flat if positions is None else flat.index_select(0, positions)
 
-        copies = None if found.copies is None else Copies(*map(wanted, found.copies))
-        return Forced(self.dropout(wanted(found.readouts)), found.weights, copies)
+        copies = None if forced.copies is None else Copies(*map(wanted, forced.copies))
+        return Forced(self.dropout(wanted(forced.readouts)), forced.weights, copies)
 
     @property
     def embedding_of_sources(self) -> nn.Embedding:
-        """The target's where one serves both sides."""
+        """The target's if it serves both sides."""
         return self.target_embedding if self.source_embedding is None else self.source_embedding
 
     @property
@@ -207,11 +206,11 @@ class Seq2Seq(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
     def output_layer(self) -> tuple[Tensor, Tensor]:
-        """The output layer's matrix [V, P] and bias [V], for a loss that takes their product itself."""
+        """Returns the output layer's matrix [V, P] and bias [V], for a loss that takes their product itself."""
         return self.output.matrix_and_bias(self.target_embedding.weight)
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> Encoded:
-        """Encodes source_ids [B, S] of lengths [B]: what `step` starts from."""
+        """Encodes source_ids [B, S] of lengths [B], for `step`."""
         positions = torch.arange(source_ids.shape[1], device=source_ids.device)
         source_mask = positions < source_lengths.unsqueeze(1)
         outputs, finals = self.encoder(self.dropout(self.embedding_of_sources(source_ids)), source_lengths)
@@ -250,7 +249,7 @@ class Seq2Seq(nn.Module):
         return logits if copies is None else mixed(logits, copies), rows, weights
 
     def state_tensors(self) -> tuple[StateTensor, ...]:
-        """The tensors that pass from `encode` to `step` and from step to step."""
+        """Returns the tensors that pass from `encode` to `step` and from step to step."""
         rows = (StateTensor(input=name, output=f"{name}_out", scope="row") for name in self.decoder.row_names)
         sources = (StateTensor(input=name, output=None, scope="source") for name in self.decoder.source_names)
         return (*rows, *sources)

@@ -31,12 +31,12 @@ from attendant.training.model.seq2seq import Encoded, Seq2Seq
 def candidates(
     logits: Tensor, forced_ids: Tensor, banned_ids: Tensor, num_candidates: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The most probable symbols after the bans.
+    """Returns the most probable symbols after the bans. The exported step graph contains this too.
 
     Args:
         logits: [R, V].
-        forced_ids: [R] int64, symbols whose log-probability is wanted; -1: none.
-        banned_ids: [R, N] int64, symbols taken out before normalization; -1: padding.
+        forced_ids: [R] int64, symbols whose log-probability is wanted; -1 for none.
+        banned_ids: [R, N] int64, symbols removed before normalization; -1 is padding.
         num_candidates: K, at most V.
 
     Returns:
@@ -52,13 +52,13 @@ def candidates(
 def ban(logits: Tensor, banned_ids: Tensor) -> Tensor:
     """Makes banned symbols impossible: logits [R, V], banned_ids [R, N]; -1: padding."""
     places = banned_ids.clamp(min=0)
-    # Padding writes back what already stands there, and the minimum lets a real ban of the same symbol win.
+    # Padding writes the present value again, and the minimum lets a real ban of the same symbol win.
     values = torch.where(banned_ids < 0, logits.gather(1, places), IMPOSSIBLE)
     return logits.scatter_reduce(1, places, values, "amin")
 
 
 def top(log_probs: Tensor, num_candidates: int) -> tuple[Tensor, Tensor]:
-    """The K largest of log_probs [R, V] and their ids, ties by the lower id."""
+    """Returns the K largest of log_probs [R, V] and their ids, ties by the lower id."""
     values, ids = torch.topk(log_probs, num_candidates, -1)
     if torch.compiler.is_exporting():
         return values, ids  # ONNX TopK itself prefers the lower id.
@@ -90,7 +90,7 @@ class Ensemble(nn.Module):
             ValueError: no members, or members of several vocabularies or start symbols.
         """
         super().__init__()
-        kinds = {(one.source_vocabulary_size, one.target_vocabulary_size, one.start_id) for one in members}
+        kinds = {(model.source_vocabulary_size, model.target_vocabulary_size, model.start_id) for model in members}
         if len(kinds) != 1:
             raise ValueError("members of an ensemble need the same vocabularies and the same start symbol")
         self.members = nn.ModuleList(members)
@@ -101,14 +101,14 @@ class Ensemble(nn.Module):
         self, source_ids: Tensor, source_lengths: Tensor, previous_ids: Tensor, positions: Tensor | None = None
     ) -> Tensor:
         """Teacher forcing as Seq2Seq.forward: the logarithms of the mean probabilities, [B, T, V] or [N, V]."""
-        given = (source_ids, source_lengths, previous_ids, positions)
-        return _mean_log_probs([member(*given) for member in self._members])
+        inputs = (source_ids, source_lengths, previous_ids, positions)
+        return _mean_log_probs([member(*inputs) for member in self._members])
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> Encoded:
-        """Encodes source_ids [B, S] of lengths [B]: what `step` starts from."""
+        """Encodes source_ids [B, S] of lengths [B], for `step`."""
         encoded = [member.encode(source_ids, source_lengths) for member in self._members]
         return Encoded(
-            _numbered([one.row_tensors for one in encoded]), _numbered([one.source_tensors for one in encoded])
+            _numbered([each.row_tensors for each in encoded]), _numbered([each.source_tensors for each in encoded])
         )
 
     def step(
@@ -125,15 +125,15 @@ class Ensemble(nn.Module):
             logits [R, V], which are the logarithms of the mean probabilities; the new row tensors; and the mean of the
             attention weights [R, S], None where a member has no attention.
         """
-        found = [
+        steps = [
             member.step(previous_ids, _own(row_tensors, number), _own(source_tensors, number), source_rows, row_slots)
             for number, member in enumerate(self._members)
         ]
-        weights = [each for _, _, each in found if each is not None]
+        weights = [each for _, _, each in steps if each is not None]
         return (
-            _mean_log_probs([logits for logits, _, _ in found]),
-            _numbered([rows for _, rows, _ in found]),
-            torch.stack(weights).mean(0) if len(weights) == len(found) else None,
+            _mean_log_probs([logits for logits, _, _ in steps]),
+            _numbered([rows for _, rows, _ in steps]),
+            torch.stack(weights).mean(0) if len(weights) == len(steps) else None,
         )
 
 
@@ -238,7 +238,7 @@ class TorchStepper:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """No gradients and no dropout while it lasts; afterwards the model's mode is what it was."""
+    """A context without gradients and dropout; at its end the model's mode is restored."""
     was_training = model.training
     if was_training:
         model.eval()

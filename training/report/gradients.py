@@ -37,11 +37,8 @@ NOT_RECURRENT = frozenset((COVERAGE, VECTOR))
 """Row tensors that are no activations of the recurrence: a sum of attention weights, and a constant."""
 
 BATCH_PAIRS = 16
-MAX_POSITIONS = 24
-"""Target positions of a batch whose loss is followed back, at even distances where there are more."""
-
-MIN_VALUES = 10
-"""A distance that fewer pairs of a loss and a state have is left out."""
+MAX_POSITIONS = 24  # Target positions of a batch whose loss is followed back, at even distances where there are more.
+MIN_VALUES = 10  # A distance that fewer pairs of a loss and a state have is left out.
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +57,8 @@ class Reach:
 
     @property
     def factor_per_step(self) -> float | None:
-        """What a step further back multiplies the gradient by: e to the slope of log median over distance, by least
-        squares. Below 1 it vanishes, above 1 it explodes. None: fewer than three distances are known.
+        """The factor of the gradient per step back: e to the slope of log median over distance (least squares). Below 1
+        the gradient vanishes, above 1 it explodes. None if fewer than three distances are known.
         """
         known = self.median > 0
         if known.sum() < 3:
@@ -71,7 +68,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradients:
-    """What was measured of a model.
+    """The measurements of a model.
 
     Attributes:
         states: r(k).
@@ -88,8 +85,7 @@ class Gradients:
     nearest: float
 
 
-_Found = list[tuple[NDArray[np.int64], NDArray[np.float64]]]
-"""Distances and, as many, norms."""
+_Norms = list[tuple[NDArray[np.int64], NDArray[np.float64]]]  # Distances and, as many, norms.
 
 
 def measure_gradients(model: Seq2Seq, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Gradients:
@@ -103,23 +99,23 @@ def measure_gradients(model: Seq2Seq, sources: Sequence[Sequence[int]], targets:
     measured = copy.deepcopy(model).cpu().double().eval()
     order = sorted(range(len(sources)), key=lambda index: (len(targets[index]), len(sources[index])))
     corpus = Corpus(TokenSequences.of(sources), TokenSequences.of(targets), num_too_long=0)
-    states: _Found = []
-    inputs: _Found = []
+    states: _Norms = []
+    inputs: _Norms = []
     nearest: list[NDArray[np.float64]] = []
     for start in range(0, len(order), BATCH_PAIRS):
         batch = collate(corpus, order[start : start + BATCH_PAIRS], measured.start_id)
         nearest += _follow(measured, batch, states, inputs)
-    found = np.concatenate(nearest)
+    all_nearest = np.concatenate(nearest)
     return Gradients(
         states=_reach(states),
         inputs=_reach(inputs),
         num_pairs=len(sources),
-        num_positions=len(found),
-        nearest=float(np.median(found)),
+        num_positions=len(all_nearest),
+        nearest=float(np.median(all_nearest)),
     )
 
 
-def _follow(model: Seq2Seq, batch: Batch, states: _Found, inputs: _Found) -> list[NDArray[np.float64]]:
+def _follow(model: Seq2Seq, batch: Batch, states: _Norms, inputs: _Norms) -> list[NDArray[np.float64]]:
     """Adds the relative norms of a batch; returns the nearest ones, absolute, of each target position."""
     num_pairs, num_steps = batch.previous_ids.shape
     positions = np.unique(np.linspace(0, num_steps - 1, min(num_steps, MAX_POSITIONS)).round().astype(int))
@@ -131,9 +127,11 @@ def _follow(model: Seq2Seq, batch: Batch, states: _Found, inputs: _Found) -> lis
     all_nearest = []
     for position in positions:
         wanted = [embedded, *(tensor for step in fed[: position + 1] for tensor in step)]
-        found = iter(torch.autograd.grad(losses[position], wanted, retain_graph=True, allow_unused=True))
-        of_inputs = _norms([next(found)], 2, embedded.shape[:2])
-        of_states = np.stack([_norms([next(found) for _ in step], 1, (num_pairs,)) for step in fed[: position + 1]], 1)
+        gradients = iter(torch.autograd.grad(losses[position], wanted, retain_graph=True, allow_unused=True))
+        of_inputs = _norms([next(gradients)], 2, embedded.shape[:2])
+        of_states = np.stack(
+            [_norms([next(gradients) for _ in step], 1, (num_pairs,)) for step in fed[: position + 1]], 1
+        )
         # A pair that ended before has no loss here, and one that is certain beyond float64 no gradient.
         rows = np.flatnonzero(of_states[:, -1] > 0)
         nearest = of_states[rows, -1]
@@ -173,8 +171,8 @@ def _run(
     return kept[0], fed, losses
 
 
-def _reach(found: _Found) -> Reach:
-    distances, values = (np.concatenate(parts) for parts in zip(*found, strict=True))
+def _reach(norms: _Norms) -> Reach:
+    distances, values = (np.concatenate(parts) for parts in zip(*norms, strict=True))
     present, counts = np.unique(distances, return_counts=True)
     kept = present[counts >= MIN_VALUES]
     quartiles = [np.percentile(values[distances == distance], (25, 50, 75)) for distance in kept]

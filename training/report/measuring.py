@@ -41,8 +41,17 @@ from attendant.training.report.gradients import Gradients, measure_gradients
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import LoadedRun, load_run, model_of_runs
 
-MAX_POINTS = 400
-"""Of a curve in a picture: more are averaged in groups."""
+MAX_RUNS = len(ascii_uppercase)
+MAX_POINTS = 400  # Points of a curve in a picture; more are averaged in groups.
+NUM_GRADIENT_PAIRS = 64
+NUM_WORST_MAPS = 3
+LIST_SIZE = 6
+BY_CHARACTERS: Final = frozenset({"cer"})
+MAX_ALIGNED: Final = 4000  # Characters of two texts that are compared character by character.
+BIN_WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+MAX_BINS = 8
+TAIL = 1.0  # Per cent of the examples that the first and the last bin have at least.
+FEW_WORDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +59,7 @@ class Curve:
     """Values over the course of a training.
 
     Attributes:
-        steps: [N] rising.
-        seconds: [N] that the training had taken.
-        values: [N].
+        steps: [N] rising; seconds: [N] of the training so far; values: [N].
     """
 
     steps: NDArray[np.float64]
@@ -67,7 +74,7 @@ class Curve:
         return len(self.steps)
 
     def thinned(self) -> "Curve":
-        """The means of groups of neighbours, at most MAX_POINTS."""
+        """Returns the means of groups of neighbours, at most MAX_POINTS."""
         if len(self) <= MAX_POINTS:
             return self
         groups = np.array_split(np.stack([self.steps, self.seconds, self.values]), MAX_POINTS, axis=1)
@@ -76,7 +83,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class LearningCurves:
-    """What a run's journal says.
+    """The curves of a run's journal.
 
     Attributes:
         train_loss: of the batches, in nats per target token, smoothed labels and dropout included.
@@ -88,7 +95,7 @@ class LearningCurves:
 
 
 def read_curves(run: Run) -> LearningCurves:
-    """Raises UserError where a line of the journal is no event; an unfinished last line is one being written."""
+    """Reads metrics.jsonl, except an unfinished last line. Raises UserError: a line is not an event of a training."""
     events: list[dict[str, Any]] = []
     text = run.metrics_path.read_text(encoding="utf-8") if run.metrics_path.exists() else ""
     for number, line in enumerate(text.split("\n")[:-1], 1):
@@ -100,10 +107,10 @@ def read_curves(run: Run) -> LearningCurves:
         events.append(event)
     train = [event for event in events if event["event"] == "train"]
     validation = [event for event in events if event["event"] == "validation"]
-    names = dict.fromkeys(name for event in validation for name in event)
     # Perplexities are the loss again, in another unit.
-    measured = [name for name in names if name not in ("event", "step", "epoch", "seconds", *get_args(PerplexityName))]
-    return LearningCurves(_curve(train, "loss"), {name: _curve(validation, name) for name in measured})
+    skipped = ("event", "step", "epoch", "seconds", *get_args(PerplexityName))
+    names = [name for name in dict.fromkeys(name for event in validation for name in event) if name not in skipped]
+    return LearningCurves(_curve(train, "loss"), {name: _curve(validation, name) for name in names})
 
 
 def _curve(events: Sequence[Mapping[str, Any]], name: str) -> Curve:
@@ -111,36 +118,22 @@ def _curve(events: Sequence[Mapping[str, Any]], name: str) -> Curve:
     return Curve(*(np.array([event[key] for event in having], np.float64) for key in ("step", "seconds", name)))
 
 
-WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-MAX_BINS = 8
-TAIL = 1.0
-"""Per cent of the examples that the first and the last bin take in at least, so that neither hangs on a handful."""
-
-FEW_WORDS = 3
-
-
 def natural_unit(sources: Sequence[str]) -> LengthUnit:
-    """What lengths are counted in: words, or tokens where most sources are only one or two words."""
+    """Returns the default unit of lengths: words, or tokens if most sources are only one or two words."""
     return "words" if float(np.median([num_words(source) for source in sources])) >= FEW_WORDS else "tokens"
 
 
 def natural_edges(lengths: Sequence[int]) -> tuple[int, ...]:
-    """Where bins of a round width end, at most MAX_BINS, that suit the lengths.
+    """Returns the ends of at most MAX_BINS bins of a round width that suit the lengths.
 
-    Lengths that suit the usual bins get those, in which papers report translation.
+    If they suit the lengths, these are the usual bins, in which papers report translation.
     """
     low, high = (round(float(length)) for length in np.percentile(lengths, [TAIL, 100 - TAIL]))
     if DEFAULT_EDGES[2] < high <= DEFAULT_EDGES[-1]:
         return tuple(edge for edge in DEFAULT_EDGES if edge < high)
-    width = next((width for width in WIDTHS if (high - low) / width <= MAX_BINS - 1), WIDTHS[-1])
+    width = next((width for width in BIN_WIDTHS if (high - low) / width <= MAX_BINS - 1), BIN_WIDTHS[-1])
     first = max(1, -(-low // width)) * width
     return tuple(range(first, max(first + 1, high), width))
-
-
-LIST_SIZE = 6
-BY_CHARACTERS: Final = frozenset({"cer"})
-MOST_ALIGNED: Final = 4000
-"""Characters of two texts that are compared character by character."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +142,8 @@ class Judged:
 
     Attributes:
         metric, value: of this output alone.
-        confidence: the mean natural-log probability of its symbols, EOS included where it ended there. The sum would
-            only say which outputs are long.
+        confidence: the mean natural-log probability of its symbols, EOS included if it ended there. The sum would only
+            show which outputs are long.
     """
 
     decoded: Decoded
@@ -173,24 +166,27 @@ class Ranking:
 
 
 def judge(decoded: Sequence[Decoded], metric: MetricName) -> list[Judged]:
-    """Returns each output by `metric`, or by the graded one in its place; those that nothing was decoded for are left
-    out.
-    """
-    found = [one for one in decoded if one.finish_reason is not None]
-    if not found:
+    """Returns each decoded output by `metric`, or by a graded one instead, see `_graded`."""
+    outputs = [output for output in decoded if output.finish_reason is not None]
+    if not outputs:
         return []
-    references = [one.example.references for one in found]
+    references = [output.example.references for output in outputs]
     graded = _graded(metric, references)
-    values = take_statistics(graded, [one.text for one in found], references).values()
+    values = take_statistics(graded, [output.text for output in outputs], references).values()
     return [
-        Judged(decoded=one, metric=graded, value=float(value), confidence=_confidence(one))
-        for one, value in zip(found, values, strict=True)
+        Judged(
+            decoded=output,
+            metric=graded,
+            value=float(value),
+            confidence=output.log_prob / max(1, len(output.token_ids) + (output.finish_reason is FinishReason.EOS)),
+        )
+        for output, value in zip(outputs, values, strict=True)
     ]
 
 
 def _graded(metric: MetricName, references: Sequence[Sequence[str]]) -> TextMetricName:
-    """Returns what ranks single outputs: where a metric only knows right and wrong, needs a whole test set or does not
-    look at outputs, another in its place.
+    """Returns the metric that ranks single outputs. A metric that is only right or wrong, needs a whole test set, or is
+    not of outputs, is replaced.
     """
     match metric:
         case "wer" | "exact_match":
@@ -203,64 +199,59 @@ def _graded(metric: MetricName, references: Sequence[Sequence[str]]) -> TextMetr
 
 
 def rank(judged: Sequence[Judged]) -> tuple[Ranking, ...]:
-    """Returns the lists of a report, the same ones each time. No output is in two lists; an empty list is left out."""
+    """Returns the lists of a report, always the same ones. No output is in two lists; an empty list is left out."""
     sign = -1.0 if judged and judged[0].metric in LOWER_IS_BETTER else 1.0
-    wrong = [one for one in judged if not one.is_right]
-    sorted_by: dict[str, tuple[Sequence[Judged], Callable[[Judged], tuple[float, ...]]]] = {
+    wrong = [entry for entry in judged if not entry.is_right]
+    criteria: dict[str, tuple[Sequence[Judged], Callable[[Judged], tuple[float, ...]]]] = {
         "Worst by the metric; of equals, those that the model was surest of": (
             wrong,
-            lambda one: (sign * one.value, -one.confidence),
+            lambda entry: (sign * entry.value, -entry.confidence),
         ),
-        "Wrong, and surest of it": (wrong, lambda one: (-one.confidence,)),
-        "Least sure": (judged, lambda one: (one.confidence,)),
+        "Wrong, and surest of it": (wrong, lambda entry: (-entry.confidence,)),
+        "Least sure": (judged, lambda entry: (entry.confidence,)),
         "Best by the metric; of equals, the longest sources": (
             judged,
-            lambda one: (-sign * one.value, -len(one.decoded.source_ids)),
+            lambda entry: (-sign * entry.value, -len(entry.decoded.source_ids)),
         ),
-        "Surest": (judged, lambda one: (-one.confidence,)),
+        "Surest": (judged, lambda entry: (-entry.confidence,)),
     }
-    waiting = {title: iter(sorted(entries, key=key)) for title, (entries, key) in sorted_by.items()}
+    waiting = {title: iter(sorted(entries, key=key)) for title, (entries, key) in criteria.items()}
     lists: dict[str, list[Judged]] = {title: [] for title in waiting}
     shown: set[int] = set()
-    # The lists choose in turns, so that each begins with what is most extreme by its criterion.
+    # The lists choose in turns, so that each begins with the most extreme output by its criterion.
     for _ in range(LIST_SIZE):
         for title, entries in waiting.items():
-            chosen = next((one for one in entries if id(one) not in shown), None)
+            chosen = next((entry for entry in entries if id(entry) not in shown), None)
             if chosen is not None:
                 shown.add(id(chosen))
                 lists[title].append(chosen)
     return tuple(Ranking(title, tuple(entries)) for title, entries in lists.items() if entries)
 
 
-def read_examples(path: Path) -> list[Example]:
-    """Sources, one per line, each with its reference after a tab where there is one.
+def choose_examples(option: str, examples: Sequence[Example]) -> list[Example]:
+    """Returns the examples that `--examples` names: a number of them, evenly from the data, or a file of sources.
+
+    A line of the file is a source, or a source, a tab and a reference.
 
     Raises:
-        UserError: no such file, bad UTF-8, or nothing in it.
+        UserError: no such file, bad UTF-8, or no source in it.
     """
-    columns = [line.partition("\t") for _, line in numbered_lines(path)]
-    examples = [
+    if option.isdecimal():
+        return sample_evenly(examples, int(option))
+    columns = [line.partition("\t") for _, line in numbered_lines(Path(option))]
+    chosen = [
         Example(source.strip(), (target.strip(),) if target.strip() else ())
         for source, _, target in columns
         if source.strip()
     ]
-    if not examples:
-        raise UserError(f"--examples {path}: has no sources: write one per line")
-    return examples
-
-
-def choose_examples(given: str, examples: Sequence[Example]) -> list[Example]:
-    """What `--examples` means: a number of them, taken evenly from the data, or a file of one's own."""
-    return sample_evenly(examples, int(given)) if given.isdecimal() else read_examples(Path(given))
+    if not chosen:
+        raise UserError(f"--examples {option}: has no sources: write one per line")
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a text, all of which is in the other text too, or nothing of it.
-
-    Attributes:
-        space: what follows it in the text before the next span.
-    """
+    """A part of a text; the other text has all of it, or none. `space` follows it in the text before the next span."""
 
     text: str
     is_shared: bool
@@ -268,9 +259,7 @@ class Span:
 
 
 def nearest_reference(output: str, references: Sequence[str], metric: TextMetricName = "per") -> str:
-    """Returns the reference with the fewest edits to the output: of characters where the metric counts these, else of
-    words.
-    """
+    """Returns the reference with the fewest edits to the output: of characters if the metric counts them, or words."""
     cut: Callable[[str], Sequence[str]] = str if metric in BY_CHARACTERS else str.split
     return min(references, key=lambda reference: Levenshtein.distance(cut(output), cut(reference)))
 
@@ -278,11 +267,11 @@ def nearest_reference(output: str, references: Sequence[str], metric: TextMetric
 def align(text: str, other: str, metric: TextMetricName = "per") -> tuple[tuple[Span, ...], tuple[Span, ...]]:
     """Returns both texts in spans that they share, in order, and spans that only one has, by the fewest edits.
 
-    Spans are of whole words; they are of characters where the metric counts these or a text is a single word, unless
-    the texts are too long to be compared so.
+    Spans are of whole words; they are of characters if the metric counts these or a text is a single word, unless the
+    texts are too long to be compared so.
     """
     is_single = len(text.split()) < 2 or len(other.split()) < 2
-    by_characters = (metric in BY_CHARACTERS or is_single) and len(text) + len(other) <= MOST_ALIGNED
+    by_characters = (metric in BY_CHARACTERS or is_single) and len(text) + len(other) <= MAX_ALIGNED
     parts: Sequence[str] = " ".join(text.split()) if by_characters else text.split()
     others: Sequence[str] = " ".join(other.split()) if by_characters else other.split()
     space = "" if by_characters else " "
@@ -290,22 +279,13 @@ def align(text: str, other: str, metric: TextMetricName = "per") -> tuple[tuple[
     other_spans: list[Span] = []
     for operation in Levenshtein.opcodes(parts, others):
         is_shared = operation.tag == "equal"
-        for found, whole, start, end in (
+        for result, whole, start, end in (
             (spans, parts, operation.src_start, operation.src_end),
             (other_spans, others, operation.dest_start, operation.dest_end),
         ):
             if end > start:
-                found.append(Span(space.join(whole[start:end]), is_shared, "" if end == len(whole) else space))
+                result.append(Span(space.join(whole[start:end]), is_shared, "" if end == len(whole) else space))
     return tuple(spans), tuple(other_spans)
-
-
-def _confidence(one: Decoded) -> float:
-    return one.log_prob / max(1, len(one.token_ids) + (one.finish_reason is FinishReason.EOS))
-
-
-MAX_RUNS = len(ascii_uppercase)
-NUM_GRADIENT_PAIRS = 64
-NUM_WORST_MAPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,14 +303,14 @@ class MeasuredRun:
     """A run as a report shows it.
 
     Attributes:
-        letter: what the pictures call it; empty where it is the only one.
-        name: the directory's; the path as given where two runs share that.
+        letter: its name in the pictures; empty for a single run.
+        name: the directory's name; the path if two runs share the name.
         loaded: of its best checkpoint.
         evaluation: by source length too.
         differences: to the first run, metric by metric; empty for the first.
         rankings: the best and the worst outputs.
-        chosen, worst: empty where the model has no attention.
-        gradients: None where no example could be followed.
+        chosen, worst: empty if the model has no attention.
+        gradients: None if no example could be followed.
     """
 
     letter: str
@@ -349,18 +329,6 @@ class MeasuredRun:
         return f"{self.letter} {self.name}".strip()
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """A run that has decoded the data."""
-
-    letter: str
-    name: str
-    loaded: LoadedRun
-    model: TextModel
-    options: DecodingOptions
-    decoded: list[Decoded]
-
-
 def measure_runs(
     paths: Sequence[Path],
     data: EvaluationData,
@@ -373,101 +341,88 @@ def measure_runs(
     Args:
         paths: of runs, at most MAX_RUNS.
         chosen: examples whose attention is shown.
-        length_unit: that sources are binned by; None: what suits them.
+        length_unit: of the bins. If None, the unit suits the sources.
 
     Raises:
-        UserError: a run without a checkpoint, or damaged.
+        UserError: a run has no checkpoint, or is damaged.
     """
-    loaded = [load_run(path) for path in paths]
-    names = _names(paths)
-    letters = ascii_uppercase[: len(paths)] if len(paths) > 1 else [""]
-    opened = []
+    runs = [load_run(path) for path in paths]
+    short_names = [path.resolve().name for path in paths]
+    names = [name if short_names.count(name) == 1 else str(path) for name, path in zip(short_names, paths, strict=True)]
+    models = [model_of_runs([run]) for run in runs]
+    searches = [search_options(run.recipe.evaluation, model) for run, model in zip(runs, models, strict=True)]
+    outputs = []
     with progress_bar() as progress:
-        for place, run in enumerate(loaded):
-            model = model_of_runs([run])
-            options = search_options(run.recipe.evaluation, model)
-            task = progress.add_task(f"decoding {names[place]}", total=len(data.examples))
-            decoded = decode_examples(model, data.examples, options, progress=partial(progress.advance, task))
-            opened.append(_Opened(letters[place], names[place], run, model, options, decoded))
-    metrics = loaded[0].recipe.evaluation.metrics
+        for name, model, options in zip(names, models, searches, strict=True):
+            task = progress.add_task(f"decoding {name}", total=len(data.examples))
+            outputs.append(decode_examples(model, data.examples, options, progress=partial(progress.advance, task)))
     unit = length_unit or natural_unit([example.source for example in data.examples])
-    lengths = [length for one in opened for length in source_lengths(one.model, one.decoded, unit)]
-    edges = natural_edges(lengths)
-    evaluations = [
-        evaluate(
-            one.model,
-            one.decoded,
-            one.options,
-            metrics,
+    edges = natural_edges(
+        [
+            length
+            for model, decoded in zip(models, outputs, strict=True)
+            for length in source_lengths(model, decoded, unit)
+        ]
+    )
+    measured: list[MeasuredRun] = []
+    for place, (run, model, options, decoded) in enumerate(zip(runs, models, searches, outputs, strict=True)):
+        evaluation = evaluate(
+            model,
+            decoded,
+            options,
+            runs[0].recipe.evaluation.metrics,
             data_name=data.name,
-            bleu_tokenizer=loaded[0].recipe.evaluation.bleu_tokenizer,
+            bleu_tokenizer=runs[0].recipe.evaluation.bleu_tokenizer,
             length_edges=edges,
             length_unit=unit,
         )
-        for one in opened
-    ]
-    baselines = [None, *evaluations[:1] * (len(paths) - 1)]
-    return [
-        _measure(one, evaluation, baseline, data.examples, chosen)
-        for one, evaluation, baseline in zip(opened, evaluations, baselines, strict=True)
-    ]
+        baseline = measured[0].evaluation.statistics if measured else ()
+        rankings = rank(judge(decoded, evaluation.measurements[0].metric))
+        worst = [entry.decoded.example for entry in rankings[0].entries[:NUM_WORST_MAPS]] if rankings else []
+        attend = partial(_attend, model, replace(options, attention=True))
+        has_attention = run.recipe.model.has_attention
+        measured.append(
+            MeasuredRun(
+                letter=ascii_uppercase[place] if len(paths) > 1 else "",
+                name=names[place],
+                loaded=run,
+                curves=read_curves(Run(run.path)),
+                evaluation=evaluation,
+                differences=tuple(
+                    compare(*pair) for pair in zip(evaluation.statistics, baseline, strict=bool(baseline))
+                ),
+                rankings=rankings,
+                chosen=attend(chosen) if has_attention else (),
+                worst=attend(worst) if has_attention else (),
+                gradients=_gradients(run, model, data.examples),
+            )
+        )
+    return measured
 
 
-def _measure(
-    opened: _Opened,
-    evaluation: Evaluation,
-    baseline: Evaluation | None,
-    examples: Sequence[Example],
-    chosen: Sequence[Example],
-) -> MeasuredRun:
-    metric: MetricName = evaluation.measurements[0].metric
-    rankings = rank(judge(opened.decoded, metric))
-    has_attention = opened.loaded.recipe.model.has_attention
-    worst = [one.decoded.example for one in rankings[0].entries[:NUM_WORST_MAPS]] if rankings else []
-    pairs = () if baseline is None else zip(evaluation.statistics, baseline.statistics, strict=True)
-    return MeasuredRun(
-        letter=opened.letter,
-        name=opened.name,
-        loaded=opened.loaded,
-        curves=read_curves(Run(opened.loaded.path)),
-        evaluation=evaluation,
-        differences=tuple(compare(one, other) for one, other in pairs),
-        rankings=rankings,
-        chosen=_attend(opened, chosen) if has_attention else (),
-        worst=_attend(opened, worst) if has_attention else (),
-        gradients=_gradients(opened, examples),
-    )
-
-
-def _attend(opened: _Opened, examples: Sequence[Example]) -> tuple[Attended, ...]:
-    found = decode_examples(opened.model, examples, replace(opened.options, attention=True))
-    end = opened.model.target_tokenizer.tokens_of([opened.model.special_ids.eos])
+def _attend(model: TextModel, options: DecodingOptions, examples: Sequence[Example]) -> tuple[Attended, ...]:
+    end = model.target_tokenizer.tokens_of([model.special_ids.eos])
     return tuple(
         Attended(
-            one,
-            one.attention,
-            opened.model.source_tokenizer.tokens_of(one.source_ids),
-            opened.model.target_tokenizer.tokens_of(one.token_ids) + end * (one.finish_reason is FinishReason.EOS),
+            output,
+            output.attention,
+            model.source_tokenizer.tokens_of(output.source_ids),
+            model.target_tokenizer.tokens_of(output.token_ids) + end * (output.finish_reason is FinishReason.EOS),
         )
-        for one in found
-        if one.attention is not None
+        for output in decode_examples(model, examples, options)
+        if output.attention is not None
     )
 
 
-def _gradients(opened: _Opened, examples: Sequence[Example]) -> Gradients | None:
-    """Of examples that training could have seen: neither empty nor beyond the recipe's lengths."""
-    model, data = opened.model, opened.loaded.recipe.data
+def _gradients(run: LoadedRun, model: TextModel, examples: Sequence[Example]) -> Gradients | None:
+    """Measures examples that training could have seen: neither empty nor beyond the recipe's lengths."""
+    data = run.recipe.data
     sampled = sample_evenly(examples, NUM_GRADIENT_PAIRS)
-    sources = model.source_ids([one.source for one in sampled])
-    targets = model.target_tokenizer.encode_batch([one.references[0] for one in sampled])
+    sources = model.source_ids([example.source for example in sampled])
+    targets = model.target_tokenizer.encode_batch([example.references[0] for example in sampled])
     fitting = [
         (source, target)
         for source, target in zip(sources, targets, strict=True)
         if 0 < len(source) - model.append_eos <= data.max_source_tokens and 0 < len(target) <= data.max_target_tokens
     ]
-    return measure_gradients(opened.loaded.model, *zip(*fitting, strict=True)) if fitting else None
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    short = [path.resolve().name for path in paths]
-    return [name if short.count(name) == 1 else str(path) for name, path in zip(short, paths, strict=True)]
+    return measure_gradients(run.model, *zip(*fitting, strict=True)) if fitting else None

@@ -5,6 +5,7 @@ matplotlib, because their tokens are of any script, and fonts are the reader's.
 """
 
 import io
+import itertools
 import re
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
@@ -55,7 +56,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 def on_page(svg: str, prefix: str) -> str:
-    """The picture with every color of ours, where it stands in a style, as the page's, and every id after `prefix`."""
+    """Returns the picture with the page's variable for every color in a style, and `prefix` before every id."""
     colors = re.compile("|".join(NAMES), re.IGNORECASE)
 
     def variable(color: re.Match[str]) -> str:
@@ -67,13 +68,13 @@ def on_page(svg: str, prefix: str) -> str:
 
 
 def on_paper(svg: str) -> str:
-    """The drawing on a white ground: a Markdown viewer may have a page of any color."""
+    """Returns the drawing on a white ground: a Markdown viewer may have a page of any color."""
     opened = svg.index(">") + 1
     return f'{svg[:opened]}<rect width="100%" height="100%" style="fill:{PAPER}"/>{svg[opened:]}\n'
 
 
 def variables(*, dark: bool) -> str:
-    """The declarations of the colors, for a style sheet."""
+    """Returns the declarations of the colors, for a style sheet."""
     return "".join(f"--{name}:{shades[dark]};" for name, shades in PALETTE.items())
 
 
@@ -82,29 +83,25 @@ def series_color(number: int) -> str:
 
 
 def line_style(number: int) -> LineStyle:
-    """Of a series, as matplotlib has it."""
+    """Returns the line style of a series, in matplotlib's notation."""
     return LINE_STYLES[number % len(LINE_STYLES)]
 
 
 def marker(number: int) -> str:
-    """Of a series, as matplotlib has it."""
+    """Returns the marker of a series, in matplotlib's notation."""
     return MARKERS[number % len(MARKERS)]
 
 
 def series_name(number: int) -> str:
-    """The variable of a series' color."""
+    """Returns the variable of a series' color."""
     return NAMES[series_color(number)]
 
 
 TEMPLATES = Path(__file__).parent / "templates"
 STYLE = TEMPLATES / "charts.mplstyle"
 
-LETTER_HEIGHT = 9.0
-"""Points between the letters of two lines that end at one place."""
-
-LOGARITHMIC_FROM = 20.0
-"""A loss that falls by more than this factor is drawn on a logarithmic axis."""
-
+LETTER_HEIGHT = 9.0  # Points between the letters of two lines that end at one place.
+LOGARITHMIC_FROM = 20.0  # A loss that falls by more than this factor is drawn on a logarithmic axis.
 METRIC_LABELS = {
     "loss": "loss (nats per token)",
     "wer": "WER (%)",
@@ -121,14 +118,13 @@ METRIC_LABELS = {
     "word_perplexity": "perplexity per word",
 }
 
-Letters = Sequence[str]
-"""What the curves are called, in order; with a single one nothing is written beside it."""
+Letters = Sequence[str]  # What the curves are called, in order; with a single one nothing is written beside it.
 
 
 def course_chart(
     metric: str, validation: Sequence[Curve], letters: Letters, *, by_time: bool, train: Sequence[Curve] = ()
 ) -> str:
-    """The loss or a metric of runs over steps or minutes: of training thin, of validation thick."""
+    """Draws the loss or a metric over steps or minutes: of training thin, of validation thick."""
     with _chart(_title(metric)) as axis:
         for number, curve in enumerate(train):
             thinned = curve.thinned()
@@ -149,21 +145,21 @@ def course_chart(
 
 
 def length_chart(metric: str, of_runs: Sequence[Sequence[LengthBin]], letters: Letters, *, unit: str) -> str:
-    """A metric by source length, with bands of the 95 % intervals."""
+    """Draws a metric by source length, with bands of the 95 % intervals."""
     counts: dict[tuple[int, str], set[int]] = {}
-    for one in (one for found in of_runs for one in found):
-        counts.setdefault((one.low, one.name), set()).add(one.num_examples)
+    for each in itertools.chain.from_iterable(of_runs):
+        counts.setdefault((each.low, each.name), set()).add(each.num_examples)
     names = [name for _, name in sorted(counts)]
     with _chart(_title(metric)) as axis:
-        for number, found in enumerate(of_runs):
-            places = np.array([names.index(one.name) for one in found])
-            bounds = [one.interval for one in found if one.interval is not None]
+        for number, bins in enumerate(of_runs):
+            places = np.array([names.index(each.name) for each in bins])
+            bounds = [each.interval for each in bins if each.interval is not None]
             color = series_color(number)
-            if len(bounds) == len(found):
-                low, high = [one.low for one in bounds], [one.high for one in bounds]
+            if len(bounds) == len(bins):
+                low, high = [each.low for each in bounds], [each.high for each in bounds]
                 axis.fill_between(places, low, high, color=color, alpha=0.16, linewidth=0)
                 axis.vlines(places, low, high, color=color, alpha=0.55, linewidth=1.0)
-            values = np.array([one.value for one in found])
+            values = np.array([each.value for each in bins])
             _plot(axis, places, values, number, letters, has_marks=True)
         labels = [_with_count(name, counts[low, name]) for low, name in sorted(counts)]
         axis.set_xticks(range(len(names)), labels)
@@ -174,7 +170,7 @@ def length_chart(metric: str, of_runs: Sequence[Sequence[LengthBin]], letters: L
 
 
 def reach_chart(title: str, reaches: Sequence[Reach | None], letters: Letters, *, distance: str) -> str:
-    """Relative gradient norms by distance: medians, with bands from quartile to quartile."""
+    """Draws relative gradient norms by distance: medians, with bands from quartile to quartile."""
     with _chart(title) as axis:
         _make_logarithmic(axis)
         axis.axhline(1.0, color=FAINT, linewidth=0.8)
@@ -197,10 +193,10 @@ def _title(metric: str) -> str:
 
 @contextmanager
 def styled_figure(size: tuple[float, float] | None = None) -> Iterator[Figure]:
-    """A figure in the style of a report, which holds until the context ends.
+    """Yields a figure in the style of a report, which applies until the context ends.
 
     Args:
-        size: width and height in inches; None: the style's.
+        size: width and height in inches. If None, the style's.
     """
     with mpl.rc_context(fname=STYLE):
         figure = Figure(figsize=size)
@@ -228,7 +224,7 @@ def _svg(axis: Axes, letters: Letters) -> str:
 
 
 def svg_of(figure: Figure) -> str:
-    """A drawing from its first tag on; the same one gives the same text."""
+    """Returns a figure as text from its first tag on; equal figures give equal texts."""
     written = io.StringIO()
     figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
     svg = written.getvalue()
@@ -244,7 +240,7 @@ def _plot(
 
 
 def _name_ends(axis: Axes, letters: Letters) -> None:
-    """Writes its letter beside the end of each line that has one, above one another where they would meet."""
+    """Writes each line's letter beside its end, one above another if they would overlap."""
     if len(letters) < 2:
         return
     figure = _figure(axis)
@@ -274,7 +270,7 @@ def _places(curve: Curve, by_time: bool) -> NDArray[np.float64]:
 
 
 def _make_logarithmic(axis: Axes) -> None:
-    """Ticks at 1, 2 and 5 of every decade: a range within one has labels too."""
+    """Sets ticks at 1, 2 and 5 of every decade, so that a range within a decade has labels too."""
     axis.set_yscale("log")
     axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -282,31 +278,22 @@ def _make_logarithmic(axis: Axes) -> None:
 
 
 def _with_count(name: str, counts: Collection[int]) -> str:
-    """A bin with the number of its examples; runs may differ there where each counts its own tokens."""
+    """Returns a bin's name and number of examples, which differs between runs that count their own tokens."""
     fewest, most = min(counts), max(counts)
     return f"{name}\n{fewest:,}" if fewest == most else f"{name}\n{fewest:,}-{most:,}"
 
 
 TEMPLATE = Template((TEMPLATES / "attention_map.svg.jinja").read_text(encoding="utf-8"), autoescape=True)
 
-MIN_WEIGHT = 0.02
-"""Smaller weights can't be seen; so no row draws more than fifty cells, however long the source."""
-
+MIN_WEIGHT = 0.02  # Smaller weights can't be seen; so no row draws more than fifty cells, however long the source.
 MAX_LABEL = 16
-SPACES = " ▁"
-"""The space, and what a BPE tokenizer writes for it (training/data/tokenization.py)."""
-
+SPACES = " ▁"  # The space, and what a BPE tokenizer writes for it (training/data/tokenization.py).
 LARGE_CELL, SMALL_CELL = 24.0, 13.0
-FEW_TOKENS, MANY_TOKENS = 10, 40
-"""Up to so many tokens cells are large, from so many on small."""
-
-LABEL_SIZE = 0.5
-"""Of a label's letters, in cells; never below MIN_LABEL_SIZE."""
-
+FEW_TOKENS, MANY_TOKENS = 10, 40  # Up to so many tokens cells are large, from so many on small.
+LABEL_SIZE = 0.5  # Of a label's letters, in cells; never below MIN_LABEL_SIZE.
 MIN_LABEL_SIZE = 9.5
 LETTER_WIDTH = 0.62
-SLANT = 0.87
-"""Labels of columns rise at sixty degrees, this being its sine."""
+SLANT = 0.87  # Labels of columns rise at sixty degrees, this being its sine.
 
 
 def attention_map(weights: Floats, source_tokens: Sequence[str], target_tokens: Sequence[str]) -> str:
@@ -347,13 +334,13 @@ def _cell_size(num_tokens: int) -> float:
 
 
 def _label(token: str) -> str:
-    """A token as it can be shown: spaces are seen, what has no shape is replaced, what is too long is cut."""
+    """Returns a token to show: with visible spaces, without control characters, at most MAX_LABEL long."""
     shown = "".join("␣" if c in SPACES else c if c.isprintable() else "�" for c in token)
     return shown if len(shown) <= MAX_LABEL else shown[: MAX_LABEL - 1] + "…"
 
 
 def _width(label: str) -> float:
-    """In font sizes, about: what stands on another character takes no room, what is wide takes a whole one."""
+    """Returns the width in font sizes, about: combining characters have none, wide ones 1."""
     return sum(
         0.0 if unicodedata.combining(c) else 1.0 if unicodedata.east_asian_width(c) in "WF" else LETTER_WIDTH
         for c in label

@@ -33,7 +33,7 @@ from attendant.training.run.directory import Run, read_json
 
 @dataclass(slots=True)
 class TrainingState:
-    """Where a training stands, between two steps.
+    """The state of a training between two steps.
 
     Attributes:
         step: updates done.
@@ -63,7 +63,7 @@ class TrainingState:
 
 
 def random_state(device: torch.device) -> Tensor:
-    """The state [n] uint8 for `restore_random_state`: the CPU's generator, then the GPU's where training is on one."""
+    """Returns the state [n] uint8 for `restore_random_state`: of the CPU's generator, then of a GPU's."""
     states = [torch.get_rng_state()]
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))
@@ -73,7 +73,7 @@ def random_state(device: torch.device) -> Tensor:
 def restore_random_state(state: Tensor, device: torch.device) -> None:
     """Sets torch's random state from [n] uint8.
 
-    A GPU's state is ignored on a CPU. Where none was saved, the GPU keeps its own.
+    A GPU's state is ignored on a CPU. If none was saved, the GPU keeps its own.
     """
     size = len(torch.get_rng_state())
     torch.set_rng_state(state[:size])
@@ -90,7 +90,7 @@ FORMER_NAME = ("decoder.joining.", "decoder.readout.")
 
 
 def checkpoint_path(run: Run, which: str) -> Path | None:
-    """The directory that `best` or `last` names; None where there is none."""
+    """Returns the directory that `best` or `last` names; None if there is none."""
     link = run.checkpoints / which
     return link.resolve() if link.is_dir() else None
 
@@ -101,7 +101,7 @@ class Learner:
 
     Attributes:
         model: the weights that are trained.
-        averaged: a model with the weights that are published instead; None: those above.
+        averaged: a model with the weights that are published instead. If None, those of `model` are.
         scaler: fp16's.
     """
 
@@ -120,11 +120,11 @@ def save_checkpoint(
     random_states: Sequence[Tensor] | None = None,
     num_kept: int = 0,
 ) -> None:
-    """Publishes the training's present state as `last`, and as `best` too where it is.
+    """Publishes the training's state as `last`, and as `best` too if it is.
 
     Args:
-        random_states: torch's, of each process (training/run/checkpoint.py); None: this one's, on a CPU.
-        num_kept: so many of the last validated checkpoints stay.
+        random_states: torch's, of each process. If None, this process's, on a CPU.
+        num_kept: number of the last validated checkpoints that stay.
     """
     published = learner.model if learner.averaged is None else learner.averaged
     tensors, values = _split(learner.optimizer)
@@ -167,25 +167,23 @@ def _save(tensors: dict[str, Tensor], path: Path) -> None:
         save_file(tensors, path)
     except SafetensorError as error:
         # What the operating system refused stands in its words.
-        if found := re.search(r"os error (\d+)", str(error)):
-            raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from None
+        if match := re.search(r"os error (\d+)", str(error)):
+            raise OSError(int(match[1]), os.strerror(int(match[1])), str(path)) from None
         raise
 
 
 def validated_checkpoints(run: Run) -> list[Path]:
-    """The directories of the checkpoints that were validated and are still here, by step; hand-made ones are not."""
-    found = {}
+    """Returns the directories of the validated checkpoints, by step; checkpoints of a stopped training are not."""
+    by_step = {}
     for path in run.checkpoints.glob("step-*"):
         state = load_state(path)
         if state.validated_step == state.step:
-            found[state.step] = path
-    return [found[step] for step in sorted(found)]
+            by_step[state.step] = path
+    return [by_step[step] for step in sorted(by_step)]
 
 
 def remove_strays(run: Run, *, num_kept: int = 0) -> None:
-    """Removes checkpoints that were never finished, or that no link names and that are not among the last
-    `num_kept` validated ones.
-    """
+    """Removes unfinished checkpoints, and those without a link, except the last `num_kept` validated ones."""
     if not run.checkpoints.is_dir():
         return
     named = {path.name for which in (BEST, LAST) if (path := checkpoint_path(run, which))}
@@ -200,14 +198,14 @@ def remove_strays(run: Run, *, num_kept: int = 0) -> None:
 
 
 def load_state(directory: Path) -> TrainingState:
-    """Where the training stood. Raises UserError where the checkpoint is damaged."""
+    """Returns the training's state. Raises UserError: the checkpoint is damaged."""
     known = {field.name for field in fields(TrainingState)}
     values = load_content(directory)["training"]
     return TrainingState(**{name: value for name, value in values.items() if name in known})
 
 
 def weights_digest(directory: Path) -> str:
-    """The digest of the published weights after "sha256:", as state.json has it; loading compares the file with it.
+    """Returns "sha256:" and the digest of the published weights in state.json; loading compares the file with it.
 
     Raises:
         UserError: state.json can't be read.
@@ -216,23 +214,23 @@ def weights_digest(directory: Path) -> str:
 
 
 def load_weights(directory: Path, model: nn.Module) -> None:
-    """Fills the model with what is published. Raises UserError where the file is damaged or of another model."""
+    """Loads the published weights into the model. Raises UserError: the file is damaged or of another model."""
     _fill(model, load_tensors(directory, MODEL_FILE), directory / MODEL_FILE)
 
 
 def resume_checkpoint(
     directory: Path, learner: Learner, *, device: torch.device | None = None, rank: int = 0
 ) -> TrainingState:
-    """Puts weights, optimizer and this process's random state back to where they stood.
+    """Restores weights, optimizer and this process's random state.
 
-    Where the moving average was not on before, it begins with the weights as they stand.
+    A moving average that is new in this run begins with the present weights.
 
     Args:
-        device: that training is on; None: the CPU.
+        device: of the training. If None, it is the CPU.
         rank: this process's.
 
     Raises:
-        UserError: a damaged file, or weights that were not left by a training.
+        UserError: a damaged file, or averaged weights without an optimizer's state.
     """
     content = load_content(directory)
     if OPTIMIZER_FILE not in content["sha256"]:
@@ -265,12 +263,12 @@ def _taken(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def load_content(directory: Path) -> dict[str, Any]:
-    """A checkpoint's state.json. Raises UserError where it can't be read."""
+    """Returns a checkpoint's state.json. Raises UserError: it can't be read."""
     return read_json(directory / STATE_FILE, dict, "training", "sha256")
 
 
 def load_tensors(directory: Path, file: str) -> dict[str, Tensor]:
-    """A file's tensors [...] by name, e.g. a model's state dict. Raises UserError where the file is damaged."""
+    """Returns a file's tensors [...] by name, e.g. a model's state dict. Raises UserError: the file is damaged."""
     path = directory / file
     if sha256_of(path) != load_content(directory)["sha256"][file]:
         raise UserError(f"{path} is damaged: its sha256 is not the one that {STATE_FILE} recorded")
@@ -287,7 +285,7 @@ def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _split(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimizer's state as named tensors and as plain values."""
+    """Returns an optimizer's state as named tensors and as plain values."""
     state = optimizer.state_dict()
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
@@ -310,7 +308,7 @@ def _joined(tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> dict[str
 
 
 def _free_name(folder: Path, step: int) -> str:
-    """A step may be saved twice: stopped by hand there, then resumed and validated."""
+    """Returns a new name: a step is saved twice if the training is stopped there, resumed, and then validated."""
     names = (f"step-{step:08d}" + (f".{number}" if number else "") for number in itertools.count())
     return next(name for name in names if not (folder / name).exists())
 

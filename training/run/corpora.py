@@ -35,31 +35,33 @@ from attendant.training.data.pairs import (
     no_pairs,
     read_pairs,
 )
-from attendant.training.data.tokenization import SourceConfig, TargetConfig, encode_source, train_tokenizer
+from attendant.training.data.tokenization import encode_source, train_tokenizer
 from attendant.training.recipe import Recipe
 
-FORMAT = 1
-"""Part of every key. It is raised when the same inputs begin to give other files."""
-
-DIGEST_BYTES = 16
-
-MOST_CHARACTERS_PER_TOKEN = 100
-"""No token is expected to be longer on average over a text."""
+SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
+HELD_OUT: Final[tuple[Split, ...]] = ("validation", "test")
+WARNED_UNKNOWN_SHARE: Final = 0.05
+REFUSED_UNKNOWN_SHARE: Final = 0.5  # Of the tokens of validation's targets.
+MAX_NAMED_SYMBOLS: Final = 8
+MAX_SEARCHED: Final = 2000
+FORMAT: Final = 1  # Part of every key. Raise it when the same inputs begin to give other files.
+DIGEST_BYTES: Final = 16
+MAX_CHARACTERS_PER_TOKEN: Final = 100  # No token is expected to be longer on average over a text.
 
 Tokenizers = tuple[Tokenizer, Tokenizer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What was found in the training split.
+    """Counts of the training split.
 
     Attributes:
         num_pairs: pairs in its files.
         num_duplicates: pairs that are equal to an earlier one.
-        num_shared: pairs whose source stands in a held-out split too.
+        num_shared: pairs whose source is in a held-out split too.
         num_left_out: duplicates and shared pairs that the recipe drops.
         num_empty: pairs that data.drop_empty left out; they don't count among num_pairs.
-        notes: lines about what was read otherwise than the files have it.
+        notes: lines about changes that the reader made to the files' content.
         shared_sources: held-out split -> those of its sources that the training split has too, sorted.
     """
 
@@ -74,191 +76,13 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSplit:
-    """What is trained on, and what was found in the files.
-
-    Attributes:
-        key: a digest of all that decides the corpus.
-    """
+    """The tokenized training split and its survey; `key` is a digest of all that decides the corpus."""
 
     key: str
     corpus: Corpus
     survey: Survey
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
-
-
-def prepare_training_split(
-    files: CorpusFiles,
-    config: DataConfig,
-    source: SourceConfig,
-    target: TargetConfig,
-    *,
-    shared_vocabulary: bool,
-    digest: str,
-    held_out: Mapping[str, frozenset[str]],
-    folder: Path,
-    tokenizers: Tokenizers | None,
-) -> TrainingSplit:
-    """Reads the files as often as needed, a pair at a time.
-
-    Args:
-        shared_vocabulary: one tokenizer is trained, for both sides.
-        digest: of the files of all splits.
-        held_out: split -> its sources.
-        folder: has a directory for each tokenized split, named by its key.
-        tokenizers: those of a run that is resumed, or whose weights are taken; None: they are trained.
-
-    Raises:
-        UserError: bad rows; nothing is left.
-    """
-    looked = None
-    if tokenizers is None:
-        looked = _look_through(files, config, held_out)
-        tokenizers = _train_tokenizers(files, looked[1], config, source, target, shared=shared_vocabulary)
-    directory = folder / _key(config, digest, tokenizers, append_eos=source.append_eos)
-    stored = open_stored(directory)
-    if stored is None:
-        found, stays = looked or _look_through(files, config, held_out)
-        encoder = PairEncoder(*tokenizers, config, append_eos=source.append_eos)
-        store(directory, compress(read_pairs(files), stays), encoder, asdict(found))
-        stored = open_stored(directory)
-        assert stored is not None
-    corpus, said = stored
-    return TrainingSplit(directory.name, corpus, Survey(**said), *tokenizers)
-
-
-def _look_through(
-    files: CorpusFiles, config: DataConfig, held_out: Mapping[str, frozenset[str]]
-) -> tuple[Survey, NDArray[np.bool_]]:
-    """As `survey`, of files. Raises UserError: there are no pairs, or none that may be trained on."""
-    reader = PairReader(files)
-    found, stays = survey(reader, config, held_out)
-    found = replace(found, num_empty=reader.num_empty, notes=tuple(reader.notes))
-    if not found.num_pairs:
-        raise no_pairs(files)
-    if found.num_left_out == found.num_pairs:
-        raise UserError(
-            f'data.shared_sources = "drop_from_train" leaves nothing of {files}: the held-out splits have all of its '
-            'sources; give other files, or set "drop_from_held_out" or "keep"'
-        )
-    return found, stays
-
-
-@dataclass(frozen=True, slots=True)
-class _Texts:
-    """The texts that a tokenizer learns from. Each iteration reads the files again.
-
-    Attributes:
-        stays: [num_pairs] bool, the pairs that are trained on.
-        max_tokens: by side, "source" or "target": the recipe's limit. A text that is certainly longer is left out: it
-            is not trained on, and a tokenizer takes seconds to learn from a line of megabytes.
-    """
-
-    files: CorpusFiles
-    stays: NDArray[np.bool_]
-    max_tokens: Mapping[str, int]
-
-    def __iter__(self) -> Iterator[str]:
-        for pair in compress(read_pairs(self.files), self.stays):
-            for side, limit in self.max_tokens.items():
-                text: str = getattr(pair, side)
-                if len(text) <= limit * MOST_CHARACTERS_PER_TOKEN:
-                    yield text
-
-
-def _train_tokenizers(
-    files: CorpusFiles,
-    stays: NDArray[np.bool_],
-    config: DataConfig,
-    source: SourceConfig,
-    target: TargetConfig,
-    *,
-    shared: bool,
-) -> Tokenizers:
-    """Trains them on the pairs that stay [num_pairs] bool."""
-    limits = {"source": config.max_source_tokens, "target": config.max_target_tokens}
-    if shared:
-        both = train_tokenizer(target, _Texts(files, stays, limits))
-        return both, both
-    of_source = train_tokenizer(source, _Texts(files, stays, {"source": limits["source"]}))
-    return of_source, train_tokenizer(target, _Texts(files, stays, {"target": limits["target"]}))
-
-
-def _key(config: DataConfig, digest: str, tokenizers: Tokenizers, *, append_eos: bool) -> str:
-    decides = {
-        "format": FORMAT,
-        "files": digest,
-        "tokenizers": [tokenizer.to_text() for tokenizer in tokenizers],
-        "append_eos": append_eos,
-        "options": [
-            config.max_source_tokens,
-            config.max_target_tokens,
-            config.max_source_words,
-            config.max_length_ratio,
-            config.drop_duplicates,
-            config.shared_sources,
-        ],
-    }
-    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
-
-
-def survey(
-    pairs: Iterable[Pair], config: DataConfig, held_out: Mapping[str, frozenset[str]]
-) -> tuple[Survey, NDArray[np.bool_]]:
-    """What was found, and which pairs are trained on: [num_pairs] bool.
-
-    Reads all pairs once and keeps 17 bytes of each: a digest, and whether its source is held out.
-
-    Args:
-        held_out: split -> its sources, compared as the files have them.
-    """
-    every = frozenset[str]().union(*held_out.values())
-    found: set[str] = set()
-    digests, shared = bytearray(), bytearray()
-    for pair in pairs:
-        # With the length of one side, no two pairs give the same bytes.
-        text = f"{len(pair.source)} {pair.source}{pair.target}"
-        digests += hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
-        is_shared = pair.source in every
-        shared.append(is_shared)
-        if is_shared:
-            found.add(pair.source)
-    is_shared_pair = np.frombuffer(shared, np.bool_)
-    is_duplicate = _repeated(np.frombuffer(digests, np.uint64).reshape(-1, DIGEST_BYTES // 8))
-    stays = np.ones(len(shared), np.bool_)
-    if config.drop_duplicates:
-        stays &= ~is_duplicate
-    if config.shared_sources == "drop_from_train":
-        stays &= ~is_shared_pair
-    said = Survey(
-        num_pairs=len(stays),
-        num_duplicates=int(is_duplicate.sum()),
-        num_shared=int(is_shared_pair.sum()),
-        num_left_out=int((~stays).sum()),
-        shared_sources={split: sorted(found & sources) for split, sources in held_out.items()},
-    )
-    return said, stays
-
-
-def _repeated(rows: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which of rows [N, 2] uint64 are equal to an earlier one: [N] bool."""
-    order = np.lexsort(rows.T)  # stable: of equal rows the first one stays first
-    is_repeated = np.zeros(len(rows), np.bool_)
-    same = (rows[order[1:]] == rows[order[:-1]]).all(1)
-    is_repeated[order[1:]] = same
-    return is_repeated
-
-
-SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
-HELD_OUT: Final[tuple[Split, ...]] = ("validation", "test")
-MANY_UNKNOWN: Final = 0.05
-"""Share of unknown tokens from which on a warning is given."""
-
-MOST_UNKNOWN: Final = 0.5
-"""Share of unknown tokens of validation's targets above which no training starts unless the recipe allows it."""
-
-MAX_NAMED: Final = 8
-MAX_SEARCHED: Final = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +94,7 @@ class Corpora:
         examples: of validation, one per source.
         held_out: the pairs of the held-out splits that stay.
         left_out: held-out split -> the sources that it lost to data.shared_sources.
-        facts: what data.json records.
+        facts: the content of data.json.
     """
 
     train: TrainingSplit
@@ -292,8 +116,8 @@ def prepare_corpora(
     """Reads all splits.
 
     Args:
-        folder: has the tokenized training splits.
-        tokenizers: those of a run that is resumed, or whose weights are taken; None: they are trained.
+        folder: has a directory for each tokenized training split, named by its key.
+        tokenizers: those of a run that is resumed, or whose weights are taken. If None, they are trained.
         check_digest: is called with the digest of the files before they are read, and may refuse it.
 
     Raises:
@@ -303,48 +127,37 @@ def prepare_corpora(
     digests, digest = digests_of(files)
     check_digest(digest)
     read = _read_held_out(files)
-    held_out = read.pairs
-    train = prepare_training_split(
-        files["train"],
-        recipe.data,
-        recipe.source,
-        recipe.target,
-        shared_vocabulary=recipe.model.shared_embeddings,
-        digest=digest,
-        held_out={split: frozenset(pair.source for pair in pairs) for split, pairs in held_out.items()},
-        folder=folder,
-        tokenizers=tokenizers,
-    )
-    num_read = {split: len(pairs) for split, pairs in held_out.items()}
+    sources: dict[str, frozenset[str]] = {
+        split: frozenset(pair.source for pair in pairs) for split, pairs in read.pairs.items()
+    }
+    train = prepare_training_split(recipe, files["train"], digest, sources, folder, tokenizers)
     left_out = train.survey.shared_sources if recipe.data.shared_sources == "drop_from_held_out" else {}
-    held_out = {split: _without(pairs, frozenset(left_out.get(split, ())), split) for split, pairs in held_out.items()}
-    encoder = PairEncoder(
-        train.source_tokenizer, train.target_tokenizer, recipe.data, append_eos=recipe.source.append_eos
-    )
+    held_out = {
+        split: _without(pairs, frozenset(left_out.get(split, ())), split) for split, pairs in read.pairs.items()
+    }
+    append_eos = recipe.source.append_eos
+    encoder = PairEncoder(train.source_tokenizer, train.target_tokenizer, recipe.data, append_eos=append_eos)
     validation = encode_pairs(held_out["validation"], encoder)
-    num_validation_words = encoder.num_target_words
     examples = group_references(held_out["validation"])
+    unknown = {"train": _unknown_shares(train.corpus, train), "validation": _unknown_shares(validation, train)}
+    if "test" in held_out:
+        unknown["test"] = _unknown_shares(_some_encoded(held_out["test"], train, recipe), train)
     facts = _facts(train, validation, held_out) | {
-        "max_length_ratio": max_length_ratio(train.corpus, append_eos=recipe.source.append_eos),
+        "max_length_ratio": max_length_ratio(train.corpus, append_eos=append_eos),
         "digest": digest,
         "files": digests,
-        "num_pairs": {"train": train.survey.num_pairs} | num_read,
+        "num_pairs": {"train": train.survey.num_pairs} | {split: len(pairs) for split, pairs in read.pairs.items()},
         "num_validation_examples": len(examples),
         "num_empty": {"train": train.survey.num_empty} | read.num_empty,
         "num_huge": read.num_huge,
-        "lengths": _lengths(train.corpus, append_eos=recipe.source.append_eos),
+        "lengths": _lengths(train.corpus, append_eos=append_eos),
         "notes": list(dict.fromkeys([*train.survey.notes, *read.notes])),
-        "unknown_shares": {
-            "train": _unknown_shares(train.corpus, train),
-            "validation": _unknown_shares(validation, train),
-        },
+        "unknown_shares": unknown,
     }
-    if "test" in held_out:
-        facts["unknown_shares"]["test"] = _unknown_shares(_some_encoded(held_out["test"], train, recipe), train)
     return Corpora(
         train=train,
         validation=validation,
-        num_validation_words=num_validation_words,
+        num_validation_words=encoder.num_target_words,
         examples=examples,
         held_out=held_out,
         left_out=left_out,
@@ -352,85 +165,161 @@ def prepare_corpora(
     )
 
 
-def unknown_warnings(recipe: Recipe, corpora: Corpora) -> list[str]:
-    """Returns a line for each side of each split of which many tokens are unknown, with some of the symbols."""
-    lines = []
-    for split, shares in corpora.facts["unknown_shares"].items():
-        for side, share in shares.items():
-            if share > MANY_UNKNOWN:
-                pairs = corpora.held_out.get(split)
-                named = _unknown_symbols(side, pairs, corpora.train) if pairs else ""
-                lines.append(
-                    f"warning: {share:.1%} of the tokens of {split}'s {side}s are unknown{named} (see "
-                    f"{side}.vocabulary_size, {side}.min_frequency, {side}.tokenizer)"
-                )
-    return lines
+def prepare_training_split(
+    recipe: Recipe,
+    files: CorpusFiles,
+    digest: str,
+    held_out: Mapping[str, frozenset[str]],
+    folder: Path,
+    tokenizers: Tokenizers | None,
+) -> TrainingSplit:
+    """Reads the training split, a pair at a time; the files are read as often as needed.
+
+    Args:
+        digest: of the files of all splits.
+        held_out: split -> its sources.
+        folder, tokenizers: see `prepare_corpora`.
+
+    Raises:
+        UserError: bad rows; no pair is left.
+    """
+    config = recipe.data
+    surveyed = None
+    if tokenizers is None:
+        surveyed = _survey_files(files, config, held_out)
+        tokenizers = _train_tokenizers(recipe, files, surveyed[1])
+    directory = folder / _key(recipe, digest, tokenizers)
+    stored = open_stored(directory)
+    if stored is None:
+        counts, kept = surveyed or _survey_files(files, config, held_out)
+        encoder = PairEncoder(*tokenizers, config, append_eos=recipe.source.append_eos)
+        store(directory, compress(read_pairs(files), kept), encoder, asdict(counts))
+        stored = open_stored(directory)
+        assert stored is not None
+    corpus, record = stored
+    return TrainingSplit(directory.name, corpus, Survey(**record), *tokenizers)
 
 
-def refuse_unknown_targets(recipe: Recipe, corpora: Corpora) -> None:
-    """Raises UserError: validation's targets are mostly unknown, so that no validation says how good the model is."""
-    share = corpora.facts["unknown_shares"]["validation"]["target"]
-    if share > MOST_UNKNOWN and not recipe.data.allow_unknown_targets:
-        named = _unknown_symbols("target", corpora.held_out["validation"], corpora.train)
+def _survey_files(
+    files: CorpusFiles, config: DataConfig, held_out: Mapping[str, frozenset[str]]
+) -> tuple[Survey, NDArray[np.bool_]]:
+    """As `survey`, of files. Raises UserError: there are no pairs, or none to train on."""
+    reader = PairReader(files)
+    counts, kept = survey(reader, config, held_out)
+    if not counts.num_pairs:
+        raise no_pairs(files)
+    if counts.num_left_out == counts.num_pairs:
         raise UserError(
-            f"{share:.1%} of the tokens of validation's targets are unknown{named}: take data of one kind, another "
-            "target.tokenizer, a larger target.vocabulary_size or a lower target.min_frequency; "
-            "data.allow_unknown_targets = true trains all the same"
+            f'data.shared_sources = "drop_from_train" leaves nothing of {files}: the held-out splits have all of its '
+            'sources; give other files, or set "drop_from_held_out" or "keep"'
         )
+    return replace(counts, num_empty=reader.num_empty, notes=tuple(reader.notes)), kept
 
 
-def _unknown_symbols(side: str, pairs: Sequence[Pair], train: TrainingSplit) -> str:
-    """Returns some of a side's unknown symbols, as the end of a sentence."""
-    tokenizer: Tokenizer = getattr(train, f"{side}_tokenizer")
-    symbols: dict[str, None] = {}
-    for pair in pairs[:MAX_SEARCHED]:
-        text: str = getattr(pair, side)
-        if len(text) <= tokenizer.max_characters(MAX_SEARCHED):
-            symbols |= dict.fromkeys(unknown_symbols(text, tokenizer.encode(text), tokenizer))
-        if len(symbols) >= MAX_NAMED:
-            break
-    return f", e.g. {', '.join(map(repr, list(symbols)[:MAX_NAMED]))}" if symbols else ""
+def survey(
+    pairs: Iterable[Pair], config: DataConfig, held_out: Mapping[str, frozenset[str]]
+) -> tuple[Survey, NDArray[np.bool_]]:
+    """Counts pairs, and returns which of them are trained on: [num_pairs] bool.
+
+    Reads all pairs once and keeps 17 bytes of each: a digest, and whether its source is held out.
+
+    Args:
+        held_out: split -> its sources, compared as the files have them.
+    """
+    held_out_sources = frozenset[str]().union(*held_out.values())
+    shared_sources: set[str] = set()
+    digests, shared = bytearray(), bytearray()
+    for pair in pairs:
+        # With the length of one side, no two pairs give the same bytes.
+        text = f"{len(pair.source)} {pair.source}{pair.target}"
+        digests += hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
+        is_shared = pair.source in held_out_sources
+        shared.append(is_shared)
+        if is_shared:
+            shared_sources.add(pair.source)
+    is_shared_pair = np.frombuffer(shared, np.bool_)
+    is_duplicate = _repeated(np.frombuffer(digests, np.uint64).reshape(-1, DIGEST_BYTES // 8))
+    kept = np.ones(len(shared), np.bool_)
+    if config.drop_duplicates:
+        kept &= ~is_duplicate
+    if config.shared_sources == "drop_from_train":
+        kept &= ~is_shared_pair
+    counts = Survey(
+        num_pairs=len(kept),
+        num_duplicates=int(is_duplicate.sum()),
+        num_shared=int(is_shared_pair.sum()),
+        num_left_out=int((~kept).sum()),
+        shared_sources={split: sorted(shared_sources & sources) for split, sources in held_out.items()},
+    )
+    return counts, kept
 
 
-def _lengths(corpus: Corpus, *, append_eos: bool) -> dict[str, list[int]]:
-    """Returns by side the shortest length, the median, that of 99 % of the texts, and the longest, without EOS."""
-    lengths = {"source": corpus.sources.lengths - append_eos, "target": corpus.targets.lengths}
-    return {
-        side: np.quantile(each, [0.0, 0.5, 0.99, 1.0], method="inverted_cdf").tolist() for side, each in lengths.items()
+def _repeated(rows: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Returns [N] bool, true for those of rows [N, 2] uint64 that are equal to an earlier one."""
+    order = np.lexsort(rows.T)  # stable: of equal rows the first one stays first
+    is_repeated = np.zeros(len(rows), np.bool_)
+    is_repeated[order[1:]] = (rows[order[1:]] == rows[order[:-1]]).all(1)
+    return is_repeated
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """The texts that a tokenizer learns from. Each iteration reads the files again.
+
+    Attributes:
+        kept: [num_pairs] bool, the pairs that are trained on.
+        max_tokens: side -> the recipe's limit. Texts that are certainly longer are left out: they are not trained on,
+            and a tokenizer takes seconds to learn from a line of megabytes.
+    """
+
+    files: CorpusFiles
+    kept: NDArray[np.bool_]
+    max_tokens: Mapping[str, int]
+
+    def __iter__(self) -> Iterator[str]:
+        for pair in compress(read_pairs(self.files), self.kept):
+            for side, limit in self.max_tokens.items():
+                text: str = getattr(pair, side)
+                if len(text) <= limit * MAX_CHARACTERS_PER_TOKEN:
+                    yield text
+
+
+def _train_tokenizers(recipe: Recipe, files: CorpusFiles, kept: NDArray[np.bool_]) -> Tokenizers:
+    source, target = {"source": recipe.data.max_source_tokens}, {"target": recipe.data.max_target_tokens}
+    if recipe.model.shared_embeddings:
+        both = train_tokenizer(recipe.target, _Texts(files, kept, source | target))
+        return both, both
+    source_tokenizer = train_tokenizer(recipe.source, _Texts(files, kept, source))
+    return source_tokenizer, train_tokenizer(recipe.target, _Texts(files, kept, target))
+
+
+def _key(recipe: Recipe, digest: str, tokenizers: Tokenizers) -> str:
+    config = recipe.data
+    content = {
+        "format": FORMAT,
+        "files": digest,
+        "tokenizers": [tokenizer.to_text() for tokenizer in tokenizers],
+        "append_eos": recipe.source.append_eos,
+        "options": [
+            config.max_source_tokens,
+            config.max_target_tokens,
+            config.max_source_words,
+            config.max_length_ratio,
+            config.drop_duplicates,
+            config.shared_sources,
+        ],
     }
-
-
-def _unknown_shares(corpus: Corpus, train: TrainingSplit) -> dict[str, float]:
-    """Returns by side the share of unknown tokens among those that stand for more than a space or an end."""
-    sides = {"source": (corpus.sources, train.source_tokenizer), "target": (corpus.targets, train.target_tokenizer)}
-    return {side: unknown_share(sequences, _blanks(tokenizer)) for side, (sequences, tokenizer) in sides.items()}
-
-
-def _blanks(tokenizer: Tokenizer) -> list[int]:
-    tokens = tokenizer.tokens_of(range(tokenizer.vocabulary_size))
-    return [EOS_ID, *(place for place, token in enumerate(tokens) if not token.strip(WORD_MARKS))]
-
-
-def _some_encoded(pairs: Sequence[Pair], train: TrainingSplit, recipe: Recipe) -> Corpus:
-    """Returns a sample of a split, tokenized; texts far beyond the recipe's limits are left out."""
-    chosen = pairs[:: max(1, len(pairs) // MAX_SEARCHED)]
-    of_source, of_target = train.source_tokenizer, train.target_tokenizer
-    most_source = of_source.max_characters(recipe.data.max_source_tokens)
-    most_target = of_target.max_characters(recipe.data.max_target_tokens)
-    sources = [pair.source for pair in chosen if len(pair.source) <= most_source]
-    targets = [pair.target for pair in chosen if len(pair.target) <= most_target]
-    source_ids = encode_source(of_source, sources, append_eos=recipe.source.append_eos)
-    return Corpus(TokenSequences.of(source_ids), TokenSequences.of(of_target.encode_batch(targets)), 0)
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def digests_of(files: Mapping[Split, SplitFiles]) -> tuple[dict[Split, dict[str, str]], str]:
-    """Returns the sha256 of each split's files by path, and one digest of what they are read as."""
+    """Returns the sha256 of each split's files by path, and one digest of contents and options of reading."""
     by_path = {
         path: sha256_of(path)
         for path in dict.fromkeys(path for split_files in files.values() for path in split_files.paths)
     }
     digests = {split: {str(path): by_path[path] for path in split_files.paths} for split, split_files in files.items()}
-    # Of the contents in their roles: where the files lie does not matter.
+    # Contents in their roles: the files' location does not matter.
     contents: dict[str, Any] = {
         split: [by_path[path] for path in split_files.paths] for split, split_files in files.items()
     }
@@ -445,9 +334,8 @@ class _HeldOut:
     """The held-out splits as they were read.
 
     Attributes:
-        pairs: by split.
-        num_empty, num_huge: by split, the pairs left out: of an empty side; of a side too long to be measured.
-        notes: on how they were read.
+        num_empty, num_huge: pairs left out, by split: a side is empty; a side is too long to be measured.
+        notes: see Survey.
     """
 
     pairs: dict[Split, list[Pair]] = field(default_factory=dict)
@@ -462,15 +350,14 @@ def _read_held_out(files: Mapping[Split, SplitFiles]) -> _HeldOut:
     Raises:
         UserError: no pairs; bad rows of all splits together, of the training split too.
     """
-    held_out = _HeldOut()
-    refusals = []
+    held_out, refusals = _HeldOut(), []
     for split in HELD_OUT:
         if split in files:
             reader = PairReader(files[split])
             try:
-                read = list(reader)
-                held_out.pairs[split] = [pair for pair in read if is_measurable(pair)]
-                held_out.num_huge[split] = len(read) - len(held_out.pairs[split])
+                pairs = list(reader)
+                held_out.pairs[split] = [pair for pair in pairs if is_measurable(pair)]
+                held_out.num_huge[split] = len(pairs) - len(held_out.pairs[split])
                 if not held_out.pairs[split]:
                     raise no_pairs(files[split])
             except UserError as refusal:
@@ -499,17 +386,88 @@ def _without(pairs: list[Pair], sources: frozenset[str], split: Split) -> list[P
     return kept
 
 
+def unknown_warnings(recipe: Recipe, corpora: Corpora) -> list[str]:
+    """Returns a line for each side of each split of which many tokens are unknown, with some of the symbols."""
+    lines = []
+    for split, shares in corpora.facts["unknown_shares"].items():
+        for side, share in shares.items():
+            if share > WARNED_UNKNOWN_SHARE:
+                pairs = corpora.held_out.get(split)
+                symbols = _unknown_symbols(side, pairs, corpora.train) if pairs else ""
+                lines.append(
+                    f"warning: {share:.1%} of the tokens of {split}'s {side}s are unknown{symbols} (see "
+                    f"{side}.vocabulary_size, {side}.min_frequency, {side}.tokenizer)"
+                )
+    return lines
+
+
+def refuse_unknown_targets(recipe: Recipe, corpora: Corpora) -> None:
+    """Raises UserError: validation's targets are mostly unknown, so no validation could measure the model."""
+    share = corpora.facts["unknown_shares"]["validation"]["target"]
+    if share > REFUSED_UNKNOWN_SHARE and not recipe.data.allow_unknown_targets:
+        symbols = _unknown_symbols("target", corpora.held_out["validation"], corpora.train)
+        raise UserError(
+            f"{share:.1%} of the tokens of validation's targets are unknown{symbols}: take data of one kind, another "
+            "target.tokenizer, a larger target.vocabulary_size or a lower target.min_frequency; "
+            "data.allow_unknown_targets = true trains all the same"
+        )
+
+
+def _unknown_symbols(side: str, pairs: Sequence[Pair], train: TrainingSplit) -> str:
+    """Returns some of a side's unknown symbols, as the end of a sentence."""
+    tokenizer: Tokenizer = getattr(train, f"{side}_tokenizer")
+    symbols: dict[str, None] = {}
+    for pair in pairs[:MAX_SEARCHED]:
+        text: str = getattr(pair, side)
+        if len(text) <= tokenizer.max_characters(MAX_SEARCHED):
+            symbols |= dict.fromkeys(unknown_symbols(text, tokenizer.encode(text), tokenizer))
+        if len(symbols) >= MAX_NAMED_SYMBOLS:
+            break
+    return f", e.g. {', '.join(map(repr, list(symbols)[:MAX_NAMED_SYMBOLS]))}" if symbols else ""
+
+
+def _lengths(corpus: Corpus, *, append_eos: bool) -> dict[str, list[int]]:
+    """Returns by side the shortest length, the median, that of 99 % of the texts, and the longest, without EOS."""
+    lengths = {"source": corpus.sources.lengths - append_eos, "target": corpus.targets.lengths}
+    return {
+        side: np.quantile(each, [0.0, 0.5, 0.99, 1.0], method="inverted_cdf").tolist() for side, each in lengths.items()
+    }
+
+
+def _unknown_shares(corpus: Corpus, train: TrainingSplit) -> dict[str, float]:
+    """Returns by side the share of unknown tokens among those that are more than a space or an end."""
+    shares = {}
+    for side, sequences in (("source", corpus.sources), ("target", corpus.targets)):
+        tokenizer: Tokenizer = getattr(train, f"{side}_tokenizer")
+        tokens = tokenizer.tokens_of(range(tokenizer.vocabulary_size))
+        blanks = [index for index, token in enumerate(tokens) if not token.strip(WORD_MARKS)]
+        shares[side] = unknown_share(sequences, [EOS_ID, *blanks])
+    return shares
+
+
+def _some_encoded(pairs: Sequence[Pair], train: TrainingSplit, recipe: Recipe) -> Corpus:
+    """Returns a sample of a split, tokenized; texts far beyond the recipe's limits are left out."""
+    chosen = pairs[:: max(1, len(pairs) // MAX_SEARCHED)]
+    max_source = train.source_tokenizer.max_characters(recipe.data.max_source_tokens)
+    max_target = train.target_tokenizer.max_characters(recipe.data.max_target_tokens)
+    sources = [pair.source for pair in chosen if len(pair.source) <= max_source]
+    targets = [pair.target for pair in chosen if len(pair.target) <= max_target]
+    source_ids = encode_source(train.source_tokenizer, sources, append_eos=recipe.source.append_eos)
+    target_ids = train.target_tokenizer.encode_batch(targets)
+    return Corpus(TokenSequences.of(source_ids), TokenSequences.of(target_ids), num_too_long=0)
+
+
 def _facts(train: TrainingSplit, validation: Corpus, held_out: Mapping[Split, Sequence[Pair]]) -> dict[str, Any]:
-    survey, corpus = train.survey, train.corpus
+    counts, corpus = train.survey, train.corpus
     sources = [frozenset(pair.source for pair in held_out[split]) for split in HELD_OUT if split in held_out]
     return {
         "num_trained_pairs": len(corpus),
-        "num_duplicates": survey.num_duplicates,
-        "num_left_out": survey.num_left_out,
+        "num_duplicates": counts.num_duplicates,
+        "num_left_out": counts.num_left_out,
         "num_too_long": {"train": corpus.num_too_long, "validation": validation.num_too_long},
         "num_unequal": {"train": corpus.num_unequal, "validation": validation.num_unequal},
-        "num_pairs_of_shared_sources": survey.num_shared,
-        "num_sources_shared_with_training": {split: len(shared) for split, shared in survey.shared_sources.items()},
+        "num_pairs_of_shared_sources": counts.num_shared,
+        "num_sources_shared_with_training": {split: len(shared) for split, shared in counts.shared_sources.items()},
         "num_sources_shared_by_validation_and_test": len(frozenset.intersection(*sources)) if len(sources) > 1 else 0,
         "num_tokens": {"source": len(corpus.sources.ids), "target": len(corpus.targets.ids)},
         "vocabulary_size": {

@@ -17,7 +17,7 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.files import CantWrite
 from attendant.training.evaluation import evaluating
 from attendant.training.run.directory import Run
-from attendant.training.run.loading import open_run
+from attendant.training.run.loading import open_runs
 from tests.paths import ROOT
 
 Command = Callable[..., tuple[int, str, str]]
@@ -323,7 +323,7 @@ def test_hypotheses_ranked_by_another_run(
     status, said, errors = command("evaluate", finished_run, *options, "--rescore", other)
     assert status == 0 and "rescored" in said, errors
     assert entries(finished_run) == before, "a run's own file has its own values only"
-    model, judge = (open_run(path).model for path in (finished_run, other))
+    model, judge = (open_runs([path]).model for path in (finished_run, other))
     rows = csv.DictReader((tmp_path / "outputs.tsv").read_text().splitlines(), delimiter="\t")
     search = DecodingOptions(beam_size=4, num_hypotheses=4, length_penalty=1.0, max_length=8)
     for row in rows:

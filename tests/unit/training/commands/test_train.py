@@ -173,10 +173,10 @@ def test_what_ends_before_the_first_step_leaves_no_folder(
         ("model.hidden_size=200000", "model.hidden_size = 200000, model.embedding_size = 8: "),
         (
             'model.hidden_size="160"',
-            "hidden_size = '160': must be a whole number, and this is a text: leave",
+            "hidden_size = '160': must be a valid integer",
         ),
-        ("model.residual=1", "model.residual = 1: must be true or false"),
-        ("training.num_threads=true", "training.num_threads = True: must be a whole number"),
+        ("model.residual=1", "model.residual = 1: must be a valid boolean"),
+        ("training.num_threads=true", "training.num_threads = True: must be a valid integer"),
     ],
 )
 def test_sizes_and_types_are_refused_in_one_line(

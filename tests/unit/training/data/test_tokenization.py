@@ -1,12 +1,99 @@
-"""Tokenizers: what goes in comes out, and a text is never a special symbol."""
+"""A recipe's `normalize`: which spellings a model does not tell apart. Tokenizers: what goes in comes out, and a text
+is never a special symbol.
+"""
 
 import json
 
 import pytest
+from pydantic import ValidationError
 
-from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
+from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer, check_content
 from attendant.runtime.errors import UserError
-from attendant.training.data.tokenization import TokenizerConfig, TokenizerKind, train_tokenizer
+from attendant.training.data.tokenization import ORDER, SourceConfig, TokenizerConfig, TokenizerKind, train_tokenizer
+
+KINDS: tuple[TokenizerKind, ...] = ("character", "word", "bpe")
+
+
+def trained(kind: TokenizerKind, texts: list[str], *names: str, **options: object) -> Tokenizer:
+    config = TokenizerConfig.model_validate({"tokenizer": kind, "normalize": names} | options)
+    return Tokenizer.from_text(train_tokenizer(config, texts).to_text())
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("apostrophes", ["don't", "don’t", "don‘t", "donʼt", "don＇t", "don´t"]),
+        ("quotes", ['"face"', "“face”", "„face“", "«face»", "＂face＂"]),
+        ("drop_quotes", ["face", '"face"', "“face”", "«face»"]),
+        ("dashes", ["a-b", "a–b", "a—b", "a−b", "a‑b"]),
+        ("nfc", ["café", "cafe\u0301"]),
+        ("nfkc", ["fine 12", "ﬁne １２", "ｆine 12"]),
+        ("strip_accents", ["cafe", "café", "cafe\u0301"]),
+        ("lowercase", ["istanbul οδος ab", "İstanbul ΟΔΟΣ AB", "istanbul Οδος Ab"]),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_step_makes_spellings_one(kind: TokenizerKind, name: str, texts: list[str]) -> None:
+    tokenizer, plain = trained(kind, texts[:1], name), trained(kind, texts[:1])
+    first = tokenizer.encode(texts[0])
+    assert UNK_ID not in first
+    for text in texts[1:]:
+        assert tokenizer.encode(text) == first
+        assert plain.encode(text) != plain.encode(texts[0])
+
+
+def test_steps_together_are_applied_in_their_own_order() -> None:
+    names = "strip_accents", "lowercase", "nfkc", "quotes", "apostrophes"
+    tokenizer = trained("character", ['l\'ete "fin"'], *names)
+    assert tokenizer.encode("  L´ÉTÉ\u00a0“ＦＩＮ” ") == tokenizer.encode('l\'ete "fin"')
+    assert trained("character", ["a"], *names).to_text() == trained("character", ["a"], *names[::-1]).to_text()
+
+
+def test_what_is_not_named_is_told_apart() -> None:
+    tokenizer = trained("character", ["Été’'"])
+    assert tokenizer.decode(tokenizer.encode("Été’'")) == "Été’'"
+
+
+def test_letters_without_a_decomposition_keep_their_stroke() -> None:
+    tokenizer = trained("character", ["łøđ"], "strip_accents")
+    assert tokenizer.decode(tokenizer.encode("łøđ")) == "łøđ"
+
+
+def test_the_mark_of_a_word_is_a_space_to_bpe_and_a_character_elsewhere() -> None:
+    bpe, character = trained("bpe", ["x y"]), trained("character", ["x▁y"])
+    assert bpe.encode("x▁y") == bpe.encode("x y") and bpe.decode(bpe.encode("x▁y")) == "x y"
+    assert bpe.encode("▁x") == bpe.encode("x")
+    assert character.decode(character.encode("x▁y")) == "x▁y"
+
+
+def test_white_space_within_a_text_can_be_kept() -> None:
+    text = "a  b\tc\u00a0d"
+    kept, plain = trained("character", [text], keep_spaces=True), trained("character", [text])
+    assert kept.decode(kept.encode(f"\ufeff {text}\n")) == kept.spaced(f" {text}") == text
+    assert plain.decode(plain.encode(text)) == plain.spaced(text) == "a b c d"
+
+
+def test_keys_of_earlier_versions_are_read() -> None:
+    def names(**options: object) -> tuple[str, ...]:
+        return SourceConfig.model_validate({"tokenizer": "bpe"} | options).normalize
+
+    assert names() == names(nfc=True) == names(lowercase=False) == ("nfc",)
+    assert names(lowercase=True) == ("nfc", "lowercase")
+    assert names(lowercase=True, nfc=False) == ("lowercase",) and names(nfc=False) == ()
+    with pytest.raises(ValidationError, match="normalize takes the place of lowercase = true: leave lowercase out"):
+        names(lowercase=True, normalize=["nfc"])
+    with pytest.raises(ValidationError, match="nfc = 1: must be"):
+        names(nfc=1)
+    with pytest.raises(ValidationError, match="strip_accents"):
+        names(normalize=["upper"])
+
+
+@pytest.mark.parametrize("options", [{}, {"byte_fallback": True}, {"keep_spaces": True}])
+def test_what_a_recipe_asks_for_is_accepted_in_a_bundle(options: dict[str, object]) -> None:
+    tokenizer = trained("bpe", ["abcdefgh ijk"] * 9, *ORDER, vocabulary_size=300, **options)
+    check_content(tokenizer.to_text())
+    tokenizer.check_encoding()
+
 
 TEXTS = [
     "The cat's mat costs 1234.50 (or 99) -- ok?!",
@@ -14,16 +101,15 @@ TEXTS = [
     "ça  va: l'été, naïve; x_y foo.bar()",
     "x </s> y",
 ]
-KINDS: tuple[TokenizerKind, ...] = ("character", "word", "bpe")
 
 
-def trained(kind: TokenizerKind, texts: list[str] = TEXTS, **options: object) -> Tokenizer:
+def learned(kind: TokenizerKind, texts: list[str] = TEXTS, **options: object) -> Tokenizer:
     return train_tokenizer(TokenizerConfig.model_validate({"tokenizer": kind} | options), texts)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_text_never_gives_a_special_symbol(kind: TokenizerKind) -> None:
-    tokenizer = trained(kind)
+    tokenizer = learned(kind)
     for text in TEXTS:
         assert not {PAD_ID, BOS_ID, EOS_ID} & set(tokenizer.encode(text))
     assert tokenizer.tokens_of(range(4)) == list(SPECIAL_TOKENS)
@@ -32,19 +118,19 @@ def test_a_text_never_gives_a_special_symbol(kind: TokenizerKind) -> None:
 
 @pytest.mark.parametrize("kind", ["character", "bpe"])
 def test_decoding_restores_known_texts(kind: TokenizerKind) -> None:
-    tokenizer = trained(kind, keep_spaces=True)
+    tokenizer = learned(kind, keep_spaces=True)
     for text in TEXTS:
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 def test_characters_are_the_symbols_spaces_included() -> None:
-    tokenizer = trained("character", ["ab c\u0301d"], nfc=False)
+    tokenizer = learned("character", ["ab c\u0301d"], nfc=False)
     assert tokenizer.tokens_of(tokenizer.encode("a b")) == ["a", " ", "b"]
     assert tokenizer.vocabulary_size == 4 + len("ab c\u0301d")
 
 
 def test_words_are_what_white_space_separates() -> None:
-    tokenizer = trained("word", ["AH0 B\tC", "B B C"])
+    tokenizer = learned("word", ["AH0 B\tC", "B B C"])
     assert tokenizer.tokens_of(tokenizer.encode("B  AH0 Z")) == ["B", "AH0", "<unk>"]
     assert tokenizer.decode(tokenizer.encode("AH0 B")) == "AH0 B"
     # Most frequent first.
@@ -52,7 +138,7 @@ def test_words_are_what_white_space_separates() -> None:
 
 
 def test_bpe_never_merges_across_words_digits_or_punctuation() -> None:
-    tokenizer = trained("bpe", ["don't stop 1234!! ok"] * 50, vocabulary_size=400)
+    tokenizer = learned("bpe", ["don't stop 1234!! ok"] * 50, vocabulary_size=400)
     assert tokenizer.tokens_of(tokenizer.encode("don't stop 1234!! ok")) == [
         "▁don", "'", "t", "▁stop", "▁1", "2", "3", "4", "!!", "▁ok",
     ]  # fmt: skip
@@ -60,10 +146,10 @@ def test_bpe_never_merges_across_words_digits_or_punctuation() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_normalizes_case_and_composition_inside_the_file(kind: TokenizerKind) -> None:
-    tokenizer = Tokenizer.from_text(trained(kind, ["été abc"], lowercase=True).to_text())
+    tokenizer = Tokenizer.from_text(learned(kind, ["été abc"], lowercase=True).to_text())
     assert tokenizer.encode("E\u0301te\u0301 ABC") == tokenizer.encode("été abc")
     assert UNK_ID not in tokenizer.encode("E\u0301te\u0301 ABC")
-    plain = trained(kind, ["été abc"], nfc=False)
+    plain = learned(kind, ["été abc"], nfc=False)
     assert UNK_ID in plain.encode("e\u0301t ABC")
 
 
@@ -72,16 +158,16 @@ RARE = ["Łukasz Żółw", "日本語入力", "漢字 \U0001f600", "<0xE6> </s> 
 
 @pytest.mark.parametrize("text", RARE, ids=ascii)
 def test_with_bytes_no_character_is_lost(text: str) -> None:
-    tokenizer = Tokenizer.from_text(trained("bpe", vocabulary_size=400, byte_fallback=True).to_text())
+    tokenizer = Tokenizer.from_text(learned("bpe", vocabulary_size=400, byte_fallback=True).to_text())
     ids = tokenizer.encode(text)
     assert UNK_ID not in ids and tokenizer.decode(ids) == text
     assert len(tokenizer.words_of(text)) == len(ids)
     assert tokenizer.ids_of(tokenizer.tokens_of(ids)) == ids
-    assert UNK_ID in trained("bpe").encode(text)
+    assert UNK_ID in learned("bpe").encode(text)
 
 
 def test_bytes_that_are_no_character_show_and_take_nothing_back() -> None:
-    tokenizer = trained("bpe", vocabulary_size=400, byte_fallback=True)
+    tokenizer = learned("bpe", vocabulary_size=400, byte_fallback=True)
     ids = tokenizer.encode("a漢字")
     texts = [tokenizer.decode(ids[:end]) for end in range(len(ids) + 1)]
     assert texts[-1] == "a漢字"
@@ -91,32 +177,35 @@ def test_bytes_that_are_no_character_show_and_take_nothing_back() -> None:
 
 def test_the_rarest_characters_are_spelled_in_bytes_in_training_too() -> None:
     texts = ["abcdefgh " * 300, "z"]
-    tokenizer = trained("bpe", texts, vocabulary_size=300, byte_fallback=True)
+    tokenizer = learned("bpe", texts, vocabulary_size=300, byte_fallback=True)
     assert tokenizer.tokens_of(tokenizer.encode("abz"))[-1] == "<0x7A>"
-    assert UNK_ID not in trained("bpe", texts).encode("z")
+    assert UNK_ID not in learned("bpe", texts).encode("z")
     assert "<0x61>" in tokenizer.tokens_of(range(4, 260))
 
 
 def test_bytes_need_bpe_and_room() -> None:
     with pytest.raises(ValueError, match=r"byte_fallback = true .* set it to \"bpe\", or leave byte_fallback out"):
-        trained("word", byte_fallback=True)
+        learned("word", byte_fallback=True)
     with pytest.raises(UserError, match=r"4 special symbols, 256 bytes, .* and 8 characters: set it to 269"):
-        trained("bpe", vocabulary_size=268, byte_fallback=True)
-    assert trained("bpe", vocabulary_size=269, byte_fallback=True).vocabulary_size == 269
+        learned("bpe", vocabulary_size=268, byte_fallback=True)
+    assert learned("bpe", vocabulary_size=269, byte_fallback=True).vocabulary_size == 269
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_texts_give_the_same_file(kind: TokenizerKind) -> None:
-    assert trained(kind).to_text() == trained(kind).to_text()
+    assert learned(kind).to_text() == learned(kind).to_text()
 
 
 def test_limits_the_vocabulary() -> None:
-    assert trained("word", ["a a a b b c"], vocabulary_size=6).tokens_of(range(4, 6)) == ["a", "b"]
-    assert trained("word", ["a a a b b c"], min_frequency=3).vocabulary_size == 5
+    assert learned("word", ["a a a b b c"], vocabulary_size=6).tokens_of(range(4, 6)) == ["a", "b"]
+    assert learned("word", ["a a a b b c"], min_frequency=3).vocabulary_size == 5
     # A word that spells a special symbol takes no place.
-    assert trained("word", ["</s> </s> </s> a a b"], vocabulary_size=6).tokens_of(range(4, 6)) == ["a", "b"]
+    assert learned("word", ["</s> </s> </s> a a b"], vocabulary_size=6).tokens_of(range(4, 6)) == [
+        "a",
+        "b",
+    ]
     with pytest.raises(UserError, match="min_frequency = 9"):
-        trained("word", ["a b"], min_frequency=9)
+        learned("word", ["a b"], min_frequency=9)
 
 
 HAN = ["".join(chr(0x4E00 + 7 * number + place) for place in range(5)) for number in range(100)] + ["abcdefgh"] * 9
@@ -124,24 +213,24 @@ HAN = ["".join(chr(0x4E00 + 7 * number + place) for place in range(5)) for numbe
 
 @pytest.mark.parametrize("size", [13, 50, 300])
 def test_a_bpe_vocabulary_is_no_larger_than_asked(size: int) -> None:
-    tokenizer = trained("bpe", HAN, vocabulary_size=size)
+    tokenizer = learned("bpe", HAN, vocabulary_size=size)
     assert tokenizer.vocabulary_size <= size
     assert UNK_ID not in tokenizer.encode("a bad face"), "the most frequent characters stay"
     assert UNK_ID in tokenizer.encode(chr(0x4E00 + 7 * 99))
-    assert tokenizer.to_text() == trained("bpe", HAN, vocabulary_size=size).to_text()
+    assert tokenizer.to_text() == learned("bpe", HAN, vocabulary_size=size).to_text()
 
 
 def test_a_bpe_vocabulary_without_room_is_refused_with_the_size_needed() -> None:
     with pytest.raises(UserError, match=r"vocabulary_size = 12 has no room .*: set it to 13 or more; all .* need \d+"):
-        trained("bpe", HAN, vocabulary_size=12)
+        learned("bpe", HAN, vocabulary_size=12)
     # Of few characters, few are enough.
-    assert trained("bpe", ["ab"], vocabulary_size=7).vocabulary_size == 7
+    assert learned("bpe", ["ab"], vocabulary_size=7).vocabulary_size == 7
 
 
 @pytest.mark.parametrize("kind", ["character", "bpe"])
 def test_rare_characters_get_no_entry(kind: TokenizerKind) -> None:
-    tokenizer = trained(kind, (text for text in ["abc abc", "abz", "\u00c9", "e\u0301 \u00c9"]), min_frequency=2)
+    tokenizer = learned(kind, (text for text in ["abc abc", "abz", "\u00c9", "e\u0301 \u00c9"]), min_frequency=2)
     assert UNK_ID not in tokenizer.encode("abc\u00c9")
     assert UNK_ID in tokenizer.encode("z") and UNK_ID in tokenizer.encode("\u00e9")
     with pytest.raises(UserError, match=r"min_frequency = 9"):
-        trained(kind, ["a b"], min_frequency=9)
+        learned(kind, ["a b"], min_frequency=9)

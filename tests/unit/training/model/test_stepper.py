@@ -1,14 +1,113 @@
-"""The stepper's algebra: rows selected and joined behave as they did apart."""
+"""An ensemble's probabilities are the mean of its members', and it decodes as one model. The stepper's algebra: rows
+selected and joined behave as they did apart.
+"""
 
 import numpy as np
 import pytest
 import torch
 
+from attendant.runtime.bundle.tokenizer import special_ids
+from attendant.runtime.decoding.batch import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import DecoderState
 from attendant.training.model import ModelConfig, Seq2Seq
-from attendant.training.model.stepper import TorchStepper
+from attendant.training.model.stepper import Ensemble, TorchStepper, candidates
+from tests.bundles import tiny_model
 
-SOURCES = [[4, 5, 6], [7] * 11, [8, 9]]
+NO_BANS = torch.empty(2, 0, dtype=torch.int64)
+NONE_FORCED = torch.full((2,), -1)
+
+
+def test_the_most_probable_first_and_normalized() -> None:
+    probabilities = torch.tensor([[0.1, 0.6, 0.3], [0.5, 0.2, 0.3]])
+    log_probs, ids, forced = candidates(probabilities.log() + 7, NONE_FORCED, NO_BANS, 2)
+    assert ids.tolist() == [[1, 2], [0, 2]]
+    torch.testing.assert_close(log_probs.exp(), torch.tensor([[0.6, 0.3], [0.5, 0.3]]))
+    assert forced.tolist() == [0, 0]
+
+
+def test_forced_symbols_get_their_log_probability() -> None:
+    probabilities = torch.tensor([[0.1, 0.6, 0.3], [0.5, 0.2, 0.3]])
+    _, _, forced = candidates(probabilities.log(), torch.tensor([0, -1]), NO_BANS, 1)
+    torch.testing.assert_close(forced.exp(), torch.tensor([0.1, 1.0]))
+
+
+def test_bans_leave_before_normalization() -> None:
+    probabilities = torch.tensor([[0.1, 0.6, 0.3], [0.5, 0.2, 0.3]])
+    banned = torch.tensor([[1, -1, -1], [-1, 0, 0]])
+    log_probs, ids, forced = candidates(probabilities.log(), torch.tensor([1, 2]), banned, 3)
+    assert ids[:, :2].tolist() == [[2, 0], [2, 1]]
+    torch.testing.assert_close(log_probs[:, :2].exp(), torch.tensor([[0.75, 0.25], [0.6, 0.4]]))
+    assert (log_probs[:, 2] < -1e8).all()
+    assert forced[0] < -1e8
+    torch.testing.assert_close(forced[1].exp(), torch.tensor(0.6))
+
+
+def test_padding_bans_nothing_even_beside_a_ban_of_symbol_zero() -> None:
+    logits = torch.zeros(1, 3)
+    _, ids, _ = candidates(logits, torch.tensor([-1]), torch.tensor([[-1, 0, -1]]), 2)
+    assert ids.tolist() == [[1, 2]]
+
+
+def test_ties_go_to_the_lower_id() -> None:
+    logits = torch.zeros(3, 1000)
+    logits[0, 900] = 1
+    logits[1, [3, 800]] = 2
+    logits[2] = torch.arange(1000).flip(0)
+    _, ids, _ = candidates(logits, torch.full((3,), -1), torch.empty(3, 0, dtype=torch.int64), 4)
+    assert ids.tolist() == [[900, 0, 1, 2], [3, 800, 0, 1], [0, 1, 2, 3]]
+
+
+SOURCES = [[4, 5, 6, 3], [7, 3], [9, 10, 11, 12, 13, 8, 3]]
+
+
+def members() -> list[Seq2Seq]:
+    """Of several cells, depths and attentions: one has its own coverage, whose rows are as wide as the sources."""
+    return [
+        tiny_model(seed=1),
+        tiny_model(seed=2, cell="gru", attention_score="additive", attention_coverage=True),
+        tiny_model(seed=3, decoder_num_layers=2, decoder_input_feeding=True),
+    ]
+
+
+def test_probabilities_are_the_mean() -> None:
+    models = members()
+    steppers = [TorchStepper(one) for one in (Ensemble(models), *models)]
+    states = [stepper.encode(SOURCES) for stepper in steppers]
+    previous = np.array([2, 2, 2])
+    for symbol in (5, 7, 9):
+        size = models[0].target_vocabulary_size
+        found = []
+        for place, stepper in enumerate(steppers):
+            output, states[place] = stepper.step(states[place], previous, num_candidates=size, attention=True)
+            probabilities = np.zeros((3, size))
+            np.put_along_axis(probabilities, output.candidate_ids, np.exp(output.candidate_log_probs), 1)
+            found.append((probabilities, output.attention))
+        (together, weights), *apart = found
+        np.testing.assert_allclose(together, np.mean([each for each, _ in apart], axis=0), atol=1e-6)
+        np.testing.assert_allclose(weights, np.mean([each for _, each in apart], axis=0), atol=1e-6)
+        previous = np.full(3, symbol)
+
+
+def test_a_model_beside_itself_decodes_as_it_does_alone() -> None:
+    model = tiny_model()
+    ids = special_ids(model.start_id)
+    options = DecodingOptions(beam_size=3, max_length=12)
+    alone = decode_all(TorchStepper(model), SOURCES, options, ids)
+    together = decode_all(TorchStepper(Ensemble([model, model])), SOURCES, options, ids)
+    for one, other in zip(alone, together, strict=True):
+        assert [each.token_ids for each in one] == [each.token_ids for each in other]
+        assert [each.score for each in other] == pytest.approx([each.score for each in one], abs=1e-5)
+
+
+def test_other_vocabularies_are_refused() -> None:
+    with pytest.raises(ValueError, match="same vocabularies"):
+        Ensemble([tiny_model(), tiny_model(shared_embeddings=True)])
+    with pytest.raises(ValueError):
+        Ensemble([])
+
+
+SOURCES_STEPPER = [[4, 5, 6], [7] * 11, [8, 9]]
 
 
 @pytest.fixture(params=["current", "previous", "coverage"])
@@ -33,34 +132,34 @@ def advance(stepper: TorchStepper, state: DecoderState, ids: list[int]) -> tuple
 
 
 def test_rows_of_a_beam_share_their_source(stepper: TorchStepper) -> None:
-    beam = stepper.select(stepper.encode(SOURCES), np.array([0, 0, 0, 2, 1, 1]))
+    beam = stepper.select(stepper.encode(SOURCES_STEPPER), np.array([0, 0, 0, 2, 1, 1]))
     assert beam.source_tensors["memory"].shape[0] == 3
     log_probs, _ = advance(stepper, beam, [3, 4, 5, 3, 3, 4])
     for row, (source, previous) in enumerate(zip([0, 0, 0, 2, 1, 1], [3, 4, 5, 3, 3, 4], strict=True)):
-        alone, _ = advance(stepper, stepper.encode([SOURCES[source]]), [previous])
+        alone, _ = advance(stepper, stepper.encode([SOURCES_STEPPER[source]]), [previous])
         np.testing.assert_allclose(log_probs[row], alone[0], rtol=1e-5, atol=1e-6)
 
 
 def test_a_source_without_rows_leaves(stepper: TorchStepper) -> None:
-    state = stepper.select(stepper.encode(SOURCES), np.array([2, 0]))
+    state = stepper.select(stepper.encode(SOURCES_STEPPER), np.array([2, 0]))
     assert state.num_sources == 2
     assert state.source_lengths.tolist() == [3, 2]
     assert state.row_sources.tolist() == [1, 0]
 
 
 def test_newcomers_join_running_rows(stepper: TorchStepper) -> None:
-    _, running = advance(stepper, stepper.encode(SOURCES[:1]), [3])
-    joined = stepper.concat([running, stepper.encode(SOURCES[1:])])
+    _, running = advance(stepper, stepper.encode(SOURCES_STEPPER[:1]), [3])
+    joined = stepper.concat([running, stepper.encode(SOURCES_STEPPER[1:])])
     assert joined.row_sources.tolist() == [0, 1, 2]
     log_probs, _ = advance(stepper, joined, [5, 3, 3])
     np.testing.assert_allclose(log_probs[:1], advance(stepper, running, [5])[0], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(
-        log_probs[2:], advance(stepper, stepper.encode(SOURCES[2:]), [3])[0], rtol=1e-5, atol=1e-6
+        log_probs[2:], advance(stepper, stepper.encode(SOURCES_STEPPER[2:]), [3])[0], rtol=1e-5, atol=1e-6
     )
 
 
 def test_attention_only_when_asked_for(stepper: TorchStepper) -> None:
-    state = stepper.encode(SOURCES)
+    state = stepper.encode(SOURCES_STEPPER)
     output, _ = stepper.step(state, np.array([3, 3, 3]), num_candidates=2)
     assert output.attention is None
     output, _ = stepper.step(state, np.array([3, 3, 3]), num_candidates=2, attention=True)
@@ -70,7 +169,7 @@ def test_attention_only_when_asked_for(stepper: TorchStepper) -> None:
 
 
 def test_more_candidates_than_symbols_are_clipped(stepper: TorchStepper) -> None:
-    output, _ = stepper.step(stepper.encode(SOURCES), np.array([3, 3, 3]), num_candidates=99)
+    output, _ = stepper.step(stepper.encode(SOURCES_STEPPER), np.array([3, 3, 3]), num_candidates=99)
     assert output.candidate_ids.shape == (3, 20)
     assert stepper.vocabulary_size == 20
 
@@ -78,8 +177,8 @@ def test_more_candidates_than_symbols_are_clipped(stepper: TorchStepper) -> None
 def test_training_goes_on_as_it_was_and_decoding_has_no_dropout() -> None:
     model = Seq2Seq(ModelConfig(embedding_size=4, hidden_size=6, dropout=0.9), 12, 20).train()
     stepper = TorchStepper(model)
-    first, _ = advance(stepper, stepper.encode(SOURCES), [3, 3, 3])
-    second, _ = advance(stepper, stepper.encode(SOURCES), [3, 3, 3])
+    first, _ = advance(stepper, stepper.encode(SOURCES_STEPPER), [3, 3, 3])
+    second, _ = advance(stepper, stepper.encode(SOURCES_STEPPER), [3, 3, 3])
     assert model.training
     assert model.encoder.dropout.training
     np.testing.assert_array_equal(first, second)
@@ -92,7 +191,7 @@ def test_an_empty_source_is_refused(stepper: TorchStepper) -> None:
 
 def test_a_model_without_attention_has_none_to_show() -> None:
     stepper = TorchStepper(Seq2Seq(ModelConfig(embedding_size=4, hidden_size=6, attention={"score": "none"}), 12, 20))
-    state = stepper.select(stepper.encode(SOURCES), np.array([2, 0, 0]))
+    state = stepper.select(stepper.encode(SOURCES_STEPPER), np.array([2, 0, 0]))
     output, _ = stepper.step(state, np.array([3, 3, 4]), num_candidates=2, attention=True)
     assert output.attention is None
     assert not state.source_tensors

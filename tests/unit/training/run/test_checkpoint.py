@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, at whatever moment the process dies."""
+"""Random numbers go on where they stood. Checkpoints: whole or not there, at whatever moment the process dies."""
 
 import json
 from pathlib import Path
@@ -16,12 +16,40 @@ from attendant.training.run.checkpoint import (
     checkpoint_path,
     load_state,
     load_weights,
+    random_state,
     remove_strays,
+    restore_random_state,
     resume_checkpoint,
     save_checkpoint,
 )
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
+
+CPU = torch.device("cpu")
+
+
+def test_the_numbers_go_on() -> None:
+    state = random_state(CPU)
+    wanted = torch.rand(5)
+    restore_random_state(state, CPU)
+    assert torch.rand(5).equal(wanted)
+
+
+def test_a_gpus_part_is_left_out_without_one() -> None:
+    state = torch.cat([random_state(CPU), torch.ones(16, dtype=torch.uint8)])
+    wanted = torch.rand(5)
+    restore_random_state(state, CPU)
+    assert torch.rand(5).equal(wanted)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
+def test_dropout_on_a_gpu_goes_on() -> None:
+    device = torch.device("cuda")
+    state = random_state(device)
+    wanted = torch.rand(5, device=device)
+    restore_random_state(state, device)
+    assert torch.rand(5, device=device).equal(wanted)
 
 
 class Training:

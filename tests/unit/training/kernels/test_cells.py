@@ -1,3 +1,5 @@
+""""""
+
 import gc
 import weakref
 
@@ -5,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attendant.training.kernels.cells import LoopedProduct, looped_linear
+from attendant.training.kernels.cells import Dropout, LoopedProduct, looped_linear
 
 NUM_STEPS, NUM_ROWS, OUTPUT_SIZE, INPUT_SIZE = 5, 2, 4, 3
 NEEDED = (NUM_STEPS - 1, 2)
@@ -117,3 +119,53 @@ def test_a_layer_as_a_looped_product(bias: bool) -> None:
     layer.zero_grad()
     layer(inputs).square().sum().backward()
     torch.testing.assert_close(gradients, [parameter.grad for parameter in layer.parameters()])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("probability", [0.1, 0.5])
+def test_drops_as_many_as_it_should_and_enlarges_the_others(probability: float, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    inputs = torch.ones(333, 301, dtype=dtype, requires_grad=True)
+    outputs = Dropout(probability)(inputs)
+    assert outputs.dtype == dtype
+    kept = outputs != 0
+    # Five standard deviations of a mean of 100,233 draws.
+    assert kept.double().mean().item() == pytest.approx(1 - probability, abs=5 * 0.5 / inputs.numel() ** 0.5)
+    torch.testing.assert_close(outputs[kept], torch.full_like(outputs[kept], 1 / (1 - probability)))
+    outputs.sum().backward()
+    assert torch.equal(inputs.grad, outputs)
+
+
+def test_elements_of_one_random_word_are_dropped_independently() -> None:
+    torch.manual_seed(0)
+    kept = (Dropout(0.5)(torch.ones(20_000, 4)) != 0).double()
+    torch.testing.assert_close(torch.corrcoef(kept.T), torch.eye(4).double(), rtol=0, atol=0.05)
+
+
+def test_random_numbers_are_those_of_the_generator() -> None:
+    dropout, inputs = Dropout(0.3), torch.ones(7, 5)
+    torch.manual_seed(0)
+    first, second = dropout(inputs), dropout(inputs)
+    assert not torch.equal(first, second)
+    torch.manual_seed(0)
+    assert torch.equal(dropout(inputs), first)
+
+
+def test_steps_of_a_loop_are_dropped_like_anything_else() -> None:
+    torch.manual_seed(0)
+    inputs = torch.ones(50, 40, requires_grad=True)
+    drop = Dropout(0.25).looped(inputs, num_steps=3)
+    outputs = [drop(inputs) for _ in range(3)]
+    for output in outputs:
+        assert (output == 0).double().mean().item() == pytest.approx(0.25, abs=0.05)
+        torch.testing.assert_close(output.max().item(), 1 / 0.75)
+    assert not torch.equal(outputs[0], outputs[1])
+    assert torch.equal(torch.autograd.grad(outputs[2].sum(), inputs)[0], outputs[2])
+
+
+@pytest.mark.parametrize("dropout", [Dropout(0.0), Dropout(0.5).eval()], ids=["probability 0", "not in training"])
+def test_nothing_is_dropped(dropout: Dropout) -> None:
+    inputs, before = torch.randn(3, 4), torch.get_rng_state()
+    assert dropout(inputs) is inputs
+    assert dropout.looped(inputs, num_steps=2)(inputs) is inputs
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,7 +1,10 @@
-"""Which outputs are shown."""
+"""What a journal says, as curves. Bins that suit the lengths. Which outputs are shown."""
 
+import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from attendant.runtime.decoding.hypothesis import FinishReason
@@ -9,7 +12,94 @@ from attendant.runtime.errors import UserError
 from attendant.training.data.pairs import Example
 from attendant.training.evaluation.evaluating import Decoded
 from attendant.training.evaluation.metrics import TextMetricName
-from attendant.training.report.measuring import Span, align, choose_examples, judge, nearest_reference, rank
+from attendant.training.report.measuring import (
+    MAX_BINS,
+    MAX_POINTS,
+    Curve,
+    Span,
+    align,
+    choose_examples,
+    judge,
+    natural_edges,
+    natural_unit,
+    nearest_reference,
+    rank,
+    read_curves,
+)
+from attendant.training.run.directory import Run
+
+
+def write(folder: Path, *events: dict[str, Any], rest: str = "") -> Run:
+    run = Run(folder)
+    run.metrics_path.write_text("".join(json.dumps(event) + "\n" for event in events) + rest)
+    return run
+
+
+def event(kind: str, step: int, **values: float) -> dict[str, Any]:
+    return {"event": kind, "step": step, "epoch": 0, "seconds": step / 10} | values
+
+
+def test_a_journal_becomes_curves(tmp_path: Path) -> None:
+    run = write(
+        tmp_path,
+        event("train", 2, loss=3.0, learning_rate=0.1),
+        event("train", 4, loss=2.0, learning_rate=0.1),
+        event("validation", 4, loss=2.5, bleu=7.0),
+        rest='{"event": "train", "st',
+    )
+    curves = read_curves(run)
+    assert curves.train_loss.steps.tolist() == [2, 4] and curves.train_loss.values.tolist() == [3, 2]
+    assert list(curves.validation) == ["loss", "bleu"]
+    assert curves.validation["bleu"].seconds.tolist() == [0.4] and curves.validation["bleu"].values.tolist() == [7]
+
+
+def test_no_journal_is_no_curve(tmp_path: Path) -> None:
+    curves = read_curves(Run(tmp_path))
+    assert not len(curves.train_loss) and not curves.validation
+
+
+def test_a_line_that_is_no_event_is_named(tmp_path: Path) -> None:
+    run = write(tmp_path, event("train", 2, loss=3.0), rest="{}\n")
+    with pytest.raises(UserError, match=r"metrics\.jsonl:2"):
+        read_curves(run)
+
+
+def test_long_curves_are_averaged_in_groups() -> None:
+    steps = np.arange(4.0 * MAX_POINTS)
+    thinned = Curve(steps, steps / 10, steps % 4).thinned()
+    assert len(thinned) == MAX_POINTS
+    assert set(thinned.values) == {1.5} and thinned.steps[0] == 1.5
+    short = Curve(steps[:3], steps[:3], steps[:3])
+    assert short.thinned() is short
+
+
+@pytest.mark.parametrize(
+    ("lengths", "edges"),
+    [
+        ([5] * 50, (5,)),
+        (list(range(3, 14)) * 20, (4, 6, 8, 10, 12)),
+        (list(range(1, 26)) * 10, (5, 10, 15, 20)),
+        (list(range(1, 46)) * 10, (10, 20, 30, 40)),
+        (list(range(200, 420)) * 2, (250, 300, 350, 400)),
+    ],
+)
+def test_edges_are_round_and_suit(lengths: list[int], edges: tuple[int, ...]) -> None:
+    assert natural_edges(lengths) == edges
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bins_are_few_and_none_hangs_on_a_handful(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    lengths = np.maximum(1, generator.lognormal(generator.uniform(0, 6), generator.uniform(0, 1.5), 2000)).astype(int)
+    edges = natural_edges(lengths.tolist())
+    assert 1 <= len(edges) < MAX_BINS and list(edges) == sorted(set(edges)) and edges[0] > 0
+    counts = np.histogram(lengths, [0, *(np.array(edges) + 0.5), np.inf])[0]
+    assert counts[0] >= 10
+
+
+def test_words_are_counted_where_there_are_some() -> None:
+    assert natural_unit(["a longer sentence here", "two words", "and three words"]) == "words"
+    assert natural_unit(["phoneme", "attention", "New York"]) == "tokens"
 
 
 def decoded(text: str, log_prob: float, *references: str, source: str = "s", num_tokens: int | None = None) -> Decoded:

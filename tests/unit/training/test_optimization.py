@@ -1,10 +1,38 @@
-"""Schedules at points worked out by hand."""
+"""Optimizers at steps worked out by hand. Schedules at points worked out by hand."""
 
 import math
 
 import pytest
+import torch
+from torch import nn
 
-from attendant.training.optimization import Schedule, ScheduleConfig
+from attendant.training.optimization import MovingAverage, OptimizerConfig, Schedule, ScheduleConfig, make_optimizer
+
+
+def test_adadelta_takes_the_steps_of_its_paper() -> None:
+    """Zeiler 2012, algorithm 1, with rho = 0.95 and epsilon = 1e-6."""
+    weight = nn.Parameter(torch.tensor([1.0]))
+    optimizer = make_optimizer(OptimizerConfig(kind="adadelta", learning_rate=1.0, epsilon=1e-6), [weight])
+    wanted, squares, updates = 1.0, 0.0, 0.0
+    for gradient in (0.5, -2.0, 1.0):
+        weight.grad = torch.tensor([gradient])
+        optimizer.step()
+        squares = 0.95 * squares + 0.05 * gradient**2
+        update = -math.sqrt(updates + 1e-6) / math.sqrt(squares + 1e-6) * gradient
+        updates = 0.95 * updates + 0.05 * update**2
+        wanted += update
+        assert weight.item() == pytest.approx(wanted, abs=1e-6)
+
+
+def test_a_value_without_effect_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"optimizer\.rho = 0\.9 means nothing to .*: leave it out, or take adadelta"):
+        OptimizerConfig(kind="adam", rho=0.9)
+
+
+def test_the_table_of_an_earlier_run_is_read() -> None:
+    """A run directory keeps every field resolved, those that mean nothing to its kind included."""
+    config = OptimizerConfig(kind="sgd", learning_rate=0.1, betas=(0.9, 0.999), epsilon=1e-8, momentum=0.9)
+    assert config.momentum == 0.9
 
 
 def schedule(max_steps: int | None = None, max_seconds: float | None = None, **config: object) -> Schedule:
@@ -71,3 +99,21 @@ def test_plateau_falls_after_its_patience() -> None:
 def test_milestones_are_epochs() -> None:
     found = schedule(kind="milestones", milestones=[2.0, 2.5, 3.0])
     assert [found.factor(step, 0.0) for step in (0, 19, 20, 24, 25, 30, 99)] == [1, 1, 0.5, 0.5, 0.25, 0.125, 0.125]
+
+
+def test_averages_with_a_memory_that_grows_to_its_limit() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.fill_(8.0)
+    average = MovingAverage(model, 0.5)
+    expected = 8.0
+    for num_updates in range(1, 20):
+        with torch.no_grad():
+            model.weight.fill_(float(num_updates))
+        average.update(model, num_updates)
+        decay = min(0.5, (1 + num_updates) / (10 + num_updates))
+        expected = decay * expected + (1 - decay) * num_updates
+        assert average.model.weight.item() == pytest.approx(expected)
+    # The trained weights are not touched, and nothing is learned through the average.
+    assert model.weight.item() == 19.0
+    assert not average.model.weight.requires_grad and model.weight.requires_grad

@@ -1,0 +1,209 @@
+"""Which precision a recipe gets, by the hardware; what can't be is refused with the way out. The faster library
+multiplies where it is as exact, and only as long as it is asked to. A model that can't fit is refused before it is
+built, and an allocation that fails is one line. Freed memory stays with the process: seen by the kernel's count of
+page faults.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from attendant.runtime.errors import UserError
+from attendant.training.kernels import hardware
+from attendant.training.kernels.hardware import (
+    choose_precision,
+    computes_bfloat16,
+    fast_products,
+    make_autocast,
+    onednn_is_exact,
+    product_dtype,
+    total_memory,
+    translate_memory_errors,
+    usual_products,
+    without_autocast,
+)
+from attendant.training.loop.experiment import check_memory
+from attendant.training.model import ModelConfig
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture
+def cpu_with(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def pretend(**capabilities: bool) -> None:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+        monkeypatch.setattr(
+            torch.cuda, "is_bf16_supported", lambda including_emulation: capabilities.get("cuda", including_emulation)
+        )
+
+    return pretend
+
+
+@pytest.mark.parametrize("capability", ["avx512_bf16", "amx_bf16"])
+def test_auto_is_bfloat16_where_the_hardware_has_it(cpu_with: Any, capability: str) -> None:
+    cpu_with(**{capability: True}, cuda=True)
+    assert choose_precision("auto", CPU) == choose_precision("bf16", CPU) == "bf16"
+    assert choose_precision("auto", CUDA) == "bf16"
+
+
+def test_auto_falls_back_where_it_has_not(cpu_with: Any) -> None:
+    cpu_with(avx512_f=True, cuda=False)
+    assert choose_precision("auto", CPU) == "fp32"
+    assert choose_precision("auto", CUDA) == "fp16"
+    for device in (CPU, CUDA):
+        assert not computes_bfloat16(device)
+        with pytest.raises(UserError, match=r'training\.precision = "bf16", and this .* set "auto"'):
+            choose_precision("bf16", device)
+
+
+def test_float16_is_for_gpus() -> None:
+    assert choose_precision("fp16", CUDA) == "fp16"
+    with pytest.raises(UserError, match=r'training\.precision = "fp16" is for CUDA'):
+        choose_precision("fp16", CPU)
+
+
+def test_full_precision_is_left_alone() -> None:
+    assert choose_precision("fp32", CPU) == "fp32"
+    product = torch.ones(2, 2)
+    with make_autocast("fp32", CPU):
+        assert (product @ product).dtype == torch.float32
+    with make_autocast("bf16", CPU):
+        assert (product @ product).dtype == torch.bfloat16
+
+
+def test_products_are_in_autocasts_type() -> None:
+    like = torch.zeros(1, dtype=torch.float64)
+    assert product_dtype(like) == torch.float64
+    with torch.autocast("cpu", torch.bfloat16):
+        assert product_dtype(like) == torch.bfloat16
+        with pytest.raises(KeyError), without_autocast(CPU):
+            assert product_dtype(like) == torch.float64
+            raise KeyError
+        assert product_dtype(like) == torch.bfloat16
+    assert product_dtype(like) == torch.float64
+
+
+@pytest.fixture(autouse=True)
+def _probed_anew() -> Iterator[None]:
+    onednn_is_exact.cache_clear()
+    yield
+    onednn_is_exact.cache_clear()
+
+
+def setting() -> str:
+    return str(torch.backends.mkldnn.matmul.fp32_precision)
+
+
+def relative_error() -> float:
+    generator = torch.Generator().manual_seed(1)
+    left, right = torch.randn(96, 300, generator=generator), torch.randn(300, 200, generator=generator)
+    exact = left.double() @ right.double()
+    return float((left @ right - exact).norm() / exact.norm())
+
+
+def test_products_are_of_float32_and_the_setting_is_restored() -> None:
+    before = setting()
+    with fast_products(CPU):
+        assert (setting() == "bf16") == onednn_is_exact()
+        assert relative_error() < 1e-6
+    assert setting() == before
+    with pytest.raises(KeyError), fast_products(CPU):
+        raise KeyError
+    assert setting() == before
+
+
+def test_within_them_torch_has_its_own_choice_again() -> None:
+    usual = setting()
+    with fast_products(CPU):
+        fast = setting()
+        with usual_products():
+            assert setting() == usual
+        assert setting() == fast
+
+
+def test_a_library_that_rounds_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = hardware._errors()
+    monkeypatch.setattr(hardware, "_errors", lambda: [4e-3, exact[1]] if setting() == "bf16" else exact)
+    assert not onednn_is_exact()
+    before = setting()
+    with fast_products(CPU):
+        assert setting() == before
+
+
+def test_a_gpu_needs_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "_errors", lambda: pytest.fail("probed"))
+    before = setting()
+    with fast_products(torch.device("cuda")):
+        assert setting() == before
+
+
+def test_the_probe_leaves_random_numbers_alone() -> None:
+    before = torch.get_rng_state()
+    onednn_is_exact()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("sizes", [{"hidden_size": 200_000}, {"embedding_size": 10**10}])
+def test_a_model_that_can_not_fit_is_refused_with_its_sizes(sizes: dict[str, int]) -> None:
+    with pytest.raises(UserError) as caught:
+        check_memory(ModelConfig(**sizes), 5, 5, optimizer="adam", device=CPU)
+    ((name, value),) = sizes.items()
+    assert f"model.{name} = {value}" in str(caught.value) and "lower" in str(caught.value)
+
+
+def test_a_model_that_fits_passes() -> None:
+    check_memory(ModelConfig(), 8000, 8000, optimizer="sgd", device=CPU)
+    limit = total_memory(CPU)
+    assert limit is not None and limit > 2**28
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("[enforce] not enough memory: you tried"),
+                                   torch.OutOfMemoryError("CUDA out of memory")])  # fmt: skip
+def test_a_failed_allocation_names_the_remedy(error: Exception) -> None:
+    with pytest.raises(UserError, match=r"halve batches\.max_tokens"), translate_memory_errors():
+        raise error
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    with pytest.raises(RuntimeError, match="shape"), translate_memory_errors():
+        raise RuntimeError("shape mismatch")
+
+
+FAULTS = """
+import resource
+import sys
+
+import torch
+
+from attendant.training.kernels.hardware import keep_freed_memory
+
+if sys.argv[1] == "keep" and not keep_freed_memory():
+    sys.exit("another C library")
+for _ in range(10):  # until the heap has grown to what it takes
+    torch.ones(2**24)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    torch.ones(2**24)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def num_faults(word: str) -> int:
+    process = subprocess.run([sys.executable, "-c", FAULTS, word], capture_output=True, text=True, check=False)
+    if "another C library" in process.stderr:
+        pytest.skip("only glibc can be told")
+    assert process.returncode == 0, process.stderr
+    return int(process.stdout)
+
+
+def test_large_tensors_take_memory_that_others_left() -> None:
+    returned = num_faults("return")
+    # The kernel may reclaim pages between two tensors. That only adds faults, so the fewest of three runs count.
+    kept = min(num_faults("keep") for _ in range(3))
+    # 64 MiB are 16,384 pages, or 32 huge ones.
+    assert returned >= 5 * 32
+    assert kept < returned / 10
