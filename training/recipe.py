@@ -33,10 +33,10 @@ class TrainerConfig(Table):
     Attributes:
         start_from: a run directory; this training begins with its best weights, on the same data or others, and uses
             its tokenizers. `[source]`, `[target]` and `[model]` must be equal except for `model.dropout`. --resume no
-            longer needs it. None: random weights.
+            longer needs it. If None, random weights.
         source_vectors: a file of word vectors (the text format of word2vec, GloVe and fastText) with
             `model.embedding_size` numbers each, as initial embeddings; symbols without a vector in it start at random.
-            --resume no longer needs it. None: all start at random.
+            --resume no longer needs it. If None, all start at random.
         target_vectors: the same for targets; also for shared embeddings.
         max_epochs: passes over the training split.
         max_steps: updates.
@@ -51,7 +51,7 @@ class TrainerConfig(Table):
         accumulate_batches: batches whose gradients make one update, as if they were one batch; an epoch's last update
             may have fewer.
         ema_decay: d of an exponential moving average of the weights (Polyak and Juditsky 1992), which is then validated
-            and published instead of the weights; between 0.99 and 0.9999, higher for longer trainings. None: no
+            and published instead of the weights; between 0.99 and 0.9999, higher for longer trainings. If None, no
             average.
         precision: "fp32"; "bf16" and "fp16": mixed precision, products in 16 bits (bf16: GPUs, and CPUs with
             avx512_bf16 or AMX; fp16: GPUs only); "auto": bf16 if the hardware has it, else fp16 on a GPU and fp32 on a
@@ -65,8 +65,8 @@ class TrainerConfig(Table):
             best and the last one are always kept as well.
         log_every_steps: steps summarized by each line of metrics.jsonl.
         device: "auto": CUDA if there is a device, else the CPU.
-        num_threads: threads of torch on the CPU; None: one for each core that the process may use, by its affinity and
-            its container's quota. A run resumes bit for bit only with the same number.
+        num_threads: threads of torch on the CPU; if None, one for each core that the process may use, by its affinity
+            and its container's quota. A run resumes bit for bit only with the same number.
     """
 
     start_from: str | None = None
@@ -111,16 +111,12 @@ class TrainerConfig(Table):
         return min((limit for limit in (self.max_steps, by_epochs) if limit is not None), default=None)
 
     @model_validator(mode="after")
-    def weights_begin_once(self) -> Self:
+    def refuse_contradictions(self) -> Self:
         if self.start_from is not None and self.vectors:
             raise ValueError(
                 f"training.{next(iter(self.vectors))}_vectors would take the place of embeddings of "
                 "training.start_from: leave one of them out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def fp16_is_for_gpus(self) -> Self:
         if self.precision == "fp16" and self.device == "cpu":
             raise ValueError(
                 'training.precision = "fp16" is for CUDA, and training.device = "cpu": set precision to "auto" or '
@@ -135,9 +131,9 @@ class ValidationConfig(Table):
     Attributes:
         metric: decides which checkpoint is best, and when to stop early; of equal values the one with the lower loss is
             better. "loss" decodes nothing.
-        every_steps: steps between validations; None: one after each epoch.
-        max_examples: number of examples to decode, taken at even distances; None: all. The loss is always over all.
-        patience: stop after this many validations without a new best; None: never.
+        every_steps: steps between validations; if None, one after each epoch.
+        max_examples: number of examples to decode, taken at even distances; if None, all. The loss is always over all.
+        patience: stop after this many validations without a new best; if None, never.
     """
 
     metric: TextMetricName | Literal["loss"] = "loss"
@@ -167,56 +163,41 @@ class Recipe(Table):
     evaluation: EvaluationConfig = EvaluationConfig()
 
     @model_validator(mode="after")
-    def a_shared_vocabulary_is_one(self) -> Self:
-        if self.model.shared_embeddings:
-            for field in TokenizerConfig.model_fields:
-                source, target = getattr(self.source, field), getattr(self.target, field)
-                if source != target:
-                    raise ValueError(
-                        f"model.shared_embeddings = true trains one tokenizer for both sides, and source.{field} = "
-                        f"{source!r} differs from target.{field} = {target!r}: make them equal"
-                    )
+    def refuse_contradictions(self) -> Self:
+        for problem in (*self._problems_between_tables(), *self._problems_without_end()):
+            raise ValueError(problem)
         return self
 
-    @model_validator(mode="after")
-    def shared_embeddings_are_the_targets(self) -> Self:
-        if self.model.shared_embeddings and self.training.source_vectors is not None:
-            raise ValueError(
+    def _problems_between_tables(self) -> Iterator[str]:
+        shared, training = self.model.shared_embeddings, self.training
+        for field in TokenizerConfig.model_fields if shared else ():
+            source, target = getattr(self.source, field), getattr(self.target, field)
+            if source != target:
+                yield (
+                    f"model.shared_embeddings = true trains one tokenizer for both sides, and source.{field} = "
+                    f"{source!r} differs from target.{field} = {target!r}: make them equal"
+                )
+        if shared and training.source_vectors is not None:
+            yield (
                 "training.source_vectors: model.shared_embeddings = true has one matrix for both sides: name the file "
                 "as training.target_vectors"
             )
-        return self
-
-    @model_validator(mode="after")
-    def coverage_is_of_attention(self) -> Self:
-        if self.training.coverage_loss and not self.model.has_attention:
-            raise ValueError(
-                f"training.coverage_loss = {self.training.coverage_loss:g} is of attention, and model.attention.score "
+        if training.coverage_loss and not self.model.has_attention:
+            yield (
+                f"training.coverage_loss = {training.coverage_loss:g} is of attention, and model.attention.score "
                 'is "none": leave it out'
             )
-        return self
 
-    @model_validator(mode="after")
-    def a_training_ends(self) -> Self:
-        training = self.training
-        limits = (training.max_epochs, training.max_steps, training.max_seconds)
-        if all(limit is None for limit in limits):
-            if self.schedule.kind in DECAYS_TO_AN_END:
-                raise ValueError(
-                    f'schedule.kind = "{self.schedule.kind}" falls towards an end: set training.max_epochs, max_steps '
-                    "or max_seconds"
-                )
-            if training.scheduled_sampling:
-                raise ValueError(
-                    f"training.scheduled_sampling = {training.scheduled_sampling:g} rises towards an end: set "
-                    "training.max_epochs, max_steps or max_seconds"
-                )
-            if self.validation.patience is None:
-                raise ValueError(
-                    "training would never end: set training.max_epochs, max_steps or max_seconds, or "
-                    "validation.patience"
-                )
-        return self
+    def _problems_without_end(self) -> Iterator[str]:
+        training, limits = self.training, "training.max_epochs, max_steps or max_seconds"
+        if (training.max_epochs, training.max_steps, training.max_seconds) != (None, None, None):
+            return
+        if self.schedule.kind in DECAYS_TO_AN_END:
+            yield f'schedule.kind = "{self.schedule.kind}" falls towards an end: set {limits}'
+        if training.scheduled_sampling:
+            yield f"training.scheduled_sampling = {training.scheduled_sampling:g} rises towards an end: set {limits}"
+        if self.validation.patience is None:
+            yield f"training would never end: set {limits}, or validation.patience"
 
     def differences(self, other: Self, names: Collection[str]) -> Iterator[tuple[str, Any, Any]]:
         """Yields the fields in which another recipe differs: dotted name, own value and the other's.
@@ -305,19 +286,17 @@ def shipped_recipes() -> dict[str, Path]:
 def _find_beside(folder: Path, data: Any) -> None:
     """Finds data files beside the recipe that are not in the working directory."""
 
-    def found(name: Any) -> Any:
-        if isinstance(name, list):
-            return [found(each) for each in name]
-        beside = isinstance(name, str) and not Path(name).exists() and (folder / name).exists()
-        return str(folder / name) if beside else name
+    def located(files: Any) -> Any:
+        if isinstance(files, list):
+            return [located(name) for name in files]
+        if isinstance(files, dict):
+            return {key: names if key == "columns" else located(names) for key, names in files.items()}
+        beside = isinstance(files, str) and not Path(files).exists() and (folder / files).exists()
+        return str(folder / files) if beside else files
 
-    if isinstance(data, dict):
-        for split in get_args(Split):
-            files = data.get(split)
-            if isinstance(files, dict):
-                data[split] = {key: name if key == "columns" else found(name) for key, name in files.items()}
-            elif files is not None:
-                data[split] = found(files)
+    for split in get_args(Split) if isinstance(data, dict) else ():
+        if split in data:
+            data[split] = located(data[split])
 
 
 def _apply(content: dict[str, Any], override: str) -> None:
@@ -330,14 +309,10 @@ def _apply(content: dict[str, Any], override: str) -> None:
         if not isinstance(inner, dict):
             raise UserError(f"--set {override}: {table} is a value, not a table")
         content = inner
-    content[name] = _parse(text.strip())
-
-
-def _parse(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        content[name] = tomllib.loads(f"value = {text.strip()}")["value"]
     except tomllib.TOMLDecodeError:
-        return text
+        content[name] = text.strip()
 
 
 def _explain(problem: ErrorDetails) -> str:

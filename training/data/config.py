@@ -61,7 +61,7 @@ class CorpusFiles(Table):
     Attributes:
         pairs: files of pairs; several are read one after the other.
         source, target: files with a text a line; as many on each side.
-        columns: the columns of `pairs` that are source and target; None: as `data.columns`.
+        columns: the columns of `pairs` that are source and target; if None, as `data.columns`.
     """
 
     pairs: Names | None = None
@@ -142,14 +142,14 @@ class SplitFiles(CorpusFiles):
 
     Attributes:
         drop_empty: see DataConfig.
-        part: the part of the files that is this split; None: all of them.
+        part: the part of the files that is this split; if None, all of them.
     """
 
     drop_empty: bool = False
     part: Part | None = None
 
     def reading(self) -> dict[str, Any]:
-        """Returns what decides, beside the files' contents, which pairs are read; empty if all of them are."""
+        """Returns the options that decide which pairs of the files are read; empty if all are."""
         fields = self.model_dump(mode="json", include={"columns", "drop_empty", "part"})
         return {name: value for name, value in fields.items() if value}
 
@@ -174,33 +174,33 @@ class DataConfig(Table):
     """`[data]`.
 
     Attributes:
-        fetch: the fetcher that builds the data if they are missing; None: the files are yours.
-        directory: where the fetcher builds them; None: `data/<fetch>`.
+        fetch: the fetcher that builds the data if they are missing; if None, the files are yours.
+        directory: where the fetcher builds them; if None, `data/<fetch>`.
         train: the training split; with a fetcher, `<directory>/train.tsv` if none is named. The other splits likewise.
         validation: held out for early stopping.
-        test: held out for the final evaluation; None: there is no test split.
+        test: held out for the final evaluation; if None, there is no test split.
         columns: the columns that are source and target: two names of a header row or keys of JSONL, e.g. ["en", "fr"],
-            or two numbers from 1, e.g. [1, 3]; None: a file has two columns, and no header row (JSONL: the keys are
+            or two numbers from 1, e.g. [1, 3]; if None, a file has two columns, and no header row (JSONL: the keys are
             "source" and "target"). A split whose files differ has its own: `{pairs = FILE, columns = [...]}`.
         drop_empty: leaves out the pairs of which a side is empty, and counts them; false: they are refused.
         split: holds out shares of the distinct sources of `train`, e.g. {validation = 0.05, test = 0.05}. A hash of the
             source, whatever its case, decides, so a source is never in two splits and stays in its split when pairs are
-            added; None: `validation` and `test` name files.
+            added; if None, `validation` and `test` name files.
         allow_unknown_targets: trains although more than half of the tokens of validation's targets are unknown.
         max_source_tokens: pairs with a longer source are left out of the training split (the run counts them); also the
             served model's limit. Doesn't count EOS.
         max_target_tokens: the same for targets; validation and evaluation cut their outputs at this length.
         max_source_words: pairs with more words and punctuation marks in their source are left out of the training
-            split; None: none are. For experiments about length: it does not depend on the tokenizer, and limits neither
-            the texts on which the model is measured nor those that it serves.
+            split; if None, none are. For experiments about length: it does not depend on the tokenizer, and limits
+            neither the texts on which the model is measured nor those that it serves.
         max_length_ratio: pairs are left out of the training split if one side has more than this many times the tokens
-            of the other; None: none are. Doesn't count EOS.
+            of the other; if None, none are. Doesn't count EOS.
         drop_duplicates: leaves out training pairs that are equal to an earlier one. They are counted in any case.
         shared_sources: how to treat sources that are in the training split and also in validation or test (compared as
             written in the files). "keep": only count them; "drop_from_train": leave those pairs out of the training
             split; "drop_from_held_out": leave those examples out of validation and test.
         cache: a directory in which several runs share tokenized training splits, found by a digest of all that they
-            depend on; None: each run has its own.
+            depend on; if None, each run has its own.
     """
 
     fetch: FetcherName | None = None
@@ -250,7 +250,7 @@ class DataConfig(Table):
         return self
 
     def files(self, split: Split) -> SplitFiles | None:
-        """Returns the files of a split, and how they are read; None: there is no such split."""
+        """Returns the files of a split, and how they are read; if None, there is no such split."""
         named: CorpusFiles | None = getattr(self, split)
         part = None
         if self.split is not None and (split == "train" or (named is None and getattr(self.split, split))):

@@ -24,10 +24,12 @@ from typing import IO, Any, Final
 from attendant.runtime.errors import UserError, one_line
 from attendant.training.data.config import Columns, CorpusFiles, Split, SplitFiles, SplitShares
 
-NUM_SHOWN: Final = 10  # Bad lines that are named; the others are counted.
+MAX_SHOWN: Final = 10  # Bad lines that are named; the others are counted.
+
+# The compression is read from a file's first bytes, because names lie.
 OPENERS: Final[dict[bytes, Any]] = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\x00": lzma.open, b"BZh": bz2.open}
 BZIP2_BLOCK: Final = b"1AY&SY"  # Follows "BZh" and a digit; a text may begin with "BZh" alone.
-NO_TEXT: Final = {
+NOT_TEXT: Final = {
     b"PK\x03\x04": "is a zip archive or a spreadsheet: unpack it, or save it as TSV or CSV",
     b"\x28\xb5\x2f\xfd": "is compressed by zstd: unpack it (unzstd), or take gzip or xz",
     b"PAR1": "is a Parquet file: write it as TSV, CSV or JSONL",
@@ -36,24 +38,57 @@ NO_TEXT: Final = {
 }
 TAR_MAGIC, TAR_PLACE = b"ustar", 257
 
-OF_MORE: Final = (
+MORE_COLUMNS: Final = (
     'of more columns name two: data.columns = [1, 2], or ["en", "fr"] where a header row has names (in an option: '
     "FILE[1,2] or FILE[en,fr])"
 )
-REMEDIES: Final = {
-    "columns": f"a pair has two columns: source, one tab, target; {OF_MORE}",
-    "csv": f"a pair has two columns, separated by a comma, and a field with commas or quotes is in quotes; {OF_MORE}",
+REMEDIES: Final = {  # By the kind of a bad line.
+    "columns": f"a pair has two columns: source, one tab, target; {MORE_COLUMNS}",
+    "csv": "a pair has two columns, separated by a comma, and a field with commas or quotes is in quotes; "
+    f"{MORE_COLUMNS}",
     "empty": "fill it in, drop the pair, or set data.drop_empty = true",
     "encoding": "convert the file to UTF-8, e.g. with iconv",
     "json": 'each line must be an object, e.g. {"en": "...", "fr": "..."}, with data.columns = ["en", "fr"]',
     "vector": "finite numbers make a vector: mend the line or remove it",
     "nul": "it is no text there: remove the character",
 }
-"""What to do about a bad line, by its kind."""
+
+COMPRESSIONS: Final = (".gz", ".xz", ".bz2")
+NUM_PROBED_ROWS: Final = 100  # Rows at the beginning of a file by which its delimiter and its quotes are judged.
+DELIMITERS: Final = (",", ";", "\t")
+MAX_FIELD: Final = 2**31 - 1
+NAMES = """
+    source target src tgt trg src_text tgt_text source_text target_text input output inputs outputs text texts label
+    labels translation translated reference original summary document question answer sentence sentence1 sentence2
+    word words phonemes phones pronunciation ipa transcription spelling key value
+    english french german spanish italian portuguese dutch polish russian ukrainian chinese japanese korean arabic
+    en fr de es it pt nl pl cs ru uk zh ja ko ar tr sv da fi no nb hu ro el he hi vi th id bg hr sr sk sl lt lv et fa ca
+    eng fra fre deu ger spa ita por nld pol ces rus ukr zho jpn kor ara
+"""
+COLUMN_NAMES: Final = frozenset(NAMES.split())  # Cells, in lower case, that are more often headings than texts.
+
+MOST_CHARACTERS: Final = 20_000  # Longer held-out texts are not decoded: a line of megabytes would take minutes.
+WORD_OR_MARK = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
+
+Row = tuple[int, Sequence[str]]  # The number of a row's last line, and its source and target.
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A source with every target that counts as right."""
+
+    source: str
+    references: tuple[str, ...]
 
 
 class Problems:
-    """The bad lines of some files: all are counted, and the first NUM_SHOWN are named."""
+    """The bad lines of some files: all are counted, and the first MAX_SHOWN are named."""
 
     def __init__(self) -> None:
         self._first: list[tuple[int, int, str]] = []
@@ -71,10 +106,10 @@ class Problems:
         self._counts[kind] += 1
         place = self._files.setdefault(path, len(self._files))
         insort(self._first, (place, number, f"{path}:{number}: {one_line(text)}"))
-        del self._first[NUM_SHOWN:]
+        del self._first[MAX_SHOWN:]
 
     def raise_if_any(self) -> None:
-        """Raises UserError: there are bad lines. A single one is one line."""
+        """Raises UserError if there are bad lines. A single one is one line."""
         count = self._counts.total()
         if not count:
             return
@@ -90,22 +125,19 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yields the lines of a file in UTF-8, counted from 1, without their ends.
 
     Raises:
-        UserError: there is no such file, it can't be read, it is no text; at the end: lines were not UTF-8.
+        UserError: there is no such file, it can't be read, it is not a text; at the end: lines were not UTF-8.
     """
     problems = Problems()
-    for number, line in readable_lines(path, problems):
+    for number, line in _readable_lines(path, problems):
         if line is not None:
             yield number, line
     problems.raise_if_any()
 
 
-def readable_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None]]:
-    """Yields the lines as `numbered_lines` does, and None for a line that is not UTF-8 or has a NUL: a bad line.
+def _readable_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None]]:
+    """Yields lines as `numbered_lines` does, and None for a bad line: not UTF-8, or with a NUL.
 
-    Cut at line feeds only: str.splitlines also cuts at characters that texts contain.
-
-    Raises:
-        UserError: there is no such file, it can't be read, or it is no text.
+    Lines end at line feeds only: str.splitlines also cuts at characters that texts contain.
     """
     try:
         with _opened(path) as file:
@@ -130,48 +162,24 @@ def readable_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a file for its content. Raises UserError: it is no text."""
+    """Opens a file, decompressed. Raises UserError: it is not a text."""
     with path.open("rb") as raw:
         head = raw.peek(16)
+        file: Any = raw
         for magic, opener in OPENERS.items():
             if head.startswith(magic) and (magic != b"BZh" or head[4:10] == BZIP2_BLOCK):
-                with opener(raw) as file:
-                    yield _checked(path, file)
-                return
-        yield _checked(path, raw)
+                file = opener(raw)
+        with file:
+            head = file.peek(512)
+            for magic, reason in NOT_TEXT.items():
+                if head.startswith(magic):
+                    raise UserError(f"{path} {reason}")
+            if head[TAR_PLACE:].startswith(TAR_MAGIC):
+                raise UserError(f"{path} is a tar archive: unpack it")
+            yield file
 
 
-def _checked(path: Path, file: Any) -> IO[bytes]:
-    head = file.peek(512)
-    for magic, reason in NO_TEXT.items():
-        if head.startswith(magic):
-            raise UserError(f"{path} {reason}")
-    if head[TAR_PLACE:].startswith(TAR_MAGIC):
-        raise UserError(f"{path} is a tar archive: unpack it")
-    opened: IO[bytes] = file
-    return opened
-
-
-COMPRESSIONS: Final = (".gz", ".xz", ".bz2")
-NUM_LOOKED_AT: Final = 100  # Rows at the beginning of a file by which its delimiter and its quotes are judged.
-DELIMITERS: Final = (",", ";", "\t")
-LONGEST_FIELD: Final = 2**31 - 1
-
-NAMES = """
-    source target src tgt trg src_text tgt_text source_text target_text input output inputs outputs text texts label
-    labels translation translated reference original summary document question answer sentence sentence1 sentence2
-    word words phonemes phones pronunciation ipa transcription spelling key value
-    english french german spanish italian portuguese dutch polish russian ukrainian chinese japanese korean arabic
-    en fr de es it pt nl pl cs ru uk zh ja ko ar tr sv da fi no nb hu ro el he hi vi th id bg hr sr sk sl lt lv et fa ca
-    eng fra fre deu ger spa ita por nld pol ces rus ukr zho jpn kor ara
-"""
-COLUMN_NAMES: Final = frozenset(NAMES.split())
-"""Cells, in lower case, that head a column more often than they are a text of a pair."""
-
-Row = tuple[int, Sequence[str]]  # The number of a row's last line, and its source and target.
-
-
-def rows_of(path: Path, columns: Columns | None, problems: Problems, notes: list[str]) -> Iterator[Row]:
+def _rows_of(path: Path, columns: Columns | None, problems: Problems, notes: list[str]) -> Iterator[Row]:
     """Yields the pairs of a file, unchanged; bad rows are added to `problems`.
 
     The suffix decides the format, also before .gz and the like: .csv; .jsonl, .ndjson or .json; all others are TSV.
@@ -193,22 +201,22 @@ def rows_of(path: Path, columns: Columns | None, problems: Problems, notes: list
 
 
 def _chosen(path: Path, rows: Iterator[Row], columns: Columns | None, problems: Problems, kind: str) -> Iterator[Row]:
-    """Yields the two columns of each row."""
+    """Yields the two chosen columns of each row."""
     first = next(rows, None)
     if first is None:
         return
     width = 2
     places: tuple[int, ...] = (0, 1)
-    if columns is None:
-        _refuse_header(path, first[1])
-        rows = chain([first], rows)
-    elif isinstance(columns[0], str):
+    if columns is not None and isinstance(columns[0], str):
         names = [cell.strip() for cell in first[1]]
         width = len(names)
         places = tuple(_place_of(path, str(name), names) for name in columns)
     else:
-        places = tuple(int(number) - 1 for number in columns)
-        width = max(places) + 1
+        if columns is None:
+            _refuse_header(path, first[1])
+        else:
+            places = tuple(int(number) - 1 for number in columns)
+            width = max(places) + 1
         rows = chain([first], rows)
     for number, cells in rows:
         if not any(map(str.strip, cells)):
@@ -239,22 +247,18 @@ def _refuse_header(path: Path, cells: Sequence[str]) -> None:
 
 
 def _hint(cells: Sequence[str]) -> str:
-    """Returns why a row may have a wrong number of columns."""
+    """Returns a possible reason for a wrong number of columns."""
     if any("\r" in cell for cell in cells):
         return "; its lines end in carriage returns alone: convert them to line feeds"
-    if len(cells) != 1:
-        return ""
-    text = cells[0].strip()
+    text = cells[0].strip() if len(cells) == 1 else ""
     if text.startswith("{") and text.endswith("}"):
         return "; JSON is read from files named .jsonl"
-    if "," in text or ";" in text:
-        return "; commas separate columns in files named .csv"
-    return ""
+    return "; commas separate columns in files named .csv" if "," in text or ";" in text else ""
 
 
 def _tsv_rows(path: Path, problems: Problems, notes: list[str]) -> Iterator[Row]:
-    rows = ((number, line.split("\t")) for number, line in readable_lines(path, problems) if line is not None)
-    head = list(islice(rows, NUM_LOOKED_AT))
+    rows = ((number, line.split("\t")) for number, line in _readable_lines(path, problems) if line is not None)
+    head = list(islice(rows, NUM_PROBED_ROWS))
     cells = [cell.strip() for _, row in head for cell in row if cell.strip()]
     if cells and all(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in cells):
         notes.append(f"{path}: every field is in quotes, which are taken off")
@@ -269,10 +273,14 @@ def _unquoted(cell: str) -> str:
 
 
 def _csv_rows(path: Path, problems: Problems) -> Iterator[Row]:
-    lines = (f"{line}\n" for _, line in readable_lines(path, problems) if line is not None)
-    head = list(islice(lines, NUM_LOOKED_AT))
-    csv.field_size_limit(LONGEST_FIELD)
-    reader = csv.reader(chain(head, lines), delimiter=_delimiter(head), strict=True)
+    lines = (f"{line}\n" for _, line in _readable_lines(path, problems) if line is not None)
+    head = list(islice(lines, NUM_PROBED_ROWS))
+
+    def num_split_rows(delimiter: str) -> int:
+        return sum(len(row) > 1 for row in csv.reader(head, delimiter=delimiter))
+
+    csv.field_size_limit(MAX_FIELD)
+    reader = csv.reader(chain(head, lines), delimiter=max(DELIMITERS, key=num_split_rows), strict=True)
     while True:
         try:
             row = next(reader)
@@ -284,20 +292,11 @@ def _csv_rows(path: Path, problems: Problems) -> Iterator[Row]:
             yield reader.line_num, row
 
 
-def _delimiter(head: Sequence[str]) -> str:
-    """Returns the delimiter by which most of the first lines have several columns."""
-
-    def num_rows(delimiter: str) -> int:
-        return sum(len(row) > 1 for row in csv.reader(head, delimiter=delimiter))
-
-    return max(DELIMITERS, key=num_rows)
-
-
 def _objects(path: Path, columns: Columns | None, problems: Problems) -> Iterator[Row]:
     if columns is not None and not isinstance(columns[0], str):
         raise UserError(f'{path}: data.columns = {list(columns)}: JSONL has names: take e.g. ["en", "fr"]')
     names: Sequence[str] = ("source", "target") if columns is None else tuple(map(str, columns))
-    for number, line in readable_lines(path, problems):
+    for number, line in _readable_lines(path, problems):
         if line is None:
             continue
         if not line.strip():
@@ -310,66 +309,50 @@ def _objects(path: Path, columns: Columns | None, problems: Problems) -> Iterato
                 raise UserError(f"{path} is a JSON array: write an object a line, e.g. with jq -c '.[]'") from None
             problems.add("json", path, number, f"not JSON: {error}")
             continue
-        if not isinstance(record, dict):
-            problems.add("json", path, number, "not a JSON object")
-            continue
-        values = [_value(record, name) for name in names]
-        wrong = next(
-            (problem for name, value in zip(names, values, strict=True) if (problem := _wrong(name, value, record))), ""
-        )
-        if wrong:
-            problems.add("json", path, number, wrong)
-        else:
-            yield number, [value or "" for value in values]
+        try:
+            yield number, [_text_of(record, name) for name in names]
+        except ValueError as error:
+            problems.add("json", path, number, str(error))
 
 
-def _value(record: dict[str, Any], name: str) -> Any:
-    """Returns the value of a key, or of keys in objects within: "translation.en". Ellipsis stands for no such key."""
-    if name in record:
-        return record[name]
+def _text_of(record: Any, name: str) -> str:
+    """Returns the text of a key, or of keys of nested objects: "translation.en"; null is an empty text.
+
+    Raises:
+        ValueError: there is no such key, or its value is not a text.
+    """
+    if not isinstance(record, dict):
+        raise ValueError("not a JSON object")
     value: Any = record
-    for part in name.split("."):
+    for part in [name] if name in record else name.split("."):
         value = value.get(part, ...) if isinstance(value, dict) else ...
+    if value is ...:
+        raise ValueError(f"there is no {name!r} among {', '.join(map(repr, list(record)[:20])) or 'no keys'}")
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ValueError(f"{name!r} is not a text")
+    try:
+        value.encode()
+        is_text = "\0" not in value
+    except UnicodeEncodeError:
+        is_text = False
+    if not is_text:
+        raise ValueError(f"{name!r} has half a surrogate pair or a NUL")
     return value
 
 
-def _wrong(name: str, value: Any, record: dict[str, Any]) -> str:
-    """Returns what is wrong with a value; null is an empty text."""
-    if value is ...:
-        return f"there is no {name!r} among {', '.join(map(repr, list(record)[:20])) or 'no keys'}"
-    if value is not None and not isinstance(value, str):
-        return f"{name!r} is not a text"
-    if value is not None and not _is_utf8(value):
-        return f"{name!r} has half a surrogate pair or a NUL"
-    return ""
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in text
-
-
-MOST_CHARACTERS: Final = 20_000
-"""Characters of a text up to which it is decoded and measured; a line of megabytes would take minutes and memory."""
-
-WORD_OR_MARK = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    source: str
-    target: str
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A source with every target that counts as right."""
-
-    source: str
-    references: tuple[str, ...]
+def _parallel_rows(source_path: Path, target_path: Path, problems: Problems) -> Iterator[Row]:
+    sources, targets = _readable_lines(source_path, problems), _readable_lines(target_path, problems)
+    number = 0
+    for number, source in sources:
+        _, target = next(targets, (number, ...))
+        if target is ...:
+            raise UserError(f"{target_path} ends after line {number - 1}, {source_path} goes on: lines must correspond")
+        if source is not None and target is not None:
+            yield number, (source, target)
+    if next(targets, None) is not None:
+        raise UserError(f"{source_path} ends after line {number}, {target_path} goes on: lines must correspond")
 
 
 class PairReader:
@@ -392,7 +375,7 @@ class PairReader:
         for path, number, (source, target) in self._rows(problems):
             pair = Pair(source.strip(), target.strip())
             if pair.source and pair.target:
-                if part is None or split_of_source(pair.source, part.shares) == part.name:
+                if part is None or _split_of_source(pair.source, part.shares) == part.name:
                     yield pair
             elif self._files.drop_empty:
                 self.num_empty += 1
@@ -405,11 +388,16 @@ class PairReader:
         """Yields each row after its file and line."""
         files = self._files
         for path in map(Path, files.pairs or ()):
-            for number, cells in rows_of(path, files.columns, problems, self.notes):
+            for number, cells in _rows_of(path, files.columns, problems, self.notes):
                 yield path, number, cells
         for source, target in zip(map(Path, files.source or ()), map(Path, files.target or ()), strict=True):
             for number, cells in _parallel_rows(source, target, problems):
                 yield source if not cells[0].strip() else target, number, cells
+
+
+def read_pairs(files: CorpusFiles) -> Iterator[Pair]:
+    """Yields the pairs of a split, as `PairReader` does."""
+    return iter(PairReader(files))
 
 
 def no_pairs(files: CorpusFiles) -> UserError:
@@ -421,13 +409,8 @@ def no_pairs(files: CorpusFiles) -> UserError:
     return UserError(f"{files} has no pairs: raise data.split.{part.name} = {share:g}, or give more pairs")
 
 
-def read_pairs(files: CorpusFiles) -> Iterator[Pair]:
-    """Yields the pairs of a split, as `PairReader` does."""
-    return iter(PairReader(files))
-
-
-def split_of_source(source: str, shares: SplitShares) -> Split:
-    """Returns the split of a source: always the same one, whatever its case and wherever it is."""
+def _split_of_source(source: str, shares: SplitShares) -> Split:
+    """Returns the split of a source: always the same one, whatever its case and its place in the file."""
     key = unicodedata.normalize("NFC", source).casefold().encode("utf-8", "surrogatepass")
     place = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) / 2**64
     if place < shares.validation:
@@ -436,7 +419,7 @@ def split_of_source(source: str, shares: SplitShares) -> Split:
 
 
 def is_measurable(pair: Pair) -> bool:
-    """Returns whether a held-out pair can be decoded and measured in reasonable time."""
+    """Returns True if a held-out pair can be decoded and measured in reasonable time."""
     return len(pair.source) <= MOST_CHARACTERS and len(pair.target) <= MOST_CHARACTERS
 
 
@@ -444,7 +427,7 @@ def read_sources(path: Path) -> list[str]:
     """Returns the sources of a file, one per line, of a `.tsv` its first column; empty lines are left out.
 
     Raises:
-        UserError: no such file, none in it, bad UTF-8.
+        UserError: no such file, no source in it, bad UTF-8.
     """
     has_columns = ".tsv" in path.suffixes
     lines = (line.partition("\t")[0] if has_columns else line for _, line in numbered_lines(path))
@@ -477,16 +460,3 @@ def num_words(text: str) -> int:
 def num_words_and_end(target: str) -> int:
     """Returns the number of words of a target, and one more for its end."""
     return len(target.split()) + 1
-
-
-def _parallel_rows(source_path: Path, target_path: Path, problems: Problems) -> Iterator[Row]:
-    sources, targets = readable_lines(source_path, problems), readable_lines(target_path, problems)
-    number = 0
-    for number, source in sources:
-        _, target = next(targets, (number, ...))
-        if target is ...:
-            raise UserError(f"{target_path} ends after line {number - 1}, {source_path} goes on: lines must correspond")
-        if source is not None and target is not None:
-            yield number, (source, target)
-    if next(targets, None) is not None:
-        raise UserError(f"{source_path} ends after line {number}, {target_path} goes on: lines must correspond")

@@ -118,8 +118,8 @@ class TokenizerConfig(Table):
     Attributes:
         tokenizer: "character": each character is a symbol, spaces included; "word": texts are split at white space;
             "bpe": characters are merged within words (Sennrich et al. 2016).
-        vocabulary_size: largest number of entries, the four special symbols included; None: no limit, but 8000 for bpe.
-            Symbols beyond it, the rarest ones, are unknown to the model.
+        vocabulary_size: largest number of entries, the four special symbols included; if None, no limit, but 8000 for
+            bpe. Symbols beyond it, the rarest ones, are unknown to the model.
         min_frequency: a symbol (bpe: a character or a merge) that occurs less often in the training split gets no
             entry.
         normalize: differences of spelling that the model does not see; the tokenizer takes them out of every text, in

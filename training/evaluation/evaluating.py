@@ -201,9 +201,9 @@ class EvaluationConfig(Table):
         beam_size: live hypotheses; 1: greedy.
         length_penalty: log P is divided by ((k + length) / (k + 1)) ^ length_penalty; 0: by nothing.
         length_penalty_offset: k; 5: as in GNMT (Wu et al. 2016, eq. 14); 0, with a penalty of 1: by the plain length.
-        patience: a beam ends when patience * beam_size hypotheses have ended (Kasai et al. 2022); None: by the server's
-            default rule.
-        max_length: target tokens after which an output is cut; None: data.max_target_tokens. Raise it to measure the
+        patience: a beam ends when patience * beam_size hypotheses have ended (Kasai et al. 2022); if None, by the
+            server's default rule.
+        max_length: target tokens after which an output is cut; if None, data.max_target_tokens. Raise it to measure the
             model on longer texts than it was trained on.
         length_edges: also measures every metric by the length of the source, in bins that end at these lengths; None:
             it does not.

@@ -112,9 +112,9 @@ class Copies(NamedTuple):
     """The symbols that can be copied at each of N predictions.
 
     Attributes:
-        symbols: [N, S] int64, the source's; PAD: nothing stands there.
+        symbols: [N, S] int64, the source's; PAD for none.
         scores: [N, S] log((1 - g) / g) + log of the attention on all positions that have this symbol, g being the
-            probability of generating; so low for PAD that nothing comes of it. Symbols that stand several times have
+            probability of generating; so low for PAD that it has no effect. Symbols that occur several times have
             the same score each time.
     """
 
@@ -139,7 +139,7 @@ def mixed_in(log_probs: Tensor, generated: Tensor, copies: Copies) -> Tensor:
 
 MIN_ROWS: Final = 256  # Of a block: with fewer the products are slow.
 MAX_BYTES: Final = 24 * 2**20
-"""Of a block's logits, where that leaves MIN_ROWS. glibc asks the kernel anew for every piece of memory of 32 MiB and
+"""Of a block's logits, unless MIN_ROWS needs more. glibc asks the kernel again for each piece of memory of 32 MiB and
 more, which takes as long as the work on it."""
 
 MAX_CACHED_LOGITS: Final = 2**19  # How many of a block's logits become gradients at a time on a CPU: within its cache.
@@ -216,7 +216,7 @@ class _OutputLoss(torch.autograd.Function):
                 for low in torch.split(low_logits, num_cached):
                     rows = slice(num_done, num_done + len(low))
                     num_done = rows.stop
-                    logits = low.to(weight.dtype).add_(bias)  # where they are the same type, `low` is free for it
+                    logits = low.to(weight.dtype).add_(bias)  # if they have the same type, this overwrites `low`
                     targets = _Targets(wanted[rows], masses[rows], rest[rows], shares)
                     if copies is None or of_scores is None:
                         loss, true_loss, gradients = _at_logits(logits, targets)

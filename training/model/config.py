@@ -4,7 +4,6 @@ Contradictions, and options that would do nothing, are refused with the field, t
 """
 
 from collections.abc import Iterator
-from itertools import chain
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -33,7 +32,7 @@ class EncoderConfig(Table):
     Attributes:
         num_layers: layers of the stack; see `model.residual` for residual connections from the third layer on.
         bidirectional: a second stack reads each source from its end; the outputs of both are concatenated.
-        hidden_size: width of one direction; None: `model.hidden_size`.
+        hidden_size: width of one direction; if None, `model.hidden_size`.
         reverse_source: reads the source from its end (Sutskever et al. 2014, section 3.3).
     """
 
@@ -52,10 +51,10 @@ class AttentionConfig(Table):
         query: the decoder state that is compared with the source. "current": the state after the cell; the attentional
             vector made from it gives the prediction (Luong et al. 2015). "previous": the state before the cell; the
             context is an input of the cell (Bahdanau et al. 2015).
-        key_size: width to which W_q and W_k project queries and keys; None: additive and concat take
+        key_size: width to which W_q and W_k project queries and keys; if None, additive and concat take
             `model.hidden_size`, dot and scaled_dot compare the states themselves.
-        value_size: width to which W_v projects encoder states before the context is computed from them; None: they are
-            not projected.
+        value_size: width to which W_v projects encoder states before the context is computed from them; if None, they
+            are not projected.
         coverage: additive attention also sees how much it has attended to each position so far (Tu et al. 2016).
     """
 
@@ -164,53 +163,42 @@ class ModelConfig(Table):
 
     @model_validator(mode="after")
     def refuse_contradictions(self) -> Self:
-        problems = (
-            self._problems_of_attention(),
-            self._problems_without_attention(),
-            self._problems_of_the_first_state(),
-            self._other_problems(),
-        )
-        for problem in chain.from_iterable(problems):
-            raise ValueError(problem)
+        for is_wrong, problem in (*self._problems_of_attention(), *self._other_problems()):
+            if is_wrong:
+                raise ValueError(problem)
         return self
 
-    def _problems_of_attention(self) -> Iterator[str]:
-        attention, encoder = self.attention, self.encoder
-        compares_states = attention.score in ("dot", "scaled_dot") and attention.key_size is None
-        if compares_states and self.memory_size != self.hidden_size:
-            directions = 2 if encoder.bidirectional else 1
-            fitting = f"model.encoder.hidden_size = {self.hidden_size // directions} or "
-            yield (
-                f'model.attention.score = "{attention.score}" compares encoder states of size {directions} x '
-                f"{self.memory_size // directions} = {self.memory_size} with decoder states of size "
-                f"{self.hidden_size}: set {fitting if self.hidden_size % directions == 0 else ''}"
-                "model.attention.key_size, which projects both"
-            )
-        if attention.score == "general" and attention.key_size is not None:
-            yield (
-                f"model.attention.key_size = {attention.key_size} is not of general attention, whose one matrix maps "
-                'encoder states to decoder states: leave it out, or set model.attention.score = "dot"'
-            )
-        if attention.coverage and attention.score != "additive":
-            yield (
-                "model.attention.coverage = true is of additive attention and model.attention.score is "
-                f'"{attention.score}": set score = "additive" or leave coverage out'
-            )
-        if self.decoder.input_feeding and attention.query == "previous":
-            yield (
-                'model.decoder.input_feeding = true needs model.attention.query = "current": with "previous" the '
-                "context itself is fed to the cell"
-            )
-        if self.decoder.source_vector and self.has_attention:
-            yield (
-                f'model.decoder.source_vector = true is for model.attention.score = "none", and it is '
-                f'"{attention.score}": attention replaces the vector'
-            )
-
-    def _problems_without_attention(self) -> Iterator[str]:
-        if self.has_attention:
-            return
-        attention, decoder = self.attention, self.decoder
+    def _problems_of_attention(self) -> Iterator[tuple[bool, str]]:
+        attention, encoder, decoder, score = self.attention, self.encoder, self.decoder, self.attention.score
+        directions = 2 if encoder.bidirectional else 1
+        fitting = f"model.encoder.hidden_size = {self.hidden_size // directions} or "
+        yield (
+            score in ("dot", "scaled_dot") and attention.key_size is None and self.memory_size != self.hidden_size,
+            f'model.attention.score = "{score}" compares encoder states of size {directions} x '
+            f"{self.memory_size // directions} = {self.memory_size} with decoder states of size "
+            f"{self.hidden_size}: set {fitting if self.hidden_size % directions == 0 else ''}"
+            "model.attention.key_size, which projects both",
+        )
+        yield (
+            score == "general" and attention.key_size is not None,
+            f"model.attention.key_size = {attention.key_size} is not of general attention, whose one matrix maps "
+            'encoder states to decoder states: leave it out, or set model.attention.score = "dot"',
+        )
+        yield (
+            attention.coverage and score != "additive",
+            "model.attention.coverage = true is of additive attention and model.attention.score is "
+            f'"{score}": set score = "additive" or leave coverage out',
+        )
+        yield (
+            decoder.input_feeding and attention.query == "previous",
+            'model.decoder.input_feeding = true needs model.attention.query = "current": with "previous" the '
+            "context itself is fed to the cell",
+        )
+        yield (
+            decoder.source_vector and self.has_attention,
+            f'model.decoder.source_vector = true is for model.attention.score = "none", and it is '
+            f'"{score}": attention replaces the vector',
+        )
         idle = {
             'model.attention.query = "previous"': attention.query == "previous",
             f"model.attention.key_size = {attention.key_size}": attention.key_size is not None,
@@ -219,64 +207,63 @@ class ModelConfig(Table):
             "model.decoder.copying = true": decoder.copying,
         }
         for option, is_set in idle.items():
-            if is_set:
-                yield f'{option} needs attention and model.attention.score is "none": leave it out'
-        if decoder.readout != "tanh" and not decoder.source_vector:
-            yield (
-                f'model.decoder.readout = "{decoder.readout}" has no context, with model.attention.score = '
-                '"none": leave it out or set model.decoder.source_vector = true'
-            )
-        if decoder.initial_state == "zeros" and not decoder.source_vector:
-            yield (
-                'model.decoder.initial_state = "zeros" without attention leaves the decoder nothing of the source: set '
-                'initial_state = "bridge" or model.decoder.source_vector = true'
-            )
+            needs = f'{option} needs attention and model.attention.score is "none": leave it out'
+            yield is_set and not self.has_attention, needs
+        has_no_context = not self.has_attention and not decoder.source_vector
+        yield (
+            has_no_context and decoder.readout != "tanh",
+            f'model.decoder.readout = "{decoder.readout}" has no context, with model.attention.score = '
+            '"none": leave it out or set model.decoder.source_vector = true',
+        )
+        yield (
+            has_no_context and decoder.initial_state == "zeros",
+            'model.decoder.initial_state = "zeros" without attention leaves the decoder nothing of the source: set '
+            'initial_state = "bridge" or model.decoder.source_vector = true',
+        )
 
-    def _problems_of_the_first_state(self) -> Iterator[str]:
-        kind, encoder = self.decoder.initial_state, self.encoder
-        if kind == "backward" and not encoder.bidirectional:
-            yield (
-                'model.decoder.initial_state = "backward" is the last state of an encoder\'s backward direction: set '
-                'model.encoder.bidirectional = true or initial_state = "bridge"'
-            )
-        if kind == "final" and self.memory_size != self.hidden_size:
-            yield (
-                f'model.decoder.initial_state = "final" takes the encoder\'s states of size {self.memory_size} as '
-                f"they are, and the decoder's have {self.hidden_size}: make them equal by model.encoder.hidden_size, "
-                'or set initial_state = "bridge"'
-            )
-
-    def _other_problems(self) -> Iterator[str]:
-        if self.encoder.reverse_source and self.encoder.bidirectional:
-            yield (
-                "model.encoder.reverse_source = true only renames the directions of a bidirectional encoder: leave it "
-                "out or set model.encoder.bidirectional = false"
-            )
-        if self.decoder.copying and not self.shared_embeddings:
-            yield (
-                "model.decoder.copying = true needs one vocabulary for both sides: set model.shared_embeddings = true, "
-                "or leave copying out"
-            )
-        if self.decoder.readout_bias and (self.decoder.readout not in ("tanh", "linear") or not self.context_size):
-            yield (
-                'model.decoder.readout_bias = true is of model.decoder.readout = "tanh" and "linear", which need a '
-                "context: leave it out"
-            )
-        if self.decoder.readout == "sum" and self.context_size != self.hidden_size:
-            yield (
-                f'model.decoder.readout = "sum" adds contexts of size {self.context_size} to decoder states of size '
-                f"{self.hidden_size}: make them equal by model.attention.value_size or model.encoder.hidden_size, or "
-                'set readout = "addition", which projects contexts'
-            )
-        if self.decoder.tied_embeddings and self.embedding_size != self.readout_size:
-            width = "hidden_size" if self.readout_size == self.hidden_size else "hidden_size + the context's size"
-            yield (
-                f"model.decoder.tied_embeddings = true needs embedding_size = {width}, got "
-                f"{self.embedding_size} and {self.readout_size}: make them equal or untie"
-            )
-        deepest = max(self.encoder.num_layers, self.decoder.num_layers)
-        if not self.residual and deepest <= FIRST_RESIDUAL_LAYER:
-            yield (
-                f"model.residual = false is of stacks with more than {FIRST_RESIDUAL_LAYER} layers, and the deepest "
-                f"has {deepest}: leave it out"
-            )
+    def _other_problems(self) -> Iterator[tuple[bool, str]]:
+        encoder, decoder = self.encoder, self.decoder
+        yield (
+            decoder.initial_state == "backward" and not encoder.bidirectional,
+            'model.decoder.initial_state = "backward" is the last state of an encoder\'s backward direction: set '
+            'model.encoder.bidirectional = true or initial_state = "bridge"',
+        )
+        yield (
+            decoder.initial_state == "final" and self.memory_size != self.hidden_size,
+            f'model.decoder.initial_state = "final" takes the encoder\'s states of size {self.memory_size} as '
+            f"they are, and the decoder's have {self.hidden_size}: make them equal by model.encoder.hidden_size, "
+            'or set initial_state = "bridge"',
+        )
+        yield (
+            encoder.reverse_source and encoder.bidirectional,
+            "model.encoder.reverse_source = true only renames the directions of a bidirectional encoder: leave it "
+            "out or set model.encoder.bidirectional = false",
+        )
+        yield (
+            decoder.copying and not self.shared_embeddings,
+            "model.decoder.copying = true needs one vocabulary for both sides: set model.shared_embeddings = true, "
+            "or leave copying out",
+        )
+        yield (
+            decoder.readout_bias and (decoder.readout not in ("tanh", "linear") or not self.context_size),
+            'model.decoder.readout_bias = true is of model.decoder.readout = "tanh" and "linear", which need a '
+            "context: leave it out",
+        )
+        yield (
+            decoder.readout == "sum" and self.context_size != self.hidden_size,
+            f'model.decoder.readout = "sum" adds contexts of size {self.context_size} to decoder states of size '
+            f"{self.hidden_size}: make them equal by model.attention.value_size or model.encoder.hidden_size, or "
+            'set readout = "addition", which projects contexts',
+        )
+        width = "hidden_size" if self.readout_size == self.hidden_size else "hidden_size + the context's size"
+        yield (
+            decoder.tied_embeddings and self.embedding_size != self.readout_size,
+            f"model.decoder.tied_embeddings = true needs embedding_size = {width}, got "
+            f"{self.embedding_size} and {self.readout_size}: make them equal or untie",
+        )
+        deepest = max(encoder.num_layers, decoder.num_layers)
+        yield (
+            not self.residual and deepest <= FIRST_RESIDUAL_LAYER,
+            f"model.residual = false is of stacks with more than {FIRST_RESIDUAL_LAYER} layers, and the deepest "
+            f"has {deepest}: leave it out",
+        )

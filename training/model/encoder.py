@@ -80,7 +80,7 @@ def reverse(inputs: Tensor, lengths: Tensor) -> Tensor:
 
 
 class Encoder(nn.Module):
-    """Layers on top of each other, dropout between them; `model.residual` says what is added from the third on.
+    """Layers on top of each other, dropout between them; `model.residual` adds a layer's input from the third on.
 
     A reversed source (Sutskever et al. 2014) is turned around before the first layer and back after the last, so that
     the memory's positions are the source's in either case.

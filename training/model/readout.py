@@ -42,7 +42,7 @@ class Output(nn.Module):
         """Returns logits [..., V] of inputs [..., P].
 
         Args:
-            embedding_weight: [V, P] the target embeddings, used where they are tied.
+            embedding_weight: [V, P] the target embeddings, used if they are tied.
         """
         return F.linear(inputs, *self.matrix_and_bias(embedding_weight))
 
@@ -106,7 +106,7 @@ class ProjectedReadout(Readout):
 
 
 class LinearReadout(ProjectedReadout):
-    """W_c [c; s] + b, as OpenNMT-py has it beside additive attention (Klein et al. 2017); b where `readout_bias` is."""
+    """W_c [c; s] + b, as OpenNMT-py has it with additive attention (Klein et al. 2017); b if `readout_bias` is set."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)

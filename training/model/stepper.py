@@ -154,7 +154,7 @@ def _own(tensors: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
 class TorchStepper:
     """Decodes with a model in memory; arrays are numpy at the edge and torch tensors on the device inside.
 
-    The model is used as it stands, in evaluation mode during each call: its training may go on in between.
+    The model is used as it is, in evaluation mode during each call: its training may continue between calls.
     """
 
     def __init__(self, model: Seq2Seq | Ensemble, device: torch.device | str = "cpu") -> None:

@@ -37,7 +37,7 @@ NOT_RECURRENT = frozenset((COVERAGE, VECTOR))
 """Row tensors that are no activations of the recurrence: a sum of attention weights, and a constant."""
 
 BATCH_PAIRS = 16
-MAX_POSITIONS = 24  # Target positions of a batch whose loss is followed back, at even distances where there are more.
+MAX_POSITIONS = 24  # Target positions of a batch whose loss is followed back, at even distances if there are more.
 MIN_VALUES = 10  # A distance that fewer pairs of a loss and a state have is left out.
 
 
@@ -93,7 +93,7 @@ def measure_gradients(model: Seq2Seq, sources: Sequence[Sequence[int]], targets:
 
     Args:
         model: is left as it is; a copy on the CPU is measured.
-        sources: ids as the encoder reads them, EOS included where it is appended; not empty.
+        sources: ids as the encoder reads them, EOS included if it is appended; not empty.
         targets: ids without BOS and EOS.
     """
     measured = copy.deepcopy(model).cpu().double().eval()
@@ -181,7 +181,7 @@ def _reach(norms: _Norms) -> Reach:
 
 
 def _norms(gradients: Sequence[Tensor | None], num_dims: int, shape: Sequence[int]) -> NDArray[np.float64]:
-    """The norms over all but the first `num_dims` dimensions, of the tensors together; None: nothing depends on it."""
+    """Returns the norms over all but the first `num_dims` dimensions, of the tensors together; None is zero."""
     squares = torch.zeros(*shape, dtype=torch.float64)
     for gradient in gradients:
         if gradient is not None:

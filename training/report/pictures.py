@@ -118,7 +118,7 @@ METRIC_LABELS = {
     "word_perplexity": "perplexity per word",
 }
 
-Letters = Sequence[str]  # What the curves are called, in order; with a single one nothing is written beside it.
+Letters = Sequence[str]  # Names of the curves, in order; a single curve has no name in the picture.
 
 
 def course_chart(
@@ -303,11 +303,11 @@ def attention_map(weights: Floats, source_tokens: Sequence[str], target_tokens: 
     size = max(MIN_LABEL_SIZE, LABEL_SIZE * cell)
     columns, rows = [_label(token) for token in source_tokens], [_label(token) for token in target_tokens]
     left = max((_width(label) for label in rows), default=0.0) * size + 8
-    # Where most labels are letters, they stand upright and only the others are turned; else all are.
+    # If most labels are letters, they are upright and only the others are turned; else all are turned.
     are_letters = sum(len(label) == 1 for label in columns) * 2 > num_columns
     lengths = [0.0 if are_letters and len(label) == 1 else _width(label) * size for label in columns]
     top = max(lengths, default=0.0) * SLANT + size * 1.4
-    # A turned label ends half its length to the right of where it stands.
+    # A turned label ends half its length to the right of its place.
     right = max((place + 0.5) * cell + length / 2 + size for place, length in enumerate(lengths))
     shown = weights.astype(np.float64)
     drawn: str = TEMPLATE.render(

@@ -1,1 +1,4 @@
-"""Run directories: what a training leaves, how it is resumed and how it is opened."""
+"""Run directories: `directory.py` lists their files, `checkpoint.py` saves and resumes, `corpora.py` prepares the data.
+
+Begin with `directory.py`. `loading.py` opens a run to evaluate, export or continue from it.
+"""

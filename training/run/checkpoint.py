@@ -40,7 +40,7 @@ class TrainingState:
         epoch: epochs finished.
         batch: batches of the running epoch that are done.
         seconds: spent in training and validation so far, over all resumptions.
-        validated_step: the step of the last validation; None: there was none.
+        validated_step: the step of the last validation; if None, there was none.
         best_step, best_value, best_loss: the best validation so far; among equal values the lower loss is better.
         num_validations_without_best: in a row.
         plateau_factor: the schedule's (training/optimization.py).
@@ -147,7 +147,7 @@ def publish_checkpoint(
     """Writes a checkpoint whole, `content` and the digests of `files` as its state.json, and links it.
 
     Raises:
-        CantWrite: the disk is full; the checkpoints that there were still stand.
+        CantWrite: the disk is full; the earlier checkpoints are unharmed.
     """
     name = _free_name(run.checkpoints, step)
     with new_folder(run.checkpoints / name) as folder:
@@ -166,7 +166,7 @@ def _save(tensors: dict[str, Tensor], path: Path) -> None:
     try:
         save_file(tensors, path)
     except SafetensorError as error:
-        # What the operating system refused stands in its words.
+        # The message contains the operating system's error number.
         if match := re.search(r"os error (\d+)", str(error)):
             raise OSError(int(match[1]), os.strerror(int(match[1])), str(path)) from None
         raise

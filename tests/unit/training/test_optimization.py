@@ -41,17 +41,17 @@ def schedule(max_steps: int | None = None, max_seconds: float | None = None, **c
 
 
 def test_rises_linearly_and_reaches_the_peak() -> None:
-    found = schedule(kind="constant", warmup_steps=4)
-    assert [found.factor(step, 0.0) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    result = schedule(kind="constant", warmup_steps=4)
+    assert [result.factor(step, 0.0) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     assert schedule().factor(0, 0.0) == 1.0
 
 
 def test_inverse_square_root() -> None:
-    found = schedule(kind="inverse_sqrt", warmup_steps=4)
-    assert found.factor(1, 0.0) == 0.5
-    assert found.factor(3, 0.0) == 1.0
-    assert found.factor(15, 0.0) == 0.5
-    assert found.factor(63, 0.0) == 0.25
+    result = schedule(kind="inverse_sqrt", warmup_steps=4)
+    assert result.factor(1, 0.0) == 0.5
+    assert result.factor(3, 0.0) == 1.0
+    assert result.factor(15, 0.0) == 0.5
+    assert result.factor(63, 0.0) == 0.25
 
 
 @pytest.mark.parametrize(("kind", "quarter"), [("linear", 0.75), ("cosine", (1 + math.sqrt(0.5)) / 2)])
@@ -69,13 +69,13 @@ def test_falls_to_the_end_by_steps_or_by_time(kind: str, quarter: float) -> None
 
 def test_one_cycle_rises_and_falls_by_steps_or_by_time() -> None:
     for at in (schedule(kind="one_cycle", max_steps=100), schedule(kind="one_cycle", max_seconds=100)):
-        found = [at.factor(moment, float(moment)) for moment in (0, 15, 30, 65, 100)]
-        assert found == pytest.approx([0.04, 0.52, 1.0, 0.5, 0.0])
+        result = [at.factor(moment, float(moment)) for moment in (0, 15, 30, 65, 100)]
+        assert result == pytest.approx([0.04, 0.52, 1.0, 0.5, 0.0])
     assert schedule(kind="one_cycle", max_steps=10, final_factor=0.1).factor(10, 0.0) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"kind": "inverse_sqrt"}, "set schedule.warmup_steps"),
         ({"kind": "one_cycle", "warmup_steps": 9}, "schedule.warmup_steps = 9: .* rises over the first 30 %"),
@@ -85,20 +85,20 @@ def test_one_cycle_rises_and_falls_by_steps_or_by_time() -> None:
         ({"kind": "cosine", "milestones": [2.0]}, "means nothing to .*, or take milestones"),
     ],
 )
-def test_contradictions_are_refused(config: dict, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_contradictions_are_refused(config: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         ScheduleConfig.model_validate(config)
 
 
 def test_plateau_falls_after_its_patience() -> None:
-    found = schedule(kind="plateau", factor=0.5, patience=1)
-    assert [found.plateau_fall(num_flat) for num_flat in (0, 1, 0, 1, 2, 3, 4, 5)] == [1, 1, 1, 1, 0.5, 1, 0.5, 1]
+    result = schedule(kind="plateau", factor=0.5, patience=1)
+    assert [result.plateau_fall(num_flat) for num_flat in (0, 1, 0, 1, 2, 3, 4, 5)] == [1, 1, 1, 1, 0.5, 1, 0.5, 1]
     assert schedule(kind="constant").plateau_fall(4) == 1
 
 
 def test_milestones_are_epochs() -> None:
-    found = schedule(kind="milestones", milestones=[2.0, 2.5, 3.0])
-    assert [found.factor(step, 0.0) for step in (0, 19, 20, 24, 25, 30, 99)] == [1, 1, 0.5, 0.5, 0.25, 0.125, 0.125]
+    result = schedule(kind="milestones", milestones=[2.0, 2.5, 3.0])
+    assert [result.factor(step, 0.0) for step in (0, 19, 20, 24, 25, 30, 99)] == [1, 1, 0.5, 0.5, 0.25, 0.125, 0.125]
 
 
 def test_averages_with_a_memory_that_grows_to_its_limit() -> None:

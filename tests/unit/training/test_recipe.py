@@ -49,7 +49,7 @@ def test_overrides_are_toml_values_or_bare_strings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ("model.hiden_size=3", "unknown key model.hiden_size; did you mean hidden_size?"),
         ("optimiser.kind=adam", "unknown key optimiser; did you mean optimizer?"),
@@ -89,16 +89,16 @@ def test_overrides_are_toml_values_or_bare_strings(tmp_path: Path) -> None:
         (".a=1", "must be table.key=value"),
     ],
 )
-def test_names_field_value_and_remedy_in_one_line(tmp_path: Path, override: str, said: str) -> None:
+def test_names_field_value_and_remedy_in_one_line(tmp_path: Path, override: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         load(tmp_path, SMALL, override)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert override.startswith((".", "seed")) or "small.toml" in str(caught.value) or "--set" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("max_epochs = 1", "", "training would never end: set training.max_epochs"),
         ("max_epochs = 1", "[schedule]\nkind='cosine'", 'schedule.kind = "cosine" falls towards an end'),
@@ -111,10 +111,10 @@ def test_names_field_value_and_remedy_in_one_line(tmp_path: Path, override: str,
         ("[data]", '[data]\ndirectory = "d"', "name the fetcher, or leave it out"),
     ],
 )
-def test_refuses_what_can_not_be_trained(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_refuses_what_can_not_be_trained(tmp_path: Path, old: str, new: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         load(tmp_path, SMALL.replace(old, new))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_data_may_stand_beside_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,6 +189,6 @@ def test_an_unknown_recipe_is_answered_with_those_there_are(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as refused:
         load_recipe(Path(name))
-    told = str(refused.value)
-    assert told.startswith(f"{name}: there is no such recipe; did you mean g2p-cmudict-small?; give ")
-    assert "papers/luong" in told and "\n" not in told
+    messages = str(refused.value)
+    assert messages.startswith(f"{name}: there is no such recipe; did you mean g2p-cmudict-small?; give ")
+    assert "papers/luong" in messages and "\n" not in messages

@@ -148,7 +148,7 @@ def test_the_same_files_give_the_same_recipe_and_overrides_change_it(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("inputs", "said"),
+    ("inputs", "message"),
     [
         (["{here}/few.tsv"], "has 3 different sources, and 20 are needed"),
         (["{here}/empty.tsv"], "has no pairs"),
@@ -158,12 +158,12 @@ def test_the_same_files_give_the_same_recipe_and_overrides_change_it(tmp_path: P
         (["{here}/few.tsv", "a.en,a.fr"], "must all be files of pairs with the same columns"),
     ],
 )
-def test_mistakes_are_one_line(tmp_path: Path, inputs: list[str], said: str) -> None:
+def test_mistakes_are_one_line(tmp_path: Path, inputs: list[str], message: str) -> None:
     (tmp_path / "few.tsv").write_text("a\tb\nc\td\ne\tf\n")
     (tmp_path / "empty.tsv").touch()
     with pytest.raises(UserError) as caught:
         recipe_of_inputs([name.format(here=tmp_path) for name in inputs], [])
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_parallel_files_are_taken_as_they_are(tmp_path: Path) -> None:

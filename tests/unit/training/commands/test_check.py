@@ -19,22 +19,22 @@ def unknown(path: Path, share: float) -> None:
 
 def test_a_recipe_is_checked_and_nothing_is_written(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
     before = sorted(tmp_path.rglob("*"))
-    status, said, errors = command("check", tiny_recipe, "--examples", 2)
+    status, message, errors = command("check", tiny_recipe, "--examples", 2)
     assert status == 0, errors
-    rows = {line[:34].strip(): line[34:].split() for line in said.splitlines()}
-    assert rows["pairs"][-3:] == ["48", "16", "16"] or "48" in said
+    rows = {line[:34].strip(): line[34:].split() for line in message.splitlines()}
+    assert rows["pairs"][-3:] == ["48", "16", "16"] or "48" in message
     for words in ("source characters, median", "unknown target tokens", "scripts of the sources: Latin 100.0%",
                   "examples of train:", "48 of 48 pairs", "sources: 3 to 3 tokens"):  # fmt: skip
-        assert words in said
-    assert said.count(" → ") == 6
+        assert words in message
+    assert message.count(" → ") == 6
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_files_of_pairs_are_checked_as_they_would_be_trained(tmp_path: Path, command: Command) -> None:
     words = [f"{first}{second}" for first in "abcdefgh" for second in "abcdefgh"]
     (tmp_path / "pairs.csv").write_text("en,fr,id\n" + "".join(f"{word},{' '.join(word)},1\n" for word in words))
-    status, said, errors = command("check", f"{tmp_path / 'pairs.csv'}[en,fr]")
-    assert status == 0 and "recipe chosen from 64 pairs" in said, errors
+    status, message, errors = command("check", f"{tmp_path / 'pairs.csv'}[en,fr]")
+    assert status == 0 and "recipe chosen from 64 pairs" in message, errors
     status, _, errors = command("check", tmp_path / "pairs.csv")
     assert status == 2 and "look like the names of columns" in errors
 
@@ -50,14 +50,14 @@ def test_validation_of_unknown_targets_is_refused_unless_allowed(
     assert status == 2 and "75.0% of the tokens of validation's targets are unknown, e.g. 'X', 'Y', 'Z'" in errors
     assert "data.allow_unknown_targets = true" in errors and len(errors.splitlines()) == 1
     assert not (tmp_path / "run").exists()
-    status, said, errors = command(*start, tiny_recipe, *output, "--set", "data.allow_unknown_targets=true")
-    assert status == 0 and "warning: 75.0% of the tokens of validation's targets are unknown" in said, errors
+    status, message, errors = command(*start, tiny_recipe, *output, "--set", "data.allow_unknown_targets=true")
+    assert status == 0 and "warning: 75.0% of the tokens of validation's targets are unknown" in message, errors
 
 
 def test_few_unknown_symbols_are_a_warning_and_recorded(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
     unknown(tmp_path / "validation.tsv", 0.125)
-    status, said, _ = command(tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_steps=1")
-    assert status == 0 and "warning: 12.5% of the tokens of test's targets are unknown" in said
+    status, message, _ = command(tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_steps=1")
+    assert status == 0 and "warning: 12.5% of the tokens of test's targets are unknown" in message
     shares = json.loads((tmp_path / "run" / "data.json").read_text())["unknown_shares"]
     assert shares == {split: {"source": 0.0, "target": share} for split, share in
                       (("train", 0.0), ("validation", 0.125), ("test", 0.125))}  # fmt: skip
@@ -78,9 +78,9 @@ def test_empty_pairs_and_quotes_are_told_at_the_start(tmp_path: Path, tiny_recip
     words = [line.split("\t") for line in (tmp_path / "train.tsv").read_text().splitlines()]
     (tmp_path / "train.tsv").write_text("".join(f'"{source}"\t"{target}"\n' for source, target in words) + "\t\n")
     options = ("--set", "data.drop_empty=true", "--set", "training.max_steps=1")
-    status, said, errors = command(tiny_recipe, "--output", tmp_path / "run", *options)
-    assert status == 0 and "48 of 48 pairs; left out: 1 empty" in said, errors
-    assert "train.tsv: every field is in quotes, which are taken off" in said
+    status, message, errors = command(tiny_recipe, "--output", tmp_path / "run", *options)
+    assert status == 0 and "48 of 48 pairs; left out: 1 empty" in message, errors
+    assert "train.tsv: every field is in quotes, which are taken off" in message
 
 
 def test_a_training_without_a_recipe(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,10 +88,10 @@ def test_a_training_without_a_recipe(tmp_path: Path, command: Command, monkeypat
     words = [f"{first}{second}" for first in "abcdefgh" for second in "abcdefgh"]
     Path("pairs.tsv").write_text("".join(f"{word}\t{' '.join(word)}\n" for word in words))
     options = ("--set", "model.hidden_size=8", "--set", "training.max_epochs=1", "--set", "training.device=cpu")
-    status, said, errors = command("pairs.tsv", *options)
+    status, message, errors = command("pairs.tsv", *options)
     assert status == 0, errors
-    assert "recipe chosen from 64 pairs" in said and "its file: runs/pairs/recipe.toml" in said
-    assert "pairs.tsv (test part)" in said and "wer" in said
+    assert "recipe chosen from 64 pairs" in message and "its file: runs/pairs/recipe.toml" in message
+    assert "pairs.tsv (test part)" in message and "wer" in message
     status, _, errors = command("pairs.tsv", *options)
     assert status == 2 and "runs/pairs exists: --resume continues it" in errors
     # Resumed with the recipe that was chosen, also by the recipe's own file.
@@ -105,8 +105,8 @@ def test_a_held_out_text_of_megabytes_is_left_out_and_counted(
 ) -> None:
     path = tmp_path / "validation.tsv"
     path.write_text(path.read_text() + f"{'ab' * 2**20}\ta b\nab\t{'a b ' * 2**19}\n")
-    status, said, errors = command(tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_steps=1")
+    status, message, errors = command(tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_steps=1")
     assert status == 0, errors
     for split in ("validation", "test"):
-        assert f"pairs left out of {split}, with a text of more than 20,000 characters: 2" in said
-    assert "16 examples: " in said and "without 2 pairs with a text of more than" in said
+        assert f"pairs left out of {split}, with a text of more than 20,000 characters: 2" in message
+    assert "16 examples: " in message and "without 2 pairs with a text of more than" in message

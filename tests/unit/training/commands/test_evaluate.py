@@ -40,22 +40,22 @@ def test_other_data_and_other_searches(tmp_path: Path, finished_run: Path, comma
     (tmp_path / "more.tsv").write_text("ab\ta b\nab\ta\ncd\tc d\n")
     options = ("--data", tmp_path / "more.tsv", "--beam-size", 2, "--metrics", "wer,bleu", "--checkpoint", "last")
     for _ in range(2):
-        status, said, _ = command("evaluate", finished_run, *options, "--max-length", 5)
-        assert status == 0 and "2 examples" in said and "beam 2" in said
-    found = entries(finished_run)
-    assert found[:2] == before
-    assert [entry["metric"] for entry in found[2:]] == ["wer", "bleu"]
-    assert found[2]["decoding"] == {"beam_size": 2, "length_penalty": 0.0, "max_length": 5}
-    assert "last checkpoint" in found[2]["protocol"]
-    assert found[2]["interval"].keys() == {"low", "high"} and found[2]["num_resamples"] == 1000
+        status, message, _ = command("evaluate", finished_run, *options, "--max-length", 5)
+        assert status == 0 and "2 examples" in message and "beam 2" in message
+    actual = entries(finished_run)
+    assert actual[:2] == before
+    assert [entry["metric"] for entry in actual[2:]] == ["wer", "bleu"]
+    assert actual[2]["decoding"] == {"beam_size": 2, "length_penalty": 0.0, "max_length": 5}
+    assert "last checkpoint" in actual[2]["protocol"]
+    assert actual[2]["interval"].keys() == {"low", "high"} and actual[2]["num_resamples"] == 1000
 
 
 def test_data_in_two_files(tmp_path: Path, finished_run: Path, command: Command) -> None:
     (tmp_path / "s").write_text("ab\nabc\n")
     (tmp_path / "t").write_text("ba\ncba\n")
     options = ("--data", f"{tmp_path / 's'},{tmp_path / 't'}", "--bootstrap", 0, "--metrics", "per", "--json")
-    status, said, errors = command("evaluate", finished_run, *options)
-    assert (status, '"num_examples": 2' in said) == (0, True), errors
+    status, message, errors = command("evaluate", finished_run, *options)
+    assert (status, '"num_examples": 2' in message) == (0, True), errors
 
 
 def test_where_there_is_no_test_split_the_other_is_suggested(finished_run: Path, command: Command) -> None:
@@ -78,20 +78,22 @@ def test_what_can_not_be_recorded_is_shown(
         raise CantWrite(path, os.strerror(number), number)
 
     monkeypatch.setattr("attendant.training.run.directory.write_json", refuse)
-    found, said, errors = command("evaluate", finished_run, "--beam-sizes", "1,2", "--metrics", "per", "--bootstrap", 0)
-    assert found == status and "beam 2" in said
+    actual, message, errors = command(
+        "evaluate", finished_run, "--beam-sizes", "1,2", "--metrics", "per", "--bootstrap", 0
+    )
+    assert actual == status and "beam 2" in message
     (line,) = errors.splitlines()
     assert re.match(r"training: .*evaluation\.json: can't be written: ", line)
     assert entries(finished_run) == before
 
 
 def test_a_sweep_measures_each_search_once_and_greedy_without_penalties(finished_run: Path, command: Command) -> None:
-    status, said, _ = command(
+    status, message, _ = command(
         "evaluate", finished_run, "--split", "validation", "--beam-sizes", "1,2", "--length-penalties", "0,0.6",
         "--metrics", "per", "--bootstrap", 0, "--json",
     )  # fmt: skip
     assert status == 0
-    results = json.loads(said)["results"]
+    results = json.loads(message)["results"]
     assert [result["measurements"][0]["decoding"]["beam_size"] for result in results] == [1, 2, 2]
     assert [result["measurements"][0]["decoding"]["length_penalty"] for result in results] == [0.0, 0.0, 0.6]
     assert all(result["measurements"][0]["interval"] is None for result in results)
@@ -101,11 +103,11 @@ def test_a_sweep_measures_each_search_once_and_greedy_without_penalties(finished
 
 def test_a_sweep_of_length_penalties_with_their_offsets(finished_run: Path, tmp_path: Path, command: Command) -> None:
     options = ("--beam-size", 2, "--length-penalty", "0,1", "--length-penalty-offset", "0,5", "--metrics", "per")
-    status, said, _ = command(
+    status, message, _ = command(
         "evaluate", finished_run, *options, "--bootstrap", 0, "--json", "--outputs", tmp_path / "outputs.tsv"
     )
     assert status == 0
-    none, plain, gnmt = (result["measurements"][0] for result in json.loads(said)["results"])
+    none, plain, gnmt = (result["measurements"][0] for result in json.loads(message)["results"])
     assert none["decoding"]["length_penalty"] == 0 and "offset" not in none["protocol"]
     assert plain["decoding"]["length_penalty_offset"] == 0 and "length_penalty_offset" not in gnmt["decoding"]
     assert "length penalty 1, offset 0," in plain["protocol"] and "length penalty 1, at" in gnmt["protocol"]
@@ -117,9 +119,9 @@ def test_a_sweep_of_length_penalties_with_their_offsets(finished_run: Path, tmp_
 
 def test_a_sweep_of_patience(finished_run: Path, tmp_path: Path, command: Command) -> None:
     options = ("--beam-sizes", "1,2", "--patience", "0.5,2", "--metrics", "per", "--bootstrap", 0, "--json")
-    status, said, _ = command("evaluate", finished_run, *options, "--outputs", tmp_path / "outputs.tsv")
+    status, message, _ = command("evaluate", finished_run, *options, "--outputs", tmp_path / "outputs.tsv")
     assert status == 0
-    searches = [result["measurements"][0]["decoding"] for result in json.loads(said)["results"]]
+    searches = [result["measurements"][0]["decoding"] for result in json.loads(message)["results"]]
     assert [(search["beam_size"], search.get("patience")) for search in searches] == [(1, None), (2, 0.5), (2, 2.0)]
     header, *rows = [line.split("\t") for line in (tmp_path / "outputs.tsv").read_text().splitlines()]
     assert list(dict.fromkeys(row[header.index("patience")] for row in rows)) == ["", "0.5", "2"]
@@ -128,12 +130,12 @@ def test_a_sweep_of_patience(finished_run: Path, tmp_path: Path, command: Comman
 
 
 def test_a_sweep_is_a_table(finished_run: Path, command: Command) -> None:
-    status, said, _ = command("evaluate", finished_run, "--beam-sizes", "1,2", "--length-penalty", "1")
+    status, message, _ = command("evaluate", finished_run, "--beam-sizes", "1,2", "--length-penalty", "1")
     assert status == 0
-    lines = said.splitlines()
+    lines = message.splitlines()
     assert lines[1].split() == ["model", "search", "metric", "value", "95", "%", "interval", "examples/s"]
     assert "greedy" in lines[2] and "beam 2, length penalty 1" in lines[4]
-    against = said[said.index("against greedy, ") :]
+    against = message[message.index("against greedy, ") :]
     assert "beam 2" in against and "greedy" not in against[len("against greedy") :]
     assert "% of edits" in lines[-1]
 
@@ -141,18 +143,18 @@ def test_a_sweep_is_a_table(finished_run: Path, command: Command) -> None:
 def test_by_length(finished_run: Path, command: Command, tmp_path: Path) -> None:
     (tmp_path / "more.tsv").write_text("ab\ta b\nabcd\ta b c d\ncd\tc d\n")
     options = ("--data", tmp_path / "more.tsv", "--metrics", "wer,per", "--length-unit", "tokens")
-    status, said, _ = command("evaluate", finished_run, *options, "--by-length", "2,3")
+    status, message, _ = command("evaluate", finished_run, *options, "--by-length", "2,3")
     assert status == 0
     wer = next(entry for entry in entries(finished_run) if "more.tsv" in entry["protocol"])
     assert wer["length_unit"] == "tokens"
-    assert [(one["low"], one["high"], one["num_examples"]) for one in wer["by_length"]] == [(1, 2, 2), (4, None, 1)]
-    assert "source tokens" in said and "1-2" in said and "4+" in said
-    status, said, _ = command("evaluate", finished_run, *options[:4], "--by-length")
-    assert status == 0 and "source words" in said and "1-10" in said
+    assert [(each["low"], each["high"], each["num_examples"]) for each in wer["by_length"]] == [(1, 2, 2), (4, None, 1)]
+    assert "source tokens" in message and "1-2" in message and "4+" in message
+    status, message, _ = command("evaluate", finished_run, *options[:4], "--by-length")
+    assert status == 0 and "source words" in message and "1-10" in message
     recipe = Run(finished_run).recipe_path
     recipe.write_text(recipe.read_text().replace('length_unit = "words"', 'length_unit = "tokens"\nlength_edges = [3]'))
-    status, said, _ = command("evaluate", finished_run, *options[:4])
-    assert status == 0 and "source tokens" in said and "1-3" in said and "4+" in said
+    status, message, _ = command("evaluate", finished_run, *options[:4])
+    assert status == 0 and "source tokens" in message and "1-3" in message and "4+" in message
 
 
 def test_a_bundle_is_decoded_by_its_own_graphs(
@@ -166,28 +168,28 @@ def test_a_bundle_is_decoded_by_its_own_graphs(
         lambda stepper, *rest, **more: steppers.append(stepper) or decode_all(stepper, *rest, **more),
     )
     before = sorted(path.name for path in tiny_bundle_path.iterdir())
-    found = tmp_path / "found.json"
-    status, said, errors = command(
-        "evaluate", tiny_bundle_path, "--data", letters, "--output", found, "--outputs", tmp_path / "outputs.tsv"
+    actual = tmp_path / "found.json"
+    status, message, errors = command(
+        "evaluate", tiny_bundle_path, "--data", letters, "--output", actual, "--outputs", tmp_path / "outputs.tsv"
     )
     assert status == 0, errors
     assert [type(stepper).__name__ for stepper in steppers] == ["OnnxStepper"]
     assert sorted(path.name for path in tiny_bundle_path.iterdir()) == before
-    content = json.loads(found.read_text())
+    content = json.loads(actual.read_text())
     (result,) = content["results"]
     (wer,) = result["measurements"]  # what the manifest was measured by, and its defaults
     assert wer["metric"] == "wer" and wer["num_examples"] == 5
     assert wer["decoding"] == {"beam_size": 1, "length_penalty": 0.6, "max_length": 48}
-    assert "letters.tsv, fp32 on cpu; " in wer["protocol"] and "fp32 on cpu" in said
+    assert "letters.tsv, fp32 on cpu; " in wer["protocol"] and "fp32 on cpu" in message
     assert len((tmp_path / "outputs.tsv").read_text().splitlines()) == 6
 
 
 def test_models_are_compared_with_the_first(
     finished_run: Path, tiny_bundle_path: Path, letters: Path, command: Command
 ) -> None:
-    status, said, errors = command("evaluate", finished_run, tiny_bundle_path, "--data", letters, "--json")
+    status, message, errors = command("evaluate", finished_run, tiny_bundle_path, "--data", letters, "--json")
     assert status == 0, errors
-    first, second = json.loads(said)["results"]
+    first, second = json.loads(message)["results"]
     assert first["differences"] == []
     # The first one's metrics: the bundle's own would be wer alone.
     difference = second["differences"][1]
@@ -196,8 +198,8 @@ def test_models_are_compared_with_the_first(
     assert difference["value"] == pytest.approx(expected, abs=2e-4)
     assert difference["interval"]["low"] <= difference["value"] <= difference["interval"]["high"]
     assert 0 < difference["p_value"] <= 1
-    status, said, _ = command("evaluate", finished_run, tiny_bundle_path, "--data", letters, "--beam-sizes", "1,2")
-    against = said[said.index(f"against {finished_run}, ") :]
+    status, message, _ = command("evaluate", finished_run, tiny_bundle_path, "--data", letters, "--beam-sizes", "1,2")
+    against = message[message.index(f"against {finished_run}, ") :]
     assert status == 0 and against.count("greedy") == against.count("beam 2") == against.count("on cpu") // 2 == 1
 
 
@@ -236,7 +238,7 @@ def test_an_interruption_leaves_what_was_measured(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--beam-size", "0"), "--beam-size 0: "),
         (("--beam-sizes", "2,x"), "--beam-size x: "),
@@ -253,15 +255,15 @@ def test_an_interruption_leaves_what_was_measured(
     ],
 )
 def test_options_are_checked_before_anything_is_decoded(
-    finished_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch, options: tuple[str, str], said: str
+    finished_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch, options: tuple[str, str], message: str
 ) -> None:
     monkeypatch.delattr(evaluating, "decode_all")
     status, _, errors = command("evaluate", finished_run, *options)
-    assert status == 2 and said in errors and len(errors.splitlines()) == 1, errors
+    assert status == 2 and message in errors and len(errors.splitlines()) == 1, errors
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ((), "knows of no test split: give --data FILE.tsv"),
         (("--data", "{data}", "--precision", "int8"), "precision int8 is not in the bundle tiny; it has fp32"),
@@ -271,10 +273,10 @@ def test_options_are_checked_before_anything_is_decoded(
     ],
 )
 def test_what_a_bundle_lacks_is_said(
-    tiny_bundle_path: Path, letters: Path, command: Command, options: tuple[str, ...], said: str
+    tiny_bundle_path: Path, letters: Path, command: Command, options: tuple[str, ...], message: str
 ) -> None:
     status, _, errors = command("evaluate", tiny_bundle_path, *(option.format(data=letters) for option in options))
-    assert status == 2 and said.format(bundle=tiny_bundle_path) in errors and len(errors.splitlines()) == 1
+    assert status == 2 and message.format(bundle=tiny_bundle_path) in errors and len(errors.splitlines()) == 1
 
 
 def test_a_directory_that_is_neither_is_refused(tmp_path: Path, command: Command) -> None:
@@ -302,8 +304,8 @@ def test_an_ensemble_of_runs(tmp_path: Path, tiny_recipe: Path, finished_run: Pa
     other, before = tmp_path / "other", entries(finished_run)
     assert command(tiny_recipe, "--output", other, "--set", "training.max_epochs=1", "--set", "seed=2")[0] == 0
     for options, words in (((), "as an ensemble"), (("--checkpoint", "last"), "last checkpoint, with")):
-        status, said, _ = command("evaluate", finished_run, other, "--ensemble", "--metrics", "wer", *options)
-        assert status == 0 and words in " ".join(said.split()), said
+        status, message, _ = command("evaluate", finished_run, other, "--ensemble", "--metrics", "wer", *options)
+        assert status == 0 and words in " ".join(message.split()), message
     assert entries(finished_run) == before, "a run's own file has its own values only"
 
 
@@ -320,8 +322,8 @@ def test_hypotheses_ranked_by_another_run(
     other, before = tmp_path / "other", entries(finished_run)
     assert command(tiny_recipe, "--output", other, "--set", "training.max_epochs=1", "--set", "seed=2")[0] == 0
     options = ("--beam-size", 4, "--length-penalty", 1, "--metrics", "wer", "--outputs", tmp_path / "outputs.tsv")
-    status, said, errors = command("evaluate", finished_run, *options, "--rescore", other)
-    assert status == 0 and "rescored" in said, errors
+    status, message, errors = command("evaluate", finished_run, *options, "--rescore", other)
+    assert status == 0 and "rescored" in message, errors
     assert entries(finished_run) == before, "a run's own file has its own values only"
     model, judge = (open_runs([path]).model for path in (finished_run, other))
     rows = csv.DictReader((tmp_path / "outputs.tsv").read_text().splitlines(), delimiter="\t")
@@ -329,11 +331,11 @@ def test_hypotheses_ranked_by_another_run(
     for row in rows:
         source = model.source_ids([row["source"]])
         ((*beam,),) = decode_all(model.stepper, source, search, model.special_ids)
-        ended = [one for one in beam if one.finish_reason is FinishReason.EOS]
-        scored = score_all(judge.stepper, [(source[0], one.token_ids) for one in ended], judge.special_ids)
-        scores = [one.log_prob / search.penalty(len(one.token_log_probs)) for one in scored]
+        ended = [each for each in beam if each.finish_reason is FinishReason.EOS]
+        scored = score_all(judge.stepper, [(source[0], each.token_ids) for each in ended], judge.special_ids)
+        scores = [each.log_prob / search.penalty(len(each.token_log_probs)) for each in scored]
         assert float(row["score"]) >= max(scores, default=-math.inf) - 1e-4
-        if row["output"] in (texts := [judge.target_tokenizer.decode(one.token_ids) for one in ended]):
+        if row["output"] in (texts := [judge.target_tokenizer.decode(each.token_ids) for each in ended]):
             assert float(row["score"]) == pytest.approx(scores[texts.index(row["output"])], abs=1e-4)
 
 
@@ -362,7 +364,7 @@ def test_outputs_are_sorted_the_least_certain_first(finished_run: Path, tmp_path
 
 def test_the_tokenizer_of_bleu_is_an_option(finished_run: Path, command: Command) -> None:
     options = ("--metrics", "bleu", "--bootstrap", 0, "--json")
-    status, said, _ = command("evaluate", finished_run, *options, "--bleu-tokenizer", "char")
-    assert status == 0 and "|tok:char|" in json.loads(said)["results"][0]["measurements"][0]["protocol"]
+    status, message, _ = command("evaluate", finished_run, *options, "--bleu-tokenizer", "char")
+    assert status == 0 and "|tok:char|" in json.loads(message)["results"][0]["measurements"][0]["protocol"]
     status, _, errors = command("evaluate", finished_run, *options, "--bleu-tokenizer", "french")
     assert status == 2 and "--bleu-tokenizer french: must be one of 13a, intl, zh" in errors

@@ -30,12 +30,12 @@ def finished(tmp_path: Path, tiny_recipe: Path, command: Command) -> Path:
 def test_the_last_validated_checkpoints_are_kept_and_averaged(tmp_path: Path, finished: Path, command: Command) -> None:
     kept = validated_checkpoints(Run(finished))
     assert [path.name for path in kept] == ["step-00000008", "step-00000012", "step-00000016"]
-    status, said, _ = command("average", finished, "--last", 2, "--output", tmp_path / "mean")
-    assert status == 0 and "steps 12, 16" in said
+    status, message, _ = command("average", finished, "--last", 2, "--output", tmp_path / "mean")
+    assert status == 0 and "steps 12, 16" in message
     mean = load_run(tmp_path / "mean").model.state_dict()
-    one, other = (load_tensors(path, MODEL_FILE) for path in kept[-2:])
+    item, other = (load_tensors(path, MODEL_FILE) for path in kept[-2:])
     for name, weight in mean.items():
-        torch.testing.assert_close(weight, (one[name] + other[name]) / 2)
+        torch.testing.assert_close(weight, (item[name] + other[name]) / 2)
     assert not torch.equal(mean["output.weight"], other["output.weight"])
     assert command("evaluate", tmp_path / "mean", "--metrics", "wer")[0] == 0
     assert json.loads((tmp_path / "mean" / "evaluation.json").read_text())[0]["metric"] == "wer"
@@ -48,14 +48,14 @@ def test_an_average_is_not_trained_on(tmp_path: Path, finished: Path, command: C
 
 
 def test_mistakes_are_one_line(tmp_path: Path, finished: Path, command: Command) -> None:
-    for arguments, said in (
+    for arguments, message in (
         ((finished, "--last", 4, "--output", tmp_path / "a"), "has 3 validated checkpoints, fewer than --last 4"),
         ((finished, "--last", 0, "--output", tmp_path / "a"), "--last 0: must be at least 1"),
         ((finished, "--output", finished), "exists: --output names another"),
         ((tmp_path / "none", "--output", tmp_path / "a"), "is not a run"),
     ):
         status, _, errors = command("average", *arguments)
-        assert status == 2 and said in errors and len(errors.splitlines()) == 1
+        assert status == 2 and message in errors and len(errors.splitlines()) == 1
     assert not (tmp_path / "a").exists()
 
 
@@ -67,12 +67,12 @@ def sources(tmp_path: Path) -> Path:
 
 
 def test_each_source_once_with_its_output(tmp_path: Path, finished_run: Path, sources: Path, command: Command) -> None:
-    status, said, errors = command("label", finished_run, "--sources", sources, "--output", tmp_path / "out.tsv")
+    status, message, errors = command("label", finished_run, "--sources", sources, "--output", tmp_path / "out.tsv")
     assert status == 0, errors
     rows = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
     labelled = [source for source, _ in rows]
     assert labelled == [source for source in ("ab", "cd", "abc", "bcd") if source in labelled]
-    assert len(labelled) == 4 or f"{4 - len(labelled)} sources have an empty output" in said
+    assert len(labelled) == 4 or f"{4 - len(labelled)} sources have an empty output" in message
     assert rows and all(target.strip() for _, target in rows)
     # A .tsv gives its first column: an output can be labelled again, by an ensemble as well.
     status, _, errors = command(

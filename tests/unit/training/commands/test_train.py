@@ -23,9 +23,9 @@ def append(path: Path, text: str) -> None:
 
 def test_a_run_says_all(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
     output = tmp_path / "run"
-    status, said, _ = command(tiny_recipe, "--output", output, "--set", "optimizer.learning_rate=0.01")
+    status, message, _ = command(tiny_recipe, "--output", output, "--set", "optimizer.learning_rate=0.01")
     assert status == 0
-    assert "wer " in said and f"next: attendant export {output}" in said
+    assert "wer " in message and f"next: attendant export {output}" in message
     assert {path.name for path in output.iterdir()} == {
         "recipe.toml", "versions.json", "data.json", "metrics.jsonl", "tensorboard", "source_tokenizer.json",
         "target_tokenizer.json", "checkpoints", "evaluation.json", "corpus",
@@ -74,7 +74,7 @@ def test_an_existing_output_is_refused_and_resumed(tmp_path: Path, tiny_recipe: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["{here}/none.toml"], "there is no such recipe"),
         (["fetch", "{here}/tiny.toml"], "names no fetcher"),
@@ -82,21 +82,21 @@ def test_an_existing_output_is_refused_and_resumed(tmp_path: Path, tiny_recipe: 
     ],
 )
 def test_mistakes_are_one_line(
-    tmp_path: Path, tiny_recipe: Path, command: Command, arguments: list[str], said: str
+    tmp_path: Path, tiny_recipe: Path, command: Command, arguments: list[str], message: str
 ) -> None:
     status, _, errors = command(*(argument.format(here=tmp_path) for argument in arguments))
-    assert status == 2 and said in errors and len(errors.splitlines()) == 1
+    assert status == 2 and message in errors and len(errors.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [("a\tb\nonly a source\n", "train.tsv:2: 1 column"), ("", "train.tsv has no pairs")]
+    ("content", "message"), [("a\tb\nonly a source\n", "train.tsv:2: 1 column"), ("", "train.tsv has no pairs")]
 )
 def test_bad_data_stop_the_training_before_a_run_exists(
-    content: str, said: str, tmp_path: Path, tiny_recipe: Path, command: Command
+    content: str, message: str, tmp_path: Path, tiny_recipe: Path, command: Command
 ) -> None:
     (tmp_path / "train.tsv").write_text(content)
     status, _, errors = command(tiny_recipe, "--output", tmp_path / "run")
-    assert status == 2 and said in errors and len(errors.splitlines()) == 1
+    assert status == 2 and message in errors and len(errors.splitlines()) == 1
     assert not (tmp_path / "run").exists()
 
 
@@ -121,23 +121,23 @@ def test_help_is_there(subcommand: list[str], capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    ("chosen", "found"),
+    ("chosen", "result"),
     [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "None")],
     ids=["by default", "by count", "by policy"],
 )
-def test_threads_wait_as_the_environment_says_or_look_for_work_a_little(chosen: dict[str, str], found: str) -> None:
+def test_threads_wait_as_the_environment_says_or_look_for_work_a_little(chosen: dict[str, str], result: str) -> None:
     unset = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     program = "import os, sys, training.__main__; print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
-    said = subprocess.run(
+    message = subprocess.run(
         [sys.executable, "-c", program], env=unset | chosen, capture_output=True, text=True, check=True
     ).stdout
-    assert said.split() == [found, "False"], "it reads this when torch is loaded"
+    assert message.split() == [result, "False"], "it reads this when torch is loaded"
 
 
 def test_a_vocabulary_that_is_smaller_than_asked_says_why(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
     size = ("--set", "source.tokenizer=bpe", "--set", "source.vocabulary_size=5000", "--set", "training.max_steps=1")
-    _, said, errors = command(tiny_recipe, "--output", tmp_path / "run", *size)
-    (line,) = [line for line in said.splitlines() if line.startswith("source: ")]
+    _, message, errors = command(tiny_recipe, "--output", tmp_path / "run", *size)
+    (line,) = [line for line in message.splitlines() if line.startswith("source: ")]
     assert line.endswith(
         "symbols, and source.vocabulary_size = 5000: no other pair of symbols to merge within a word occurs at all"
     ), errors
@@ -168,7 +168,7 @@ def test_what_ends_before_the_first_step_leaves_no_folder(
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ("model.hidden_size=200000", "model.hidden_size = 200000, model.embedding_size = 8: "),
         (
@@ -180,10 +180,10 @@ def test_what_ends_before_the_first_step_leaves_no_folder(
     ],
 )
 def test_sizes_and_types_are_refused_in_one_line(
-    tmp_path: Path, tiny_recipe: Path, command: Command, override: str, said: str
+    tmp_path: Path, tiny_recipe: Path, command: Command, override: str, message: str
 ) -> None:
     status, _, errors = command(tiny_recipe, "--output", tmp_path / "run", "--set", override)
-    assert status == 2 and said in errors and len(errors.splitlines()) == 1
+    assert status == 2 and message in errors and len(errors.splitlines()) == 1
     assert not (tmp_path / "run").exists()
 
 
@@ -209,6 +209,6 @@ def test_lines_of_megabytes_are_left_out_without_being_tokenized(
         return encode(self, texts)
 
     monkeypatch.setattr(Tokenizer, "encode_batch", watched)
-    status, said, errors = command(tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_steps=1")
-    assert status == 0 and "left out: 2 too long" in said, errors
+    status, message, errors = command(tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_steps=1")
+    assert status == 0 and "left out: 2 too long" in message, errors
     assert max(lengths) < 1000

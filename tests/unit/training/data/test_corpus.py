@@ -101,11 +101,11 @@ def encoder() -> PairEncoder:
 def test_holds_what_memory_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setattr(module, "CHUNK_PAIRS", chunk)
     store(tmp_path / "part", iter(PAIRS), encoder(), {"what": "é"})
-    found = open_stored(tmp_path / "part")
-    assert found is not None
-    corpus, said = found
+    result = open_stored(tmp_path / "part")
+    assert result is not None
+    corpus, message = result
     expected = encode_pairs(PAIRS, encoder())
-    assert said == {"what": "é"}
+    assert message == {"what": "é"}
     assert (len(corpus), corpus.num_too_long) == (25, 1) == (len(expected), expected.num_too_long)
     for side, same in ((corpus.sources, expected.sources), (corpus.targets, expected.targets)):
         np.testing.assert_array_equal(side.ids, same.ids)
@@ -191,13 +191,13 @@ def test_is_the_smallest_that_covers_all_but_one_in_a_thousand(append_eos: bool)
     random = np.random.default_rng(0)
     sources = random.integers(1, 40, 2000)
     targets = np.maximum(1, (sources * random.gamma(8, 0.25, 2000)).astype(int))
-    found = max_length_ratio(corpus(sources.tolist(), targets.tolist(), append_eos=append_eos), append_eos=append_eos)
+    result = max_length_ratio(corpus(sources.tolist(), targets.tolist(), append_eos=append_eos), append_eos=append_eos)
 
     def covered(ratio: float) -> float:
         return float(np.mean(targets <= ratio * sources + LENGTH_MARGIN))
 
-    assert covered(found) >= 0.999 > covered(found - 0.01)
-    assert round(found, 2) == found
+    assert covered(result) >= 0.999 > covered(result - 0.01)
+    assert round(result, 2) == result
 
 
 def test_is_not_below_the_mean_ratio() -> None:

@@ -51,7 +51,7 @@ def test_reads_two_parallel_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"a\tb\nonly\n", "pairs.tsv:2: 1 column: "),
         (b"a\tb\nc\td\te\n", "pairs.tsv:2: 3 columns"),
@@ -68,15 +68,15 @@ def test_reads_two_parallel_files(tmp_path: Path) -> None:
         (b"a\tb\nab\xff\tc\n", "pairs.tsv:2: byte 3 of the line is not UTF-8"),
     ],
 )
-def test_names_file_and_line_of_a_bad_row(tmp_path: Path, content: bytes, said: str) -> None:
+def test_names_file_and_line_of_a_bad_row(tmp_path: Path, content: bytes, message: str) -> None:
     with pytest.raises(UserError) as caught:
         list(read_pairs(tsv(tmp_path, content)))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "said"),
+    ("source", "target", "message"),
     [
         (b"a\nb\n", b"x\n", "a.fr ends after line 1, "),
         (b"a\n", b"x\ny\n", "a.en ends after line 1, "),
@@ -84,10 +84,10 @@ def test_names_file_and_line_of_a_bad_row(tmp_path: Path, content: bytes, said: 
         (b"a\n\xc3\n", b"x\ny\n", "a.en:2: byte 1 of the line is not UTF-8"),
     ],
 )
-def test_names_the_file_where_parallel_files_part(tmp_path: Path, source: bytes, target: bytes, said: str) -> None:
+def test_names_the_file_where_parallel_files_part(tmp_path: Path, source: bytes, target: bytes, message: str) -> None:
     with pytest.raises(UserError) as caught:
         list(read_pairs(parallel(tmp_path, source, target)))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_says_when_a_file_is_missing_or_no_gzip(tmp_path: Path) -> None:
@@ -112,19 +112,21 @@ def test_a_sample_is_spread_evenly_and_always_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "inputs",
     [
         {}, {"source": "a"}, {"tsv": "a", "target": "b"}, {"pairs": []}, {"source": ["a", "b"], "target": "c"},
         {"source": "a", "target": "b", "columns": [1, 2]}, {"pairs": "a", "columns": ["en"]},
         {"pairs": "a", "columns": [0, 1]}, {"pairs": "a", "columns": ["en", 2]}, {"pairs": "a", "columns": [1, 1]},
     ],
 )  # fmt: skip
-def test_a_split_is_files_of_pairs_or_two_sides(given: dict[str, object]) -> None:
+def test_a_split_is_files_of_pairs_or_two_sides(inputs: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"give either FILE|must correspond|leave columns out|must be the two names"):
-        CorpusFiles.model_validate(given)
+        CorpusFiles.model_validate(inputs)
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress, bz2.compress, bytes], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "compress", [gzip.compress, lzma.compress, bz2.compress, bytes], ids=lambda each: each.__name__
+)
 @pytest.mark.parametrize("name", ["pairs.tsv", "pairs.tsv.gz", "pairs"])
 def test_compression_is_read_from_the_content(tmp_path: Path, name: str, compress: Callable[[bytes], bytes]) -> None:
     (tmp_path / name).write_bytes(compress(b"a\tb\n" * 3))
@@ -202,12 +204,12 @@ def test_a_field_of_csv_may_hold_commas_quotes_line_feeds_and_megabytes(tmp_path
     (tmp_path / "a.csv").write_text(f'"x, y","z ""q"""\n"two\nlines",{"w" * 2**20}\n\n')
     with pytest.raises(UserError, match=r"a\.csv:4: both sides are empty"):
         list(read_pairs(CorpusFiles(pairs=(str(tmp_path / "a.csv"),))))
-    found = list(read_pairs(SplitFiles(pairs=(str(tmp_path / "a.csv"),), drop_empty=True)))
-    assert found == [Pair("x, y", 'z "q"'), Pair("two\nlines", "w" * 2**20)]
+    result = list(read_pairs(SplitFiles(pairs=(str(tmp_path / "a.csv"),), drop_empty=True)))
+    assert result == [Pair("x, y", 'z "q"'), Pair("two\nlines", "w" * 2**20)]
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "columns", "said"),
+    ("name", "content", "columns", "message"),
     [
         ("a.csv", "en,fr\na,b\n", None, "look like the names of columns"),
         ("a.csv", "a,b\nc,d,e\n", None, "a.csv:2: 3 columns"),
@@ -225,12 +227,12 @@ def test_a_field_of_csv_may_hold_commas_quotes_line_feeds_and_megabytes(tmp_path
     ],
 )
 def test_what_no_format_allows_is_one_line(
-    tmp_path: Path, name: str, content: str, columns: tuple[str, str] | tuple[int, int] | None, said: str
+    tmp_path: Path, name: str, content: str, columns: tuple[str, str] | tuple[int, int] | None, message: str
 ) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError) as caught:
         list(read_pairs(CorpusFiles(pairs=(str(tmp_path / name),), columns=columns)))
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_several_files_are_read_one_after_the_other(tmp_path: Path) -> None:
@@ -273,7 +275,7 @@ def test_a_source_is_in_one_split_always_the_same(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("inputs", "message"),
     [
         ({"train": "a"}, "needs validation = FILE, or split"),
         ({"train": "a", "split": {"test": 0.1}}, "needs validation = FILE, or split"),
@@ -283,9 +285,9 @@ def test_a_source_is_in_one_split_always_the_same(tmp_path: Path, monkeypatch: p
         ({"fetch": "copy", "split": {"test": 0.1}}, "leave one of them out"),
     ],
 )
-def test_splits_that_contradict_each_other_are_refused(given: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)):
-        DataConfig.model_validate(given)
+def test_splits_that_contradict_each_other_are_refused(inputs: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        DataConfig.model_validate(inputs)
 
 
 def test_a_split_without_a_pair_says_what_to_raise(tmp_path: Path) -> None:

@@ -69,9 +69,9 @@ def test_an_interval_is_as_wide_as_theory_says() -> None:
     # 30 of 100 right: the normal approximation gives 30 +- 1.96 * sqrt(0.3 * 0.7 / 100), in %.
     right = np.arange(100) < 30
     statistics = counts(right)
-    found = confidence_interval(statistics)
-    assert found is not None
-    assert found.low == pytest.approx(30 - 8.98, abs=1.1) and found.high == pytest.approx(30 + 8.98, abs=1.1)
+    result = confidence_interval(statistics)
+    assert result is not None
+    assert result.low == pytest.approx(30 - 8.98, abs=1.1) and result.high == pytest.approx(30 + 8.98, abs=1.1)
     assert confidence_interval(statistics, 0) is None
 
 
@@ -103,7 +103,7 @@ def test_p_values_are_twice_sacrebleus_which_count_one_side(metric: TextMetricNa
     outputs, references = texts(150, 0.70)
     others, same = texts(150, 0.76, seed=2)
     assert references == same
-    found = compare(take_statistics(metric, others, references), take_statistics(metric, outputs, references))
+    result = compare(take_statistics(metric, others, references), take_statistics(metric, outputs, references))
     streams = [[each[k] if k < len(each) else None for each in references] for k in range(3)]
     test = PairedTest(
         [("baseline", outputs), ("other", others)],
@@ -114,13 +114,13 @@ def test_p_values_are_twice_sacrebleus_which_count_one_side(metric: TextMetricNa
     )
     _, scores = test()
     baseline, other = next(results for name, results in scores.items() if name != "System")
-    assert found.value == pytest.approx(other.score - baseline.score, abs=1e-3)
-    assert found.p_value == pytest.approx(2 * other.p_value, abs=0.02)  # other draws: other resamples
+    assert result.value == pytest.approx(other.score - baseline.score, abs=1e-3)
+    assert result.p_value == pytest.approx(2 * other.p_value, abs=0.02)  # other draws: other resamples
     assert 0.002 < other.p_value < 0.1
 
 
 def counts(right: np.ndarray) -> Statistics:
-    outputs = ["a" if one else "b" for one in right]
+    outputs = ["a" if item else "b" for item in right]
     return take_statistics("exact_match", outputs, [("a",)] * len(outputs))
 
 
@@ -131,7 +131,7 @@ def test_a_bin_ends_with_its_edge() -> None:
     lengths = [1, 10, 11, 30, 31, 500]
     statistics = take_statistics("exact_match", ["x", "y", "x", "x", "y", "y"], [("x",)] * 6)
     bins = by_length(statistics, lengths, (10, 20, 30), num_resamples=10)
-    assert [(one.name, one.num_examples, one.value) for one in bins] == [
+    assert [(item.name, item.num_examples, item.value) for item in bins] == [
         ("1-10", 2, 50.0), ("11-20", 1, 100.0), ("21-30", 1, 100.0), ("31+", 2, 0.0),
     ]  # fmt: skip
     assert bins[1].interval == Interval(100.0, 100.0)

@@ -73,9 +73,9 @@ def test_a_result_carries_its_protocol() -> None:
 
 
 def test_patience_is_passed_on_and_said() -> None:
-    (found,) = measure([Example("ab", ("c d",))], metrics=["wer"], beam_size=2, patience=3).measurements
-    assert found.decoding == {"beam_size": 2, "length_penalty": 0.0, "max_length": 6, "patience": 3.0}
-    assert found.protocol.endswith("beam 2, length penalty 0, patience 3, at most 6 tokens")
+    (result,) = measure([Example("ab", ("c d",))], metrics=["wer"], beam_size=2, patience=3).measurements
+    assert result.decoding == {"beam_size": 2, "length_penalty": 0.0, "max_length": 6, "patience": 3.0}
+    assert result.protocol.endswith("beam 2, length penalty 0, patience 3, at most 6 tokens")
     (greedy,) = measure([Example("ab", ("c d",))], metrics=["wer"], patience=3).measurements
     assert "patience" not in greedy.decoding and "greedy, at most" in greedy.protocol
 
@@ -88,8 +88,8 @@ def test_what_the_model_says_is_what_is_scored() -> None:
         DecodingOptions(max_length=6),
         SPECIAL_IDS,
     )
-    said = TOKENIZER.decode(hypothesis.token_ids)
-    assert measure([Example("ab", ("?", said))], metrics=["exact_match"]).measurements[0].value == 100.0
+    message = TOKENIZER.decode(hypothesis.token_ids)
+    assert measure([Example("ab", ("?", message))], metrics=["exact_match"]).measurements[0].value == 100.0
 
 
 def test_outputs_come_in_the_order_given_with_their_scores_and_attention() -> None:
@@ -98,14 +98,14 @@ def test_outputs_come_in_the_order_given_with_their_scores_and_attention() -> No
     options = DecodingOptions(max_length=6, beam_size=2, length_penalty=1.0, attention=True)
     finished: list[int] = []
     decoded = decode_examples(model, examples, options, progress=finished.append)
-    assert [one.example for one in decoded] == examples and sum(finished) == 3
-    for one in decoded:
-        (alone,) = decode_examples(model, [one.example], options)
-        assert (one.text, one.log_prob, one.score) == (alone.text, alone.log_prob, alone.score)
-        length = len(one.token_ids) + (one.finish_reason is FinishReason.EOS)
-        assert one.score == pytest.approx(one.log_prob / ((5 + length) / 6))
-        assert one.attention is not None and one.attention.shape == (length, len(one.source_ids))
-        assert one.source_ids == (*TOKENIZER.encode(one.example.source), EOS_ID)
+    assert [each.example for each in decoded] == examples and sum(finished) == 3
+    for each in decoded:
+        (alone,) = decode_examples(model, [each.example], options)
+        assert (each.text, each.log_prob, each.score) == (alone.text, alone.log_prob, alone.score)
+        length = len(each.token_ids) + (each.finish_reason is FinishReason.EOS)
+        assert each.score == pytest.approx(each.log_prob / ((5 + length) / 6))
+        assert each.attention is not None and each.attention.shape == (length, len(each.source_ids))
+        assert each.source_ids == (*TOKENIZER.encode(each.example.source), EOS_ID)
 
 
 @pytest.mark.parametrize("append_eos", [True, False])
@@ -188,8 +188,8 @@ def test_training_validation_and_evaluation_mean_the_same(tiny_recipe: Path, tmp
         "evaluate", run.path, "--split", "validation", "--metrics", "perplexity,word_perplexity", "--beam-sizes", "1,2"
     )
     assert status == 0, errors
-    found = [(entry["metric"], entry["value"]) for entry in run.evaluations() if "perplexity" in entry["metric"]]
-    assert found == [(name, pytest.approx(value, rel=1e-4)) for name, value in zip(NAMES, expected, strict=True)]
+    result = [(entry["metric"], entry["value"]) for entry in run.evaluations() if "perplexity" in entry["metric"]]
+    assert result == [(name, pytest.approx(value, rel=1e-4)) for name, value in zip(NAMES, expected, strict=True)]
 
 
 NAMES = ("perplexity", "word_perplexity")

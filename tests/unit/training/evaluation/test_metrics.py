@@ -110,9 +110,9 @@ def test_a_tokenizer_that_is_not_there_is_one_line(
 def test_rouge_is_the_mean_of_the_best_reference(metric: TextMetricName, value: float) -> None:
     outputs = ["The cat sat on the mat.", "a dog barks", ""]
     references = [("The cat is on the mat!",), ("x", "a big, dog that"), ("nothing",)]
-    found = take_statistics(metric, outputs, references)
-    assert found.value == pytest.approx(value)
-    assert f"rouge-score rouge{metric[-1].upper()}" in found.rule
+    result = take_statistics(metric, outputs, references)
+    assert result.value == pytest.approx(value)
+    assert f"rouge-score rouge{metric[-1].upper()}" in result.rule
 
 
 def test_rouge_of_english_is_what_the_library_says_on_its_own() -> None:
@@ -122,9 +122,9 @@ def test_rouge_of_english_is_what_the_library_says_on_its_own() -> None:
     scorer = RougeScorer(["rouge1", "rouge2", "rougeL"])
     for metric, name in zip(kinds, scorer.rouge_types, strict=True):
         own = [scorer.score(target, output)[name].fmeasure for output, target in zip(outputs, targets, strict=True)]
-        found = take_statistics(metric, outputs, [(target,) for target in targets])
-        assert found.values() == pytest.approx([100 * one for one in own])
-        assert found.value == pytest.approx(100 * sum(own) / 2)
+        result = take_statistics(metric, outputs, [(target,) for target in targets])
+        assert result.values() == pytest.approx([100 * item for item in own])
+        assert result.value == pytest.approx(100 * sum(own) / 2)
 
 
 def test_rouge_counts_a_repeated_word_as_often_as_both_have_it_and_the_order_where_it_matters() -> None:

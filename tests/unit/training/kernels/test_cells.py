@@ -49,14 +49,14 @@ def test_a_sum_of_products() -> None:
     weights = [torch.randn(INPUT_SIZE, size, dtype=torch.float64, requires_grad=True) for size in (INPUT_SIZE, 2)]
     others = torch.randn(NUM_STEPS, NUM_ROWS, 2, dtype=torch.float64, requires_grad=True)
     addends = torch.randn(NUM_STEPS, NUM_ROWS, INPUT_SIZE, dtype=torch.float64, requires_grad=True)
-    product, found = LoopedProduct(addends, *weights), torch.ones(NUM_ROWS, INPUT_SIZE, dtype=torch.float64)
-    expected = found
+    product, result = LoopedProduct(addends, *weights), torch.ones(NUM_ROWS, INPUT_SIZE, dtype=torch.float64)
+    expected = result
     for addend, other in zip(addends, others, strict=True):
-        found = product(found, other).tanh()
+        result = product(result, other).tanh()
         expected = (expected @ weights[0].T + other @ weights[1].T + addend).tanh()
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(result, expected)
     leaves = (*weights, others, addends)
-    torch.testing.assert_close(*(torch.autograd.grad(outputs.sum(), leaves) for outputs in (found, expected)))
+    torch.testing.assert_close(*(torch.autograd.grad(outputs.sum(), leaves) for outputs in (result, expected)))
 
 
 def test_a_graph_can_be_gone_back_through_again() -> None:
@@ -67,11 +67,11 @@ def test_a_graph_can_be_gone_back_through_again() -> None:
         outputs.append(product(outputs[-1]))
     leaves = (weight, addends, first)
     for needed in (2, NUM_STEPS, 3):
-        found = torch.autograd.grad(outputs[needed].sum(), leaves, retain_graph=True)
+        result = torch.autograd.grad(outputs[needed].sum(), leaves, retain_graph=True)
         plain = first
         for step in range(needed):
             plain = plain @ weight.T + addends[step]
-        torch.testing.assert_close(found, torch.autograd.grad(plain.sum(), leaves))
+        torch.testing.assert_close(result, torch.autograd.grad(plain.sum(), leaves))
         # Steps that are gone through for the first inputs alone leave nothing for the next time.
         torch.autograd.grad(outputs[4].sum(), first, retain_graph=True)
 

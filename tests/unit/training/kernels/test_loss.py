@@ -82,16 +82,16 @@ def apart(inputs: Tensor, weight: Tensor, bias: Tensor, target_ids: Tensor, labe
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str)
 def test_together_is_as_apart(dtype: torch.dtype, tolerance: float, label_smoothing: float) -> None:
-    found = []
+    result = []
     for loss in (together, apart):
         *layer, target_ids = random_inputs(dtype)
         total = loss(*layer, target_ids, label_smoothing)
         (total / 7).backward()
         assert all(tensor.grad is not None and tensor.grad.dtype == dtype for tensor in layer)
-        found.append((total.detach(), *(tensor.grad for tensor in layer)))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
-    of_weight, of_bias = found[0][2:]
+        result.append((total.detach(), *(tensor.grad for tensor in layer)))
+    for item, other in zip(*result, strict=True):
+        torch.testing.assert_close(item, other, rtol=tolerance, atol=tolerance)
+    of_weight, of_bias = result[0][2:]
     # Nothing moves what can't be generated.
     assert not of_weight[[PAD_ID, BOS_ID]].any() and not of_bias[[PAD_ID, BOS_ID]].any()
 
@@ -107,7 +107,7 @@ def random_soft_targets(weight: float) -> SoftTargets:
 @pytest.mark.parametrize("weight", [0.3, 1.0])
 def test_teachers_have_their_share(weight: float, label_smoothing: float) -> None:
     """Against (1 - w) of the loss without them, and w of the cross-entropy with their distribution."""
-    soft_targets, found = random_soft_targets(weight), []
+    soft_targets, result = random_soft_targets(weight), []
     for how in ("together", "apart", "plainly"):
         *layer, target_ids = random_inputs(torch.float64)
         if how == "together":
@@ -127,9 +127,9 @@ def test_teachers_have_their_share(weight: float, label_smoothing: float) -> Non
                 log_probs = torch.log_softmax(logits, 1).gather(1, soft_targets.symbols)
                 total = (1 - weight) * hard - (soft_targets.probabilities * log_probs).sum()
         (total / 7).backward()
-        found.append((total.detach(), *(tensor.grad for tensor in layer)))
-    for one, other in ((found[0], found[2]), (found[1], found[2])):
-        for each, same in zip(one, other, strict=True):
+        result.append((total.detach(), *(tensor.grad for tensor in layer)))
+    for item, other in ((result[0], result[2]), (result[1], result[2])):
+        for each, same in zip(item, other, strict=True):
             torch.testing.assert_close(each, same, rtol=1e-10, atol=1e-10)
 
 
@@ -140,7 +140,7 @@ def test_copies_are_mixed_in(label_smoothing: float) -> None:
     symbols = torch.randint(3, 7, (N, S), generator=generator)
     symbols[:, -1] = PAD_ID
     attention = torch.softmax(torch.randn(N, S, generator=generator).double(), 1)
-    found = []
+    result = []
     for is_together in (True, False):
         *layer, target_ids = random_inputs(torch.float64)
         weights, gates = attention.clone().requires_grad_(), torch.linspace(-3, 3, N).double().requires_grad_()
@@ -160,9 +160,9 @@ def test_copies_are_mixed_in(label_smoothing: float) -> None:
             unmixed = mixed(F.linear(*layer), copies)
             torch.testing.assert_close(torch.softmax(unmixed, 1)[:, 3:], _normalized(plain.exp())[:, 3:])
         total.backward()
-        found.append((total.detach(), *(tensor.grad for tensor in (*layer, weights, gates))))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
+        result.append((total.detach(), *(tensor.grad for tensor in (*layer, weights, gates))))
+    for item, other in zip(*result, strict=True):
+        torch.testing.assert_close(item, other, rtol=1e-8, atol=1e-8)
 
 
 def _normalized(probabilities: Tensor) -> Tensor:
@@ -179,9 +179,9 @@ def test_bfloat16_rounds_the_products_only(inputs_dtype: torch.dtype) -> None:
     total.backward()
     assert total.dtype == torch.float32 and total != expected
     assert float(total.detach()) == pytest.approx(float(expected.detach()), rel=0.01)
-    for one, other in zip(exact[:3], rounded[:3], strict=True):
+    for item, other in zip(exact[:3], rounded[:3], strict=True):
         assert other.grad.dtype == torch.float32
-        assert torch.cosine_similarity(one.grad.flatten(), other.grad.flatten(), dim=0) > 0.999
+        assert torch.cosine_similarity(item.grad.flatten(), other.grad.flatten(), dim=0) > 0.999
 
 
 def test_float16_is_left_to_autograd_which_scales_first() -> None:
@@ -227,5 +227,5 @@ def test_a_model_has_the_same_loss_and_gradients(is_tied: bool) -> None:
     total, _ = Objective(model, label_smoothing=0.1)(batch)
     gradients = torch.autograd.grad(total, list(model.parameters()))
     torch.testing.assert_close(total, expected, rtol=1e-10, atol=1e-10)
-    for (name, _), one, other in zip(model.named_parameters(), gradients, expected_gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10, msg=name)
+    for (name, _), item, other in zip(model.named_parameters(), gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(item, other, rtol=1e-10, atol=1e-10, msg=name)

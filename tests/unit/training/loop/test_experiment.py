@@ -39,10 +39,10 @@ def test_batches_have_what_the_ensemble_says(tmp_path: Path, tiny_recipe: Path, 
     corpus = prepare(Run(tmp_path / "run"), load_recipe(tiny_recipe, overrides)).corpus
     models = [load_run(path).model for path in teachers]
     batch = collate(corpus, [5, 0, 17], models[0].start_id)
-    given = (batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
+    inputs = (batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
     with torch.inference_mode():
-        wanted = torch.stack([torch.softmax(model(*given), -1) for model in models]).mean(0)
-        torch.testing.assert_close(Ensemble(models)(*given).exp(), wanted)
+        wanted = torch.stack([torch.softmax(model(*inputs), -1) for model in models]).mean(0)
+        torch.testing.assert_close(Ensemble(models)(*inputs).exp(), wanted)
     values, ids = wanted.topk(3)
     assert batch.soft_targets is not None
     assert torch.equal(batch.soft_targets.symbols, ids)
@@ -55,22 +55,22 @@ def test_resumed_without_its_teachers_is_as_uninterrupted(
     tmp_path: Path, tiny_recipe: Path, teachers: list[Path], command: Command
 ) -> None:
     options = learning_from(teachers, "training.max_epochs=2")
-    status, said, errors = command(tiny_recipe, "--output", tmp_path / "straight", *options)
+    status, message, errors = command(tiny_recipe, "--output", tmp_path / "straight", *options)
     assert status == 0, errors
-    assert "asking 2 teachers about 192 symbols, once" in said
+    assert "asking 2 teachers about 192 symbols, once" in message
     first = (*options, "--set", "training.max_steps=5")
     assert command(tiny_recipe, "--output", tmp_path / "stopped", *first)[0] == 0
     recorded = json.loads((tmp_path / "stopped" / "teachers.json").read_text())
-    assert [one["run"] for one in recorded["runs"]] == list(map(str, teachers))
+    assert [item["run"] for item in recorded["runs"]] == list(map(str, teachers))
     for folder in teachers:
         shutil.rmtree(folder)
     torch.manual_seed(99)
-    status, said, errors = command(tiny_recipe, "--output", tmp_path / "stopped", "--resume", *options)
+    status, message, errors = command(tiny_recipe, "--output", tmp_path / "stopped", "--resume", *options)
     assert status == 0, errors
-    assert "asking" not in said
+    assert "asking" not in message
     assert json.loads((tmp_path / "stopped" / "teachers.json").read_text()) == recorded
-    one, other = (load_run(tmp_path / name, "last").model.state_dict() for name in ("straight", "stopped"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    item, other = (load_run(tmp_path / name, "last").model.state_dict() for name in ("straight", "stopped"))
+    assert all(torch.equal(item[name], other[name]) for name in item)
     status, _, errors = command(tiny_recipe, "--output", tmp_path / "stopped", "--resume")
     assert status == 2 and "was begun with distillation.teachers = [" in errors
 
@@ -83,10 +83,10 @@ def test_what_does_not_fit_is_refused(
         assert status == 2 and len(errors.splitlines()) == 1
         return errors
 
-    said = refused(*learning_from(teachers, 'source.normalize=["nfc", "lowercase"]'))
+    message = refused(*learning_from(teachers, 'source.normalize=["nfc", "lowercase"]'))
     assert (
-        "distillation.teachers = " in said
-        and 'with source.normalize = ["nfc"], and this recipe says ["nfc", "lowercase"]' in said
+        "distillation.teachers = " in message
+        and 'with source.normalize = ["nfc"], and this recipe says ["nfc", "lowercase"]' in message
     )
     assert "distillation.weight = 0.3 means nothing without" in refused("--set", "distillation.weight=0.3")
     few = tmp_path / "few.tsv"
@@ -94,8 +94,8 @@ def test_what_does_not_fit_is_refused(
     options = ("--set", f"data.train={few}", "--set", "data.allow_unknown_targets=true")
     assert command(tiny_recipe, "--output", tmp_path / "other", *options)[0] == 0
     assert "have different tokenizers" in refused(*learning_from([*teachers, tmp_path / "other"]))
-    said = refused(*learning_from(teachers, f"training.start_from={tmp_path / 'other'}"))
-    assert "have different tokenizers" in said and not (tmp_path / "run").exists()
+    message = refused(*learning_from(teachers, f"training.start_from={tmp_path / 'other'}"))
+    assert "have different tokenizers" in message and not (tmp_path / "run").exists()
 
 
 def test_a_damaged_store_is_told_of(tmp_path: Path, tiny_recipe: Path, teachers: list[Path], command: Command) -> None:

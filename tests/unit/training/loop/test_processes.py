@@ -86,9 +86,9 @@ def launch_machines(recipe: Path, output: Path, *arguments: object) -> str:
         )
         for index in range(2)
     ]
-    said = [machine.communicate(timeout=200) for machine in machines]
-    assert all(machine.returncode == 0 for machine in machines), said
-    return "".join(out for out, _ in said)
+    message = [machine.communicate(timeout=200) for machine in machines]
+    assert all(machine.returncode == 0 for machine in machines), message
+    return "".join(out for out, _ in message)
 
 
 def losses(output: Path) -> list[float]:
@@ -112,12 +112,12 @@ def test_alone_it_is_itself() -> None:
 def test_two_processes_are_as_one(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
     overrides = [part for option in (*OPTIONS, "model.dropout=1e-9") for part in ("--set", option)]
     assert command(tiny_recipe, "--output", tmp_path / "1", *overrides)[0] == 0
-    said = launch_machines(tiny_recipe, tmp_path / "2", *overrides)
-    assert "2 processes" in said and said.count("trained 6 steps") == 1
-    one, two = losses(tmp_path / "1"), losses(tmp_path / "2")
+    message = launch_machines(tiny_recipe, tmp_path / "2", *overrides)
+    assert "2 processes" in message and message.count("trained 6 steps") == 1
+    each, two = losses(tmp_path / "1"), losses(tmp_path / "2")
     # Each step once, as one process wrote it.
-    assert len(one) == 8
-    assert two == pytest.approx(one, rel=1e-6)
+    assert len(each) == 8
+    assert two == pytest.approx(each, rel=1e-6)
     alone, together = (load_run(tmp_path / name, "last") for name in ("1", "2"))
     for name, weight in alone.model.state_dict().items():
         difference = together.model.state_dict()[name] - weight

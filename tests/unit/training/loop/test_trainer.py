@@ -59,11 +59,11 @@ def test_a_loss_far_above_its_lowest_for_long_stops() -> None:
     watch(watching, *[5.0] * 20, *[1.0] * 200)
     with pytest.raises(UserError) as caught:
         watch(watching, *[9.0] * 200)
-    said = str(caught.value)
+    message = str(caught.value)
     # The smoothed loss passes 1 + 2 with the sixth 9, and 50 updates later it is enough.
-    assert said.startswith("step 54 (epoch 1, batch 54): the loss, 8.5")
-    assert "2 nats or more above its lowest, 1, for 50 updates: the training diverges" in said
-    assert "Lower optimizer.learning_rate" in said and "\n" not in said
+    assert message.startswith("step 54 (epoch 1, batch 54): the loss, 8.5")
+    assert "2 nats or more above its lowest, 1, for 50 updates: the training diverges" in message
+    assert "Lower optimizer.learning_rate" in message and "\n" not in message
 
 
 def test_peaks_do_not() -> None:
@@ -123,9 +123,9 @@ def events(output: Path) -> list[dict]:
     return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
 
 
-def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+def assert_same(each: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert each.keys() == other.keys()
+    assert all(torch.equal(each[name], other[name]) for name in each)
 
 
 def test_learns_to_copy(tmp_path: Path, tiny_recipe: Path) -> None:
@@ -197,12 +197,12 @@ def dying_at(num_batches: int, die: Callable[[], object]) -> Callable[..., Batch
     """`collate`, which dies at a batch of the training."""
     calls = itertools.count(1)
 
-    def found(*arguments: Any) -> Batch:
+    def result(*arguments: Any) -> Batch:
         if next(calls) == num_batches:
             die()
         return collate(*arguments)
 
-    return found
+    return result
 
 
 KILLED = """
@@ -320,9 +320,9 @@ def test_a_loss_that_is_no_number_stops_with_step_batch_and_remedy(tmp_path: Pat
     options = ("optimizer.kind=sgd", "optimizer.learning_rate=1e38", "training.clip_norm=0")
     with pytest.raises(UserError) as caught:
         train(tiny_recipe, tmp_path / "run", *options)
-    said = str(caught.value)
+    message = str(caught.value)
     assert (
-        re.match(r"step 3 \(epoch 1, batch 3 of 8\): the loss is (nan|inf)", said)
-        and "Lower optimizer.learning_rate (this step's: 1e+38)" in said
+        re.match(r"step 3 \(epoch 1, batch 3 of 8\): the loss is (nan|inf)", message)
+        and "Lower optimizer.learning_rate (this step's: 1e+38)" in message
     )
-    assert "\n" not in said
+    assert "\n" not in message

@@ -32,8 +32,8 @@ def model_saying(offset: int) -> Seq2Seq:
     model = Seq2Seq(ModelConfig.model_validate(SIZES), 12, 12)
 
     def logits(source_ids: object, lengths: object, previous_ids: torch.Tensor, positions: torch.Tensor):
-        said = previous_ids.flatten()[positions]
-        return 99.0 * torch.nn.functional.one_hot(torch.where(said == 9, EOS_ID, said + offset), 12).float()
+        message = previous_ids.flatten()[positions]
+        return 99.0 * torch.nn.functional.one_hot(torch.where(message == 9, EOS_ID, message + offset), 12).float()
 
     model.forward = logits  # type: ignore[method-assign]
     return model
@@ -139,9 +139,9 @@ def test_accumulated_batches_are_one_batch(sizes: tuple[int, ...]) -> None:
     at_once, in_parts = updater(together), updater(apart)
     num_tokens = int(CORPUS.targets.lengths.sum()) + len(CORPUS)
     for _ in range(4):
-        one, other = at_once.gradient(batches(9), num_tokens), in_parts.gradient(batches(*sizes), num_tokens)
-        assert one.loss == pytest.approx(other.loss, rel=1e-6)
-        assert one.norm == pytest.approx(other.norm, rel=1e-5)
+        each, other = at_once.gradient(batches(9), num_tokens), in_parts.gradient(batches(*sizes), num_tokens)
+        assert each.loss == pytest.approx(other.loss, rel=1e-6)
+        assert each.norm == pytest.approx(other.norm, rel=1e-5)
         at_once.step(0.1)
         in_parts.step(0.1)
     for name, weight in together.state_dict().items():
@@ -153,8 +153,8 @@ def test_a_gradient_is_clipped_to_the_norm_and_left_alone_below_it() -> None:
     num_tokens = batches(9)[0].num_target_tokens
 
     def gradients(clip_norm: float) -> tuple[float, Tensor]:
-        found = updater(trained, clip_norm=clip_norm).gradient(batches(9), num_tokens)
-        return found.norm, torch.cat([weight.grad.flatten() for weight in trained.parameters()])
+        result = updater(trained, clip_norm=clip_norm).gradient(batches(9), num_tokens)
+        return result.norm, torch.cat([weight.grad.flatten() for weight in trained.parameters()])
 
     norm, whole = gradients(0.0)
     assert float(whole.norm()) == pytest.approx(norm, rel=1e-5)
@@ -181,15 +181,15 @@ def test_float16_leaves_an_update_out_that_overflows_and_lowers_its_scale() -> N
     num_tokens = batches(9)[0].num_target_tokens
     learner.scaler.load_state_dict(learner.scaler.state_dict() | {"scale": 2.0**40})
     before = [weight.clone() for weight in trained.parameters()]
-    found = learner.gradient(batches(9), num_tokens)
-    assert found.overflowed and math.isfinite(found.loss) and not math.isfinite(found.norm)
+    result = learner.gradient(batches(9), num_tokens)
+    assert result.overflowed and math.isfinite(result.loss) and not math.isfinite(result.norm)
     learner.step(0.1)
     assert learner.scaler.get_scale() == 2.0**39
     assert all(torch.equal(weight, same) for weight, same in zip(trained.parameters(), before, strict=True))
     learner.scaler.load_state_dict(learner.scaler.state_dict() | {"scale": 2.0**10})
-    found = learner.gradient(batches(9), num_tokens)
+    result = learner.gradient(batches(9), num_tokens)
     # The norm is of the gradient itself, without the scale.
-    assert not found.overflowed and found.norm == pytest.approx(
+    assert not result.overflowed and result.norm == pytest.approx(
         updater(Bigrams()).gradient(batches(9), num_tokens).norm, rel=0.05
     )
     learner.step(0.1)

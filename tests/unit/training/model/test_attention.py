@@ -146,8 +146,8 @@ def test_the_mixture_is_that_of_the_paper() -> None:
 
     shares = copying.shares(tensor(attention).unsqueeze(0), tensor(symbols)).squeeze(0)
     copies = copying.copies(tensor(symbols), shares, tensor(context), tensor(hidden), tensor(embedded))
-    found = torch.softmax(mixed(tensor(logits), copies), -1)
-    np.testing.assert_allclose(found.detach().numpy()[0], expected, rtol=1e-12, atol=1e-300)
+    result = torch.softmax(mixed(tensor(logits), copies), -1)
+    np.testing.assert_allclose(result.detach().numpy()[0], expected, rtol=1e-12, atol=1e-300)
 
 
 def test_nothing_can_be_copied_that_is_never_generated(model: Seq2Seq) -> None:
@@ -166,9 +166,9 @@ def test_training_and_the_plain_reference_agree(model: Seq2Seq) -> None:
     expected = reference_loss(model, source_ids, lengths, previous, targets, label_smoothing=0.1)
     total, _ = Objective(model, label_smoothing=0.1)(batch)
     torch.testing.assert_close(total, expected, rtol=1e-10, atol=1e-10)
-    found, wanted = (torch.autograd.grad(one, list(model.parameters())) for one in (total, expected))
-    for (name, _), one, other in zip(model.named_parameters(), found, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10, msg=name)
+    result, wanted = (torch.autograd.grad(each, list(model.parameters())) for each in (total, expected))
+    for (name, _), each, other in zip(model.named_parameters(), result, wanted, strict=True):
+        torch.testing.assert_close(each, other, rtol=1e-10, atol=1e-10, msg=name)
 
 
 def test_the_coverage_loss_is_that_of_the_paper() -> None:
@@ -180,8 +180,8 @@ def test_the_coverage_loss_is_that_of_the_paper() -> None:
         for place in range(4):
             covered = sum(weights[pair, before, place] for before in range(step))
             expected += min(weights[pair, step, place], covered)
-    found = repeated_attention(torch.from_numpy(weights), torch.tensor(positions))
-    assert found.item() == pytest.approx(expected, rel=1e-12)
+    result = repeated_attention(torch.from_numpy(weights), torch.tensor(positions))
+    assert result.item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -40,17 +40,17 @@ def test_outputs_states_and_gradients_are_torchs(kind: CellKind) -> None:
     first = tuple(part.unsqueeze(0) for part in state)
     expected, last = rnn(inputs, first if len(first) > 1 else first[0])
     expected_last = tuple(part[0] for part in (last if len(first) > 1 else (last,)))
-    found, outputs = tuple(state), []
+    result, outputs = tuple(state), []
     for position in range(NUM_STEPS):
-        found = step(rnn, kind, inputs[:, position], found)
-        outputs.append(found[0])
+        result = step(rnn, kind, inputs[:, position], result)
+        outputs.append(result[0])
     stacked = torch.stack(outputs, 1)
     torch.testing.assert_close(stacked, expected)
-    torch.testing.assert_close(found, expected_last)
+    torch.testing.assert_close(result, expected_last)
     weightings = [torch.randn_like(part) for part in (expected, *expected_last)]
     gradients = [
         torch.autograd.grad(sum((part * by).sum() for part, by in zip(parts, weightings, strict=True)), leaves)
-        for parts in ((stacked, *found), (expected, *expected_last))
+        for parts in ((stacked, *result), (expected, *expected_last))
     ]
     torch.testing.assert_close(*gradients)
 
@@ -63,14 +63,14 @@ def test_a_loop_is_as_its_steps(kind: CellKind, knows: bool) -> None:
     inputs, *first = random_inputs(kind)
     known = torch.randn(NUM_STEPS, NUM_ROWS, 2, dtype=torch.float64, requires_grad=True) if knows else None
     loop = CellLoop(cell, known, NUM_ROWS, NUM_STEPS)
-    found = expected = tuple(first)
+    result = expected = tuple(first)
     for position, fed in enumerate(inputs.unbind(1)):
-        found = loop.step(fed, found)
+        result = loop.step(fed, result)
         whole = fed if known is None else torch.cat([known[position], fed], 1)
         expected = cell.step(whole, expected)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(result, expected)
     leaves = [inputs, *first, *cell.parameters(), *([] if known is None else [known])]
-    gradients = [torch.autograd.grad(sum(part.sin().sum() for part in state), leaves) for state in (found, expected)]
+    gradients = [torch.autograd.grad(sum(part.sin().sum() for part in state), leaves) for state in (result, expected)]
     torch.testing.assert_close(*gradients)
 
 

@@ -34,8 +34,8 @@ def softmax(values: Array) -> Array:
 
 def numbers(tensor: torch.Tensor | None) -> Array:
     assert tensor is not None
-    found: Array = tensor.detach().numpy()
-    return found
+    result: Array = tensor.detach().numpy()
+    return result
 
 
 def gru(weights: nn.RNNBase, inputs: Array, state: State) -> State:
@@ -63,11 +63,11 @@ CELLS = {"gru": (gru, 1), "lstm": (lstm, 2)}
 def direction(kind: str, weights: nn.RNNBase, inputs: list[Array]) -> list[State]:
     """The states after each input, from zero."""
     cell, num_parts = CELLS[kind]
-    state, found = (np.zeros(weights.hidden_size),) * num_parts, []
-    for one in inputs:
-        state = cell(weights, one, state)
-        found.append(state)
-    return found
+    state, result = (np.zeros(weights.hidden_size),) * num_parts, []
+    for each in inputs:
+        state = cell(weights, each, state)
+        result.append(state)
+    return result
 
 
 def plain_stack(kind: str, encoder: Any, inputs: list[Array]) -> tuple[list[Array], list[State]]:
@@ -98,8 +98,8 @@ class Paper:
         self.model: Any = Seq2Seq(ModelConfig.model_validate(sizes | config), VOCABULARY, VOCABULARY).double().eval()
         for parameter in self.model.parameters():
             nn.init.normal_(parameter, std=0.5)
-        self.source = [numbers(self.model.source_embedding.weight)[one] for one in SOURCE]
-        self.target = [numbers(self.model.target_embedding.weight)[one] for one in TARGET]
+        self.source = [numbers(self.model.source_embedding.weight)[each] for each in SOURCE]
+        self.target = [numbers(self.model.target_embedding.weight)[each] for each in TARGET]
 
     def check(self, first: list[State], logits: list[Array]) -> None:
         """That the model has this first state of each decoder layer, and these logits after each of TARGET."""
@@ -108,10 +108,10 @@ class Paper:
             rows = encoded.row_tensors
             for part, name in enumerate(self.model.decoder.state_names):
                 np.testing.assert_allclose(numbers(rows[name])[0], [state[part] for state in first], rtol=1e-12)
-            layout = [torch.from_numpy(one) for one in attention_layout(np.zeros(1, np.int64), 1)]
+            layout = [torch.from_numpy(each) for each in attention_layout(np.zeros(1, np.int64), 1)]
             for symbol, wanted in zip(TARGET, logits, strict=True):
-                found, rows, _ = self.model.step(torch.tensor([symbol]), rows, encoded.source_tensors, *layout)
-                np.testing.assert_allclose(numbers(found)[0], wanted, rtol=1e-10)
+                result, rows, _ = self.model.step(torch.tensor([symbol]), rows, encoded.source_tensors, *layout)
+                np.testing.assert_allclose(numbers(result)[0], wanted, rtol=1e-10)
 
 
 def test_rnnsearch() -> None:
@@ -132,7 +132,7 @@ def test_rnnsearch() -> None:
     score = model.decoder.attention.score
     for symbol in paper.target:
         query = linear(score.project_query, state[0])  # A.1.2: e_ij = v . tanh(W_a s_(i-1) + U_a h_j)
-        energies = [numbers(score.weight) @ np.tanh(query + linear(score.project_keys, one)) for one in memory]
+        energies = [numbers(score.weight) @ np.tanh(query + linear(score.project_keys, each)) for each in memory]
         context = softmax(np.array(energies)) @ np.array(memory)
         state = gru(model.decoder.cells[0].rnn, np.concatenate([symbol, context]), state)
         deep = linear(model.decoder.readout.project, np.concatenate([context, state[0], symbol]))
@@ -212,7 +212,7 @@ def test_global_attention_with_input_feeding(readout: str) -> None:
         for index, cell in enumerate(model.decoder.cells):
             states[index] = lstm(cell.rnn, inputs, states[index])
             inputs = states[index][0]
-        weights = softmax(np.array([inputs @ linear(score.project_keys, one) for one in memory]))  # eq. 7 and 8
+        weights = softmax(np.array([inputs @ linear(score.project_keys, each) for each in memory]))  # eq. 7 and 8
         context = weights @ np.array(memory)
         match readout:
             case "tanh":  # eq. 5

@@ -72,18 +72,18 @@ def members() -> list[Seq2Seq]:
 
 def test_probabilities_are_the_mean() -> None:
     models = members()
-    steppers = [TorchStepper(one) for one in (Ensemble(models), *models)]
+    steppers = [TorchStepper(item) for item in (Ensemble(models), *models)]
     states = [stepper.encode(SOURCES) for stepper in steppers]
     previous = np.array([2, 2, 2])
     for symbol in (5, 7, 9):
         size = models[0].target_vocabulary_size
-        found = []
+        result = []
         for place, stepper in enumerate(steppers):
             output, states[place] = stepper.step(states[place], previous, num_candidates=size, attention=True)
             probabilities = np.zeros((3, size))
             np.put_along_axis(probabilities, output.candidate_ids, np.exp(output.candidate_log_probs), 1)
-            found.append((probabilities, output.attention))
-        (together, weights), *apart = found
+            result.append((probabilities, output.attention))
+        (together, weights), *apart = result
         np.testing.assert_allclose(together, np.mean([each for each, _ in apart], axis=0), atol=1e-6)
         np.testing.assert_allclose(weights, np.mean([each for _, each in apart], axis=0), atol=1e-6)
         previous = np.full(3, symbol)
@@ -95,9 +95,9 @@ def test_a_model_beside_itself_decodes_as_it_does_alone() -> None:
     options = DecodingOptions(beam_size=3, max_length=12)
     alone = decode_all(TorchStepper(model), SOURCES, options, ids)
     together = decode_all(TorchStepper(Ensemble([model, model])), SOURCES, options, ids)
-    for one, other in zip(alone, together, strict=True):
-        assert [each.token_ids for each in one] == [each.token_ids for each in other]
-        assert [each.score for each in other] == pytest.approx([each.score for each in one], abs=1e-5)
+    for item, other in zip(alone, together, strict=True):
+        assert [each.token_ids for each in item] == [each.token_ids for each in other]
+        assert [each.score for each in other] == pytest.approx([each.score for each in item], abs=1e-5)
 
 
 def test_other_vocabularies_are_refused() -> None:

@@ -55,12 +55,12 @@ def reference(model: Seq2Seq) -> tuple[dict[int, list[float]], dict[int, list[fl
             if name in ("coverage", "vector"):
                 continue
             for place in range(rows[name].numel()):
-                found = []
+                result = []
                 for sign in (1, -1):
                     moved = rows[name].clone()
                     moved.view(-1)[place] += sign * STEP
-                    found.append(np.array(losses_from(model, rows | {name: moved}, encoded.source_tensors, fed)))
-                squares[fed:, fed] += ((found[0] - found[1]) / (2 * STEP)) ** 2
+                    result.append(np.array(losses_from(model, rows | {name: moved}, encoded.source_tensors, fed)))
+                squares[fed:, fed] += ((result[0] - result[1]) / (2 * STEP)) ** 2
         previous = torch.tensor([[model.start_id, *TARGET][fed]])
         _, rows, _ = model.step(previous, rows, encoded.source_tensors, *layout)
     of_inputs = np.zeros((num_positions, len(SOURCE)))
@@ -68,13 +68,13 @@ def reference(model: Seq2Seq) -> tuple[dict[int, list[float]], dict[int, list[fl
     assert embedding is not None
     for place in range(len(SOURCE)):
         for column in range(embedding.weight.shape[1]):
-            found = []
+            result = []
             for sign in (1, -1):
                 embedding.weight[SOURCE[place], column] += sign * STEP
                 moved = model.encode(ids, lengths)
-                found.append(np.array(losses_from(model, dict(moved.row_tensors), moved.source_tensors, 0)))
+                result.append(np.array(losses_from(model, dict(moved.row_tensors), moved.source_tensors, 0)))
                 embedding.weight[SOURCE[place], column] -= sign * STEP
-            of_inputs[:, place] += ((found[0] - found[1]) / (2 * STEP)) ** 2
+            of_inputs[:, place] += ((result[0] - result[1]) / (2 * STEP)) ** 2
     states: dict[int, list[float]] = {}
     inputs: dict[int, list[float]] = {}
     for position in range(num_positions):
@@ -102,8 +102,8 @@ def test_norms_are_those_of_finite_differences(options: dict[str, Any]) -> None:
     model = make_model(**options)
     # A distance needs ten values to be told; the neighbours are padded and end later.
     sources, targets = [SOURCE] * 10 + [[4, 5, 6, 7, 8, 3]], [TARGET] * 10 + [[4] * 5]
-    found = measure_gradients(model, sources[:10], targets[:10])
-    for reach, by_distance in zip((found.states, found.inputs), reference(model), strict=True):
+    result = measure_gradients(model, sources[:10], targets[:10])
+    for reach, by_distance in zip((result.states, result.inputs), reference(model), strict=True):
         assert reach.distances.tolist() == sorted(by_distance)
         expected = [np.median(by_distance[distance]) for distance in sorted(by_distance)]
         np.testing.assert_allclose(reach.median, expected, rtol=2e-5, atol=1e-9)
@@ -121,10 +121,10 @@ def test_a_known_jacobian_gives_its_factor(factor: float) -> None:
     torch.nn.init.normal_(model.output.weight)
     with torch.no_grad():
         torch.nn.init.eye_(model.decoder.cells[0].rnn.weight_hh_l0).mul_(factor)
-    found = measure_gradients(model, [[4, 5, 3]] * 3, [[4, 5, 6, 7, 8, 4, 5, 6]] * 3)
-    np.testing.assert_allclose(found.states.median, factor ** (found.states.distances - 1.0), rtol=1e-12)
-    assert found.states.factor_per_step == pytest.approx(factor)
-    assert not found.inputs.median.any() and found.inputs.factor_per_step is None
+    result = measure_gradients(model, [[4, 5, 3]] * 3, [[4, 5, 6, 7, 8, 4, 5, 6]] * 3)
+    np.testing.assert_allclose(result.states.median, factor ** (result.states.distances - 1.0), rtol=1e-12)
+    assert result.states.factor_per_step == pytest.approx(factor)
+    assert not result.inputs.median.any() and result.inputs.factor_per_step is None
 
 
 def test_the_model_is_left_as_it_was() -> None:
@@ -139,6 +139,6 @@ def test_the_model_is_left_as_it_was() -> None:
 
 
 def test_distances_that_few_have_are_left_out() -> None:
-    found = measure_gradients(make_model(), [SOURCE] * 9, [TARGET] * 9)
+    result = measure_gradients(make_model(), [SOURCE] * 9, [TARGET] * 9)
     # Nine losses end at the fourth position, so nine are four steps from the first state; eighteen are three.
-    assert found.states.distances.tolist() == [1, 2, 3]
+    assert result.states.distances.tolist() == [1, 2, 3]

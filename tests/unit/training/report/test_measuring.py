@@ -127,8 +127,8 @@ OUTPUTS = [
 
 def test_single_outputs_are_ranked_by_a_graded_metric() -> None:
     judged = judge(OUTPUTS, "exact_match")
-    assert [one.metric for one in judged] == ["per"] * 5
-    assert [one.value for one in judged] == [0, 50, 100, 100, 0]
+    assert [item.metric for item in judged] == ["per"] * 5
+    assert [item.value for item in judged] == [0, 50, 100, 100, 0]
     assert judged[0].confidence == -1.0  # of two symbols and EOS
     assert judge(OUTPUTS, "bleu")[0].metric == judge(OUTPUTS, "chrf")[0].metric == "chrf"
     assert judge(OUTPUTS[-1:], "per") == []
@@ -145,15 +145,15 @@ def test_lists_begin_with_what_stands_out_most(metric: str) -> None:
         "Best by the metric": "right, long",
         "Surest": "right",
     }
-    shown = [id(one) for ranking in rankings for one in ranking.entries]
+    shown = [id(item) for ranking in rankings for item in ranking.entries]
     assert len(shown) == len(set(shown)) == 5, "each output is shown once"
 
 
 def test_right_and_wrong_of_whole_words_is_graded_by_characters() -> None:
     words = [decoded("hause", -1.0, "house"), decoded("xyz", -1.0, "mouse"), decoded("cat", -1.0, "cat")]
     judged = judge(words, "exact_match")
-    assert {one.metric for one in judged} == {"cer"}
-    assert [one.value for one in judged] == [20, 100, 0]
+    assert {item.metric for item in judged} == {"cer"}
+    assert [item.value for item in judged] == [20, 100, 0]
     sentences = [decoded("the house is old", -1.0, "the houses are old")]
     assert judge(sentences, "wer")[0].metric == "cer"
 
@@ -204,7 +204,7 @@ def test_texts_of_megabytes_are_aligned_by_words() -> None:
 
 def test_examples_are_a_number_or_a_file(tmp_path: Path) -> None:
     examples = [Example(str(number), ("x",)) for number in range(10)]
-    assert [one.source for one in choose_examples("2", examples)] == ["0", "5"]
+    assert [item.source for item in choose_examples("2", examples)] == ["0", "5"]
     path = tmp_path / "mine.txt"
     path.write_text("l'été\tsummer\n\nphoneme\r\n")
     assert choose_examples(str(path), examples) == [Example("l'été", ("summer",)), Example("phoneme", ())]

@@ -79,47 +79,47 @@ def names(run: Run) -> set[str]:
 
 @pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
 def test_everything_comes_back(tmp_path: Path, kind: str) -> None:
-    run, one, other = Run(tmp_path), Training(kind), Training(kind, seed=1)
-    one.update()
+    run, item, other = Run(tmp_path), Training(kind), Training(kind, seed=1)
+    item.update()
     state = TrainingState(step=3, epoch=1, batch=2, seconds=1.5, best_step=2, best_value=0.25, validated_step=2)
-    save_checkpoint(run, one.learner, state, best=True)
-    one.update()
+    save_checkpoint(run, item.learner, state, best=True)
+    item.update()
     last = checkpoint_path(run, "last")
     assert last is not None and last == checkpoint_path(run, "best")
     assert resume_checkpoint(last, other.learner) == state
     other.update()
-    assert torch.equal(one.model.weight, other.model.weight)
+    assert torch.equal(item.model.weight, other.model.weight)
 
 
 def test_a_moving_average_is_what_is_published_and_both_come_back(tmp_path: Path) -> None:
-    run, one, other = Run(tmp_path), Training(), Training(seed=1)
+    run, item, other = Run(tmp_path), Training(), Training(seed=1)
     averages = [nn.Linear(3, 2), nn.Linear(3, 2)]
     learners = [
         Learner(model=each.model, optimizer=each.optimizer, averaged=average)
-        for each, average in zip((one, other), averages, strict=True)
+        for each, average in zip((item, other), averages, strict=True)
     ]
-    one.update()
+    item.update()
     save_checkpoint(run, learners[0], TrainingState(step=1), best=True)
     last = checkpoint_path(run, "last")
     assert last is not None
     resume_checkpoint(last, learners[1])
-    assert torch.equal(other.model.weight, one.model.weight)
+    assert torch.equal(other.model.weight, item.model.weight)
     assert torch.equal(averages[1].weight, averages[0].weight)
     published = nn.Linear(3, 2)
     load_weights(last, published)
     assert torch.equal(published.weight, averages[0].weight)
     # Resumed without the average, the training goes on with the weights that it trained.
     resume_checkpoint(last, other.learner)
-    assert torch.equal(other.model.weight, one.model.weight)
+    assert torch.equal(other.model.weight, item.model.weight)
 
 
 def test_a_moving_average_may_begin_later(tmp_path: Path) -> None:
-    run, one, other = Run(tmp_path), Training(), Training(seed=1)
-    saved(run, 1, training=one)
+    run, item, other = Run(tmp_path), Training(), Training(seed=1)
+    saved(run, 1, training=item)
     last, average = checkpoint_path(run, "last"), nn.Linear(3, 2)
     assert last is not None
     resume_checkpoint(last, Learner(model=other.model, optimizer=other.optimizer, averaged=average))
-    assert torch.equal(average.weight, one.model.weight)
+    assert torch.equal(average.weight, item.model.weight)
 
 
 def test_every_process_finds_its_random_state(tmp_path: Path) -> None:
@@ -179,9 +179,9 @@ def test_dying_while_it_writes_leaves_the_checkpoint_before(
         with pytest.raises(KeyboardInterrupt):
             saved(run, 2, best=True)
     for which in ("best", "last"):
-        found = checkpoint_path(run, which)
-        assert found is not None and load_state(found).step == 1
-        load_weights(found, Training().model)
+        result = checkpoint_path(run, which)
+        assert result is not None and load_state(result).step == 1
+        load_weights(result, Training().model)
     # What a process leaves that is killed without a word.
     (run.checkpoints / ".step-00000002.partial-x").mkdir()
     (run.checkpoints / ".last.writing").symlink_to("step-00000002")
@@ -259,6 +259,6 @@ def test_the_former_names_of_weights_are_still_read(tmp_path: Path) -> None:
     save_checkpoint(run, Learner(model=former.model, optimizer=former.optimizer), TrainingState(step=1), best=True)
     directory = checkpoint_path(run, "best")
     assert directory is not None
-    found = nn.ModuleDict({"decoder": nn.ModuleDict({"readout": nn.Linear(3, 2)})})
-    load_weights(directory, found)
-    assert torch.equal(found["decoder"]["readout"].weight, former.model["decoder"]["joining"].weight)
+    result = nn.ModuleDict({"decoder": nn.ModuleDict({"readout": nn.Linear(3, 2)})})
+    load_weights(directory, result)
+    assert torch.equal(result["decoder"]["readout"].weight, former.model["decoder"]["joining"].weight)

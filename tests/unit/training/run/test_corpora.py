@@ -20,31 +20,31 @@ Command = Callable[..., tuple[int, str, str]]
 
 def look(**options: object) -> tuple:
     config = DataConfig.model_validate({"train": "t.tsv", "validation": "v.tsv"} | options)
-    found, stays = survey(iter(PAIRS), config, HELD_OUT)
-    return found, list(compress(PAIRS, stays))
+    result, stays = survey(iter(PAIRS), config, HELD_OUT)
+    return result, list(compress(PAIRS, stays))
 
 
 def test_all_is_counted_and_nothing_leaves_unasked() -> None:
     for options in ({}, {"shared_sources": "drop_from_held_out"}):
-        found, kept = look(**options)
-        assert (found.num_pairs, found.num_duplicates, found.num_shared, found.num_left_out) == (7, 2, 4, 0)
-        assert found.shared_sources == {"validation": ["a"], "test": ["a", "c"]}
+        result, kept = look(**options)
+        assert (result.num_pairs, result.num_duplicates, result.num_shared, result.num_left_out) == (7, 2, 4, 0)
+        assert result.shared_sources == {"validation": ["a"], "test": ["a", "c"]}
         assert kept == PAIRS
 
 
 def test_of_equal_pairs_the_first_stays() -> None:
-    found, kept = look(drop_duplicates=True)
+    result, kept = look(drop_duplicates=True)
     assert kept == [Pair("a", "1"), Pair("b", "1"), Pair("a", "2"), Pair("c", "3"), Pair("a1", "")]
-    assert found.num_left_out == 2
+    assert result.num_left_out == 2
 
 
 def test_shared_sources_leave_the_training_split() -> None:
-    found, kept = look(shared_sources="drop_from_train")
+    result, kept = look(shared_sources="drop_from_train")
     assert kept == [Pair("b", "1"), Pair("b", "1"), Pair("a1", "")]
-    assert found.num_left_out == 4
-    found, kept = look(shared_sources="drop_from_train", drop_duplicates=True)
+    assert result.num_left_out == 4
+    result, kept = look(shared_sources="drop_from_train", drop_duplicates=True)
     assert kept == [Pair("b", "1"), Pair("a1", "")]
-    assert found.num_left_out == 5
+    assert result.num_left_out == 5
 
 
 @pytest.fixture
@@ -59,16 +59,16 @@ def dirty_recipe(tmp_path: Path, tiny_recipe: Path) -> Path:
 
 def run(command: Command, recipe: Path, output: Path, *options: str) -> str:
     overrides = [part for option in ("training.max_steps=2", *options) for part in ("--set", option)]
-    status, said, errors = command(recipe, "--output", output, *overrides)
+    status, message, errors = command(recipe, "--output", output, *overrides)
     assert status == 0, errors
-    return said
+    return message
 
 
 def test_a_run_reports_what_is_there(tmp_path: Path, dirty_recipe: Path, command: Command) -> None:
-    said = run(command, dirty_recipe, tmp_path / "run")
-    assert "52 of 52 pairs\n" in said and "duplicates in the training split: 1 (" in said
-    assert "sources of validation that are in the training split too: 2 (see data.shared_sources)" in said
-    assert "sources in both validation and test: 16\n" in said
+    message = run(command, dirty_recipe, tmp_path / "run")
+    assert "52 of 52 pairs\n" in message and "duplicates in the training split: 1 (" in message
+    assert "sources of validation that are in the training split too: 2 (see data.shared_sources)" in message
+    assert "sources in both validation and test: 16\n" in message
     facts = load_run(tmp_path / "run").data
     assert facts["num_duplicates"] == 1 and facts["num_pairs_of_shared_sources"] == 2
     assert facts["num_sources_shared_with_training"] == {"validation": 2, "test": 2}
@@ -76,35 +76,40 @@ def test_a_run_reports_what_is_there(tmp_path: Path, dirty_recipe: Path, command
 
 def test_the_training_part_is_cleaned(tmp_path: Path, dirty_recipe: Path, command: Command) -> None:
     options = ("data.drop_duplicates=true", "data.shared_sources=drop_from_train", "data.max_length_ratio=3")
-    said = run(command, dirty_recipe, tmp_path / "run", *options)
-    assert "48 of 52 pairs; left out: 1 of too unequal lengths, 3 duplicates or of shared sources" in said
-    assert "16 examples" in said
+    message = run(command, dirty_recipe, tmp_path / "run", *options)
+    assert "48 of 52 pairs; left out: 1 of too unequal lengths, 3 duplicates or of shared sources" in message
+    assert "16 examples" in message
     facts = load_run(tmp_path / "run").data
     assert (facts["num_trained_pairs"], facts["num_left_out"], facts["num_unequal"]["train"]) == (48, 3, 1)
 
 
 def test_the_held_out_parts_are_cleaned(tmp_path: Path, dirty_recipe: Path, command: Command) -> None:
-    said = run(command, dirty_recipe, tmp_path / "run", "data.shared_sources=drop_from_held_out")
+    message = run(command, dirty_recipe, tmp_path / "run", "data.shared_sources=drop_from_held_out")
     assert (
-        "52 of 52 pairs" in said and "14 examples" in said and "without 2 sources that the training split has" in said
+        "52 of 52 pairs" in message
+        and "14 examples" in message
+        and "without 2 sources that the training split has" in message
     )
     assert load_run(tmp_path / "run").data["num_validation_examples"] == 14
     assert len(Run(tmp_path / "run").left_out("test")) == 2
-    status, said, _ = command("evaluate", tmp_path / "run", "--split", "validation")
-    assert status == 0 and "14 examples" in said
-    status, said, _ = command("evaluate", tmp_path / "run", "--data", tmp_path / "validation.tsv")
-    assert status == 0 and "16 examples" in said
+    status, message, _ = command("evaluate", tmp_path / "run", "--split", "validation")
+    assert status == 0 and "14 examples" in message
+    status, message, _ = command("evaluate", tmp_path / "run", "--data", tmp_path / "validation.tsv")
+    assert status == 0 and "16 examples" in message
 
 
 def test_what_leaves_nothing_is_refused(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
     (tmp_path / "train.tsv").write_text((tmp_path / "validation.tsv").read_text())
-    for choice, said in (("drop_from_train", "leaves nothing of "), ("drop_from_held_out", "leaves nothing of data.")):
+    for choice, message in (
+        ("drop_from_train", "leaves nothing of "),
+        ("drop_from_held_out", "leaves nothing of data."),
+    ):
         option = f"data.shared_sources={choice}"
         status, _, errors = command(tiny_recipe, "--output", tmp_path / choice, "--set", option)
-        assert status == 2 and said in errors and len(errors.splitlines()) == 1
+        assert status == 2 and message in errors and len(errors.splitlines()) == 1
 
 
 def test_no_pairs_at_all_are_a_survey_too() -> None:
     """Whoever asks for it says that the file is empty."""
-    found, stays = survey(iter(()), DataConfig.model_validate({"train": "t.tsv", "validation": "v.tsv"}), {})
-    assert (found.num_pairs, found.num_left_out, len(stays)) == (0, 0, 0)
+    result, stays = survey(iter(()), DataConfig.model_validate({"train": "t.tsv", "validation": "v.tsv"}), {})
+    assert (result.num_pairs, result.num_left_out, len(stays)) == (0, 0, 0)

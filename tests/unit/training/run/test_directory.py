@@ -15,10 +15,10 @@ from tests.paths import ROOT
 @pytest.mark.parametrize(("is_exact", "library"), [(True, "onednn"), (False, "torch")])
 def test_versions_tell_what_the_bits_depend_on(is_exact: bool, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "onednn_is_exact", lambda: is_exact)
-    found = versions()
-    assert found["float32_products"] == library
-    assert {"attendant", "commit", "platform", "processor", "python", "torch"} < set(found)
-    assert all(isinstance(value, str) for value in json.loads(json.dumps(found)).values())
+    result = versions()
+    assert result["float32_products"] == library
+    assert {"attendant", "commit", "platform", "processor", "python", "torch"} < set(result)
+    assert all(isinstance(value, str) for value in json.loads(json.dumps(result)).values())
 
 
 def test_a_run_keeps_opening_when_an_option_is_gone(tmp_path: Path, tiny_recipe: Path) -> None:

@@ -33,21 +33,21 @@ def vectors(path: Path, *words: str, size: int = 8, header: str = "") -> Path:
 def test_the_formats_of_others(tmp_path: Path, header: str) -> None:
     words = {"a": 4, "b": 7, "unseen": 9}
     path = vectors(tmp_path / "some.vec", "x", "b", ". . .", "a", "b", header=header)
-    ids, found = read_vectors(path, words, 8)
-    assert dict(zip(ids.tolist(), found[:, 0].tolist(), strict=True)) == {7: 1.0, 4: 3.0}
+    ids, result = read_vectors(path, words, 8)
+    assert dict(zip(ids.tolist(), result[:, 0].tolist(), strict=True)) == {7: 1.0, 4: 3.0}
     packed = tmp_path / "some.vec.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert (read_vectors(packed, words, 8)[1] == found).all()
+    assert (read_vectors(packed, words, 8)[1] == result).all()
 
 
 def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
-    for path, said in (
+    for path, message in (
         (vectors(tmp_path / "wide.vec", "a", size=9), r"wide.vec:1: has 9 numbers, and model.embedding_size is 8"),
         (vectors(tmp_path / "said.vec", "a", size=9, header="1 9\n"), r"said.vec:2: has 9 numbers"),
         (vectors(tmp_path / "other.vec", "x", "y"), r"a vector for none of the 1 words"),
         (tmp_path / "none.vec", r"none.vec: there is no such file"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             read_vectors(path, {"a": 4}, 8)
 
 
@@ -79,8 +79,8 @@ def test_a_run_begins_with_them_and_resumes_without(tmp_path: Path, tiny_recipe:
     first = ("--set", "training.max_epochs=1")
     status, _, errors = command(tiny_recipe, "--output", tmp_path / "run", *options, *still, *first)
     assert status == 0, errors
-    said = json.loads((tmp_path / "run" / "start.json").read_text())
-    assert {side: one["num_symbols"] for side, one in said.items()} == {"source_vectors": 2, "target_vectors": 2}
+    message = json.loads((tmp_path / "run" / "start.json").read_text())
+    assert {side: item["num_symbols"] for side, item in message.items()} == {"source_vectors": 2, "target_vectors": 2}
     run = load_run(tmp_path / "run")
     for tokenizer, embedding in (
         (run.source_tokenizer, run.model.source_embedding),
@@ -94,13 +94,13 @@ def test_a_run_begins_with_them_and_resumes_without(tmp_path: Path, tiny_recipe:
     for path in files.values():
         path.unlink()
     assert command(tiny_recipe, "--output", tmp_path / "run", "--resume", *options, *still)[0] == 0
-    assert json.loads((tmp_path / "run" / "start.json").read_text()) == said
+    assert json.loads((tmp_path / "run" / "start.json").read_text()) == message
     status, _, errors = command(tiny_recipe, "--output", tmp_path / "run", "--resume", *still)
     assert status == 2 and "was begun with training.source_vectors" in errors
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         (("training.start_from=x", "training.target_vectors=y"), "would take the place of embeddings of"),
         (
@@ -110,11 +110,11 @@ def test_a_run_begins_with_them_and_resumes_without(tmp_path: Path, tiny_recipe:
     ],
 )
 def test_two_beginnings_are_refused(
-    tmp_path: Path, tiny_recipe: Path, command: Command, overrides: tuple[str, ...], said: str
+    tmp_path: Path, tiny_recipe: Path, command: Command, overrides: tuple[str, ...], message: str
 ) -> None:
     options = [part for each in overrides for part in ("--set", each)]
     status, _, errors = command(tiny_recipe, "--output", tmp_path / "run", *options)
-    assert status == 2 and said in errors and len(errors.splitlines()) == 1
+    assert status == 2 and message in errors and len(errors.splitlines()) == 1
 
 
 @pytest.fixture
@@ -155,18 +155,18 @@ def test_begins_with_the_published_weights_and_says_so(
 def test_resuming_does_not_begin_again(tmp_path: Path, tiny_recipe: Path, trained: Path, command: Command) -> None:
     output = tmp_path / "second"
     assert command(tiny_recipe, "--output", output, *starting(trained, "training.max_epochs=1"))[0] == 0
-    said, reached = (output / "start.json").read_text(), load_run(output, "last").model.state_dict()
+    message, reached = (output / "start.json").read_text(), load_run(output, "last").model.state_dict()
     status, _, errors = command(tiny_recipe, "--output", output, "--resume")
     assert status == 2 and f"was begun with training.start_from = '{trained}'" in errors
     shutil.rmtree(trained)  # no longer needed
     assert command(tiny_recipe, "--output", output, "--resume", *starting(trained))[0] == 0
-    assert (output / "start.json").read_text() == said
+    assert (output / "start.json").read_text() == message
     assert load_run(output, "last").state.epoch == 2
     assert not torch.equal(load_run(output, "last").model.state_dict()["output.weight"], reached["output.weight"])
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ("model.hidden_size=24", "was trained with model.hidden_size = 16, and this recipe says 24: make them equal"),
         ("model.decoder.input_feeding=true", "with model.decoder.input_feeding = false, and this recipe says true"),
@@ -175,10 +175,10 @@ def test_resuming_does_not_begin_again(tmp_path: Path, tiny_recipe: Path, traine
     ],
 )
 def test_another_model_is_refused_by_its_first_difference(
-    tmp_path: Path, tiny_recipe: Path, trained: Path, command: Command, override: str, said: str
+    tmp_path: Path, tiny_recipe: Path, trained: Path, command: Command, override: str, message: str
 ) -> None:
     status, _, errors = command(tiny_recipe, "--output", tmp_path / "second", *starting(trained, override))
-    assert status == 2 and said in errors and "training.start_from" in errors and len(errors.splitlines()) == 1
+    assert status == 2 and message in errors and "training.start_from" in errors and len(errors.splitlines()) == 1
     assert not (tmp_path / "second").exists()
 
 
