@@ -31,13 +31,13 @@ from attendant.runtime.bundle.tokenizer import (
 from attendant.runtime.errors import UserError
 from attendant.training.table import Count, Table
 
+TokenizerKind = Literal["character", "word", "bpe"]
 NormalizationName = Literal[
     "apostrophes", "quotes", "drop_quotes", "dashes", "nfc", "nfkc", "strip_accents", "lowercase"
 ]
 
+# The order in which the steps are applied. NFKC decomposes some apostrophes, so these come first.
 ORDER: Final[tuple[NormalizationName, ...]] = get_args(NormalizationName)
-"""The order in which the steps are applied. NFKC decomposes some apostrophes, so these come first."""
-
 STEPS: Final[Mapping[NormalizationName, Sequence[Normalizer]]] = {
     "apostrophes": [replace_any(APOSTROPHES, "'")],
     "quotes": [replace_any(QUOTES, '"')],
@@ -54,7 +54,13 @@ STEPS: Final[Mapping[NormalizationName, Sequence[Normalizer]]] = {
     ],
 }
 
-WORD_START: Final = "▁"  # What bpe writes for the space before a word (U+2581).
+WORD_START: Final = "▁"  # bpe's symbol for the space before a word (U+2581).
+# Merges stay inside of these: a word, a single digit, a run of punctuation, each with the space before it.
+BPE_WORDS = r"▁?[\p{L}\p{M}]+|▁?\p{N}|▁?[^\p{L}\p{M}\p{N}▁]+|▁"
+DEFAULT_BPE_SIZE = 8000
+FEWEST_CHARACTERS = 8  # Characters that a bpe vocabulary must have room for, unless the texts have fewer.
+COVERED_CHARACTERS = 0.9995  # Share of a text's characters with entries, despite bytes; SentencePiece's default.
+UNLIMITED = 2**31 - 1
 
 
 def in_order(names: Iterable[NormalizationName]) -> tuple[NormalizationName, ...]:
@@ -75,41 +81,6 @@ def normalization_steps(
     steps = [step for name in in_order(names) for step in STEPS[name]]
     steps += [normalizers.Replace(WORD_START, " ")] * marks_words
     return [*steps, *spacing(keep_inner=keep_spaces)]
-
-
-def with_normalize(table: Any) -> Any:
-    """Returns a recipe's table with `normalize` where an earlier version had `lowercase` and `nfc`.
-
-    Raises:
-        ValueError: it has both, or a value that is not true or false.
-    """
-    if not isinstance(table, Mapping) or table.keys().isdisjoint(("lowercase", "nfc")):
-        return table
-    former = {name: value for name, value in table.items() if name in ("lowercase", "nfc")}
-    for name, value in former.items():
-        if not isinstance(value, bool):
-            raise ValueError(f"{name} = {value!r}: must be true or false")
-        if "normalize" in table:
-            raise ValueError(
-                f"normalize takes the place of {name} = {str(value).lower()}: leave {name} out, and write the names of "
-                "all steps into normalize"
-            )
-    chosen = (former.get("nfc", True) and "nfc", former.get("lowercase", False) and "lowercase")
-    others = {name: value for name, value in table.items() if name not in former}
-    return others | {"normalize": [name for name in chosen if name]}
-
-
-TokenizerKind = Literal["character", "word", "bpe"]
-
-BPE_WORDS = r"▁?[\p{L}\p{M}]+|▁?\p{N}|▁?[^\p{L}\p{M}\p{N}▁]+|▁"
-"""What merges never leave: a word, a single digit, a run of punctuation, each with the space before it (as U+2581)."""
-
-DEFAULT_BPE_SIZE = 8000
-FEWEST_CHARACTERS = 8  # Characters that a bpe vocabulary must have room for, unless the texts have fewer.
-COVERED_CHARACTERS = 0.9995
-"""The share of a text's characters that have entries of their own beside bytes, as SentencePiece's default has it."""
-
-UNLIMITED = 2**31 - 1
 
 
 class TokenizerConfig(Table):
@@ -148,8 +119,22 @@ class TokenizerConfig(Table):
 
     @model_validator(mode="before")
     @classmethod
-    def earlier_keys_are_read(cls, value: Any) -> Any:
-        return with_normalize(value)
+    def earlier_keys_are_read(cls, table: Any) -> Any:
+        """Returns the table with `normalize` if an earlier version wrote it, with `lowercase` and `nfc`."""
+        if not isinstance(table, Mapping) or table.keys().isdisjoint(("lowercase", "nfc")):
+            return table
+        former = {name: value for name, value in table.items() if name in ("lowercase", "nfc")}
+        for name, value in former.items():
+            if not isinstance(value, bool):
+                raise ValueError(f"{name} = {value!r}: must be true or false")
+            if "normalize" in table:
+                raise ValueError(
+                    f"normalize takes the place of {name} = {str(value).lower()}: leave {name} out, and write the "
+                    "names of all steps into normalize"
+                )
+        chosen = (former.get("nfc", True) and "nfc", former.get("lowercase", False) and "lowercase")
+        others = {name: value for name, value in table.items() if name not in former}
+        return others | {"normalize": [name for name in chosen if name]}
 
     @field_validator("normalize")
     @classmethod

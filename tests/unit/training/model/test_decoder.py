@@ -120,7 +120,7 @@ ARCHITECTURES = dict(list(architectures().items())[::11])
 
 AS_ON_AVX2 = """
 from attendant.training.kernels.hardware import _onednn_has_bfloat16_lstm
-from tests.unit.training.model.test_low_precision import ARCHITECTURES, gradients_in_bfloat16
+from tests.unit.training.model.test_decoder import ARCHITECTURES, gradients_in_bfloat16
 
 assert not _onednn_has_bfloat16_lstm(), "oneDNN ignores ONEDNN_MAX_CPU_ISA: this would show nothing"
 lstms = [config for config in ARCHITECTURES.values() if config.cell == "lstm"]
