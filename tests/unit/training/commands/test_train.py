@@ -77,8 +77,7 @@ def test_an_existing_output_is_refused_and_resumed(tmp_path: Path, tiny_recipe: 
     ("arguments", "message"),
     [
         (["{here}/none.toml"], "there is no such recipe"),
-        (["fetch", "{here}/tiny.toml"], "names no fetcher"),
-        (["fetch", "cmudict"], "name a recipe that has it"),
+        (["fetch", "{here}/tiny.toml"], "has no [data] fetch"),
     ],
 )
 def test_mistakes_are_one_line(
