@@ -79,7 +79,10 @@ async def test_a_message_that_does_not_come(caplog: pytest.LogCaptureFixture) ->
     assert (await logged(caplog, "mine"))[0]["code"] == "UNAVAILABLE"
 
 
-@pytest.mark.parametrize("path", ["/attendant.v1.Seq2Seq/Generate", "/grpc.health.v1.Health/Check"])
+@pytest.mark.parametrize(
+    "path",
+    ["/attendant.v1.Seq2Seq/Generate", "/inference.GRPCInferenceService/ServerLive", "/grpc.health.v1.Health/Check"],
+)
 async def test_bytes_that_are_no_message(path: str, caplog: pytest.LogCaptureFixture) -> None:
     async with served(fake_stepper()) as server:
         found = [await id_of(server.channel.unary_unary(path)(GARBAGE, metadata=given)) for given in ((), MINE)]
