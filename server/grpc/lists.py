@@ -237,7 +237,7 @@ class BatchStream:
         self._reading = reading = asyncio.create_task(self._read())
         closing = asyncio.create_task(self._catalogue.closing.wait())
         for task in (reading, closing):
-            task.add_done_callback(lambda _: self._changed.set())
+            task.add_done_callback(self._on_done)
         try:
             while not (reading.done() and not self._in):
                 await self._changed.wait()
@@ -262,6 +262,11 @@ class BatchStream:
             reading.cancel()
             closing.cancel()
             self._abandon(asyncio.CancelledError())
+
+    def _on_done(self, task: "asyncio.Task[Any]") -> None:
+        if not task.cancelled():
+            task.exception()  # else asyncio would log that of a stream whose client has gone
+        self._changed.set()
 
     def _message(self, results: list[dict[str, Any]]) -> messages.GenerateBatchResponse | messages.GenerateManyResponse:
         if self._has_lists:

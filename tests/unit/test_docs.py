@@ -26,7 +26,7 @@ DOCS = ROOT / "docs"
 
 
 def test_the_score_of_extending_trains_and_steps(monkeypatch) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "extending.md").read_text(), re.DOTALL)
+    code, *_ = re.findall(r"```python\n(.*?)```", (DOCS / "extending.md").read_text(), re.DOTALL)
     names = dict(vars(scores))
     exec(re.sub(r"(?m)^   ", "", code), names)
     monkeypatch.setitem(scores.SCORES, "cosine", names["CosineScore"])
