@@ -205,11 +205,6 @@ def digit_by_digit(digits: str) -> str:
     return " ".join(ONES[int(digit)] for digit in digits)
 
 
-def num_spoken_words(spoken: str) -> int:
-    """Returns how many words a spoken form has; `thirty-one` has two."""
-    return len(re.findall(r"\w+", spoken))
-
-
 def _below_thousand(number: int) -> str:
     hundreds, rest = divmod(number, 100)
     words = [ONES[hundreds], "hundred"] if hundreds else []
@@ -311,16 +306,13 @@ def _money(symbol: str, whole: int, cents: int = 0) -> Value:
         figures += [f"USD {amount}"]
         if cents and not whole:
             figures += [f"{cents}¢", f"{cents} {cent if cents == 1 else many_cents}"]
+    written = f"{symbol}{amount}"
     if not cents:
-        return _both(large, f"{symbol}{amount}", figures)
+        return _both(large, written, figures)
     if whole:
-        return _both(f"{large} and {small}", f"{symbol}{amount}", figures, [f"{large} {small}"])
+        return _both(f"{large} and {small}", written, figures, [f"{large} {small}"])
     # `five cents` are of a dollar.
-    return (
-        _spoken_only(small, [f"{symbol}{amount}", *figures])
-        if symbol == "€"
-        else _both(small, f"{symbol}{amount}", figures)
-    )
+    return _spoken_only(small, [written, *figures]) if symbol == "€" else _both(small, written, figures)
 
 
 def _scaled_money(symbol: str, amount: str, scale: str) -> Value:
@@ -353,18 +345,14 @@ def _time(hour: int, minute: int, half: str = "") -> Value:
         to = f"quarter to {cardinal(hour + 1)}{end}"
         readings += [to, f"a {to}"]
     if half:
-        readings += [f"{reading.removesuffix(half)}{as_heard}" for reading in (spoken, *readings)
-                     for as_heard in (short, " ".join(short))]  # fmt: skip
+        stems = [reading.removesuffix(half) for reading in (spoken, *readings)]
+        readings += [f"{stem}{heard}" for stem in stems for heard in (short, " ".join(short))]
     return _both(spoken, written, figures, readings)
 
 
 def _date(day: date) -> Value:
-    month, nth, spoken_day, spoken_year = (
-        month_name[day.month],
-        f"{day.day}{ordinal_ending(day.day)}",
-        ordinal(day.day),
-        year(day.year),
-    )
+    month, spoken_day, spoken_year = month_name[day.month], ordinal(day.day), year(day.year)
+    nth = f"{day.day}{ordinal_ending(day.day)}"
     figures = [
         f"{month} {day.day}, {day.year}", f"{month} {day.day} {day.year}", f"{month} {nth}, {day.year}",
         f"{month[:3]} {day.day}, {day.year}", f"{month[:3]}. {day.day}, {day.year}", f"{day.day} {month} {day.year}",
@@ -503,10 +491,6 @@ def _small_values() -> Iterator[tuple[Value, int]]:
         yield _decimal(number, "5"), 2
         yield _digits(f"0{number}"), 4
         yield _digits(f"00{number}"), 2
-    yield from _small_times()
-
-
-def _small_times() -> Iterator[tuple[Value, int]]:
     for hour, minute in product(range(24), range(60)):
         # A quarter of an hour has more forms than another time.
         repetitions = 12 if minute % 15 == 0 else 3
@@ -528,9 +512,6 @@ def _amount(generator: random.Random, max_digits: int = 4, decimals: float = 0.3
     if generator.random() < decimals:
         number += "." + "".join(generator.choices("0123456789", k=generator.randint(1, 2)))
     return number
-
-
-# Draws of the classes' values.
 
 
 def _draw_decimal(generator: random.Random) -> Value:

@@ -11,7 +11,7 @@ def parser() -> argparse.ArgumentParser:
     """Imports the experiments here: torch takes seconds, and Ctrl-C must end that with one line too."""
     from attendant.recipes.papers.alignment import show_alignment  # noqa: PLC0415
     from attendant.recipes.papers.comparison import show  # noqa: PLC0415
-    from attendant.recipes.papers.costs import estimate_hours, measure_costs  # noqa: PLC0415
+    from attendant.recipes.papers.costs import measure_costs  # noqa: PLC0415
     from attendant.recipes.papers.long_sources import study_long_sources  # noqa: PLC0415
     from attendant.recipes.papers.memory import TASKS, study_memory  # noqa: PLC0415
     from attendant.recipes.papers.peers import show_peers, train_peers  # noqa: PLC0415
@@ -32,9 +32,6 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=about)
         command.add_argument("plan", choices=plans, metavar=f"PLAN: {', '.join(plans)}")
         command.set_defaults(run=lambda parsed, run=run: run(parsed.plan))
-    hours = commands.add_parser("hours", help="estimate how long the missing runs of plans will train")
-    hours.add_argument("plans", nargs="*", metavar="PLAN", help="default: all")
-    hours.set_defaults(run=lambda parsed: estimate_hours(parsed.plans or plans))
     align = commands.add_parser("align", help="compare attention with letters and sounds that were aligned by hand")
     align.add_argument("model", type=Path, metavar="RUN|BUNDLE", help="a model of CMUdict's pronunciations")
     align.set_defaults(run=lambda parsed: show_alignment(parsed.model))

@@ -1,13 +1,13 @@
-"""The cost of a plan's variants: training speed, the time of a served decoder step, and hours of missing runs.
+"""The cost of a plan's variants: training speed, and the time of a served decoder step.
 
-All are processor time on one thread, which other work on the machine changes little. Variants are measured in turns,
+Both are processor time on one thread, which other work on the machine changes little. Variants are measured in turns,
 and the median of all rounds counts.
 """
 
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -16,16 +16,14 @@ import torch
 from attendant.export.bundle_writer import write_bundle
 from attendant.export.origins import exportable_run
 from attendant.export.verification.probes import VerificationPlan
-from attendant.recipes.papers.pages import write_table
 from attendant.recipes.papers.plan import RUNS, load_plan, read_results, run_of
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.files import write_json
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.training.data.batches import BatchPlan, collate
 from attendant.training.data.corpus import Corpus
-from attendant.training.data.fetch import fetch
 from attendant.training.kernels.hardware import choose_precision
-from attendant.training.loop.experiment import Experiment, prepare
+from attendant.training.loop.experiment import prepare
 from attendant.training.loop.update import Processes, Updater
 from attendant.training.model import Seq2Seq
 from attendant.training.optimization import make_optimizer
@@ -44,7 +42,6 @@ SOURCE_LENGTH: Final = 9
 QUICK: Final = VerificationPlan(
     batch_sizes=(1, 3, 33), source_lengths=(8, 1, 5), num_steps=3, num_decoded=8, num_alone=4, max_length=12
 )
-HOURS_HEADINGS: Final = ("`train`", "variant", "seeds", "target tokens/s", "hours of one training", "hours")
 
 
 def costs_path(name: str) -> Path:
@@ -61,7 +58,8 @@ def measure_costs(name: str) -> None:
     plan = load_plan(name)
     torch.set_num_threads(1)
     measures: dict[str, tuple[Callable[[], float], Callable[[], float]]] = {}
-    corpus = _prepared(plan.resolved(plan.variants[0], plan.seeds[0])).corpus
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = prepare(Run(Path(folder) / "run"), plan.resolved(plan.variants[0], plan.seeds[0])).corpus
     for variant in plan.variants:
         run = run_of(name, variant, plan.seeds[0])
         if run.evaluations():
@@ -77,12 +75,6 @@ def measure_costs(name: str) -> None:
         for variant in measures
     }
     write_json(costs_path(name), costs)
-
-
-def _prepared(recipe: Recipe) -> Experiment:
-    fetch(recipe.data, announce=print)
-    with tempfile.TemporaryDirectory() as folder:
-        return prepare(Run(Path(folder) / "run"), recipe)
 
 
 def training_speed(recipe: Recipe, model: Seq2Seq, corpus: Corpus) -> Callable[[], float]:
@@ -130,27 +122,3 @@ def step_time(loaded: LoadedRun, folder: Path) -> Callable[[], float]:
         return 1e3 * (time.process_time() - start) / NUM_STEPS
 
     return measure
-
-
-def estimate_hours(names: Sequence[str]) -> None:
-    """Writes the table of docs/experiments/next.md: hours of one core for the runs that these plans lack."""
-    torch.set_num_threads(1)
-    write_table("next", "hours", HOURS_HEADINGS, [row for name in names for row in _hours(name)])
-
-
-def _hours(name: str) -> Iterator[list[str]]:
-    plan = load_plan(name)
-    for variant in plan.variants:
-        seeds = [seed for seed in plan.seeds if not run_of(name, variant, seed).evaluations()]
-        if seeds:
-            recipe = plan.resolved(variant, seeds[0])
-            experiment = _prepared(recipe)
-            targets = experiment.corpus.targets
-            num_batches = BatchPlan(experiment.corpus, recipe.batches, recipe.seed).num_batches
-            num_steps = recipe.training.step_limit(num_batches)
-            assert num_steps is not None, "a plan limits steps or epochs"
-            num_epochs = num_steps / recipe.training.steps_of_an_epoch(num_batches)
-            speed = training_speed(recipe, experiment.model, experiment.corpus)()
-            hours = num_epochs * (len(targets.ids) + len(targets)) / speed / 3600
-            listed = ", ".join(map(str, seeds))
-            yield [name, variant.what, listed, f"{speed:,.0f}", f"{hours:.2f}", f"{hours * len(seeds):.1f}"]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,7 @@ from typing import Any, Final
 import psutil
 
 from attendant.recipes.papers.pages import write_table
-from attendant.recipes.papers.plan import RUNS, read_results
+from attendant.recipes.papers.plan import RUNS
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
@@ -26,9 +26,8 @@ from attendant.training.data.config import Split
 from attendant.training.data.fetch import fetch
 from attendant.training.data.pairs import Example, Pair, group_references, read_pairs, sample_evenly
 from attendant.training.evaluation.bootstrap import confidence_interval, interval_text
-from attendant.training.evaluation.metrics import TextMetricName, take_statistics
+from attendant.training.evaluation.metrics import take_statistics
 from attendant.training.recipe import Recipe, load_recipe
-from attendant.training.table import Count, Table
 from benchmarks import ROOT
 from benchmarks.harness import ENVIRONMENTS, cpu_seconds, tree
 
@@ -61,75 +60,19 @@ print(sum(value.numel() for value in learned.values()))
 """
 
 
-class Peer(Table):
-    """`[peers.NAME]`; NAME.yaml is its configuration. Names after a dollar sign are filled in.
-
-    Attributes:
-        what: its name in a table.
-        environment: the benchmarks' environment that has it.
-        train: arguments of its Python.
-        translate: the same; it reads sources, a line of symbols each, and prints answers or writes them to $answers.
-        checkpoints: a pattern of its checkpoints, the last of which is evaluated.
-    """
-
-    what: str
-    environment: str
-    train: tuple[str, ...]
-    translate: tuple[str, ...]
-    checkpoints: str
-
-    def python(self) -> str:
-        """Returns its interpreter. Raises UserError: its environment can't be made."""
-        return str(ENVIRONMENTS[self.environment].install(ROOT / ".benchmarks"))
-
-
-class Task(Table):
-    """`[tasks.NAME]`.
-
-    Attributes:
-        question: its name in a table.
-        recipe: our recipe; all models use its pairs and its search.
-        bundle: our model; all models use its tokenizers.
-        metric: the metric of the table.
-        peers: the peers that learn the task.
-        tested: peer -> number of examples of the test split, evenly chosen, if the peer is too slow for all of them.
-        processor_seconds: the time of our training, validation included, which the peers' trainings get too.
-        values: other names in the peers' configurations.
-    """
-
-    question: str
-    recipe: Path
-    bundle: Path
-    metric: TextMetricName
-    peers: tuple[str, ...]
-    tested: Mapping[str, Count] = {}
-    processor_seconds: Count
-    values: Mapping[str, str | int]
-
-
-class Peers(Table):
-    """`peers.toml`."""
-
-    tasks: Mapping[str, Task]
-    peers: Mapping[str, Peer]
-
-
-def load_peers() -> Peers:
-    return Peers.model_validate(tomllib.loads((FOLDER / "peers.toml").read_text(encoding="utf-8")))
-
-
 @dataclass(frozen=True)
 class Entry:
-    """A peer's model of a task, in a folder of its own.
+    """A toolkit's model of a task, in a folder of its own.
 
     Attributes:
+        task, peer: their tables in peers.toml, which describes the fields.
         name: the peer's name.
     """
 
     task_name: str
-    task: Task
+    task: dict[str, Any]
     name: str
-    peer: Peer
+    peer: dict[str, Any]
 
     @property
     def folder(self) -> Path:
@@ -142,51 +85,61 @@ class Entry:
 
     @cached_property
     def recipe(self) -> Recipe:
-        return load_recipe(self.task.recipe)
+        return load_recipe(Path(self.task["recipe"]))
 
     @cached_property
     def bundle(self) -> Bundle:
-        return open_bundle(ROOT / self.task.bundle)
+        return open_bundle(ROOT / self.task["bundle"])
 
     @property
     def is_trained(self) -> bool:
-        return bool(read_results(self.folder / "trained.json", {}))
+        return (self.folder / "trained.json").exists()
+
+    def python(self) -> str:
+        """Returns the peer's interpreter. Raises UserError: its environment can't be made."""
+        return str(ENVIRONMENTS[self.peer["environment"]].install(ROOT / ".benchmarks"))
 
     def last_checkpoint(self) -> Path:
         """Returns the newest checkpoint. Raises UserError: there is none."""
-        paths = [path for path in self.folder.glob(f"model/{self.peer.checkpoints}") if not path.is_symlink()]
+        paths = [path for path in self.folder.glob(f"model/{self.peer['checkpoints']}") if not path.is_symlink()]
         if not paths:
             raise UserError(f"{self.folder} has no checkpoint: remove the folder, and train it again")
         return max(paths, key=lambda path: path.stat().st_mtime)
 
-    def command(self, arguments: Sequence[str], **values: object) -> list[str]:
-        """Writes the peer's configuration, and returns a command, both with the names after dollar signs filled in."""
-        config = self.folder / "config.yaml"
-        known: dict[str, Any] = {
-            **self.task.values,
-            "task": self.task_name,
-            "data": self.data,
-            "model": self.folder / "model",
-            "config": config,
-            "start": ROOT / "benchmarks" / "start_opennmt.py",
-            "max_source": self.recipe.data.max_source_tokens,
-            "max_target": self.recipe.data.max_target_tokens,
-            "beam_size": self.recipe.evaluation.beam_size,
-            "length_penalty": self.recipe.evaluation.length_penalty,
-            **values,
-        }
+    def command(self, step: str, **values: object) -> list[str]:
+        """Writes the peer's configuration, and returns its command for `train` or `translate`."""
+        data, evaluation, config = self.recipe.data, self.recipe.evaluation, self.folder / "config.yaml"
+        values = (
+            self.task["values"]
+            | values
+            | {
+                "task": self.task_name,
+                "data": self.data,
+                "model": self.folder / "model",
+                "config": config,
+                "start": ROOT / "benchmarks" / "start_opennmt.py",
+                "max_source": data.max_source_tokens,
+                "max_target": data.max_target_tokens,
+                "beam_size": evaluation.beam_size,
+                "length_penalty": evaluation.length_penalty,
+            }
+        )
         template = (FOLDER / f"{self.name}.yaml").read_text(encoding="utf-8")
         config.parent.mkdir(parents=True, exist_ok=True)
-        config.write_text(Template(template).substitute(known), encoding="utf-8")
-        return [self.peer.python(), *(Template(text).substitute(known) for text in arguments)]
+        config.write_text(Template(template).substitute(values), encoding="utf-8")
+        return [self.python(), *(Template(argument).substitute(values) for argument in self.peer[step])]
+
+
+Decode = Callable[[Entry, Sequence[Example], int], tuple[list[str], float]]
+"""Decodes examples in batches of a size: returns a line of symbols per example, and processor seconds."""
 
 
 def load_entries() -> list[Entry]:
-    known = load_peers()
+    known = tomllib.loads((FOLDER / "peers.toml").read_text(encoding="utf-8"))
     return [
-        Entry(task_name, task, name, known.peers[name])
-        for task_name, task in known.tasks.items()
-        for name in task.peers
+        Entry(task_name, task, name, known["peers"][name])
+        for task_name, task in known["tasks"].items()
+        for name in task["peers"]
     ]
 
 
@@ -242,9 +195,9 @@ def train_peer(entry: Entry) -> None:
     Raises:
         UserError: the training ended before.
     """
-    limit, spent = entry.task.processor_seconds, 0.0
+    limit, spent = entry.task["processor_seconds"], 0.0
     print(f"{entry.folder}: {limit:,} processor seconds", flush=True)
-    command = entry.command(entry.peer.train, load="null", decoding_batch=64)
+    command = entry.command("train", load="null", decoding_batch=64)
     with (entry.folder / "training.log").open("wb") as log:
         # A session of its own: Ctrl-C reaches it from here alone.
         process = subprocess.Popen(
@@ -281,44 +234,36 @@ def show_peers() -> None:
     """Decodes the test split, or a part of it, with every trained model, and writes the table. Raises UserError."""
     rows: list[list[str]] = []
     for entry in load_entries():
-        task, bundle = entry.task, entry.bundle
         fetch(entry.recipe.data, announce=print)
         tests = group_references(_pairs(entry.recipe, "test"))
-        if entry.name == task.peers[0]:
-            rows.append(
-                [
-                    task.question,
-                    "Attendant",
-                    f"{bundle.manifest.model['num_parameters']:,}",
-                    *_measure(entry, tests, True),
-                ]
-            )
+        if entry.name == entry.task["peers"][0]:
+            size = entry.bundle.manifest.model["num_parameters"]
+            rows.append(_row(entry, "Attendant", size, tests, _decode_by_us))
         if entry.is_trained:
-            tested, what = task.tested.get(entry.name), entry.peer.what
-            if tested is not None:
-                tests, what = sample_evenly(tests, tested), f"{what}; {tested:,} examples"
-            (size,), _ = answers_of([entry.peer.python(), "-c", COUNT_PARAMETERS, str(entry.last_checkpoint())], [])
-            rows.append([task.question, what, f"{int(size):,}", *_measure(entry, tests, False)])
+            num_tested, what = entry.task.get("tested", {}).get(entry.name), entry.peer["what"]
+            if num_tested is not None:
+                tests, what = sample_evenly(tests, num_tested), f"{what}; {num_tested:,} examples"
+            (size,), _ = answers_of([entry.python(), "-c", COUNT_PARAMETERS, str(entry.last_checkpoint())], [])
+            rows.append(_row(entry, what, int(size), tests, _decode_by_peer))
     write_table("peers", "table", HEADINGS, rows)
 
 
-def _measure(entry: Entry, examples: Sequence[Example], is_ours: bool) -> list[str]:
-    """Returns the last columns of our row or the peer's: metric, value, interval and time of an answer."""
-    decode = _decode_by_us if is_ours else _decode_by_peer
+def _row(entry: Entry, what: str, num_parameters: int, examples: Sequence[Example], decode: Decode) -> list[str]:
     lines, _ = decode(entry, examples, BATCH_SIZE)
     texts = [entry.bundle.target_tokenizer.decode_tokens(line.split()) for line in lines]
-    statistics = take_statistics(entry.task.metric, texts, [example.references for example in examples])
+    metric = entry.task["metric"]
+    statistics = take_statistics(metric, texts, [example.references for example in examples])
     interval = interval_text(confidence_interval(statistics))
     # The difference of two decodings does not contain the time to start.
     num_alone = min(NUM_ALONE, len(examples) // ALONE_DIVISOR)
     alone = sample_evenly(examples, num_alone + 1)
     milliseconds = 1000 * (decode(entry, alone, 1)[1] - decode(entry, alone[:1], 1)[1]) / num_alone
-    return [entry.task.metric, f"{statistics.value:.2f}", interval, f"{milliseconds:.1f}"]
+    measured = metric, f"{statistics.value:.2f}", interval, f"{milliseconds:.1f}"
+    return [entry.task["question"], what, f"{num_parameters:,}", *measured]
 
 
 def _decode_by_us(entry: Entry, examples: Sequence[Example], batch_size: int) -> tuple[list[str], float]:
-    """Returns a line of symbols per example, and processor seconds."""
-    command = [sys.executable, "-c", OUR_DECODING, str(ROOT / entry.task.bundle), str(batch_size)]
+    command = [sys.executable, "-c", OUR_DECODING, str(ROOT / entry.task["bundle"]), str(batch_size)]
     return answers_of(command, [example.source for example in examples])
 
 
@@ -327,7 +272,7 @@ def _decode_by_peer(entry: Entry, examples: Sequence[Example], batch_size: int) 
     written.unlink(missing_ok=True)
     values = {"load": entry.last_checkpoint(), "decoding_batch": batch_size, "answers": written}
     sources = [" ".join(symbols(entry.bundle.source_tokenizer, example.source)) for example in examples]
-    printed, seconds = answers_of(entry.command(entry.peer.translate, **values), sources)
+    printed, seconds = answers_of(entry.command("translate", **values), sources)
     lines = written.read_text(encoding="utf-8").split("\n")[:-1] if written.exists() else printed
     # Some peers print other lines before their answers.
     return lines[-len(examples) :], seconds

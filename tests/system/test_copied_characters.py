@@ -60,14 +60,14 @@ label_smoothing = 0.0
 
 def pairs(number: int, generator: random.Random, is_seen: Callable[[int], bool]) -> list[tuple[str, str]]:
     """Sentences about a name of one to three characters of a script, of which training sees four in five."""
-    found = []
+    drawn = []
     for _ in range(number):
         first, last = generator.choice(SCRIPTS)
         able = [n for n in range(first, last) if is_seen(n) and unicodedata.normalize("NFC", chr(n)) == chr(n)]
         name = "".join(map(chr, generator.choices(able, k=generator.randint(1, 3))))
         source, target = generator.choice(TEMPLATES)
-        found.append((source.format(name), target.format(name)))
-    return found
+        drawn.append((source.format(name), target.format(name)))
+    return drawn
 
 
 def test_characters_that_were_never_seen_are_copied(tmp_path: Path) -> None:
@@ -82,6 +82,6 @@ def test_characters_that_were_never_seen_are_copied(tmp_path: Path) -> None:
     unseen = pairs(200, generator, lambda code: code % 5 == 0)
     examples = [Example(source, (target,)) for source, target in unseen]
     decoded = decode_examples(model, examples, DecodingOptions(max_length=40))
-    assert all(UNK_ID not in one.source_ids for one in decoded)
-    num_right = sum(one.text == target for one, (_, target) in zip(decoded, unseen, strict=True))
+    assert all(UNK_ID not in output.source_ids for output in decoded)
+    num_right = sum(output.text == target for output, (_, target) in zip(decoded, unseen, strict=True))
     assert num_right > 150

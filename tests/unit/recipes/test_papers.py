@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from attendant.recipes.papers import comparison, costs, long_sources, pages
+from attendant.recipes.papers import comparison, long_sources, pages
 from attendant.recipes.papers import plan as plan_module
 from attendant.recipes.papers.alignment import AlignedWord, agreement, diagonal_links, read_words
 from attendant.recipes.papers.comparison import Outcome
@@ -92,25 +92,6 @@ def test_results_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert base[1:4] == ["2", "50.0 (40.0 to 60.0)", "15.0 (10.0 to 20.0)"] and base[-1] == ""
     assert other[0] == "without attention: one vector of 64" and other[5:] == ["", "2,000", "500", "0.50"]
     assert last[1:5] == ["1", "40.0 (39.0 to 41.5)", "10.0", "2.000"]
-
-
-def test_hours_are_those_of_missing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """4,000 words of 8 letters and an end, 8 times."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(plan_module, "PLANS", tmp_path)
-    variant = '[[variants]]\nname = "{0}"\nwhat = "{0}"\ngroup = "g"\n'
-    head = 'question = "?"\npage = "p"\nmetric = "per"\nrecipe = "copy"\nseeds = [1, 2]\n'
-    (tmp_path / "toy.toml").write_text(head + variant.format("whole") + variant.format("done"))
-    for seed in (1, 2):
-        end(run_of("toy", load_plan("toy").variants[1], seed))
-    rows: list[list[str]] = []
-    monkeypatch.setattr(costs, "write_table", lambda page, name, headings, new: rows.extend(new))
-    monkeypatch.setattr(costs, "training_speed", lambda *_: lambda: 8.0)
-    costs.estimate_hours(["toy"])
-    ((name, what, seeds, speed, hours, total),) = rows
-    assert (name, what, seeds, speed) == ("toy", "whole", "1, 2", "8")
-    assert float(hours) == pytest.approx(4000 * 9 * 8 / 8 / 3600, rel=0.02)
-    assert float(total) == pytest.approx(2 * float(hours), rel=0.01)
 
 
 def test_a_table_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

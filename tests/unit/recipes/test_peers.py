@@ -2,12 +2,13 @@
 
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from attendant.recipes.papers import peers
-from attendant.recipes.papers.peers import Entry, Peer, Task, load_entries, train_peer, write_data
+from attendant.recipes.papers.peers import Entry, load_entries, train_peer, write_data
 from attendant.runtime.errors import UserError
 from tests.paths import ROOT
 
@@ -35,18 +36,10 @@ def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Entry:
     monkeypatch.setattr(peers, "RUNS", tmp_path / "peers")
     monkeypatch.setattr(peers, "FOLDER", tmp_path)
     monkeypatch.setattr(peers, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(Peer, "python", lambda _: shutil.which("python3"))
-    task = Task(
-        question="?",
-        recipe=tmp_path / "recipe.toml",
-        bundle=ROOT / "models" / "g2p-en",
-        metric="wer",
-        peers=("slow",),
-        processor_seconds=1,
-        values={"size": 7},
-    )
-    peer = Peer(what="a peer", environment="", train=("-c", LEARNER, "$model"), translate=(), checkpoints="*.ckpt")
-    return Entry("say", task, "slow", peer)
+    monkeypatch.setattr(Entry, "python", lambda _: shutil.which("python3"))
+    task = {"recipe": str(tmp_path / "recipe.toml"), "bundle": "models/g2p-en", "values": {"size": 7}}
+    peer = {"train": ["-c", LEARNER, "$model"], "checkpoints": "*.ckpt"}
+    return Entry("say", task | {"processor_seconds": 1}, "slow", peer)
 
 
 def test_pairs_are_written_in_our_symbols(entry: Entry) -> None:
@@ -69,7 +62,7 @@ def test_a_peer_is_interrupted_after_its_time(entry: Entry) -> None:
 
 
 def test_a_training_that_ends_by_itself_is_an_error(entry: Entry) -> None:
-    broken = Entry(entry.task_name, entry.task, entry.name, entry.peer.model_copy(update={"train": ("-c", "1/0")}))
+    broken = replace(entry, peer=entry.peer | {"train": ["-c", "1/0"]})
     with pytest.raises(UserError, match=r"training\.log says why"):
         train_peer(broken)
     assert "ZeroDivisionError" in (broken.folder / "training.log").read_text() and not broken.is_trained
