@@ -1,4 +1,4 @@
-"""What NVIDIA's and KServe's own HTTP clients are told by a server, as JSON: run where one of them is installed.
+"""Prints the answers of a server to NVIDIA's or KServe's own HTTP client, as JSON; runs in the client's environment.
 
 python inference_http_clients.py tritonclient|kserve HOST:PORT MODEL
 """
@@ -20,13 +20,13 @@ def triton(target: str, model: str) -> dict[str, Any]:
     from tritonclient.utils import InferenceServerException
 
     client = triton.InferenceServerClient(target)
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "live": client.is_server_live(),
         "ready": client.is_server_ready(),
         "model ready": [client.is_model_ready(name) for name in (model, "nobody")],
         "server": client.get_server_metadata()["name"],
         "inputs": client.get_model_metadata(model)["inputs"],
-        "index": [one["state"] for one in client.get_model_repository_index()],
+        "index": [model["state"] for model in client.get_model_repository_index()],
         "texts": [],
     }
     # JSON and bytes, both ways, all outputs and the usual ones.
@@ -34,21 +34,21 @@ def triton(target: str, model: str) -> dict[str, Any]:
         tensor = triton.InferInput("text", [2], "BYTES")
         tensor.set_data_from_numpy(np.array([text.encode() for text in TEXTS], object), binary_data=sent)
         outputs = [triton.InferRequestedOutput(name, binary_data=received) for name in ("text", "attention")]
-        found = client.infer(
+        answer = client.infer(
             model,
             [tensor],
             outputs=outputs if named else None,
             parameters=OPTIONS,
             request_compression_algorithm=coding,
         )
-        assert (found.as_numpy("attention") is not None) == named
-        cells = found.as_numpy("text").ravel().tolist()
-        told["texts"].append([one.decode() if isinstance(one, bytes) else one for one in cells])
+        assert (answer.as_numpy("attention") is not None) == named
+        cells = answer.as_numpy("text").ravel().tolist()
+        report["texts"].append([cell.decode() if isinstance(cell, bytes) else cell for cell in cells])
     try:
         client.infer(model, [tensor], parameters={"beem_size": 2})
     except InferenceServerException as error:
-        told["refused"] = [error.status(), error.message()]
-    return told
+        report["refused"] = [error.status(), error.message()]
+    return report
 
 
 async def kserve(target: str, model: str) -> dict[str, Any]:
@@ -56,7 +56,7 @@ async def kserve(target: str, model: str) -> dict[str, Any]:
 
     url = f"http://{target}"
     async with InferenceRESTClient(RESTConfig(protocol="v2")) as client:
-        told: dict[str, Any] = {
+        report: dict[str, Any] = {
             "live": await client.is_server_live(url),
             "ready": await client.is_server_ready(url),
             "model ready": [await client.is_model_ready(url, name) for name in (model, "nobody")],
@@ -65,13 +65,13 @@ async def kserve(target: str, model: str) -> dict[str, Any]:
         for binary in (True, False):
             tensor = InferInput("text", [2], "BYTES")
             tensor.set_data_from_numpy(np.array(TEXTS, object), binary_data=binary)
-            found = await client.infer(url, InferRequest(model, [tensor], parameters=OPTIONS), model_name=model)
-            told["texts"].append(found.outputs[0].as_numpy().ravel().tolist() if binary else found.outputs[0].data)
+            answer = await client.infer(url, InferRequest(model, [tensor], parameters=OPTIONS), model_name=model)
+            report["texts"].append(answer.outputs[0].as_numpy().ravel().tolist() if binary else answer.outputs[0].data)
         try:
             await client.infer(url, InferRequest(model, [tensor], parameters={"beem_size": 2}), model_name=model)
         except Exception as error:
-            told["refused"] = ["400" if "400" in str(error) else "", str(error)]
-    return told
+            report["refused"] = ["400" if "400" in str(error) else "", str(error)]
+    return report
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What KServe's own client is told by a server, as JSON: run where that is installed, and nothing of ours."""
+"""Prints the answers of a server to KServe's own client, as JSON; runs in an environment without our code."""
 
 import asyncio
 import json
@@ -15,18 +15,18 @@ from kserve.protocol.infer_type import RequestedOutput
 TEXTS = ["phoneme", "knowledgeable"]
 
 
-async def infer(client: InferenceGRPCClient, model: str, **asked: Any) -> dict[str, Any]:
-    answer = await client.infer(InferRequest(model, request_id="mine", **asked))
-    outputs = {one.name: one.as_numpy().tolist() for one in answer.outputs}
+async def infer(client: InferenceGRPCClient, model: str, **request: Any) -> dict[str, Any]:
+    answer = await client.infer(InferRequest(model, request_id="mine", **request))
+    outputs = {output.name: output.as_numpy().tolist() for output in answer.outputs}
     return {"id": answer.id, "model": answer.model_name, "outputs": outputs}
 
 
-async def told(target: str, model: str) -> dict[str, Any]:
+async def report_of(target: str, model: str) -> dict[str, Any]:
     raw, typed = InferInput("text", [2], "BYTES"), InferInput("text", [2], "BYTES", data=list(TEXTS))
     raw.set_data_from_numpy(np.array([text.encode() for text in TEXTS], object))
     outputs = [RequestedOutput(name) for name in ("tokens", "attention")]
     async with InferenceGRPCClient(target) as client:
-        found = {
+        report = {
             "live": await client.is_server_live(),
             "ready": await client.is_server_ready(),
             "model ready": await client.is_model_ready(model),
@@ -39,17 +39,17 @@ async def told(target: str, model: str) -> dict[str, Any]:
             ("unknown", lambda: client.is_model_ready("nobody")),
         ):
             try:
-                found[name] = await ask()
+                report[name] = await ask()
             except grpc.RpcError as error:
-                found[name] = [error.code().name, error.details()]
-    # What its client has no method for.
+                report[name] = [error.code().name, error.details()]
+    # Its client has no methods for these.
     async with grpc.aio.insecure_channel(target) as channel:
         stub = GRPCInferenceServiceStub(channel)
-        found["server"] = (await stub.ServerMetadata(wire.ServerMetadataRequest())).name
+        report["server"] = (await stub.ServerMetadata(wire.ServerMetadataRequest())).name
         metadata = await stub.ModelMetadata(wire.ModelMetadataRequest(name=model))
-        found["inputs"] = [[one.name, one.datatype, list(one.shape)] for one in metadata.inputs]
-    return found
+        report["inputs"] = [[tensor.name, tensor.datatype, list(tensor.shape)] for tensor in metadata.inputs]
+    return report
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(told(*sys.argv[1:])), default=bytes.decode))
+    print(json.dumps(asyncio.run(report_of(*sys.argv[1:])), default=bytes.decode))

@@ -44,7 +44,7 @@ def addressed(program: str, running: Running) -> str:
 
 
 def shell(script: str, folder: Path, **variables: str) -> str:
-    """What it prints."""
+    """Runs a script, and returns its output."""
     script = f"set -e\n{FIND_GOOGLE}\n{script}".replace(".venv/bin/python", sys.executable)
     done = subprocess.run(
         ["bash", "-c", script], cwd=folder, env=os.environ | variables, capture_output=True, text=True, check=False
@@ -55,7 +55,7 @@ def shell(script: str, folder: Path, **variables: str) -> str:
 
 @pytest.fixture(scope="module")
 def expected(running: Running) -> str:
-    """What each of them prints: two pronunciations and their log-probabilities, as the program in Python does."""
+    """Returns the output of the program in Python: two pronunciations and their log-probabilities."""
     (program,) = blocks("Python", "python")
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "client")}
     done = subprocess.run(

@@ -49,7 +49,7 @@ WORDS = ["".join(letters) for letters in itertools.product("abc", repeat=3)]
 
 
 def options_of(config: ModelConfig) -> frozenset[tuple[str, Any]]:
-    """What was chosen, by dotted name; sizes are no choice."""
+    """Returns the architecture's choices by dotted name; sizes are no choice."""
     plain = config.model_dump(mode="json")
     tables = {name: plain.pop(name) for name in ("encoder", "attention", "decoder")}
     named = plain | {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()}

@@ -85,8 +85,8 @@ def reversals(folder: Path) -> list[str]:
 
 def answers(bundle: Path, texts: Sequence[str], beam_size: int, length_penalty: float = 0.0) -> list[str]:
     model = attendant.load(bundle)
-    found = model.generate(texts, beam_size=beam_size, length_penalty=length_penalty, max_length=MAX_LENGTH)
-    return [answer.best.text for answer in found]
+    answered = model.generate(texts, beam_size=beam_size, length_penalty=length_penalty, max_length=MAX_LENGTH)
+    return [answer.best.text for answer in answered]
 
 
 def hold_against_penalized(
@@ -94,19 +94,17 @@ def hold_against_penalized(
 ) -> None:
     """Their answers of a beam with a length penalty are ours, or lost to ours because their beam ended earlier."""
     model = attendant.load(bundle)
-    found = model.generate(
-        texts, beam_size=4, length_penalty=alpha, length_penalty_offset=offset, max_length=MAX_LENGTH
-    )
+    ours = model.generate(texts, beam_size=4, length_penalty=alpha, length_penalty_offset=offset, max_length=MAX_LENGTH)
     differing = [
-        (source, one.best, other)
-        for source, one, other in zip(texts, found, theirs, strict=True)
-        if one.best.text != other
+        (source, answer.best, other)
+        for source, answer, other in zip(texts, ours, theirs, strict=True)
+        if answer.best.text != other
     ]
     assert len(differing) <= len(texts) // 20
-    for source, ours, other in differing:
+    for source, best, other in differing:
         scored = model.score(source, other)
         penalty = ((offset + len(scored.token_log_probs)) / (offset + 1)) ** alpha
-        assert ours.score > scored.log_prob / penalty
+        assert best.score > scored.log_prob / penalty
 
 
 def test_g2p_en(tmp_path: Path) -> None:
@@ -150,11 +148,11 @@ def test_opennmt(name: str, tmp_path: Path) -> None:
     main(["import", "OpenNMT-py", str(checkpoint), "--output", str(bundle)])
 
     def translations(beam_size: int, penalty: str, alpha: float) -> list[str]:
-        asked = {"model": checkpoint, "src": tmp_path / "dev.src", "output": tmp_path / "found.txt"}
-        asked |= {"beam_size": beam_size, "length_penalty": penalty, "alpha": alpha, "max_length": MAX_LENGTH}
-        arguments = [word for key, value in asked.items() for word in (f"-{key}", value)]
+        options = {"model": checkpoint, "src": tmp_path / "dev.src", "output": tmp_path / "answers.txt"}
+        options |= {"beam_size": beam_size, "length_penalty": penalty, "alpha": alpha, "max_length": MAX_LENGTH}
+        arguments = [word for key, value in options.items() for word in (f"-{key}", value)]
         run(python, OPENNMT, "onmt.bin.translate", *arguments)
-        return (tmp_path / "found.txt").read_text().splitlines()
+        return (tmp_path / "answers.txt").read_text().splitlines()
 
     for beam_size in (1, 4):
         assert answers(bundle, texts, beam_size) == translations(beam_size, "none", 0)

@@ -27,7 +27,7 @@ MODULE = "runpy.run_module({name!r}, run_name='__main__', alter_sys=True)"
 
 
 @pytest.mark.parametrize(
-    ("library", "argv", "run", "said"),
+    ("library", "argv", "run", "name"),
     [
         ("grpc", ["attendant", "health"], ATTENDANT, "attendant"),
         ("torch", ["attendant", "train", "copy"], ATTENDANT, "attendant"),
@@ -41,7 +41,7 @@ MODULE = "runpy.run_module({name!r}, run_name='__main__', alter_sys=True)"
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
-def test_one_line(library: str, argv: list[str], run: str, said: str) -> None:
+def test_one_line(library: str, argv: list[str], run: str, name: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(library=library, argv=argv, run=run)],
         cwd=ROOT,
@@ -51,4 +51,4 @@ def test_one_line(library: str, argv: list[str], run: str, said: str) -> None:
         timeout=120,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", f"\n{said}: interrupted\n")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", f"\n{name}: interrupted\n")

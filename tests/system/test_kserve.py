@@ -24,35 +24,35 @@ def test_over_http(environment: str, client: str, num_answers: int) -> None:
     program = Path(__file__).with_name("inference_http_clients.py")
     with server(str(ROOT / "models" / MODEL)) as running, grpc.insecure_channel(running.target) as channel:
         target = f"127.0.0.1:{running.metrics_port}"
-        told = json.loads(run(python_of(environment), program, client, target, MODEL))
+        report = json.loads(run(python_of(environment), program, client, target, MODEL))
         requests = [{"text": text, "decoding": {"beam_size": 2}} for text in ("phoneme", "knowledgeable")]
         listed = messages.GenerateManyRequest(requests=requests)
         answer = seq2seq_pb2_grpc.Seq2SeqStub(channel).GenerateMany(listed, timeout=60)
-    texts = [one.response.hypotheses[0].text for one in answer.results]
-    assert told["live"] and told["ready"] and told["model ready"] == [True, False]
-    assert told["texts"] == [texts] * num_answers
-    status, message = told["refused"]
+    texts = [result.response.hypotheses[0].text for result in answer.results]
+    assert report["live"] and report["ready"] and report["model ready"] == [True, False]
+    assert report["texts"] == [texts] * num_answers
+    status, message = report["refused"]
     assert status == "400" and "beem_size" in message
     if client == "tritonclient":
-        assert (told["server"], told["index"]) == ("attendant", ["READY"])
-        assert told["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
+        assert (report["server"], report["index"]) == ("attendant", ["READY"])
+        assert report["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
 
 
 def test_over_grpc() -> None:
     python = python_of("kserve")
     with server(str(ROOT / "models" / MODEL)) as running, grpc.insecure_channel(running.target) as channel:
-        told = json.loads(run(python, Path(__file__).with_name("kserve_client.py"), running.target, MODEL))
+        report = json.loads(run(python, Path(__file__).with_name("kserve_client.py"), running.target, MODEL))
         stub, decoding = seq2seq_pb2_grpc.Seq2SeqStub(channel), messages.DecodingOptions(beam_size=2)
         ours = [
             stub.Generate(messages.GenerateRequest(text=text, decoding=decoding), timeout=60).hypotheses[0]
             for text in ("phoneme", "knowledgeable")
         ]
-    assert told["live"] and told["ready"] and told["model ready"]
-    assert told["server"] == "attendant" and told["inputs"] == [["text", "BYTES", [-1]]]
-    outputs = {name: [[getattr(one, name)] for one in ours] for name in ("text", "score", "log_prob")}
-    assert told["raw"] == told["typed"] == {"id": "mine", "model": MODEL, "outputs": outputs}
-    tokens, attention = told["chosen"]["outputs"]["tokens"], told["chosen"]["outputs"]["attention"]
-    assert [[token for token in one if token] for (one,) in tokens] == [one.text.split() for one in ours]
+    assert report["live"] and report["ready"] and report["model ready"]
+    assert report["server"] == "attendant" and report["inputs"] == [["text", "BYTES", [-1]]]
+    outputs = {name: [[getattr(hypothesis, name)] for hypothesis in ours] for name in ("text", "score", "log_prob")}
+    assert report["raw"] == report["typed"] == {"id": "mine", "model": MODEL, "outputs": outputs}
+    tokens, attention = report["chosen"]["outputs"]["tokens"], report["chosen"]["outputs"]["attention"]
+    assert [[token for token in row if token] for (row,) in tokens] == [best.text.split() for best in ours]
     assert len(attention) == 2
-    assert told["refused"][0] == "INVALID_ARGUMENT" and "'beem_size'" in told["refused"][1]
-    assert told["unknown"] is False
+    assert report["refused"][0] == "INVALID_ARGUMENT" and "'beem_size'" in report["refused"][1]
+    assert report["unknown"] is False

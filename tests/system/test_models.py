@@ -87,8 +87,8 @@ def decoded(bundle: Bundle, stepper: Stepper) -> list[str]:
     texts = ANSWERS[bundle.manifest.name]
     sources = [bundle.source_ids(bundle.source_tokenizer.encode(text)) for text in texts]
     options = DecodingOptions(beam_size=4, max_length=60)
-    found = decode_all(stepper, sources, options, bundle.manifest.special_ids)
-    return [bundle.target_tokenizer.decode(best.token_ids) for best, *_ in found]
+    decoded_rows = decode_all(stepper, sources, options, bundle.manifest.special_ids)
+    return [bundle.target_tokenizer.decode(best.token_ids) for best, *_ in decoded_rows]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
@@ -103,7 +103,7 @@ def test_it_is_served_in_int8_because_that_was_measured(name: str) -> None:
     manifest = open_bundle(MODELS / name).manifest
     assert manifest.default_precision["cpu"] == "int8"
     metric, num_examples, difference = MEASURED[name]
-    (measured,) = [one for one in manifest.evaluation if (one.metric, one.precision) == (metric, "int8")]
+    (measured,) = [entry for entry in manifest.evaluation if (entry.metric, entry.precision) == (metric, "int8")]
     assert measured.difference is not None and abs(measured.difference) <= difference
     assert measured.num_examples == num_examples
 
