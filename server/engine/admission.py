@@ -5,6 +5,7 @@ accepted request carries the time by which it must have begun; the queues drop i
 refused as a whole, by the estimate for its last request.
 """
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -115,22 +116,19 @@ class OverloadControl:
         Raises:
             QueueFull, WaitTooLong, ClientLimit, DeadlineTooShort: of interactive requests.
         """
-        deadline = None if timeout_seconds is None else now + timeout_seconds
-        expected_steps = self._lengths.expected
-        requests = [
-            EngineRequest(
-                key, ids, options, now, deadline, priority, client, expected_steps(len(ids), options), None, streams
-            )
-            for (ids, options), key in zip(sources, keys, strict=False)
-        ]
-        num_rows = sum([request.max_rows for request in requests])
-        expected = uncorrected = 0.0
+        rows = [options.max_rows for _, options in sources]
+        steps = [self._lengths.expected(len(source_ids), options) for source_ids, options in sources]
+        expected, uncorrected, start_within = 0.0, 0.0, None
         if priority is not Priority.BULK:
-            priority = self._priority(client, num_rows)
-            expected, uncorrected, start_within = self._estimate(requests, num_rows, priority, timeout_seconds)
-            start_by = None if start_within is None else now + start_within
-            requests = [request._replace(priority=priority, start_by=start_by) for request in requests]
-        self._count(priority, client, len(requests), num_rows)
+            priority = self._priority(client, sum(rows))
+            expected, uncorrected, start_within = self._estimate(client, priority, rows, steps, timeout_seconds)
+        self._count(priority, client, len(rows), sum(rows))
+        deadline = None if timeout_seconds is None else now + timeout_seconds
+        start_by = None if start_within is None else now + start_within
+        requests = [
+            EngineRequest(key, source_ids, options, now, deadline, priority, client, num_steps, start_by, streams)
+            for (source_ids, options), num_steps, key in zip(sources, steps, keys, strict=False)
+        ]
         # The last one was estimated, and its outcome corrects the estimates.
         return [*map(Accepted, requests[:-1]), Accepted(requests[-1], expected, uncorrected)]
 
@@ -155,32 +153,41 @@ class OverloadControl:
         return Priority.HEAVY if is_heavy else Priority.INTERACTIVE
 
     def _estimate(
-        self, requests: Sequence[EngineRequest], num_rows: int, priority: Priority, timeout_seconds: float | None
+        self,
+        client: str,
+        priority: Priority,
+        rows: Sequence[int],
+        steps: Sequence[float],
+        timeout_seconds: float | None,
     ) -> tuple[float, float, float | None]:
         """Estimates when the last of a client's interactive requests would be answered, or raises why they are refused.
+
+        Args:
+            rows, steps: of each request, the largest number of rows and the expected number of steps.
 
         Returns:
             The seconds until that answer, the same before the correction, and the seconds within which each request
             must have been admitted to be answered before the deadline (None if at any time).
         """
-        config, pool, last = self._config, self._pool, requests[-1]
+        config, pool, throughput = self._config, self._pool, self._pool.throughput
+        num_rows, last_work = sum(rows), rows[-1] * steps[-1]
         # Of a list too large for the free rows, a part waits: the last request for all others of that part.
         num_free = max(0, pool.num_engines * pool.max_rows - self._rows[priority])
         num_before = work_before = 0.0
         if num_free < num_rows:
             waiting_share = 1.0 - num_free / num_rows
-            num_before = max(0.0, len(requests) * waiting_share - 1)
-            work_before = max(0.0, sum([request.work for request in requests]) * waiting_share - last.work)
-        ahead = pool.ahead(priority, last.client, work_before + last.work)
-        waiting = pool.throughput.seconds(ahead.work + work_before, ahead.num_requests + num_before, pool.max_rows)
+            num_before = max(0.0, len(rows) * waiting_share - 1)
+            work_before = max(0.0, sum(map(operator.mul, rows, steps)) * waiting_share - last_work)
+        ahead = pool.ahead(priority, client, work_before + last_work)
+        waiting = throughput.seconds(ahead.work + work_before, ahead.num_requests + num_before, pool.max_rows)
         waiting /= pool.num_engines
         # The last request is encoded, and stepped together with those that are in and those that come with it.
-        beside = (self._rows[priority] + num_rows - last.max_rows) / pool.num_engines
-        rows = min(pool.max_rows, beside + last.max_rows, pool.throughput.peak_rows + last.max_rows)
-        decoding = pool.throughput.encode_seconds + last.expected_steps * pool.throughput.step_seconds(rows)
+        beside = (self._rows[priority] + num_rows - rows[-1]) / pool.num_engines
+        step_rows = min(pool.max_rows, beside + rows[-1], throughput.peak_rows + rows[-1])
+        decoding = throughput.encode_seconds + steps[-1] * throughput.step_seconds(step_rows)
         correction = self._corrections[priority].value
         wait, service = waiting * correction, decoding * correction
-        self._check_client(last.client, len(requests), num_rows, wait + service)
+        self._check_client(client, len(rows), num_rows, wait + service)
         num_waiting = pool.num_waiting(Priority.INTERACTIVE) + pool.num_waiting(Priority.HEAVY)
         if num_waiting + ahead.num_own + 2 * num_before >= config.max_waiting:
             raise QueueFull(num_waiting, ahead.num_own, max(wait / 2, MIN_RETRY_SECONDS))

@@ -114,8 +114,8 @@ class Dispatcher:
 
     def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
         """Returns what waits before a new request of `work` rows x steps; `num_own` counts light and heavy requests."""
-        num_own = sum([self._waiting[kind].num_of(client) for kind in RESERVED])
-        return self._waiting[priority].ahead(client, work)._replace(num_own=num_own)
+        ahead = self._waiting[priority].ahead(client, work)
+        return Ahead(ahead.work, ahead.num_requests, sum([self._waiting[kind].num_of(client) for kind in RESERVED]))
 
     def missed(self, now: float) -> list[EngineRequest]:
         """Removes and returns waiting requests that can't be answered before their deadlines any more."""
