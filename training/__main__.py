@@ -21,18 +21,17 @@ SUBCOMMANDS = {
     "fetch": "fetch",
     "label": "runs",
     "report": "runs",
-}
-"""The file of training/commands that has each subcommand."""
+}  # Subcommand -> its file in training/commands.
 
 
 def command(name: str) -> Command:
-    """A subcommand, or `train`. Its modules are imported here: torch takes seconds."""
+    """Returns a subcommand, or `train`. Imports its modules here, because torch takes seconds."""
     module = import_module(f"attendant.training.commands.{SUBCOMMANDS.get(name, name)}")
     return Command(getattr(module, f"{name}_parser")(), getattr(module, f"run_{name}"))
 
 
 def main(arguments: Sequence[str]) -> None:
-    """A first argument that names a subcommand is that; anything else is a recipe.
+    """Runs the subcommand that the first argument names, or trains if it names none.
 
     Raises:
         UserError: neither a subcommand nor a file, but nearly a subcommand; or what the command raises.

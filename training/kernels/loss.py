@@ -36,7 +36,7 @@ class SoftTargets(NamedTuple):
 def smoothed_cross_entropy(
     logits: Tensor, target_ids: Tensor, *, label_smoothing: float, soft_targets: SoftTargets | None = None
 ) -> Tensor:
-    """Cross-entropy with label smoothing (Szegedy et al. 2016, section 7), summed over positions.
+    """Returns the cross-entropy with label smoothing (Szegedy et al. 2016, section 7), summed over positions.
 
     The target distribution is (1 - e) on the true symbol plus e uniform over the symbols that can be generated: PAD
     and BOS get nothing. loss = log sum exp(z) - (1 - e) z_y - e mean(z over those symbols).
@@ -138,11 +138,10 @@ def mixed_in(log_probs: Tensor, generated: Tensor, copies: Copies) -> Tensor:
 
 
 MIN_ROWS: Final = 256  # Of a block: with fewer the products are slow.
+# Bytes of a block's logits, unless MIN_ROWS needs more. glibc asks the kernel again for each piece of memory of 32 MiB
+# and more, which takes as long as the work on it.
 MAX_BYTES: Final = 24 * 2**20
-"""Of a block's logits, unless MIN_ROWS needs more. glibc asks the kernel again for each piece of memory of 32 MiB and
-more, which takes as long as the work on it."""
-
-MAX_CACHED_LOGITS: Final = 2**19  # How many of a block's logits become gradients at a time on a CPU: within its cache.
+MAX_CACHED_LOGITS: Final = 2**19  # Logits of a block that become gradients together on a CPU: they fit its cache.
 
 
 def output_loss(
@@ -273,7 +272,7 @@ def _at_logits(logits: Tensor, targets: _Targets) -> tuple[Tensor, Tensor, Tenso
 
 
 def _at_mixture(logits: Tensor, copies: Copies, targets: _Targets) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As `_at_logits` of the mixture u, with the gradients [n, S] of the scores.
+    """Returns the results of `_at_logits` for the mixture u, and the gradients [n, S] of the scores.
 
     With L = log_softmax(z) and c = exp(score) / (exp L + exp(score)) at the source's symbols, du/dscore is c, du/dL is
     1 - c there and 1 elsewhere, and dL/dz = 1 - softmax(z).

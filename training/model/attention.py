@@ -46,7 +46,7 @@ class Score(nn.Module):
         return self.scaled(hidden if self.project_query is None else self.project_query(hidden))
 
     def looped_query(self, num_rows: int, num_steps: int) -> Callable[[Tensor], Tensor]:
-        """`query` for the steps of a loop of training: queries [R, A] of states [R, H]; R is `num_rows`."""
+        """Returns `query` for the steps of a training loop: queries [R, A] of states [R, H]; R is `num_rows`."""
         if self.project_query is None:
             return self.query
         project = looped_linear(self.project_query, num_rows, num_steps)
@@ -107,7 +107,7 @@ class AdditiveScore(Score):
         self.weight = nn.Parameter(torch.empty(key_size))
 
     def forward(self, query: Tensor, keys: Tensor, evidence: Tensor | None = None) -> Tensor:
-        """As Score.forward.
+        """Returns scores as Score.forward.
 
         Args:
             evidence: [B, Q, S, A] further evidence for each position, added inside the tanh.

@@ -186,7 +186,7 @@ class Decoder(nn.Module):
         *,
         keep_attention: bool = False,
     ) -> Forced:
-        """Teacher forcing from embedded previous symbols [B, T, E].
+        """Runs teacher forcing from embedded previous symbols [B, T, E].
 
         Args:
             rows: the result of `start`.
@@ -228,7 +228,7 @@ class Decoder(nn.Module):
     def _loop(
         self, embedded: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor], keep_attention: bool
     ) -> Forced:
-        """Teacher forcing if the cells need the attention of this or the previous step: only what does is looped."""
+        """Runs teacher forcing if the cells need the attention of this or the last step; loops over dependent parts."""
         assert self.attention is not None and self.readout is not None
         num_rows, num_steps, _ = embedded.shape
         attention = AttentionLoop(self.attention, source, num_steps)

@@ -62,7 +62,7 @@ class Readout(nn.Module):
         """Returns [..., P] from contexts [..., C], decoder states [..., H] and embedded symbols [..., E]."""
 
     def loop(self, num_rows: int, num_steps: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        """`forward` for the steps of a loop of training, of [R, C], [R, H] and [R, E]; R is `num_rows`."""
+        """Returns `forward` for the steps of a training loop, of [R, C], [R, H] and [R, E]; R is `num_rows`."""
         return self.forward
 
 

@@ -1,7 +1,7 @@
-"""One training step, plainly. Read this first: it is what training computes, without what makes it fast.
+"""One training step, plainly. Read this first: training computes the same, faster.
 
-Symbol after symbol, with the cells as they are written in papers (training/kernels/cells.py), and every gradient by
-autograd. The tests hold the fast way against it (Seq2Seq.readouts with training/kernels): in float64 both have the same
+It goes symbol by symbol, with the cells as papers write them (training/kernels/cells.py), and every gradient by
+autograd. The tests compare the fast way with it (Seq2Seq.readouts with training/kernels): in float64 both have the same
 loss and the same gradients. Dropout is left out, since the two ways draw their random numbers in another order.
 
 Shapes: B pairs, S source positions, T target positions, I inputs, D memory size, H hidden size, V target vocabulary.
@@ -30,7 +30,7 @@ def reference_loss(
     *,
     label_smoothing: float,
 ) -> Tensor:
-    """The smoothed cross-entropy (see training/kernels/loss.py), a sum in nats over all positions that are not PAD.
+    """Returns the smoothed cross-entropy (see training/kernels/loss.py), a sum in nats over all positions except PAD.
 
     Args:
         source_ids: [B, S] int64, padded; source_lengths: [B] int64, at least 1.
@@ -47,7 +47,7 @@ def reference_loss(
 
 
 def reference_logits(model: Seq2Seq, source_ids: Tensor, source_lengths: Tensor, previous_ids: Tensor) -> Tensor:
-    """The logits [B, T, V] of every next symbol, as Seq2Seq.forward gives them without dropout."""
+    """Returns the logits [B, T, V] of every next symbol, as Seq2Seq.forward gives them without dropout."""
     source_mask = torch.arange(source_ids.shape[1], device=source_ids.device) < source_lengths.unsqueeze(1)
     memory, finals = encode(model.encoder, model.embedding_of_sources(source_ids), source_mask)
     decoder = model.decoder
@@ -64,7 +64,7 @@ def reference_logits(model: Seq2Seq, source_ids: Tensor, source_lengths: Tensor,
 
 
 def encode(encoder: Encoder, embedded: Tensor, source_mask: Tensor) -> tuple[Tensor, list[CellState]]:
-    """The memory [B, S, D], and each layer's last states [B, D], of embedded sources [B, S, I]; mask [B, S] bool."""
+    """Returns the memory [B, S, D] of embedded sources [B, S, I], and each layer's last states; mask [B, S] bool."""
     hidden, finals = embedded, []
     for index, layer in enumerate(encoder.layers):
         assert isinstance(layer, RecurrentLayer)
@@ -81,9 +81,7 @@ def encode(encoder: Encoder, embedded: Tensor, source_mask: Tensor) -> tuple[Ten
 def run(
     kind: CellKind, rnn: nn.RNNBase, inputs: Tensor, source_mask: Tensor, *, from_the_end: bool
 ) -> tuple[Tensor, CellState]:
-    """The outputs [B, S, H] of one direction over inputs [B, S, I], and its last state's parts [B, H]; padding changes
-    none.
-    """
+    """Returns the outputs [B, S, H] of one direction over inputs [B, S, I], and its last state's parts [B, H]."""
     state = (inputs.new_zeros(len(inputs), rnn.hidden_size),) * len(STATE_NAMES[kind])
     outputs: dict[int, Tensor] = {}
     positions = range(inputs.shape[1])

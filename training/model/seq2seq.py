@@ -79,7 +79,7 @@ class Seq2Seq(nn.Module):
     def forward(
         self, source_ids: Tensor, source_lengths: Tensor, previous_ids: Tensor, positions: Tensor | None = None
     ) -> Tensor:
-        """Teacher forcing: logits of every next symbol given the true ones before it.
+        """Returns the logits of every next symbol given the true ones before it (teacher forcing).
 
         Args:
             source_ids: [B, S] int64, padded.
@@ -250,6 +250,6 @@ def _normal(model: nn.Module) -> None:
 
 
 def _make_orthogonal(rnn: nn.RNNBase) -> None:
-    """The recurrent matrix of each gate (Saxe et al. 2014)."""
+    """Draws an orthogonal recurrent matrix for each gate (Saxe et al. 2014)."""
     for gate in torch.split(weights_of(rnn).of_hidden, rnn.hidden_size):
         nn.init.orthogonal_(gate)

@@ -100,7 +100,7 @@ class Ensemble(nn.Module):
     def forward(
         self, source_ids: Tensor, source_lengths: Tensor, previous_ids: Tensor, positions: Tensor | None = None
     ) -> Tensor:
-        """Teacher forcing as Seq2Seq.forward: the logarithms of the mean probabilities, [B, T, V] or [N, V]."""
+        """Returns the logarithms of the mean probabilities, [B, T, V] or [N, V], as Seq2Seq.forward."""
         inputs = (source_ids, source_lengths, previous_ids, positions)
         return _mean_log_probs([member(*inputs) for member in self._members])
 
@@ -119,7 +119,7 @@ class Ensemble(nn.Module):
         source_rows: Tensor | None,
         row_slots: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
-        """As Seq2Seq.step.
+        """Feeds each row its previous symbol, as Seq2Seq.step.
 
         Returns:
             logits [R, V], which are the logarithms of the mean probabilities; the new row tensors; and the mean of the
@@ -238,7 +238,7 @@ class TorchStepper:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """A context without gradients and dropout; at its end the model's mode is restored."""
+    """Disables gradients and dropout in its context; restores the model's mode at the end."""
     was_training = model.training
     if was_training:
         model.eval()

@@ -148,7 +148,7 @@ def _follow(model: Seq2Seq, batch: Batch, states: _Norms, inputs: _Norms) -> lis
 def _run(
     model: Seq2Seq, batch: Batch, next_ids: Tensor, positions: set[int]
 ) -> tuple[Tensor, list[list[Tensor]], dict[int, Tensor]]:
-    """Teacher forcing step by step, as in decoding.
+    """Runs teacher forcing step by step, as in decoding.
 
     Returns:
         the embedded sources [B, S, E]; the recurrent tensors that each step is fed; and the loss of each of

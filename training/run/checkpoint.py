@@ -299,7 +299,7 @@ def _split(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[st
 
 
 def _joined(tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `_split`."""
+    """Returns the inverse of `_split`."""
     state: dict[int, dict[str, Any]] = {}
     for key, value in itertools.chain(tensors.items(), plain["values"].items()):
         index, name = key.split(".", 1)

@@ -203,7 +203,7 @@ def prepare_training_split(
 def _survey_files(
     files: CorpusFiles, config: DataConfig, held_out: Mapping[str, frozenset[str]]
 ) -> tuple[Survey, NDArray[np.bool_]]:
-    """As `survey`, of files. Raises UserError: there are no pairs, or none to train on."""
+    """Surveys files. Raises UserError: there are no pairs, or none to train on."""
     reader = PairReader(files)
     counts, kept = survey(reader, config, held_out)
     if not counts.num_pairs:

@@ -54,7 +54,7 @@ def write_corpus(folder: Path, num_pairs: int) -> None:
 
 
 def peak_gib(folder: Path, num_pairs: int) -> float:
-    """What a training by the public command had resident at most: the kernel's figure, mapped file pages included.
+    """Returns the peak resident memory of a training by the public command, mapped file pages included.
 
     It surveys the pairs for duplicates and shared sources, trains the tokenizers, tokenizes into memory-mapped files,
     plans an epoch and updates a few times.

@@ -62,7 +62,7 @@ SOURCES = [[4, 5, 6, 3], [7, 3], [9, 10, 11, 12, 13, 8, 3]]
 
 
 def members() -> list[Seq2Seq]:
-    """Of several cells, depths and attentions: one has its own coverage, whose rows are as wide as the sources."""
+    """Returns models of several cells, depths and attentions; coverage has rows as wide as the sources."""
     return [
         tiny_model(seed=1),
         tiny_model(seed=2, cell="gru", attention_score="additive", attention_coverage=True),

@@ -23,7 +23,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 def vectors(path: Path, *words: str, size: int = 8, header: str = "") -> Path:
-    """Of the n-th word: n, n, ..."""
+    """Returns the vector of the n-th word: n, n, ..."""
     rows = (f"{word} {' '.join([str(float(place))] * size)}\n" for place, word in enumerate(words))
     path.write_text(header + "".join(rows))
     return path
