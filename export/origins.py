@@ -215,7 +215,7 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
         UserError: the name can't be a bundle's.
     """
     recipe = run.recipe
-    limits = _limits(run.target_tokenizer, recipe.data.max_source_tokens, recipe.data.max_target_tokens)
+    limits = limits_of(run.target_tokenizer, recipe.data.max_source_tokens, recipe.data.max_target_tokens)
     # The defaults are those of the evaluation in the manifest.
     beam_size = min(recipe.evaluation.beam_size, limits.max_beam_size)
     measured = ("metric", "value", "protocol", "num_examples")
@@ -230,7 +230,7 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
         decoding=DecodingDefaults(
             **search_of(recipe.evaluation) | {"beam_size": beam_size}, max_length_ratio=run.max_length_ratio
         ),
-        provenance=_provenance(
+        provenance=provenance_of(
             commit=run.commit,
             versions=run.versions,
             recipe=recipe.model_dump(mode="json"),
@@ -312,7 +312,7 @@ def exportable_checkpoint(
     model.load_state_dict(imported.tensors)
     encoded = imported.source_tokenizer.encode_batch(list(texts))
     sources = [source for source in encoded if 0 < len(source) <= imported.max_source_tokens]
-    limits = _limits(imported.target_tokenizer, imported.max_source_tokens, imported.max_target_tokens)
+    limits = limits_of(imported.target_tokenizer, imported.max_source_tokens, imported.max_target_tokens)
     beam_size = min(imported.decoding.beam_size, limits.max_beam_size)
     return ExportableModel(
         name=name,
@@ -322,7 +322,7 @@ def exportable_checkpoint(
         append_eos=imported.append_eos,
         limits=limits,
         decoding=imported.decoding.model_copy(update={"beam_size": beam_size}),
-        provenance=_provenance(
+        provenance=provenance_of(
             commit=f"imported from {toolkit}",
             versions={"torch": torch.__version__},
             recipe={"model": imported.config.model_dump(mode="json")},
@@ -348,7 +348,7 @@ def _refuse_other_shapes(path: Path, tensors: Mapping[str, Tensor], expected: Ma
         raise UserError(f"{described}: {first} is {shapes[0]}, must be {shapes[1]}{more}")
 
 
-def _limits(target_tokenizer: Tokenizer, max_source_tokens: int, max_target_tokens: int) -> Limits:
+def limits_of(target_tokenizer: Tokenizer, max_source_tokens: int, max_target_tokens: int) -> Limits:
     max_beam_size = max(1, min(MAX_BEAM_SIZE, target_tokenizer.vocabulary_size - len(SPECIAL_TOKENS)))
     return Limits(
         max_source_tokens=max_source_tokens,
@@ -358,7 +358,7 @@ def _limits(target_tokenizer: Tokenizer, max_source_tokens: int, max_target_toke
     )
 
 
-def _provenance(*, versions: Mapping[str, str], **fields: Any) -> Provenance:
+def provenance_of(*, versions: Mapping[str, str], **fields: Any) -> Provenance:
     exporting = {"onnx": version("onnx"), "onnxruntime": RUNTIME_VERSION.split()[1]}
     created = datetime.now(UTC).isoformat(timespec="seconds")
     return Provenance(created=created, versions={**versions, **exporting}, **fields)

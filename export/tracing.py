@@ -48,29 +48,44 @@ OPERATORS: Final = {
 """Name, order of the gates and number of outputs: all states, the last ones and an LSTM's last cells."""
 
 
+Weights = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Of one direction: inputs [G * H, I], states [G * H, H], and the two biases [G * H], in torch's order of the gates."""
+
+
 class OnnxRecurrentLayer(nn.Module):
-    """Replaces a `RecurrentLayer` during export: same call and weights, as one ONNX node."""
+    """A recurrent layer as one ONNX node, which takes the lengths of its sequences."""
 
     input_weights: Tensor
     recurrent_weights: Tensor
     biases: Tensor
 
-    def __init__(self, layer: RecurrentLayer) -> None:
-        super().__init__()
-        self.hidden_size = layer.hidden_size
-        self.num_final_parts = 2 if layer.keeps_cells else 1
-        self.operator, gates, self.num_outputs = OPERATORS[layer.cell]
-        directions = [rnn for rnn in (layer.forward_rnn, layer.backward_rnn) if rnn is not None]
-        self.num_directions = len(directions)
+    def __init__(self, cell: str, directions: Sequence[Weights]) -> None:
+        """Takes over the weights of the forward direction, and of the backward one if there are two.
 
-        def reordered(name: str) -> Tensor:
+        Args:
+            cell: a key of OPERATORS.
+        """
+        super().__init__()
+        self.operator, gates, self.num_outputs = OPERATORS[cell]
+        self.num_final_parts = self.num_outputs - 1
+        self.num_directions = len(directions)
+        self.hidden_size = directions[0][1].shape[1]
+
+        def reordered(part: int) -> Tensor:
             """[D, G * H, ...] from each direction's [G * H, ...]."""
-            blocks = [getattr(rnn, name).detach().chunk(len(gates)) for rnn in directions]
+            blocks = [weights[part].detach().chunk(len(gates)) for weights in directions]
             return torch.stack([torch.cat([block[gate] for gate in gates]) for block in blocks])
 
-        self.register_buffer("input_weights", reordered("weight_ih_l0"))
-        self.register_buffer("recurrent_weights", reordered("weight_hh_l0"))
-        self.register_buffer("biases", torch.cat([reordered("bias_ih_l0"), reordered("bias_hh_l0")], 1))
+        self.register_buffer("input_weights", reordered(0))
+        self.register_buffer("recurrent_weights", reordered(1))
+        self.register_buffer("biases", torch.cat([reordered(2), reordered(3)], 1))
+
+    @classmethod
+    def of(cls, layer: RecurrentLayer) -> "OnnxRecurrentLayer":
+        """Replaces a layer of ours: same call, same weights."""
+        rnns = [rnn for rnn in (layer.forward_rnn, layer.backward_rnn) if rnn is not None]
+        names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+        return cls(layer.cell, [tuple(getattr(rnn, name) for name in names) for rnn in rnns])
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Runs the layer over inputs [B, S, I] float32 of lengths [B] int64.
@@ -79,16 +94,30 @@ class OnnxRecurrentLayer(nn.Module):
             Outputs [B, S, D * H] float32, zero beyond the lengths, and the last states, each part [B, D * H]: hidden,
             and the cell where it is kept.
         """
+        outputs, finals = self.run(inputs, lengths)
+        return outputs, tuple(final.transpose(0, 1).flatten(1) for final in finals)
+
+    def run(
+        self, inputs: Tensor, lengths: Tensor | None, initial: Sequence[Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """As `forward`, with first states, each part [D, B, H], and the last ones in that shape.
+
+        Args:
+            lengths: [B] int64; None if all sequences have S positions.
+        """
         # ONNX Runtime's RNN rounds differently for a batch of one: it gets another row.
         spare = self.operator == "RNN"
         if spare:
-            inputs, lengths = torch.cat([inputs, inputs[:1]]), torch.cat([lengths, lengths[:1]])
-        outputs, *finals = self._node(inputs.transpose(0, 1), lengths.to(torch.int32))
+            inputs = torch.cat([inputs, inputs[:1]])
+            lengths = None if lengths is None else torch.cat([lengths, lengths[:1]])
+            initial = None if initial is None else [torch.cat([part, part[:, :1]], 1) for part in initial]
+        steps = None if lengths is None else lengths.to(torch.int32)
+        outputs, *finals = self._node(inputs.transpose(0, 1), steps, initial or ())
         outputs = outputs.permute(2, 0, 1, 3).flatten(2)
-        parts = [final.transpose(0, 1).flatten(1) for final in finals[: self.num_final_parts]]
-        return (outputs[:-1], (parts[0][:-1],)) if spare else (outputs, tuple(parts))
+        parts = finals[: self.num_final_parts]
+        return (outputs[:-1], (parts[0][:, :-1],)) if spare else (outputs, tuple(parts))
 
-    def _node(self, inputs: Tensor, lengths: Tensor) -> Sequence[Tensor]:
+    def _node(self, inputs: Tensor, lengths: Tensor | None, initial: Sequence[Tensor]) -> Sequence[Tensor]:
         """Returns outputs [S, D, B, H], last states and, of an LSTM, last cells [D, B, H] each, of inputs [S, B, I]."""
         width, num_sources, _ = inputs.shape
         final_shape = (self.num_directions, num_sources, self.hidden_size)
@@ -101,7 +130,7 @@ class OnnxRecurrentLayer(nn.Module):
             attributes["linear_before_reset"] = 1
         outputs: Sequence[Tensor] = torch.onnx.ops.symbolic_multi_out(
             self.operator,
-            (inputs, self.input_weights, self.recurrent_weights, self.biases, lengths),
+            (inputs, self.input_weights, self.recurrent_weights, self.biases, lengths, *initial),
             attrs=attributes,
             dtypes=(torch.float32,) * self.num_outputs,
             shapes=[(width, *final_shape), *[final_shape] * (self.num_outputs - 1)],
@@ -138,10 +167,11 @@ def traceable(model: Seq2Seq) -> TraceableModel:
     for module in list(traced.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, RecurrentLayer):
-                setattr(module, name, OnnxRecurrentLayer(child))
+                setattr(module, name, OnnxRecurrentLayer.of(child))
+    encoder, decoder_step = traceable_parts(traced, state)
     return TraceableModel(
-        encoder=Encoder(traced, state),
-        decoder_step=DecoderStep(traced, state),
+        encoder=encoder,
+        decoder_step=decoder_step,
         state=state,
         special_ids=special_ids(model.start_id),
         architecture={**model.config.model_dump(mode="json"), "num_parameters": model.num_parameters},
@@ -150,13 +180,18 @@ def traceable(model: Seq2Seq) -> TraceableModel:
     )
 
 
+def traceable_parts(model: nn.Module, state: Sequence[StateTensor]) -> tuple[nn.Module, nn.Module]:
+    """Returns encoder and decoder step, as they are traced, of a model with `encode` and `step` like Seq2Seq's."""
+    return Encoder(model, state), DecoderStep(model, state)
+
+
 EXAMPLE_SOURCES, EXAMPLE_ROWS, EXAMPLE_WIDTH, EXAMPLE_BANS = 3, 5, 8, 3
 
 
 class Encoder(nn.Module):
     """A model's encoder as it is traced; see TraceableModel."""
 
-    def __init__(self, model: Seq2Seq, state: Sequence[StateTensor]) -> None:
+    def __init__(self, model: Any, state: Sequence[StateTensor]) -> None:
         super().__init__()
         self.model, self.state = model, state
 
@@ -169,7 +204,7 @@ class Encoder(nn.Module):
 class DecoderStep(nn.Module):
     """A model's step and its candidates; the number of candidates becomes an input after tracing."""
 
-    def __init__(self, model: Seq2Seq, state: Sequence[StateTensor]) -> None:
+    def __init__(self, model: Any, state: Sequence[StateTensor]) -> None:
         super().__init__()
         self.model, self.state = model, state
 

@@ -24,18 +24,22 @@ from attendant.runtime.bundle.manifest import GraphPair, StateTensor
 from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES, Unfit, read_file
 
 _ONNX: Final = """
-    Abs Add And Cast Clip Concat Constant ConstantOfShape CumSum DequantizeLinear Div Equal Exp Expand GRU Gather
-    GatherElements GatherND Gemm Greater GreaterOrEqual Identity LSTM Less LessOrEqual Log LogSoftmax MatMul
-    MatMulInteger Max Min Mul Neg Not Or Pow QuantizeLinear RNN Range Reciprocal ReduceLogSumExp ReduceMax ReduceMean
-    ReduceMin ReduceSum Reshape ReverseSequence Scan ScatterElements Shape Sigmoid Slice Softmax Softplus Split Sqrt
-    Squeeze Sub Sum Tanh TopK Transpose Unsqueeze Where
+    Abs Add And AveragePool BatchNormalization BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil Clip Concat Constant
+    ConstantOfShape Conv Cos CumSum DequantizeLinear Div Einsum Elu Equal Erf Exp Expand Flatten Floor GRU Gather
+    GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GroupNormalization
+    HardSigmoid HardSwish Identity InstanceNormalization IsInf IsNaN LSTM LayerNormalization LeakyRelu Less LessOrEqual
+    Log LogSoftmax LpNormalization MatMul MatMulInteger Max MaxPool Mean Min Mish Mod Mul Neg Not OneHot Or PRelu Pad
+    Pow QuantizeLinear RNN Range Reciprocal ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
+    ReduceSum ReduceSumSquare Relu Reshape ReverseSequence Round Scan ScatterElements ScatterND Selu Shape Sigmoid Sign
+    Sin Size Slice Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Swish Tan Tanh ThresholdedRelu Tile TopK
+    Transpose Trilu Unsqueeze Where Xor
 """
 OPERATORS: Final[Mapping[str, frozenset[str]]] = {
     "": frozenset(_ONNX.split()),
     "com.microsoft": frozenset(("DynamicQuantizeLSTM", "MatMulIntegerToFloat")),
 }
-"""The exporter's operators by domain. `Loop` is missing because it may not end; other products of integers, because
-their factors are not bounded here."""
+"""By domain, functions of tensors that torch's exporter writes. `Loop` is missing because it may not end, `If` because it
+chooses what is computed; other products of integers, because their factors are not bounded here."""
 
 LARGEST_FACTOR: Final = 64
 FACTORS: Final[Mapping[str, tuple[int, ...]]] = {

@@ -1,0 +1,223 @@
+"""`attendant.export_model`: a bundle of a user's own model in PyTorch."""
+
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import torch
+
+from attendant.export.bundle_writer import write_bundle
+from attendant.export.graph import TracedPair
+from attendant.export.origins import NUM_SOURCES, ExportableModel, bundle_name, limits_of, provenance_of
+from attendant.export.own import Seq2SeqModule, explained, traceable_module
+from attendant.export.published import refuse_occupied
+from attendant.export.verification.probes import FULL_PLAN, VerificationPlan
+from attendant.export.verification.quality import NUM_REFERENCE, QualityMeasurement
+from attendant.export.vocabulary import Symbols, read_vocabulary
+from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.manifest import DecodingDefaults, Precision, search_of
+from attendant.runtime.errors import UserError, VerificationFailed
+from attendant.training.data.config import CorpusFiles
+from attendant.training.evaluation.evaluating import EvaluationConfig, TextModel
+from attendant.training.evaluation.session import read_data
+
+REMEDY: Final = (
+    "the graphs compute something else than the module alone, without padding: mask all positions beyond "
+    "source_lengths (before every softmax, and in convolutions and sums over positions), and read docs/"
+    "export-your-own.md#padding"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserModel:
+    """A model of a user's own, with all that a bundle needs; `build` of `attendant export FILE.py:build` returns it.
+
+    Attributes:
+        module: its encoder and step, trained.
+        source_tokenizer, target_tokenizer: symbols by their ids (a list, or a file with a symbol per line), or a file of
+            Hugging Face's `tokenizers`.
+        source_special, target_special: what "pad", "unk", "bos" and "eos" are called there; None recognizes usual names.
+        source_kind, target_kind: for lists of symbols, how a text is split: at white space, or into characters.
+        append_eos: EOS is appended to every source.
+        max_source_tokens, max_target_tokens: limits of a request, without BOS and EOS.
+        beam_size, length_penalty: defaults of a request.
+    """
+
+    module: Seq2SeqModule
+    source_tokenizer: Symbols
+    target_tokenizer: Symbols
+    source_special: Mapping[str, str] | None = None
+    target_special: Mapping[str, str] | None = None
+    source_kind: Literal["word", "character"] = "word"
+    target_kind: Literal["word", "character"] = "word"
+    append_eos: bool = True
+    max_source_tokens: int = 100
+    max_target_tokens: int = 100
+    beam_size: int = 1
+    length_penalty: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportableModule(ExportableModel):
+    """A user's module, whose errors name its own lines."""
+
+    module: Any = field(repr=False)
+
+    def graphs(self) -> TracedPair:
+        try:
+            return ExportableModel.graphs(self)
+        except UserError:
+            raise
+        except Exception as error:
+            raise explained(error, self.module) from error
+
+
+def export_model(
+    model: UserModel,
+    output: str | Path,
+    *,
+    sources: Sequence[str] = (),
+    data: str | None = None,
+    name: str | None = None,
+    precisions: Sequence[Precision] = ("fp32",),
+    force: bool = False,
+    plan: VerificationPlan = FULL_PLAN,
+) -> Bundle:
+    """Publishes a bundle of a user's own model, verified against the module run naively, or nothing.
+
+    Args:
+        sources: held-out texts: the graphs are verified on them, and golden examples are chosen from them.
+        data: pairs (FILE.tsv or SOURCE,TARGET) on which every precision is measured; their sources are used like
+            `sources`. int8 becomes the default only if it was measured.
+        name: the bundle's; by default the output folder's.
+
+    Raises:
+        UserError: the module does not keep the contract of Seq2SeqModule, a vocabulary is wrong, or `output` exists.
+        VerificationFailed: the graphs compute something else than the module.
+    """
+    output = Path(output)
+    refuse_occupied(output, force=force)
+    source = read_vocabulary(model.source_tokenizer, model.source_special, model.source_kind, "source")
+    target = read_vocabulary(model.target_tokenizer, model.target_special, model.target_kind, "target")
+    _require(source.module_ids, ("eos",) if model.append_eos else (), "source")
+    _require(target.module_ids, ("bos", "eos"), "target")
+    traced = traceable_module(model.module, source, target, max_source_tokens=model.max_source_tokens)
+    examples = () if data is None else read_data(CorpusFiles.named(data)).examples
+    texts = [*sources, *(example.source for example in examples)]
+    encoded = [ids for ids in source.tokenizer.encode_batch(texts) if 0 < len(ids) <= model.max_source_tokens]
+    validation = encoded[:: max(1, len(encoded) // NUM_REFERENCE)]
+    limits = limits_of(target.tokenizer, model.max_source_tokens, model.max_target_tokens)
+    if not 1 <= model.beam_size <= limits.max_beam_size:
+        raise UserError(f"beam_size is {model.beam_size}, must be 1 to {limits.max_beam_size}")
+    decoding = DecodingDefaults(beam_size=model.beam_size, length_penalty=model.length_penalty)
+    exportable = ExportableModule(
+        name=bundle_name(name, output.absolute().name),
+        model=traced,
+        module=model.module,
+        source_tokenizer=source.tokenizer,
+        target_tokenizer=target.tokenizer,
+        append_eos=model.append_eos,
+        limits=limits,
+        decoding=decoding,
+        provenance=provenance_of(
+            commit="a model of a user's own",
+            versions={"torch": torch.__version__},
+            recipe={"module": type(model.module).__qualname__},
+            data_digest="",
+            checkpoint="",
+        ),
+        sources=validation[:NUM_SOURCES],
+        validation=validation,
+        validation_name=data or "",
+    )
+    measurement = None
+    if data is not None:
+
+        def text_model(stepper: Any) -> TextModel:
+            return TextModel(
+                stepper=stepper,
+                source_tokenizer=source.tokenizer,
+                target_tokenizer=target.tokenizer,
+                special_ids=traced.special_ids,
+                append_eos=model.append_eos,
+                max_length=model.max_target_tokens,
+            )
+
+        config = EvaluationConfig().model_copy(update=search_of(decoding))
+        measurement = QualityMeasurement(data=read_data(CorpusFiles.named(data)), config=config, model_of=text_model)
+    try:
+        return write_bundle(
+            exportable,
+            output,
+            precisions=precisions,
+            force=force,
+            plan=_within(plan, model.max_source_tokens + model.append_eos),
+            measure=None if measurement is None else measurement.take,
+        )
+    except VerificationFailed as error:
+        raise VerificationFailed(f"{error.what}; {REMEDY}", error.lines) from None
+
+
+def _within(plan: VerificationPlan, longest: int) -> VerificationPlan:
+    """Returns the plan with sources that the model takes: a module may have learned positions up to a limit."""
+    lengths = tuple(dict.fromkeys(min(length, longest) for length in plan.source_lengths))
+    return replace(plan, source_lengths=lengths)
+
+
+def _require(module_ids: Sequence[int], roles: Sequence[str], side: str) -> None:
+    places = dict(zip(("pad", "unk", "bos", "eos"), module_ids, strict=False))
+    if missing := [role for role in roles if places[role] < 0]:
+        raise UserError(
+            f"{side}_tokenizer: no symbol is known to be {' or '.join(missing)}: declare it by {side}_special, for "
+            f"instance {{'{missing[0]}': '...'}}"
+        )
+
+
+def load_user_model(named: str, weights: Path | None) -> UserModel:
+    """Runs `build` of FILE.py:build; `weights`, a state_dict that torch has saved, is loaded into the module.
+
+    Raises:
+        UserError: there is no such file or function, it returns something else, or the weights don't fit.
+    """
+    path, _, function = named.rpartition(":")
+    file = Path(path)
+    if not file.is_file() or file.suffix != ".py":
+        raise UserError(f"{named}: must be FILE.py:FUNCTION, and there is no file {path or named}")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # So that its own imports, and pickled classes, find it.
+    sys.modules.setdefault(file.stem, module)
+    sys.path.insert(0, str(file.parent.absolute()))
+    try:
+        spec.loader.exec_module(module)
+        build = getattr(module, function, None)
+        if not callable(build):
+            raise UserError(f"{named}: {file} has no function {function}")
+        model = build()
+    finally:
+        sys.path.remove(str(file.parent.absolute()))
+    if not isinstance(model, UserModel):
+        raise UserError(f"{named}: {function}() must return attendant.export.UserModel, got {type(model).__name__}")
+    if weights is not None:
+        _load_weights(model.module, weights)
+    return model
+
+
+def _load_weights(module: Any, path: Path) -> None:
+    from attendant.export.importing.checkpoint import read_torch  # noqa: PLC0415
+
+    content: Mapping[str, Any] = read_torch(path)
+    for key in ("state_dict", "model_state_dict", "model"):
+        if isinstance(content.get(key), Mapping):
+            content = content[key]
+            break
+    try:
+        module.load_state_dict(content)
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
+        raise UserError(f"{path}: the weights don't fit {type(module).__name__}: {lines[0]}") from None
