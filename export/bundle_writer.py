@@ -175,7 +175,8 @@ class _Draft:
             with suppress(UserError):
                 stepper = DeviceStepper(self._bundle(), precision, "cuda")
         grid = GridComparison(self._manifest(), stepper, reference, self.exportable.encoder_sources(), self.plan)
-        self.certificates.append(certify_rewritten(grid, rewritten.arithmetic))
+        must_be_invariant = self.exportable.must_be_invariant
+        self.certificates.append(certify_rewritten(grid, rewritten.arithmetic, must_be_invariant=must_be_invariant))
         self._choose_golden(stepper)
         return stepper
 

@@ -37,9 +37,10 @@ class UserModel:
 
     Attributes:
         module: its encoder and step, trained.
-        source_tokenizer, target_tokenizer: symbols by their ids (a list, or a file with a symbol per line), or a file of
-            Hugging Face's `tokenizers`.
-        source_special, target_special: what "pad", "unk", "bos" and "eos" are called there; None recognizes usual names.
+        source_tokenizer, target_tokenizer: symbols by their ids (a list, or a file with a symbol per line), or a file
+            of Hugging Face's `tokenizers`.
+        source_special, target_special: what "pad", "unk", "bos" and "eos" are called there; None recognizes usual
+            names.
         source_kind, target_kind: for lists of symbols, how a text is split: at white space, or into characters.
         append_eos: EOS is appended to every source.
         max_source_tokens, max_target_tokens: limits of a request, without BOS and EOS.
@@ -117,6 +118,7 @@ def export_model(
         name=bundle_name(name, output.absolute().name),
         model=traced,
         module=model.module,
+        must_be_invariant=False,
         source_tokenizer=source.tokenizer,
         target_tokenizer=target.tokenizer,
         append_eos=model.append_eos,
@@ -158,7 +160,7 @@ def export_model(
             measure=None if measurement is None else measurement.take,
         )
     except VerificationFailed as error:
-        raise VerificationFailed(f"{error.what}; {REMEDY}", error.lines) from None
+        raise VerificationFailed(f"{error.summary}; {REMEDY}", error.differences) from None
 
 
 def _within(plan: VerificationPlan, longest: int) -> VerificationPlan:

@@ -75,6 +75,7 @@ class Exportable(ABC):
             from them. If empty, random sources are used.
         validation: token ids of held-out sources, without EOS, for reference distributions.
         validation_name: the name of these sources in the manifest.
+        must_be_invariant: graphs whose bits depend on the batch are refused, not only stated in the certificate.
         references: the origin's own distributions, which are kept if `validation` is empty.
     """
 
@@ -89,6 +90,7 @@ class Exportable(ABC):
     sources: Sequence[Sequence[int]] = ()
     validation: Sequence[Sequence[int]] = ()
     validation_name: str = ""
+    must_be_invariant: bool = True
     references: Mapping[Precision, Reference] = field(default_factory=dict)
 
     @property
@@ -147,7 +149,7 @@ class ExportableModel(Exportable):
         self, manifest: Manifest, stepper: OnnxStepper, graphs: TracedPair, plan: VerificationPlan
     ) -> tuple[Certificate, ...]:
         grid = GridComparison(manifest, stepper, self.model.reference, self.encoder_sources(), plan)
-        return (certify_traced(grid, self.model.exact_reference()),)
+        return (certify_traced(grid, self.model.exact_reference(), must_be_invariant=self.must_be_invariant),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ A user's module has two methods, `encode` and `step` (Seq2SeqModule). Everything
 vocabularies become the module's, a source's tensors are gathered for its rows, logits become candidates, and recurrent
 layers take the lengths of their sequences, so that padding does not reach them.
 
-The reference for the export's comparison is the module itself, run naively: each source alone, without padding. So
-whatever depends on padding or on other sources is found, never published.
+The reference for the export's comparison is the module itself, run naively: without padding, since only sources of one
+length run together. So whatever depends on padding is found, and never published.
 
 Shapes: B sources, R rows, S source positions, V symbols of the module's target vocabulary, M queries per source.
 """
@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Protocol, cast, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import rnn as rnn_utils
@@ -31,7 +32,7 @@ from attendant.export.tracing import OnnxRecurrentLayer, TraceableModel, traceab
 from attendant.export.vocabulary import Vocabulary
 from attendant.runtime.bundle.manifest import StateTensor
 from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID, UNK_ID, special_ids
-from attendant.runtime.errors import UserError
+from attendant.runtime.errors import UserError, reason_of
 from attendant.training.model.readout import IMPOSSIBLE
 from attendant.training.model.seq2seq import Encoded
 from attendant.training.model.stepper import TorchStepper
@@ -92,7 +93,7 @@ class WrappedModel(nn.Module):
     """A user's module with the interface of our models, so that tracing and the reference treat both alike.
 
     While it is traced, a copy with other recurrent layers runs on padded batches. Otherwise the module itself runs,
-    naively: each source alone, without padding.
+    naively: sources of one length at a time, without padding.
     """
 
     source_ids_of: Tensor
@@ -138,23 +139,21 @@ class WrappedModel(nn.Module):
             with self._lengths.known(source_lengths, own.shape[1]):
                 tensors = dict(cast(Seq2SeqModule, self.traced).encode(own, source_lengths))
         else:
-            tensors = self._encoded_alone(own, source_lengths.tolist())
+            tensors = self._encoded_unpadded(own, source_lengths)
         if self.has_sources:
             tensors[VALID] = torch.arange(own.shape[1], device=own.device) < source_lengths.unsqueeze(1)
         rows = {name: tensors[name] for name in self.row_names}
         return Encoded(rows, {name: tensor for name, tensor in tensors.items() if name not in rows})
 
-    def _encoded_alone(self, source_ids: Tensor, lengths: Sequence[int]) -> dict[str, Tensor]:
+    def _encoded_unpadded(self, source_ids: Tensor, lengths: Tensor) -> dict[str, Tensor]:
         (module,) = self._naive
-        width = source_ids.shape[1]
-        each = [
-            module.encode(ids[None, :length], torch.tensor([length]))
-            for ids, length in zip(source_ids, lengths, strict=True)
-        ]
-        return {
-            name: torch.cat([_widened(state[name], self.positional.get(name), width) for state in each])
-            for name in each[0]
-        }
+        tensors: dict[str, Tensor] = {}
+        for length, places in _by_length(lengths):
+            state = module.encode(source_ids[places, :length], lengths[places])
+            for name, tensor in state.items():
+                wide = _widened(tensor, self.positional.get(name), source_ids.shape[1])
+                tensors.setdefault(name, wide.new_zeros(len(lengths), *wide.shape[1:]))[places] = wide
+        return tensors
 
     def step(
         self,
@@ -180,49 +179,48 @@ class WrappedModel(nn.Module):
             with self._lengths.known(valid.sum(1), valid.shape[1]):
                 logits, rows, weights = cast(Seq2SeqModule, self.traced).step(own, row_tensors, gathered)
         else:
-            logits, rows, weights = self._stepped_alone(own, row_tensors, sources, row_sources, source_tensors[VALID])
+            logits, rows, weights = self._stepped_unpadded(
+                own, row_tensors, sources, row_sources, source_tensors[VALID]
+            )
         weights = valid.float() * 0.0 if weights is None else weights * valid
         return self._ordered(logits), dict(rows), weights
 
-    def _stepped_alone(
+    def _stepped_unpadded(
         self, previous_ids: Tensor, row_tensors: State, sources: State, row_sources: Tensor, valid: Tensor
     ) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
-        """Steps the rows of each source by themselves, on the source without its padding."""
+        """Steps the rows of sources of one length together, without padding."""
         (module,) = self._naive
-        width = valid.shape[1]
-        lengths = valid.sum(1).tolist()
-        logits: Tensor | None = None
-        new: dict[str, Tensor] = {}
-        attention: Tensor | None = None
-        for number in row_sources.unique().tolist():
-            rows = (row_sources == number).nonzero().squeeze(1)
-            length = lengths[number]
+        stepped: dict[str, Tensor] = {}
+
+        def put(name: str, places: Tensor, values: Tensor) -> None:
+            stepped.setdefault(name, values.new_zeros(len(row_sources), *values.shape[1:]))[places] = values
+
+        for length, places in _by_length(valid.sum(1)[row_sources]):
             gathered = {
-                name: _narrowed(tensor[number : number + 1], self.positional.get(name), length).expand(
-                    len(rows), *[-1] * (tensor.dim() - 1)
-                )
+                name: _narrowed(tensor[row_sources[places]], self.positional.get(name), length)
                 for name, tensor in sources.items()
             }
             own = {
-                name: _narrowed(tensor[rows], self.positional.get(name), length) for name, tensor in row_tensors.items()
+                name: _narrowed(tensor[places], self.positional.get(name), length)
+                for name, tensor in row_tensors.items()
             }
-            own_logits, own_rows, own_weights = module.step(previous_ids[rows], own, gathered)
-            if logits is None:
-                logits = own_logits.new_zeros(len(row_sources), own_logits.shape[1])
-            logits[rows] = own_logits
-            for name, tensor in own_rows.items():
-                wide = _widened(tensor, self.positional.get(name), width)
-                new.setdefault(name, wide.new_zeros(len(row_sources), *wide.shape[1:]))[rows] = wide
-            if own_weights is not None:
-                if attention is None:
-                    attention = own_weights.new_zeros(len(row_sources), width)
-                attention[rows, :length] = own_weights
-        assert logits is not None
-        return logits, new, attention
+            logits, rows, weights = module.step(previous_ids[places], own, gathered)
+            put("logits", places, logits)
+            for name, tensor in rows.items():
+                put(f"row {name}", places, _widened(tensor, self.positional.get(name), valid.shape[1]))
+            if weights is not None:
+                put("attention", places, _widened(weights, 1, valid.shape[1]))
+        new = {name: stepped[f"row {name}"] for name in row_tensors}
+        return stepped["logits"], new, stepped.get("attention")
 
     def _ordered(self, logits: Tensor) -> Tensor:
         """[R, symbols of the bundle]: symbols that the module lacks, padding and BOS are impossible."""
         return logits.float().index_select(1, self.order).masked_fill(self.missing, IMPOSSIBLE)
+
+
+def _by_length(lengths: Tensor) -> list[tuple[int, Tensor]]:
+    """Returns each length of lengths [N], and its places."""
+    return [(length, (lengths == length).nonzero().squeeze(1)) for length in sorted(set(lengths.tolist()))]
 
 
 def _narrowed(tensor: Tensor, axis: int | None, length: int) -> Tensor:
@@ -299,10 +297,10 @@ def _packing_replaced() -> Iterator[None]:
         for module in list(sys.modules.values())
         if (namespace := getattr(module, "__dict__", None)) is not None and namespace is not globals()
         for name, value in list(namespace.items())
-        if inspect.isfunction(value) and value in _REPLACED
+        if inspect.isfunction(value) and value in _REPLACED  # type: ignore[comparison-overlap]
     ]
     for namespace, name, value in places:
-        namespace[name] = _REPLACED[value]
+        namespace[name] = _REPLACED[value]  # type: ignore[index]
     try:
         yield
     finally:
@@ -341,7 +339,9 @@ class _LengthAwareRecurrence(nn.Module):
                 padded, last = layer.run(padded, lengths, own)
             finals.append(last)
         joined = tuple(torch.cat(parts) for parts in zip(*finals, strict=True))
-        output: Any = _Packed(padded, lengths) if is_packed else padded if self.batch_first else padded.transpose(0, 1)
+        output: Any = (
+            _Packed(padded, input.lengths) if is_packed else padded if self.batch_first else padded.transpose(0, 1)
+        )
         return output, joined if self.cell == "lstm" else joined[0]
 
     def _one_step(
@@ -416,8 +416,12 @@ def traceable_module(
     wrapped = WrappedModel(module, source, target, state, positional).eval()
 
     def exact() -> TorchStepper:
-        double = WrappedModel(copy.deepcopy(module).double(), source, target, state, positional)
-        return TorchStepper(double.eval())
+        double = TorchStepper(WrappedModel(copy.deepcopy(module).double(), source, target, state, positional).eval())
+        try:
+            double.step(double.encode([[UNK_ID]]), np.array([BOS_ID]), num_candidates=1)
+        except Exception:  # a module that makes tensors of float32 itself: it has no rounding to compare with
+            return TorchStepper(wrapped)
+        return double
 
     encoder, decoder_step = traceable_parts(wrapped, wrapped.state)
     return TraceableModel(
@@ -439,7 +443,7 @@ def _tried(
 ) -> tuple[tuple[StateTensor, ...], dict[str, int]]:
     """Runs a module on batches of several sizes; returns its state tensors, and which of them have an axis S."""
     seen: dict[tuple[int, int], dict[str, Tensor]] = {}
-    last = {}
+    last: State = {}
     generator = torch.Generator().manual_seed(0)
     longest = (2, min(max_source_tokens, 64))
     for num_sources, width in (*PROBES, longest):
@@ -541,16 +545,16 @@ def _watched(module: Any, call: str) -> Iterator[None]:
             kept.append(f"self.{name} at {_place(frame.f_back if frame else None)}")
         plain(self, name, value)
 
-    nn.Module.__setattr__ = recorded  # type: ignore[method-assign, assignment]
+    nn.Module.__setattr__ = recorded  # type: ignore[method-assign]
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
-            f"{type(module).__name__}.{call} failed: {reason}{_line_of(error, module)}; sizes must follow the arguments' "
-            "shapes (source_ids.shape, previous_ids.shape), and every number of sources, positions up to the longest source, and rows must work"
+            f"{type(module).__name__}.{call} failed: {reason_of(error)}{_line_of(error, module)}; every number of "
+            "sources, positions (up to the longest source) and rows must work: take sizes from the arguments' shapes "
+            "(source_ids.shape, previous_ids.shape), not from numbers"
         ) from None
     finally:
         nn.Module.__setattr__ = plain  # type: ignore[method-assign]
@@ -615,5 +619,4 @@ def explained(error: Exception, module: Any) -> UserError:
         remedy = "a size is frozen to the example's: take it from an argument's shape, not from a number or int(...)"
     else:
         remedy = "torch.export can't trace this; write it with operations on tensors"
-    reason = str(causes[-1]).splitlines()[0] if str(causes[-1]) else type(causes[-1]).__name__
-    return UserError(f"{type(module).__name__} can't be traced{where}: {remedy} ({reason[:200]})")
+    return UserError(f"{type(module).__name__} can't be traced{where}: {remedy} ({reason_of(causes[-1])})")

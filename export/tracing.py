@@ -336,6 +336,7 @@ def _export(
     assert domains <= {""} and not program.model.functions, f"only standard operators are portable, got {domains}"
     _declare(graph.inputs, inputs)
     _declare(graph.outputs, outputs)
+    _split_gemms(graph)
     if num_candidates is not None:
         # It replaces a constant: the k of the graph's only TopK.
         count = ir.val(num_candidates.name, _dtype(num_candidates), num_candidates.shape)
@@ -343,6 +344,29 @@ def _export(
         (top,) = [node for node in graph if node.op_type == "TopK"]
         top.replace_input_with(1, count)
     return TracedGraph.of(program.model)
+
+
+def _split_gemms(graph: ir.Graph) -> None:
+    """Writes products with weights as MatMul and Add: a Gemm of one row rounds differently from one of several."""
+    for node in list(graph):
+        weights = node.inputs[1] if node.op_type == "Gemm" else None
+        if weights is None or weights.const_value is None or len(node.inputs) != 3 or node.inputs[0] is None:
+            continue
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        if attributes.get("transA") or attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
+            continue
+        matrix = weights.const_value.numpy()
+        name = f"{weights.name}_of_rows"
+        if name not in graph.initializers:
+            tensor = ir.tensor(np.ascontiguousarray(matrix.T if attributes.get("transB") else matrix), name=name)
+            graph.register_initializer(ir.Value(name=name, const_value=tensor, type=weights.type, shape=ir.Shape(tensor.shape)))
+        product = ir.node("MatMul", [node.inputs[0], graph.initializers[name]])
+        added = ir.node("Add", [product.outputs[0], node.inputs[2]])
+        graph.insert_before(node, [product, added])
+        output, replaced = node.outputs[0], added.outputs[0]
+        output.replace_all_uses_with(replaced, replace_graph_outputs=True)
+        replaced.name, replaced.type, replaced.shape = output.name, output.type, output.shape
+        graph.remove(node)
 
 
 def _declare(values: Sequence[ir.Value], specs: Sequence[TensorSpec]) -> None:
