@@ -12,6 +12,7 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
+    from attendant.export import export_model as export_model
     from attendant.library import *  # noqa: F403
 
 _PACKAGES = {"export", "library", "runtime", "server", "training"}
@@ -21,6 +22,8 @@ def __getattr__(name: str) -> _typing.Any:
     """A package, or what the library offers by that name."""
     if name in _PACKAGES:
         return _importlib.import_module(f"attendant.{name}")
+    if name == "export_model":
+        return _importlib.import_module("attendant.export").export_model
     # What Python and its tools look for is not worth an import.
     if name == "__all__" or not name.startswith("_"):
         library = _importlib.import_module("attendant.library")
@@ -31,4 +34,4 @@ def __getattr__(name: str) -> _typing.Any:
 
 def __dir__() -> list[str]:
     """What a prompt completes."""
-    return sorted({*globals(), *_PACKAGES, *_importlib.import_module("attendant.library").__all__})
+    return sorted({*globals(), *_PACKAGES, "export_model", *_importlib.import_module("attendant.library").__all__})

@@ -1,1 +1,23 @@
-"""Turns a trained run into a bundle: two ONNX graphs, verified by the very loader and stepper that serve."""
+"""The export: two ONNX graphs of a trained model, verified and published as a bundle.
+
+Begin with bundle_writer.py, which runs everything, and origins.py, where models come from. Models of users' own enter
+by `export_model` (model.py); own.py wraps their modules. The names below need torch and are imported on first use.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attendant.export.model import UserModel, export_model
+    from attendant.export.own import Seq2SeqModule
+
+__all__ = ["Seq2SeqModule", "UserModel", "export_model"]
+
+_PLACES = {"Seq2SeqModule": "own", "UserModel": "model", "export_model": "model"}
+
+
+def __getattr__(name: str) -> Any:
+    """Returns what the export offers by that name."""
+    if name not in _PLACES:
+        raise AttributeError(f"module 'attendant.export' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"attendant.export.{_PLACES[name]}"), name)

@@ -103,7 +103,21 @@ def _export_parser() -> argparse.ArgumentParser:
         prog="attendant export", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "origin", metavar="RUN|BUNDLE", type=Path, help="run directory that `attendant train` left, or a bundle"
+        "origin",
+        metavar="RUN|BUNDLE|FILE.py:FUNCTION",
+        type=Path,
+        help="run directory that `attendant train` left, a bundle, or a function that returns your own model "
+        "(docs/export-your-own.md)",
+    )
+    parser.add_argument(
+        "--weights", metavar="FILE", type=Path, help="for FUNCTION: state_dict of the module, as torch.save wrote it"
+    )
+    parser.add_argument(
+        "--sources",
+        metavar="FILE",
+        type=Path,
+        help="for FUNCTION: held-out source texts, one a line, on which the graphs are verified (default: those of "
+        "--data, else random symbols)",
     )
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--output", metavar="BUNDLE", type=Path, help="folder to publish the bundle at")

@@ -186,7 +186,8 @@ class _Draft:
         Raises:
             VerificationFailed: they are int8 graphs that not every processor computes exactly.
         """
-        self.graphs[precision] = pair.write(self.folder, precision)
+        written = pair.write(self.folder, precision)
+        self.graphs[precision] = written.model_copy(update={"encode_alone": self.exportable.encode_alone})
         if precision == "int8" and (lines := wide_factors(self.folder, self.graphs[precision])):
             raise VerificationFailed("the int8 graphs are refused: products would overflow without VNNI", lines)
         return OnnxStepper(self._bundle(), precision)

@@ -1,6 +1,7 @@
 """The commands that make a bundle: export, import and reference. Their parsers are in __main__.py."""
 
 import argparse
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from attendant.export.bundle_writer import write_bundle
+from attendant.export.model import ENCODER, export_model, load_user_model
 from attendant.export.origins import Exportable, bundle_name, exportable_bundle, exportable_checkpoint, exportable_run
 from attendant.export.published import REFERENCES, publish
 from attendant.export.verification.quality import (
@@ -41,6 +43,10 @@ def export(options: argparse.Namespace) -> str:
     options.precision = options.precision or ("fp32",)
     if options.web_libraries is not None:
         raise UserError("--web-libraries is for --web")
+    if re.fullmatch(r".+\.py:\w+", str(options.origin)):
+        return _export_user_model(options)
+    if options.weights is not None:
+        raise UserError("--weights is for a model of your own, FILE.py:FUNCTION")
     is_bundle = (options.origin / MANIFEST_NAME).is_file()
     exportable, measurement = (_of_bundle if is_bundle else _of_run)(options)
     bundle = write_bundle(
@@ -51,6 +57,34 @@ def export(options: argparse.Namespace) -> str:
         measure=None if measurement is None else measurement.take,
     )
     return "\n".join([*_summaries(options.output, bundle), *(() if measurement is None else measurement.advice)])
+
+
+def _export_user_model(options: argparse.Namespace) -> str:
+    if options.checkpoint is not None:
+        raise UserError("--checkpoint is for runs: a model of your own takes --weights")
+    model = load_user_model(str(options.origin), options.weights)
+    model = replace(model, **search_of(options))
+    bundle = export_model(
+        model,
+        options.output,
+        sources=[] if options.sources is None else _lines(options.sources),
+        data=None if options.skip_evaluation else options.data,
+        name=options.name,
+        precisions=options.precision,
+        force=options.force,
+    )
+    alone = any(pair.encode_alone for pair in bundle.manifest.graphs.values())
+    advice = [f"sources are encoded one by one, since padding changes the encoder: {ENCODER}"] if alone else []
+    return "\n".join([*_summaries(options.output, bundle), *advice])
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UserError(f"--sources {path}: can't be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"--sources {path}: it is not UTF-8") from None
 
 
 def import_checkpoint(options: argparse.Namespace) -> str:

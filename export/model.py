@@ -1,6 +1,7 @@
 """`attendant.export_model`: a bundle of a user's own model in PyTorch."""
 
 import importlib.util
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,12 +19,18 @@ from attendant.export.verification.probes import FULL_PLAN, VerificationPlan
 from attendant.export.verification.quality import NUM_REFERENCE, QualityMeasurement
 from attendant.export.vocabulary import Symbols, read_vocabulary
 from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.bundle.manifest import DecodingDefaults, Precision, search_of
+from attendant.runtime.bundle.manifest import GNMT_OFFSET, DecodingDefaults, Precision, search_of
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation.evaluating import EvaluationConfig, TextModel
 from attendant.training.evaluation.session import read_data
 
+logger = logging.getLogger(__name__)
+
+ENCODER: Final = (
+    "to encode batches, let nothing beyond source_lengths reach valid positions: set padding to zero before every "
+    "convolution and sum over positions, and mask it before every softmax"
+)
 REMEDY: Final = (
     "the graphs compute something else than the module alone, without padding: mask all positions beyond "
     "source_lengths (before every softmax, and in convolutions and sums over positions), and read docs/"
@@ -44,7 +51,7 @@ class UserModel:
         source_kind, target_kind: for lists of symbols, how a text is split: at white space, or into characters.
         append_eos: EOS is appended to every source.
         max_source_tokens, max_target_tokens: limits of a request, without BOS and EOS.
-        beam_size, length_penalty: defaults of a request.
+        beam_size, length_penalty, length_penalty_offset, patience: defaults of a request (DecodingDefaults).
     """
 
     module: Seq2SeqModule
@@ -59,6 +66,8 @@ class UserModel:
     max_target_tokens: int = 100
     beam_size: int = 1
     length_penalty: float = 0.0
+    length_penalty_offset: float = GNMT_OFFSET
+    patience: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +122,7 @@ def export_model(
     limits = limits_of(target.tokenizer, model.max_source_tokens, model.max_target_tokens)
     if not 1 <= model.beam_size <= limits.max_beam_size:
         raise UserError(f"beam_size is {model.beam_size}, must be 1 to {limits.max_beam_size}")
-    decoding = DecodingDefaults(beam_size=model.beam_size, length_penalty=model.length_penalty)
+    decoding = DecodingDefaults(**search_of(model))
     exportable = ExportableModule(
         name=bundle_name(name, output.absolute().name),
         model=traced,
@@ -150,17 +159,38 @@ def export_model(
 
         config = EvaluationConfig().model_copy(update=search_of(decoding))
         measurement = QualityMeasurement(data=read_data(CorpusFiles.named(data)), config=config, model_of=text_model)
-    try:
+
+    def write(tried: ExportableModule) -> Bundle:
         return write_bundle(
-            exportable,
+            tried,
             output,
             precisions=precisions,
             force=force,
             plan=_within(plan, model.max_source_tokens + model.append_eos),
             measure=None if measurement is None else measurement.take,
         )
+
+    try:
+        try:
+            return write(exportable)
+        except VerificationFailed as error:
+            tensors = [line.partition(":")[0] for line in error.differences if line.startswith("encoder/")]
+            if not tensors:
+                raise
+            logger.warning(
+                "padding changes %s: sources are encoded one by one, which is slower; %s", ", ".join(tensors), ENCODER
+            )
+            return write(replace(exportable, encode_alone=True))
     except VerificationFailed as error:
         raise VerificationFailed(f"{error.summary}; {REMEDY}", error.differences) from None
+    except AssertionError as error:
+        logger.debug("a rewrite failed", exc_info=True)
+        others = ", ".join(precision for precision in precisions if precision != "fp32")
+        if not others:
+            raise
+        raise UserError(
+            f"{type(model.module).__name__}'s graphs have a form that can't be rewritten to {others}: export fp32 alone"
+        ) from error
 
 
 def _within(plan: VerificationPlan, longest: int) -> VerificationPlan:

@@ -76,6 +76,7 @@ class Exportable(ABC):
         validation: token ids of held-out sources, without EOS, for reference distributions.
         validation_name: the name of these sources in the manifest.
         must_be_invariant: graphs whose bits depend on the batch are refused, not only stated in the certificate.
+        encode_alone: see GraphPair of the manifest.
         references: the origin's own distributions, which are kept if `validation` is empty.
     """
 
@@ -91,6 +92,7 @@ class Exportable(ABC):
     validation: Sequence[Sequence[int]] = ()
     validation_name: str = ""
     must_be_invariant: bool = True
+    encode_alone: bool = False
     references: Mapping[Precision, Reference] = field(default_factory=dict)
 
     @property
@@ -270,7 +272,9 @@ def exportable_bundle(bundle: Bundle, name: str | None = None) -> ExportableBund
         decoding=manifest.decoding,
         provenance=manifest.provenance,
         evaluation=tuple(entry for entry in manifest.evaluation if entry.precision in kept),
+        encode_alone=any(pair.encode_alone for pair in manifest.graphs.values()),
         references={precision: entry for precision, entry in references.items() if entry is not None},
+        must_be_invariant=all(certificate.batch_invariant for certificate in manifest.certificates),
         sources=[bundle.source_tokenizer.ids_of(tokens) for tokens in sources],
     )
 

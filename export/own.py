@@ -336,13 +336,23 @@ class _LengthAwareRecurrence(nn.Module):
             if not is_packed and padded.shape[1] == 1 and self.num_directions == 1:
                 padded, last = self._one_step(padded, own, number)
             else:
-                padded, last = layer.run(padded, lengths, own)
+                padded, last = self._run(layer, padded, lengths, own)
             finals.append(last)
         joined = tuple(torch.cat(parts) for parts in zip(*finals, strict=True))
         output: Any = (
             _Packed(padded, input.lengths) if is_packed else padded if self.batch_first else padded.transpose(0, 1)
         )
         return output, joined if self.cell == "lstm" else joined[0]
+
+    def _run(
+        self, layer: OnnxRecurrentLayer, inputs: Tensor, lengths: Tensor | None, initial: Sequence[Tensor] | None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if initial is not None or lengths is None:
+            return layer.run(inputs, lengths, initial)
+        # The form of our own encoders' layers, which int8 can rewrite.
+        outputs, finals = layer(inputs, lengths)
+        shape = (self.num_directions, self.hidden_size)
+        return outputs, tuple(final.unflatten(1, shape).transpose(0, 1) for final in finals)
 
     def _one_step(
         self, inputs: Tensor, initial: Sequence[Tensor] | None, number: int

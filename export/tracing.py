@@ -359,7 +359,8 @@ def _split_gemms(graph: ir.Graph) -> None:
         name = f"{weights.name}_of_rows"
         if name not in graph.initializers:
             tensor = ir.tensor(np.ascontiguousarray(matrix.T if attributes.get("transB") else matrix), name=name)
-            graph.register_initializer(ir.Value(name=name, const_value=tensor, type=weights.type, shape=ir.Shape(tensor.shape)))
+            shape = ir.Shape(matrix.T.shape if attributes.get("transB") else matrix.shape)
+            graph.register_initializer(ir.Value(name=name, const_value=tensor, type=weights.type, shape=shape))
         product = ir.node("MatMul", [node.inputs[0], graph.initializers[name]])
         added = ir.node("Add", [product.outputs[0], node.inputs[2]])
         graph.insert_before(node, [product, added])

@@ -154,7 +154,9 @@ export class Bundle {
 
   // The state after the encoder: every tensor that `graphs.state` names, by its name among the step's inputs.
   async #encode(sourceIds) {
-    const width = Math.ceil(sourceIds.length / WIDTH_MULTIPLE) * WIDTH_MULTIPLE;
+    // An encoder that depends on padding gets none.
+    const multiple = this.graphs.encode_alone ? 1 : WIDTH_MULTIPLE;
+    const width = Math.ceil(sourceIds.length / multiple) * multiple;
     const padded = [...sourceIds, ...Array(width - sourceIds.length).fill(this.manifest.special_ids.pad)];
     return await this.encoder.run({
       source_ids: this.#int64(padded, [1, width]),

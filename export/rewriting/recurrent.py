@@ -234,17 +234,35 @@ def replace_recurrent(editor: GraphEditor, activations: Activations) -> dict[str
     """
     replaced: dict[str, str] = {}
     for node in list(editor.graph):
+        if node.op_type not in ("LSTM", *CELLS) or not _is_rewritable(node):
+            continue
         if node.op_type == "LSTM":
             _LstmLayer(editor, activations, node).replace()
-        elif node.op_type in CELLS:
-            _ScannedLayer(editor, activations, node).replace()
         else:
-            continue
+            _ScannedLayer(editor, activations, node).replace()
         arithmetic = (
             f"int8 in codes to {LARGEST_WEIGHT} with a scale per column; inputs and hidden states uint8 in fixed steps"
         )
         replaced |= {operand(node, place).name or "": arithmetic for place in (1, 2)}
     return replaced
+
+
+def _is_rewritable(node: ir.Node) -> bool:
+    """Returns whether a node has the form of our own encoders' layers; others, in users' modules, stay in fp32.
+
+    They have lengths, no first states, and outputs whose directions are concatenated.
+    """
+    if len(node.inputs) != 5 or node.inputs[4] is None:
+        return False
+    for place, output in enumerate(node.outputs):
+        for transposed in output.consumers():
+            for flattened in transposed.outputs[0].consumers():
+                shape = flattened.outputs[0].shape
+                # All states [B, S, D * H]; last ones [B, D * H].
+                rank = 2 if place else 3
+                if (transposed.op_type, flattened.op_type) != ("Transpose", "Reshape") or len(shape or ()) != rank:
+                    return False
+    return True
 
 
 class _Layer:

@@ -38,8 +38,8 @@ OPERATORS: Final[Mapping[str, frozenset[str]]] = {
     "": frozenset(_ONNX.split()),
     "com.microsoft": frozenset(("DynamicQuantizeLSTM", "MatMulIntegerToFloat")),
 }
-"""By domain, functions of tensors that torch's exporter writes. `Loop` is missing because it may not end, `If` because it
-chooses what is computed; other products of integers, because their factors are not bounded here."""
+"""By domain, functions of tensors that torch's exporter writes. `Loop` is missing because it may not end, `If` because
+it chooses what is computed; other products of integers, because their factors are not bounded here."""
 
 LARGEST_FACTOR: Final = 64
 FACTORS: Final[Mapping[str, tuple[int, ...]]] = {

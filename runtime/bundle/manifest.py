@@ -88,12 +88,17 @@ class GraphPair(Section):
     Attributes:
         min_queries: attention takes at least this number of queries per source: products of floats round a single
             query in another order than several.
+        encode_alone: every source is encoded by itself, without padding, since padding would change the encoder's
+            results. Only bundles of users' own modules have it.
     """
+
+    NEWER: ClassVar = frozenset({"encode_alone"})
 
     encoder: GraphSpec
     decoder_step: GraphSpec
     state: tuple[StateTensor, ...]
     min_queries: int = Field(ge=1, le=MAX_QUERIES)
+    encode_alone: bool = False
 
 
 class SpecialIds(Section):

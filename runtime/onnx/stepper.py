@@ -194,7 +194,7 @@ class OnnxStepper:
             raise BundleRefused(bundle.path, differences)
         self._row_names = [tensor.input for tensor in graphs.state if tensor.scope == "row"]
         self._source_names = [tensor.input for tensor in graphs.state if tensor.scope == "source"]
-        self._min_queries = graphs.min_queries
+        self._min_queries, self._encodes_alone = graphs.min_queries, graphs.encode_alone
         self._next = {tensor.input: tensor.output for tensor in graphs.state if tensor.output is not None}
         state = {*self._row_names, *self._source_names}
         self._position_axes = {
@@ -218,7 +218,7 @@ class OnnxStepper:
 
     def encode(self, sources: Sequence[Sequence[int]]) -> DecoderState:
         lengths = np.array([len(source) for source in sources], np.int64)
-        groups = alike(lengths.tolist())
+        groups = [[place] for place in range(len(sources))] if self._encodes_alone else alike(lengths.tolist())
         parts = [self._encode([sources[place] for place in group]) for group in groups]
 
         def every(name: str) -> Array:
@@ -235,7 +235,7 @@ class OnnxStepper:
 
     def _encode(self, sources: Sequence[Sequence[int]]) -> dict[str, Array]:
         """Encodes sources in one call; returns the state's tensors by name."""
-        multiple = width_multiple([len(source) for source in sources])
+        multiple = 1 if self._encodes_alone else width_multiple([len(source) for source in sources])
         source_ids, source_lengths = pad_sources(sources, self._manifest.special_ids.pad, multiple)
         names = [*self._row_names, *self._source_names]
         values = self._encoder.run(names, {graph_io.SOURCE_IDS: source_ids, graph_io.SOURCE_LENGTHS: source_lengths})

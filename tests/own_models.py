@@ -1,0 +1,247 @@
+"""Models that this project did not design, each in the style of its source: what people bring to `export_model`.
+
+Each class is the model as its source writes it; `encode`, `step` and `row_state` are what its user adds.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from attendant.export import UserModel
+
+SYMBOLS = ["<pad>", "<unk>", "<sos>", "<eos>", *"abcdefghij"]
+SIZE = 32
+
+
+def valid(source_ids: Tensor, source_lengths: Tensor) -> Tensor:
+    return torch.arange(source_ids.shape[1]) < source_lengths[:, None]
+
+
+class TutorialTranslator(nn.Module):
+    """The attention GRU of PyTorch's translation tutorial, with a mask, which the tutorial lacks."""
+
+    row_state = ("hidden",)
+
+    def __init__(self, num_symbols: int = len(SYMBOLS), hidden_size: int = SIZE) -> None:
+        super().__init__()
+        self.encoder_embedding = nn.Embedding(num_symbols, hidden_size)
+        self.encoder_gru = nn.GRU(hidden_size, hidden_size, batch_first=True)
+        self.decoder_embedding = nn.Embedding(num_symbols, hidden_size)
+        self.query = nn.Linear(hidden_size, hidden_size)
+        self.keys = nn.Linear(hidden_size, hidden_size)
+        self.energy = nn.Linear(hidden_size, 1)
+        self.decoder_gru = nn.GRU(2 * hidden_size, hidden_size, batch_first=True)
+        self.out = nn.Linear(hidden_size, num_symbols)
+        self.dropout = nn.Dropout(0.1)
+
+    def encode(self, source_ids, source_lengths):
+        outputs, hidden = self.encoder_gru(self.dropout(self.encoder_embedding(source_ids)))
+        return {"hidden": hidden[0], "outputs": outputs, "mask": valid(source_ids, source_lengths)}
+
+    def step(self, previous_ids, row_state, source_state):
+        embedded = self.dropout(self.decoder_embedding(previous_ids.unsqueeze(1)))
+        hidden = row_state["hidden"].unsqueeze(0)
+        scores = self.energy(torch.tanh(self.query(hidden.permute(1, 0, 2)) + self.keys(source_state["outputs"])))
+        scores = scores.squeeze(2).unsqueeze(1).masked_fill(~source_state["mask"].unsqueeze(1), -1e9)
+        weights = F.softmax(scores, dim=-1)
+        context = torch.bmm(weights, source_state["outputs"])
+        output, hidden = self.decoder_gru(torch.cat((embedded, context), dim=2), hidden)
+        return self.out(output).squeeze(1), {"hidden": hidden[0]}, weights.squeeze(1)
+
+
+class PackedDotAttention(nn.Module):
+    """A bidirectional LSTM over packed sequences, dot attention, a deep decoder: the style of countless notebooks."""
+
+    row_state = ("h", "c")
+
+    def __init__(self, hid: int = SIZE) -> None:
+        super().__init__()
+        self.src_emb = nn.Embedding(len(SYMBOLS), hid, padding_idx=0)
+        self.lstm = nn.LSTM(hid, hid, num_layers=2, bidirectional=True, batch_first=True, dropout=0.2)
+        self.fc_h, self.fc_c = nn.Linear(2 * hid, hid), nn.Linear(2 * hid, hid)
+        self.key = nn.Linear(2 * hid, hid)
+        self.trg_emb = nn.Embedding(len(SYMBOLS), hid, padding_idx=0)
+        self.decoder = nn.LSTM(hid, hid, num_layers=2, batch_first=True, dropout=0.2)
+        self.out = nn.Linear(3 * hid, len(SYMBOLS))
+
+    def encode(self, src, src_len):
+        packed = pack_padded_sequence(self.src_emb(src), src_len.cpu(), batch_first=True, enforce_sorted=False)
+        packed_outputs, (h, c) = self.lstm(packed)
+        outputs, _ = pad_packed_sequence(packed_outputs, batch_first=True)
+        h = torch.stack([torch.tanh(self.fc_h(torch.cat((h[2 * i], h[2 * i + 1]), 1))) for i in range(2)], 1)
+        c = torch.stack([torch.tanh(self.fc_c(torch.cat((c[2 * i], c[2 * i + 1]), 1))) for i in range(2)], 1)
+        return {"h": h, "c": c, "outputs": outputs, "keys": self.key(outputs), "mask": valid(src, src_len)}
+
+    def step(self, prev, row, source):
+        state = row["h"].transpose(0, 1).contiguous(), row["c"].transpose(0, 1).contiguous()
+        out, (h, c) = self.decoder(self.trg_emb(prev)[:, None], state)
+        scores = (source["keys"] @ out.transpose(1, 2)).squeeze(2).masked_fill(~source["mask"], float("-inf"))
+        weights = torch.softmax(scores, -1)
+        context = (weights[:, None] @ source["outputs"]).squeeze(1)
+        logits = self.out(torch.cat((out.squeeze(1), context), -1))
+        return logits, {"h": h.transpose(0, 1), "c": c.transpose(0, 1)}, weights
+
+
+class LocationSensitive(nn.Module):
+    """A convolutional encoder and a GRU decoder with location-sensitive attention (Chorowski et al. 2015, eq. 8 and 9).
+
+    The weights of the step before are part of a row's state, with the source's axis.
+    """
+
+    row_state = ("state", "alignment")
+
+    def __init__(self, size: int = SIZE, num_filters: int = 8) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(len(SYMBOLS), size)
+        self.convolutions = nn.ModuleList(nn.Conv1d(size, size, 3, padding=1) for _ in range(2))
+        self.first_state = nn.Linear(size, size)
+        self.target_embedding = nn.Embedding(len(SYMBOLS), size)
+        self.w_query, self.v_memory = nn.Linear(size, size, bias=False), nn.Linear(size, size)
+        self.location = nn.Conv1d(1, num_filters, 5, padding=2, bias=False)
+        self.u_location, self.energy = nn.Linear(num_filters, size, bias=False), nn.Linear(size, 1, bias=False)
+        self.cell = nn.GRUCell(2 * size, size)
+        self.out = nn.Linear(2 * size, len(SYMBOLS))
+
+    def encode(self, source_ids, source_lengths):
+        mask = valid(source_ids, source_lengths)
+        memory = self.embedding(source_ids) * mask[..., None]
+        for convolution in self.convolutions:
+            memory = torch.relu(convolution(memory.transpose(1, 2)).transpose(1, 2)) * mask[..., None]
+        state = torch.tanh(self.first_state(memory.sum(1) / source_lengths[:, None]))
+        alignment = torch.zeros_like(mask, dtype=torch.float32)
+        return {"state": state, "alignment": alignment, "memory": memory, "keys": self.v_memory(memory), "mask": mask}
+
+    def step(self, previous_ids, row, source):
+        location = self.u_location(self.location(row["alignment"][:, None]).transpose(1, 2))
+        energy = self.energy(torch.tanh(self.w_query(row["state"])[:, None] + source["keys"] + location)).squeeze(-1)
+        weights = torch.softmax(energy.masked_fill(~source["mask"], -1e9), -1)
+        context = (weights[..., None] * source["memory"]).sum(1)
+        state = self.cell(torch.cat([self.target_embedding(previous_ids), context], -1), row["state"])
+        return self.out(torch.cat([state, context], -1)), {"state": state, "alignment": weights}, weights
+
+
+class SsruStudent(nn.Module):
+    """A Transformer encoder and a decoder of simpler simple recurrent units (Kim et al. 2019), as Marian's students."""
+
+    row_state = ("cells",)
+
+    def __init__(self, size: int = SIZE, heads: int = 4, encoder_layers: int = 2, decoder_layers: int = 2) -> None:
+        super().__init__()
+        self.size, self.heads = size, heads
+        self.embedding = nn.Embedding(len(SYMBOLS), size)
+        layer = nn.TransformerEncoderLayer(size, heads, 2 * size, dropout=0.1, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, encoder_layers, enable_nested_tensor=False)
+
+        def layers(*sizes: int, bias: bool = True) -> nn.ModuleList:
+            return nn.ModuleList(nn.Linear(*sizes, bias=bias) for _ in range(decoder_layers))
+
+        self.candidate, self.forget = layers(size, size, bias=False), layers(size, size)
+        self.query, self.key, self.value, self.joined = (layers(size, size) for _ in range(4))
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(3 * decoder_layers))
+        self.inner, self.outer = layers(size, 2 * size), layers(2 * size, size)
+        angles = torch.arange(128)[:, None] * torch.exp(torch.arange(0, size, 2) * (-math.log(10_000.0) / size))
+        self.register_buffer("positions", torch.stack([angles.sin(), angles.cos()], -1).flatten(1), persistent=False)
+
+    def encode(self, source_ids, source_lengths):
+        mask = valid(source_ids, source_lengths)
+        embedded = self.embedding(source_ids) * math.sqrt(self.size) + self.positions[: source_ids.shape[1]]
+        encoded = self.encoder(embedded, src_key_padding_mask=~mask)
+        cells = encoded.new_zeros(source_ids.shape[0], len(self.candidate), self.size)
+        state = {"cells": cells, "mask": mask}
+        for number, (key, value) in enumerate(zip(self.key, self.value, strict=True)):
+            state |= {f"keys_{number}": key(encoded), f"values_{number}": value(encoded)}
+        return state
+
+    def split(self, tensor):
+        return tensor.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
+
+    def step(self, previous_ids, row, source):
+        x = self.embedding(previous_ids) * math.sqrt(self.size)
+        cells = []
+        for number in range(len(self.candidate)):
+            first, second, third = self.norms[3 * number : 3 * number + 3]
+            forget = torch.sigmoid(self.forget[number](x))
+            cells.append(forget * row["cells"][:, number] + (1 - forget) * self.candidate[number](x))
+            x = first(x + torch.relu(cells[-1]))
+            query = self.query[number](x).unflatten(-1, (self.heads, 1, -1))
+            scores = query @ self.split(source[f"keys_{number}"]).transpose(-1, -2) / math.sqrt(self.size // self.heads)
+            weights = torch.softmax(scores.masked_fill(~source["mask"][:, None, None], -1e9), -1)
+            context = (weights @ self.split(source[f"values_{number}"])).transpose(-2, -3).flatten(-2).squeeze(1)
+            x = second(x + self.joined[number](context))
+            x = third(x + self.outer[number](torch.relu(self.inner[number](x))))
+        return F.linear(x, self.embedding.weight), {"cells": torch.stack(cells, 1)}, weights.mean(1).squeeze(1)
+
+
+MODELS = {
+    "tutorial": TutorialTranslator,
+    "packed": PackedDotAttention,
+    "location": LocationSensitive,
+    "ssru": SsruStudent,
+}
+
+
+def user_model(module: nn.Module, symbols: list[str] | None = None, **fields: object) -> UserModel:
+    return UserModel(
+        module=module,
+        source_tokenizer=symbols or SYMBOLS,
+        target_tokenizer=symbols or SYMBOLS,
+        source_kind="character",
+        target_kind="character",
+        **{"max_source_tokens": 40, "max_target_tokens": 40, **fields},
+    )
+
+
+def random_model(name: str) -> UserModel:
+    """Returns a model with weights at random, so large that its decisions have clear margins."""
+    torch.manual_seed(1)
+    module = MODELS[name]()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(2)
+    return user_model(module)
+
+
+def naive_search(model: UserModel, source: list[str], beam_size: int, max_length: int) -> tuple[list[str], float]:
+    """Returns the best target and its log-probability, by the plainest loop around the user's module.
+
+    A beam search without cached state or batches: of all continuations, the best `beam_size`; one that is EOS ends. It
+    stops when no live hypothesis is above the best that has ended.
+    """
+    module, symbols = model.module.eval(), list(model.target_tokenizer)
+    bos = next(number for number, symbol in enumerate(symbols) if symbol in ("<sos>", "SOS"))
+    eos = next(number for number, symbol in enumerate(symbols) if symbol in ("<eos>", "EOS"))
+    never = [bos, *(number for number, symbol in enumerate(symbols) if symbol == "<pad>")]
+    ids = [symbols.index(symbol) for symbol in source] + [eos]
+    with torch.no_grad():
+        state = module.encode(torch.tensor([ids]), torch.tensor([len(ids)]))
+        sources = {name: tensor for name, tensor in state.items() if name not in module.row_state}
+        live = [([], 0.0, {name: state[name] for name in module.row_state})]
+        ended: list[tuple[list[int], float]] = []
+        while True:
+            pool = []
+            for tokens, total, rows in live:
+                previous = torch.tensor([tokens[-1] if tokens else bos])
+                logits, new, _ = module.step(previous, rows, sources)
+                logits[:, never] = -1e9
+                log_probs = torch.log_softmax(logits.float(), -1)[0]
+                if len(tokens) == max_length:
+                    # Cut, except if EOS is what follows.
+                    total += log_probs[eos].item() if int(log_probs.argmax()) == eos else 0.0
+                    ended.append((tokens, total))
+                    continue
+                pool += [(total + log_probs[i].item(), tokens, i, new) for i in range(len(symbols))]
+            if not pool:
+                break
+            pool.sort(key=lambda entry: -entry[0])
+            ended += [(tokens, total) for total, tokens, i, _ in pool[:beam_size] if i == eos]
+            live = [([*tokens, i], total, new) for total, tokens, i, new in pool if i != eos][:beam_size]
+            if ended and max(total for _, total in ended) >= live[0][1]:
+                break
+            if ended and beam_size == 1:
+                break
+    tokens, total = max(ended, key=lambda entry: entry[1])
+    return [symbols[i] for i in tokens], total

@@ -1,0 +1,89 @@
+"""Four models that this project did not design: trained for a moment, exported by the command, served, and compared with a
+naive loop around the module.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from attendant_client import BlockingClient
+from tests.own_models import MODELS, SYMBOLS, naive_search, user_model
+from tests.paths import ROOT
+from tests.server_process import server
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+NUM_STEPS, NUM_SOURCES, LONGEST = 400, 500, 8
+PROGRAM = """
+from tests.own_models import MODELS, user_model
+
+def build():
+    return user_model(MODELS["{name}"]())
+"""
+
+
+def words(num: int, seed: int) -> list[str]:
+    random = np.random.default_rng(seed)
+    return ["".join(random.choice(SYMBOLS[4:], random.integers(1, LONGEST + 1))) for _ in range(num)]
+
+
+def train(module: torch.nn.Module) -> None:
+    """Teaches a module to reverse words."""
+    torch.manual_seed(0)
+    optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
+    module.train()
+    for number in range(NUM_STEPS):
+        batch = words(32, number)
+        width = max(map(len, batch)) + 1
+        source, target = torch.zeros(len(batch), width, dtype=torch.int64), torch.zeros(len(batch), width).long()
+        for row, word in enumerate(batch):
+            source[row, : len(word) + 1] = torch.tensor([*map(SYMBOLS.index, word), 3])
+            target[row, : len(word) + 1] = torch.tensor([*map(SYMBOLS.index, reversed(word)), 3])
+        state = module.encode(source, torch.tensor([len(word) + 1 for word in batch]))
+        rows = {name: state[name] for name in module.row_state}
+        sources = {name: tensor for name, tensor in state.items() if name not in rows}
+        previous, loss = torch.full((len(batch),), 2), torch.zeros(())
+        for position in range(width):
+            logits, rows, _ = module.step(previous, rows, sources)
+            loss = loss + torch.nn.functional.cross_entropy(logits, target[:, position], ignore_index=0)
+            previous = target[:, position]
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 5.0)
+        optimizer.step()
+    module.eval()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_served_as_a_naive_loop_answers(name: str, tmp_path: Path) -> None:
+    module = MODELS[name]()
+    train(module)
+    torch.save(module.state_dict(), tmp_path / "weights.pt")
+    (tmp_path / "mine.py").write_text(PROGRAM.format(name=name))
+    pairs = [(word, word[::-1]) for word in words(300, 10_000)]
+    (tmp_path / "test.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    line = ["mine.py:build", "--weights", "weights.pt", "--output", "bundle", "--data", "test.tsv"]
+    done = subprocess.run(
+        [sys.executable, "-m", "attendant.export", *line, "--precision", "fp32,int8"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    sources = words(NUM_SOURCES, 20_000)
+    model = user_model(module)
+    with server(str(tmp_path / "bundle"), "--precision", "fp32") as running, BlockingClient(running.target) as client:
+        for beam_size in (1, 4):
+            answers = client.generate(sources, beam_size=beam_size, max_length=12)
+            alone = client.generate(sources[0], beam_size=beam_size, max_length=12)
+            assert alone.best.text == answers[0].best.text
+            for source, answer in zip(sources, answers, strict=True):
+                assert "".join(naive_search(model, list(source), beam_size, 12)[0]) == answer.best.text
+        pieces = list(client.stream(sources[1], max_length=12))
+        assert "".join(getattr(piece, "text", "") for piece in pieces[:-1]).strip() in answers[1].best.text

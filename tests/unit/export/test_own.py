@@ -1,0 +1,283 @@
+"""Models of users: answers as by a naive loop around the module, vocabularies, messages that name its lines."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import models, pre_tokenizers
+from torch import nn
+
+import attendant
+from attendant.export import UserModel, export_model
+from attendant.export.__main__ import main
+from attendant.export.verification.probes import VerificationPlan
+from attendant.export.vocabulary import read_vocabulary
+from attendant.runtime.errors import UserError, VerificationFailed
+from tests.own_models import SYMBOLS, TutorialTranslator, naive_search, random_model, user_model, valid
+
+TINY = VerificationPlan(
+    batch_sizes=(1, 3),
+    source_lengths=(9, 1, 4),
+    beam_sizes=(1, 4),
+    num_steps=3,
+    num_decoded=6,
+    num_alone=2,
+    max_length=8,
+)
+
+
+def random_sources(num: int) -> list[list[str]]:
+    random = np.random.default_rng(3)
+    return [random.choice(SYMBOLS[4:], random.integers(1, 20)).tolist() for _ in range(num)]
+
+
+@pytest.mark.parametrize("name", ["tutorial", "packed"])
+def test_answers_are_those_of_a_naive_loop(name: str, tmp_path: Path) -> None:
+    model = random_model(name)
+    bundle = export_model(model, tmp_path / name, precisions=("fp32", "int8"), plan=TINY)
+    assert {certificate.precision for certificate in bundle.manifest.certificates} == {"fp32", "int8"}
+    loaded = attendant.load(tmp_path / name, precision="fp32")
+    sources = random_sources(12)
+    for beam_size in (1, 4):
+        answers = loaded.generate([tuple(source) for source in sources], beam_size=beam_size, max_length=12)
+        for source, answer in zip(sources, answers, strict=True):
+            tokens, log_prob = naive_search(model, source, beam_size, 12)
+            assert list(answer.best.tokens) == tokens
+            assert answer.best.log_prob == pytest.approx(log_prob, abs=1e-3)
+
+
+class Changed(TutorialTranslator):
+    """Base of the mistaken modules below."""
+
+
+class KeepsState(Changed):
+    def step(self, previous_ids, row_state, source_state):
+        self.last = previous_ids  # the mistake
+        return super().step(previous_ids, row_state, source_state)
+
+
+class FrozenBatch(Changed):
+    def encode(self, source_ids, source_lengths):
+        state = super().encode(source_ids, source_lengths)
+        state["hidden"] = state["hidden"] + torch.zeros(3, 32)  # the mistake
+        return state
+
+
+class LongestPosition(Changed):
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.zeros(10, 32))
+
+    def encode(self, source_ids, source_lengths):
+        state = super().encode(source_ids, source_lengths)
+        rows = state["outputs"].shape[1]
+        places = torch.stack([self.places[place] for place in range(rows)])  # the mistake
+        return {**state, "outputs": state["outputs"] + places}
+
+
+class DependsOnValues(Changed):
+    def encode(self, source_ids, source_lengths):
+        state = super().encode(source_ids, source_lengths)
+        if source_lengths.max() > 3:  # the mistake
+            state["hidden"] = state["hidden"] + 1
+        return state
+
+
+class LayersFirst(Changed):
+    def encode(self, source_ids, source_lengths):
+        state = super().encode(source_ids, source_lengths)
+        return {**state, "hidden": state["hidden"][None].repeat(2, 1, 1)}
+
+
+class Random(Changed):
+    def step(self, previous_ids, row_state, source_state):
+        logits, rows, weights = super().step(previous_ids, row_state, source_state)
+        return logits + torch.rand_like(logits), rows, weights
+
+
+class NoDictionary(Changed):
+    def encode(self, source_ids, source_lengths):
+        return super().encode(source_ids, source_lengths)["outputs"]
+
+
+class WrongSymbols(Changed):
+    def __init__(self) -> None:
+        super().__init__(num_symbols=20)
+
+
+class UnknownRowState(Changed):
+    row_state = ("cell",)
+
+
+def line_of_the_mistake(module: type[nn.Module]) -> str:
+    lines = Path(__file__).read_text().splitlines()
+    begin = next(number for number, line in enumerate(lines, 1) if line.startswith(f"class {module.__name__}("))
+    return str(next(n for n, line in enumerate(lines, 1) if n > begin and line.endswith("# the mistake")))
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (KeepsState, r"KeepsState\.step, .* keeps self\.last at \S*test_own\.py:{line}: .* return it"),
+        (FrozenBatch, r"FrozenBatch\.encode, called with 1 sources .*|FrozenBatch.*first axis must have"),
+        (
+            LongestPosition,
+            r"LongestPosition\.encode, called with \d sources of 16 positions, failed: .*:{line}: pl",
+        ),
+        (DependsOnValues, r"DependsOnValues can't be traced at \S*test_own\.py:{line}: if .*: Python's control flow"),
+        (LayersFirst, r"LayersFirst\.encode returns hidden of shape \(2, .*transpose\(0, 1\)"),
+        (Random, r"Random\.step gives other logits for the same arguments"),
+        (NoDictionary, r"NoDictionary\.encode must return a dictionary of tensors, got Tensor"),
+        (WrongSymbols, r"step returns logits of shape .*, must be \[2 rows, 14 symbols"),
+        (UnknownRowState, r"UnknownRowState\.row_state names cell, which encode does not return"),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_a_mistake_is_named_with_its_line(module: type[nn.Module], message: str, tmp_path: Path) -> None:
+    expected = message.replace("{line}", line_of_the_mistake(module) if "{line}" in message else "")
+    with pytest.raises(UserError) as caught:
+        export_model(user_model(module()), tmp_path / "bundle", plan=TINY)
+    assert re.search(expected, str(caught.value)), caught.value
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (tmp_path / "bundle").exists()
+
+
+class UnmaskedStep(TutorialTranslator):
+    def encode(self, source_ids, source_lengths):
+        state = super().encode(source_ids, source_lengths)
+        return {**state, "mask": torch.ones_like(state["mask"])}
+
+
+class UnmaskedEncoder(TutorialTranslator):
+    """A convolution that sees padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution = nn.Conv1d(32, 32, 3, padding=1)
+
+    def encode(self, source_ids, source_lengths):
+        state = super().encode(source_ids, source_lengths)
+        embedded = self.encoder_embedding(source_ids).transpose(1, 2)
+        return {
+            **state,
+            "outputs": self.convolution(embedded).transpose(1, 2),
+            "mask": valid(source_ids, source_lengths),
+        }
+
+
+def test_a_step_that_sees_padding_is_refused(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(VerificationFailed, match="mask all positions beyond source_lengths"):
+        export_model(user_model(UnmaskedStep()), tmp_path / "bundle", plan=TINY)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_an_encoder_that_sees_padding_encodes_sources_one_by_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    model = user_model(UnmaskedEncoder())
+    bundle = export_model(model, tmp_path / "bundle", plan=TINY)
+    assert bundle.manifest.graphs["fp32"].encode_alone
+    assert "padding changes encoder/outputs" in caplog.text
+    loaded = attendant.load(tmp_path / "bundle")
+    sources = random_sources(6)
+    for source, answer in zip(
+        sources, loaded.generate([tuple(source) for source in sources], max_length=8), strict=True
+    ):
+        assert list(answer.best.tokens) == naive_search(model, source, 1, 8)[0]
+
+
+def test_ids_of_a_vocabulary_may_be_anywhere() -> None:
+    vocabulary = read_vocabulary(["b", "EOS", "a", "SOS", "UNK"], None, "word", "source")
+    assert vocabulary.module_ids == [-1, 4, 3, 1, 0, 2]
+    assert vocabulary.tokenizer.encode_batch(["a b z"]) == [[5, 4, 1]]
+    declared = read_vocabulary(["x", "begin", "end"], {"bos": "begin", "eos": "end"}, "character", "target")
+    assert declared.module_ids == [-1, -1, 1, 2, 0]
+
+
+@pytest.mark.parametrize("kind", ["wordlevel", "unigram", "bpe"])
+def test_a_tokenizer_of_hugging_face_gives_the_modules_ids(kind: str, tmp_path: Path) -> None:
+    pieces = ["<unk>", "a", "b", "ab", "[SEP]"]
+    model = {
+        "wordlevel": lambda: models.WordLevel({piece: i for i, piece in enumerate(pieces)}, unk_token="<unk>"),
+        "unigram": lambda: models.Unigram([(piece, -float(i)) for i, piece in enumerate(pieces)], unk_id=0),
+        "bpe": lambda: models.BPE({p: i for i, p in enumerate(pieces)}, [("a", "b")], unk_token="<unk>"),
+    }[kind]()
+    library = LibraryTokenizer(model)
+    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    library.add_special_tokens(["[CLS]"])
+    library.save(str(tmp_path / "tokenizer.json"))
+    vocabulary = read_vocabulary(tmp_path / "tokenizer.json", None, "word", "source")
+    for text in ("ab", "a ab", "b z"):
+        ours = vocabulary.tokenizer.encode_batch([text])[0]
+        assert [vocabulary.module_ids[i] for i in ours] == library.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize(
+    ("symbols", "special", "message"),
+    [
+        (["a", "a"], None, "the symbol 'a' is there twice"),
+        ([], None, "the vocabulary is empty"),
+        (["a"], {"bos": "x"}, "bos is 'x', which is not among its 1 symbols"),
+        (["a"], {"start": "a"}, "'start' is no special symbol: name pad, unk, bos, eos"),
+        ("missing.txt", None, "source_tokenizer missing.txt: can't be read"),
+    ],
+)
+def test_a_wrong_vocabulary_is_refused(symbols: object, special: dict[str, str] | None, message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        read_vocabulary(symbols, special, "word", "source")  # type: ignore[arg-type]
+
+
+PROGRAM = """
+from tests.own_models import *
+
+def build():
+    return user_model(TutorialTranslator())
+
+def other():
+    return 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.py:build"], "there is no file missing.py"),
+        (["mine.py:nothing"], "mine.py has no function nothing"),
+        (["mine.py:other"], r"other\(\) must return attendant.export.UserModel, got int"),
+        (["mine.py:build", "--weights", "other.pt"], "the weights don't fit TutorialTranslator: Missing key"),
+        (["mine.py:build", "--weights", "missing.pt"], "missing.pt: can't be read"),
+        (["mine.py:build", "--sources", "missing.txt"], "--sources missing.txt: can't be read"),
+        (["mine.py:build", "--beam-size", "99"], "beam_size is 99, must be 1 to 10"),
+        (["mine.py:build", "--checkpoint", "last"], "--checkpoint is for runs"),
+        (["runs", "--weights", "other.pt"], "--weights is for a model of your own"),
+    ],
+)
+def test_the_command_refuses_mistakes(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(PROGRAM)
+    Path("runs").mkdir()
+    torch.save({"x": torch.zeros(1)}, "other.pt")
+    with pytest.raises(UserError, match=message):
+        main([*arguments, "--output", "bundle"])
+    assert not Path("bundle").exists()
+
+
+def test_fields_of_a_user_model_reach_the_manifest(tmp_path: Path) -> None:
+    model = random_model("tutorial")
+    model = UserModel(**{**vars(model), "beam_size": 3, "length_penalty": 0.5})
+    export_model(model, tmp_path / "mine", sources=["abc", "defg"], plan=TINY)
+    manifest = json.loads((tmp_path / "mine/manifest.json").read_text())
+    assert manifest["name"] == "mine"
+    assert (manifest["decoding"]["beam_size"], manifest["decoding"]["length_penalty"]) == (3, 0.5)
+    assert manifest["limits"]["max_source_tokens"] == 40
+    golden = (tmp_path / "mine/golden.jsonl").read_text()
+    assert {tuple(json.loads(line)["source_tokens"]) for line in golden.splitlines()} <= {tuple("abc"), tuple("defg")}
