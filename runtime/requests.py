@@ -148,8 +148,8 @@ def read_tokens(
         return []
     try:
         return tokenizer.ids_of(tokens)
-    except UnknownTokenError:
-        unknown = [place for place, token in enumerate(tokens) if not _is_known(token, tokenizer)]
+    except UnknownTokenError as error:
+        unknown = error.positions
     for place in unknown[:MAX_UNKNOWN_TOLD]:
         violations.add(f"{field}[{place}]", tokens[place], "in the vocabulary" + remedy * (place == unknown[0]))
     if len(unknown) > MAX_UNKNOWN_TOLD:
@@ -176,14 +176,6 @@ def is_unknown(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
         token_id == UNK_ID or not token.strip(WORD_MARKS)
         for token_id, token in zip(ids, tokenizer.tokens_of(ids), strict=True)
     )
-
-
-def _is_known(token: str, tokenizer: Tokenizer) -> bool:
-    try:
-        tokenizer.ids_of([token])
-    except UnknownTokenError:
-        return False
-    return True
 
 
 def _check_length(number: int, field: str, least: int, most: int, violations: Violations) -> bool:

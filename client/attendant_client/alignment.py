@@ -35,14 +35,10 @@ def hard_links(weights: Sequence[Sequence[float]], num_tokens: int, end: int | N
         end: the column of the source's end; None if there is none.
     """
     rows = weights[:num_tokens]
-    return tuple((source, target) for target, row in enumerate(rows) if (source := _largest(row)) != end)
+    largest = (max(range(len(row)), key=row.__getitem__) for row in rows)
+    return tuple((source, target) for target, source in enumerate(largest) if source != end)
 
 
 def as_text(pairs: Sequence[Link]) -> str:
     """Formats links as `0-0 1-2`."""
     return " ".join(f"{source}-{target}" for source, target in pairs)
-
-
-def _largest(row: Sequence[float]) -> int:
-    """Returns the first place of the largest weight."""
-    return max(range(len(row)), key=row.__getitem__)

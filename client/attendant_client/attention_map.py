@@ -57,15 +57,11 @@ def draw_weights(
         columns = slice(first, first + num_columns)
         lines = [" " * margin + heading for heading in _headings(source_tokens[columns])]
         for label, row in zip(labels, weights, strict=True):
-            cells = "".join(shades[_shade(weight)] for weight in row[columns])
+            cells = "".join(shades[sum(weight >= limit for limit in THRESHOLDS)] for weight in row[columns])
             lines.append(" " * (margin - 1 - _width(label)) + label + " " + cells)
         parts.append("\n".join(line.rstrip() for line in lines))
     key = "  ".join(f"{shade} {limit:.0%}" for shade, limit in zip(shades[1:], THRESHOLDS, strict=True))
     return "\n\n".join([*parts, f"{' ' * margin}at least: {key}"])
-
-
-def _shade(weight: float) -> int:
-    return sum(weight >= limit for limit in THRESHOLDS)
 
 
 def _headings(tokens: Sequence[str]) -> list[str]:

@@ -124,16 +124,14 @@ def parse_json(text: bytes | str) -> Any:
         raise
     except ValueError as error:
         raise Unfit(str(error)) from None
-    level = [content]
+    level = [content] if isinstance(content, dict | list) else []
     for _ in range(MAX_DEPTH):
-        level = [part for value in level if isinstance(value, dict | list) for part in _parts(value)]
+        # A key is a text, so only the values of an object can have parts.
+        parts = (value.values() if isinstance(value, dict) else value for value in level)
+        level = [part for values in parts for part in values if isinstance(part, dict | list)]
         if not level:
             return content
     raise Unfit(f"nested deeper than {MAX_DEPTH}")
-
-
-def _parts(container: dict[str, Any] | list[Any]) -> list[Any]:
-    return [*container, *container.values()] if isinstance(container, dict) else container
 
 
 def _object_without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

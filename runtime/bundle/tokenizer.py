@@ -246,17 +246,15 @@ NUM_REPEATED = 64
 
 
 class UnknownTokenError(ValueError):
-    """A token that is not in the vocabulary, or that a caller may not use.
+    """Tokens that are not in the vocabulary, or that a caller may not use.
 
     Attributes:
-        token: as the caller wrote it.
-        position: its place in the sequence, from 0.
+        positions: their places in the sequence, from 0.
     """
 
-    def __init__(self, token: str, position: int) -> None:
-        super().__init__(f"{token!r} at position {position} is not in the vocabulary")
-        self.token = token
-        self.position = position
+    def __init__(self, tokens: Sequence[str], positions: Sequence[int]) -> None:
+        super().__init__(f"{tokens[positions[0]]!r} at position {positions[0]} is not in the vocabulary")
+        self.positions = positions
 
 
 class Tokenizer:
@@ -401,12 +399,9 @@ class Tokenizer:
         Raises:
             UnknownTokenError: a token is not in the vocabulary, or is PAD, BOS or EOS.
         """
-        ids = []
-        for position, token in enumerate(tokens):
-            token_id = self._library.token_to_id(token)
-            if token_id is None or token_id in _NEVER_IN_TEXT:
-                raise UnknownTokenError(token, position)
-            ids.append(token_id)
+        ids = [self._library.token_to_id(token) for token in tokens]
+        if unknown := [place for place, token_id in enumerate(ids) if token_id is None or token_id in _NEVER_IN_TEXT]:
+            raise UnknownTokenError(tokens, unknown)
         return ids
 
     def opening(self, text: str) -> tuple[list[int], str]:

@@ -337,7 +337,10 @@ class BeamSearch:
             if numbers := np.flatnonzero(~lives.any(axis=1)).tolist():
                 rows = np.split(np.arange(len(self.rows)), counts.cumsum()[:-1])
                 of_staying = rows if stay is None else list(compress(rows, stay.tolist()))
-                self._cut_stuck(negated, [(number, of_staying[number]) for number in numbers])
+                for number in numbers:
+                    # Bans leave no symbol to follow any of the beam's hypotheses.
+                    for row in of_staying[number].tolist() if negated[number, 0] >= -LEAST_POSSIBLE else ():
+                        self._beams[number].end(self._history, row, -self._negated.item(row), None, None)
             self._counts = lives.sum(axis=1)
             going_on = self._counts > 0
             if (can := self._going_on(negated[np.arange(len(lives)), lives.argmax(axis=1)])) is not None:
@@ -413,18 +416,6 @@ class BeamSearch:
         for number, row, total, end in zip(*(values.tolist() for values in ending), strict=True):
             self._beams[number].end(self._history, row, total, end, step.attention)
         return lives
-
-    def _cut_stuck(self, negated: Scores, beams: Sequence[tuple[int, Ids]]) -> None:
-        """Ends all hypotheses of beams in which bans leave no symbol to follow any of them.
-
-        Args:
-            negated: [B, up to 2 k] the negated sums of the first candidates.
-            beams: number and rows of each beam without a hypothesis that continues.
-        """
-        for number, rows in beams:
-            if negated[number, 0] >= -LEAST_POSSIBLE:
-                for row in rows.tolist():
-                    self._beams[number].end(self._history, row, -self._negated.item(row), None, None)
 
     def _cut(self, numbers: Sequence[int], step: _Step) -> list[Ending]:
         """Ends the live hypotheses of these beams, with EOS if that is their next symbol."""

@@ -137,10 +137,15 @@ class _Binding:
         for name, array in inputs.items():
             if name in self._copied and array.flags.writeable:
                 array = self._copy(name, array)  # noqa: PLW2901 - the copy is bound from here on
-            if bound[name]() is not array:
+            if bound[name]() is array:
+                continue
+            assert array.flags.c_contiguous, f"{name} is not contiguous"
+            if array.nbytes <= MAX_HELD_BYTES:
+                self._binding.bind_cpu_input(name, array)
+            else:
                 # An address of an array that died is replaced before the next run reads it.
-                self._bind(name, array)
-                bound[name] = weakref.ref(array)
+                self._binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+            bound[name] = weakref.ref(array)
         self._session.run_with_iobinding(self._binding)
         return self.outputs.copy()
 
@@ -150,13 +155,6 @@ class _Binding:
             copy = self._copies[name] = np.empty(array.shape, array.dtype)
         copy[...] = array
         return copy
-
-    def _bind(self, name: str, array: Array) -> None:
-        assert array.flags.c_contiguous, f"{name} is not contiguous"
-        if array.nbytes <= MAX_HELD_BYTES:
-            self._binding.bind_cpu_input(name, array)
-        else:
-            self._binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
 
 class ReorderedRows(_ArrayPool):

@@ -134,8 +134,10 @@ def score_as_json(score: Score) -> str:
 def model_as_text(model: ModelInfo) -> str:
     """Returns a few lines for people."""
     limits = ", ".join(f"{name} {value}" for name, value in asdict(model.limits).items())
+    # A version in a repository has a label and a role.
+    label = f" ({model.label}, {model.role.lower()})" if model.label not in ("", model.version) else ""
     lines = [
-        f"{model.name}  version {model.version}{_called(model)}, {model.precision} on {model.provider}",
+        f"{model.name}  version {model.version}{label}, {model.precision} on {model.provider}",
         f"  vocabularies  source {model.source_vocabulary_size}, target {model.target_vocabulary_size}",
         f"  architecture  {', '.join(f'{name} {value}' for name, value in sorted(model.architecture.items()))}",
         f"  limits        {limits}",
@@ -145,11 +147,6 @@ def model_as_text(model: ModelInfo) -> str:
         f"  measured      {e.metric} {e.value:g} on {e.num_examples} examples ({e.protocol})" for e in model.evaluation
     ]
     return "\n".join(map(printable, lines))
-
-
-def _called(model: ModelInfo) -> str:
-    """Returns the label and role of a version in a repository; an empty string for others."""
-    return f" ({model.label}, {model.role.lower()})" if model.label not in ("", model.version) else ""
 
 
 def model_as_json(model: ModelInfo) -> str:
