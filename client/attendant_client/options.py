@@ -82,7 +82,7 @@ class DecodingFields(TypedDict, total=False):
         Option("K of the length penalty; 5: GNMT's (Wu et al. 2016); 0: powers of the length itself", OF_BUNDLE),
     ]
     coverage_penalty: Annotated[
-        float, Option("lower the score where source tokens got little attention (Wu et al. 2016); 0: none", "0")
+        float, Option("lower the score if source tokens got little attention (Wu et al. 2016); 0: none", "0")
     ]
     repetition_penalty: Annotated[
         float,

@@ -110,8 +110,8 @@ EPILOG = """\
 environment:
   ATTENDANT_TARGET, ATTENDANT_ROOT_CERTIFICATES, ATTENDANT_CLIENT_CERTIFICATE, ATTENDANT_CLIENT_KEY,
   ATTENDANT_SERVER_NAME, ATTENDANT_TOKEN_FILE
-                     where --target and so on are not given
-  ATTENDANT_TOKEN    sent as a bearer token with every call, where there is no file of one
+                     used if --target and so on are not given
+  ATTENDANT_TOKEN    sent as a bearer token with every call, if there is no token file
 
 exit status:
   0  done
@@ -419,7 +419,7 @@ async def complete(options: argparse.Namespace) -> int:
 
 
 OWN: Final[Mapping[str, tuple[Callable[..., Any], Callable[[argparse.ArgumentParser], None], str]]] = {
-    "generate": (generate, _generate, "answer texts, or each line of standard input"),
+    "generate": (generate, _generate, "decode texts, or each line of standard input"),
     "score": (score, _score, "compute the probability of a target"),
     "models": (models, _models, "show the models of a server, their limits and measured quality"),
     "health": (health, _health, "show if the server is serving; exit status 0 if so, else 1"),
