@@ -108,6 +108,9 @@ async def test_a_list_of_answers_has_a_table(client: AttendantClient) -> None:
     page = found._repr_html_()
     assert page.count("<tr>") == 3 and "&lt;I&gt;" in page and "<i>" not in page and "InvalidArgument" in page
     assert pickle.loads(pickle.dumps(found[:1])) == found[:1]
+    assert found[:1]._repr_html_().count("<tr>") == 2
+    many = Answers(found * 60)._repr_html_()
+    assert many.count("<tr>") == 101 and "and 20 more" in many
 
 
 def test_a_prompt_completes_what_there_is_to_use() -> None:
@@ -140,6 +143,17 @@ async def test_a_stream_gives_pieces_and_then_the_answer(client: AttendantClient
         ("ab", {"target_prefix": 1}, TypeError, "1: "),
         ("a" * 300_000, {}, InvalidArgument, "the request has 300,004 bytes, must have at most 262,144"),
         (["a" * 1000] * 300, {}, InvalidArgument, "the request has 301,834 bytes, must have at most 262,144"),
+        ("\udc80", {}, ValueError, "text="),
+        (["a", 1], {}, TypeError, "source=1"),
+        ("ab", {"beam_sise": 4}, TypeError, "no option beam_sise; choose from alternatives, attention, beam_size"),
+        ("ab", {"beam_size": -1}, ValueError, "beam_size=-1"),
+        ("ab", {"beam_size": "four"}, TypeError, "beam_size='four'"),
+        ("ab", {"target_prefix": "A"}, TypeError, "target_prefix='A'"),
+        ("ab", {"sampling": True}, TypeError, "sampling=True"),
+        ("ab", {"sampling": Sampling(top_k=-1)}, ValueError, "top_k=-1"),
+        ("ab", {"timeout": 0}, ValueError, "timeout=0: must be more than 0"),
+        ("ab", {"timeout": float("nan")}, ValueError, "timeout=nan"),
+        ("ab", {"timeout": "5"}, TypeError, "timeout='5': must be a number of seconds"),
     ],
 )
 async def test_what_no_server_would_take_is_not_sent(
@@ -232,35 +246,6 @@ def test_there_is_an_option_for_every_field_of_the_api() -> None:
     assert set(OutputFields.__annotations__) == fields(pb.OutputOptions)
     assert set(Sampling.__dataclass_fields__) == fields(pb.SamplingOptions)
     assert set(Limits.__dataclass_fields__) == fields(pb.Limits)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"beam_sise": 4}, TypeError, "no option beam_sise; choose from alternatives, attention, beam_size"),
-        ({"beam_size": -1}, ValueError, "beam_size=-1"),
-        ({"beam_size": "four"}, TypeError, "beam_size='four'"),
-        ({"target_prefix": "A"}, TypeError, "target_prefix='A'"),
-        ({"sampling": True}, TypeError, "sampling=True"),
-        ({"sampling": Sampling(top_k=-1)}, ValueError, "top_k=-1"),
-        ({"timeout": 0}, ValueError, "timeout=0: must be more than 0"),
-        ({"timeout": float("nan")}, ValueError, "timeout=nan"),
-        ({"timeout": "5"}, TypeError, "timeout='5': must be a number of seconds"),
-    ],
-)
-async def test_a_mistake_in_the_call_names_the_option(
-    client: AttendantClient, server: Served, options: dict[str, Any], error: type[Exception], words: str
-) -> None:
-    with pytest.raises(error, match=words):
-        await client.generate("ab", **options)
-    assert not server.seq2seq.requests
-
-
-async def test_a_source_that_is_not_text_names_the_field(client: AttendantClient) -> None:
-    with pytest.raises(ValueError, match="text="):
-        await client.generate("\udc80")
-    with pytest.raises(TypeError, match="source=1"):
-        await client.generate(["a", 1])  # type: ignore[list-item]
 
 
 async def test_a_score(client: AttendantClient, server: Served) -> None:

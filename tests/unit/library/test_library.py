@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import attendant
-from attendant_client import Sampling
+from attendant_client import Answers, Sampling
 from tests.paths import ROOT
 
 BUNDLE = ROOT / "models" / "g2p-en"
@@ -40,6 +40,7 @@ def test_a_list_is_decoded_together_and_answered_in_its_order(model: attendant.M
     assert [one.best.score for one in found] == [model.generate([word], beam_size=2)[0].best.score for word in words]
     assert found[0].timings.mean_batch_rows > 2
     assert model.generate([]) == []
+    assert isinstance(found, Answers) and isinstance(model.score(["face"], ["F"]), Answers)
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
@@ -248,18 +249,6 @@ def test_a_closed_model_says_so() -> None:
     ):
         with pytest.raises(RuntimeError, match=r"the model g2p-en is closed; load it again with attendant\.load"):
             ask()
-
-
-def test_a_notebook_shows_a_list_as_a_table(model: attendant.Model) -> None:
-    found = model.generate(["face", "<b>", None], return_errors=True)  # type: ignore[list-item]
-    assert isinstance(found, list) and [*found] == found
-    page = found._repr_html_()  # type: ignore[attr-defined]
-    assert page.count("<tr>") == 4 and "F EY S" in page
-    assert "InvalidArgument: source=None" in page and "<b>" not in page
-    assert found[:1]._repr_html_().count("<tr>") == 2  # type: ignore[attr-defined]
-    many = model.generate(["a"] * 120)._repr_html_()  # type: ignore[attr-defined]
-    assert many.count("<tr>") == 101 and "and 20 more" in many
-    assert model.score(["face"], ["F"])._repr_html_().count("<tr>") == 2  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
