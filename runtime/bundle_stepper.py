@@ -17,6 +17,8 @@ from attendant.runtime.errors import UserError, reason_of
 from attendant.runtime.onnx.stepper import OnnxStepper, refuse_inexact
 from attendant.runtime.stepper import Stepper
 
+log = logging.getLogger(__name__)
+
 UNSERVED: Final[Mapping[tuple[Precision, Provider], str]] = {
     ("fp16", "cpu"): (
         "onnxruntime's CPU kernels have no fp16: it computes in fp32 between conversions of every tensor, several "
@@ -33,15 +35,6 @@ class BundleStepper(Stepper, Protocol):
 
     precision: Precision
     provider: Provider
-
-
-def refuse_unserved(bundle: Bundle, precision: Precision, provider: Provider) -> None:
-    """Raises UserError if the provider would run these graphs very slowly, or this host inexactly."""
-    if reason := UNSERVED.get((precision, provider)):
-        others = [other for other in bundle.manifest.graphs if (other, provider) not in UNSERVED]
-        remedy = f"choose precision {' or '.join(others)}" if others else "the bundle has no other precision"
-        raise UserError(f"precision {precision} is not served on {provider}: {reason}; {remedy}")
-    refuse_inexact(bundle, precision)
 
 
 def default_precision(bundle: Bundle, provider: Provider) -> Precision:
@@ -86,8 +79,11 @@ def open_stepper(
         UserError: the bundle doesn't have the precision, the host not the provider, or the two can't be combined.
         BundleRefused: the graphs' real inputs or outputs differ from the manifest; one line each.
     """
-    if precision in bundle.manifest.graphs:
-        refuse_unserved(bundle, precision, provider)
+    graphs = bundle.manifest.graphs
+    if precision in graphs and (reason := UNSERVED.get((precision, provider))):
+        others = [other for other in graphs if (other, provider) not in UNSERVED]
+        remedy = f"choose precision {' or '.join(others)}" if others else "the bundle has no other precision"
+        raise UserError(f"precision {precision} is not served on {provider}: {reason}; {remedy}")
     if provider == "cuda":
         if bundle.graphs_in(precision).encode_alone:
             raise UserError(
@@ -96,9 +92,6 @@ def open_stepper(
             )
         return DeviceStepper(bundle, precision, provider, num_threads, cuda_graphs=cuda_graphs)
     return OnnxStepper(bundle, precision, provider, num_threads)
-
-
-log = logging.getLogger(__name__)
 
 
 def open_checked(

@@ -402,7 +402,7 @@ class Tokenizer:
         ids = [self._library.token_to_id(token) for token in tokens]
         if unknown := [place for place, token_id in enumerate(ids) if token_id is None or token_id in _NEVER_IN_TEXT]:
             raise UnknownTokenError(tokens, unknown)
-        return ids
+        return [token_id for token_id in ids if token_id is not None]
 
     def opening(self, text: str) -> tuple[list[int], str]:
         """Splits the beginning of a text into tokens that no continuation changes, and its last word.

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
-from attendant.runtime.bundle_stepper import default_precision, open_stepper, refuse_unserved, why_not_default
+from attendant.runtime.bundle_stepper import default_precision, open_stepper, why_not_default
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx import stepper as onnx_stepper
 from attendant.runtime.onnx.session import OnnxSession
@@ -251,7 +251,7 @@ def test_an_overflow_is_seen_and_old_int8_refused(saturating: None) -> None:
         UserError, match=REFUSED + r".*; it has no other precision; export .* --precision int8\), which"
     ):
         open_stepper(alone, "int8")
-    refuse_unserved(both, "fp32", "cpu")
+    onnx_stepper.refuse_inexact(both, "fp32")
 
 
 def test_a_default_falls_back_if_it_can(saturating: None) -> None:
