@@ -151,6 +151,11 @@ def test_manual_pages_correspond_block_by_block() -> None:
     ]
 
 
+def test_the_translators_section_is_left_out() -> None:
+    english, french = ".SH NAME\ntoy\n.SH NOTES\nOne.\n", ".SH NOM\njouet\n.SH TRADUCTION\nDe X.\n"
+    assert list(debdocs.aligned_blocks(english, french)) == [("NAME", "NOM"), ("toy", "jouet")]
+
+
 def test_a_section_with_other_macros_or_blocks_is_left_out() -> None:
     changed = FRENCH.replace(".TP\n", ".IP x\n")
     assert [english for english, _ in debdocs.aligned_blocks(ENGLISH, changed)] == [
@@ -168,8 +173,9 @@ def test_manual_pages_with_two_names_come_once(tmp_path: Path) -> None:
     manual = tmp_path / "usr/share/man"
     for name, text in {"man2/toy.2": ENGLISH, "fr/man2/toy.2": FRENCH, "man2/other.2": ENGLISH}.items():
         write(manual, f"{name}.gz", text)
-    for folder in ("man2", "fr/man2"):
-        (manual / folder / "alias.2.gz").symlink_to("toy.2.gz")
+    for name in ("man2/alias.2.gz", "fr/man2/alias.2.gz", "man2/second.2.gz", "fr/man2/other.2.gz"):
+        (manual / name).symlink_to("toy.2.gz")
+    write(manual, "fr/man2/second.2.gz", FRENCH)
     assert [(key, len(blocks)) for key, blocks in debdocs.manual_pages(tmp_path)] == [("man:man2/toy.2.gz", 9)]
 
 
