@@ -51,6 +51,7 @@ class Call(ABC):
         self.client = self.method = ""
         self.span_parent: Any = None
         self._request_id = ""
+        self._is_identified = False
 
     @abstractmethod
     def metadata(self) -> Iterable[tuple[str, str | bytes]]:
@@ -89,6 +90,9 @@ class Call(ABC):
 
     def identify(self, request: Any) -> None:
         """Takes the id of the call's only request. A request that could have an id, and has none, gets the call's."""
+        if self._is_identified:  # each look for a missing field takes a microsecond
+            return
+        self._is_identified = True
         own = getattr(request, "request_id", None)
         if request_id := own or getattr(request, "id", None):
             self.request_id = request_id
