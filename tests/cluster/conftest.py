@@ -67,8 +67,8 @@ def nodes() -> Iterator[Nodes]:
 
 
 def command(*arguments: object) -> str:
-    """What `python -m attendant.cluster` says on standard output."""
-    line = [sys.executable, "-m", "attendant.cluster", *map(str, arguments)]
+    """What `python -m attendant.server.cluster` says on standard output."""
+    line = [sys.executable, "-m", "attendant.server.cluster", *map(str, arguments)]
     run = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_SECONDS)
     assert run.returncode == 0, run.stderr
     return run.stdout

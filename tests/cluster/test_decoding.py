@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from attendant.library import load
 from attendant.runtime.errors import UserError
+from attendant.server.library import load
 from tests.cluster.conftest import Nodes, command
 from tests.paths import ROOT
 
@@ -35,7 +35,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def work(output: Path, **options: Any) -> Any:
-    from attendant.cluster.decoding import Work
+    from attendant.server.cluster.decoding import Work
 
     return Work(bundle=BUNDLE, output=output, options=options)
 
@@ -54,7 +54,7 @@ def kill_an_actor(output: Path, killed: list[int]) -> None:
 
 
 def test_each_line_is_answered_once_though_an_actor_dies(nodes: Nodes, inputs: list[Path], tmp_path: Path) -> None:
-    from attendant.cluster.decoding import decode
+    from attendant.server.cluster.decoding import decode
 
     killed: list[int] = []
     killer = threading.Thread(target=kill_an_actor, args=(tmp_path, killed))

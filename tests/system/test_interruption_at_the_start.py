@@ -37,7 +37,7 @@ MODULE = "runpy.run_module({name!r}, run_name='__main__', alter_sys=True)"
         ("pydantic", ["server", "models/g2p-en"], MODULE.format(name="attendant.server"), "server"),
         ("grpc", ["server", "models/g2p-en"], MODULE.format(name="attendant.server"), "server"),
         ("torch", ["papers", "show", "which-attention"], MODULE.format(name="recipes.papers"), "recipes.papers"),
-        ("ray", ["cluster", "serve", "models/g2p-en"], MODULE.format(name="cluster"), "cluster"),
+        ("ray", ["cluster", "serve", "models/g2p-en"], MODULE.format(name="attendant.server.cluster"), "cluster"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )

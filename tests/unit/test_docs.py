@@ -113,7 +113,7 @@ def messages_of(path: Path) -> list[str]:
 
 
 def test_messages_name_what_a_wheel_has() -> None:
-    rooms = ("runtime", "training", "export", "server", "library", "cluster", "client/attendant_client")
+    rooms = ("runtime", "training", "export", "server", "client/attendant_client")
     modules = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
     texts = {path: text for path in modules for text in messages_of(path) if ONLY_IN_A_CHECKOUT.search(text)}
     assert not texts, "say `attendant train`, `export`, `serve`, and pip install 'attendant-seq2seq[EXTRA]'"

@@ -130,7 +130,7 @@ class LocalModel:
             InvalidArgument: the bundle can't be opened.
         """
         try:
-            library = import_module("attendant.library")
+            library = import_module("attendant.server.library")
         except ModuleNotFoundError as missing:
             raise _refusal(remedy(missing, "cpu")) from None
         try:

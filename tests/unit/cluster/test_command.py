@@ -1,11 +1,11 @@
-"""What `python -m attendant.cluster` says before there is any Ray."""
+"""What `python -m attendant.server.cluster` says before there is any Ray."""
 
 import sys
 
 import pytest
 
-from attendant.cluster.__main__ import OF_REPLICAS, main
 from attendant.runtime.errors import UserError
+from attendant.server.cluster.__main__ import OF_REPLICAS, main
 from attendant.server.config import OPTIONS
 
 

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import grpc
 import pytest
 
-from attendant.cluster.proxy import add_seq2seq
+from attendant.server.cluster.proxy import add_seq2seq
 from attendant_client.client import SERVICE_CONFIG
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc

@@ -275,11 +275,11 @@ def test_options_of_loading_that_cannot_be_have_their_choices_told(options: dict
 
 def test_a_prompt_completes_what_there_is_to_use() -> None:
     shown = [name for name in dir(attendant) if not name.startswith("_")]
-    packages = {"export", "library", "runtime", "server", "training", "cluster"}
-    assert set(shown) - packages == set(attendant.library.__all__) and shown == sorted(shown)
+    others = {"export", "runtime", "server", "training", "recipes", "export_model"}
+    assert set(shown) - others == set(attendant.server.library.__all__) and shown == sorted(shown)
     namespace: dict[str, Any] = {}
     exec("from attendant import *", namespace)
-    assert namespace.keys() - {"__builtins__"} == set(attendant.library.__all__)
+    assert namespace.keys() - {"__builtins__"} == set(attendant.server.library.__all__)
 
 
 def test_what_can_not_be_loaded(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 
 import ray
 
-from attendant.library import Generation, InvalidArgument, load
 from attendant.runtime.bundle.bundle import read_manifest
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import new_file, translate_os_errors, write_json
+from attendant.server.library import Generation, InvalidArgument, load
 
 RECORD = "decoding.json"
 """The file in the output folder that records the model and options of its files."""

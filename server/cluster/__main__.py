@@ -1,4 +1,4 @@
-"""python -m attendant.cluster serve|decode: see --help. In a checkout also python -m cluster."""
+"""python -m attendant.server.cluster serve|decode: see --help."""
 
 import argparse
 import os
@@ -111,7 +111,7 @@ def decode_parser() -> argparse.ArgumentParser:
 
 
 def _serve(parsed: argparse.Namespace) -> None:
-    from attendant.cluster.serving import Scale, deploy  # noqa: PLC0415  # it needs Ray, and --help does not
+    from attendant.server.cluster.serving import Scale, deploy  # noqa: PLC0415  # it needs Ray, and --help does not
 
     if parsed.min_replicas > parsed.max_replicas:
         raise UserError(
@@ -121,7 +121,7 @@ def _serve(parsed: argparse.Namespace) -> None:
 
 
 def _decode(parsed: argparse.Namespace) -> None:
-    from attendant.cluster.decoding import Work, decode  # noqa: PLC0415
+    from attendant.server.cluster.decoding import Work, decode  # noqa: PLC0415
 
     options = {"beam_size": parsed.beam_size, "max_length": parsed.max_length}
     work = Work(

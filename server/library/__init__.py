@@ -3,8 +3,8 @@
 The checks, the engine and the answers are the server's; the options and the types of answers are the client's.
 """
 
-from attendant.library.model import Generation, Hypothesis, Model, Options, Score, load
 from attendant.runtime.errors import UserError
+from attendant.server.library.model import Generation, Hypothesis, Model, Options, Score, load
 from attendant_client import InvalidArgument, Sampling
 
 __all__ = [

@@ -245,7 +245,7 @@ class Replica:
 
 
 NAME = "attendant"
-SERVICERS = ["attendant.cluster.proxy.add_seq2seq"]
+SERVICERS = ["attendant.server.cluster.proxy.add_seq2seq"]
 NO_LINE_PER_CALL = {"enable_access_log": False}
 
 
