@@ -49,6 +49,20 @@ LIBRARIES: Final[Mapping[str, tuple[str, str]]] = {
 """The module, and the distribution on PyPI, that a metric is taken by; others are taken without any."""
 
 
+ROUGE_KINDS: Final = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}
+RULES: Final[Mapping[str, str]] = {  # sacrebleu's metrics have its signature as their rule.
+    "exact_match": "% of examples whose output equals any of its references",
+    "wer": "% of examples whose output equals none of its references, 100 - exact_match; where an example is a word, "
+    "as in pronunciation, that is the word error rate",
+    "per": "% of edits (insertions, deletions, substitutions) of symbols to the nearest reference, over its length; "
+    "symbols are what white space separates",
+    "cer": "% of edits (insertions, deletions, substitutions) of characters to the nearest reference, over its length",
+} | {
+    name: f"mean F1 in % with the nearest reference, rouge-score {kind}, lower-cased letters and digits, no stemming"
+    for name, kind in ROUGE_KINDS.items()
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
     """A metric taken apart.
@@ -91,15 +105,26 @@ def take_statistics(
 
     Raises:
         ValueError: there are no outputs.
-        UserError: the tokenizer of BLEU needs what is not installed.
+        UserError: the tokenizer of BLEU needs a package that is not installed.
     """
     if not outputs:
         raise ValueError("there is nothing to score")
-    if metric == "bleu":
-        rule, rows, value_of = _sacrebleu(bleu_with(bleu_tokenizer), outputs, references)
-    else:
-        rule, rows, value_of = TAKERS[metric](outputs, references)
-    return Statistics(metric=metric, rule=rule, rows=np.asarray(rows, np.float64), value_of=value_of)
+    rows: Sequence[tuple[float, float]]
+    match metric:
+        case "bleu" | "chrf" | "ter":
+            return _sacrebleu(metric, outputs, references, bleu_tokenizer)
+        case "exact_match":
+            rows = _right(outputs, references)
+        case "wer":
+            rows = [(1.0 - right, count) for right, count in _right(outputs, references)]
+        case "per":
+            rows = _edits([text.split() for text in outputs], [[*map(str.split, each)] for each in references])
+        case "cer":
+            spaced = [[" ".join(text.split()) for text in each] for each in references]
+            rows = _edits([" ".join(text.split()) for text in outputs], spaced)
+        case "rouge_1" | "rouge_2" | "rouge_l":
+            rows = _rouge(ROUGE_KINDS[metric], outputs, references)
+    return Statistics(metric=metric, rule=RULES[metric], rows=np.asarray(rows, np.float64), value_of=_percentage)
 
 
 @lru_cache
@@ -155,20 +180,9 @@ def is_better(
     return (value < best) == (metric in LOWER_IS_BETTER)
 
 
-Parts = tuple[str, Sequence[Sequence[float]], Callable[[Floats64], float]]
-"""The rule, the rows and `value_of` of a metric's Statistics."""
-
-
-def _exact_match(outputs: Sequence[str], references: References) -> Parts:
-    return "% of examples whose output equals any of its references", _right(outputs, references), _percentage
-
-
-def _wer(outputs: Sequence[str], references: References) -> Parts:
-    rule = (
-        "% of examples whose output equals none of its references, 100 - exact_match; where an example is a word, as "
-        "in pronunciation, that is the word error rate"
-    )
-    return rule, [(1.0 - right, count) for right, count in _right(outputs, references)], _percentage
+def _percentage(totals: Floats64) -> float:
+    part, whole = totals
+    return float(100.0 * part / whole)
 
 
 def _right(outputs: Sequence[str], references: References) -> list[tuple[float, float]]:
@@ -179,25 +193,10 @@ def _right(outputs: Sequence[str], references: References) -> list[tuple[float, 
     ]
 
 
-def _per(outputs: Sequence[str], references: References) -> Parts:
-    rule = (
-        "% of edits (insertions, deletions, substitutions) of symbols to the nearest reference, over its length; "
-        "symbols are what white space separates"
-    )
-    rows = _edits([text.split() for text in outputs], [[*map(str.split, each)] for each in references])
-    return rule, rows, _percentage
-
-
-def _cer(outputs: Sequence[str], references: References) -> Parts:
-    rule = "% of edits (insertions, deletions, substitutions) of characters to the nearest reference, over its length"
-    spaced = [" ".join(text.split()) for text in outputs]
-    return rule, _edits(spaced, [[" ".join(text.split()) for text in each] for each in references]), _percentage
-
-
 def _edits(
     outputs: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]
 ) -> list[tuple[float, float]]:
-    """Returns the edits of each output to its nearest reference, and the length of that."""
+    """Returns the edits of each output to its nearest reference, and that reference's length."""
     from rapidfuzz.distance import Levenshtein  # noqa: PLC0415
 
     rows = []
@@ -209,36 +208,35 @@ def _edits(
     return rows
 
 
-def _chrf(outputs: Sequence[str], references: References) -> Parts:
+def _sacrebleu(
+    name: TextMetricName, outputs: Sequence[str], references: References, bleu_tokenizer: BleuTokenizer
+) -> Statistics:
     from sacrebleu.metrics.chrf import CHRF  # noqa: PLC0415
-
-    return _sacrebleu(CHRF(), outputs, references)
-
-
-def _ter(outputs: Sequence[str], references: References) -> Parts:
     from sacrebleu.metrics.ter import TER  # noqa: PLC0415
 
-    return _sacrebleu(TER(), outputs, references)
+    metric: Any = bleu_with(bleu_tokenizer) if name == "bleu" else CHRF() if name == "chrf" else TER()
+    # sacrebleu's layout: the first references of all examples, then the second ones; None fills gaps.
+    width = max(map(len, references))
+    streams = [[targets[place] if place < len(targets) else None for targets in references] for place in range(width)]
+    # Not public, but sacrebleu's own significance tests use it; tests compare the values with corpus_score.
+    rows = metric._extract_corpus_statistics(list(outputs), streams)
+    return Statistics(
+        metric=name,
+        rule=f"sacrebleu {metric.get_signature()}",
+        rows=np.asarray(rows, np.float64),
+        value_of=lambda totals: float(metric._compute_score_from_stats(totals.tolist()).score),
+    )
 
 
-def _sacrebleu(metric: Any, outputs: Sequence[str], references: References) -> Parts:
-    # Not public, but what sacrebleu's own significance tests are made of; tests hold the values against corpus_score.
-    rows = metric._extract_corpus_statistics(list(outputs), _streams(references))
-    rule = f"sacrebleu {metric.get_signature()}"
-    return rule, rows, lambda totals: float(metric._compute_score_from_stats(totals.tolist()).score)
-
-
-def _rouge(outputs: Sequence[str], references: References, kind: str) -> Parts:
-    # It brings the whole of nltk along.
+def _rouge(kind: str, outputs: Sequence[str], references: References) -> list[tuple[float, float]]:
+    # Imported here: it imports the whole of nltk.
     from rouge_score.rouge_scorer import RougeScorer  # noqa: PLC0415
 
     scorer = RougeScorer([kind], tokenizer=_RougeTokenizer())
-    rows = [
+    return [
         (scorer.score_multi(targets, output)[kind].fmeasure, 1.0)
         for output, targets in zip(outputs, references, strict=True)
     ]
-    rule = f"mean F1 in % with the nearest reference, rouge-score {kind}, lower-cased letters and digits, no stemming"
-    return rule, rows, _percentage
 
 
 class _RougeTokenizer:
@@ -248,28 +246,3 @@ class _RougeTokenizer:
 
     def tokenize(self, text: str) -> list[str]:
         return ROUGE_WORD.findall(text.lower())
-
-
-TAKERS: Final[dict[TextMetricName, Callable[[Sequence[str], References], Parts]]] = {
-    "wer": _wer,
-    "per": _per,
-    "exact_match": _exact_match,
-    "cer": _cer,
-    "ter": _ter,
-    "chrf": _chrf,
-    "rouge_1": lambda outputs, references: _rouge(outputs, references, "rouge1"),
-    "rouge_2": lambda outputs, references: _rouge(outputs, references, "rouge2"),
-    "rouge_l": lambda outputs, references: _rouge(outputs, references, "rougeL"),
-}
-"""All but BLEU, which has an option."""
-
-
-def _percentage(totals: Floats64) -> float:
-    part, whole = totals
-    return float(100.0 * part / whole)
-
-
-def _streams(references: References) -> Any:
-    """Returns sacrebleu's layout: the first references of all examples, then the second ones; None fills gaps."""
-    width = max(map(len, references))
-    return [[targets[place] if place < len(targets) else None for targets in references] for place in range(width)]
