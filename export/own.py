@@ -15,10 +15,8 @@ import copy
 import inspect
 import linecache
 import re
-import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Protocol, cast, runtime_checkable
@@ -26,9 +24,9 @@ from typing import Any, Final, Protocol, cast, runtime_checkable
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import rnn as rnn_utils
 
-from attendant.export.tracing import OnnxRecurrentLayer, TraceableModel, traceable_parts
+from attendant.export.recurrent_layers import Lengths, with_lengths
+from attendant.export.tracing import TraceableModel, traceable_parts
 from attendant.export.vocabulary import Vocabulary
 from attendant.runtime.bundle.manifest import StateTensor
 from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID, UNK_ID, special_ids
@@ -117,8 +115,8 @@ class WrappedModel(nn.Module):
         self.has_sources = any(tensor.scope == "source" for tensor in state)
         # Not a submodule: only the copy that is traced has parameters here.
         self._naive = (module,)
-        self._lengths = _Lengths()
-        self.traced = _with_lengths(module, self._lengths)
+        self._lengths = Lengths()
+        self.traced = with_lengths(module, self._lengths)
 
         def ids(side: Vocabulary, unknown: int) -> Tensor:
             return torch.tensor([number if number >= 0 else unknown for number in side.module_ids])
@@ -233,178 +231,6 @@ def _widened(tensor: Tensor, axis: int | None, width: int) -> Tensor:
     padding = list(tensor.shape)
     padding[axis] = width - tensor.shape[axis]
     return torch.cat([tensor, tensor.new_zeros(padding)], axis)
-
-
-# Recurrent layers that take lengths.
-
-
-class _Lengths:
-    """Lengths [B] of the sequences that are encoded at the moment, and their width S."""
-
-    def __init__(self) -> None:
-        self._value: Tensor | None = None
-        self._width: Any = None
-
-    @contextlib.contextmanager
-    def known(self, lengths: Tensor, width: Any) -> Iterator[None]:
-        self._value, self._width = lengths, width
-        with _packing_replaced():
-            try:
-                yield
-            finally:
-                self._value = self._width = None
-
-    def of(self, inputs: Tensor) -> Tensor | None:
-        """Returns the lengths if inputs [B, S, I] are as wide as the sources; None for all other sequences."""
-        return self._value if self._value is not None and inputs.shape[1] == self._width else None
-
-
-@dataclass(frozen=True)
-class _Packed:
-    """Stands in for a PackedSequence, which can't be exported: padded data [B, S, I] and lengths [B]."""
-
-    padded: Tensor
-    lengths: Tensor
-
-
-def _pack(
-    input: Tensor,  # noqa: A002
-    lengths: Any,
-    batch_first: bool = False,
-    enforce_sorted: bool = True,
-) -> _Packed:
-    return _Packed(input if batch_first else input.transpose(0, 1), torch.as_tensor(lengths))
-
-
-def _unpack(
-    sequence: _Packed, batch_first: bool = False, padding_value: float = 0.0, total_length: int | None = None
-) -> tuple[Tensor, Tensor]:
-    padded = sequence.padded
-    if padding_value != 0.0:
-        valid = torch.arange(padded.shape[1]) < sequence.lengths.unsqueeze(1)
-        padded = padded.masked_fill(~valid.unsqueeze(-1), padding_value)
-    return padded if batch_first else padded.transpose(0, 1), sequence.lengths
-
-
-_REPLACED: Final = {rnn_utils.pack_padded_sequence: _pack, rnn_utils.pad_packed_sequence: _unpack}
-
-
-@contextlib.contextmanager
-def _packing_replaced() -> Iterator[None]:
-    """Replaces torch's packing, by whatever name a module has imported it."""
-    places = [
-        (namespace, name, value)
-        for module in list(sys.modules.values())
-        if (namespace := getattr(module, "__dict__", None)) is not None and namespace is not globals()
-        for name, value in list(namespace.items())
-        if inspect.isfunction(value) and value in _REPLACED  # type: ignore[comparison-overlap]
-    ]
-    for namespace, name, value in places:
-        namespace[name] = _REPLACED[value]  # type: ignore[index]
-    try:
-        yield
-    finally:
-        for namespace, name, value in places:
-            namespace[name] = value
-
-
-class _LengthAwareRecurrence(nn.Module):
-    """Replaces nn.LSTM, nn.GRU or nn.RNN while a module is traced: the same call and weights."""
-
-    def __init__(self, rnn: nn.RNNBase, lengths: _Lengths) -> None:
-        super().__init__()
-        self.cell = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn"}[rnn.mode]
-        self.batch_first, self.num_directions = rnn.batch_first, 2 if rnn.bidirectional else 1
-        self.hidden_size = rnn.hidden_size
-        self._lengths = lengths
-        self.weights = nn.ParameterList()
-        self.layers = nn.ModuleList()
-        for number in range(rnn.num_layers):
-            directions = [_weights(rnn, f"_l{number}{suffix}") for suffix in ("", "_reverse")[: self.num_directions]]
-            self.layers.append(OnnxRecurrentLayer(self.cell, directions))
-            self.weights.extend(nn.Parameter(part, requires_grad=False) for part in directions[0])
-
-    def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:  # noqa: A002
-        is_packed = isinstance(input, _Packed)
-        padded = input.padded if is_packed else input if self.batch_first else input.transpose(0, 1)
-        lengths = input.lengths if is_packed else self._lengths.of(padded)
-        initial = None if hx is None else list(hx) if self.cell == "lstm" else [hx]
-        finals: list[tuple[Tensor, ...]] = []
-        for number, layer in enumerate(cast(Sequence[OnnxRecurrentLayer], self.layers)):
-            span = slice(number * self.num_directions, (number + 1) * self.num_directions)
-            own = None if initial is None else [part[span] for part in initial]
-            if not is_packed and padded.shape[1] == 1 and self.num_directions == 1:
-                padded, last = self._one_step(padded, own, number)
-            else:
-                padded, last = self._run(layer, padded, lengths, own)
-            finals.append(last)
-        joined = tuple(torch.cat(parts) for parts in zip(*finals, strict=True))
-        output: Any = (
-            _Packed(padded, input.lengths) if is_packed else padded if self.batch_first else padded.transpose(0, 1)
-        )
-        return output, joined if self.cell == "lstm" else joined[0]
-
-    def _run(
-        self, layer: OnnxRecurrentLayer, inputs: Tensor, lengths: Tensor | None, initial: Sequence[Tensor] | None
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        if initial is not None or lengths is None:
-            return layer.run(inputs, lengths, initial)
-        # The form of our own encoders' layers, which int8 can rewrite.
-        outputs, finals = layer(inputs, lengths)
-        shape = (self.num_directions, self.hidden_size)
-        return outputs, tuple(final.unflatten(1, shape).transpose(0, 1) for final in finals)
-
-    def _one_step(
-        self, inputs: Tensor, initial: Sequence[Tensor] | None, number: int
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """One position [B, 1, I], as plain products, which int8 can rewrite."""
-        of_inputs, of_states, input_bias, state_bias = (self.weights[4 * number + part] for part in range(4))
-        zero = inputs.new_zeros(inputs.shape[0], self.hidden_size)
-        hidden, *cells = [part[0] for part in initial] if initial else [zero, zero]
-        first = torch.nn.functional.linear(inputs[:, 0], of_inputs, input_bias)
-        second = torch.nn.functional.linear(hidden, of_states, state_bias)
-        if self.cell == "lstm":
-            entry, forget, candidate, output = (first + second).chunk(4, -1)
-            cell = forget.sigmoid() * cells[0] + entry.sigmoid() * candidate.tanh()
-            hidden = output.sigmoid() * cell.tanh()
-            return hidden[:, None], (hidden[None], cell[None])
-        if self.cell == "gru":
-            (reset, update, new), (reset2, update2, new2) = first.chunk(3, -1), second.chunk(3, -1)
-            gate = (update + update2).sigmoid()
-            candidate = (new + (reset + reset2).sigmoid() * new2).tanh()
-            hidden = (1 - gate) * candidate + gate * hidden
-        else:
-            hidden = (first + second).tanh()
-        return hidden[:, None], (hidden[None],)
-
-
-def _weights(rnn: nn.RNNBase, suffix: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    of_inputs, of_states = (getattr(rnn, f"weight_{side}{suffix}").detach() for side in ("ih", "hh"))
-    biases = [
-        getattr(rnn, f"bias_{side}{suffix}").detach() if rnn.bias else of_inputs.new_zeros(len(of_inputs))
-        for side in ("ih", "hh")
-    ]
-    return of_inputs, of_states, biases[0], biases[1]
-
-
-def _with_lengths(module: Seq2SeqModule, lengths: _Lengths) -> nn.Module:
-    """Returns a copy of the module whose recurrent layers take the lengths of their sequences."""
-    if not isinstance(module, nn.Module):
-        raise UserError(f"{type(module).__name__} is not a torch.nn.Module, so that its weights can't be exported")
-    traced = copy.deepcopy(module).eval().requires_grad_(False)
-    for parent in list(traced.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, nn.RNNBase):
-                if getattr(child, "proj_size", 0) or child.mode not in ("LSTM", "GRU", "RNN_TANH"):
-                    raise UserError(
-                        f"{name} ({type(child).__name__}): proj_size and nonlinearity='relu' can't be exported: use a "
-                        "linear layer behind it, or tanh"
-                    )
-                setattr(parent, name, _LengthAwareRecurrence(child, lengths))
-    return traced
-
-
-# Trying a module before it is traced.
 
 
 def traceable_module(
