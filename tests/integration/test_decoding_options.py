@@ -1,18 +1,16 @@
 """Every decoding and output option on the real server: what it does, and that requests beside it change nothing."""
 
 import asyncio
-import math
-from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
 import pytest
 
+import attendant
 from attendant.runtime.answers import ENOUGH_ATTENTION
 from attendant_client import (
     AttendantClient,
     FinishReason,
     GenerateOptions,
-    Generation,
     Hypothesis,
     InvalidArgument,
     Sampling,
@@ -45,10 +43,6 @@ OPTIONS: dict[str, GenerateOptions] = {
 }
 
 
-def ngrams(tokens: Sequence[str], size: int) -> list[tuple[str, ...]]:
-    return [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
-
-
 async def log_prob_by_score(client: AttendantClient, source: str, hypothesis: Hypothesis) -> float:
     ended = hypothesis.finish_reason is FinishReason.EOS
     return (await client.score(source, hypothesis.tokens, include_eos=ended)).log_prob
@@ -72,6 +66,16 @@ async def test_each_beside_all_others_is_what_it_is_alone(client: AttendantClien
         listed = await client.generate(WORDS, **OPTIONS[name], attention=True, token_log_probs=True)
         assert [answer.hypotheses for answer in listed] == [alone[word, name] for word in WORDS]
     assert max(answer.timings.mean_batch_rows for answer in streamed) > 16, "they shared their steps"
+
+
+async def test_all_options_reach_the_engine(client: AttendantClient, tiny_bundle_path: Path) -> None:
+    """The library's answers are the search's own, which tests/unit/runtime compares with an independent one."""
+    model = attendant.load(tiny_bundle_path)
+    for name, options in OPTIONS.items():
+        for word in WORDS:
+            answer, expected = await client.generate(word, **options), model.generate(word, **options)
+            found = [(one.tokens, pytest.approx(one.score, rel=1e-6)) for one in answer.hypotheses]
+            assert [(one.tokens, one.score) for one in expected.hypotheses] == found, name
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -187,108 +191,6 @@ async def test_unknowns_become_what_they_attend_to(client: AttendantClient) -> N
         assert other.text == " ".join(other.tokens)
         assert "<unk>" not in other.text
         assert (other.score, other.log_prob) == (one.score, one.log_prob), "of what the model said"
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("how", [{}, {"beam_size": 4, "num_hypotheses": 4}, {"sampling": HOT, "num_hypotheses": 4}])
-async def test_no_ngram_twice(client: AttendantClient, size: int, how: dict[str, Any]) -> None:
-    # Of 12 sounds and UNK there are no more than 13.
-    length = 12 if size == 1 else 40
-    free = [await client.generate(word, min_length=length, max_length=length, **how) for word in WORDS]
-    bound = [
-        await client.generate(word, min_length=length, max_length=length, no_repeat_ngram_size=size, **how)
-        for word in WORDS
-    ]
-    assert any(len(set(found)) < len(found) for found in all_ngrams(free, size))
-    assert all(len(set(found)) == len(found) for found in all_ngrams(bound, size))
-    assert {len(one.tokens) for answer in bound for one in answer.hypotheses} == {length}
-
-
-def all_ngrams(answers: Sequence[Generation], size: int) -> list[list[tuple[str, ...]]]:
-    return [ngrams(one.tokens, size) for answer in answers for one in answer.hypotheses]
-
-
-@pytest.mark.parametrize("beam_size", [1, 3])
-async def test_where_every_symbol_is_banned_the_answer_ends(client: AttendantClient, beam_size: int) -> None:
-    """13 unlike symbols is all that there is, and EOS is banned too."""
-    answer = await client.generate("badge", no_repeat_ngram_size=1, min_length=30, beam_size=beam_size)
-    assert len(answer.best.tokens) == len(set(answer.best.tokens)) == 13
-    assert "<pad>" not in answer.best.tokens
-    assert answer.best.finish_reason is FinishReason.LENGTH
-
-
-@pytest.mark.parametrize("beam_size", [1, 4])
-async def test_repetition_costs_score_and_not_probability(client: AttendantClient, beam_size: int) -> None:
-    penalty, num_repeated = 1.5, 0
-    for word in WORDS:
-        answer = await client.generate(
-            word, repetition_penalty=penalty, beam_size=beam_size, num_hypotheses=beam_size, length_penalty=0
-        )
-        for one in answer.hypotheses:
-            repeated = sum(token in one.tokens[:place] for place, token in enumerate(one.tokens))
-            assert one.score == pytest.approx(one.log_prob - repeated * math.log(penalty), rel=1e-5)
-            assert one.log_prob == await log_prob_by_score(client, word, one)
-            num_repeated += repeated
-    assert num_repeated
-
-
-async def test_coverage_costs_score_and_not_probability(client: AttendantClient) -> None:
-    beta = 0.7
-    for word in WORDS:
-        answer = await client.generate(
-            word, coverage_penalty=beta, beam_size=4, num_hypotheses=4, length_penalty=0, attention=True
-        )
-        for one in answer.hypotheses:
-            assert one.attention is not None
-            had = [math.fsum(column) for column in zip(*one.attention, strict=True)]
-            coverage = math.fsum(math.log(min(weight, 1.0)) for weight in had)
-            assert one.score == pytest.approx(one.log_prob + beta * coverage, rel=1e-4)
-            assert one.log_prob == await log_prob_by_score(client, word, one)
-        unasked = await client.generate(word, coverage_penalty=beta, beam_size=4, num_hypotheses=4, length_penalty=0)
-        assert [one.score for one in unasked.hypotheses] == [one.score for one in answer.hypotheses]
-        assert unasked.best.attention is None
-
-
-async def test_length_costs_score_and_not_probability(client: AttendantClient) -> None:
-    asked: GenerateOptions = {"beam_size": 4, "num_hypotheses": 4, "length_penalty": 1.5}
-    for offset, options in ((5.0, asked), (0.5, asked | {"length_penalty_offset": 0.5})):
-        for one in (await client.generate("badge", **options)).hypotheses:
-            length = len(one.tokens) + (one.finish_reason is FinishReason.EOS)
-            assert one.score == pytest.approx(one.log_prob / ((offset + length) / (offset + 1)) ** 1.5, rel=1e-5)
-
-
-async def test_lengths_are_kept_and_the_stricter_counts(client: AttendantClient) -> None:
-    async def length(word: str, **options: Any) -> int:
-        return len((await client.generate(word, **options)).best.tokens)
-
-    for word in WORDS:
-        least = math.ceil(1.1 * len(word))
-        assert await length(word, min_length_ratio=1.1) >= least
-        assert await length(word, min_length_ratio=1.1, max_length_ratio=1.1) == least
-        assert await length(word, min_length_ratio=1.1, min_length=30) >= 30
-        assert await length(word, min_length=1, max_length_ratio=2.0, max_length=1) == 1
-        assert await length(word, min_length=len(word), max_length_ratio=1.0, max_length=40) == len(word)
-
-
-async def test_patience_ends_a_search_by_count(client: AttendantClient) -> None:
-    """By default a beam ends when nothing can get better: no other rule finds better ones."""
-    num_steps = {}
-    for word in WORDS:
-        exact = await client.generate(word, beam_size=4)
-        for patience in (0.25, 1.0, 4.0):
-            answer = await client.generate(word, beam_size=4, patience=patience)
-            assert answer.best.score <= exact.best.score
-            num_steps[patience] = num_steps.get(patience, 0) + answer.timings.steps
-    assert num_steps[0.25] < num_steps[1.0] < num_steps[4.0]
-
-
-async def test_unk_is_not_generated_where_it_is_suppressed(client: AttendantClient) -> None:
-    for suppressed in (False, True):
-        answers = [
-            await client.generate(word, sampling=HOT, num_hypotheses=8, suppress_unk=suppressed) for word in WORDS
-        ]
-        tokens = {token for answer in answers for one in answer.hypotheses for token in one.tokens}
-        assert ("<unk>" in tokens) is not suppressed
 
 
 async def test_what_does_not_go_together_is_refused_by_calls_and_streams(client: AttendantClient) -> None:
