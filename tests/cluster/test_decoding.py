@@ -46,8 +46,8 @@ def actors() -> list[psutil.Process]:
 
 
 def kill_an_actor(output: Path, killed: list[int]) -> None:
-    """Once one has begun a file."""
-    while not list(output.glob(".*")):
+    """Kills an actor when one has begun a file. The folder's record has a hidden name with a single dot meanwhile."""
+    while not list(output.glob("..*")):
         time.sleep(0.02)
     killed.append(actors()[0].pid)
     os.kill(killed[0], signal.SIGKILL)
