@@ -271,6 +271,7 @@ def traceable_module(
         },
         reference=TorchStepper(wrapped),
         exact_reference=exact,
+        splits_gemms=True,
     )
 
 

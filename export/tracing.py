@@ -150,6 +150,8 @@ class TraceableModel:
         architecture: the manifest's description of the model.
         reference: decodes with the model in PyTorch; the graphs are compared with it.
         exact_reference: makes a reference in float64, which shows how much of an error is rounding.
+        splits_gemms: products with weights become MatMul and Add, whose bits don't depend on the number of rows. Our
+            own models are written so that their products don't depend on it.
     """
 
     encoder: nn.Module
@@ -159,6 +161,7 @@ class TraceableModel:
     architecture: Mapping[str, Any]
     reference: Stepper
     exact_reference: Callable[[], Stepper]
+    splits_gemms: bool = False
 
 
 def traceable(model: Seq2Seq) -> TraceableModel:
@@ -268,6 +271,7 @@ def trace_graphs(model: TraceableModel) -> TracedPair:
         graph_io.ENCODER_INPUTS,
         # In the encoder every source still has one row.
         specs(input_names, {"row": "B", "source": "B"}),
+        splits_gemms=model.splits_gemms,
     )
     has_attention = any(tensor.scope == "source" for tensor in model.state)
     inputs, outputs = graph_io.step_inputs(has_attention), graph_io.step_outputs(has_attention)
@@ -288,6 +292,7 @@ def trace_graphs(model: TraceableModel) -> TracedPair:
         [inputs[0], *specs(input_names, axes), *inputs[1:-1]],
         [*outputs, *specs([tensor.output for tensor in model.state], axes)],
         num_candidates=inputs[-1],
+        splits_gemms=model.splits_gemms,
     )
     return TracedPair(encoder=encoder, decoder_step=decoder_step, state=model.state, min_queries=MIN_QUERIES_PER_SOURCE)
 
@@ -298,12 +303,15 @@ def _export(
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     num_candidates: TensorSpec | None = None,
+    *,
+    splits_gemms: bool,
 ) -> TracedGraph:
     """Returns the module as a graph.
 
     Args:
         inputs, outputs: in the module's order, with the names of dimensions.
         num_candidates: becomes an input of the graph, if it has candidates.
+        splits_gemms: see TraceableModel.
     """
     remaining = iter(inputs)
 
@@ -336,7 +344,8 @@ def _export(
     assert domains <= {""} and not program.model.functions, f"only standard operators are portable, got {domains}"
     _declare(graph.inputs, inputs)
     _declare(graph.outputs, outputs)
-    _split_gemms(graph)
+    if splits_gemms:
+        _split_gemms(graph)
     if num_candidates is not None:
         # It replaces a constant: the k of the graph's only TopK.
         count = ir.val(num_candidates.name, _dtype(num_candidates), num_candidates.shape)
@@ -367,7 +376,9 @@ def _split_gemms(graph: ir.Graph) -> None:
         output, replaced = node.outputs[0], added.outputs[0]
         output.replace_all_uses_with(replaced, replace_graph_outputs=True)
         replaced.name, replaced.type, replaced.shape = output.name, output.type, output.shape
-        graph.remove(node)
+        graph.remove(node, safe=True)
+        if weights.name in graph.initializers and not weights.uses():
+            del graph.initializers[weights.name or ""]
 
 
 def _declare(values: Sequence[ir.Value], specs: Sequence[TensorSpec]) -> None:
