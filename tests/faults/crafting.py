@@ -153,12 +153,12 @@ def fewer_rows(name: str) -> Callable[[onnx.ModelProto], None]:
 
 def one_symbol_more(model: onnx.ModelProto) -> None:
     """The output layer gives an id that no tokenizer has."""
-    matrix = weight(model, "model.output.weight_of_rows")
-    bias = next(one for one in model.graph.initializer if list(one.dims) == [matrix.dims[1]])
-    for one, value in ((matrix, 0.0), (bias, 9.0)):
+    matrix = weight(model, "model.output.weight")
+    bias = next(one for one in model.graph.initializer if list(one.dims) == [matrix.dims[0]])
+    for one, row in ((matrix, 0.0), (bias, 9.0)):
         values = numpy_helper.to_array(one)
-        more = np.full((*values.shape[:-1], 1), value, np.float32)
-        one.CopyFrom(numpy_helper.from_array(np.concatenate([values, more], axis=-1), one.name))
+        more = np.full((1, *values.shape[1:]), row, np.float32)
+        one.CopyFrom(numpy_helper.from_array(np.concatenate([values, more]), one.name))
 
 
 def values_outside(model: onnx.ModelProto) -> None:
