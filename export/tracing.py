@@ -69,6 +69,8 @@ class OnnxRecurrentLayer(nn.Module):
         self.operator, gates, self.num_outputs = OPERATORS[cell]
         self.num_final_parts = self.num_outputs - 1
         self.num_directions = len(directions)
+        # ONNX Runtime's RNN rounds differently for a batch of one: it gets another row.
+        self.has_spare = self.operator == "RNN"
         self.hidden_size = directions[0][1].shape[1]
 
         def reordered(part: int) -> Tensor:
@@ -94,8 +96,9 @@ class OnnxRecurrentLayer(nn.Module):
             Outputs [B, S, D * H] float32, zero beyond the lengths, and the last states, each part [B, D * H]: hidden,
             and the cell where it is kept.
         """
-        outputs, finals = self.run(inputs, lengths)
-        return outputs, tuple(final.transpose(0, 1).flatten(1) for final in finals)
+        outputs, finals = self._with_spare(inputs, lengths, ())
+        parts = [final.transpose(0, 1).flatten(1) for final in finals]
+        return (outputs[:-1], (parts[0][:-1],)) if self.has_spare else (outputs, tuple(parts))
 
     def run(
         self, inputs: Tensor, lengths: Tensor | None, initial: Sequence[Tensor] | None = None
@@ -105,17 +108,21 @@ class OnnxRecurrentLayer(nn.Module):
         Args:
             lengths: [B] int64; None if all sequences have S positions.
         """
-        # ONNX Runtime's RNN rounds differently for a batch of one: it gets another row.
-        spare = self.operator == "RNN"
-        if spare:
+        outputs, finals = self._with_spare(inputs, lengths, initial or ())
+        return (outputs[:-1], (finals[0][:, :-1],)) if self.has_spare else (outputs, finals)
+
+    def _with_spare(
+        self, inputs: Tensor, lengths: Tensor | None, initial: Sequence[Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Runs the node, with a further row if `has_spare`; returns outputs [B, S, D * H] and parts [D, B, H]."""
+        if self.has_spare:
             inputs = torch.cat([inputs, inputs[:1]])
             lengths = None if lengths is None else torch.cat([lengths, lengths[:1]])
-            initial = None if initial is None else [torch.cat([part, part[:, :1]], 1) for part in initial]
+            initial = [torch.cat([part, part[:, :1]], 1) for part in initial]
+        positions_first = inputs.transpose(0, 1)
         steps = None if lengths is None else lengths.to(torch.int32)
-        outputs, *finals = self._node(inputs.transpose(0, 1), steps, initial or ())
-        outputs = outputs.permute(2, 0, 1, 3).flatten(2)
-        parts = finals[: self.num_final_parts]
-        return (outputs[:-1], (parts[0][:, :-1],)) if spare else (outputs, tuple(parts))
+        outputs, *finals = self._node(positions_first, steps, initial)
+        return outputs.permute(2, 0, 1, 3).flatten(2), tuple(finals[: self.num_final_parts])
 
     def _node(self, inputs: Tensor, lengths: Tensor | None, initial: Sequence[Tensor]) -> Sequence[Tensor]:
         """Returns outputs [S, D, B, H], last states and, of an LSTM, last cells [D, B, H] each, of inputs [S, B, I]."""
