@@ -11,11 +11,12 @@ from functools import partial
 from typing import Any, NoReturn
 
 from attendant.runtime.command import Command, exit_command, require, run_command
-from attendant.server.config import config_of, config_parser
 
 
 def command(name: str) -> Command:
     """Returns the command, as `attendant` runs it."""
+    from attendant.server.config import config_parser
+
     return _Serve(config_parser(), _check)
 
 
@@ -34,11 +35,15 @@ class _Serve(Command):
 
 def _check(parsed: argparse.Namespace) -> None:
     require("onnxruntime")
+    from attendant.server.config import config_of
+
     config_of(parsed, os.environ)
 
 
 def main(scheduler: type[Any] | None = None) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status. See ServerConfig for `scheduler`."""
+    from attendant.server.config import config_parser
+
     return Command(config_parser(), partial(_serve, scheduler=scheduler))(sys.argv[1:]) or 0
 
 
@@ -48,6 +53,7 @@ def _serve(parsed: argparse.Namespace, scheduler: type[Any] | None) -> int:
     import uvloop
 
     from attendant.server.app import serve
+    from attendant.server.config import config_of
     from attendant.server.logs import configure_audit, configure_logging, log_python_errors
 
     config = config_of(parsed, os.environ)

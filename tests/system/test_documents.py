@@ -25,7 +25,7 @@ PAGES = [
 ] + sorted((ROOT / "docs").rglob("*.md"))
 TRAINING = ROOT / "docs/training.md"
 RUN = ("sh", "console", "python")
-SHOWN = ("text", "json", "toml", "yaml", "ini", "js", "ts", "go", "java", "promql", "nginx", "{toctree}")
+SHOWN = ("text", "json", "proto", "toml", "yaml", "ini", "js", "ts", "go", "java", "promql", "nginx", "{toctree}")
 FENCE = re.compile(
     r"(?m)^(?:(?P<mark>[^\n]*)\n+)?(?P<indent> *)```(?P<language>\S*)\n(?P<body>.*?)^(?P=indent)```$", re.S
 )

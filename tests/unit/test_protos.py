@@ -12,16 +12,10 @@ PROTOS = ROOT / "protos"
 FILE = "attendant/v1/seq2seq.proto"
 
 check = runpy.run_path(str(PROTOS / "check.py"))["check"]
-COMMENTS = runpy.run_path(str(PROTOS / "comments.py"))
 
 
 def test_the_api_is_in_order_and_keeps_what_was_released(capfd: pytest.CaptureFixture[str]) -> None:
     assert check() == 0, capfd.readouterr()
-
-
-def test_the_comments_are_those_of_the_proto() -> None:
-    """`make protos` writes them."""
-    assert COMMENTS["COMMENTS"].read_text() == COMMENTS["comments"]()
 
 
 @pytest.mark.parametrize(
