@@ -33,7 +33,7 @@ def __getattr__(name: str) -> _typing.Any:
 
 
 def __dir__() -> list[str]:
-    """What a prompt completes."""
+    """Returns the names that a prompt completes."""
     return sorted(
         {*globals(), *_PACKAGES, "export_model", *_importlib.import_module("attendant.server.library").__all__}
     )

@@ -17,11 +17,11 @@ IMAGES = Path(__file__).parent / "images"
 async def draw(target: str, words: list[str]) -> None:
     async with AttendantClient(target) as client:
         for word in words:
-            found = await client.generate(word, attention=True)
-            weights = np.array(found.best.attention, np.float32)
-            rows = [*found.best.tokens, EOS][: len(weights)]
+            answer = await client.generate(word, attention=True)
+            weights = np.array(answer.best.attention, np.float32)
+            rows = [*answer.best.tokens, EOS][: len(weights)]
             picture = IMAGES / f"attention-{word}.svg"
-            picture.write_text(on_paper(attention_map(weights, found.source_tokens, rows)), encoding="utf-8")
+            picture.write_text(on_paper(attention_map(weights, answer.source_tokens, rows)), encoding="utf-8")
             print(picture)
 
 

@@ -20,12 +20,12 @@ def main(chromium: str = "/usr/bin/chromium") -> None:
         sync_playwright() as playwright,
     ):
         assert server.stdout is not None
-        found = re.search(r"playground on (\S+);", server.stdout.readline())
-        assert found is not None, "the server does not serve"
+        address = re.search(r"playground on (\S+);", server.stdout.readline())
+        assert address is not None, "the server does not serve"
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for scheme in ("light", "dark"):
             page = browser.new_page(color_scheme=scheme, viewport=SIZE)
-            page.goto(found[1])
+            page.goto(address[1])
             for length in range(1, len(WORD) + 1):
                 page.get_by_label("Text").fill(WORD[:length])
                 page.wait_for_timeout(300)

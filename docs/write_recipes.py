@@ -51,17 +51,17 @@ def page() -> str:
 
 def _table(name: str, table: type[BaseModel] | None) -> str:
     assert table is not None
-    said = _attributes(table)
+    described = _attributes(table)
     for base in table.__mro__[1:]:
         if issubclass(base, BaseModel):
-            said = _attributes(base) | said
+            described = _attributes(base) | described
     inner, rows = [], []
     for field, info in table.model_fields.items():
         kind = info.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel) and said.get(field) is None:
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and described.get(field) is None:
             inner.append(_table(f"{name}.{field}", kind))
         else:
-            rows.append(f"| `{field}` | {_default(info)} | {said[field]}{_choices(info)} |")
+            rows.append(f"| `{field}` | {_default(info)} | {described[field]}{_choices(info)} |")
     return "\n".join(
         [f"## `[{name}]`\n", _summary(table), "| field | default | what |\n|---|---|---|", *rows, "", *inner]
     )

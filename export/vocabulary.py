@@ -91,9 +91,9 @@ def _places(name: str, ids: Mapping[str, int], special: Mapping[str, str] | None
     if unknown := declared.keys() - NAMES.keys():
         raise UserError(f"{name}: {min(unknown)!r} is no special symbol: name {', '.join(NAMES)}")
     if special is None:
-        declared = {
-            role: found for role, usual in NAMES.items() if (found := next((one for one in usual if one in ids), None))
-        }
+        for role, usual in NAMES.items():
+            if known := [symbol for symbol in usual if symbol in ids]:
+                declared[role] = known[0]
     for role, symbol in declared.items():
         if symbol not in ids:
             raise UserError(f"{name}: {role} is {symbol!r}, which is not among its {len(ids)} symbols")

@@ -237,8 +237,8 @@ def page() -> str:
     )
     for title, panels in ROWS.items():
         built.with_row(dashboard.Row(title))
-        for one in panels:
-            built.with_panel(panel(*one))
+        for arguments in panels:
+            built.with_panel(panel(*arguments))
     return json.dumps(built.build(), cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
 
 

@@ -153,7 +153,7 @@ def _own(tensors: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
 
 
 class Decodable(Protocol):
-    """What a TorchStepper decodes with: a Seq2Seq, an Ensemble, or a module with their methods."""
+    """A model that a TorchStepper decodes with: a Seq2Seq, an Ensemble, or a module with their methods."""
 
     target_vocabulary_size: int
     training: bool
