@@ -21,6 +21,9 @@ DELIVERED_AT_ONCE = 8
 """Outcomes of heavy and bulk requests that are delivered in one turn of the event loop. Other calls should not wait
 until hundreds of answers have been written."""
 
+HEAVY_WEIGHT = 4
+"""Bulk outcomes that a heavy one counts as: it wakes a call that makes its answer at once; a stream's queue up."""
+
 
 class _Waiting(NamedTuple):
     """A caller that waits for an outcome."""
@@ -170,8 +173,13 @@ class EngineClient:
             self._deliver_some()
 
     def _deliver_some(self) -> None:
-        for _ in range(min(DELIVERED_AT_ONCE, len(self._undelivered))):
-            self._deliver_one(*self._undelivered.popleft())
+        room = DELIVERED_AT_ONCE
+        while self._undelivered and room > 0:
+            key, update = self._undelivered.popleft()
+            waiting = self._in_flight.get(key)
+            is_bulk = waiting is None or waiting.accepted.request.priority is Priority.BULK
+            room -= 1 if is_bulk else HEAVY_WEIGHT
+            self._deliver_one(key, update)
         self._is_delivering = bool(self._undelivered)
         if self._is_delivering:
             asyncio.get_running_loop().call_soon(self._deliver_some)
