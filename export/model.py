@@ -12,12 +12,13 @@ import torch
 
 from attendant.export.bundle_writer import write_bundle
 from attendant.export.graph import TracedPair
+from attendant.export.importing.checkpoint import read_torch
 from attendant.export.origins import NUM_SOURCES, ExportableModel, bundle_name, limits_of, provenance_of
 from attendant.export.own import Seq2SeqModule, explained, traceable_module
 from attendant.export.published import refuse_occupied
 from attendant.export.verification.probes import FULL_PLAN, VerificationPlan
 from attendant.export.verification.quality import NUM_REFERENCE, QualityMeasurement
-from attendant.export.vocabulary import Symbols, read_vocabulary
+from attendant.export.vocabulary import NAMES, Symbols, read_vocabulary
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import GNMT_OFFSET, DecodingDefaults, Precision, search_of
 from attendant.runtime.errors import UserError, VerificationFailed
@@ -115,8 +116,8 @@ def export_model(
     _require(source.module_ids, ("eos",) if model.append_eos else (), "source")
     _require(target.module_ids, ("bos", "eos"), "target")
     traced = traceable_module(model.module, source, target, max_source_tokens=model.max_source_tokens)
-    examples = () if data is None else read_data(CorpusFiles.named(data)).examples
-    texts = [*sources, *(example.source for example in examples)]
+    pairs = None if data is None else read_data(CorpusFiles.named(data))
+    texts = [*sources, *(example.source for example in (() if pairs is None else pairs.examples))]
     encoded = [ids for ids in source.tokenizer.encode_batch(texts) if 0 < len(ids) <= model.max_source_tokens]
     validation = encoded[:: max(1, len(encoded) // NUM_REFERENCE)]
     limits = limits_of(target.tokenizer, model.max_source_tokens, model.max_target_tokens)
@@ -145,7 +146,7 @@ def export_model(
         validation_name=data or "",
     )
     measurement = None
-    if data is not None:
+    if pairs is not None:
 
         def text_model(stepper: Any) -> TextModel:
             return TextModel(
@@ -158,7 +159,7 @@ def export_model(
             )
 
         config = EvaluationConfig().model_copy(update=search_of(decoding))
-        measurement = QualityMeasurement(data=read_data(CorpusFiles.named(data)), config=config, model_of=text_model)
+        measurement = QualityMeasurement(data=pairs, config=config, model_of=text_model)
 
     def write(tried: ExportableModule) -> Bundle:
         return write_bundle(
@@ -200,7 +201,7 @@ def _within(plan: VerificationPlan, longest: int) -> VerificationPlan:
 
 
 def _require(module_ids: Sequence[int], roles: Sequence[str], side: str) -> None:
-    places = dict(zip(("pad", "unk", "bos", "eos"), module_ids, strict=False))
+    places = dict(zip(NAMES, module_ids, strict=False))
     if missing := [role for role in roles if places[role] < 0]:
         raise UserError(
             f"{side}_tokenizer: no symbol is known to be {' or '.join(missing)}: declare it by {side}_special, for "
@@ -241,8 +242,6 @@ def load_user_model(named: str, weights: Path | None) -> UserModel:
 
 
 def _load_weights(module: Any, path: Path) -> None:
-    from attendant.export.importing.checkpoint import read_torch  # noqa: PLC0415
-
     content: Mapping[str, Any] = read_torch(path)
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(content.get(key), Mapping):

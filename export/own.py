@@ -96,7 +96,6 @@ class WrappedModel(nn.Module):
 
     source_ids_of: Tensor
     target_ids_of: Tensor
-    order: Tensor
     missing: Tensor
 
     def __init__(
@@ -116,7 +115,7 @@ class WrappedModel(nn.Module):
         # Not a submodule: only the copy that is traced has parameters here.
         self._naive = (module,)
         self._lengths = Lengths()
-        self.traced = with_lengths(module, self._lengths)
+        self.traced = with_lengths(cast(nn.Module, module), self._lengths)
 
         def ids(side: Vocabulary, unknown: int) -> Tensor:
             return torch.tensor([number if number >= 0 else unknown for number in side.module_ids])
@@ -124,7 +123,6 @@ class WrappedModel(nn.Module):
         # Symbols that the module lacks are never fed, except padding, whose value does not matter.
         self.register_buffer("source_ids_of", ids(source, max(source.module_ids[UNK_ID], 0)))
         self.register_buffer("target_ids_of", ids(target, max(target.module_ids[UNK_ID], 0)))
-        self.register_buffer("order", self.target_ids_of.clone())
         never = [number < 0 for number in target.module_ids]
         never[PAD_ID] = True
         never[BOS_ID] = True
@@ -213,7 +211,7 @@ class WrappedModel(nn.Module):
 
     def _ordered(self, logits: Tensor) -> Tensor:
         """[R, symbols of the bundle]: symbols that the module lacks, padding and BOS are impossible."""
-        return logits.float().index_select(1, self.order).masked_fill(self.missing, IMPOSSIBLE)
+        return logits.float().index_select(1, self.target_ids_of).masked_fill(self.missing, IMPOSSIBLE)
 
 
 def _by_length(lengths: Tensor) -> list[tuple[int, Tensor]]:

@@ -10,7 +10,7 @@ import contextlib
 import copy
 import inspect
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -20,6 +20,7 @@ from torch.nn.utils import rnn as rnn_utils
 
 from attendant.export.tracing import OnnxRecurrentLayer
 from attendant.runtime.errors import UserError
+from attendant.training.model import STATE_NAMES, CellKind, step_of, weights_of
 
 
 class Lengths:
@@ -92,21 +93,25 @@ def _packing_replaced() -> Iterator[None]:
             namespace[name] = value
 
 
+CELLS: Final[Mapping[str, CellKind]] = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn"}
+"""By torch's name of a layer's mode."""
+
+
 class _LengthAwareRecurrence(nn.Module):
     """Replaces nn.LSTM, nn.GRU or nn.RNN while a module is traced: the same call and weights."""
 
     def __init__(self, rnn: nn.RNNBase, lengths: Lengths) -> None:
         super().__init__()
-        self.cell = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn"}[rnn.mode]
+        self.cell: CellKind = CELLS[rnn.mode]
         self.batch_first, self.num_directions = rnn.batch_first, 2 if rnn.bidirectional else 1
         self.hidden_size = rnn.hidden_size
         self._lengths = lengths
-        self.weights = nn.ParameterList()
-        self.layers = nn.ModuleList()
-        for number in range(rnn.num_layers):
-            directions = [_weights(rnn, f"_l{number}{suffix}") for suffix in ("", "_reverse")[: self.num_directions]]
-            self.layers.append(OnnxRecurrentLayer(self.cell, directions))
-            self.weights.extend(nn.Parameter(part, requires_grad=False) for part in directions[0])
+        # Of each layer, direction by direction.
+        self._weights = [weights_of(rnn, number) for number in range(rnn.num_layers * self.num_directions)]
+        self.layers = nn.ModuleList(
+            OnnxRecurrentLayer(self.cell, self._weights[first : first + self.num_directions])
+            for first in range(0, len(self._weights), self.num_directions)
+        )
 
     def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:  # noqa: A002
         is_packed = isinstance(input, _Packed)
@@ -142,44 +147,19 @@ class _LengthAwareRecurrence(nn.Module):
         self, inputs: Tensor, initial: Sequence[Tensor] | None, number: int
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """One position [B, 1, I], as plain products, which int8 can rewrite."""
-        of_inputs, of_states, input_bias, state_bias = (self.weights[4 * number + part] for part in range(4))
         zero = inputs.new_zeros(inputs.shape[0], self.hidden_size)
-        hidden, *cells = [part[0] for part in initial] if initial else [zero, zero]
-        first = torch.nn.functional.linear(inputs[:, 0], of_inputs, input_bias)
-        second = torch.nn.functional.linear(hidden, of_states, state_bias)
-        if self.cell == "lstm":
-            entry, forget, candidate, output = (first + second).chunk(4, -1)
-            cell = forget.sigmoid() * cells[0] + entry.sigmoid() * candidate.tanh()
-            hidden = output.sigmoid() * cell.tanh()
-            return hidden[:, None], (hidden[None], cell[None])
-        if self.cell == "gru":
-            (reset, update, new), (reset2, update2, new2) = first.chunk(3, -1), second.chunk(3, -1)
-            gate = (update + update2).sigmoid()
-            candidate = (new + (reset + reset2).sigmoid() * new2).tanh()
-            hidden = (1 - gate) * candidate + gate * hidden
-        else:
-            hidden = (first + second).tanh()
-        return hidden[:, None], (hidden[None],)
+        state = tuple(part[0] for part in initial) if initial else (zero,) * len(STATE_NAMES[self.cell])
+        new = step_of(self._weights[number], self.cell, inputs[:, 0], state)
+        return new[0][:, None], tuple(part[None] for part in new)
 
 
-def _weights(rnn: nn.RNNBase, suffix: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    of_inputs, of_states = (getattr(rnn, f"weight_{side}{suffix}").detach() for side in ("ih", "hh"))
-    biases = [
-        getattr(rnn, f"bias_{side}{suffix}").detach() if rnn.bias else of_inputs.new_zeros(len(of_inputs))
-        for side in ("ih", "hh")
-    ]
-    return of_inputs, of_states, biases[0], biases[1]
-
-
-def with_lengths(module: Any, lengths: Lengths) -> nn.Module:
+def with_lengths(module: nn.Module, lengths: Lengths) -> nn.Module:
     """Returns a copy of the module whose recurrent layers take the lengths of their sequences."""
-    if not isinstance(module, nn.Module):
-        raise UserError(f"{type(module).__name__} is not a torch.nn.Module, so that its weights can't be exported")
     traced = copy.deepcopy(module).eval().requires_grad_(False)
     for parent in list(traced.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.RNNBase):
-                if getattr(child, "proj_size", 0) or child.mode not in ("LSTM", "GRU", "RNN_TANH"):
+                if getattr(child, "proj_size", 0) or child.mode not in CELLS:
                     raise UserError(
                         f"{name} ({type(child).__name__}): proj_size and nonlinearity='relu' can't be exported: use a "
                         "linear layer behind it, or tanh"

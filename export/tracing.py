@@ -31,7 +31,7 @@ from attendant.runtime.bundle.tokenizer import special_ids
 from attendant.runtime.errors import UserError
 from attendant.runtime.process import interruptible
 from attendant.runtime.stepper import MIN_QUERIES_PER_SOURCE, Stepper
-from attendant.training.model import Seq2Seq
+from attendant.training.model import RecurrentWeights, Seq2Seq, weights_of
 from attendant.training.model.encoder import RecurrentLayer
 from attendant.training.model.stepper import TorchStepper, candidates
 
@@ -48,10 +48,6 @@ OPERATORS: Final = {
 """Name, order of the gates and number of outputs: all states, the last ones and an LSTM's last cells."""
 
 
-Weights = tuple[Tensor, Tensor, Tensor, Tensor]
-"""Of one direction: inputs [G * H, I], states [G * H, H], and the two biases [G * H], in torch's order of the gates."""
-
-
 class OnnxRecurrentLayer(nn.Module):
     """A recurrent layer as one ONNX node, which takes the lengths of its sequences."""
 
@@ -59,7 +55,7 @@ class OnnxRecurrentLayer(nn.Module):
     recurrent_weights: Tensor
     biases: Tensor
 
-    def __init__(self, cell: str, directions: Sequence[Weights]) -> None:
+    def __init__(self, cell: str, directions: Sequence[RecurrentWeights]) -> None:
         """Takes over the weights of the forward direction, and of the backward one if there are two.
 
         Args:
@@ -86,8 +82,7 @@ class OnnxRecurrentLayer(nn.Module):
     def of(cls, layer: RecurrentLayer) -> "OnnxRecurrentLayer":
         """Replaces a layer of ours: same call, same weights."""
         rnns = [rnn for rnn in (layer.forward_rnn, layer.backward_rnn) if rnn is not None]
-        names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
-        return cls(layer.cell, [tuple(getattr(rnn, name) for name in names) for rnn in rnns])
+        return cls(layer.cell, [weights_of(rnn) for rnn in rnns])
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Runs the layer over inputs [B, S, I] float32 of lengths [B] int64.

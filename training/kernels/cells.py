@@ -44,9 +44,17 @@ class RecurrentWeights(NamedTuple):
     hidden_bias: Tensor
 
 
-def weights_of(rnn: nn.RNNBase) -> RecurrentWeights:
-    """Returns the weights of a layer in one direction."""
-    return RecurrentWeights(*rnn.all_weights[0])
+def weights_of(rnn: nn.RNNBase, number: int = 0) -> RecurrentWeights:
+    """Returns the weights of a layer in one direction; missing biases are zeros.
+
+    Args:
+        number: of the layer and direction among all, direction by direction.
+    """
+    of_inputs, of_hidden, *biases = rnn.all_weights[number]
+    if not biases:
+        zeros = of_inputs.new_zeros(len(of_inputs))
+        return RecurrentWeights(of_inputs, of_hidden, zeros, zeros)
+    return RecurrentWeights(of_inputs, of_hidden, *biases)
 
 
 def lstm(product: Tensor, state: CellState) -> CellState:
@@ -114,7 +122,11 @@ def next_state(kind: CellKind, products: Sequence[Tensor], state: CellState) -> 
 
 def step(rnn: nn.RNNBase, kind: CellKind, inputs: Tensor, state: CellState) -> CellState:
     """Runs one step of a layer in one direction, from inputs [R, I] and the old state, [R, H] each."""
-    weights = weights_of(rnn)
+    return step_of(weights_of(rnn), kind, inputs, state)
+
+
+def step_of(weights: RecurrentWeights, kind: CellKind, inputs: Tensor, state: CellState) -> CellState:
+    """Runs one step by weights, as `step`."""
     projected = F.linear(inputs, weights.of_inputs, weights.input_bias)
     recurrent = F.linear(state[0], weights.of_hidden, weights.hidden_bias)
     return next_state(kind, (projected + recurrent,) if adds(kind) else (projected, recurrent), state)
