@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 
@@ -18,11 +18,11 @@ from attendant.export.own import Seq2SeqModule, explained, traceable_module
 from attendant.export.published import refuse_occupied
 from attendant.export.verification.probes import FULL_PLAN, VerificationPlan
 from attendant.export.verification.quality import NUM_REFERENCE, QualityMeasurement
-from attendant.export.vocabulary import NAMES, Symbols, read_vocabulary
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import GNMT_OFFSET, DecodingDefaults, Precision, search_of
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.training.data.config import CorpusFiles
+from attendant.training.data.vocabulary import NAMES, SymbolKind, Symbols, read_vocabulary
 from attendant.training.evaluation.evaluating import EvaluationConfig, TextModel
 from attendant.training.evaluation.session import read_data
 
@@ -60,8 +60,8 @@ class UserModel:
     target_tokenizer: Symbols
     source_special: Mapping[str, str] | None = None
     target_special: Mapping[str, str] | None = None
-    source_kind: Literal["word", "character"] = "word"
-    target_kind: Literal["word", "character"] = "word"
+    source_kind: SymbolKind = "word"
+    target_kind: SymbolKind = "word"
     append_eos: bool = True
     max_source_tokens: int = 100
     max_target_tokens: int = 100
@@ -111,8 +111,8 @@ def export_model(
     """
     output = Path(output)
     refuse_occupied(output, force=force)
-    source = read_vocabulary(model.source_tokenizer, model.source_special, model.source_kind, "source")
-    target = read_vocabulary(model.target_tokenizer, model.target_special, model.target_kind, "target")
+    source = read_vocabulary(model.source_tokenizer, model.source_special, model.source_kind, field="source_tokenizer")
+    target = read_vocabulary(model.target_tokenizer, model.target_special, model.target_kind, field="target_tokenizer")
     _require(source.module_ids, ("eos",) if model.append_eos else (), "source")
     _require(target.module_ids, ("bos", "eos"), "target")
     traced = traceable_module(model.module, source, target, max_source_tokens=model.max_source_tokens)

@@ -27,10 +27,10 @@ from torch import Tensor, nn
 
 from attendant.export.recurrent_layers import Lengths, with_lengths
 from attendant.export.tracing import TraceableModel, traceable_parts
-from attendant.export.vocabulary import Vocabulary
 from attendant.runtime.bundle.manifest import StateTensor
 from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID, UNK_ID, special_ids
 from attendant.runtime.errors import UserError, reason_of
+from attendant.training.data.vocabulary import Vocabulary
 from attendant.training.model.readout import IMPOSSIBLE
 from attendant.training.model.seq2seq import Encoded
 from attendant.training.model.stepper import TorchStepper

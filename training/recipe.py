@@ -2,7 +2,7 @@
 
 import difflib
 import tomllib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, get_args
@@ -256,7 +256,7 @@ def recipe_from(
     Args:
         name: its name in errors.
         overrides: as `load_recipe` takes them; they change `content`.
-        beside: a folder that has the data files that are not in the working directory; may be None.
+        beside: a folder that has the files that are not in the working directory; may be None.
 
     Raises:
         UserError: as `load_recipe`.
@@ -264,7 +264,7 @@ def recipe_from(
     for override in overrides:
         _apply(content, override)
     if beside is not None:
-        _find_beside(beside, content.get("data"))
+        _find_beside(beside, content)
     try:
         return Recipe.model_validate(content, strict=True)
     except ValidationError as error:
@@ -283,8 +283,8 @@ def shipped_recipes() -> dict[str, Path]:
     }
 
 
-def _find_beside(folder: Path, data: Any) -> None:
-    """Finds data files beside the recipe that are not in the working directory."""
+def _find_beside(folder: Path, content: Mapping[str, Any]) -> None:
+    """Finds files of data and tokenizers beside the recipe that are not in the working directory."""
 
     def located(files: Any) -> Any:
         if isinstance(files, list):
@@ -294,9 +294,12 @@ def _find_beside(folder: Path, data: Any) -> None:
         beside = isinstance(files, str) and not Path(files).exists() and (folder / files).exists()
         return str(folder / files) if beside else files
 
-    for split in get_args(Split) if isinstance(data, dict) else ():
-        if split in data:
-            data[split] = located(data[split])
+    keys = {"data": get_args(Split), "source": ("tokenizer",), "target": ("tokenizer",)}
+    for name, names in keys.items():
+        table = content.get(name)
+        for key in names if isinstance(table, dict) else ():
+            if key in table:
+                table[key] = located(table[key])
 
 
 def _apply(content: dict[str, Any], override: str) -> None:

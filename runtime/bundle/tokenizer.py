@@ -13,6 +13,7 @@ accepted, and each may make a text only a little longer. `Tokenizer.check_encodi
 still do.
 """
 
+import base64
 import json
 import re
 import string
@@ -126,10 +127,13 @@ COMPONENTS: Final = {
         "Strip",
         "Replace",
         "Prepend",
+        "Precompiled",
+        "Nmt",
+        "BertNormalizer",
     },
     "pre_tokenizer": {
         *("Sequence", "Split", "Whitespace", "WhitespaceSplit", "Metaspace", "ByteLevel", "Punctuation", "Digits"),
-        *("BertPreTokenizer", "CharDelimiterSplit"),
+        *("BertPreTokenizer", "CharDelimiterSplit", "UnicodeScripts"),
     },
     "model": {"BPE", "Unigram", "WordPiece", "WordLevel"},
     "post_processor": {"ByteLevel"},
@@ -142,8 +146,11 @@ COMPONENTS: Final = {
 MAX_COMPONENTS: Final = 32
 """Of one part, e.g. the steps of a normalizer."""
 
-MAX_OF_A_TYPE: Final = {"NFC": 2, "NFD": 2, "NFKC": 1, "NFKD": 1, "Prepend": 1}
-"""Types that make texts longer: a character may become 18."""
+MAX_OF_A_TYPE: Final = {"NFC": 2, "NFD": 2, "NFKC": 1, "NFKD": 1, "Prepend": 1, "Precompiled": 1, "BertNormalizer": 1}
+"""Types that make texts longer: a character may become 18, or by a map of `Precompiled` MAX_GROWTH."""
+
+MULTIPLYING: Final = frozenset({"NFKC", "NFKD", "Precompiled"})
+"""`Precompiled` may not be with the others: both would multiply a text's length."""
 
 MAX_INSERTIONS: Final = 6
 """Replacements by an expression, which may match the empty text at every character and so add one to each."""
@@ -177,6 +184,8 @@ def check_content(text: str) -> None:
         for kind, most in ({**MAX_OF_A_TYPE, "Replace": MAX_INSERTIONS}).items():
             if counts[kind] > most:
                 raise ValueError(f"{part}: {counts[kind]} components {kind} that make texts longer, may have {most}")
+        if counts["Precompiled"] and (others := MULTIPLYING & counts.keys() - {"Precompiled"}):
+            raise ValueError(f"{part}: Precompiled with {min(others)} makes texts longer, may have one of them")
 
 
 def _components(part: Any) -> Iterator[dict[str, Any]]:
@@ -198,6 +207,8 @@ def _check_component(part: str, component: dict[str, Any]) -> None:
     pattern = component.get("pattern")
     if kind == "Prepend" and len(component.get("prepend", "")) > MAX_PREPENDED:
         raise ValueError(f"{part}: prepends more than {MAX_PREPENDED} characters")
+    if kind == "Precompiled":
+        _check_map(part, component.get("precompiled_charsmap"))
     if pattern is None:
         return
     if not isinstance(pattern, dict):
@@ -207,6 +218,18 @@ def _check_component(part: str, component: dict[str, Any]) -> None:
     most = 1 if "Regex" in pattern else len(pattern.get("String", ""))
     if kind == "Replace" and len(content) > most:
         raise ValueError(f"{part}: replaces {most} characters by {len(content)}, which makes texts longer")
+
+
+def _check_map(part: str, encoded: Any) -> None:
+    """Checks the map of a `Precompiled`: the size of its trie, the trie, and the texts that it points to."""
+    try:
+        content = base64.b64decode(encoded, validate=True)
+        texts = content[4 + int.from_bytes(content[:4], "little") :].split(b"\0")
+        longest = max(len(text.decode()) for text in texts)
+    except (ValueError, TypeError):
+        raise ValueError(f"{part}: the map of Precompiled is damaged") from None
+    if longest > MAX_GROWTH:
+        raise ValueError(f"{part}: Precompiled makes {longest} characters of one, may make {MAX_GROWTH}")
 
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
@@ -264,6 +287,7 @@ class Tokenizer:
         grows: the text of the first tokens is a prefix of the text of all of them.
         combines: a token may change the last character of the token before it.
         joins_by_blanks: a text is its symbols, joined by blanks.
+        takes_texts: it segments texts; if false, it only has tokens, which a program segments and joins itself.
     """
 
     def __init__(self, library: LibraryTokenizer) -> None:
@@ -289,13 +313,15 @@ class Tokenizer:
         self._longest = max(map(len, symbols), default=1)
         self._spaces_itself = has_own_spacing(library)
         self._spacing = spacing_of(library, symbols, own=self._spaces_itself)
-        decoders = _decoders_of(library)
+        content = json.loads(library.to_str())
+        decoders = _decoders_of(content)
         self._bytes: dict[str, int] = {}
-        if getattr(library.model, "byte_fallback", False) and "ByteFallback" in decoders:
+        if content["model"].get("byte_fallback") and "ByteFallback" in decoders:
             self._bytes = {token: value for value, token in enumerate(BYTE_TOKENS) if token in vocabulary}
             decoders.remove("ByteFallback")
         self._byte_ids = frozenset(vocabulary[token] for token in self._bytes)
         self.joins_by_blanks: bool = library.decoder is None
+        self.takes_texts: bool = not isinstance(library.model, models.WordLevel) or library.pre_tokenizer is not None
         self.grows: bool = GROWING_DECODERS.issuperset(decoders)
         self.combines: bool = (
             "ByteLevel" in decoders
@@ -497,9 +523,9 @@ def combines(character: str, before: str = "") -> bool:
     return mark or JOINER in (character, before)
 
 
-def _decoders_of(library: LibraryTokenizer) -> list[str]:
-    """Returns the types of the library's decoders, those of a sequence one by one."""
-    decoder = json.loads(library.to_str())["decoder"] or {"type": "NoneType"}
+def _decoders_of(content: dict[str, Any]) -> list[str]:
+    """Returns the types of a tokenizer's decoders, those of a sequence one by one."""
+    decoder = content["decoder"] or {"type": "NoneType"}
     return [part["type"] for part in decoder.get("decoders", [decoder])]
 
 

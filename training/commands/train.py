@@ -197,7 +197,8 @@ def few_symbols(recipe: Recipe, sizes: Mapping[str, int]) -> list[str]:
         config: TokenizerConfig = getattr(recipe, side)
         wanted = config.vocabulary_size
         if wanted is not None and sizes[side] < wanted:
-            what = "pair of symbols to merge within a word" if config.tokenizer == "bpe" else "symbol"
+            by_kind = {"bpe": "pair of symbols to merge within a word", "unigram": "part of a word"}
+            what = by_kind.get(config.tokenizer, "symbol")
             often = f"{config.min_frequency} times" if config.min_frequency > 1 else "at all"
             lines.append(
                 f"{side}: {sizes[side]:,} symbols, and {side}.vocabulary_size = {wanted}: no other {what} "

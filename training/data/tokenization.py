@@ -5,11 +5,15 @@ symbols are entries of the vocabulary like any other, with the ids 0 to 3, and n
 are searched for inside texts, and a literal `</s>` in a text is text (runtime/bundle/tokenizer.py).
 """
 
+import io
 import json
+import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast, get_args
 
 from pydantic import Field, field_validator, model_validator
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -31,7 +35,9 @@ from attendant.runtime.bundle.tokenizer import (
 from attendant.runtime.errors import UserError
 from attendant.training.table import Count, Table
 
-TokenizerKind = Literal["character", "word", "bpe"]
+TokenizerKind = Literal["character", "word", "bpe", "unigram"]
+FILE_TYPES: Final = (".json", ".model", ".txt")
+SUBWORDS: Final = ("bpe", "unigram")
 NormalizationName = Literal[
     "apostrophes", "quotes", "drop_quotes", "dashes", "nfc", "nfkc", "strip_accents", "lowercase"
 ]
@@ -54,11 +60,11 @@ STEPS: Final[Mapping[NormalizationName, Sequence[Normalizer]]] = {
     ],
 }
 
-WORD_START: Final = "▁"  # bpe's symbol for the space before a word (U+2581).
+WORD_START: Final = "▁"  # The symbol of bpe and unigram for the space before a word (U+2581).
 # Merges stay inside of these: a word, a single digit, a run of punctuation, each with the space before it.
 BPE_WORDS = r"▁?[\p{L}\p{M}]+|▁?\p{N}|▁?[^\p{L}\p{M}\p{N}▁]+|▁"
-DEFAULT_BPE_SIZE = 8000
-FEWEST_CHARACTERS = 8  # Characters that a bpe vocabulary must have room for, unless the texts have fewer.
+DEFAULT_SUBWORDS = 8000
+FEWEST_CHARACTERS = 8  # Characters that a vocabulary of subwords must have room for, unless the texts have fewer.
 COVERED_CHARACTERS = 0.9995  # Share of a text's characters with entries, despite bytes; SentencePiece's default.
 UNLIMITED = 2**31 - 1
 
@@ -88,11 +94,14 @@ class TokenizerConfig(Table):
 
     Attributes:
         tokenizer: "character": each character is a symbol, spaces included; "word": texts are split at white space;
-            "bpe": characters are merged within words (Sennrich et al. 2016).
+            "bpe": characters are merged within words (Sennrich et al. 2016); "unigram": words are split into their most
+            probable parts (Kudo 2018; learned by SentencePiece: pip install sentencepiece). Or the file of a tokenizer
+            that is taken as it is: Hugging Face's tokenizer.json, a .model of SentencePiece, or a .txt with a word a
+            line; then the other keys are left out.
         vocabulary_size: largest number of entries, the four special symbols included; if None, no limit, but 8000 for
-            bpe. Symbols beyond it, the rarest ones, are unknown to the model.
-        min_frequency: a symbol (bpe: a character or a merge) that occurs less often in the training split gets no
-            entry.
+            bpe and unigram. Symbols beyond it, the rarest ones, are unknown to the model.
+        min_frequency: a symbol (unigram: a character; bpe: a character or a merge) that occurs less often in the
+            training split gets no entry.
         normalize: differences of spelling that the model does not see; the tokenizer takes them out of every text, in
             training and wherever the model is asked. "nfc": Unicode's normal form C, in which a letter with its accent
             is one character; "nfkc": form KC, which also resolves ligatures and fullwidth letters; "apostrophes",
@@ -100,9 +109,9 @@ class TokenizerConfig(Table):
             "strip_accents": combining marks are left out, in every script; "lowercase": capital letters become small
             ones, İ becomes i, and a Σ at a word's end becomes ς. They are applied in an order of their own. White space
             and invisible characters are normalized in any case, see docs/training.md.
-        byte_fallback: bpe spells a character without an entry in its UTF-8 bytes, which have entries (256 of the
-            vocabulary), so that no character of a text is lost; the rarest characters of the training split, 0.05 % of
-            all, are spelled so too, so that the model learns to.
+        byte_fallback: bpe and unigram spell a character without an entry in its UTF-8 bytes, which have entries (256 of
+            the vocabulary), so that no character of a text is lost; the rarest characters of the training split, 0.05 %
+            of all, are spelled so too, so that the model learns to.
         keep_spaces: white space within a text (double blanks, tabs, no-break spaces) stays as it is written; false:
             each run of it becomes one space. White space around a text is always left out.
     """
@@ -110,7 +119,7 @@ class TokenizerConfig(Table):
     TABLE: ClassVar[str] = "tokenizer"
     """Its name in a recipe."""
 
-    tokenizer: TokenizerKind
+    tokenizer: TokenizerKind | str
     vocabulary_size: Annotated[int, Field(gt=len(SPECIAL_TOKENS))] | None = None
     min_frequency: Count = 1
     normalize: tuple[NormalizationName, ...] = ("nfc",)
@@ -141,12 +150,32 @@ class TokenizerConfig(Table):
     def order_does_not_matter(cls, value: tuple[NormalizationName, ...]) -> tuple[NormalizationName, ...]:
         return in_order(value)
 
+    @field_validator("tokenizer")
+    @classmethod
+    def kind_or_file(cls, value: str) -> str:
+        kinds = get_args(TokenizerKind)
+        if value not in kinds and Path(value).suffix not in FILE_TYPES:
+            raise ValueError(f"{value!r} must be one of {', '.join(kinds)}, or a file ({', '.join(FILE_TYPES)})")
+        return value
+
+    @property
+    def file(self) -> str | None:
+        """The file of a tokenizer that is taken as it is; None if one is trained."""
+        return None if self.tokenizer in get_args(TokenizerKind) else self.tokenizer
+
     @model_validator(mode="after")
-    def bytes_are_of_bpe(self) -> Self:
-        if self.byte_fallback and self.tokenizer != "bpe":
+    def keys_have_an_effect(self) -> Self:
+        own = TokenizerConfig.model_fields.keys() - {"tokenizer"}
+        for name in own if self.file is not None else ():
+            if (value := getattr(self, name)) != TokenizerConfig.model_fields[name].default:
+                raise ValueError(
+                    f"{self.TABLE}.{name} = {value!r} is of a tokenizer that is trained, and {self.TABLE}.tokenizer is "
+                    f"the file {self.file}: leave {name} out"
+                )
+        if self.byte_fallback and self.tokenizer not in SUBWORDS:
             raise ValueError(
                 f"{self.TABLE}.byte_fallback = true spells characters in bytes, and {self.TABLE}.tokenizer = "
-                f'"{self.tokenizer}": set it to "bpe", or leave byte_fallback out'
+                f'"{self.tokenizer}": set it to "bpe" or "unigram", or leave byte_fallback out'
             )
         return self
 
@@ -173,15 +202,21 @@ def train_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
     """Returns a tokenizer with the vocabulary of `texts`, which must be of the training split only.
 
     Args:
-        texts: bpe reads them twice: first the characters are counted.
+        config: of one that is trained, not of a file.
+        texts: bpe and unigram read them twice: first the characters are counted.
 
     Raises:
-        UserError: the texts leave no symbol, or vocabulary_size has no room for a few characters.
+        UserError: the texts leave no symbol, vocabulary_size has no room for a few characters, or SentencePiece is
+            missing.
     """
-    steps = normalization_steps(config.normalize, keep_spaces=config.keep_spaces, marks_words=config.tokenizer == "bpe")
-    library = _untrained(config.tokenizer, steps, byte_fallback=config.byte_fallback)
+    steps = normalization_steps(
+        config.normalize, keep_spaces=config.keep_spaces, marks_words=config.tokenizer in SUBWORDS
+    )
+    library = _untrained(cast(TokenizerKind, config.tokenizer), steps, byte_fallback=config.byte_fallback)
     if config.tokenizer == "bpe":
         _learn_merges(library, config, texts)
+    elif config.tokenizer == "unigram":
+        _learn_pieces(library, config, texts)
     else:
         _count_symbols(library, config, texts)
     tokenizer = Tokenizer(_without_added_tokens(library))
@@ -198,11 +233,12 @@ def _no_symbol(config: TokenizerConfig) -> UserError:
 
 
 def tokenizer_of(
-    kind: Literal["character", "word"], symbols: Iterable[str], steps: Sequence[normalizers.Normalizer] = ()
+    kind: Literal["character", "word", "tokens"], symbols: Iterable[str], steps: Sequence[normalizers.Normalizer] = ()
 ) -> Tokenizer:
     """Returns a tokenizer with a known vocabulary.
 
     Args:
+        kind: "tokens": no text is segmented, and requests have tokens.
         symbols: without the special ones, by their ids from 4 on.
         steps: of the normalizer.
     """
@@ -212,7 +248,7 @@ def tokenizer_of(
 
 
 def _untrained(
-    kind: TokenizerKind, steps: Sequence[normalizers.Normalizer], *, byte_fallback: bool = False
+    kind: TokenizerKind | Literal["tokens"], steps: Sequence[normalizers.Normalizer], *, byte_fallback: bool = False
 ) -> LibraryTokenizer:
     unk = SPECIAL_TOKENS[UNK_ID]
     match kind:
@@ -220,12 +256,16 @@ def _untrained(
             library = LibraryTokenizer(models.WordLevel(unk_token=unk))
             library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
             library.decoder = decoders.Fuse()
+        case "tokens":
+            library = LibraryTokenizer(models.WordLevel(unk_token=unk))
         case "word":
             # Without a decoder the library joins by spaces.
             library = LibraryTokenizer(models.WordLevel(unk_token=unk))
             library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        case "bpe":
-            library = LibraryTokenizer(models.BPE(unk_token=unk, byte_fallback=byte_fallback))
+        case "bpe" | "unigram":
+            library = LibraryTokenizer(
+                models.BPE(unk_token=unk, byte_fallback=byte_fallback) if kind == "bpe" else models.Unigram()
+            )
             library.pre_tokenizer = pre_tokenizers.Sequence(
                 [
                     pre_tokenizers.Metaspace(replacement=WORD_START, prepend_scheme="always", split=False),
@@ -243,7 +283,7 @@ def _untrained(
 def _learn_merges(library: LibraryTokenizer, config: TokenizerConfig, texts: Iterable[str]) -> None:
     if iter(texts) is texts:
         texts = list(texts)
-    size = config.vocabulary_size or DEFAULT_BPE_SIZE
+    size = config.vocabulary_size or DEFAULT_SUBWORDS
     alphabet = [WORD_START, *_frequent_characters(library, texts, config, size)]
     # No merge can spell a special symbol: each of them mixes punctuation with letters, which BPE_WORDS keeps apart.
     trainer = trainers.BpeTrainer(
@@ -256,6 +296,60 @@ def _learn_merges(library: LibraryTokenizer, config: TokenizerConfig, texts: Ite
         show_progress=False,
     )
     library.train_from_iterator(texts, trainer=trainer)
+
+
+def _learn_pieces(library: LibraryTokenizer, config: TokenizerConfig, texts: Iterable[str]) -> None:
+    """Learns a Unigram model of the words of texts, each with its count, as `_learn_merges` sees them.
+
+    SentencePiece learns it: the library's own trainer gives other pieces each time.
+    """
+    try:
+        import sentencepiece  # noqa: PLC0415
+    except ImportError:
+        raise UserError(
+            f'{config.TABLE}.tokenizer = "unigram" is learned by SentencePiece, which is missing: pip install '
+            "sentencepiece"
+        ) from None
+    if iter(texts) is texts:
+        texts = list(texts)
+    size = config.vocabulary_size or DEFAULT_SUBWORDS
+    alphabet = [WORD_START, *_frequent_characters(library, texts, config, size)]
+    known = re.compile(f"[{''.join(map(re.escape, alphabet))}]+")
+    words: Counter[str] = Counter()
+    for text in texts:
+        for word, _ in library.pre_tokenizer.pre_tokenize_str(library.normalizer.normalize_str(text)):
+            words.update(known.findall(word))
+    fixed = _fixed_tokens(config)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".tsv") as file:
+        file.writelines(f"{word}\t{count}\n" for word, count in sorted(words.items()))
+        file.flush()
+        written = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            input=file.name,
+            input_format="tsv",
+            model_writer=written,
+            # Its own symbol of unknown characters is not among ours.
+            vocab_size=max(size - len(fixed), len(alphabet)) + 1,
+            hard_vocab_limit=False,
+            character_coverage=1.0,
+            # What may be one piece was decided by the library's steps.
+            **{"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "add_dummy_prefix": False},
+            **{"split_by_unicode_script": False, "split_by_number": False, "bos_id": -1, "eos_id": -1},
+            # Several threads add in other orders.
+            num_threads=1,
+            minloglevel=2,
+        )
+    learned = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+    pieces = {
+        learned.id_to_piece(number): learned.get_score(number)
+        for number in range(learned.get_piece_size())
+        if learned.id_to_piece(number) not in fixed
+    }
+    # No piece spells a special symbol or a byte: BPE_WORDS keeps their punctuation and letters apart.
+    worst = min(pieces.values())
+    library.model = models.Unigram(
+        [*((token, worst) for token in fixed), *pieces.items()], unk_id=UNK_ID, byte_fallback=config.byte_fallback
+    )
 
 
 def _frequent_characters(

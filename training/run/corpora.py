@@ -35,7 +35,8 @@ from attendant.training.data.pairs import (
     no_pairs,
     read_pairs,
 )
-from attendant.training.data.tokenization import encode_source, train_tokenizer
+from attendant.training.data.tokenization import encode_source
+from attendant.training.data.vocabulary import tokenizer_for
 from attendant.training.recipe import Recipe
 
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
@@ -287,10 +288,10 @@ class _Texts:
 def _train_tokenizers(recipe: Recipe, files: CorpusFiles, kept: NDArray[np.bool_]) -> Tokenizers:
     source, target = {"source": recipe.data.max_source_tokens}, {"target": recipe.data.max_target_tokens}
     if recipe.model.shared_embeddings:
-        both = train_tokenizer(recipe.target, _Texts(files, kept, source | target))
+        both = tokenizer_for(recipe.target, _Texts(files, kept, source | target))
         return both, both
-    source_tokenizer = train_tokenizer(recipe.source, _Texts(files, kept, source))
-    return source_tokenizer, train_tokenizer(recipe.target, _Texts(files, kept, target))
+    source_tokenizer = tokenizer_for(recipe.source, _Texts(files, kept, source))
+    return source_tokenizer, tokenizer_for(recipe.target, _Texts(files, kept, target))
 
 
 def _key(recipe: Recipe, digest: str, tokenizers: Tokenizers) -> str:

@@ -7,15 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer as LibraryTokenizer
-from tokenizers import models, pre_tokenizers
 from torch import nn
 
 import attendant
 from attendant.export import UserModel, export_model
 from attendant.export.__main__ import main
 from attendant.export.verification.probes import VerificationPlan
-from attendant.export.vocabulary import read_vocabulary
 from attendant.runtime.errors import UserError, VerificationFailed
 from tests.own_models import SYMBOLS, TutorialTranslator, naive_search, random_model, user_model, valid
 
@@ -191,47 +188,6 @@ def test_an_encoder_that_sees_padding_encodes_sources_one_by_one(
         sources, loaded.generate([tuple(source) for source in sources], max_length=8), strict=True
     ):
         assert list(answer.best.tokens) == naive_search(model, source, 1, 8)[0]
-
-
-def test_ids_of_a_vocabulary_may_be_anywhere() -> None:
-    vocabulary = read_vocabulary(["b", "EOS", "a", "SOS", "UNK"], None, "word", "source")
-    assert vocabulary.module_ids == [-1, 4, 3, 1, 0, 2]
-    assert vocabulary.tokenizer.encode_batch(["a b z"]) == [[5, 4, 1]]
-    declared = read_vocabulary(["x", "begin", "end"], {"bos": "begin", "eos": "end"}, "character", "target")
-    assert declared.module_ids == [-1, -1, 1, 2, 0]
-
-
-@pytest.mark.parametrize("kind", ["wordlevel", "unigram", "bpe"])
-def test_a_tokenizer_of_hugging_face_gives_the_modules_ids(kind: str, tmp_path: Path) -> None:
-    pieces = ["<unk>", "a", "b", "ab", "[SEP]"]
-    model = {
-        "wordlevel": lambda: models.WordLevel({piece: i for i, piece in enumerate(pieces)}, unk_token="<unk>"),
-        "unigram": lambda: models.Unigram([(piece, -float(i)) for i, piece in enumerate(pieces)], unk_id=0),
-        "bpe": lambda: models.BPE({p: i for i, p in enumerate(pieces)}, [("a", "b")], unk_token="<unk>"),
-    }[kind]()
-    library = LibraryTokenizer(model)
-    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    library.add_special_tokens(["[CLS]"])
-    library.save(str(tmp_path / "tokenizer.json"))
-    vocabulary = read_vocabulary(tmp_path / "tokenizer.json", None, "word", "source")
-    for text in ("ab", "a ab", "b z"):
-        ours = vocabulary.tokenizer.encode_batch([text])[0]
-        assert [vocabulary.module_ids[i] for i in ours] == library.encode(text, add_special_tokens=False).ids
-
-
-@pytest.mark.parametrize(
-    ("symbols", "special", "message"),
-    [
-        (["a", "a"], None, "the symbol 'a' is there twice"),
-        ([], None, "the vocabulary is empty"),
-        (["a"], {"bos": "x"}, "bos is 'x', which is not among its 1 symbols"),
-        (["a"], {"start": "a"}, "'start' is no special symbol: name pad, unk, bos, eos"),
-        ("missing.txt", None, "source_tokenizer missing.txt: can't be read"),
-    ],
-)
-def test_a_wrong_vocabulary_is_refused(symbols: object, special: dict[str, str] | None, message: str) -> None:
-    with pytest.raises(UserError, match=re.escape(message)):
-        read_vocabulary(symbols, special, "word", "source")  # type: ignore[arg-type]
 
 
 PROGRAM = """

@@ -1,5 +1,6 @@
 """Tokenizers: their ids and texts, and files that are refused."""
 
+import base64
 import json
 import unicodedata
 from pathlib import Path
@@ -151,8 +152,17 @@ def with_normalizer(normalizer: Any) -> str:
     return json.dumps(SOUND | {"normalizer": normalizer})
 
 
+def precompiled(text: str) -> dict[str, Any]:
+    """Returns a normalizer whose map points to a text."""
+    content = (8).to_bytes(4, "little") + bytes(8) + text.encode() + b"\0"
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(content).decode()}
+
+
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
-    "an unknown type": ("'Nmt' is not one of", {"normalizer": {"type": "Nmt"}}),
+    "an unknown type": ("'Unheard' is not one of", {"normalizer": {"type": "Unheard"}}),
+    "a map to long texts": ("Precompiled makes 25 characters of one", {"normalizer": precompiled("b" * 25)}),
+    "a map that is none": ("Precompiled is damaged", {"normalizer": {"type": "Precompiled"}}),
+    "a map and expansions": ("Precompiled with NFKC", {"normalizer": sequence(precompiled("b"), {"type": "NFKC"})}),
     "a type that panics": ("'FixedLength'", {"pre_tokenizer": {"type": "FixedLength", "length": 0}}),
     "one that adds symbols": ("post_processor", {"post_processor": {"type": "TemplateProcessing"}}),
     "more for less": ("by 2", {"normalizer": sequence({"type": "NFC"}, replace("xx", String="x"))}),

@@ -11,6 +11,7 @@ from attendant.training.data.pairs import Pair
 from attendant.training.run.corpora import survey
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
+from tests.paths import ROOT
 
 PAIRS = [Pair("a", "1"), Pair("b", "1"), Pair("a", "1"), Pair("a", "2"), Pair("c", "3"), Pair("b", "1"), Pair("a1", "")]
 HELD_OUT = {"validation": frozenset({"a", "x"}), "test": frozenset({"a", "c", "y"})}
@@ -96,6 +97,29 @@ def test_the_held_out_parts_are_cleaned(tmp_path: Path, dirty_recipe: Path, comm
     assert status == 0 and "14 examples" in message
     status, message, _ = command("evaluate", tmp_path / "run", "--data", tmp_path / "validation.tsv")
     assert status == 0 and "16 examples" in message
+
+
+def test_a_tokenizer_beside_the_recipe_is_taken_as_it_is(
+    tmp_path: Path, tiny_recipe: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.model").write_bytes((ROOT / "tests" / "sentencepiece" / "unigram.model").read_bytes())
+    (tmp_path / "symbols.txt").write_text("EOS\nd\nc\nb\na\n")
+    tiny_recipe.write_text(
+        tiny_recipe.read_text()
+        .replace('tokenizer = "character"', 'tokenizer = "own.model"')
+        .replace('tokenizer = "word"', 'tokenizer = "symbols.txt"')
+    )
+    monkeypatch.chdir(tmp_path.parent)
+    run(command, tiny_recipe, tmp_path / "run")
+    # A run keeps its tokenizers: what becomes of the files does not matter.
+    (tmp_path / "own.model").write_bytes(b"")
+    loaded = load_run(tmp_path / "run")
+    assert loaded.target_tokenizer.tokens_of(range(4, 8)) == ["d", "c", "b", "a"]
+    assert loaded.source_tokenizer.vocabulary_size == 200
+    status, _, errors = command(tiny_recipe, "--output", tmp_path / "run", "--resume", "--set", "training.max_steps=3")
+    assert status == 0, errors
+    status, _, errors = command("check", tiny_recipe)
+    assert status == 2 and errors.count("\n") == 1 and "own.model: no SentencePiece model" in errors
 
 
 def test_what_leaves_nothing_is_refused(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:

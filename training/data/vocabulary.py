@@ -1,0 +1,184 @@
+"""Vocabularies that come from elsewhere: tokenizers of other libraries, and lists of symbols.
+
+A bundle's special symbols have the ids 0 to 3. Elsewhere they may have any ids and names, or be missing. So the
+tokenizer that is read has the special symbols first and then the others in their order, and `Vocabulary.module_ids` has
+the ids that they had.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from tokenizers import Regex, pre_tokenizers
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from attendant.runtime.bundle.tokenizer import BYTE_TOKENS, SPECIAL_TOKENS, UNK_ID, Tokenizer
+from attendant.runtime.errors import UserError
+from attendant.runtime.process import quiet_stderr
+from attendant.training.data.sentencepiece import literal, read_sentencepiece
+from attendant.training.data.tokenization import TokenizerConfig, tokenizer_of, train_tokenizer
+
+SymbolKind = Literal["word", "character", "tokens"]
+Symbols = Sequence[str] | str | Path
+
+NAMES: Final[Mapping[str, Sequence[str]]] = {
+    "pad": ("<pad>", "[PAD]", "<PAD>", "PAD", "<blank>"),
+    "unk": ("<unk>", "[UNK]", "<UNK>", "UNK"),
+    "bos": ("<s>", "<bos>", "[BOS]", "<sos>", "[SOS]", "<BOS>", "<SOS>", "BOS", "SOS", "[CLS]"),
+    "eos": ("</s>", "<eos>", "[EOS]", "<EOS>", "EOS", "[SEP]"),
+}
+"""Usual names of the special symbols, in our order: those that a vocabulary has are taken if none are declared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A tokenizer that was read, and where its symbols were.
+
+    Attributes:
+        tokenizer: as bundles and runs have it.
+        module_ids: [symbols of the tokenizer] the id that each had; -1 if there was no such special symbol.
+        num_module_ids: 1 more than the largest of these ids.
+    """
+
+    tokenizer: Tokenizer
+    module_ids: Sequence[int]
+    num_module_ids: int
+
+
+def read_vocabulary(
+    symbols: Symbols, special: Mapping[str, str] | None = None, kind: SymbolKind = "word", *, field: str
+) -> Vocabulary:
+    """Returns the vocabulary of a side.
+
+    Args:
+        symbols: a list of symbols by their ids, a file with a symbol per line, a `tokenizer.json` of Hugging Face's
+            `tokenizers`, or a `.model` of SentencePiece (unigram or BPE).
+        special: the names of "pad", "unk", "bos" and "eos" in it. If None, SentencePiece's are those that the model
+            declares, and the others' usual names are recognized.
+        kind: for symbols: "word" splits a text at white space, "character" into characters; "tokens" takes no texts,
+            only tokens.
+        field: the name of the value that is read, for errors: "source_tokenizer", "source.tokenizer".
+
+    Raises:
+        UserError: the file can't be read, it has a part that bundles can't have, or symbols are missing or doubled.
+    """
+    name = field
+    if isinstance(symbols, str | Path):
+        path = Path(symbols)
+        name = f"{field} {path}"
+        content = _content(name, path)
+        if path.suffix == ".model":
+            library, declared = read_sentencepiece(name, content)
+            return _of_library(name, library.to_str(), declared if special is None else special)
+        try:
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise UserError(f"{name}: can't be read: it is not UTF-8") from None
+        if path.suffix == ".json":
+            return _of_library(name, text, special)
+        symbols = text.removesuffix("\n").split("\n")
+    ids = list(symbols)
+    if len(set(ids)) != len(ids):
+        doubled = next(symbol for place, symbol in enumerate(ids) if symbol in ids[:place])
+        raise UserError(f"{name}: the symbol {doubled!r} is there twice")
+    module_ids, ordinary = _places(name, dict(zip(ids, range(len(ids)), strict=True)), special)
+    return Vocabulary(tokenizer_of(kind, ordinary), module_ids, len(ids))
+
+
+def tokenizer_for(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
+    """Returns the tokenizer of a recipe's side: read from its file, or else trained on texts of the training split.
+
+    Raises:
+        UserError: as `read_vocabulary`, or `train_tokenizer`.
+    """
+    if config.file is None:
+        return train_tokenizer(config, texts)
+    return read_vocabulary(config.file, field=f"{config.TABLE}.tokenizer").tokenizer
+
+
+def _content(name: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{name}: can't be read: {error.strerror}") from None
+
+
+def _places(name: str, ids: Mapping[str, int], special: Mapping[str, str] | None) -> tuple[list[int], list[str]]:
+    """Returns the module's ids in the bundle's order, and the ordinary symbols in the module's order."""
+    if not ids:
+        raise UserError(f"{name}: the vocabulary is empty")
+    declared = dict(special or {})
+    if unknown := declared.keys() - NAMES.keys():
+        raise UserError(f"{name}: {min(unknown)!r} is no special symbol: name {', '.join(NAMES)}")
+    if special is None:
+        for role, usual in NAMES.items():
+            if known := [symbol for symbol in usual if symbol in ids]:
+                declared[role] = known[0]
+    for role, symbol in declared.items():
+        if symbol not in ids:
+            raise UserError(f"{name}: {role} is {symbol!r}, which is not among its {len(ids)} symbols")
+    ordinary = [symbol for symbol in sorted(ids, key=ids.__getitem__) if symbol not in declared.values()]
+    if clash := set(ordinary) & set(SPECIAL_TOKENS):
+        raise UserError(f"{name}: {min(clash)!r} is a special symbol in bundles: declare what it is by special symbols")
+    places = [ids[declared[role]] if role in declared else -1 for role in NAMES]
+    return [*places, *(ids[symbol] for symbol in ordinary)], ordinary
+
+
+def _of_library(name: str, text: str, special: Mapping[str, str] | None) -> Vocabulary:
+    """Returns the vocabulary of a tokenizer of Hugging Face's library, whose special symbols get our ids."""
+    try:
+        content: dict[str, Any] = json.loads(text)
+        model, added = content["model"], content.get("added_tokens") or []
+        is_unigram = isinstance(model["vocab"], list)
+        scores = dict(model["vocab"]) if is_unigram else {}
+        ids: dict[str, int] = (
+            {symbol: number for number, (symbol, _) in enumerate(model["vocab"])} if is_unigram else {**model["vocab"]}
+        )
+        ids |= {token["content"]: token["id"] for token in added}
+        found_in_texts = [token for token in added if not token.get("special")]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{name}: no tokenizer of Hugging Face's library (tokenizer.json)") from None
+    module_ids, ordinary = _places(name, ids, special)
+    new_ids = {symbol: number for number, symbol in enumerate([*SPECIAL_TOKENS, *ordinary])}
+    if is_unigram:
+        worst = min(scores.values(), default=0.0)
+        model["vocab"] = [[symbol, scores.get(symbol, worst)] for symbol in new_ids]
+        model["unk_id"] = UNK_ID
+        found = [token["content"] for token in found_in_texts]
+        never = [symbol for symbol in ids if symbol not in scores or symbol in {token["content"] for token in added}]
+        parts = [content.get("pre_tokenizer"), _never_whole({*SPECIAL_TOKENS, *never} - {*found})]
+        content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [part for part in parts if part]}
+    else:
+        model["vocab"] = new_ids
+        model["unk_token"] = SPECIAL_TOKENS[UNK_ID]
+    # Special symbols are added by the graphs and by `append_eos`, and never found within a text.
+    kept = [{**token, "id": new_ids[token["content"]]} for token in found_in_texts if token["content"] in new_ids]
+    content |= {"added_tokens": kept, "post_processor": None, "padding": None, "truncation": None}
+    try:
+        with quiet_stderr():
+            tokenizer = Tokenizer.from_text(json.dumps(content))
+            tokenizer.check_encoding()
+    except ValueError as error:
+        raise UserError(
+            f"{name}: bundles can't have this tokenizer: {error}; save it with other components, or give its symbols "
+            'as a list of kind "tokens" and segment texts yourself'
+        ) from None
+    return Vocabulary(tokenizer, module_ids, max(ids.values()) + 1)
+
+
+def _never_whole(symbols: Iterable[str]) -> dict[str, Any]:
+    """Returns a step that splits these symbols after their first character, so that a Unigram model never finds them.
+
+    A text with the characters of a control symbol is text.
+    """
+    by_first: dict[str, list[str]] = {"<": ["0x[0-9A-F][0-9A-F]>"]}
+    for symbol in sorted(symbols):
+        if len(symbol) > 1 and symbol not in BYTE_TOKENS:
+            by_first.setdefault(symbol[0], []).append(literal(symbol[1:]))
+    places = [f"(?<={literal(first)})(?={'|'.join(others)})" for first, others in by_first.items()]
+    library = LibraryTokenizer.from_str('{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}')
+    library.pre_tokenizer = pre_tokenizers.Split(Regex("|".join(places)), "isolated")
+    step: dict[str, Any] = json.loads(library.to_str())["pre_tokenizer"]
+    return step
