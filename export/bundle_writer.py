@@ -222,7 +222,8 @@ class _Draft:
         self, evaluation: tuple[Evaluation, ...] = (), files: Mapping[str, FileEntry] | None = None
     ) -> Manifest:
         origin = self.exportable
-        num_targets = origin.target_tokenizer.vocabulary_size
+        source, target = origin.source_tokenizer, origin.target_tokenizer
+        num_targets = target.vocabulary_size
         trusted = not doubt(evaluation, self.certificates, num_targets)
         # Provider -> its choices for a default, in order of preference.
         choices: dict[str, tuple[Precision, ...]] = {
@@ -237,8 +238,12 @@ class _Draft:
         return Manifest(
             name=origin.name,
             model=dict(origin.architecture),
-            source=SourceSide(vocabulary_size=origin.source_tokenizer.vocabulary_size, append_eos=origin.append_eos),
-            target=TargetSide(vocabulary_size=num_targets),
+            source=SourceSide(
+                vocabulary_size=source.vocabulary_size,
+                append_eos=origin.append_eos,
+                tokens_only=not source.takes_texts,
+            ),
+            target=TargetSide(vocabulary_size=num_targets, tokens_only=not target.takes_texts),
             special_ids=origin.special_ids,
             graphs=self.graphs,
             default_precision={provider: available[0] for provider, available in defaults.items() if available},

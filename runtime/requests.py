@@ -106,6 +106,9 @@ WORD_MARKS = "▁Ġ "
 """Marks of tokenizers for the space before a word."""
 
 
+TOKENS_ONLY: Final = "given as tokens: this model's texts are segmented by a program of its own"
+
+
 def read_side(
     field: str, value: str | Sequence[str], tokenizer: Tokenizer, least: int, most: int, violations: Violations
 ) -> list[int]:
@@ -117,6 +120,9 @@ def read_side(
     """
     if not isinstance(value, str):
         return read_tokens(value, f"{field}.tokens", tokenizer, least, most, violations)
+    if not tokenizer.takes_texts:
+        violations.say(field, "a text", TOKENS_ONLY)
+        return []
     # Checked before tokenizing, which is slow for a long text.
     text, most_characters = value.strip(), tokenizer.max_characters(most)
     if len(text) > most_characters:
@@ -204,6 +210,9 @@ def read_prefix_text(
         tokenizer: the target's.
         most: the allowed number of tokens.
     """
+    if not tokenizer.takes_texts:
+        violations.say(FIELD, "a text", TOKENS_ONLY)
+        return (), ()
     if len(text) > (most_characters := tokenizer.max_characters(most)):
         violations.say(FIELD, f"{len(text)} characters long", f"at most {most_characters} characters long")
         return (), ()

@@ -294,12 +294,14 @@ def _manifest_differences(manifest: Manifest) -> Iterator[str]:
 
 def _vocabulary_differences(bundle: Bundle) -> Iterator[str]:
     manifest = bundle.manifest
-    for name, tokenizer, size in (
-        (SOURCE_TOKENIZER_NAME, bundle.source_tokenizer, manifest.source.vocabulary_size),
-        (TARGET_TOKENIZER_NAME, bundle.target_tokenizer, manifest.target.vocabulary_size),
+    for name, tokenizer, side in (
+        (SOURCE_TOKENIZER_NAME, bundle.source_tokenizer, manifest.source),
+        (TARGET_TOKENIZER_NAME, bundle.target_tokenizer, manifest.target),
     ):
-        if tokenizer.vocabulary_size != size:
-            yield f"{name}: {tokenizer.vocabulary_size} symbols, the manifest says {size}"
+        if tokenizer.vocabulary_size != side.vocabulary_size:
+            yield f"{name}: {tokenizer.vocabulary_size} symbols, the manifest says {side.vocabulary_size}"
+        if tokenizer.takes_texts == side.tokens_only:
+            yield f"{name}: takes {'texts' if tokenizer.takes_texts else 'tokens only'}, the manifest says otherwise"
     ids = manifest.special_ids
     for name, actual, expected in (
         ("pad", ids.pad, PAD_ID),

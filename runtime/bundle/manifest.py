@@ -115,14 +115,30 @@ class SpecialIds(Section):
 
 
 class SourceSide(Section):
-    """The conversion of a source to the encoder's input."""
+    """The conversion of a source to the encoder's input.
+
+    Attributes:
+        tokens_only: requests give tokens: a program outside the bundle segments texts.
+    """
+
+    NEWER: ClassVar = frozenset({"tokens_only"})
 
     vocabulary_size: int = Field(ge=1, le=MAX_SYMBOLS)
     append_eos: bool
+    tokens_only: bool = False
 
 
 class TargetSide(Section):
+    """The target's vocabulary.
+
+    Attributes:
+        tokens_only: as of a source; the text of an answer is its tokens, joined by blanks.
+    """
+
+    NEWER: ClassVar = frozenset({"tokens_only"})
+
     vocabulary_size: int = Field(ge=1, le=MAX_SYMBOLS)
+    tokens_only: bool = False
 
 
 class Limits(Section):

@@ -26,7 +26,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from tokenizers import Regex, models, normalizers
+from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers.normalizers import Normalizer
 
@@ -287,7 +287,8 @@ class Tokenizer:
         grows: the text of the first tokens is a prefix of the text of all of them.
         combines: a token may change the last character of the token before it.
         joins_by_blanks: a text is its symbols, joined by blanks.
-        takes_texts: it segments texts; if false, it only has tokens, which a program segments and joins itself.
+        takes_texts: it segments the texts of requests. If false, a program does so itself, and requests give tokens.
+            Such tokenizers split lists of words at single blanks (`CharDelimiterSplit`).
     """
 
     def __init__(self, library: LibraryTokenizer) -> None:
@@ -321,7 +322,8 @@ class Tokenizer:
             decoders.remove("ByteFallback")
         self._byte_ids = frozenset(vocabulary[token] for token in self._bytes)
         self.joins_by_blanks: bool = library.decoder is None
-        self.takes_texts: bool = not isinstance(library.model, models.WordLevel) or library.pre_tokenizer is not None
+        is_list = isinstance(library.pre_tokenizer, pre_tokenizers.CharDelimiterSplit)
+        self.takes_texts: bool = not (is_list and isinstance(library.model, models.WordLevel))
         self.grows: bool = GROWING_DECODERS.issuperset(decoders)
         self.combines: bool = (
             "ByteLevel" in decoders

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Self, Unpack, get_args, overload
@@ -15,6 +15,7 @@ from attendant.runtime import requests as reading
 from attendant.runtime.answers import GrowingText, hypothesis_fields, score_fields, source_tokens, warnings_of
 from attendant.runtime.bundle.bundle import Bundle, BundleModel, limits_in_force, open_bundle, refuse_few_rows
 from attendant.runtime.bundle.manifest import Precision, Provider
+from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_checked
 from attendant.runtime.errors import UserError
 from attendant.runtime.process import available_cpus, limited
@@ -23,6 +24,7 @@ from attendant.runtime.stepper import Floats
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.request import EngineRequest, Outcome, Result, StepResult
 from attendant.server.engine.scheduler import Budget
+from attendant.server.library.functions import Decode, Encode, FunctionTokenizer
 from attendant_client import Answers, Delta, FinishReason, InvalidArgument, Source
 from attendant_client.client import Streamed
 from attendant_client.messages import (
@@ -130,6 +132,9 @@ def load(
     provider: Provider = "cpu",
     threads: int | None = None,
     max_rows: int = MAX_ROWS,
+    encode_source: Encode | None = None,
+    encode_target: Encode | None = None,
+    decode_target: Decode | None = None,
 ) -> "Model":
     """Opens a bundle and checks it on this host, as a server does: its digests, and that it decodes its examples.
 
@@ -139,6 +144,9 @@ def load(
         provider: cpu or cuda.
         threads: of a CPU; if None, all that this process may use.
         max_rows: upper bound of live hypotheses that are stepped together, and so of beams.
+        encode_source, encode_target: only for a bundle that takes tokens: the function that segments a text into them.
+            Without it such a bundle's sources (or targets to score, and prefixes) are tokens.
+        decode_target: likewise, the function that joins tokens to a text; if None, blanks do.
 
     Raises:
         UserError: the bundle is refused, or lacks the precision; the provider is missing; too few rows; an invalid
@@ -153,16 +161,39 @@ def load(
     if threads is not None:
         _check_count("threads", threads, MAX_THREADS, ", or None for as many as this process may use")
     _check_count("max_rows", max_rows, MAX_BUDGET_ROWS)
-    options = {"precision": precision, "provider": provider, "threads": threads, "max_rows": max_rows}
+    options = {
+        **{"precision": precision, "provider": provider, "threads": threads, "max_rows": max_rows},
+        **{"encode_source": encode_source, "encode_target": encode_target, "decode_target": decode_target},
+    }
 
     def opened() -> "Model":
         bundle = open_bundle(path)
         refuse_few_rows(bundle.manifest, max_rows)
+        source = _with_functions("source", bundle.source_tokenizer, encode_source, None)
+        target = _with_functions("target", bundle.target_tokenizer, encode_target, decode_target)
         chosen = precision or default_precision(bundle, provider)
         stepper = open_checked(bundle, chosen, provider, threads or available_cpus())
+        bundle = replace(bundle, source_tokenizer=source, target_tokenizer=target)
         return Model(bundle, stepper, max_rows=max_rows, loaded_with=options)
 
     return limited(opened, f"the bundle {path} is refused")
+
+
+def _with_functions(side: str, tokenizer: Tokenizer, encode: Encode | None, decode: Decode | None) -> Tokenizer:
+    """Returns the tokenizer of a side, by the caller's functions if there are any.
+
+    Raises:
+        UserError: the bundle segments texts itself, or what was given is no function.
+    """
+    functions = {
+        f"{name}_{side}": value for name, value in (("encode", encode), ("decode", decode)) if value is not None
+    }
+    for name, value in functions.items():
+        if not callable(value):
+            raise UserError(f"{name}={value!r}: must be a function")
+        if tokenizer.takes_texts:
+            raise UserError(f"{name}: this bundle segments texts itself, by its {side}_tokenizer.json: leave it out")
+    return tokenizer if encode is decode is None else FunctionTokenizer(tokenizer, encode, decode)
 
 
 def _check_choice(name: str, value: object, choices: Any, otherwise: str = "") -> None:

@@ -238,7 +238,7 @@ def tokenizer_of(
     """Returns a tokenizer with a known vocabulary.
 
     Args:
-        kind: "tokens": no text is segmented, and requests have tokens.
+        kind: "tokens": texts are lists of tokens, joined by blanks; requests must give tokens (Tokenizer.takes_texts).
         symbols: without the special ones, by their ids from 4 on.
         steps: of the normalizer.
     """
@@ -258,6 +258,7 @@ def _untrained(
             library.decoder = decoders.Fuse()
         case "tokens":
             library = LibraryTokenizer(models.WordLevel(unk_token=unk))
+            library.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
         case "word":
             # Without a decoder the library joins by spaces.
             library = LibraryTokenizer(models.WordLevel(unk_token=unk))

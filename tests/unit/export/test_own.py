@@ -190,6 +190,42 @@ def test_an_encoder_that_sees_padding_encodes_sources_one_by_one(
         assert list(answer.best.tokens) == naive_search(model, source, 1, 8)[0]
 
 
+def test_functions_segment_texts_in_the_library_alone(tmp_path: Path) -> None:
+    model = random_model("tutorial")
+    model = UserModel(**{**vars(model), "source_kind": "tokens", "target_kind": "tokens"})
+    export_model(model, tmp_path / "mine", sources=["a b c", "d e f g"], plan=TINY)
+    manifest = json.loads((tmp_path / "mine/manifest.json").read_text())
+    assert manifest["source"]["tokens_only"] and manifest["target"]["tokens_only"]
+
+    plain = attendant.load(tmp_path / "mine")
+    by_tokens = plain.generate(("a", "b"), max_length=5)
+    assert by_tokens.best.text == " ".join(by_tokens.best.tokens)
+    with pytest.raises(attendant.InvalidArgument, match="text is a text, must be given as tokens: this model's texts"):
+        plain.generate("ab")
+    with pytest.raises(attendant.InvalidArgument, match=r"decoding.target_prefix_text is a text, must be given as tok"):
+        plain.generate(("a", "b"), target_prefix_text="c")
+
+    with attendant.load(tmp_path / "mine", encode_source=list, encode_target=list, decode_target="-".join) as mine:
+        answer = mine.generate("ab", max_length=5)
+        assert answer.best.tokens == by_tokens.best.tokens and answer.best.text == "-".join(answer.best.tokens)
+        assert answer.source_tokens == by_tokens.source_tokens
+        (unknown,) = mine.generate(["aZ"], max_length=5)
+        assert unknown.source_tokens[1] == "<unk>" and "'Z'" in unknown.warnings[0]
+        assert mine.score("ab", "cd").target_tokens[:2] == ("c", "d")
+        assert mine.generate("ab", target_prefix_text="cd", max_length=5).best.tokens[:2] == ("c", "d")
+        stream = mine.stream("ab", max_length=5)
+        assert "".join(delta.text for delta in stream) == stream.generation.best.text == answer.best.text
+    with attendant.load(tmp_path / "mine", encode_source=str.upper) as wrong, pytest.raises(TypeError, match="'AB'"):
+        wrong.generate("ab")
+    for options, message in (
+        ({"encode_source": 3}, "encode_source=3: must be a function"),
+        ({"decode_target": "".join}, "decode_target: this bundle segments texts itself"),
+    ):
+        path = tmp_path / "mine" if "encode_source" in options else Path("models/g2p-en")
+        with pytest.raises(UserError, match=message):
+            attendant.load(path, **options)
+
+
 PROGRAM = """
 from tests.own_models import *
 
