@@ -1,19 +1,20 @@
 """The export: two ONNX graphs of a trained model, verified and published as a bundle.
 
 Begin with bundle_writer.py, which runs everything, and origins.py, where models come from. Models of users' own enter
-by `export_model` (model.py); own.py wraps their modules. The names below need torch and are imported on first use.
+by `export_model` (model.py); contract.py says what their modules are, own.py wraps
+them. The names below need torch and are imported on first use.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from attendant.export.contract import Seq2SeqModule, SharingModule
     from attendant.export.model import UserModel, export_model
-    from attendant.export.own import Seq2SeqModule
 
-__all__ = ["Seq2SeqModule", "UserModel", "export_model"]
+__all__ = ["Seq2SeqModule", "SharingModule", "UserModel", "export_model"]
 
-_PLACES = {"Seq2SeqModule": "own", "UserModel": "model", "export_model": "model"}
+_PLACES = {"Seq2SeqModule": "contract", "SharingModule": "contract", "UserModel": "model", "export_model": "model"}
 
 
 def __getattr__(name: str) -> Any:

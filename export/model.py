@@ -11,11 +11,13 @@ from typing import Any, Final
 import torch
 
 from attendant.export.bundle_writer import write_bundle
+from attendant.export.contract import UserModule
 from attendant.export.graph import TracedPair
 from attendant.export.importing.checkpoint import read_torch
 from attendant.export.origins import NUM_SOURCES, ExportableModel, bundle_name, limits_of, provenance_of
-from attendant.export.own import Seq2SeqModule, explained, traceable_module
+from attendant.export.own import traceable_module
 from attendant.export.published import refuse_occupied
+from attendant.export.trial import explained
 from attendant.export.verification.probes import FULL_PLAN, VerificationPlan
 from attendant.export.verification.quality import NUM_REFERENCE, QualityMeasurement
 from attendant.runtime.bundle.bundle import Bundle
@@ -55,7 +57,7 @@ class UserModel:
         beam_size, length_penalty, length_penalty_offset, patience: defaults of a request (DecodingDefaults).
     """
 
-    module: Seq2SeqModule
+    module: UserModule
     source_tokenizer: Symbols
     target_tokenizer: Symbols
     source_special: Mapping[str, str] | None = None

@@ -85,6 +85,22 @@ class PackedDotAttention(nn.Module):
         return logits, {"h": h.transpose(0, 1), "c": c.transpose(0, 1)}, weights
 
 
+class SharedDotAttention(PackedDotAttention):
+    """The same model with a step in the fast form: the rows of a beam share their source's tensors."""
+
+    shares_sources = True
+
+    def step(self, prev, row, source, source_rows, row_slots):
+        state = row["h"].transpose(0, 1).contiguous(), row["c"].transpose(0, 1).contiguous()
+        out, (h, c) = self.decoder(self.trg_emb(prev)[:, None], state)
+        query = out.squeeze(1)[source_rows]
+        scores = (source["keys"] @ query.transpose(1, 2)).transpose(1, 2)
+        weights = torch.softmax(scores.masked_fill(~source["mask"][:, None], -1e9), -1)
+        context = (weights @ source["outputs"]).flatten(0, 1)[row_slots]
+        logits = self.out(torch.cat((out.squeeze(1), context), -1))
+        return logits, {"h": h.transpose(0, 1), "c": c.transpose(0, 1)}, weights.flatten(0, 1)[row_slots]
+
+
 class LocationSensitive(nn.Module):
     """A convolutional encoder and a GRU decoder with location-sensitive attention (Chorowski et al. 2015, eq. 8 and 9).
 

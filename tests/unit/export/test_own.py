@@ -14,7 +14,15 @@ from attendant.export import UserModel, export_model
 from attendant.export.__main__ import main
 from attendant.export.verification.probes import VerificationPlan
 from attendant.runtime.errors import UserError, VerificationFailed
-from tests.own_models import SYMBOLS, TutorialTranslator, naive_search, random_model, user_model, valid
+from tests.own_models import (
+    SYMBOLS,
+    SharedDotAttention,
+    TutorialTranslator,
+    naive_search,
+    random_model,
+    user_model,
+    valid,
+)
 
 TINY = VerificationPlan(
     batch_sizes=(1, 3),
@@ -45,6 +53,27 @@ def test_answers_are_those_of_a_naive_loop(name: str, tmp_path: Path) -> None:
             tokens, log_prob = naive_search(model, source, beam_size, 12)
             assert list(answer.best.tokens) == tokens
             assert answer.best.log_prob == pytest.approx(log_prob, abs=1e-3)
+
+
+def test_a_step_may_share_its_sources_tensors_among_the_rows_of_a_beam(tmp_path: Path) -> None:
+    model = random_model("packed")
+    shared = SharedDotAttention()
+    shared.load_state_dict(model.module.state_dict())
+    bundle = export_model(user_model(shared), tmp_path / "shared", precisions=("fp32", "int8"), plan=TINY)
+    memory = next(i for i in bundle.manifest.graphs["fp32"].decoder_step.inputs if i.name == "outputs")
+    assert memory.shape == ("B", "S", 64)
+    loaded = attendant.load(tmp_path / "shared", precision="fp32")
+    sources = random_sources(12)
+    answers = loaded.generate([tuple(source) for source in sources], beam_size=4, max_length=12)
+    for source, answer in zip(sources, answers, strict=True):
+        tokens, log_prob = naive_search(model, source, 4, 12)
+        assert list(answer.best.tokens) == tokens
+        assert answer.best.log_prob == pytest.approx(log_prob, abs=1e-3)
+
+
+class WrongSlots(SharedDotAttention):
+    def step(self, prev, row, source, source_rows, row_slots):
+        return super().step(prev, row, source, source_rows.flip(1), row_slots)
 
 
 class Changed(TutorialTranslator):
@@ -130,6 +159,7 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
         (Random, r"Random\.step gives other logits for the same arguments"),
         (NoDictionary, r"NoDictionary\.encode must return a dictionary of tensors, got Tensor"),
         (WrongSymbols, r"step returns logits of shape .*, must be \[2 rows, 14 symbols"),
+        (WrongSlots, r"WrongSlots\.step gives other logits to rows that share their source .*query\[source_rows\]"),
         (UnknownRowState, r"UnknownRowState\.row_state names cell, which encode does not return"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
