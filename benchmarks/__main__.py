@@ -15,7 +15,7 @@ from rich.markdown import Markdown
 
 from attendant.runtime.command import exit_command
 from attendant.runtime.errors import UserError, VerificationFailed
-from benchmarks import decoding, gpu, peers, served_peers, serving, training
+from benchmarks import decoding, gpu, own_models, peers, served_peers, serving, training
 from benchmarks.harness import say
 from benchmarks.results import Measured, Part, add_result, markdown_table, this_machine, write_page, write_yardsticks
 from benchmarks.workload import QUICK, Context, Workload
@@ -76,6 +76,11 @@ SUITES = {
             *(peers.greedy, peers.beam, peers.single),
             *(served_peers.served, served_peers.real_lengths, served_peers.arrivals, peers.pronunciation),
         ),
+    ),
+    "own": Suite(
+        title="Models of users' own",
+        about="Modules that `attendant.export_model` made bundles of. Measures each part on an otherwise idle machine.",
+        parts=(own_models.students_greedy, own_models.students_beam, own_models.sharing),
     ),
     "training": Suite(
         title="Training speed",

@@ -197,12 +197,13 @@ class _Draft:
         bundle = self._bundle()
         sources = self.exportable.sources
         if not sources:
-            random, end = np.random.default_rng(0), int(self.exportable.append_eos)
-            longest = min(12, self.exportable.limits.max_source_tokens) + end
+            random = np.random.default_rng(0)
+            begin, end = int(self.exportable.prepend_bos), int(self.exportable.append_eos)
+            longest = min(12, self.exportable.limits.max_source_tokens) + begin + end
             sources = [
-                source[: len(source) - end]
+                source[begin : len(source) - end]
                 for source in (
-                    random_source(bundle.manifest, int(random.integers(2, longest + 1)), random)
+                    random_source(bundle.manifest, int(random.integers(2 + begin, longest + 1)), random)
                     for _ in range(NUM_TRIED)
                 )
             ]
@@ -241,6 +242,7 @@ class _Draft:
             source=SourceSide(
                 vocabulary_size=source.vocabulary_size,
                 append_eos=origin.append_eos,
+                prepend_bos=origin.prepend_bos,
                 tokens_only=not source.takes_texts,
             ),
             target=TargetSide(vocabulary_size=num_targets, tokens_only=not target.takes_texts),

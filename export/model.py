@@ -1,9 +1,10 @@
 """`attendant.export_model`: a bundle of a user's own model in PyTorch."""
 
 import importlib.util
+import inspect
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -17,12 +18,12 @@ from attendant.export.importing.checkpoint import read_torch
 from attendant.export.origins import NUM_SOURCES, ExportableModel, bundle_name, limits_of, provenance_of
 from attendant.export.own import traceable_module
 from attendant.export.published import refuse_occupied
-from attendant.export.trial import explained
+from attendant.export.trial import explained, line_in
 from attendant.export.verification.probes import FULL_PLAN, VerificationPlan
 from attendant.export.verification.quality import NUM_REFERENCE, QualityMeasurement
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import GNMT_OFFSET, DecodingDefaults, Precision, search_of
-from attendant.runtime.errors import UserError, VerificationFailed
+from attendant.runtime.errors import UserError, VerificationFailed, reason_of
 from attendant.training.data.config import CorpusFiles
 from attendant.training.data.vocabulary import NAMES, SymbolKind, Symbols, read_vocabulary
 from attendant.training.evaluation.evaluating import EvaluationConfig, TextModel
@@ -52,7 +53,7 @@ class UserModel:
         source_special, target_special: what "pad", "unk", "bos" and "eos" are called there; None recognizes usual
             names.
         source_kind, target_kind: for lists of symbols, how a text is split: at white space, or into characters.
-        append_eos: EOS is appended to every source.
+        append_eos, prepend_bos: the module was trained with EOS after every source, with BOS before it.
         max_source_tokens, max_target_tokens: limits of a request, without BOS and EOS.
         beam_size, length_penalty, length_penalty_offset, patience: defaults of a request (DecodingDefaults).
     """
@@ -65,6 +66,7 @@ class UserModel:
     source_kind: SymbolKind = "word"
     target_kind: SymbolKind = "word"
     append_eos: bool = True
+    prepend_bos: bool = False
     max_source_tokens: int = 100
     max_target_tokens: int = 100
     beam_size: int = 1
@@ -115,7 +117,8 @@ def export_model(
     refuse_occupied(output, force=force)
     source = read_vocabulary(model.source_tokenizer, model.source_special, model.source_kind, field="source_tokenizer")
     target = read_vocabulary(model.target_tokenizer, model.target_special, model.target_kind, field="target_tokenizer")
-    _require(source.module_ids, ("eos",) if model.append_eos else (), "source")
+    needed = [name for name, used in (("bos", model.prepend_bos), ("eos", model.append_eos)) if used]
+    _require(source.module_ids, needed, "source")
     _require(target.module_ids, ("bos", "eos"), "target")
     traced = traceable_module(model.module, source, target, max_source_tokens=model.max_source_tokens)
     pairs = None if data is None else read_data(CorpusFiles.named(data))
@@ -134,6 +137,7 @@ def export_model(
         source_tokenizer=source.tokenizer,
         target_tokenizer=target.tokenizer,
         append_eos=model.append_eos,
+        prepend_bos=model.prepend_bos,
         limits=limits,
         decoding=decoding,
         provenance=provenance_of(
@@ -157,6 +161,7 @@ def export_model(
                 target_tokenizer=target.tokenizer,
                 special_ids=traced.special_ids,
                 append_eos=model.append_eos,
+                prepend_bos=model.prepend_bos,
                 max_length=model.max_target_tokens,
             )
 
@@ -169,7 +174,7 @@ def export_model(
             output,
             precisions=precisions,
             force=force,
-            plan=_within(plan, model.max_source_tokens + model.append_eos),
+            plan=_within(plan, model.max_source_tokens + model.append_eos + model.prepend_bos),
             measure=None if measurement is None else measurement.take,
         )
 
@@ -233,7 +238,16 @@ def load_user_model(named: str, weights: Path | None) -> UserModel:
         build = getattr(module, function, None)
         if not callable(build):
             raise UserError(f"{named}: {file} has no function {function}")
+        if needed := _needed_arguments(build):
+            raise UserError(
+                f"{named}: {function}() is called without arguments, and needs {', '.join(needed)}: give defaults"
+            )
         model = build()
+    except UserError:
+        raise
+    except Exception as error:
+        where = line_in(error, {str(file), str(file.absolute())})
+        raise UserError(f"{named}: {type(error).__name__}: {reason_of(error)}{where}") from error
     finally:
         sys.path.remove(str(file.parent.absolute()))
     if not isinstance(model, UserModel):
@@ -243,14 +257,52 @@ def load_user_model(named: str, weights: Path | None) -> UserModel:
     return model
 
 
+def _needed_arguments(function: Callable[..., Any]) -> list[str]:
+    """Returns the names of a function's parameters without defaults."""
+    many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in many]
+
+
+CONTAINERS: Final = ("state_dict", "model_state_dict", "model")
+"""Usual keys of a checkpoint that contains the weights beside other values."""
+
+WRAPPERS: Final = ("module.", "_orig_mod.")
+"""Beginnings of names in weights that nn.DataParallel, DistributedDataParallel and torch.compile have saved."""
+
+NUM_NAMED: Final = 3
+
+
 def _load_weights(module: Any, path: Path) -> None:
-    content: Mapping[str, Any] = read_torch(path)
-    for key in ("state_dict", "model_state_dict", "model"):
+    """Loads a state_dict into a module. Raises UserError, which names the differences, if they don't fit."""
+    remedy = f"save the weights alone, by torch.save(model.state_dict(), {path.name!r})"
+    content: Mapping[str, Any] = read_torch(path, remedy=remedy)
+    for key in CONTAINERS:
         if isinstance(content.get(key), Mapping):
             content = content[key]
             break
-    try:
-        module.load_state_dict(content)
-    except RuntimeError as error:
-        lines = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
-        raise UserError(f"{path}: the weights don't fit {type(module).__name__}: {lines[0]}") from None
+    for wrapper in WRAPPERS * 2:
+        if content and all(key.startswith(wrapper) for key in content):
+            content = {key.removeprefix(wrapper): value for key, value in content.items()}
+    expected = module.state_dict()
+    wrong = [
+        f"{_some(names)} {what}"
+        for names, what in (
+            ([name for name in expected if name not in content], "missing in the file"),
+            ([name for name in content if name not in expected], "not of the module"),
+        )
+        if names
+    ]
+    for name, tensor in expected.items():
+        if name in content and getattr(content[name], "shape", None) != tensor.shape:
+            actual = list(getattr(content[name], "shape", ())) or type(content[name]).__name__
+            wrong.append(f"{name} is {actual}, must be {list(tensor.shape)}")
+    if wrong:
+        more = f"; and {len(wrong) - NUM_NAMED} more" if len(wrong) > NUM_NAMED else ""
+        raise UserError(f"{path}: the weights don't fit {type(module).__name__}: {'; '.join(wrong[:NUM_NAMED])}{more}")
+    module.load_state_dict(content)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NUM_NAMED} more" if len(names) > NUM_NAMED else ""
+    return f"{', '.join(names[:NUM_NAMED])}{more}"

@@ -43,7 +43,7 @@ from attendant.runtime.bundle.manifest import (
     SpecialIds,
     search_of,
 )
-from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS, Tokenizer
+from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import sha256_of
 from attendant.runtime.onnx.session import RUNTIME_VERSION
@@ -71,6 +71,7 @@ class Exportable(ABC):
     Attributes:
         name: the bundle's, by which requests name the model.
         append_eos: the encoder gets EOS after the source.
+        prepend_bos: it gets BOS before the source.
         sources: token ids of real sources, without EOS: the graphs are verified on them, and golden examples chosen
             from them. If empty, random sources are used.
         validation: token ids of held-out sources, without EOS, for reference distributions.
@@ -93,6 +94,7 @@ class Exportable(ABC):
     validation_name: str = ""
     must_be_invariant: bool = True
     encode_alone: bool = False
+    prepend_bos: bool = False
     references: Mapping[Precision, Reference] = field(default_factory=dict)
 
     @property
@@ -126,8 +128,9 @@ class Exportable(ABC):
 
     def encoder_sources(self) -> list[list[int]]:
         """Returns the sources as the encoder takes them."""
-        ending = [EOS_ID] if self.append_eos else []
-        return [[*source, *ending] for source in self.sources if source]
+        return [
+            [*[BOS_ID] * self.prepend_bos, *source, *[EOS_ID] * self.append_eos] for source in self.sources if source
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +271,7 @@ def exportable_bundle(bundle: Bundle, name: str | None = None) -> ExportableBund
         source_tokenizer=bundle.source_tokenizer,
         target_tokenizer=bundle.target_tokenizer,
         append_eos=manifest.source.append_eos,
+        prepend_bos=manifest.source.prepend_bos,
         limits=manifest.limits,
         decoding=manifest.decoding,
         provenance=manifest.provenance,

@@ -198,10 +198,11 @@ def traceable_module(
             named where there is one.
     """
     if not isinstance(module, Seq2SeqModule) or not isinstance(module, nn.Module):
-        raise UserError(
-            f"{type(module).__name__} is no model to export: it must be a torch.nn.Module with `row_state`, `encode` "
-            "and `step` (docs/export-your-own.md)"
-        )
+        missing = [name for name in ("row_state", "encode", "step") if not hasattr(module, name)]
+        lacks = f"lacks {', '.join(missing)}" if isinstance(module, nn.Module) else "is no torch.nn.Module"
+        inner = getattr(module, "module", None)
+        remedy = "give its own module, .module" if isinstance(inner, nn.Module) else "see docs/export-your-own.md"
+        raise UserError(f"{type(module).__name__} is no model to export: it {lacks}: {remedy}")
     module.eval()
     state, positional = tried(module, source, target, max_source_tokens)
     wrapped = WrappedModel(module, source, target, state, positional).eval()

@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import rnn
 
 from attendant.export.contract import RESERVED, VALID, SharingModule, State, UserModule, shares_sources, step_gathered
 from attendant.runtime.bundle.manifest import StateTensor
@@ -31,6 +32,7 @@ def tried(
     module: UserModule, source: Vocabulary, target: Vocabulary, max_source_tokens: int
 ) -> tuple[tuple[StateTensor, ...], dict[str, int]]:
     """Runs a module on batches of several sizes; returns its state tensors, and which of them have an axis S."""
+    _check_module(module)
     seen: dict[tuple[int, int], dict[str, Tensor]] = {}
     last: State = {}
     generator = torch.Generator().manual_seed(0)
@@ -38,16 +40,21 @@ def tried(
     for num_sources, width in (*PROBES, longest):
         lengths = torch.tensor([max(1, width - number * 2) for number in range(num_sources)])
         ids = torch.randint(0, source.num_module_ids, (num_sources, width), generator=generator)
+        # The largest ids, too.
+        ids[0, 0] = source.num_module_ids - 1
         case = f"{num_sources} sources of {width} positions"
-        with _watched(module, f"encode, called with {case},"), torch.no_grad():
+        reaching = f"ids reach {source.num_module_ids - 1}, as in source_tokenizer"
+        with _watched(module, f"encode, called with {case},", reaching), torch.no_grad():
             tensors = module.encode(ids, lengths)
         _check_state(module, tensors, num_sources, case)
         previous = torch.randint(0, target.num_module_ids, (2 * num_sources,), generator=generator)
+        previous[0] = target.num_module_ids - 1
         rows = {name: tensors[name].repeat_interleave(2, 0) for name in module.row_state}
         sources = {
             name: tensor.repeat_interleave(2, 0) for name, tensor in tensors.items() if name not in module.row_state
         }
-        with _watched(module, f"step, called with {2 * num_sources} rows of {case},"), torch.no_grad():
+        reaching = f"ids reach {target.num_module_ids - 1}, as in target_tokenizer"
+        with _watched(module, f"step, called with {2 * num_sources} rows of {case},", reaching), torch.no_grad():
             stepped = step_gathered(module, previous, rows, sources)
             again = step_gathered(module, previous, rows, sources)
         _check_step(stepped, rows, target, 2 * num_sources, width if sources else 0)
@@ -81,14 +88,46 @@ def tried(
     return tuple(state), positional
 
 
-def _check_state(module: UserModule, tensors: State, num_sources: int, case: str) -> None:
+def _check_module(module: UserModule) -> None:
+    """Raises UserError if a module's weights or its `row_state` can't be exported as they are."""
     name = type(module).__name__
-    if not isinstance(tensors, Mapping) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
-        raise UserError(f"{name}.encode must return a dictionary of tensors, got {type(tensors).__name__}")
-    if missing := [row for row in module.row_state if row not in tensors]:
-        raise UserError(f"{name}.row_state names {', '.join(missing)}, which encode does not return")
+    for weight, tensor in cast(nn.Module, module).state_dict().items():
+        if tensor.device.type != "cpu":
+            raise UserError(
+                f"{name}'s weights {weight} are on {tensor.device}: the export runs on the CPU: call module.cpu() first"
+            )
+        if tensor.is_floating_point() and tensor.dtype != torch.float32:
+            raise UserError(
+                f"{name}'s weights {weight} are {tensor.dtype}: fp32 is traced, and other precisions are made of it: "
+                "call module.float() first"
+            )
+    if isinstance(module.row_state, str):
+        raise UserError(f"{name}.row_state is the text {module.row_state!r}: must be a tuple, ({module.row_state!r},)")
     if not module.row_state:
         raise UserError(f"{name}.row_state is empty: a decoder step needs a state of its own")
+
+
+def _refuse_others(what: str, tensors: object) -> None:
+    """Raises UserError unless these are a dictionary of tensors."""
+    if not isinstance(tensors, Mapping):
+        raise UserError(f"{what} must return a dictionary of tensors, got {type(tensors).__name__}")
+    for key, value in tensors.items():
+        if isinstance(value, rnn.PackedSequence):
+            raise UserError(f"{what} returns {key} as a PackedSequence: unpack it by pad_packed_sequence")
+        if isinstance(value, tuple | list):
+            raise UserError(
+                f"{what} returns {key} as a {type(value).__name__} of {len(value)}: return each part under a name of "
+                "its own, such as an LSTM's hidden and cell"
+            )
+        if not isinstance(value, Tensor):
+            raise UserError(f"{what} returns {key} as {type(value).__name__}, must be a tensor")
+
+
+def _check_state(module: UserModule, tensors: State, num_sources: int, case: str) -> None:
+    name = type(module).__name__
+    _refuse_others(f"{name}.encode", tensors)
+    if missing := [row for row in module.row_state if row not in tensors]:
+        raise UserError(f"{name}.row_state names {', '.join(missing)}, which encode does not return")
     for key, tensor in tensors.items():
         if not re.fullmatch(r"[a-z][a-z0-9_]*", key) or key in RESERVED or key.endswith("_out"):
             raise UserError(f"{name}.encode returns {key!r}: choose another name, of a-z, 0-9 and _")
@@ -106,10 +145,16 @@ def _check_step(stepped: Any, rows: State, target: Vocabulary, num_rows: int, wi
     if not isinstance(stepped, tuple) or len(stepped) != 3:
         raise UserError("step must return (logits, row state, attention or None)")
     logits, new, attention = stepped
+    _refuse_others("step", {"logits": logits} if attention is None else {"logits": logits, "attention": attention})
+    _refuse_others("step", new)
     if tuple(logits.shape) != (num_rows, target.num_module_ids):
         raise UserError(
             f"step returns logits of shape {tuple(logits.shape)}, must be [{num_rows} rows, {target.num_module_ids} "
-            "symbols of the target vocabulary]"
+            "symbols of target_tokenizer]; leave out symbols that the module pads its vocabulary with"
+        )
+    if logits.isnan().any():
+        raise UserError(
+            "step returns logits that are NaN; a softmax whose positions are all -inf gives NaN: mask by -1e9"
         )
     if new.keys() != rows.keys():
         raise UserError(f"step returns the row state {', '.join(new)}, must be {', '.join(rows)}")
@@ -145,8 +190,12 @@ def _check_sharing(module: SharingModule, tensors: State, generator: torch.Gener
 
 
 @contextlib.contextmanager
-def _watched(module: Any, call: str) -> Iterator[None]:
-    """Around a call of a user's module: what it raises, or keeps on itself, becomes a line that names its own line."""
+def _watched(module: Any, call: str, reaching: str = "") -> Iterator[None]:
+    """Around a call of a user's module: what it raises, or keeps on itself, becomes a line that names its own line.
+
+    Args:
+        reaching: the largest id, for errors of indices.
+    """
     parts = set(map(id, module.modules()))
     kept: list[str] = []
     plain = nn.Module.__setattr__
@@ -163,11 +212,20 @@ def _watched(module: Any, call: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(
-            f"{type(module).__name__}.{call} failed: {reason_of(error)}{_line_of(error, module)}; every number of "
-            "sources, positions (up to the longest source) and rows must work: take sizes from the arguments' shapes "
-            "(source_ids.shape, previous_ids.shape), not from numbers"
-        ) from None
+        where = _line_of(error, module)
+        remedy = (
+            "every number of sources, positions (up to the longest source) and rows must work: take sizes from the "
+            "arguments' shapes (source_ids.shape, previous_ids.shape), not from numbers"
+        )
+        if isinstance(error, TypeError) and not where:
+            remedy = (
+                "its arguments are those of attendant.export.Seq2SeqModule (SharingModule if shares_sources is true)"
+            )
+        elif "are on cuda" in (reason := str(error)) or ("device" in reason and "cuda" in reason.lower()):
+            remedy = "the export runs on the CPU: make tensors on the arguments' device, not on a fixed one"
+        elif isinstance(error, IndexError) and reaching:
+            remedy = f"{reaching}: the embedding needs that many rows"
+        raise UserError(f"{type(module).__name__}.{call} failed: {reason_of(error)}{where}; {remedy}") from None
     finally:
         nn.Module.__setattr__ = plain  # type: ignore[method-assign]
     if kept:
@@ -202,8 +260,11 @@ def _files_of(module: Any) -> set[str]:
 
 
 def _line_of(error: BaseException, module: Any) -> str:
+    return line_in(error, _files_of(module))
+
+
+def line_in(error: BaseException, files: set[str]) -> str:
     """Returns " at FILE:LINE: code" of the innermost line of the user's own files in an error; empty if none."""
-    files = _files_of(module)
     places = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
     places += [(file, int(line)) for file, line in re.findall(r'File "([^"]+)", line (\d+)', str(error))]
     places += [(file, int(line)) for file, line in re.findall(r"\b(/[^\s:]+\.py):(\d+)\b", str(error))]

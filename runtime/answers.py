@@ -17,7 +17,7 @@ import numpy as np
 
 from attendant.runtime.bundle.bundle import BundleModel
 from attendant.runtime.bundle.manifest import Distribution, Reference, Signal
-from attendant.runtime.bundle.tokenizer import UNK_ID, Tokenizer, combines
+from attendant.runtime.bundle.tokenizer import BOS_ID, UNK_ID, Tokenizer, combines
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.requests import ReadRequest, shortened
 from attendant.runtime.stepper import Floats
@@ -91,8 +91,8 @@ def replace_unknowns(
 
     Args:
         hypothesis: with its attention [summands, source length].
-        source_words: the word at each position of the source, without EOS.
-        source_ids: their ids.
+        source_words: the word at each position of the source, without BOS and EOS.
+        source_ids: as the encoder took them.
         tokenizer: the target's.
     """
     tokens = tokenizer.tokens_of(hypothesis.token_ids)
@@ -100,8 +100,9 @@ def replace_unknowns(
         return tokens, tokenizer.decode(hypothesis.token_ids)
     assert hypothesis.attention is not None, "unknowns are replaced by attention"
     places = [place for place, token_id in enumerate(hypothesis.token_ids) if token_id == UNK_ID]
-    unknown = {position for position in range(len(source_words)) if source_ids[position] == UNK_ID}
-    attention = hypothesis.attention[places, : len(source_words)]
+    first = int(source_ids[0] == BOS_ID)
+    unknown = {position for position in range(len(source_words)) if source_ids[first + position] == UNK_ID}
+    attention = hypothesis.attention[places, first : first + len(source_words)]
     for place, position in zip(places, _positions(attention, unknown), strict=True):
         tokens[place] = source_words[position]
     return tokens, tokenizer.decode_tokens(tokens)

@@ -231,7 +231,7 @@ def naive_search(model: UserModel, source: list[str], beam_size: int, max_length
     bos = next(number for number, symbol in enumerate(symbols) if symbol in ("<sos>", "SOS"))
     eos = next(number for number, symbol in enumerate(symbols) if symbol in ("<eos>", "EOS"))
     never = [bos, *(number for number, symbol in enumerate(symbols) if symbol == "<pad>")]
-    ids = [symbols.index(symbol) for symbol in source] + [eos]
+    ids = [bos] * model.prepend_bos + [symbols.index(symbol) for symbol in source] + [eos]
     with torch.no_grad():
         state = module.encode(torch.tensor([ids]), torch.tensor([len(ids)]))
         sources = {name: tensor for name, tensor in state.items() if name not in module.row_state}

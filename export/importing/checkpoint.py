@@ -42,7 +42,9 @@ PLAIN_KINDS: Final = "biufU"
 """Kinds of numpy data types that are read: booleans, integers, floats and texts."""
 
 
-def read_torch(path: Path, *plain: type) -> dict[str, Any]:
+def read_torch(
+    path: Path, *plain: type, remedy: str = "save it anew as tensors, dictionaries, lists, text and numbers"
+) -> dict[str, Any]:
     """Returns a dictionary that torch has saved.
 
     torch's own unpickler reads it, which builds tensors and plain values and calls nothing that the file names. Scalars
@@ -50,6 +52,7 @@ def read_torch(path: Path, *plain: type) -> dict[str, Any]:
 
     Args:
         plain: further classes that may be built, which hold data and do nothing.
+        remedy: for a file that names something else.
 
     Raises:
         UserError: the file can't be read, or names something else.
@@ -61,10 +64,7 @@ def read_torch(path: Path, *plain: type) -> dict[str, Any]:
         raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
     except UNREADABLE as error:
         if named := re.search(r"(?:GLOBAL|Unsupported class) (\S+)", str(error)):
-            raise UserError(
-                f"{path}: it is made of {named[1]}, which would have to be executed: save it anew as tensors, "
-                "dictionaries, lists, text and numbers"
-            ) from None
+            raise UserError(f"{path}: it is made of {named[1]}, which would have to be executed: {remedy}") from None
         raise _unreadable(path, "checkpoint that torch has saved") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: no checkpoint: it holds a {type(content).__name__}")

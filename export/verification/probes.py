@@ -98,11 +98,13 @@ def write_probes(
 
 
 def random_source(manifest: Manifest, length: int, random: np.random.Generator) -> list[int]:
-    """A source of `length` symbols, with unknown ones among them, that ends as the bundle's sources do."""
+    """A source of `length` symbols, with unknown ones among them, that begins and ends as the bundle's sources do."""
     symbols = np.array([UNK_ID, *range(len(SPECIAL_TOKENS), manifest.source.vocabulary_size)])
     source: list[int] = random.choice(symbols, length).tolist()
     if manifest.source.append_eos:
         source[-1] = manifest.special_ids.eos
+    if manifest.source.prepend_bos:
+        source[0] = manifest.special_ids.bos
     return source
 
 

@@ -134,8 +134,9 @@ class Bundle:
         return graphs[precision]
 
     def source_ids(self, token_ids: Sequence[int]) -> list[int]:
-        """Returns the encoder's input for a source's tokens: with EOS at the end if the model was trained so."""
-        return [*token_ids, self.manifest.special_ids.eos] if self.manifest.source.append_eos else list(token_ids)
+        """Returns the encoder's input for a source's tokens: with BOS and EOS around it if the model was trained so."""
+        side, ids = self.manifest.source, self.manifest.special_ids
+        return [*[ids.bos] * side.prepend_bos, *token_ids, *[ids.eos] * side.append_eos]
 
 
 def open_bundle(path: Path | str) -> Bundle:

@@ -118,13 +118,15 @@ class SourceSide(Section):
     """The conversion of a source to the encoder's input.
 
     Attributes:
+        append_eos, prepend_bos: of the encoder's input; the special symbols count in no limit.
         tokens_only: requests give tokens: a program outside the bundle segments texts.
     """
 
-    NEWER: ClassVar = frozenset({"tokens_only"})
+    NEWER: ClassVar = frozenset({"prepend_bos", "tokens_only"})
 
     vocabulary_size: int = Field(ge=1, le=MAX_SYMBOLS)
     append_eos: bool
+    prepend_bos: bool = False
     tokens_only: bool = False
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from attendant.runtime.bundle.manifest import GNMT_OFFSET, SpecialIds
-from attendant.runtime.bundle.tokenizer import Tokenizer
+from attendant.runtime.bundle.tokenizer import BOS_ID, Tokenizer
 from attendant.runtime.decoding.batch import decode_all, score_all
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
@@ -43,6 +43,7 @@ class TextModel:
 
     Attributes:
         append_eos: the encoder reads EOS at the end of every source.
+        prepend_bos: it reads BOS at the beginning.
         max_length: target tokens after which an output is cut by default.
     """
 
@@ -52,10 +53,17 @@ class TextModel:
     special_ids: SpecialIds
     append_eos: bool
     max_length: int
+    prepend_bos: bool = False
 
     def source_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of each text as the encoder reads them, EOS included if it is appended."""
-        return encode_source(self.source_tokenizer, texts, append_eos=self.append_eos)
+        """Returns the ids of each text as the encoder reads them, with BOS and EOS if it reads them."""
+        beginning = [BOS_ID] * self.prepend_bos
+        return [beginning + ids for ids in encode_source(self.source_tokenizer, texts, append_eos=self.append_eos)]
+
+    @property
+    def num_special(self) -> int:
+        """Symbols of an encoder's source that are not the text's."""
+        return self.append_eos + self.prepend_bos
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +112,7 @@ def decode_examples(
     spaced = model.target_tokenizer.spaced
     examples = [Example(example.source, tuple(map(spaced, example.references))) for example in examples]
     sources = model.source_ids([example.source for example in examples])
-    decodable = [index for index, source in enumerate(sources) if len(source) > model.append_eos]
+    decodable = [index for index, source in enumerate(sources) if len(source) > model.num_special]
     if rescorer is not None:
         options = replace(options, num_hypotheses=options.beam_size)
     chosen = [sources[index] for index in decodable]
@@ -279,7 +287,7 @@ def source_lengths(model: TextModel, decoded: Sequence[Decoded], unit: LengthUni
     """Returns the length of each example's source."""
     if unit == "words":
         return [num_words(output.example.source) for output in decoded]
-    return [max(0, len(output.source_ids) - model.append_eos) for output in decoded]
+    return [max(0, len(output.source_ids) - model.num_special) for output in decoded]
 
 
 def search_options(config: EvaluationConfig, model: TextModel) -> DecodingOptions:

@@ -102,6 +102,7 @@ def open_bundle_model(path: Path, precision: Precision | None = None, provider: 
             target_tokenizer=bundle.target_tokenizer,
             special_ids=manifest.special_ids,
             append_eos=manifest.source.append_eos,
+            prepend_bos=manifest.source.prepend_bos,
             max_length=manifest.decoding.max_length or manifest.limits.max_target_tokens,
         ),
         config=EvaluationConfig.model_validate(config),

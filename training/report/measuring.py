@@ -423,6 +423,6 @@ def _gradients(run: LoadedRun, model: TextModel, examples: Sequence[Example]) ->
     fitting = [
         (source, target)
         for source, target in zip(sources, targets, strict=True)
-        if 0 < len(source) - model.append_eos <= data.max_source_tokens and 0 < len(target) <= data.max_target_tokens
+        if 0 < len(source) - model.num_special <= data.max_source_tokens and 0 < len(target) <= data.max_target_tokens
     ]
     return measure_gradients(run.model, *zip(*fitting, strict=True)) if fitting else None

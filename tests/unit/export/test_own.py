@@ -12,9 +12,11 @@ from torch import nn
 import attendant
 from attendant.export import UserModel, export_model
 from attendant.export.__main__ import main
+from attendant.export.model import load_user_model
 from attendant.export.verification.probes import VerificationPlan
 from attendant.runtime.errors import UserError, VerificationFailed
 from tests.own_models import (
+    MODELS,
     SYMBOLS,
     SharedDotAttention,
     TutorialTranslator,
@@ -53,6 +55,14 @@ def test_answers_are_those_of_a_naive_loop(name: str, tmp_path: Path) -> None:
             tokens, log_prob = naive_search(model, source, beam_size, 12)
             assert list(answer.best.tokens) == tokens
             assert answer.best.log_prob == pytest.approx(log_prob, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_fp16_is_certified_on_the_cpu_as_for_our_own_models(name: str, tmp_path: Path) -> None:
+    bundle = export_model(random_model(name), tmp_path / name, precisions=("fp32", "fp16"), plan=TINY)
+    half = next(each for each in bundle.manifest.certificates if each.precision == "fp16")
+    assert (half.reference, half.provider) == ("fp32", "cpu")
+    assert any(how == "fp16" for how in half.arithmetic.values())
 
 
 def test_a_step_may_share_its_sources_tensors_among_the_rows_of_a_beam(tmp_path: Path) -> None:
@@ -139,6 +149,71 @@ class UnknownRowState(Changed):
     row_state = ("cell",)
 
 
+class PackedState(Changed):
+    def encode(self, source_ids, source_lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(torch.zeros(*source_ids.shape, 1), source_lengths, True, False)
+        return {**super().encode(source_ids, source_lengths), "packed": packed}
+
+
+class TupleState(Changed):
+    def encode(self, source_ids, source_lengths):
+        state = super().encode(source_ids, source_lengths)
+        return {**state, "hidden": (state["hidden"], state["hidden"])}
+
+
+class WideAttention(Changed):
+    def step(self, previous_ids, row_state, source_state):
+        logits, rows, weights = super().step(previous_ids, row_state, source_state)
+        return logits, rows, weights[:, None]
+
+
+class NoAttentionTensor(Changed):
+    def step(self, previous_ids, row_state, source_state):
+        return (*super().step(previous_ids, row_state, source_state)[:2], 3)
+
+
+class NotANumber(Changed):
+    def step(self, previous_ids, row_state, source_state):
+        logits, rows, weights = super().step(previous_ids, row_state, source_state)
+        return logits * float("nan"), rows, weights
+
+
+class RowStateText(Changed):
+    row_state = "hidden"
+
+
+class FewSymbols(Changed):
+    def encode(self, source_ids, source_lengths):
+        self.encoder_embedding.weight.data = self.encoder_embedding.weight.data[:4]
+        return super().encode(source_ids, source_lengths)
+
+
+class ClaimsToShare(Changed):
+    shares_sources = True
+
+
+class OnAnotherDevice(Changed):
+    def encode(self, source_ids, source_lengths):
+        return super().encode(source_ids.to("cuda"), source_lengths)  # the mistake
+
+
+class Half(Changed):
+    def __init__(self) -> None:
+        super().__init__()
+        self.half()
+
+
+class Elsewhere(Changed):
+    def __init__(self) -> None:
+        super().__init__()
+        self.to("meta")
+
+
+class Wrapped(nn.DataParallel):
+    def __init__(self) -> None:
+        super().__init__(TutorialTranslator())
+
+
 def line_of_the_mistake(module: type[nn.Module]) -> str:
     lines = Path(__file__).read_text().splitlines()
     begin = next(number for number, line in enumerate(lines, 1) if line.startswith(f"class {module.__name__}("))
@@ -157,6 +232,21 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
         (DependsOnValues, r"DependsOnValues can't be traced at \S*test_own\.py:{line}: if .*: Python's control flow"),
         (LayersFirst, r"LayersFirst\.encode returns hidden of shape \(2, .*transpose\(0, 1\)"),
         (Random, r"Random\.step gives other logits for the same arguments"),
+        (PackedState, r"PackedState\.encode returns packed as a PackedSequence: unpack it by pad_packed_sequence"),
+        (TupleState, r"TupleState\.encode returns hidden as a tuple of 2: return each part under a name of its own"),
+        (WideAttention, r"step returns attention of shape \(2, 1, 5\), must be \[2, 5\]"),
+        (NoAttentionTensor, r"step returns attention as int, must be a tensor"),
+        (NotANumber, r"step returns logits that are NaN: mask by -1e9"),
+        (RowStateText, r"row_state is the text 'hidden': must be a tuple, \('hidden',\)"),
+        (
+            FewSymbols,
+            r"index out of range .* at .*; ids reach 13, as in source_tokenizer: the embedding needs that many",
+        ),
+        (ClaimsToShare, r"ClaimsToShare\.step.* its arguments are those of .* SharingModule with shares_sources"),
+        (OnAnotherDevice, r"OnAnotherDevice\.encode.*:{line}: .*; the export runs on the CPU: make tensors on the arg"),
+        (Half, r"Half's weights \S+ are torch.float16: .*: call module\.float\(\) first"),
+        (Elsewhere, r"Elsewhere's weights \S+ are on meta: the export runs on the CPU: call module\.cpu\(\) first"),
+        (Wrapped, r"Wrapped is no model to export: it lacks row_state, encode, step: give its own module, \.module"),
         (NoDictionary, r"NoDictionary\.encode must return a dictionary of tensors, got Tensor"),
         (WrongSymbols, r"step returns logits of shape .*, must be \[2 rows, 14 symbols"),
         (WrongSlots, r"WrongSlots\.step gives other logits to rows that share their source .*query\[source_rows\]"),
@@ -264,7 +354,18 @@ def build():
 
 def other():
     return 3
+
+def needing(size, *, width=3):
+    return user_model(TutorialTranslator())
+
+def failing():
+    return user_model(TutorialTranslator(num_words=3))
 """
+
+
+class Executed:
+    def __reduce__(self):
+        return Path.touch, (Path("executed"),)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +374,22 @@ def other():
         (["missing.py:build"], "there is no file missing.py"),
         (["mine.py:nothing"], "mine.py has no function nothing"),
         (["mine.py:other"], r"other\(\) must return attendant.export.UserModel, got int"),
-        (["mine.py:build", "--weights", "other.pt"], "the weights don't fit TutorialTranslator: Missing key"),
+        (["mine.py:needing"], r"needing\(\) is called without arguments, and needs size: give them defaults"),
+        (["mine.py:failing"], r"mine.py:failing: TypeError: .*num_words.* at mine.py:14: return user_model\("),
+        (["broken.py:build"], r"broken.py:build: SyntaxError: "),
+        (
+            ["importing.py:build"],
+            r"importing.py:build: ModuleNotFoundError: .*nothing_of_the_kind.* at importing.py:2: imp",
+        ),
+        (
+            ["mine.py:build", "--weights", "other.pt"],
+            r"the weights don't fit TutorialTranslator: encoder_embedding.weight, \S+ and \d+ more missing in the "
+            r"file; x not of the module; query.bias is \[3\], must be \[32\]",
+        ),
+        (
+            ["mine.py:build", "--weights", "whole.pt"],
+            r"whole.pt: it is made of \S+, which would have to be executed: save the weights alone, by torch.save",
+        ),
         (["mine.py:build", "--weights", "missing.pt"], "missing.pt: can't be read"),
         (["mine.py:build", "--sources", "missing.txt"], "--sources missing.txt: can't be read"),
         (["mine.py:build", "--beam-size", "99"], "beam_size is 99, must be 1 to 10"),
@@ -287,10 +403,39 @@ def test_the_command_refuses_mistakes(
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(PROGRAM)
     Path("runs").mkdir()
-    torch.save({"x": torch.zeros(1)}, "other.pt")
-    with pytest.raises(UserError, match=message):
+    Path("broken.py").write_text("def build(:\n")
+    Path("importing.py").write_text("\nimport nothing_of_the_kind\n")
+    torch.save({"x": torch.zeros(1), "query.bias": torch.zeros(3)}, "other.pt")
+    torch.save({"model": TutorialTranslator(), "more": Executed()}, "whole.pt")
+    with pytest.raises(UserError, match=message) as caught:
         main([*arguments, "--output", "bundle"])
-    assert not Path("bundle").exists()
+    assert len(str(caught.value).splitlines()) == 1
+    assert not Path("bundle").exists() and not Path("executed").exists()
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.module."])
+def test_weights_are_loaded_whatever_wrapped_the_module(
+    prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(PROGRAM)
+    weights = {name: tensor + 1 for name, tensor in TutorialTranslator().half().state_dict().items()}
+    torch.save({"epoch": 3, "state_dict": {prefix + name: tensor for name, tensor in weights.items()}}, "w.pt")
+    loaded = load_user_model("mine.py:build", Path("w.pt")).module.state_dict()
+    for name, tensor in weights.items():
+        assert torch.equal(loaded[name], tensor.float())
+
+
+def test_sources_may_begin_with_bos(tmp_path: Path) -> None:
+    model = UserModel(**{**vars(random_model("tutorial")), "prepend_bos": True})
+    export_model(model, tmp_path / "mine", sources=["abc", "defg"], plan=TINY)
+    loaded = attendant.load(tmp_path / "mine")
+    for source in random_sources(6):
+        answer = loaded.generate(tuple(source), max_length=8, attention=True)
+        assert answer.source_tokens == ("<s>", *source, "</s>")
+        assert list(answer.best.tokens) == naive_search(model, source, 1, 8)[0]
+    unknown = loaded.generate("aZb", max_length=8, replace_unknowns=True)
+    assert unknown.source_tokens == ("<s>", "a", "<unk>", "b", "</s>")
 
 
 def test_fields_of_a_user_model_reach_the_manifest(tmp_path: Path) -> None:
