@@ -137,7 +137,7 @@ def _of_library(name: str, text: str, special: Mapping[str, str] | None) -> Voca
             {symbol: number for number, (symbol, _) in enumerate(model["vocab"])} if is_unigram else {**model["vocab"]}
         )
         ids |= {token["content"]: token["id"] for token in added}
-        found_in_texts = [token for token in added if not token.get("special")]
+        users = [token for token in added if not token.get("special")]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{name}: no tokenizer of Hugging Face's library (tokenizer.json)") from None
     module_ids, ordinary = _places(name, ids, special)
@@ -146,16 +146,15 @@ def _of_library(name: str, text: str, special: Mapping[str, str] | None) -> Voca
         worst = min(scores.values(), default=0.0)
         model["vocab"] = [[symbol, scores.get(symbol, worst)] for symbol in new_ids]
         model["unk_id"] = UNK_ID
-        found = [token["content"] for token in found_in_texts]
-        never = [symbol for symbol in ids if symbol not in scores or symbol in {token["content"] for token in added}]
-        parts = [content.get("pre_tokenizer"), _never_whole({*SPECIAL_TOKENS, *never} - {*found})]
+        never = {*SPECIAL_TOKENS, *(token["content"] for token in added)} - {token["content"] for token in users}
+        parts = [content.get("pre_tokenizer"), _never_whole(never)]
         content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [part for part in parts if part]}
     else:
         model["vocab"] = new_ids
         model["unk_token"] = SPECIAL_TOKENS[UNK_ID]
-    # Special symbols are added by the graphs and by `append_eos`, and never found within a text.
-    kept = [{**token, "id": new_ids[token["content"]]} for token in found_in_texts if token["content"] in new_ids]
-    content |= {"added_tokens": kept, "post_processor": None, "padding": None, "truncation": None}
+    # Special symbols are added by the graphs and by `append_eos`, and never found within a text; users' own symbols are.
+    users = [{**token, "id": new_ids[token["content"]]} for token in users if token["content"] in new_ids]
+    content |= {"added_tokens": users, "post_processor": None, "padding": None, "truncation": None}
     try:
         with quiet_stderr():
             tokenizer = Tokenizer.from_text(json.dumps(content))
