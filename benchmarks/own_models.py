@@ -5,10 +5,10 @@ Shapes: B sources, R rows, M queries per source, S source positions, D model wid
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -71,7 +71,7 @@ class Student(nn.Module):
         embedded = self.source_embeddings(source_ids) * math.sqrt(self.width) + self.positions[: source_ids.shape[1]]
         encoded = self.encoder(embedded, src_key_padding_mask=~mask)
         state = {"cells": encoded.new_zeros(source_ids.shape[0], len(self.layers), self.width), "mask": mask}
-        for number, layer in enumerate(self.layers):
+        for number, layer in enumerate(cast(Iterable[StudentLayer], self.layers)):
             state[f"keys_{number}"] = layer.heads(layer.key(encoded))
             state[f"values_{number}"] = layer.heads(layer.value(encoded))
         return state
@@ -82,7 +82,7 @@ class Student(nn.Module):
         x = self.target_embeddings(previous_ids) * math.sqrt(self.width)
         cells = []
         weights = x.new_zeros(())
-        for number, layer in enumerate(self.layers):
+        for number, layer in enumerate(cast(Iterable[StudentLayer], self.layers)):
             x, cell, weights = layer(
                 *(x, rows["cells"][:, number], sources[f"keys_{number}"], sources[f"values_{number}"]),
                 *(sources["mask"], source_rows, row_slots),
@@ -103,7 +103,8 @@ class StudentLayer(nn.Module):
 
     def heads(self, tensor: Tensor) -> Tensor:
         """Returns [B, heads, N, D / heads] of [B, N, D]."""
-        return tensor.unflatten(-1, (NUM_HEADS, -1)).transpose(1, 2)
+        *shape, width = tensor.shape
+        return tensor.reshape(*shape, NUM_HEADS, width // NUM_HEADS).transpose(1, 2)
 
     def forward(
         self,

@@ -240,7 +240,7 @@ def load_user_model(named: str, weights: Path | None) -> UserModel:
             raise UserError(f"{named}: {file} has no function {function}")
         if needed := _needed_arguments(build):
             raise UserError(
-                f"{named}: {function}() is called without arguments, and needs {', '.join(needed)}: give defaults"
+                f"{named}: {function}() is called without arguments, and needs {', '.join(needed)}: give them defaults"
             )
         model = build()
     except UserError:

@@ -296,8 +296,9 @@ def _find_beside(folder: Path, content: Mapping[str, Any]) -> None:
 
     keys = {"data": get_args(Split), "source": ("tokenizer",), "target": ("tokenizer",)}
     for name, names in keys.items():
-        table = content.get(name)
-        for key in names if isinstance(table, dict) else ():
+        if not isinstance(table := content.get(name), dict):
+            continue
+        for key in names:
             if key in table:
                 table[key] = located(table[key])
 

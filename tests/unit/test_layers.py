@@ -23,6 +23,7 @@ ALLOWED = {
         "attendant.training.evaluation",
         "attendant.training.data.config",
         "attendant.training.data.tokenization",
+        "attendant.training.data.vocabulary",
         "attendant.runtime",
         "attendant_client.version",
     },

@@ -152,7 +152,7 @@ def _of_library(name: str, text: str, special: Mapping[str, str] | None) -> Voca
     else:
         model["vocab"] = new_ids
         model["unk_token"] = SPECIAL_TOKENS[UNK_ID]
-    # Special symbols are added by the graphs and by `append_eos`, and never found within a text; users' own symbols are.
+    # The graphs and `append_eos` add special symbols, which are never found within a text. Those of a user are.
     users = [{**token, "id": new_ids[token["content"]]} for token in users if token["content"] in new_ids]
     content |= {"added_tokens": users, "post_processor": None, "padding": None, "truncation": None}
     try:
