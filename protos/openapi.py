@@ -18,7 +18,13 @@ from google.protobuf.message_factory import GetMessageClass
 
 from attendant.runtime.bundle.manifest import MAX_BEAM, MAX_TOKENS
 from attendant.runtime.decoding.options import MAX_SAMPLED_CANDIDATES
-from attendant.runtime.requests import MAX_LENGTH_RATIO, MAX_PATIENCE, MAX_PENALTY, MAX_TEMPERATURE
+from attendant.runtime.requests import (
+    MAX_LENGTH_RATIO,
+    MAX_PATIENCE,
+    MAX_PENALTY,
+    MAX_TEMPERATURE,
+    MAX_TRACED_CANDIDATES,
+)
 from attendant.server.call import REQUEST_ID_HEADER
 from attendant.server.grpc.lists import MAX_REQUESTS
 from attendant.server.grpc.requests import WHOLE as WHOLE_KINDS
@@ -26,7 +32,7 @@ from attendant.server.grpc.service import SERVICE
 from attendant.server.http.app import ROUTES, STREAM, ApiRoute, path_parameters, query_parameters
 from attendant.server.http.bodies import JSON, TEXTS
 from attendant.server.http.endpoints import EVENT_STREAM, MAX_SECONDS, MEDIA_TYPE, TIMEOUT_HEADER
-from attendant.server.inference.service import FIELDS, PREFIX, SAMPLING
+from attendant.server.inference.service import FIELDS, MASKED, PREFIX, SAMPLING
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -80,6 +86,7 @@ RANGES: Final[Mapping[str, Schema]] = {
     "top_k": _from(0, MAX_SAMPLED_CANDIDATES),
     "top_p": _above(0, 1),
     "seed": _from(0, 2**64 - 1),
+    "trace": _from(0, MAX_TRACED_CANDIDATES),
 }
 """What any model may allow. `Limits` says what a model allows."""
 
@@ -144,6 +151,7 @@ OPTIONS: Final = {
     **{name: {"type": NUMBERS[field.cpp_type]["type"]} | RANGES.get(name, {}) for name, field in FIELDS.items()},
     "seed": {"type": "integer"} | RANGES["seed"],
     PREFIX: TEXT | {"description": "Tokens, with blanks between them."},
+    MASKED: TEXT | {"description": "Places, with blanks between them."},
     SAMPLING: {"type": "boolean", "enum": [True]},
     "binary_data_output": FLAG,
 }

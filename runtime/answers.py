@@ -19,8 +19,9 @@ from attendant.runtime.bundle.bundle import BundleModel
 from attendant.runtime.bundle.manifest import Distribution, Reference, Signal
 from attendant.runtime.bundle.tokenizer import BOS_ID, UNK_ID, Tokenizer, combines
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.decoding.trace import Trace, TracedEnd, TracedSearch
 from attendant.runtime.requests import ReadRequest, shortened
-from attendant.runtime.stepper import Floats
+from attendant.runtime.stepper import NO_ID, Floats
 
 UNFINISHED = "\ufffd"
 """A byte tokenizer's text of an incomplete character."""
@@ -161,6 +162,46 @@ def score_fields(target: Hypothesis, request: ReadRequest, model: BundleModel) -
         "attention": target.attention,
         "warnings": tuple(_of_unknown(request)),
     }
+
+
+def trace_fields(trace: Trace | None, model: BundleModel) -> dict[str, Any] | None:
+    """Returns the trace of an answer to `generate`, by the names of the API; None without a trace."""
+    return None if trace is None else {"searches": [_search_fields(search, model) for search in trace]}
+
+
+def _search_fields(search: TracedSearch, model: BundleModel) -> dict[str, Any]:
+    tokens_of = model.bundle.target_tokenizer.tokens_of
+    columns = (search.candidate_log_probs, search.candidate_totals, search.fates)
+    values = zip(tokens_of(search.candidate_ids.tolist()), *(column.tolist() for column in columns), strict=True)
+    candidates = [dict(zip(("token", "log_prob", "total", "fate"), each, strict=True)) for each in values]
+    ends = search.num_candidates.cumsum().tolist()
+    first, *taken = search.token_ids.tolist()
+    assert first == NO_ID, "a search begins with the empty hypothesis"
+    of_live = (search.parents, search.log_probs, search.totals, search.scores)
+    rows = zip(["", *tokens_of(taken)], *(column.tolist() for column in of_live), strict=True)
+    live = [
+        dict(zip(("token", "parent", "log_prob", "total", "score"), row, strict=True))
+        | {"candidates": candidates[begin:end], "banned": tokens_of(banned)}
+        for row, begin, end, banned in zip(rows, [0, *ends[:-1]], ends, search.banned, strict=True)
+    ]
+    steps: list[dict[str, Any]] = []
+    begin = 0
+    of_steps = zip(search.num_live.tolist(), search.bounds.tolist(), search.best_possible.tolist(), strict=True)
+    for number, *limits in of_steps:
+        end = begin + number
+        named = zip(("bound", "best_possible"), limits, strict=True)
+        step: dict[str, Any] = {name: value for name, value in named if not math.isnan(value)}
+        if search.attention is not None:
+            weights = search.attention[begin:end]
+            step["attention"] = {"rows": number, "columns": weights.shape[1], "weights": weights.ravel().tolist()}
+        steps.append({"live": live[begin:end], **step})
+        begin = end
+    return {"steps": steps, "ended": [_end_fields(end) for end in search.ended], "reason": search.reason}
+
+
+def _end_fields(end: TracedEnd) -> dict[str, Any]:
+    fields = {name: getattr(end, name) for name in ("step", "live", "log_prob", "score", "hypothesis")}
+    return fields | {"finish_reason": f"FINISH_REASON_{'EOS' if end.ended_by_eos else 'LENGTH'}"}
 
 
 def source_tokens(request: ReadRequest, model: BundleModel) -> list[str]:

@@ -255,16 +255,18 @@ Number = TypeVar("Number", int, float)
 
 
 def read_decoding(
-    fields: Mapping[str, Any], model: BundleModel, num_source_tokens: int, *, attention: bool
+    fields: Mapping[str, Any], model: BundleModel, num_source_tokens: int, *, attention: bool, trace: int
 ) -> tuple[DecodingOptions | None, tuple[Violation, ...]]:
     """Returns the options, with the bundle's defaults for absent ones; or None and all violations.
 
     Args:
         fields: the set options by the names of the API; `sampling` is a mapping in turn.
+        num_source_tokens: 0 if the source is wrong.
         attention: keep the attention weights.
+        trace: candidates of each live hypothesis in the trace; 0 for none.
     """
     reading = _DecodingReader(fields, model, num_source_tokens)
-    options = reading.options(attention)
+    options = reading.options(attention, trace)
     violations = tuple(reading.violations.found)
     return (None if violations else options), violations
 
@@ -288,7 +290,7 @@ class _DecodingReader:
         self._num_source_tokens = num_source_tokens
         self._alternatives: bool = fields.get("alternatives", False)
 
-    def options(self, attention: bool) -> DecodingOptions:
+    def options(self, attention: bool, trace: int) -> DecodingOptions:
         """Returns all options; adds a violation for each that is out of range."""
         sampling = self._sampling()
         beam_size, num_hypotheses = self._beam(sampling is not None)
@@ -316,6 +318,8 @@ class _DecodingReader:
             alternatives=self._alternatives,
             sampling=sampling,
             attention=attention,
+            trace=trace,
+            masked_source_positions=self._masked(),
         )
 
     def _beam(self, samples: bool) -> tuple[int, int]:
@@ -355,6 +359,20 @@ class _DecodingReader:
             return unset
         ratio = self._positive(name, 1.0, MAX_LENGTH_RATIO)
         return length_by_ratio(ratio, self._num_source_tokens) if 0 < ratio <= MAX_LENGTH_RATIO else unset
+
+    def _masked(self) -> tuple[int, ...]:
+        positions = sorted(set(self._fields.get("masked_source_positions", ())))
+        if not positions:
+            return ()
+        name, shown = "masked_source_positions", ", ".join(map(str, positions))
+        if not self._model.masks_positions:
+            why = "has no mask of ours" if self._model.has_attention else "has no attention"
+            self._require(False, name, f"empty: this model {why}", shown)
+        elif self._num_source_tokens:
+            num_positions = self._num_source_tokens + self._model.manifest.source.append_eos
+            held = positions[-1] < num_positions and len(positions) < num_positions
+            self._require(held, name, f"places from 0 to {num_positions - 1}, but not all of them", shown)
+        return tuple(positions)
 
     def _patience(self) -> float | None:
         if "patience" not in self._fields and self._defaults.patience is None:
@@ -443,16 +461,17 @@ def read_source(source: Side | None, model: BundleModel, violations: Violations)
     return read_side(*source, model.bundle.source_tokenizer, 1, model.limits.max_source_tokens, violations)
 
 
-def needs_attention(output: Mapping[str, bool]) -> bool:
-    """Returns whether the decoding of a request with these output options has to keep the attention weights."""
-    return output.get("attention", False) or output.get("replace_unknowns", False)
+def recording(output: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of `read_decoding` that follow from the output options of a request."""
+    needs_attention = output.get("attention", False) or output.get("replace_unknowns", False)
+    return {"attention": needs_attention, "trace": output.get("trace", 0)}
 
 
 def read_generate(
     source: Side | None,
     source_ids: list[int],
     options: DecodingOptions | None,
-    output: Mapping[str, bool],
+    output: Mapping[str, Any],
     model: BundleModel,
     violations: Violations,
 ) -> ReadRequest | None:
@@ -461,9 +480,11 @@ def read_generate(
     Args:
         source_ids: as `read_source` returned them.
         options: as `read_decoding` returned them; None if they are wrong.
-        output: attention, token_log_probs and replace_unknowns, if the request sets them.
+        output: attention, token_log_probs, replace_unknowns and trace, if the request sets them.
     """
     _check_output(output, model, violations)
+    if options is not None and options.trace:
+        _check_trace(options, len(source_ids) + model.manifest.source.append_eos, violations)
     if violations.found or source is None or options is None:
         return None
     request = _request(source, source_ids, options, output, model)
@@ -477,7 +498,7 @@ def read_generate(
 def read_score(
     source: Side | None,
     target: Side | None,
-    output: Mapping[str, bool],
+    output: Mapping[str, Any],
     model: BundleModel,
     violations: Violations,
     *,
@@ -491,6 +512,8 @@ def read_score(
     _check_output(output, model, violations)
     if output.get("replace_unknowns"):
         violations.add("output.replace_unknowns", True, "false: a target that is scored stands as it is")
+    if trace := output.get("trace"):
+        violations.add("output.trace", trace, "0: a target that is scored is not searched")
     if violations.found or source is None or target is None:
         return None
     eos = model.manifest.special_ids.eos
@@ -500,7 +523,7 @@ def read_score(
 
 
 def _request(
-    source: Side, source_ids: list[int], options: DecodingOptions, output: Mapping[str, bool], model: BundleModel
+    source: Side, source_ids: list[int], options: DecodingOptions, output: Mapping[str, Any], model: BundleModel
 ) -> ReadRequest:
     tokenizer = model.bundle.source_tokenizer
     return ReadRequest(
@@ -514,7 +537,42 @@ def _request(
     )
 
 
-def _check_output(output: Mapping[str, bool], model: BundleModel, violations: Violations) -> None:
+def _check_output(output: Mapping[str, Any], model: BundleModel, violations: Violations) -> None:
     for name in ("attention", "replace_unknowns"):
         if output.get(name) and not model.has_attention:
             violations.add(f"output.{name}", True, "false: this model has no attention")
+
+
+MAX_TRACED_CANDIDATES: Final = 32
+MAX_TRACE_BYTES: Final = 1 << 20
+"""Writing it as JSON takes about a second of a thread."""
+LIVE_BYTES: Final = 64
+CANDIDATE_BYTES: Final = 32
+WEIGHT_BYTES: Final = 4
+BAN_BYTES: Final = 8
+"""Bytes of a live hypothesis, a candidate, an attention weight and a banned token in a trace, as it is sent."""
+
+
+def max_trace_bytes(options: DecodingOptions, num_positions: int) -> int:
+    """Returns the estimated size of the largest trace that a request can have, as it is sent; 0 without one.
+
+    Args:
+        num_positions: of the source, its end included.
+    """
+    if not options.trace:
+        return 0
+    live = LIVE_BYTES + WEIGHT_BYTES * num_positions + CANDIDATE_BYTES * (options.trace + 1)
+    if options.no_repeat_ngram_size:
+        live += BAN_BYTES * options.max_length
+    return options.max_rows * (options.max_length + 1) * live
+
+
+def _check_trace(options: DecodingOptions, num_positions: int, violations: Violations) -> None:
+    held = options.trace <= MAX_TRACED_CANDIDATES
+    if violations.require(held, "output.trace", options.trace, f"0 to {MAX_TRACED_CANDIDATES}"):
+        num_bytes = max_trace_bytes(options, num_positions)
+        if num_bytes > MAX_TRACE_BYTES:
+            state = f"{options.trace} candidates of {options.max_rows} hypotheses in {options.max_length} steps, "
+            state += f"which may take {num_bytes / 2**20:.1f} MiB"
+            limit = f"one that takes {MAX_TRACE_BYTES >> 20} MiB at most: lower trace, max_length or beam_size"
+            violations.say("output.trace", state, limit)

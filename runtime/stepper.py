@@ -23,6 +23,9 @@ SOURCE_WIDTH_MULTIPLE = 8
 """Sources are padded to a multiple of this many positions: the sums over padded positions then have the same bits
 whatever the padding's length, so that an answer does not depend on the neighbours' lengths (tests/parity)."""
 
+SOURCE_MASK = "source_mask"
+"""The source tensor of our models that is True at the positions which attention may look at, [B, S]."""
+
 NO_ID = -1
 """Stands for no id: none is forced, none is banned."""
 
@@ -99,8 +102,13 @@ class Stepper(Protocol):
     def vocabulary_size(self) -> int:
         """V, the target vocabulary, special symbols included."""
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> DecoderState:
-        """Encodes B non-empty sources of ids; one row each, in order."""
+    def encode(self, sources: Sequence[Sequence[int]], masked: Sequence[Sequence[int]] | None = None) -> DecoderState:
+        """Encodes B non-empty sources of ids; one row each, in order.
+
+        Args:
+            masked: places of each source that attention must not look at; the encoder reads them. If None, there are
+                none. Only for models with the source tensor SOURCE_MASK.
+        """
 
     def step(
         self,
@@ -136,6 +144,13 @@ class Stepper(Protocol):
 def state_of(state: DecoderState | Taken) -> DecoderState:
     """Returns the state, whether it was handed over or not."""
     return state.state if isinstance(state, Taken) else state
+
+
+def mask_positions(source_mask: Any, masked: Sequence[Sequence[int]]) -> None:
+    """Sets these places of each source to False in a mask [B, S], an array or tensor."""
+    for row, positions in zip(source_mask, masked, strict=False):
+        if positions:
+            row[list(positions)] = False
 
 
 def same_ids(a: Ids, b: Ids) -> bool:

@@ -13,6 +13,8 @@ from attendant.runtime.stepper import DecoderState, Floats, Ids, StepOutput, Tak
 
 SPECIAL_IDS = SpecialIds(pad=0, unk=1, bos=2, eos=3, start=2)
 MODULUS = 2_147_483_647
+MASKED = 1_000_000
+"""A masked position is a further symbol of the history, of this number and the position's."""
 
 
 def absorb(history: int, symbol: int) -> int:
@@ -46,13 +48,13 @@ class FakeStepper:
         self.num_selects = self.num_steps = self.num_encodes = 0
         self.fail_at_step: int | None = None
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> DecoderState:
+    def encode(self, sources: Sequence[Sequence[int]], masked: Sequence[Sequence[int]] | None = None) -> DecoderState:
         self.num_encodes += 1
         assert all(len(source) for source in sources), "an empty source reached the encoder"
         hashes = []
-        for source in sources:
+        for source, positions in zip(sources, masked or [()] * len(sources), strict=True):
             history = 1
-            for symbol in source:
+            for symbol in (*source, *(MASKED + position for position in positions)):
                 history = absorb(history, symbol)
             hashes.append(history)
         return DecoderState(

@@ -38,6 +38,7 @@ __all__ = [
     "Source",
     "Timings",
     "TlsFailed",
+    "Trace",
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",
@@ -51,7 +52,6 @@ if _typing.TYPE_CHECKING:
         Answers,
         Delta,
         Evaluation,
-        FinishReason,
         Generation,
         HealthStatus,
         Hypothesis,
@@ -78,6 +78,7 @@ if _typing.TYPE_CHECKING:
         Violation,
     )
     from attendant_client.options import GenerateOptions, RequestOptions, Sampling
+    from attendant_client.trace import FinishReason, Trace
     from attendant_client.version import VERSION
 else:
     from importlib import import_module as _import_module
@@ -87,7 +88,7 @@ else:
         if name == "attention_map":
             return _import_module("attendant_client.attention_map")
         if name in __all__:
-            for module in ("version", "answers", "options", "errors", "bulk", "client", "blocking"):
+            for module in ("version", "answers", "trace", "options", "errors", "bulk", "client", "blocking"):
                 if hasattr(defining := _import_module(f"attendant_client.{module}"), name):
                     return getattr(defining, name)
         raise AttributeError(f"module 'attendant_client' has no attribute {name!r}")

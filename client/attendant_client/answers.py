@@ -8,6 +8,7 @@ from html import escape
 from typing import Any, TypeVar
 
 from attendant_client.options import GenerateOptions
+from attendant_client.trace import FinishReason, Trace
 
 COLOR = "31, 119, 180"
 CELL = "width: 1.4em; height: 1.4em; padding: 0; border: 1px solid rgba(128, 128, 128, .25);"
@@ -47,14 +48,6 @@ EOS = "</s>"
 
 # A text, which the server tokenizes, or the tokens themselves.
 Source = str | Sequence[str]
-
-
-class FinishReason(StrEnum):
-    """Why a hypothesis ended."""
-
-    EOS = "EOS"  # the model generated the end symbol
-    LENGTH = "LENGTH"  # it was cut at max_length, or because bans left no token
-    UNSPECIFIED = "UNSPECIFIED"  # a reason that this version of the client does not know
 
 
 class HealthStatus(StrEnum):
@@ -118,6 +111,7 @@ class Generation:
         hypotheses: best first; at least one. Each has `token_log_probs` and `attention` only if requested.
         source_tokens: the tokens of the source, in the order of attention's columns.
         warnings: reasons why the answer may be poor.
+        trace: the course of the search; None unless requested.
     """
 
     request_id: str
@@ -127,16 +121,18 @@ class Generation:
     source_tokens: tuple[str, ...]
     timings: Timings
     warnings: tuple[str, ...] = ()
+    trace: Trace | None = None
 
     @property
     def best(self) -> Hypothesis:
         return self.hypotheses[0]
 
     def _repr_html_(self) -> str:
-        """Returns HTML for notebooks: the hypotheses, and the attention of the best one if it was requested."""
+        """Returns HTML for notebooks: the hypotheses; the attention of the best one and the trace, if requested."""
         rows = [(str(rank), f"{each.score:.4f}", each.text) for rank, each in enumerate(self.hypotheses, 1)]
         shown = table(("", "score", "text"), rows) + paragraphs(self.warnings)
-        return shown + _attention_html(self.best.attention, self.source_tokens, self.best.tokens)
+        shown += _attention_html(self.best.attention, self.source_tokens, self.best.tokens)
+        return shown if self.trace is None else shown + self.trace._repr_html_()
 
 
 _Item = TypeVar("_Item")

@@ -49,8 +49,8 @@ def draw_weights(
         weights: [T, S], or [T + 1, S] if the last row is EOS's.
     """
     shades = ASCII_SHADES if ascii_only else UNICODE_SHADES
-    labels = [_cut(token, MAX_LABEL) for token in (*target_tokens, EOS)[: len(weights)]]
-    margin = max((_width(label) for label in labels), default=0) + 1
+    labels = [cut(token, MAX_LABEL) for token in (*target_tokens, EOS)[: len(weights)]]
+    margin = max((display_width(label) for label in labels), default=0) + 1
     num_columns = len(source_tokens) if width is None else max(1, (width - margin) // CELL)
     parts = []
     for first in range(0, len(source_tokens), num_columns):
@@ -58,7 +58,7 @@ def draw_weights(
         lines = [" " * margin + heading for heading in _headings(source_tokens[columns])]
         for label, row in zip(labels, weights, strict=True):
             cells = "".join(shades[sum(weight >= limit for limit in THRESHOLDS)] for weight in row[columns])
-            lines.append(" " * (margin - 1 - _width(label)) + label + " " + cells)
+            lines.append(" " * (margin - 1 - display_width(label)) + label + " " + cells)
         parts.append("\n".join(line.rstrip() for line in lines))
     key = "  ".join(f"{shade} {limit:.0%}" for shade, limit in zip(shades[1:], THRESHOLDS, strict=True))
     return "\n\n".join([*parts, f"{' ' * margin}at least: {key}"])
@@ -66,13 +66,14 @@ def draw_weights(
 
 def _headings(tokens: Sequence[str]) -> list[str]:
     """Returns the lines above the map: the tokens, written downwards."""
-    written = [_characters(_cut(token, MAX_HEADING)) for token in tokens]
+    written = [_characters(cut(token, MAX_HEADING)) for token in tokens]
     height = max(map(len, written), default=0)
     padded = [[""] * (height - len(characters)) + characters for characters in written]
-    return ["".join(c + " " * (CELL - _width(c)) for c in line).rstrip() for line in zip(*padded, strict=True)]
+    return ["".join(c + " " * (CELL - display_width(c)) for c in line).rstrip() for line in zip(*padded, strict=True)]
 
 
-def _cut(token: str, limit: int) -> str:
+def cut(token: str, limit: int) -> str:
+    """Returns a token for the terminal, shortened to a number of characters, without invisible ones."""
     characters = _characters(token)
     return "".join(characters if len(characters) <= limit else [*characters[: limit - 1], "~"])
 
@@ -88,7 +89,7 @@ def _characters(token: str) -> list[str]:
     return characters or ["?"]
 
 
-def _width(text: str) -> int:
+def display_width(text: str) -> int:
     """Returns the columns of the terminal that a text takes."""
     bases = (c for c in text if not unicodedata.combining(c))
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in bases)

@@ -10,7 +10,6 @@ from google.protobuf.message import Message
 
 from attendant_client.answers import (
     Evaluation,
-    FinishReason,
     Generation,
     Hypothesis,
     Limits,
@@ -21,6 +20,17 @@ from attendant_client.answers import (
 )
 from attendant_client.errors import InvalidArgument, Violation
 from attendant_client.options import DecodingFields, GenerateOptions, OutputFields, Sampling, check_names
+from attendant_client.trace import (
+    Fate,
+    FinishReason,
+    SearchEnd,
+    Trace,
+    TracedCandidate,
+    TracedEnd,
+    TracedHypothesis,
+    TracedSearch,
+    TracedStep,
+)
 from attendant_client.v1 import seq2seq_pb2 as pb
 
 
@@ -46,6 +56,8 @@ _FINISH_REASONS = {
     pb.FINISH_REASON_EOS: FinishReason.EOS,
     pb.FINISH_REASON_LENGTH: FinishReason.LENGTH,
 }
+_FATES = {getattr(pb, f"FATE_{fate.name}"): fate for fate in Fate if fate is not Fate.UNSPECIFIED}
+_SEARCH_ENDS = {getattr(pb, f"SEARCH_END_{end.name}"): end for end in SearchEnd if end is not SearchEnd.UNSPECIFIED}
 
 
 def generate_request(source: Source, request_id: str, options: Mapping[str, Any]) -> pb.GenerateRequest:
@@ -118,6 +130,54 @@ def generation_of(response: pb.GenerateResponse) -> Generation:
         response,
         hypotheses=tuple(_hypothesis(hypothesis) for hypothesis in response.hypotheses),
         timings=timings_of(response.timings),
+        trace=trace_of(response.trace) if response.HasField("trace") else None,
+    )
+
+
+def trace_of(trace: pb.Trace | Mapping[str, Any]) -> Trace:
+    """Returns a trace as a plain value, given its message or the fields of that."""
+    if not isinstance(trace, pb.Trace):
+        trace = pb.Trace(**trace)
+    return Trace(searches=tuple(_search(search) for search in trace.searches))
+
+
+def _search(search: pb.TracedSearch) -> TracedSearch:
+    return TracedSearch(
+        steps=tuple(_step(step) for step in search.steps),
+        ended=tuple(
+            _plain(
+                TracedEnd,
+                end,
+                finish_reason=_FINISH_REASONS.get(end.finish_reason, FinishReason.UNSPECIFIED),
+                hypothesis=end.hypothesis if end.HasField("hypothesis") else None,
+            )
+            for end in search.ended
+        ),
+        reason=_SEARCH_ENDS.get(search.reason, SearchEnd.UNSPECIFIED),
+    )
+
+
+def _step(step: pb.TracedStep) -> TracedStep:
+    return TracedStep(
+        live=tuple(
+            _plain(
+                TracedHypothesis,
+                hypothesis,
+                candidates=tuple(
+                    TracedCandidate(
+                        token=each.token,
+                        log_prob=each.log_prob,
+                        total=each.total,
+                        fate=_FATES.get(each.fate, Fate.UNSPECIFIED),
+                    )
+                    for each in hypothesis.candidates
+                ),
+            )
+            for hypothesis in step.live
+        ),
+        attention=_attention(step),
+        bound=step.bound if step.HasField("bound") else None,
+        best_possible=step.best_possible if step.HasField("best_possible") else None,
     )
 
 
@@ -158,6 +218,10 @@ def _field(name: str, value: Any) -> Any:
         return _fill(pb.SamplingOptions(), asdict(value))
     if name == "target_prefix" and isinstance(value, str):
         raise TypeError(f"target_prefix={value!r}: must be a list of tokens; a text belongs into target_prefix_text")
+    if name == "masked_source_positions" and value is not None:
+        if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+            raise TypeError(f"{name}={_shown(value)}: must be a list of places")
+        return tuple(map(plain_number, value))
     return value if value is None or isinstance(value, str | int | float) else _tokens(value, name)
 
 
@@ -215,7 +279,7 @@ def _hypothesis(hypothesis: pb.Hypothesis) -> Hypothesis:
     )
 
 
-def _attention(message: pb.Hypothesis | pb.ScoreResponse) -> tuple[tuple[float, ...], ...] | None:
+def _attention(message: pb.Hypothesis | pb.ScoreResponse | pb.TracedStep) -> tuple[tuple[float, ...], ...] | None:
     if not message.HasField("attention"):
         return None
     weights, columns = message.attention.weights, message.attention.columns
@@ -224,5 +288,6 @@ def _attention(message: pb.Hypothesis | pb.ScoreResponse) -> tuple[tuple[float, 
 
 def _decoding_defaults(decoding: pb.DecodingOptions) -> GenerateOptions:
     """Returns the options that the bundle sets."""
-    plain = (name for name in DecodingFields.__annotations__ if name not in {"target_prefix", "sampling"})
+    others = {"target_prefix", "sampling", "masked_source_positions"}
+    plain = (name for name in DecodingFields.__annotations__ if name not in others)
     return cast(GenerateOptions, {name: getattr(decoding, name) for name in plain if decoding.HasField(name)})

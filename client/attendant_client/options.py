@@ -103,6 +103,9 @@ class DecodingFields(TypedDict, total=False):
         Option("every hypothesis begins with this text, which may end within a word; a blank at its end ends the word"),
     ]
     sampling: Annotated[Sampling, Option("draw tokens at random instead of searching for the most probable ones")]
+    masked_source_positions: Annotated[
+        Sequence[int], Option("places of the source's tokens, counted from 0, that attention must not look at")
+    ]
 
 
 class OutputFields(TypedDict, total=False):
@@ -111,6 +114,9 @@ class OutputFields(TypedDict, total=False):
     attention: Annotated[bool, Option("return the attention weights")]
     token_log_probs: Annotated[bool, Option("return the log-probability of every token")]
     replace_unknowns: Annotated[bool, Option("replace each UNK by the source token that it attends to most")]
+    trace: Annotated[
+        int, Option("return the course of the search, with the N most probable tokens after each live hypothesis", "0")
+    ]
 
 
 class RequestOptions(DecodingFields, OutputFields, total=False):

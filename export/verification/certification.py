@@ -375,8 +375,8 @@ class NoisyStepper:
         log_probs = np.take_along_axis(noisy, order, axis=1)
         return output._replace(candidate_ids=ids, candidate_log_probs=log_probs), stepped
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> DecoderState:
-        return self._stepper.encode(sources)
+    def encode(self, sources: Sequence[Sequence[int]], masked: Sequence[Sequence[int]] | None = None) -> DecoderState:
+        return self._stepper.encode(sources, masked)
 
     def select(self, before: DecoderState | Taken, rows: Ids) -> DecoderState:
         return self._stepper.select(before, rows)

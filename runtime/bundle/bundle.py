@@ -43,6 +43,7 @@ from attendant.runtime.bundle.reading import (
 from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, UnknownTokenError
 from attendant.runtime.errors import UserError, some_lines
 from attendant.runtime.process import quiet_stderr
+from attendant.runtime.stepper import SOURCE_MASK
 
 MAX_EXAMPLES: Final = 1000
 """An export chooses 24 per precision."""
@@ -358,6 +359,12 @@ class BundleModel:
     @property
     def has_attention(self) -> bool:
         return graph_io.has_attention(self.manifest.graphs[self.precision].decoder_step)
+
+    @property
+    def masks_positions(self) -> bool:
+        """Attention can be kept from positions of the source. A module of a user's own may mean its mask otherwise."""
+        state = self.manifest.graphs[self.precision].state
+        return "attention" in self.manifest.model and any(tensor.input == SOURCE_MASK for tensor in state)
 
 
 def limits_in_force(manifest: Manifest, max_rows: int) -> Limits:

@@ -216,6 +216,14 @@ class Graph:
         self._constants = {_text(tensor, _TENSOR_NAME): tensor for tensor in message.get(_GRAPH_CONSTANTS, ())}
         self._makers = {output: node for node in self.nodes for output in node.outputs}
 
+    def maker(self, name: str) -> Node | None:
+        """Returns the node that computes a value; None if it is an input or a constant."""
+        return self._makers.get(name)
+
+    def users(self, name: str) -> list[Node]:
+        """Returns the nodes that take a value."""
+        return [node for node in self.nodes if name in node.inputs]
+
     def largest(self, name: str) -> int | None:
         """Returns a bound of a value's |x|; None if the graph shows none."""
         graph: Graph | None = self

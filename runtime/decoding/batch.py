@@ -7,7 +7,7 @@ Shapes: R rows (live hypotheses of all requests), N bans (runtime/stepper.py).
 """
 
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +16,7 @@ from attendant.runtime.bundle.manifest import SpecialIds
 from attendant.runtime.decoding.beam_search import BeamSearch, Ending, Entrant
 from attendant.runtime.decoding.hypothesis import Hypothesis, Progress, TextOf
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
+from attendant.runtime.decoding.trace import Trace
 from attendant.runtime.stepper import (
     NO_ID,
     DecoderState,
@@ -53,6 +54,7 @@ class StepReport:
         useful_cells, computed_cells: attention cells (row x source position) of valid positions, and all that were
             computed; the rest is padding.
         seconds: phase -> duration; phases are step (the graph), search and select.
+        traces: by key, of finished requests that are traced.
     """
 
     finished: list[Ending]
@@ -61,6 +63,7 @@ class StepReport:
     useful_cells: int
     computed_cells: int
     seconds: dict[str, float] = field(default_factory=dict)
+    traces: Mapping[int, Trace] = field(default_factory=dict)
 
 
 class RunningBatch:
@@ -103,7 +106,9 @@ class RunningBatch:
         """Encodes new requests and adds them after the present rows."""
         if not requests:
             return
-        newcomers = self._stepper.encode([request.source_ids for request in requests])
+        sources = [request.source_ids for request in requests]
+        masked = [request.options.masked_source_positions for request in requests]
+        newcomers = self._stepper.encode(sources, masked) if any(masked) else self._stepper.encode(sources)
         entrants: dict[int, list[Entrant]] = {}
         for row, request in enumerate(requests, self.num_rows):
             entrant = Entrant(request.key, request.options, len(request.source_ids), row, request.streams)
@@ -142,13 +147,17 @@ class RunningBatch:
             # A lone search has all rows, in order.
             finished += search.advance(output if len(searches) == 1 else _of_rows(output, search.rows))
         progress = [certain for search in searches for certain in search.progress()]
+        traces: dict[int, Trace] = {}
         if finished:
+            for search in searches:
+                traces |= search.traces
+                search.traces.clear()
             self._drop_empty_searches()
         searched = self._clock()
         self._select(state)
         selected = self._clock()
         seconds = {"step": stepped - began, "search": searched - stepped, "select": selected - searched}
-        return StepReport(finished, progress, num_rows, useful, computed, seconds)
+        return StepReport(finished, progress, num_rows, useful, computed, seconds, traces)
 
     def remove(self, keys: Set[int]) -> int:
         """Drops requests and their rows at once; returns the number of rows dropped."""

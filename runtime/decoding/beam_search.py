@@ -28,7 +28,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendant.runtime.bundle.manifest import SpecialIds
-from attendant.runtime.decoding.candidates import LEAST_POSSIBLE, Candidates, Limits, change, ngram_bans, num_candidates
+from attendant.runtime.decoding.candidates import (
+    LEAST_POSSIBLE,
+    Candidates,
+    Limits,
+    change,
+    considered,
+    ngram_bans,
+    num_candidates,
+)
 from attendant.runtime.decoding.hypothesis import (
     Beam,
     History,
@@ -42,6 +50,7 @@ from attendant.runtime.decoding.hypothesis import (
     progress_of,
 )
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.decoding.trace import Recorder, Trace
 from attendant.runtime.stepper import NO_ID, Floats, Ids, StepOutput
 
 Mask = NDArray[np.bool_]
@@ -96,6 +105,7 @@ class BeamSearch:
     Attributes:
         rows: [R] each row's place in the batch; after `advance`, the place of the row that it continues.
         previous_ids: [R] the symbol that each row is fed next, after `advance`.
+        traces: by key, of requests that have ended since the caller last emptied it.
     """
 
     def __init__(self, beam_size: int, special_ids: SpecialIds, text_of: TextOf | None = None) -> None:
@@ -112,8 +122,10 @@ class BeamSearch:
         self._negated: Scores = np.empty(0, np.float64)
         # [B] live hypotheses of each.
         self._counts: Ids = np.empty(0, np.int64)
-        # Numbers of beams whose options change candidates, need attention, ban n-grams, or stream.
-        self._num_changing = self._num_attending = self._num_banning = self._num_streaming = 0
+        self.traces: dict[int, Trace] = {}
+        # Numbers of beams that can't take the fast path, need attention, ban n-grams, or stream.
+        self._num_special = self._num_attending = self._num_banning = self._num_streaming = 0
+        self._num_tracing = 0
 
     @property
     def keys(self) -> list[int]:
@@ -129,7 +141,7 @@ class BeamSearch:
     def num_candidates(self) -> int:
         """Candidates per row that the next step needs."""
         usual = self._num_ordered
-        if not self._num_changing:
+        if not self._num_special:
             return usual
         rows = zip(self._beams, self._rows_of_each(), strict=True)
         return max(usual, *(num_candidates(beam, own, self._history, usual) for beam, own in rows))
@@ -138,7 +150,12 @@ class BeamSearch:
         """Adds requests of this beam size."""
         step, num = self._step, len(entrants)
         requests = [RunningRequest(e.key, e.options, e.source_length, step, e.streams) for e in entrants]
-        beams = [opened_beams(request, 1, self._text_of)[0] for request in requests]
+        eos = self._special_ids.eos
+        recorders = [Recorder(request.options, eos) if request.options.trace else None for request in requests]
+        beams = [
+            opened_beams(request, 1, self._text_of, recorder)[0]
+            for request, recorder in zip(requests, recorders, strict=True)
+        ]
         self._history.join(num, min(self._limits.first_begin, step))
         self._limits.join([entrant.options for entrant in entrants], step)
         self._beams += beams
@@ -158,7 +175,7 @@ class BeamSearch:
 
     def forced_ids(self) -> Ids | None:
         """Returns the symbol that each row must take next [R], -1 for none; None if no row is forced."""
-        if not self._num_changing:
+        if not self._num_special:
             return None
         forced = [beam.forced_id(self._step) for beam in self._beams]
         return None if max(forced) == NO_ID else np.array(forced, np.int64).repeat(self._counts)
@@ -166,11 +183,11 @@ class BeamSearch:
     def banned_ids(self) -> Ids | None:
         """Returns the symbols that must not follow each row [R, N], padded with -1; None if there are none."""
         of_beams = self._limits.banned_ids(self._step)
-        if of_beams is not None and self._num_changing:
+        if of_beams is not None and self._num_special:
             # A prefix is taken as it is given.
             of_beams[[beam.forced_id(self._step) != NO_ID for beam in self._beams]] = NO_ID
         banned = of_beams if of_beams is None or self._beam_size == 1 else of_beams.repeat(self._counts, axis=0)
-        if banned is not None and self._num_changing:
+        if banned is not None and self._num_special:
             completing = zip(self._beams, self._rows_of_each(), strict=True)
             banned[[row for beam, own in completing for row in own if beam.choice(self._history, row)]] = NO_ID
         if not self._num_banning:
@@ -189,7 +206,7 @@ class BeamSearch:
             # lowest id.
             nothing = np.where(stuck[:, None], -math.inf, output.candidate_log_probs).astype(np.float32)
             output = output._replace(candidate_log_probs=nothing)
-        if self._num_changing:
+        if self._num_special:
             step = self._changed(output)
         else:
             ids, log_probs, num = output.candidate_ids, output.candidate_log_probs, self._num_ordered
@@ -198,7 +215,7 @@ class BeamSearch:
             step = _Step(ids, log_probs, log_probs, output.attention)
         reached = self._limits.reached(self._step)
         finished = (self._extend_greedily if self._beam_size == 1 else self._extend)(step, reached)
-        return finished + self._end_scored() if self._num_changing else finished
+        return finished + self._end_scored() if self._num_special else finished
 
     def progress(self) -> list[tuple[int, Progress]]:
         """Returns the tokens that became certain in the last step, for streaming requests that have not ended."""
@@ -224,6 +241,7 @@ class BeamSearch:
 
     def _changed(self, output: StepOutput) -> _Step:
         """Returns the step with the changes that requests' options make to its candidates."""
+        banned = self.banned_ids() if self._num_tracing else None
         origin = self._branch(output)
         rows = np.arange(len(self.rows)) if origin is None else origin
         num = self.num_candidates
@@ -235,9 +253,58 @@ class BeamSearch:
                 for row in range(first, first + count):
                     change(changed, row, beam, self._history, forced[row])
             first += count
-        num = self._num_ordered
         attention = output.attention if output.attention is None or origin is None else output.attention[origin]
+        if self._num_tracing:
+            self._begin_traces(changed, output, rows, None if banned is None else banned[rows], attention)
+        num = self._num_ordered
         return _Step(changed.ids[:, :num], changed.log_probs[:, :num], changed.scores[:, :num], attention)
+
+    def _begin_traces(
+        self, changed: Candidates, output: StepOutput, origin: Ids, banned: Ids | None, attention: Floats | None
+    ) -> None:
+        """Records the live hypotheses of traced requests, and their candidates.
+
+        Args:
+            changed, banned, attention: [R, ...] of the rows, with the step's changes.
+            origin: [R] the row of the step's output that each of them came from.
+        """
+        first = 0
+        for beam, count in zip(self._beams, self._counts.tolist(), strict=True):
+            if beam.recorder is not None:
+                rows = range(first, first + count)
+                totals = (0.0 - self._negated[first : first + count]).tolist()
+                candidates = [
+                    considered(
+                        changed,
+                        row,
+                        output.candidate_ids[origin[row]],
+                        output.candidate_log_probs[origin[row]],
+                        total,
+                        beam,
+                        self._history,
+                    )
+                    for row, total in zip(rows, totals, strict=True)
+                ]
+                bans = [() if banned is None else tuple(sorted({*banned[row].tolist()} - {NO_ID})) for row in rows]
+                weights = None
+                if attention is not None:
+                    weights = attention[first : first + count, : beam.request.source_length].copy()
+                beam.recorder.begin(first, totals, candidates, bans, weights)
+            first += count
+
+    def _extend_traces(self, parents: Ids, tokens: Ids, negated: Scores, lives: Mask | None) -> None:
+        """Records which candidates of traced requests live on.
+
+        Args:
+            parents, tokens, negated: [B, L] of the first candidates of each beam.
+            lives: [B, L]; None if all live.
+        """
+        for number, beam in enumerate(self._beams):
+            if beam.recorder is not None:
+                own = slice(None) if lives is None else lives[number]
+                totals = (-negated[number, own]).tolist()
+                best = beam.best_possible(totals[0]) if totals else math.nan
+                beam.recorder.extend(parents[number, own].tolist(), tokens[number, own].tolist(), beam.bound, best)
 
     def _branch(self, output: StepOutput) -> Ids | None:
         """Splits requests of several beams, whose prefix has been taken, into them; each begins with the same row.
@@ -259,7 +326,7 @@ class BeamSearch:
                     if (choice := beam.choice(self._history, first)) is not None:
                         possible &= np.isin(output.candidate_ids[first], choice.ids)
                     num_beams = max(1, min(num_beams, int(possible.sum())))
-                opened = opened_beams(request, num_beams, self._text_of)
+                opened = opened_beams(request, num_beams, self._text_of, beam.recorder)
                 request.num_open = num_beams
                 self._count(opened[1:], 1)
             beams += opened
@@ -301,6 +368,9 @@ class BeamSearch:
             going_on = stay.nonzero()[0]
             tokens, negated, log_probs = tokens[going_on], negated[going_on], log_probs[going_on]
             self.rows = self.rows[going_on]
+        if self._num_tracing:
+            parents = np.arange(len(tokens)) if going_on is None else going_on
+            self._extend_traces(parents[:, None], tokens[:, None], negated[:, None], None)
         self._history.extend(going_on, tokens, log_probs, step.attention if self._num_attending else None)
         # The stepper may write to its arrays again.
         self.previous_ids, self._negated = tokens.copy(), negated
@@ -342,9 +412,10 @@ class BeamSearch:
                     for row in of_staying[number].tolist() if negated[number, 0] >= -LEAST_POSSIBLE else ():
                         self._beams[number].end(self._history, row, -self._negated.item(row), None, None)
             self._counts = lives.sum(axis=1)
-            going_on = self._counts > 0
-            if (can := self._going_on(negated[np.arange(len(lives)), lives.argmax(axis=1)])) is not None:
-                going_on &= can
+            can = self._going_on(negated[np.arange(len(lives)), lives.argmax(axis=1)])
+            going_on = self._counts > 0 if can is None else can & (self._counts > 0)
+        if self._num_tracing:
+            self._extend_traces(chosen // num_candidates, tokens, negated, lives)
         if going_on is not None and not going_on.all():
             lives = going_on[:, None] & (np.ones(chosen.shape, bool) if lives is None else lives)
             finished += self._answers((~going_on).nonzero()[0].tolist())
@@ -462,13 +533,19 @@ class BeamSearch:
         """Collects the best hypotheses of these beams; returns the requests that have no beam left."""
         finished: list[Ending] = []
         for number in numbers:
-            request = self._beams[number].request
-            request.best += self._beams[number].best()
+            beam = self._beams[number]
+            request = beam.request
+            request.best += beam.best()
             request.num_open -= 1
+            if beam.recorder is not None:
+                beam.recorder.finish(beam.bound)
+                request.recorders[beam.number] = beam.recorder
             if not request.num_open:
                 hypotheses = best_first(request.best)
                 if request.options.alternatives:
                     hypotheses = distinct(hypotheses, self._text_of)
+                if request.recorders:
+                    self.traces[request.key] = request.trace(hypotheses)
                 finished.append(Ending(request.key, tuple(hypotheses)))
         return finished
 
@@ -492,7 +569,8 @@ class BeamSearch:
         """Counts the needs of beams that join (1) or leave (-1), so that no step has to search for them."""
         for beam in beams:
             options = beam.request.options
-            self._num_changing += sign * options.changes_candidates
+            self._num_special += sign * (not options.takes_fast_path)
             self._num_attending += sign * options.needs_attention
             self._num_banning += sign * (options.no_repeat_ngram_size > 0)
             self._num_streaming += sign * beam.request.streams
+            self._num_tracing += sign * (beam.recorder is not None)

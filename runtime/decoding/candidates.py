@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from attendant.runtime.decoding.hypothesis import Beam, History
 from attendant.runtime.decoding.options import MAX_SAMPLED_CANDIDATES, DecodingOptions, Sampling
+from attendant.runtime.decoding.trace import Candidate, Fate
 from attendant.runtime.stepper import NO_ID, Floats, Ids
 
 LEAST_POSSIBLE: Final = -1e8
@@ -78,7 +79,7 @@ class Candidates:
         """Leaves a row one candidate, drawn at random. Always draws exactly one number."""
         number = random.random()
         scores = self.scores[row]
-        scores = scores[scores > LEAST_POSSIBLE][: sampling.top_k or None]
+        scores = scores[scores > LEAST_POSSIBLE][: sampling.top_k or MAX_SAMPLED_CANDIDATES]
         if not len(scores):
             return
         weights = np.exp((scores - scores[0]) / sampling.temperature)
@@ -110,13 +111,13 @@ def num_candidates(beam: Beam, rows: range, history: History, num_ordered: int) 
         rows: the beam's.
     """
     options, length = beam.request.options, history.step - beam.request.begin
-    num = num_ordered
+    num = max(num_ordered, options.trace)
     if options.completion and any(beam.choice(history, row) is not None for row in rows):
         return EVERY_CANDIDATE
     if options.alternatives and length == len(options.target_prefix):
         num = max(num, options.num_hypotheses)
     if options.sampling is not None:
-        num = options.sampling.top_k or MAX_SAMPLED_CANDIDATES
+        num = max(num, options.sampling.top_k or MAX_SAMPLED_CANDIDATES)
     # All penalized symbols, at most one per token, may have ranked before those that come first now.
     return num + length if options.repetition_penalty != 1.0 else num
 
@@ -155,6 +156,55 @@ def change(candidates: Candidates, row: int, beam: Beam, history: History, force
         candidates.draw(row, options.sampling, beam.random)
     elif options.alternatives and history.step - begin == len(options.target_prefix):
         candidates.choose(row, beam.number)
+
+
+def considered(
+    candidates: Candidates, row: int, ids: Ids, log_probs: Floats, total: float, beam: Beam, history: History
+) -> list[Candidate]:
+    """Returns the candidates of one of a beam's rows, best first, for its trace.
+
+    Args:
+        candidates: after `change`: without those that a forced symbol or a draw has excluded.
+        ids, log_probs: [K] the model's.
+        total: the log-probability of the row's hypothesis, less the penalties of repetition.
+    """
+    options = beam.request.options
+    num = max(options.beam_size + 1, options.trace)
+    columns = (values[row, :num].tolist() for values in (candidates.ids, candidates.log_probs, candidates.scores))
+    possible = [
+        Candidate(token_id, log_prob, total + score)
+        for token_id, log_prob, score in zip(*columns, strict=True)
+        if score > LEAST_POSSIBLE
+    ]
+    is_forced, choice = beam.forced_id(history.step) != NO_ID, beam.choice(history, row)
+    fate, allowed_ids = Fate.RANK, None
+    if is_forced or choice is not None:
+        allowed_ids = set() if choice is None else set(choice.ids.tolist())
+    if not is_forced and beam.random is not None:
+        fate = Fate.NOT_DRAWN
+    elif not is_forced and options.alternatives and history.step - beam.request.begin == len(options.target_prefix):
+        fate = Fate.ALTERNATIVE
+    if fate is Fate.RANK and allowed_ids is None:
+        return possible
+    penalized: list[int] = []
+    if options.repetition_penalty != 1.0 and allowed_ids is None:
+        penalized = history.tokens(row, beam.request.begin)
+    penalty = math.log(options.repetition_penalty)
+    # Each token of the hypothesis may have ranked before those that come first now.
+    width = options.trace + len(penalized)
+    of_model = [
+        Candidate(
+            token_id,
+            log_prob,
+            total + (log_prob - penalty if token_id in penalized else log_prob),
+            fate if allowed_ids is None or token_id in allowed_ids else Fate.PREFIX,
+        )
+        for token_id, log_prob in zip(ids[:width].tolist(), log_probs[:width].tolist(), strict=True)
+        if log_prob > LEAST_POSSIBLE
+    ]
+    shown = sorted(of_model, key=lambda each: -each.total)[: options.trace]
+    left = {each.token_id: each for each in possible}
+    return [left.pop(each.token_id, each) for each in shown] + list(left.values())
 
 
 NEVER: Final = 1 << 62

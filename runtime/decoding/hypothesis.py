@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendant.runtime.decoding.options import Choice, DecodingOptions, choice_after
+from attendant.runtime.decoding.trace import Recorder, Trace
 from attendant.runtime.stepper import NO_ID, Floats, Ids
 
 MIN_WIDTH: Final = 16
@@ -172,6 +173,7 @@ class RunningRequest:
         num_streamed: tokens that have been reported.
         num_open: beams that have not ended.
         best: the best hypotheses of the beams that have ended.
+        recorders: of the beams that have ended, by their numbers, if the search is traced.
     """
 
     key: int
@@ -182,6 +184,11 @@ class RunningRequest:
     num_streamed: int = 0
     num_open: int = 1
     best: list[Hypothesis] = field(default_factory=list)
+    recorders: dict[int, Recorder] = field(default_factory=dict)
+
+    def trace(self, hypotheses: Sequence[Hypothesis]) -> Trace:
+        """Returns the record of all searches, given the answer."""
+        return tuple(self.recorders[number].searched(hypotheses) for number in sorted(self.recorders))
 
 
 @dataclass(slots=True)
@@ -192,6 +199,7 @@ class Beam:
         number: among its request's beams.
         random: the generator that it draws from; None if it does not draw.
         text_of: decodes hypotheses; if None, they are distinct by their tokens.
+        recorder: records the search; None if it is not traced.
         ended: its hypotheses, in order of ending; no two have the same text.
         texts: their texts; empty if only one hypothesis is wanted.
         bound: a live hypothesis matters if its score can exceed this; inf: none does, -inf: all do.
@@ -201,6 +209,7 @@ class Beam:
     number: int = 0
     random: np.random.Generator | None = None
     text_of: TextOf | None = None
+    recorder: Recorder | None = None
     ended: list[Hypothesis] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     bound: float = -math.inf
@@ -264,6 +273,9 @@ class Beam:
             attention=weights if options.attention else None,
         )
         self._add(hypothesis)
+        if self.recorder is not None:
+            by_eos = end_log_prob is not None
+            self.recorder.end(row, hypothesis.log_prob, hypothesis.score, hypothesis, by_eos=by_eos)
         if options.patience is not None:
             # Options travel in single precision: 1.1 times 10 is 11 hypotheses, not 11.0000002 rounded up.
             num_enough = max(math.ceil(options.patience * options.beam_size - 1e-5), self.num_wanted)
@@ -288,15 +300,25 @@ class Beam:
         return best_first(self.ended)[: self.num_wanted]
 
 
-def opened_beams(request: RunningRequest, num_beams: int, text_of: TextOf | None = None) -> list[Beam]:
-    """Returns new beams of a request. Each draws from its own random numbers, independent of all others."""
+def opened_beams(
+    request: RunningRequest, num_beams: int, text_of: TextOf | None = None, recorder: Recorder | None = None
+) -> list[Beam]:
+    """Returns new beams of a request. Each draws from its own random numbers, independent of all others.
+
+    Args:
+        recorder: of the request's steps so far; None if it is not traced.
+    """
     sampling = request.options.sampling
-    if sampling is None:
-        return [Beam(request, number, text_of=text_of) for number in range(num_beams)]
-    return [
-        Beam(request, number, np.random.Generator(np.random.Philox(key=np.array([sampling.seed, number], np.uint64))))
-        for number in range(num_beams)
-    ]
+
+    def opened(number: int) -> Beam:
+        random = None
+        if sampling is not None:
+            random = np.random.Generator(np.random.Philox(key=np.array([sampling.seed, number], np.uint64)))
+        own = None if recorder is None else recorder.fork()
+        # Draws may be equal.
+        return Beam(request, number, random, text_of if sampling is None else None, own)
+
+    return [opened(number) for number in range(num_beams)]
 
 
 def progress_of(

@@ -98,6 +98,8 @@ class DecodingOptions:
             the best hypothesis of each is returned.
         sampling: draw num_hypotheses targets; the beam size is 1.
         attention: keep the attention weights of the hypotheses.
+        trace: record the search, with this number of candidates of each live hypothesis. 0 disables.
+        masked_source_positions: places in the source that attention must not look at, in rising order; not all.
     """
 
     max_length: int
@@ -117,6 +119,8 @@ class DecodingOptions:
     alternatives: bool = False
     sampling: Sampling | None = None
     attention: bool = False
+    trace: int = 0
+    masked_source_positions: tuple[int, ...] = ()
     num_beams: int = field(init=False, default=1)
     """Searches after the prefix: one, unless the hypotheses are drawn or alternatives."""
     max_rows: int = field(init=False, default=1)
@@ -130,7 +134,7 @@ class DecodingOptions:
     @property
     def needs_attention(self) -> bool:
         """Each step's attention weights must be kept."""
-        return self.attention or self.coverage_penalty != 0
+        return self.attention or self.coverage_penalty != 0 or self.trace > 0
 
     def penalty(self, length: int) -> float:
         """Returns the divisor of a log-probability of `length` summands: ((k + length) / (k + 1)) ^ alpha.
@@ -152,6 +156,11 @@ class DecodingOptions:
             or self.sampling is not None
             or self.repetition_penalty != 1.0
         )
+
+    @property
+    def takes_fast_path(self) -> bool:
+        """The search needs nothing but the model's candidates in their order."""
+        return not (self.changes_candidates or self.trace)
 
 
 def scoring_options(

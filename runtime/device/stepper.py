@@ -32,6 +32,7 @@ from attendant.runtime.onnx.session import Binding, BoundSession, DeviceTensor, 
 from attendant.runtime.process import available_cpus
 from attendant.runtime.stepper import (
     NO_ID,
+    SOURCE_MASK,
     Array,
     DecoderState,
     Ids,
@@ -39,6 +40,7 @@ from attendant.runtime.stepper import (
     Taken,
     attention_layout,
     common_width,
+    mask_positions,
     pad_sources,
     same_ids,
     select_sources,
@@ -313,12 +315,16 @@ class DeviceStepper:
     def vocabulary_size(self) -> int:
         return self._manifest.target.vocabulary_size
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> DecoderState:
+    def encode(self, sources: Sequence[Sequence[int]], masked: Sequence[Sequence[int]] | None = None) -> DecoderState:
         source_ids, source_lengths = pad_sources(sources, self._manifest.special_ids.pad)
         with self._turn():
             rows, shared = (scope.new(*source_ids.shape) for scope in (self._rows, self._sources))
             inputs = {graph_io.SOURCE_IDS: source_ids, graph_io.SOURCE_LENGTHS: source_lengths}
             self._encoder.run(self._encoder.bind({}, {**rows.tensors, **shared.tensors}, inputs))
+            if masked is not None:
+                source_mask = shared.tensors[SOURCE_MASK].read()
+                mask_positions(source_mask, masked)
+                shared.tensors[SOURCE_MASK].write(source_mask)
         return DecoderState(rows, shared, source_lengths, np.arange(len(sources), dtype=np.int64))
 
     def step(

@@ -65,12 +65,14 @@ class OnnxSession:
         num_threads: int,
         cuda_graphs: bool = False,
         copied: Collection[str] = (),
+        exposed: Sequence[str] = (),
     ) -> None:
         """Loads `folder / spec.file`.
 
         Args:
             cuda_graphs: its runs can be recorded; see `BoundSession`.
             copied: small inputs that are other arrays in each run; see runtime/onnx/buffers.py.
+            exposed: values within the graph that become outputs, in addition to those of the specification.
 
         Raises:
             UserError: the provider is missing, onnxruntime can't run the file, or the file has changed since the
@@ -78,7 +80,8 @@ class OnnxSession:
         """
         self.spec = spec
         self.provider: Provider = provider
-        content = _content(folder, spec)
+        self._exposed = frozenset(exposed)
+        content = _content(folder, spec) + _outputs(exposed)
         self._session = _load(spec.file, content, provider, num_threads, cuda_graphs=cuda_graphs)
         self._bound_runs: BoundRuns | None = None
         if provider == "cpu":
@@ -107,7 +110,12 @@ class OnnxSession:
         """Returns one line for each difference of the session's real inputs and outputs from the manifest's."""
         return [
             *_tensor_differences(self.spec.file, "input", self.spec.inputs, self._session.get_inputs()),
-            *_tensor_differences(self.spec.file, "output", self.spec.outputs, self._session.get_outputs()),
+            *_tensor_differences(
+                self.spec.file,
+                "output",
+                self.spec.outputs,
+                [output for output in self._session.get_outputs() if output.name not in self._exposed],
+            ),
         ]
 
     def bound(self) -> "BoundSession":
@@ -210,6 +218,24 @@ def _content(folder: Path, spec: GraphSpec) -> bytes:
     if (digest := digest_of(io.BytesIO(content))) != spec.sha256:
         raise UserError(f"{spec.file}: sha256 is {digest}, the manifest says {spec.sha256}")
     return content
+
+
+def _outputs(names: Sequence[str]) -> bytes:
+    """Returns the end of an ONNX file that makes these values outputs: parsers merge it into the graph before it."""
+
+    def field(number: int, content: bytes) -> bytes:
+        size, length = len(content), bytearray()
+        while size >= 0x80:
+            length.append(size & 0x7F | 0x80)
+            size >>= 7
+        return bytes([number << 3 | 2, *length, size]) + content
+
+    outputs = b"".join(field(_GRAPH_OUTPUT, field(_VALUE_NAME, name.encode())) for name in names)
+    return field(_MODEL_GRAPH, outputs) if names else b""
+
+
+_MODEL_GRAPH, _GRAPH_OUTPUT, _VALUE_NAME = 7, 12, 1
+"""Numbers of fields in onnx.proto, all of which hold messages or texts."""
 
 
 def _load(label: str, graph: bytes, provider: Provider, num_threads: int, *, cuda_graphs: bool) -> ort.InferenceSession:

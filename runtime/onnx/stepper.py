@@ -36,6 +36,7 @@ from attendant.runtime.onnx.session import OnnxSession, as_input, run_once
 from attendant.runtime.process import available_cpus, processor
 from attendant.runtime.stepper import (
     NO_ID,
+    SOURCE_MASK,
     SOURCE_WIDTH_MULTIPLE,
     Array,
     DecoderState,
@@ -44,6 +45,7 @@ from attendant.runtime.stepper import (
     Taken,
     attention_layout,
     common_width,
+    mask_positions,
     pad_sources,
     padded_width,
     same_ids,
@@ -216,7 +218,7 @@ class OnnxStepper:
     def vocabulary_size(self) -> int:
         return self._manifest.target.vocabulary_size
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> DecoderState:
+    def encode(self, sources: Sequence[Sequence[int]], masked: Sequence[Sequence[int]] | None = None) -> DecoderState:
         lengths = np.array([len(source) for source in sources], np.int64)
         groups = [[place] for place in range(len(sources))] if self._encodes_alone else alike(lengths.tolist())
         parts = [self._encode([sources[place] for place in group]) for group in groups]
@@ -225,9 +227,12 @@ class OnnxStepper:
             of_groups = [part[name] for part in parts]
             return in_places(of_groups, groups, self._position_axes[name], common_width(lengths))
 
+        source_tensors = {name: every(name) for name in self._source_names}
+        if masked is not None:
+            mask_positions(source_tensors[SOURCE_MASK], masked)
         return DecoderState(
             row_tensors={name: every(name) for name in self._row_names},
-            source_tensors={name: every(name) for name in self._source_names},
+            source_tensors=source_tensors,
             source_lengths=lengths,
             row_sources=np.arange(len(sources), dtype=np.int64),
             min_queries=self._min_queries,

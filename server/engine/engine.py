@@ -2,13 +2,14 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from attendant.runtime.bundle.manifest import SpecialIds
 from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
 from attendant.runtime.decoding.beam_search import Ending
 from attendant.runtime.decoding.hypothesis import Progress, TextOf
+from attendant.runtime.decoding.trace import Trace
 from attendant.runtime.stepper import Stepper
 from attendant.server.engine.request import (
     EngineRequest,
@@ -121,12 +122,13 @@ class Engine:
             phases["encode"] = self._join(admitted, priority)
         num_rows = useful = computed = 0
         finished: list[Ending] = []
+        traces: Mapping[int, Trace] = {}
         progress: list[tuple[int, Progress]] = []
         # Other work makes one call into the model per round: an interactive request need not wait for two.
         if running.batch.num_rows and (not admitted or priority is Priority.INTERACTIVE):
             report = running.batch.step()
             num_rows, useful, computed = report.num_rows, report.useful_cells, report.computed_cells
-            finished, progress = report.finished, report.progress
+            finished, progress, traces = report.finished, report.progress, report.traces
             phases |= report.seconds
             running.num_steps += 1
             running.num_row_steps += num_rows
@@ -139,7 +141,7 @@ class Engine:
             for key in ended:
                 self.scheduler.remove(key)
         if num_rows and (finished or running.newcomers):
-            self._answer(running, finished, outcomes)
+            self._answer(running, finished, traces, outcomes)
         stats = StepStats(priority, num_rows, len(admitted), cancelled_rows, useful, computed, phases)
         return StepResult(stats, outcomes, progress)
 
@@ -174,13 +176,16 @@ class Engine:
                 outcomes.append((key, error))
         return sum(priority.batch.remove(gone.keys()) for priority in self._batches.values())
 
-    def _answer(self, stepped: _PriorityBatch, finished: list[Ending], outcomes: Outcomes) -> None:
+    def _answer(
+        self, stepped: _PriorityBatch, finished: list[Ending], traces: Mapping[int, Trace], outcomes: Outcomes
+    ) -> None:
         now = self._clock()
         for running in stepped.newcomers:
             running.first_token = now
         stepped.newcomers.clear()
         for key, hypotheses in finished:
-            outcomes.append((key, Result(hypotheses, _stats_of(self._running.pop(key), stepped, now))))
+            stats = _stats_of(self._running.pop(key), stepped, now)
+            outcomes.append((key, Result(hypotheses, stats, traces.get(key))))
 
 
 def _stats_of(running: _Running, batch: _PriorityBatch, now: float) -> RequestStats:

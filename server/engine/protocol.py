@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, Progress
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.decoding.trace import Trace
 from attendant.runtime.errors import UserError
 from attendant.server.engine.request import (
     BulkRoom,
@@ -123,17 +124,17 @@ def _report(
     )
 
 
-def _packed(result: Result) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
-    hypotheses, stats = result
-    return [(*rest, reason.value, attention) for *rest, reason, attention in hypotheses], tuple(stats)
+def _packed(result: Result) -> tuple[list[tuple[Any, ...]], tuple[Any, ...], Trace | None]:
+    hypotheses, stats, trace = result
+    return [(*rest, reason.value, attention) for *rest, reason, attention in hypotheses], tuple(stats), trace
 
 
-def _unpacked(packed: Iterable[tuple[Any, ...]], stats: tuple[Any, ...]) -> Result:
+def _unpacked(packed: Iterable[tuple[Any, ...]], stats: tuple[Any, ...], trace: Trace | None) -> Result:
     hypotheses = [
         Hypothesis(ids, log_probs, log_prob, score, FINISH_REASONS[reason], attention)
         for ids, log_probs, log_prob, score, reason, attention in packed
     ]
-    return Result(tuple(hypotheses), RequestStats(*stats))
+    return Result(tuple(hypotheses), RequestStats(*stats), trace)
 
 
 @lru_cache(MAX_CACHED_OPTIONS)
@@ -148,8 +149,8 @@ def _loads(pickled: bytes) -> DecodingOptions:
 
 
 def _pickled(options: DecodingOptions) -> bytes:
-    # A prefix, or a target that is scored, mostly belongs to a single request, and it may be long.
-    is_single = bool(options.target_prefix or options.completion)
+    # A prefix, or a target that is scored, mostly belongs to a single request, and it may be long. So do masks.
+    is_single = bool(options.target_prefix or options.completion or options.masked_source_positions)
     return _dumps.__wrapped__(options) if is_single else _dumps(options)
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from attendant.runtime.decoding.hypothesis import Hypothesis, Progress
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.decoding.trace import Trace
 from attendant.server.errors import AttendantError, OutOfTime
 
 MIN_RETRY_SECONDS = 0.05
@@ -105,8 +106,16 @@ class RequestStats(NamedTuple):
 
 
 class Result(NamedTuple):
+    """An answer.
+
+    Attributes:
+        hypotheses: best first.
+        trace: the course of the search, if the request asks for it.
+    """
+
     hypotheses: tuple[Hypothesis, ...]
     stats: RequestStats
+    trace: Trace | None = None
 
 
 Outcome = Result | AttendantError

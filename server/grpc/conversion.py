@@ -10,7 +10,7 @@ from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from attendant.runtime.answers import hypothesis_fields, score_fields, source_tokens, warnings_of
+from attendant.runtime.answers import hypothesis_fields, score_fields, source_tokens, trace_fields, warnings_of
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import default_max_length
 from attendant.runtime.requests import cut
@@ -39,6 +39,9 @@ timings_of = attrgetter(*TIMINGS)
 LOOP_CELLS = 20_000
 """A larger answer is made on a thread: this many tokens and weights take a few milliseconds."""
 
+CANDIDATE_CELLS = 8
+"""Cost of a trace's candidate, in cells."""
+
 MAX_DETAILS_BYTES, MAX_DETAIL_CHARACTERS = 3072, 160
 """Limits of a status's violations. It travels in trailing metadata, of which gRPC's clients accept some 8 KiB."""
 
@@ -48,8 +51,12 @@ T = TypeVar("T")
 
 
 def num_cells(result: Result) -> int:
-    """Returns the number of an answer's tokens and attention weights."""
-    return sum(
+    """Returns the number of an answer's tokens and attention weights; a trace's candidates count several times."""
+    of_trace = sum(
+        CANDIDATE_CELLS * len(search.fates) + (0 if search.attention is None else search.attention.size)
+        for search in result.trace or ()
+    )
+    return of_trace + sum(
         len(hypothesis.token_ids) + (0 if hypothesis.attention is None else hypothesis.attention.size)
         for hypothesis in result.hypotheses
     )
@@ -74,6 +81,7 @@ def generate_fields(parsed: ParsedRequest, result: Result) -> dict[str, Any]:
         "source_tokens": source_tokens(parsed.content, model),
         "timings": dict(zip(TIMINGS, timings_of(result.stats), strict=True)),
         "warnings": warnings_of(result.hypotheses, parsed.content, model),
+        "trace": trace_fields(result.trace, model),
     }
 
 

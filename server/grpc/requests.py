@@ -32,6 +32,8 @@ REQUEST_BYTES: Final = 2048
 TOKEN_BYTES: Final = 96
 """Memory for an id, a log-probability and a symbol, as Python objects."""
 WEIGHT_BYTES: Final = 4
+TRACE_OVERHEAD: Final = 8
+"""Memory for a trace, as Python objects, by its size as it is sent."""
 
 LOOP_BYTES: Final = 2048
 """A larger request is read on a thread: tokenizing may hold the event loop for a millisecond, but not longer."""
@@ -75,7 +77,8 @@ class ParsedRequest:
         content, options = self.content, self.content.options
         columns = len(content.source_ids) if options.attention else 0
         target = (options.max_length + 1) * (TOKEN_BYTES + WEIGHT_BYTES * columns)
-        return REQUEST_BYTES + TOKEN_BYTES * len(content.source_ids) + options.num_hypotheses * target
+        trace = TRACE_OVERHEAD * reading.max_trace_bytes(options, len(content.source_ids))
+        return REQUEST_BYTES + TOKEN_BYTES * len(content.source_ids) + options.num_hypotheses * target + trace
 
     def submit(self, call: Call, on_progress: Callable[[Progress], None] | None = None) -> asyncio.Future[Outcome]:
         """Submits the request for the client of a call, until the call's deadline. See `EngineClient.submit`."""
@@ -140,7 +143,8 @@ def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Pars
     check_request_id(request.request_id, violations)
     source, output = _side(request, "source", violations), set_fields(request.output)
     source_ids = reading.read_source(source, model, violations)
-    options = read_options(request.decoding, model, len(source_ids), reading.needs_attention(output), violations)
+    recording = reading.recording(output)
+    options = read_options(request.decoding, model, len(source_ids), violations, **recording)
     read = reading.read_generate(source, source_ids, options, output, model, violations)
     parsed = _parsed(request, read, model, violations, by_default=not request.decoding.ByteSize())
     # Draws differ by themselves: nothing is learned from comparing them.
@@ -202,8 +206,10 @@ def read_options(
     message: messages.DecodingOptions,
     model: ServedModel,
     num_source_tokens: int,
-    attention: bool,
     violations: Violations,
+    *,
+    attention: bool,
+    trace: int,
 ) -> DecodingOptions | None:
     """Reads decoding options, with the bundle's defaults for unset fields.
 
@@ -211,12 +217,13 @@ def read_options(
     """
     by_length = message.HasField("min_length_ratio") or message.HasField("max_length_ratio")
     by_length |= model.manifest.decoding.max_length_ratio is not None and not message.HasField("max_length")
+    by_length |= len(message.masked_source_positions) > 0
     length = num_source_tokens if by_length else 0
     # What completes a text may be thousands of tokens.
     if message.ByteSize() <= MAX_OPTION_BYTES_KEPT and not message.HasField("target_prefix_text"):
-        options, wrong = _read_once(ref(model), message.SerializeToString(), attention, length)
+        options, wrong = _read_once(ref(model), message.SerializeToString(), attention, trace, length)
     else:
-        options, wrong = read_decoding(set_fields(message), model, length, attention=attention)
+        options, wrong = read_decoding(set_fields(message), model, length, attention=attention, trace=trace)
     violations.found += wrong
     # In this order: reading `sampling` of a message that has none makes an object.
     is_seeded = message.HasField("sampling") and message.sampling.HasField("seed")
@@ -225,13 +232,13 @@ def read_options(
 
 @lru_cache(maxsize=MAX_OPTIONS_KEPT)
 def _read_once(
-    model: "ref[ServedModel]", serialized: bytes, attention: bool, num_source_tokens: int
+    model: "ref[ServedModel]", serialized: bytes, attention: bool, trace: int, num_source_tokens: int
 ) -> tuple[DecodingOptions | None, tuple[Violation, ...]]:
     """Reads serialized options. The cache does not hold the model, so that an ended version leaves the memory."""
     served = model()
     assert served is not None, "the caller holds it"
     fields = set_fields(messages.DecodingOptions.FromString(serialized))
-    return read_decoding(fields, served, num_source_tokens, attention=attention)
+    return read_decoding(fields, served, num_source_tokens, attention=attention, trace=trace)
 
 
 _shadow_tasks: set[asyncio.Task[None]] = set()
@@ -248,8 +255,9 @@ def shadow_of(stable: ServedModel, shadow: ServedModel, share: float) -> Shadow:
         outcome: Outcome
         try:
             parsed = await parse(read_generate, request, shadow)
-            content = parsed.content
-            outcome = await shadow.runner.submit(content.source_ids, content.options, SHADOW_SECONDS, client=client)
+            # Nobody reads its trace.
+            options = replace(parsed.content.options, trace=0)
+            outcome = await shadow.runner.submit(parsed.content.source_ids, options, SHADOW_SECONDS, client=client)
         except AttendantError as error:
             outcome = error
         finally:

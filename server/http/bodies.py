@@ -267,7 +267,7 @@ def unknown_members(body: Mapping[str, Any], known: Mapping[str, Any], path: str
 
 def _set(message: Any, field: FieldDescriptor, value: Any, where: str, faults: list[Violation]) -> None:
     if field.is_repeated:
-        kind = "strings" if field.message_type is None else "objects"
+        kind = "objects" if field.message_type is not None else "numbers" if field.cpp_type in WHOLE else "strings"
         if not _is_list(value, where, f"a list of {kind}", faults):
             return
         for place, item in enumerate(value):
@@ -369,7 +369,9 @@ def to_json(message: Message) -> str:
 def _attentions(message: Any) -> Iterator[messages.Attention]:
     results = [result.response for result in getattr(message, "results", ())]
     for response in results or [getattr(message, "response", message)]:
-        for part in (response, *getattr(response, "hypotheses", ())):
+        searches = getattr(getattr(response, "trace", response), "searches", ())
+        steps = (step for search in searches for step in search.steps)
+        for part in (response, *getattr(response, "hypotheses", ()), *steps):
             if "attention" in part.DESCRIPTOR.fields_by_name and part.HasField("attention"):
                 yield part.attention
 
@@ -378,6 +380,8 @@ def _attention_fields(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yields the fields of the same attentions in the same order."""
     results = [result.get("response", {}) for result in fields.get("results", ())]
     for response in results or [fields.get("response", fields)]:
-        for part in (response, *response.get("hypotheses", ())):
+        searches = response.get("trace", response).get("searches", ())
+        steps = (step for search in searches for step in search["steps"])
+        for part in (response, *response.get("hypotheses", ()), *steps):
             if "attention" in part:
                 yield part["attention"]

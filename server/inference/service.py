@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from attendant.runtime.answers import hypothesis_fields, source_tokens, warnings_of
+from attendant.runtime.answers import hypothesis_fields, source_tokens, trace_fields, warnings_of
 from attendant.runtime.requests import Violation, Violations, shortened
 from attendant.server.call import Call
 from attendant.server.catalogue.models import Catalogue, ServedModel
@@ -35,6 +35,7 @@ from attendant.server.grpc.requests import (
     read_generate,
     submit_all,
 )
+from attendant.server.http.bodies import to_json
 from attendant.server.inference.tensors import (
     INPUT,
     OUTPUTS,
@@ -48,20 +49,27 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.version import VERSION
 
 SERVICE: Final = wire.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+MAX_DIGITS: Final = 10
+"""A number of fewer digits fits into 32 bits."""
 PROBES: Final = ("ServerLive", "ServerReady")
 """Methods that need no token unless health checks need one."""
 EXTENSIONS = ("binary_tensor_data", "model_repository")
 TENSOR = wire.ModelMetadataResponse.TensorMetadata
-OUTPUT_OPTION, PREFIX, SAMPLING = "replace_unknowns", "target_prefix", "sampling"
+PREFIX, MASKED, SAMPLING, TRACE = "target_prefix", "masked_source_positions", "sampling", "trace"
+TRACED_CANDIDATES: Final = 5
+"""Candidates of a live hypothesis in the output `trace`, unless the parameter of that name has another number."""
+OUTPUT_FIELDS: Final = {
+    name: messages.OutputOptions.DESCRIPTOR.fields_by_name[name] for name in ("replace_unknowns", TRACE)
+}
 SAMPLING_FIELDS: Final = messages.SamplingOptions.DESCRIPTOR.fields_by_name
 FIELDS: Final[Mapping[str, Any]] = {
     **{
         name: field
         for name, field in messages.DecodingOptions.DESCRIPTOR.fields_by_name.items()
-        if field.message_type is None
+        if field.message_type is None and not field.is_repeated
     },
     **SAMPLING_FIELDS,
-    OUTPUT_OPTION: messages.OutputOptions.DESCRIPTOR.fields_by_name[OUTPUT_OPTION],
+    **OUTPUT_FIELDS,
 }
 
 
@@ -201,6 +209,7 @@ def _response(
             "hypotheses": [hypothesis_fields(hypothesis, text.content, model) for hypothesis in result.hypotheses],
             "source_tokens": source_tokens(text.content, model),
             "warnings": warnings_of(result.hypotheses, text.content, model),
+            "trace": "" if (fields := trace_fields(result.trace, model)) is None else to_json(messages.Trace(**fields)),
         }
         for text, result in zip(texts, results, strict=True)
     ]
@@ -217,6 +226,7 @@ def _read(request: wire.ModelInferRequest, model: ServedModel) -> tuple[list[str
         raise InvalidArgument(*violations.found)
     common.output.attention = "attention" in names
     common.output.token_log_probs = "token_log_probs" in names
+    common.output.trace = (common.output.trace or TRACED_CANDIDATES) if TRACE in names else 0
     parsed = []
     for place, text in enumerate(texts):
         generate = messages.GenerateRequest(text=text)
@@ -259,11 +269,16 @@ def set_options(
                 isinstance(value, str), f"parameters.{name}", value, "tokens, with blanks between them"
             ):
                 request.decoding.target_prefix.tokens.extend(value.split())
+        elif name == MASKED:
+            places = value.split() if isinstance(value, str) else [""]
+            held = all(place.isascii() and place.isdigit() and len(place) < MAX_DIGITS for place in places)
+            if violations.require(held, f"parameters.{name}", value, "places, with blanks between them"):
+                request.decoding.masked_source_positions.extend(map(int, places))
         elif name == SAMPLING:
             if violations.require(value is True, f"parameters.{name}", value, "true or unset"):
                 request.decoding.sampling.SetInParent()
         elif (field := FIELDS.get(name)) is None:
-            choices = ", ".join(sorted([*FIELDS, PREFIX, SAMPLING]))
+            choices = ", ".join(sorted([*FIELDS, PREFIX, MASKED, SAMPLING]))
             violations.add("parameters", name, f"some of {choices}")
         elif violations.require(_fits(field, value), f"parameters.{name}", value, must_be(field)):
             setattr(_part(request, name), name, value)
@@ -271,7 +286,7 @@ def set_options(
 
 def _part(request: messages.GenerateRequest, name: str) -> Any:
     """Returns the message that has the field."""
-    if name == OUTPUT_OPTION:
+    if name in OUTPUT_FIELDS:
         return request.output
     return request.decoding.sampling if name in SAMPLING_FIELDS else request.decoding
 

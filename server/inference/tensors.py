@@ -26,7 +26,7 @@ PIECE: Final = 16_384
 """Limit of the numbers that are copied into a message before other threads may run."""
 
 Answer = Mapping[str, Any]
-"""The fields of one text's hypotheses, its source tokens and its warnings."""
+"""The fields of one text's hypotheses, its source tokens, its warnings, and its trace as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,7 @@ OUTPUTS: Final = {
     "attention": Output("FP32", "HTS", _each("attention"), 0.0),
     "source_tokens": Output("BYTES", "S", lambda answer: answer["source_tokens"], ""),
     "warnings": Output("BYTES", "W", lambda answer: answer["warnings"], ""),
+    "trace": Output("BYTES", "", lambda answer: answer["trace"], ""),
 }
 
 

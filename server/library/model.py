@@ -12,7 +12,14 @@ import grpc
 
 import attendant_client
 from attendant.runtime import requests as reading
-from attendant.runtime.answers import GrowingText, hypothesis_fields, score_fields, source_tokens, warnings_of
+from attendant.runtime.answers import (
+    GrowingText,
+    hypothesis_fields,
+    score_fields,
+    source_tokens,
+    trace_fields,
+    warnings_of,
+)
 from attendant.runtime.bundle.bundle import Bundle, BundleModel, limits_in_force, open_bundle, refuse_few_rows
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle.tokenizer import Tokenizer
@@ -34,6 +41,7 @@ from attendant_client.messages import (
     score_request,
     set_fields,
     timings_of,
+    trace_of,
 )
 from attendant_client.options import DecodingFields, OutputFields, check_names
 
@@ -82,7 +90,7 @@ def read_generate(source: Source, options: Mapping[str, Any], model: BundleModel
     fields = set_fields(request.decoding)
     violations, output, side = Violations(), set_fields(request.output), _side("", source)
     source_ids = reading.read_source(side, model, violations)
-    options_read, wrong = read_decoding(fields, model, len(source_ids), attention=reading.needs_attention(output))
+    options_read, wrong = read_decoding(fields, model, len(source_ids), **reading.recording(output))
     violations.found += wrong
     if options_read is not None and "seed" not in fields.get("sampling", {}):
         options_read = drawn(options_read)
@@ -404,6 +412,7 @@ class Model:
 
     def generation(self, request: ReadRequest, result: Result) -> Generation:
         """Returns the answer to a decoded request."""
+        trace = trace_fields(result.trace, self._facts)
         return Generation(
             request_id="",
             model=self.name,
@@ -412,6 +421,8 @@ class Model:
             source_tokens=tuple(source_tokens(request, self._facts)),
             timings=timings_of(result.stats),
             warnings=warnings_of(result.hypotheses, request, self._facts),
+            # By its message, so its numbers have single precision.
+            trace=None if trace is None else trace_of(trace),
         )
 
     def _hypothesis(self, hypothesis: Any, request: ReadRequest) -> Hypothesis:

@@ -16,11 +16,13 @@ from torch.nn import functional as F
 from attendant.runtime.bundle.tokenizer import PAD_ID
 from attendant.runtime.stepper import (
     NO_ID,
+    SOURCE_MASK,
     DecoderState,
     Ids,
     StepOutput,
     Taken,
     attention_layout,
+    mask_positions,
     pad_sources,
     select_sources,
     state_of,
@@ -190,10 +192,14 @@ class TorchStepper:
     def vocabulary_size(self) -> int:
         return self._model.target_vocabulary_size
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> DecoderState:
+    def encode(self, sources: Sequence[Sequence[int]], masked: Sequence[Sequence[int]] | None = None) -> DecoderState:
         source_ids, lengths = pad_sources(sources, PAD_ID)
         with evaluating(self._model):
             encoded = self._model.encode(self._tensor(source_ids), self._tensor(lengths))
+            for name, tensor in encoded.source_tensors.items():
+                # An ensemble's have their member's number before the name.
+                if masked is not None and name.rpartition(".")[2] == SOURCE_MASK:
+                    mask_positions(tensor, masked)
         return DecoderState(encoded.row_tensors, encoded.source_tensors, lengths, np.arange(len(sources)))
 
     def step(

@@ -341,8 +341,9 @@ async def _streamed(
 
 def _print(item: Item, answer: Answer, options: Namespace) -> None:
     several = isinstance(answer, Generation) and len(answer.hypotheses) > 1
-    # The streamed text has been printed; the other hypotheses and the attention have not.
-    if not options.stream or several or options.attention or options.links or not isinstance(answer, Generation):
+    # The streamed text has been printed; the other hypotheses and what is drawn have not.
+    draws = options.attention or options.links or options.trace
+    if not options.stream or several or draws or not isinstance(answer, Generation):
         source = item.source if item.name and several else None
         print(generation_as_text(answer, options, source), flush=True)
 

@@ -119,6 +119,9 @@ exit status:
   2  a wrong option, an invalid source, an unknown model
 """
 
+TRACED_CANDIDATES: Final = 3
+MAX_TRACED_CANDIDATES: Final = 32
+
 PRECISIONS: Final = ("fp32", "int8")
 """The precisions that a CPU computes."""
 
@@ -326,6 +329,19 @@ def _generate(command: argparse.ArgumentParser) -> None:
         help="add, after a tab, the source token with most attention for each target token: 0-0 1-2",
     )
     _option(output, "replace_unknowns", *options_of(OutputFields)["replace_unknowns"])
+    output.add_argument(
+        "--trace",
+        action="store_const",
+        const=TRACED_CANDIDATES,
+        help="draw the course of the search as a tree: its hypotheses, the tokens that it cut, and why",
+    )
+    output.add_argument(
+        "--trace-candidates",
+        metavar="N",
+        dest="trace",
+        type=_at_least(1, MAX_TRACED_CANDIDATES),
+        help=f"as --trace, with the N most probable tokens after each hypothesis (default: {TRACED_CANDIDATES})",
+    )
     output.add_argument("--json", action="store_true", help="print a complete JSON object per source")
     output.add_argument("--stream", action="store_true", help="write each answer as it becomes certain, one at a time")
     _request_id(command)
@@ -374,6 +390,8 @@ def _option(group: argparse._ArgumentGroup, name: str, kind: object, option: Opt
         group.add_argument(flag, metavar="TEXT", type=_text, help=meaning)
     elif kind in {float, float | None}:
         group.add_argument(flag, metavar="X", type=_number, help=meaning)
+    elif kind == Sequence[int]:
+        group.add_argument(flag, metavar="PLACES", type=_places, help=f"{meaning}, separated by spaces")
     else:
         group.add_argument(flag, metavar="TOKENS", type=_tokens, help=f"{meaning}, separated by spaces")
 
@@ -438,6 +456,10 @@ def _text(value: str) -> str:
 
 def _tokens(value: str) -> list[str]:
     return _text(value).split()
+
+
+def _places(value: str) -> tuple[int, ...]:
+    return tuple(map(_at_least(0), value.split()))
 
 
 def _target(value: str) -> str:

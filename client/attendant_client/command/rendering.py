@@ -5,12 +5,15 @@ import re
 import shutil
 import sys
 from argparse import Namespace
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from attendant_client.alignment import as_text, links
 from attendant_client.answers import EOS, Generation, ModelInfo, Score
 from attendant_client.attention_map import UNICODE_SHADES, draw
+from attendant_client.command.tree import UNICODE_GLYPHS
+from attendant_client.command.tree import draw as draw_trace
 from attendant_client.errors import (
     AttendantError,
     DeadlineExceeded,
@@ -88,7 +91,7 @@ def generation_as_text(
     answer: Generation | AttendantError | None, options: Namespace, source: str | None = None
 ) -> str:
     """Returns the text; or for several hypotheses a line each: rank, score, text, separated by tabs. Empty without an
-    answer. With --links, a text's links follow it.
+    answer. With --links, a text's links follow it; with --attention and --trace, drawings follow all.
 
     Args:
         source: shown before the rank; None if it is the only one.
@@ -105,13 +108,13 @@ def generation_as_text(
             f"{whose}{rank}\t{score:.4f}\t{text}"
             for rank, (score, text) in enumerate(zip(scores, texts, strict=True), 1)
         ]
-    return "\n".join([*texts, *_attention(answer, options)])
+    return "\n".join([*texts, *_attention(answer, options), *_trace(answer, options)])
 
 
 def generation_as_json(number: int, source: str | None, answer: Generation | AttendantError | None) -> str:
     """Returns JSON with the same keys always; `error` is null with an answer, the others are empty without one."""
     fields: dict[str, Any] = dict.fromkeys(("request_id", "model", "version"), "")
-    fields |= {"hypotheses": [], "source_tokens": [], "timings": None, "warnings": []}
+    fields |= {"hypotheses": [], "source_tokens": [], "timings": None, "warnings": [], "trace": None}
     if isinstance(answer, Generation):
         fields = asdict(answer)
     error = _error(answer) if isinstance(answer, AttendantError) else None
@@ -167,13 +170,23 @@ def _attention(answer: Generation | Score, options: Namespace) -> list[str]:
     weights = answer.hypotheses[0].attention if isinstance(answer, Generation) else answer.attention
     if weights is None:
         return [NO_ATTENTION]
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    return ["", draw(answer, width=width, ascii_only=not _shades_can_be_written()), ""]
+    return ["", draw(answer, width=_width(), ascii_only=not _can_be_written(UNICODE_SHADES)), ""]
 
 
-def _shades_can_be_written() -> bool:
+def _trace(answer: Generation, options: Namespace) -> list[str]:
+    if answer.trace is None:
+        return ["(this server sends no traces)"] if options.trace else []
+    glyphs = UNICODE_GLYPHS.values()
+    return ["", draw_trace(answer.trace, width=_width(), ascii_only=not _can_be_written(glyphs)), ""]
+
+
+def _width() -> int | None:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _can_be_written(characters: Iterable[str]) -> bool:
     try:
-        "".join(UNICODE_SHADES).encode(sys.stdout.encoding)
+        "".join(characters).encode(sys.stdout.encoding)
     except UnicodeEncodeError:
         return False
     return True

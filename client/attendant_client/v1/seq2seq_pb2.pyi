@@ -14,6 +14,27 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FINISH_REASON_EOS: _ClassVar[FinishReason]
     FINISH_REASON_LENGTH: _ClassVar[FinishReason]
 
+class Fate(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FATE_UNSPECIFIED: _ClassVar[Fate]
+    FATE_LIVES: _ClassVar[Fate]
+    FATE_ENDED: _ClassVar[Fate]
+    FATE_RANK: _ClassVar[Fate]
+    FATE_PREFIX: _ClassVar[Fate]
+    FATE_NOT_DRAWN: _ClassVar[Fate]
+    FATE_ALTERNATIVE: _ClassVar[Fate]
+    FATE_LENGTH: _ClassVar[Fate]
+    FATE_SEARCH_ENDED: _ClassVar[Fate]
+
+class SearchEnd(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SEARCH_END_UNSPECIFIED: _ClassVar[SearchEnd]
+    SEARCH_END_EOS: _ClassVar[SearchEnd]
+    SEARCH_END_BOUND: _ClassVar[SearchEnd]
+    SEARCH_END_PATIENCE: _ClassVar[SearchEnd]
+    SEARCH_END_LENGTH: _ClassVar[SearchEnd]
+    SEARCH_END_BANS: _ClassVar[SearchEnd]
+
 class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ROLE_UNSPECIFIED: _ClassVar[Role]
@@ -24,6 +45,21 @@ class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_EOS: FinishReason
 FINISH_REASON_LENGTH: FinishReason
+FATE_UNSPECIFIED: Fate
+FATE_LIVES: Fate
+FATE_ENDED: Fate
+FATE_RANK: Fate
+FATE_PREFIX: Fate
+FATE_NOT_DRAWN: Fate
+FATE_ALTERNATIVE: Fate
+FATE_LENGTH: Fate
+FATE_SEARCH_ENDED: Fate
+SEARCH_END_UNSPECIFIED: SearchEnd
+SEARCH_END_EOS: SearchEnd
+SEARCH_END_BOUND: SearchEnd
+SEARCH_END_PATIENCE: SearchEnd
+SEARCH_END_LENGTH: SearchEnd
+SEARCH_END_BANS: SearchEnd
 ROLE_UNSPECIFIED: Role
 ROLE_STABLE: Role
 ROLE_CANARY: Role
@@ -61,7 +97,7 @@ class GenerateManyRequest(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[GenerateRequest, _Mapping]]] = ...) -> None: ...
 
 class DecodingOptions(_message.Message):
-    __slots__ = ("beam_size", "num_hypotheses", "length_penalty", "coverage_penalty", "min_length", "max_length", "patience", "no_repeat_ngram_size", "repetition_penalty", "suppress_unk", "target_prefix", "sampling", "min_length_ratio", "max_length_ratio", "alternatives", "length_penalty_offset", "target_prefix_text")
+    __slots__ = ("beam_size", "num_hypotheses", "length_penalty", "coverage_penalty", "min_length", "max_length", "patience", "no_repeat_ngram_size", "repetition_penalty", "suppress_unk", "target_prefix", "sampling", "min_length_ratio", "max_length_ratio", "alternatives", "length_penalty_offset", "target_prefix_text", "masked_source_positions")
     BEAM_SIZE_FIELD_NUMBER: _ClassVar[int]
     NUM_HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
     LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +115,7 @@ class DecodingOptions(_message.Message):
     ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
     LENGTH_PENALTY_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TARGET_PREFIX_TEXT_FIELD_NUMBER: _ClassVar[int]
+    MASKED_SOURCE_POSITIONS_FIELD_NUMBER: _ClassVar[int]
     beam_size: int
     num_hypotheses: int
     length_penalty: float
@@ -96,7 +133,8 @@ class DecodingOptions(_message.Message):
     alternatives: bool
     length_penalty_offset: float
     target_prefix_text: str
-    def __init__(self, beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., coverage_penalty: _Optional[float] = ..., min_length: _Optional[int] = ..., max_length: _Optional[int] = ..., patience: _Optional[float] = ..., no_repeat_ngram_size: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., suppress_unk: _Optional[bool] = ..., target_prefix: _Optional[_Union[Tokens, _Mapping]] = ..., sampling: _Optional[_Union[SamplingOptions, _Mapping]] = ..., min_length_ratio: _Optional[float] = ..., max_length_ratio: _Optional[float] = ..., alternatives: _Optional[bool] = ..., length_penalty_offset: _Optional[float] = ..., target_prefix_text: _Optional[str] = ...) -> None: ...
+    masked_source_positions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., coverage_penalty: _Optional[float] = ..., min_length: _Optional[int] = ..., max_length: _Optional[int] = ..., patience: _Optional[float] = ..., no_repeat_ngram_size: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., suppress_unk: _Optional[bool] = ..., target_prefix: _Optional[_Union[Tokens, _Mapping]] = ..., sampling: _Optional[_Union[SamplingOptions, _Mapping]] = ..., min_length_ratio: _Optional[float] = ..., max_length_ratio: _Optional[float] = ..., alternatives: _Optional[bool] = ..., length_penalty_offset: _Optional[float] = ..., target_prefix_text: _Optional[str] = ..., masked_source_positions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SamplingOptions(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "seed")
@@ -111,14 +149,16 @@ class SamplingOptions(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class OutputOptions(_message.Message):
-    __slots__ = ("attention", "token_log_probs", "replace_unknowns")
+    __slots__ = ("attention", "token_log_probs", "replace_unknowns", "trace")
     ATTENTION_FIELD_NUMBER: _ClassVar[int]
     TOKEN_LOG_PROBS_FIELD_NUMBER: _ClassVar[int]
     REPLACE_UNKNOWNS_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     attention: bool
     token_log_probs: bool
     replace_unknowns: bool
-    def __init__(self, attention: _Optional[bool] = ..., token_log_probs: _Optional[bool] = ..., replace_unknowns: _Optional[bool] = ...) -> None: ...
+    trace: int
+    def __init__(self, attention: _Optional[bool] = ..., token_log_probs: _Optional[bool] = ..., replace_unknowns: _Optional[bool] = ..., trace: _Optional[int] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
     __slots__ = ("request_id", "model", "source_text", "source_tokens", "target_text", "target_tokens", "include_eos", "output", "version")
@@ -155,7 +195,7 @@ class GetModelRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("request_id", "model", "version", "hypotheses", "source_tokens", "timings", "warnings")
+    __slots__ = ("request_id", "model", "version", "hypotheses", "source_tokens", "timings", "warnings", "trace")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -163,6 +203,7 @@ class GenerateResponse(_message.Message):
     SOURCE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     version: str
@@ -170,7 +211,8 @@ class GenerateResponse(_message.Message):
     source_tokens: _containers.RepeatedScalarFieldContainer[str]
     timings: Timings
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., source_tokens: _Optional[_Iterable[str]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+    trace: Trace
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., source_tokens: _Optional[_Iterable[str]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ...) -> None: ...
 
 class Hypothesis(_message.Message):
     __slots__ = ("text", "tokens", "score", "log_prob", "token_log_probs", "attention", "finish_reason")
@@ -199,6 +241,80 @@ class Attention(_message.Message):
     columns: int
     weights: _containers.RepeatedScalarFieldContainer[float]
     def __init__(self, rows: _Optional[int] = ..., columns: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Trace(_message.Message):
+    __slots__ = ("searches",)
+    SEARCHES_FIELD_NUMBER: _ClassVar[int]
+    searches: _containers.RepeatedCompositeFieldContainer[TracedSearch]
+    def __init__(self, searches: _Optional[_Iterable[_Union[TracedSearch, _Mapping]]] = ...) -> None: ...
+
+class TracedSearch(_message.Message):
+    __slots__ = ("steps", "ended", "reason")
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    steps: _containers.RepeatedCompositeFieldContainer[TracedStep]
+    ended: _containers.RepeatedCompositeFieldContainer[TracedEnd]
+    reason: SearchEnd
+    def __init__(self, steps: _Optional[_Iterable[_Union[TracedStep, _Mapping]]] = ..., ended: _Optional[_Iterable[_Union[TracedEnd, _Mapping]]] = ..., reason: _Optional[_Union[SearchEnd, str]] = ...) -> None: ...
+
+class TracedStep(_message.Message):
+    __slots__ = ("live", "attention", "bound", "best_possible")
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    BEST_POSSIBLE_FIELD_NUMBER: _ClassVar[int]
+    live: _containers.RepeatedCompositeFieldContainer[TracedHypothesis]
+    attention: Attention
+    bound: float
+    best_possible: float
+    def __init__(self, live: _Optional[_Iterable[_Union[TracedHypothesis, _Mapping]]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., bound: _Optional[float] = ..., best_possible: _Optional[float] = ...) -> None: ...
+
+class TracedHypothesis(_message.Message):
+    __slots__ = ("parent", "token", "log_prob", "total", "score", "candidates", "banned")
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LOG_PROB_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    BANNED_FIELD_NUMBER: _ClassVar[int]
+    parent: int
+    token: str
+    log_prob: float
+    total: float
+    score: float
+    candidates: _containers.RepeatedCompositeFieldContainer[TracedCandidate]
+    banned: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, parent: _Optional[int] = ..., token: _Optional[str] = ..., log_prob: _Optional[float] = ..., total: _Optional[float] = ..., score: _Optional[float] = ..., candidates: _Optional[_Iterable[_Union[TracedCandidate, _Mapping]]] = ..., banned: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TracedCandidate(_message.Message):
+    __slots__ = ("token", "log_prob", "total", "fate")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LOG_PROB_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    FATE_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    log_prob: float
+    total: float
+    fate: Fate
+    def __init__(self, token: _Optional[str] = ..., log_prob: _Optional[float] = ..., total: _Optional[float] = ..., fate: _Optional[_Union[Fate, str]] = ...) -> None: ...
+
+class TracedEnd(_message.Message):
+    __slots__ = ("step", "live", "finish_reason", "log_prob", "score", "hypothesis")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    LOG_PROB_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    HYPOTHESIS_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    live: int
+    finish_reason: FinishReason
+    log_prob: float
+    score: float
+    hypothesis: int
+    def __init__(self, step: _Optional[int] = ..., live: _Optional[int] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., log_prob: _Optional[float] = ..., score: _Optional[float] = ..., hypothesis: _Optional[int] = ...) -> None: ...
 
 class Timings(_message.Message):
     __slots__ = ("queue", "encode", "decode", "total", "steps", "mean_batch_rows")

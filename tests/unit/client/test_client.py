@@ -202,6 +202,8 @@ async def test_every_option_reaches_its_field(client: AttendantClient, server: S
         "attention": True,
         "token_log_probs": True,
         "replace_unknowns": True,
+        "trace": 5,
+        "masked_source_positions": [0, 3],
     }
     await client.generate("ab", **options)
     assert server.seq2seq.requests == [
@@ -226,8 +228,9 @@ async def test_every_option_reaches_its_field(client: AttendantClient, server: S
                 max_length_ratio=1.5,
                 alternatives=True,
                 sampling=pb.SamplingOptions(temperature=0.5, top_k=5, top_p=0.75, seed=11),
+                masked_source_positions=[0, 3],
             ),
-            output=pb.OutputOptions(attention=True, token_log_probs=True, replace_unknowns=True),
+            output=pb.OutputOptions(attention=True, token_log_probs=True, replace_unknowns=True, trace=5),
         )
     ]
 

@@ -83,8 +83,11 @@ def test_a_request_id_reaches_the_server(server: Served) -> None:
     assert [one.request_id for one in server.seq2seq.requests] == ["mine", "mine"]
 
 
+MASKED = ("--masked-source-positions", "1  2")
+
+
 def test_options_reach_the_server_and_nothing_else_does(server: Served) -> None:
-    assert main(["generate", "ab", "--model", "m", *EVERY_OPTION.split(), "--target-prefix", "A  BC"]) == 0
+    assert main(["generate", "ab", "--model", "m", *EVERY_OPTION.split(), "--target-prefix", "A  BC", *MASKED]) == 0
     assert main(["generate", "a  b c", "--tokens"]) == 0
     assert main(["generate", "ab", "--sample"]) == 0
     decoding = pb.DecodingOptions(
@@ -105,6 +108,7 @@ def test_options_reach_the_server_and_nothing_else_does(server: Served) -> None:
         target_prefix=pb.Tokens(tokens=["A", "BC"]),
         target_prefix_text="open",
         sampling=pb.SamplingOptions(temperature=0.75, top_k=5, top_p=0.875, seed=2**64 - 1),
+        masked_source_positions=[1, 2],
     )
     assert {field.name for field, _ in decoding.ListFields()} == set(decoding.DESCRIPTOR.fields_by_name)
     asked, tokens, drawn = server.seq2seq.requests
@@ -166,6 +170,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
             "mean_batch_rows": 2.5,
         },
         "warnings": [],
+        "trace": None,
         "error": None,
     }
     assert list(failed) == list(answer)
@@ -180,6 +185,26 @@ def test_an_attention_map(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "ab", "--attention"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:6] == ["AB", "", "     a b", "   A ██·", "   B · ██", "</s> · ██"]
+
+
+def test_the_course_of_a_search(capsys: pytest.CaptureFixture[str], server: Served) -> None:
+    assert main(["generate", "ab", "--trace"]) == 0
+    tree = ["3 steps, then every hypothesis ended", "├ too low: ? 14 %", "A 78 %", "├ too low: ? 14 %", "B 78 %"]
+    assert capsys.readouterr().out.splitlines() == [
+        *("AB", "", *tree, "├ ■ </s> 78 %, score -0.500, answer 1", "└ too low: ? 14 %", "")
+    ]
+    assert main(["generate", "ab", "--trace-candidates", "7", "--stream"]) == 0
+    assert tree[0] in capsys.readouterr().out
+    assert main(["generate", "ab", "--trace", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["trace"]["searches"][0]["reason"] == "EOS"
+    assert [request.output.trace for request in server.seq2seq.requests] == [3, 7, 3]
+    assert main(["generate", "ab", "--masked-source-positions", "0 1"]) == 0
+    assert server.seq2seq.requests[-1].decoding.masked_source_positions == [0, 1]
+    for wrong in (["--trace-candidates", "33"], ["--trace-candidates", "0"], ["--masked-source-positions", "0,1"]):
+        with pytest.raises(SystemExit) as caught:
+            main(["generate", "ab", *wrong])
+        assert caught.value.code == 2
+        assert wrong[0] in capsys.readouterr().err
 
 
 def test_standard_input_line_by_line(

@@ -4,11 +4,12 @@ symbol, nothing is selected, shared or resumed, and every option is read off its
 import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from attendant.runtime.decoding.options import MAX_SAMPLED_CANDIDATES, DecodingOptions
+from attendant.runtime.decoding.trace import Fate, SearchEnd
 from tests.fakes import SPECIAL_IDS, FakeStepper, absorb, log_softmax, logits_of
 
 TextOf = Callable[[tuple[int, ...]], Hashable]
@@ -47,17 +48,19 @@ def next_log_probs(
 ) -> list[float]:
     """[V] after a prefix, run from the start, with the bans of the options; none while a prefix is forced."""
     logits = logits_of(history_of(source, prefix), stepper.vocabulary_size, stepper.spread)
-    if len(prefix) >= len(options.target_prefix) and completes(prefix, options) is None:
-        if len(prefix) < options.min_length:
-            logits[EOS] = -1e9
-        if options.suppress_unk:
-            logits[SPECIAL_IDS.unk] = -1e9
-        for symbol in range(stepper.vocabulary_size):
-            if repeats_an_ngram([*prefix, symbol], options.no_repeat_ngram_size):
-                logits[symbol] = -1e9
+    logits[list(banned(prefix, options, stepper.vocabulary_size))] = -1e9
     if logits.max() < BANNED:  # nothing may follow
         return [-math.inf] * len(logits)
     return [float(x) for x in log_softmax(logits)]
+
+
+def banned(tokens: Sequence[int], options: DecodingOptions, vocabulary_size: int) -> set[int]:
+    """The symbols that may not follow; none while a prefix is forced."""
+    if len(tokens) < len(options.target_prefix) or completes(tokens, options) is not None:
+        return set()
+    symbols = {s for s in range(vocabulary_size) if repeats_an_ngram([*tokens, s], options.no_repeat_ngram_size)}
+    symbols |= {EOS} if len(tokens) < options.min_length else set()
+    return symbols | ({SPECIAL_IDS.unk} if options.suppress_unk else set())
 
 
 def completes(tokens: Sequence[int], options: DecodingOptions) -> set[int] | None:
@@ -119,7 +122,10 @@ def naive_decode(
     stepper: FakeStepper, source: Sequence[int], options: DecodingOptions, text_of: TextOf = tuple
 ) -> list[Found]:
     """All that a request is answered with, best first."""
-    searches = naive_searches(stepper, source, options, text_of)
+    return answer_of(naive_searches(stepper, source, options, text_of), options, text_of)
+
+
+def answer_of(searches: "Sequence[Searched]", options: DecodingOptions, text_of: TextOf = tuple) -> list[Found]:
     found = sorted((one for search in searches for one in search.found), key=by_score)
     return found if options.sampling is not None else distinct(found, text_of)
 
@@ -154,12 +160,82 @@ def naive_progress(stepper: FakeStepper, source: Sequence[int], options: Decodin
     return certain
 
 
+Considered = tuple[int, float, float, Fate]
+"""A symbol, its log-probability, the sum with it, and what became of it."""
+
+
+@dataclass(frozen=True)
+class Live:
+    """A hypothesis that a step continues: its parent's place in the step before, and what might follow it."""
+
+    parent: int
+    token: int
+    log_prob: float
+    total: float
+    score: float
+    attends_to: int
+    banned: tuple[int, ...]
+    candidates: list[Considered]
+
+
+@dataclass(frozen=True)
+class Step:
+    live: list[Live]
+    bound: float | None
+    best_possible: float | None
+
+
 @dataclass(frozen=True)
 class Searched:
-    """What a search of a request found, and what lived and had ended before each of its steps."""
+    """What a search of a request found, and what lived and had ended before each of its steps.
+
+    Attributes:
+        steps: what a trace says of them.
+        ends: of every hypothesis that ended, in order: the step, its place there, and itself.
+    """
 
     found: list[Found]
     trace: "list[tuple[list[Partial], list[Found]]]"
+    steps: list[Step] = field(default_factory=list)
+    ends: list[tuple[int, int, Found]] = field(default_factory=list)
+
+    def reason(self, options: DecodingOptions) -> SearchEnd:
+        """Why it ended, read off its last step."""
+        last = len(self.steps) - 1
+        if any(fate is Fate.SEARCH_ENDED for live in self.steps[-1].live for *_, fate in live.candidates):
+            return SearchEnd.BOUND if options.patience is None else SearchEnd.PATIENCE
+        if all(found.ended for step, _, found in self.ends if step == last):
+            return SearchEnd.EOS
+        return SearchEnd.LENGTH if last == options.max_length else SearchEnd.BANS
+
+
+def restriction(tokens: Sequence[int], symbol: int, options: DecodingOptions) -> Fate:
+    """Why a symbol that might have followed can't: what the prefix demands, a draw, or the beginning of another."""
+    if len(tokens) < len(options.target_prefix) or symbol not in (completes(tokens, options) or {symbol}):
+        return Fate.PREFIX
+    if options.sampling is not None:
+        return Fate.NOT_DRAWN
+    return Fate.ALTERNATIVE if options.alternatives and len(tokens) == len(options.target_prefix) else Fate.RANK
+
+
+def considered(
+    partial: Partial, log_probs: Sequence[float], options: DecodingOptions, fates: dict[int, Fate]
+) -> list[Considered]:
+    """The symbols that a trace shows after a hypothesis: the first ones by rank, and all that were taken."""
+    is_free = len(partial.tokens) >= len(options.target_prefix) and completes(partial.tokens, options) is None
+    values = ranking(log_probs, partial.tokens, options) if is_free else log_probs
+    order = sorted((s for s in range(len(values)) if values[s] > BANNED), key=lambda s: -values[s])
+    shown = order[: options.trace] + [symbol for symbol in order[options.trace :] if symbol in fates]
+    is_longest = len(partial.tokens) == options.max_length
+    return [
+        (
+            symbol,
+            log_probs[symbol],
+            partial.total + values[symbol],
+            fates.get(symbol, Fate.LENGTH if is_longest else restriction(partial.tokens, symbol, options)),
+        )
+        for symbol in shown
+    ]
 
 
 def naive_searches(
@@ -184,6 +260,44 @@ def ranked(log_probs: Sequence[float], options: DecodingOptions) -> list[float]:
     return ranking(log_probs, options.target_prefix, options)
 
 
+def step_of(
+    stepper: FakeStepper,
+    source: Sequence[int],
+    living: Sequence[tuple[int, Partial]],
+    distributions: Sequence[Sequence[float]],
+    fates: Sequence[dict[int, Fate]],
+    ended: Sequence[Found],
+    options: DecodingOptions,
+) -> Step:
+    """What a trace says of a step.
+
+    Args:
+        living: each with its parent's place.
+        fates: of the symbols that were taken after each of them.
+        ended: all that has ended by now, of which no two have one text.
+    """
+    live = [
+        Live(
+            parent,
+            partial.tokens[-1] if partial.tokens else -1,
+            partial.log_probs[-1] if partial.tokens else 0.0,
+            partial.total,
+            penalized(partial.total, len(partial.tokens), options),
+            history_of(source, partial.tokens) % len(source),
+            tuple(sorted(banned(partial.tokens, options, stepper.vocabulary_size))),
+            considered(partial, log_probs, options, of_partial),
+        )
+        for (parent, partial), log_probs, of_partial in zip(living, distributions, fates, strict=True)
+    ]
+    num_wanted = 1 if options.num_beams > 1 or options.sampling is not None else options.num_hypotheses
+    scores = sorted((found.score for found in ended), reverse=True)
+    bound = scores[num_wanted - 1] if options.patience is None and len(scores) >= num_wanted else None
+    lives = {Fate.LIVES, Fate.SEARCH_ENDED}
+    totals = [total for each in live for _, _, total, fate in each.candidates if fate in lives]
+    best = max((penalized(total, options.max_length + 1, options) for total in totals), default=None)
+    return Step(live, bound, best)
+
+
 def naive_draw(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions, number: int) -> Searched:
     """One target, drawn symbol by symbol."""
     sampling = options.sampling
@@ -191,43 +305,51 @@ def naive_draw(stepper: FakeStepper, source: Sequence[int], options: DecodingOpt
     random = np.random.Generator(np.random.Philox(key=np.array([sampling.seed, number], np.uint64)))
     partial = Partial()
     trace: list[tuple[list[Partial], list[Found]]] = []
-
-    def cut(partial: Partial) -> Searched:
-        value = score(stepper, source, partial, len(partial.tokens), options)
-        return Searched([Found(partial.tokens, partial.log_probs, False, value)], trace)
-
+    steps: list[Step] = []
     while True:
         trace.append(([partial], []))
         log_probs = next_log_probs(stepper, source, partial.tokens, options)
         values = ranking(log_probs, partial.tokens, options)
+        symbol: int | None = None
         if len(partial.tokens) < len(options.target_prefix):
             symbol = options.target_prefix[len(partial.tokens)]
             values = log_probs
         else:
             order = sorted((s for s in range(len(values)) if values[s] > BANNED), key=lambda s: -values[s])
             order = order[: sampling.top_k or MAX_SAMPLED_CANDIDATES]
-            if not order:
-                return cut(partial)
-            weights = [math.exp((values[s] - values[order[0]]) / sampling.temperature) for s in order]
-            kept, reached = 0, 0.0
-            while kept < len(order) and reached < sampling.top_p * sum(weights):
-                reached += weights[kept]
-                kept += 1
-            if sampling.top_p >= 1:
-                kept = len(order)
-            point, symbol = random.random() * sum(weights[:kept]), order[kept - 1]
-            for place in range(kept):
-                if point < sum(weights[: place + 1]):
-                    symbol = order[place]
-                    break
-        if symbol != EOS and len(partial.tokens) == options.max_length:
-            return cut(partial)
-        summands = (*partial.log_probs, log_probs[symbol])
-        partial = replace(partial, log_probs=summands, total=partial.total + values[symbol])
-        if symbol == EOS:
-            value = score(stepper, source, partial, len(summands), options)
-            return Searched([Found(partial.tokens, summands, True, value)], trace)
-        partial = replace(partial, tokens=(*partial.tokens, symbol))
+            point = random.random()
+            if order:
+                weights = [math.exp((values[s] - values[order[0]]) / sampling.temperature) for s in order]
+                kept, reached = 0, 0.0
+                while kept < len(order) and reached < sampling.top_p * sum(weights):
+                    reached += weights[kept]
+                    kept += 1
+                if sampling.top_p >= 1:
+                    kept = len(order)
+                symbol = order[kept - 1]
+                for place in range(kept):
+                    if point * sum(weights[:kept]) < sum(weights[: place + 1]):
+                        symbol = order[place]
+                        break
+        longer, found = partial, None
+        if symbol is None or (symbol != EOS and len(partial.tokens) == options.max_length):
+            value = score(stepper, source, partial, len(partial.tokens), options)
+            found = Found(partial.tokens, partial.log_probs, False, value)
+            fates = {}
+        else:
+            summands = (*partial.log_probs, log_probs[symbol])
+            longer = replace(partial, log_probs=summands, total=partial.total + values[symbol])
+            fates = {symbol: Fate.ENDED if symbol == EOS else Fate.LIVES}
+            if symbol == EOS:
+                value = score(stepper, source, longer, len(summands), options)
+                found = Found(partial.tokens, summands, True, value)
+            else:
+                longer = replace(longer, tokens=(*partial.tokens, symbol))
+        ended = [] if found is None else [found]
+        steps.append(step_of(stepper, source, [(0, partial)], [log_probs], [fates], ended, options))
+        if found is not None:
+            return Searched([found], trace, steps, [(len(steps) - 1, 0, found)])
+        partial = longer
 
 
 def naive_beam(
@@ -246,17 +368,22 @@ def naive_beam(
     # A lone hypothesis has nothing to be distinct from.
     text_of = text_of if options.num_hypotheses > 1 else tuple
     living = [Partial()]
+    parents = [0]
     ended: list[Found] = []
     trace: list[tuple[list[Partial], list[Found]]] = []
+    steps: list[Step] = []
+    ends: list[tuple[int, int, Found]] = []
 
-    def end(partial: Partial, by_eos: bool) -> None:
+    def end(row: int, partial: Partial, by_eos: bool) -> None:
         value = score(stepper, source, partial, len(partial.log_probs), options)
         ended.append(Found(partial.tokens, partial.log_probs, by_eos, value))
+        ends.append((len(steps), row, ended[-1]))
 
     while living and not enough(distinct(ended, text_of), living, options):
         trace.append((living, ended.copy()))
         distributions = [next_log_probs(stepper, source, one.tokens, options) for one in living]
         orders = [ranking(d, one.tokens, options) for d, one in zip(distributions, living, strict=True)]
+        fates: list[dict[int, Fate]] = [{} for _ in living]
         length = len(living[0].tokens)
         for row, log_probs in enumerate(distributions):
             forced = options.target_prefix[length] if length < len(options.target_prefix) else None
@@ -265,14 +392,6 @@ def naive_beam(
                 value = log_probs[forced] if length < len(options.target_prefix) else orders[row][forced]
                 orders[row] = [-math.inf] * len(log_probs)
                 orders[row][forced] = value
-        if length == options.max_length:
-            for partial, log_probs, values in zip(living, distributions, orders, strict=True):
-                if max(range(len(values)), key=lambda i: values[i]) == EOS and values[EOS] > BANNED:
-                    summands = (*partial.log_probs, log_probs[EOS])
-                    end(replace(partial, log_probs=summands, total=partial.total + values[EOS]), True)
-                else:
-                    end(partial, False)
-            break
         pool = [
             (partial.total + values[symbol], row, symbol)
             for row, (partial, values) in enumerate(zip(living, orders, strict=True))
@@ -281,25 +400,42 @@ def naive_beam(
         ]
         pool.sort(key=lambda entry: -entry[0])
         following: list[Partial] = []
+        following_rows: list[int] = []
+        if length == options.max_length:
+            for row, (partial, log_probs, values) in enumerate(zip(living, distributions, orders, strict=True)):
+                if max(range(len(values)), key=lambda i: values[i]) == EOS and values[EOS] > BANNED:
+                    summands = (*partial.log_probs, log_probs[EOS])
+                    end(row, replace(partial, log_probs=summands, total=partial.total + values[EOS]), True)
+                    fates[row][EOS] = Fate.ENDED
+                else:
+                    end(row, partial, False)
+            pool = []
+        elif not pool:
+            for row, partial in enumerate(living):
+                end(row, partial, False)
         for place, (total, row, symbol) in enumerate(pool):
             partial = living[row]
             longer = Partial((*partial.tokens, symbol), (*partial.log_probs, distributions[row][symbol]), total)
             if symbol != EOS and len(following) < k:
                 following.append(longer)
+                following_rows.append(row)
+                fates[row][symbol] = Fate.LIVES
             if symbol == EOS and place < k:
-                end(replace(longer, tokens=partial.tokens), True)
+                end(row, replace(longer, tokens=partial.tokens), True)
+                fates[row][EOS] = Fate.ENDED
                 if k == 1:  # greedy
-                    following = []
                     break
-        if not pool:
-            for partial in living:
-                end(partial, False)
-        living = following
+        if following and enough(distinct(ended, text_of), following, options):
+            for row, partial in zip(following_rows, following, strict=True):
+                fates[row][partial.tokens[-1]] = Fate.SEARCH_ENDED
+        lives = list(zip(parents, living, strict=True))
+        steps.append(step_of(stepper, source, lives, distributions, fates, distinct(ended, text_of), options))
+        living, parents = following, following_rows
         if options.scores_prefix and living and len(living[0].tokens) == len(options.target_prefix):
-            end(living[0], False)
+            end(0, living[0], False)
             break
     found = sorted(distinct(ended, text_of), key=by_score)
-    return Searched(found[: options.num_hypotheses], trace)
+    return Searched(found[: options.num_hypotheses], trace, steps, ends)
 
 
 def enough(ended: Sequence[Found], living: Sequence[Partial], options: DecodingOptions) -> bool:

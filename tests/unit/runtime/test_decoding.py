@@ -10,7 +10,7 @@ import pytest
 from attendant.runtime.decoding.batch import BatchRequest, RunningBatch, decode_all, score_all
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import Choice, DecodingOptions, Sampling
-from tests.fakes import SPECIAL_IDS, FakeStepper
+from tests.fakes import MASKED, SPECIAL_IDS, FakeStepper
 from tests.unit.runtime.naive import best_by_brute_force, naive_decode, next_log_probs
 
 SYMBOLS = [1, 4, 5, 6, 7]
@@ -283,3 +283,13 @@ def test_the_report_counts_padding() -> None:
     report = batch.step()
     assert (report.num_rows, report.useful_cells, report.computed_cells) == (2, 15, 2 * 2 * 16)
     assert report.seconds.keys() == {"step", "search", "select"}
+
+
+def test_masked_positions_reach_the_encoder_beside_others() -> None:
+    """To the fake a masked position is a further symbol of the source."""
+    stepper = FakeStepper(vocabulary_size=8)
+    options = DecodingOptions(beam_size=2, max_length=8)
+    masked = replace(options, masked_source_positions=(0, 2))
+    found = decode_all(stepper, [[5, 6, 7], [5, 6, 7], [8]], [options, masked, options], SPECIAL_IDS)
+    expected = decode_all(stepper, [[5, 6, 7], [5, 6, 7, MASKED, MASKED + 2], [8]], options, SPECIAL_IDS)
+    assert found == expected and found[0] != found[1]

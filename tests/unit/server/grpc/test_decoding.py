@@ -213,6 +213,8 @@ def test_every_decoding_option_is_read_or_refused() -> None:
             getattr(given, field.name).SetInParent()
             if field.name == "target_prefix":
                 given.target_prefix.tokens.append("AA")
+        elif field.is_repeated:
+            getattr(given, field.name).append(1)
         else:
             setattr(
                 given,
