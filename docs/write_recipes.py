@@ -43,10 +43,10 @@ The run directory keeps the recipe with every field resolved.
 
 
 def page() -> str:
-    seed = _attributes(Recipe)["seed"]
-    top = f"| field | default | what |\n|---|---|---|\n| `seed` | `{Recipe.model_fields['seed'].default}` | {seed} |\n"
-    tables = [_table(name, field.annotation) for name, field in Recipe.model_fields.items() if name != "seed"]
-    return "\n".join([INTRODUCTION, top, *tables])
+    described = _attributes(Recipe)
+    rows = [f"| `{name}` | {_default(Recipe.model_fields[name])} | {text} |" for name, text in described.items()]
+    tables = [_table(name, field.annotation) for name, field in Recipe.model_fields.items() if name not in described]
+    return "\n".join([INTRODUCTION, "| field | default | what |\n|---|---|---|", *rows, "", *tables])
 
 
 def _table(name: str, table: type[BaseModel] | None) -> str:

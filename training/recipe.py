@@ -146,9 +146,11 @@ class Recipe(Table):
     """The file's tables.
 
     Attributes:
+        description: what the model is for, in a sentence that pages and clients show.
         seed: of the initial weights, dropout and the order of batches.
     """
 
+    description: str = Field(default="", max_length=200)
     seed: int = Field(default=1, ge=0)
     data: DataConfig
     source: SourceConfig

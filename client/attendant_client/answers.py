@@ -253,6 +253,8 @@ class ModelInfo:
         manifest_json: the bundle's whole manifest.
         label: the operator's name of this version; empty from a server of an earlier version.
         role: STABLE, CANARY, SHADOW or NAMED; UNSPECIFIED from a server of an earlier version.
+        description: what the model is for, in a sentence; may be empty.
+        examples: up to three sources, each with the model's answer.
     """
 
     name: str
@@ -268,6 +270,8 @@ class ModelInfo:
     manifest_json: str
     label: str = ""
     role: str = "UNSPECIFIED"
+    description: str = ""
+    examples: tuple[tuple[str, str], ...] = ()
 
 
 def attention_of(

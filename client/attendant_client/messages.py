@@ -206,6 +206,7 @@ def model_info_of(model: pb.Model) -> ModelInfo:
         limits=_plain(Limits, model.limits),
         defaults=_decoding_defaults(model.defaults),
         evaluation=tuple(_plain(Evaluation, evaluation) for evaluation in model.evaluation),
+        examples=tuple((example.source, example.target) for example in model.examples),
     )
 
 

@@ -105,6 +105,8 @@ TARGET_TOKENIZER_NAME = "target_tokenizer.json"
 GOLDEN_NAME = "golden.jsonl"
 TEXTS = (SOURCE_TOKENIZER_NAME, TARGET_TOKENIZER_NAME, GOLDEN_NAME)
 
+NUM_EXAMPLES = 3
+
 WORDS_REMEMBERED = 1000
 """Bounds the cache of a bundle's tokenizer, whose texts come from anywhere, to 8 MiB."""
 
@@ -125,6 +127,28 @@ class Bundle:
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     golden: tuple[GoldenExample, ...]
+
+    @property
+    def description(self) -> str:
+        """A sentence on what the model is for; empty if its recipe has none."""
+        return str(self.manifest.provenance.recipe.get("description", ""))
+
+    def examples(self) -> list[tuple[str, str]]:
+        """Returns the texts of up to NUM_EXAMPLES golden examples, source and target, shortest first.
+
+        They are taken at equal distances from the shorter half, so that a page has room for them.
+        """
+        distinct = {example.source_tokens: example for example in reversed(self.golden)}
+        by_length = sorted(distinct.values(), key=lambda example: (len(example.source_tokens), example.source_tokens))
+        shorter = by_length[: max(NUM_EXAMPLES, -(-len(by_length) // 2))]
+        places = dict.fromkeys(number * (len(shorter) - 1) // (NUM_EXAMPLES - 1) for number in range(NUM_EXAMPLES))
+        return [
+            (
+                self.source_tokenizer.decode_tokens(shorter[place].source_tokens),
+                self.target_tokenizer.decode_tokens(shorter[place].target_tokens),
+            )
+            for place in (places if shorter else ())
+        ]
 
     def graphs_in(self, precision: Precision) -> GraphPair:
         """Returns the graphs of a precision. Raises UserError if the bundle doesn't have it."""

@@ -125,6 +125,8 @@ def model_message(model: ServedModel, role: Role) -> messages.Model:
         manifest_json=manifest.to_text(),
         label=model.label,
         role=ROLES[role],
+        description=model.bundle.description,
+        examples=[messages.Example(source=source, target=target) for source, target in model.bundle.examples()],
     )
 
 

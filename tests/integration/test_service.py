@@ -121,6 +121,7 @@ async def test_models() -> None:
         assert two.defaults.length_penalty == pytest.approx(0.6)
         assert two.evaluation[0].metric == "wer"
         assert two.manifest_json == server.models[1].manifest.to_text()
+        assert (two.description, list(two.examples)) == ("", []), "the fake bundle has none"
         assert (await server.stub.Generate(Generate(text="a", model="two"))).model == "two"
 
         error = await failure(server.stub.Generate(Generate(text="a")))

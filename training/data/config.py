@@ -19,6 +19,7 @@ FetcherName = Literal[
     "debdocs-en-fr-sentences",
     "debian-synopses",
     "numbers",
+    "backwards",
     "reverse",
 ]
 WITH_COLUMNS: Final = re.compile(r"(.+)\[([^,\]]+),([^,\]]+)\]")  # FILE[COLUMN,COLUMN].

@@ -141,6 +141,8 @@ def model_as_text(model: ModelInfo) -> str:
     label = f" ({model.label}, {model.role.lower()})" if model.label not in ("", model.version) else ""
     lines = [
         f"{model.name}  version {model.version}{label}, {model.precision} on {model.provider}",
+        *([f"  {model.description}"] if model.description else []),
+        *(f"  example       {source} -> {target}" for source, target in model.examples),
         f"  vocabularies  source {model.source_vocabulary_size}, target {model.target_vocabulary_size}",
         f"  architecture  {', '.join(f'{name} {value}' for name, value in sorted(model.architecture.items()))}",
         f"  limits        {limits}",

@@ -392,7 +392,7 @@ class ListModelsResponse(_message.Message):
     def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "version", "precision", "provider", "architecture", "source_vocabulary_size", "target_vocabulary_size", "limits", "defaults", "evaluation", "manifest_json", "label", "role")
+    __slots__ = ("name", "version", "precision", "provider", "architecture", "source_vocabulary_size", "target_vocabulary_size", "limits", "defaults", "evaluation", "manifest_json", "label", "role", "description", "examples")
     class ArchitectureEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -413,6 +413,8 @@ class Model(_message.Message):
     MANIFEST_JSON_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     precision: str
@@ -426,7 +428,17 @@ class Model(_message.Message):
     manifest_json: str
     label: str
     role: Role
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., precision: _Optional[str] = ..., provider: _Optional[str] = ..., architecture: _Optional[_Mapping[str, str]] = ..., source_vocabulary_size: _Optional[int] = ..., target_vocabulary_size: _Optional[int] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., defaults: _Optional[_Union[DecodingOptions, _Mapping]] = ..., evaluation: _Optional[_Iterable[_Union[EvaluationResult, _Mapping]]] = ..., manifest_json: _Optional[str] = ..., label: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ...) -> None: ...
+    description: str
+    examples: _containers.RepeatedCompositeFieldContainer[Example]
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., precision: _Optional[str] = ..., provider: _Optional[str] = ..., architecture: _Optional[_Mapping[str, str]] = ..., source_vocabulary_size: _Optional[int] = ..., target_vocabulary_size: _Optional[int] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., defaults: _Optional[_Union[DecodingOptions, _Mapping]] = ..., evaluation: _Optional[_Iterable[_Union[EvaluationResult, _Mapping]]] = ..., manifest_json: _Optional[str] = ..., label: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., description: _Optional[str] = ..., examples: _Optional[_Iterable[_Union[Example, _Mapping]]] = ...) -> None: ...
+
+class Example(_message.Message):
+    __slots__ = ("source", "target")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    target: str
+    def __init__(self, source: _Optional[str] = ..., target: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("max_source_tokens", "max_target_tokens", "max_beam_size", "max_num_hypotheses", "max_source_characters", "max_target_characters")

@@ -258,6 +258,8 @@ class FakeSeq2Seq(stubs.Seq2SeqServicer):
             defaults=pb.DecodingOptions(beam_size=1, length_penalty=0.5),
             evaluation=[pb.EvaluationResult(metric="wer", value=33.5, protocol="test words", num_examples=12000)],
             manifest_json=json.dumps({"name": name}),
+            description="Spells words.",
+            examples=[pb.Example(source="ab", target="a b")],
             **more,
         )
 

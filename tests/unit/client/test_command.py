@@ -290,6 +290,7 @@ def test_models(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert out.startswith("fake  version 0123456789ab, fp32 on cpu\n")
     assert "  measured      wer 33.5 on 12000 examples (test words)\n" in out
+    assert "  Spells words.\n  example       ab -> a b\n" in out
     assert "max_beam_size 8" in out
     assert "\nother  version" in out
     assert main(["models", "fake", "--json"]) == 0

@@ -24,13 +24,25 @@ def build(tmp_path: Path) -> Callable[[str], dict[str, list[Pair]]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "step", "lengths", "first"), [("copy", 1, range(4, 13), "eecije"), ("reverse", -1, range(2, 7), "cgj")]
+    ("name", "step", "lengths", "first", "num_trained", "num_held_out"),
+    [
+        ("copy", 1, range(4, 13), "eecije", 4000, 200),
+        ("reverse", -1, range(2, 7), "cgj", 4000, 200),
+        ("backwards", -1, range(2, 21), "gplstw", 20_000, 1000),
+    ],
 )
 def test_words_are_spelled(
-    name: str, step: int, lengths: range, first: str, build: Callable[[str], dict[str, list[Pair]]]
+    name: str,
+    step: int,
+    lengths: range,
+    first: str,
+    num_trained: int,
+    num_held_out: int,
+    build: Callable[[str], dict[str, list[Pair]]],
 ) -> None:
     parts = build(name)
-    assert {part: len(pairs) for part, pairs in parts.items()} == {"train": 4000, "validation": 200, "test": 200}
+    counts = {"train": num_trained, "validation": num_held_out, "test": num_held_out}
+    assert {part: len(pairs) for part, pairs in parts.items()} == counts
     pairs = [pair for part in parts.values() for pair in part]
     assert all(pair.target.split() == list(pair.source)[::step] for pair in pairs)
     assert len({pair.source for pair in pairs}) == len(pairs)

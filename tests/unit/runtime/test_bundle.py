@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,14 @@ def test_answers_are_compared_with_references_of_their_precision() -> None:
 def test_golden_examples_older_than_an_option_are_written_as_they_were() -> None:
     text = Path("tests/eight_bits/lstm/golden.jsonl").read_text()
     assert golden_text(parse_golden(text)) == text
+
+
+def test_a_bundle_has_examples_to_show() -> None:
+    bundle = open_bundle(Path("models/g2p-en"))
+    assert bundle.examples() == [("'bout", "B AW T"), ("anway", "AE N W EY"), ("arrieta", "AA R IY EH T AH")]
+    for examples in (bundle.golden[:1], bundle.golden[:2], ()):
+        assert len(replace(bundle, golden=examples).examples()) == len({each.source_tokens for each in examples})
+    assert bundle.description == ""
 
 
 def test_every_difference_is_told(copy: Path) -> None:
