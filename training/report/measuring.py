@@ -1,5 +1,6 @@
 """Takes all measurements that a report shows of its runs: learning curves, quality by length, examples, attention."""
 
+import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ from attendant.training.evaluation.session import EvaluationData
 from attendant.training.progress import progress_bar
 from attendant.training.recipe_choice import are_symbols
 from attendant.training.report.gradients import Gradients, measure_gradients
+from attendant.training.run.checkpoint import load_state, load_weights, validated_checkpoints
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import LoadedRun, load_run, model_of_runs
 
@@ -45,6 +47,7 @@ MAX_RUNS = len(ascii_uppercase)
 MAX_POINTS = 400  # Points of a curve in a picture; more are averaged in groups.
 NUM_GRADIENT_PAIRS = 64
 NUM_WORST_MAPS = 3
+NUM_CHECKPOINTS = 5
 LIST_SIZE = 6
 BY_CHARACTERS: Final = frozenset({"cer"})
 MAX_ALIGNED: Final = 4000  # Characters of two texts that are compared character by character.
@@ -228,6 +231,61 @@ def rank(judged: Sequence[Judged]) -> tuple[Ranking, ...]:
     return tuple(Ranking(title, tuple(entries)) for title, entries in lists.items() if entries)
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Two runs' outputs of the same source."""
+
+    now: Judged
+    former: Judged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """A run's outputs beside those of the first run.
+
+    Attributes:
+        num_same: sources with the same output, word by word.
+        num_better, num_worse: sources whose output is better or worse by the metric.
+        num_equal: sources with another output that is as good.
+        better, worse: the largest differences; of equal ones, those with the shortest sources.
+    """
+
+    num_same: int
+    num_better: int
+    num_worse: int
+    num_equal: int
+    better: tuple[Change, ...]
+    worse: tuple[Change, ...]
+
+
+def changes_since(former: Sequence[Judged], judged: Sequence[Judged]) -> Changes:
+    """Compares outputs for the same sources, each of which is there once, by the same metric."""
+    by_source = {entry.decoded.example.source: entry for entry in former}
+    pairs = [
+        Change(entry, by_source[entry.decoded.example.source])
+        for entry in judged
+        if entry.decoded.example.source in by_source
+    ]
+    sign = -1.0 if judged and judged[0].metric in LOWER_IS_BETTER else 1.0
+    gains = [sign * (pair.now.value - pair.former.value) for pair in pairs]
+    num_same = sum(pair.now.decoded.text.split() == pair.former.decoded.text.split() for pair in pairs)
+    better, worse = (
+        sorted(
+            (place for place, gain in enumerate(gains) if direction * gain > 0),
+            key=lambda place: (-abs(gains[place]), len(pairs[place].now.decoded.source_ids)),
+        )
+        for direction in (1.0, -1.0)
+    )
+    return Changes(
+        num_same=num_same,
+        num_better=len(better),
+        num_worse=len(worse),
+        num_equal=len(pairs) - num_same - len(better) - len(worse),
+        better=tuple(pairs[place] for place in better[:LIST_SIZE]),
+        worse=tuple(pairs[place] for place in worse[:LIST_SIZE]),
+    )
+
+
 def choose_examples(option: str, examples: Sequence[Example]) -> list[Example]:
     """Returns the examples that `--examples` names: a number of them, evenly from the data, or a file of sources.
 
@@ -309,7 +367,10 @@ class MeasuredRun:
         evaluation: by source length too.
         differences: to the first run, metric by metric; empty for the first.
         rankings: the best and the worst outputs.
+        changes: since the first run; None for the first.
         chosen, worst: empty if the model has no attention.
+        course: steps of the training, rising, with the first chosen example's output and attention then; empty if the
+            run kept fewer than two checkpoints, or the model has no attention.
         gradients: None if no example could be followed.
     """
 
@@ -320,8 +381,10 @@ class MeasuredRun:
     evaluation: Evaluation
     differences: tuple[Difference, ...]
     rankings: tuple[Ranking, ...]
+    changes: Changes | None
     chosen: tuple[Attended, ...]
     worst: tuple[Attended, ...]
+    course: tuple[tuple[int, Attended], ...]
     gradients: Gradients | None
 
     @property
@@ -365,6 +428,7 @@ def measure_runs(
         ]
     )
     measured: list[MeasuredRun] = []
+    judgements: list[list[Judged]] = []
     for place, (run, model, options, decoded) in enumerate(zip(runs, models, searches, outputs, strict=True)):
         evaluation = evaluate(
             model,
@@ -377,9 +441,11 @@ def measure_runs(
             length_unit=unit,
         )
         baseline = measured[0].evaluation.statistics if measured else ()
-        rankings = rank(judge(decoded, evaluation.measurements[0].metric))
+        judgements.append(judge(decoded, evaluation.measurements[0].metric))
+        rankings = rank(judgements[-1])
         worst = [entry.decoded.example for entry in rankings[0].entries[:NUM_WORST_MAPS]] if rankings else []
-        attend = partial(_attend, model, replace(options, attention=True))
+        attending = replace(options, attention=True)
+        attend = partial(_attend, model, attending)
         has_attention = run.recipe.model.has_attention
         measured.append(
             MeasuredRun(
@@ -392,8 +458,10 @@ def measure_runs(
                     compare(*pair) for pair in zip(evaluation.statistics, baseline, strict=bool(baseline))
                 ),
                 rankings=rankings,
+                changes=changes_since(judgements[0], judgements[-1]) if place else None,
                 chosen=attend(chosen) if has_attention else (),
                 worst=attend(worst) if has_attention else (),
+                course=_course(run, attending, chosen[:1]) if has_attention else (),
                 gradients=_gradients(run, model, data.examples),
             )
         )
@@ -412,6 +480,20 @@ def _attend(model: TextModel, options: DecodingOptions, examples: Sequence[Examp
         for output in decode_examples(model, examples, options)
         if output.attention is not None
     )
+
+
+def _course(run: LoadedRun, options: DecodingOptions, examples: Sequence[Example]) -> tuple[tuple[int, Attended], ...]:
+    """Decodes an example, the only one of `examples`, with the weights of up to NUM_CHECKPOINTS of the run."""
+    kept = validated_checkpoints(Run(run.path))
+    if len(kept) < 2:
+        return ()
+    course = []
+    for place in np.unique(np.linspace(0, len(kept) - 1, min(len(kept), NUM_CHECKPOINTS)).round().astype(int)):
+        model = copy.deepcopy(run.model)
+        load_weights(kept[place], model)
+        attended = _attend(model_of_runs([replace(run, model=model)]), options, examples)
+        course += [(load_state(kept[place]).step, each) for each in attended]
+    return tuple(course)
 
 
 def _gradients(run: LoadedRun, model: TextModel, examples: Sequence[Example]) -> Gradients | None:

@@ -59,7 +59,7 @@ class Report:
     """The content of templates/sections.jinja; no text is escaped.
 
     Attributes:
-        maps: run's letter -> maps of the chosen examples, and of the worst.
+        maps: run's letter -> kind -> maps: of the "chosen" examples, the "worst", and one in the "course" of training.
         made_by: versions of Attendant and its libraries.
     """
 
@@ -68,7 +68,7 @@ class Report:
     learning_charts: Sequence[Picture]
     length_charts: Sequence[Picture]
     gradient_charts: Sequence[Picture]
-    maps: Mapping[str, tuple[Sequence[Picture], Sequence[Picture]]]
+    maps: Mapping[str, Mapping[str, Sequence[Picture]]]
     made_by: Mapping[str, str]
 
 
@@ -80,7 +80,7 @@ def compose(runs: Sequence[MeasuredRun], data_name: str) -> Report:
         learning_charts=_learning_charts(runs),
         length_charts=_length_charts(runs),
         gradient_charts=_gradient_charts(runs),
-        maps={run.letter: (_maps(run, run.chosen, "chosen"), _maps(run, run.worst, "worst")) for run in runs},
+        maps={run.letter: _maps(run) for run in runs},
         made_by=versions(),
     )
 
@@ -138,19 +138,37 @@ def _gradient_charts(runs: Sequence[MeasuredRun]) -> list[Picture]:
     ]
 
 
-def _maps(run: MeasuredRun, attended: Sequence[Attended], kind: str) -> list[Picture]:
-    """Draws the attention of each output."""
-    pictures = []
-    for number, each in enumerate(attended, 1):
-        source, references, text = each.decoded.example.source, each.decoded.example.references, each.decoded.text
-        caption = [f"{source} → {text}"]
-        if references:
-            nearest = nearest_reference(text, references)
-            caption.append("as the reference" if nearest.split() == text.split() else f"reference: {nearest}")
-        name = "-".join(filter(None, (run.letter, "attention", kind, str(number))))
-        svg = attention_map(each.weights, each.source_tokens, each.target_tokens)
-        pictures.append(Picture(name, svg, f"Attention while {source} became {text}", caption))
-    return pictures
+def _maps(run: MeasuredRun) -> dict[str, list[Picture]]:
+    """Draws the attention of the outputs that a report shows."""
+    steps = {"course": [step for step, _ in run.course]}
+    kinds = {"chosen": run.chosen, "worst": run.worst, "course": [attended for _, attended in run.course]}
+    return {
+        kind: [
+            _map(run, each, f"{kind}-{number}", *steps.get(kind, ())[number - 1 : number])
+            for number, each in enumerate(all_of_kind, 1)
+        ]
+        for kind, all_of_kind in kinds.items()
+    }
+
+
+def _map(run: MeasuredRun, attended: Attended, name: str, step: int | None = None) -> Picture:
+    """Draws the attention of an output.
+
+    Args:
+        step: of the training then. If None, the weights are the run's best.
+    """
+    source, references, text = (
+        attended.decoded.example.source,
+        attended.decoded.example.references,
+        attended.decoded.text,
+    )
+    caption = [f"{source} → {text}"] if step is None else [f"step {step:,}: {text}"]
+    if references:
+        nearest = nearest_reference(text, references)
+        caption.append("as the reference" if nearest.split() == text.split() else f"reference: {nearest}")
+    svg = attention_map(attended.weights, attended.source_tokens, attended.target_tokens)
+    description = f"Attention while {source} became {text}"
+    return Picture("-".join(filter(None, (run.letter, "attention", name))), svg, description, caption)
 
 
 def check_form(path: Path) -> None:

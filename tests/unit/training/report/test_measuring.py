@@ -1,6 +1,7 @@
 """What a journal says, as curves. Bins that suit the lengths. Which outputs are shown."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from attendant.training.report.measuring import (
     Curve,
     Span,
     align,
+    changes_since,
     choose_examples,
     judge,
     natural_edges,
@@ -213,3 +215,18 @@ def test_examples_are_a_number_or_a_file(tmp_path: Path) -> None:
         choose_examples(str(path), examples)
     with pytest.raises(UserError, match="none: there is no such file"):
         choose_examples(str(tmp_path / "none"), examples)
+
+
+def test_changes_are_of_the_same_sources_largest_first() -> None:
+    examples = [Example(name, ("a b",)) for name in ("same", "better", "much better", "worse", "as good", "only here")]
+
+    def outputs(*texts: str) -> list[Decoded]:
+        return [replace(decoded(text, -1.0), example=example) for text, example in zip(texts, examples, strict=False)]
+
+    former = judge(outputs("a c", "a c", "c d", "a b", "a c"), "per")
+    now = judge(list(reversed(outputs("a  c", "a b", "a b", "a c", "a d", "a b"))), "per")
+    changes = changes_since(former, now)
+    assert (changes.num_same, changes.num_better, changes.num_worse, changes.num_equal) == (1, 2, 1, 1)
+    assert [change.now.decoded.example.source for change in changes.better] == ["much better", "better"]
+    assert [change.former.value for change in changes.better] == [100, 50]
+    assert [change.now.decoded.example.source for change in changes.worse] == ["worse"]

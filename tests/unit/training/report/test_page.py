@@ -37,7 +37,7 @@ EVERY_FORM = """
 {{ show.charts(learning_charts) }}
 {{ show.maps(length_charts) }}
 {% call show.samples(text) %}
-{% call show.sample(text, spans, spans) %}{{ text }}{% endcall %}
+{% call show.sample(text, [("output", spans), (text, spans)]) %}{{ text }}{% endcall %}
 {% endcall %}
 {{ show.listing(text, text + "\n```\nmore\n") }}
 {% endmacro %}
