@@ -1,7 +1,8 @@
 """Attendant: attention sequence-to-sequence models, trained, exported to ONNX and served.
 
-    model = attendant.load("models/g2p-en")
-    print(model.generate("phoneme", beam_size=4).best.text)
+    run = attendant.train("pairs.tsv")
+    bundle = attendant.export_run(run, "bundles/mine")
+    print(attendant.load(bundle).generate("a source", beam_size=4).best.text)
 
 The packages in here stand at the top of the repository (`runtime`, `training`, `export`, `server`, `recipes`); this
 folder links to them, so that what is installed is `attendant.*` alone. CONTRIBUTING.md says why. Each is imported when
@@ -12,18 +13,51 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from attendant.export import export_model as export_model
+    from attendant.export.model import export_model as export_model
+    from attendant.export.published import verify as verify
+    from attendant.export.run import ExportedBundle as ExportedBundle
+    from attendant.export.run import export_run as export_run
     from attendant.server.library import *  # noqa: F403
+    from attendant.training.library.evaluation import Results as Results
+    from attendant.training.library.evaluation import evaluate as evaluate
+    from attendant.training.library.report import report as report
+    from attendant.training.library.training import TrainedRun as TrainedRun
+    from attendant.training.library.training import train as train
+    from attendant.training.loop.callbacks import Record as Record
+    from attendant.training.loop.callbacks import StepProgress as StepProgress
+    from attendant.training.loop.callbacks import TrainingCallback as TrainingCallback
+    from attendant.training.loop.callbacks import TrainingStart as TrainingStart
 
 _PACKAGES = {"export", "runtime", "server", "training"}
+
+# By the place of each name: the package under `attendant`, and the extras of the distribution that it needs.
+_PLACES = {
+    "export_model": ("export.model", "cpu,export"),
+    "export_run": ("export.run", "cpu,export"),
+    "ExportedBundle": ("export.run", "cpu,export"),
+    "verify": ("export.published", "cpu"),
+    "evaluate": ("training.library.evaluation", "cpu,training"),
+    "Results": ("training.library.evaluation", "cpu,training"),
+    "report": ("training.library.report", "cpu,training"),
+    "train": ("training.library.training", "cpu,training"),
+    "TrainedRun": ("training.library.training", "cpu,training"),
+    "Record": ("training.loop.callbacks", "cpu,training"),
+    "StepProgress": ("training.loop.callbacks", "cpu,training"),
+    "TrainingCallback": ("training.loop.callbacks", "cpu,training"),
+    "TrainingStart": ("training.loop.callbacks", "cpu,training"),
+}
 
 
 def __getattr__(name: str) -> _typing.Any:
     """A package, or what the library offers by that name."""
     if name in _PACKAGES:
         return _importlib.import_module(f"attendant.{name}")
-    if name == "export_model":
-        return _importlib.import_module("attendant.export").export_model
+    if name in _PLACES:
+        place, extras = _PLACES[name]
+        try:
+            return getattr(_importlib.import_module(f"attendant.{place}"), name)
+        except ModuleNotFoundError as missing:
+            return _needing(missing, name, extras)
     # What Python and its tools look for is not worth an import.
     if name == "__all__" or not name.startswith("_"):
         library = _importlib.import_module("attendant.server.library")
@@ -32,8 +66,21 @@ def __getattr__(name: str) -> _typing.Any:
     raise AttributeError(f"module 'attendant' has no attribute {name!r}")
 
 
+def _needing(missing: ModuleNotFoundError, name: str, extras: str) -> _typing.Any:
+    """Returns a function that raises UserError, in place of one whose packages are not installed."""
+    from attendant.runtime.command import needed  # noqa: PLC0415
+
+    message = f"attendant.{name}: {needed(missing, extras)}"
+
+    def refuse(*_: object, **__: object) -> _typing.NoReturn:
+        from attendant.runtime.errors import UserError  # noqa: PLC0415
+
+        raise UserError(message)
+
+    return refuse
+
+
 def __dir__() -> list[str]:
     """Returns the names that a prompt completes."""
-    return sorted(
-        {*globals(), *_PACKAGES, "export_model", *_importlib.import_module("attendant.server.library").__all__}
-    )
+    names = _importlib.import_module("attendant.server.library").__all__
+    return sorted({*globals(), *_PACKAGES, *_PLACES, *names})

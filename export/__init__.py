@@ -1,8 +1,8 @@
 """The export: two ONNX graphs of a trained model, verified and published as a bundle.
 
-Begin with bundle_writer.py, which runs everything, and origins.py, where models come from. Models of users' own enter
-by `export_model` (model.py); contract.py says what their modules are, own.py wraps
-them. The names below need torch and are imported on first use.
+Begin with run.py; bundle_writer.py runs everything, and origins.py reads where models come from. Users' models enter by
+`export_model` (model.py); contract.py says what their modules are, own.py wraps them. The names below need torch and
+are imported on first use.
 """
 
 import importlib

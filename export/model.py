@@ -24,7 +24,6 @@ from attendant.export.verification.quality import NUM_REFERENCE, QualityMeasurem
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import GNMT_OFFSET, DecodingDefaults, Precision, search_of
 from attendant.runtime.errors import UserError, VerificationFailed, reason_of
-from attendant.training.data.config import CorpusFiles
 from attendant.training.data.vocabulary import NAMES, SymbolKind, Symbols, read_vocabulary
 from attendant.training.evaluation.evaluating import EvaluationConfig, TextModel
 from attendant.training.evaluation.session import read_data
@@ -121,7 +120,7 @@ def export_model(
     _require(source.module_ids, needed, "source")
     _require(target.module_ids, ("bos", "eos"), "target")
     traced = traceable_module(model.module, source, target, max_source_tokens=model.max_source_tokens)
-    pairs = None if data is None else read_data(CorpusFiles.named(data))
+    pairs = None if data is None else read_data(data)
     texts = [*sources, *(example.source for example in (() if pairs is None else pairs.examples))]
     encoded = [ids for ids in source.tokenizer.encode_batch(texts) if 0 < len(ids) <= model.max_source_tokens]
     validation = encoded[:: max(1, len(encoded) // NUM_REFERENCE)]

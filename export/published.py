@@ -6,11 +6,13 @@ Nothing here needs PyTorch or onnx, except the comparison with a run. Only `veri
 import argparse
 import contextlib
 import logging
+import os
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, SIGNATURE_NAME, Certificate, Manifest, Precision, Provider
@@ -161,24 +163,43 @@ def _bytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
 
 
-def recheck(
-    path: Path,
-    provider: Provider = "cpu",
-    run: tuple[Path, str] | None = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A check that a bundle has passed. Its text is what the command prints.
+
+    Attributes:
+        subject: the files' digests, the signature, the golden examples on this host, or the run that it was made of.
+        precision: None for files and signature.
+        held: False if this host can't make the check; the text says why.
+    """
+
+    subject: Literal["files", "signature", "golden", "run"]
+    precision: Precision | None = None
+    held: bool = True
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def verify(
+    bundle: str | os.PathLike[str],
     *,
-    trusted: Sequence[Path] = (),
-    limits: tuple[float, int] = (LOAD_SECONDS, LOAD_MIB),
-) -> list[str]:
+    run: str | os.PathLike[str] | None = None,
+    checkpoint: Literal["best", "last"] = "best",
+    provider: Provider = "cpu",
+    signature: Sequence[Path] = (),
+    load_seconds: float = LOAD_SECONDS,
+    load_mib: int = LOAD_MIB,
+) -> tuple[Check, ...]:
     """Opens the bundle as a server does, and decodes its golden examples in every precision.
 
     Args:
-        run: a run directory and which of its checkpoints; its model is then compared with the fp32 graphs, and those
-            with the int8 graphs.
-        trusted: public keys or certificates, one of which must have signed the bundle; if empty, it may be unsigned.
-        limits: seconds and MiB that opening it, and checking each precision, may take.
-
-    Returns:
-        The checks that succeeded, one line each.
+        run: the run that it was exported from: its model is then compared with the fp32 graphs, and those with the
+            int8 graphs.
+        checkpoint: of the run.
+        signature: public keys or certificates, one of which must have signed the bundle; if empty, it may be unsigned.
+        load_seconds, load_mib: what opening it, and checking each precision, may take.
 
     Raises:
         BundleRefused: a file is not what the manifest says.
@@ -188,40 +209,49 @@ def recheck(
     """
     from attendant.runtime.onnx.stepper import refuse_inexact  # noqa: PLC0415
 
+    if run is not None:
+        require("torch", "cpu,export")
+        require("onnx", "cpu,export")
+    path = Path(bundle)
     within = partial(
         limited,
         what=f"the bundle {path} is refused",
-        seconds=limits[0],
-        mib=limits[1],
+        seconds=load_seconds,
+        mib=load_mib,
         remedy="; --load-seconds and --load-mib say what it may take",
     )
-    bundle: Bundle = within(lambda: open_signed_bundle(path, trusted))
-    lines = [f"{len(bundle.manifest.files)} files are what the manifest of {bundle.manifest.version} says"]
-    if trusted:
-        lines.append(f"signed, as {' or '.join(map(str, trusted))} confirms")
-    for precision in sorted(bundle.manifest.graphs):
+    opened: Bundle = within(lambda: open_signed_bundle(path, signature))
+    manifest = opened.manifest
+    described = f"{len(manifest.files)} files are what the manifest of {manifest.version} says"
+    checks = [Check(subject="files", text=described)]
+    if signature:
+        checks.append(Check(subject="signature", text=f"signed, as {' or '.join(map(str, signature))} confirms"))
+    for precision in sorted(manifest.graphs):
         logger.info("decoding the golden examples in %s", precision)
+        golden = partial(Check, subject="golden", precision=precision)
         if (precision, provider) == ("int8", "cuda"):
-            lines.append("int8 on cuda: not checked, since it is not served there")
+            checks.append(golden(held=False, text="int8 on cuda: not checked, since it is not served there"))
             continue
         try:
-            refuse_inexact(bundle, precision)
+            refuse_inexact(opened, precision)
         except UserError as refusal:
-            if len(bundle.manifest.graphs) == 1:
+            if len(manifest.graphs) == 1:
                 raise
-            lines.append(f"int8 on cpu: not checked: {refusal}")
+            checks.append(golden(held=False, text=f"int8 on cpu: not checked: {refusal}"))
             continue
-        stepper, differences = within(partial(_checked, bundle, precision, provider))
+        stepper, differences = within(partial(_checked, opened, precision, provider))
         if differences:
             raise VerificationFailed(
                 f"{path}: {precision} on {provider}: golden examples differ", some_lines(differences)
             )
-        num_examples = sum(example.precision == precision for example in bundle.golden)
+        num_examples = sum(example.precision == precision for example in opened.golden)
         how = ", through conversions: CUDA's kernels have not run" if (precision, provider) == ("fp16", "cpu") else ""
-        lines.append(f"{precision} on {provider}: {num_examples} golden examples hold{how}")
-        if run is not None and not (precision == "fp16" and "fp32" in bundle.manifest.graphs):
-            lines.append(f"{precision} on {provider}: {_compared_with_run(bundle, precision, stepper, *run)}")
-    return lines
+        checks.append(golden(text=f"{precision} on {provider}: {num_examples} golden examples hold{how}"))
+        if run is not None and not (precision == "fp16" and "fp32" in manifest.graphs):
+            compared = _compared_with_run(opened, precision, stepper, Path(run), checkpoint)
+            text = f"{precision} on {provider}: {compared}"
+            checks.append(Check(subject="run", precision=precision, held="fp32" in manifest.graphs, text=text))
+    return tuple(checks)
 
 
 def _checked(bundle: Bundle, precision: Precision, provider: Provider) -> "tuple[BundleStepper, list[str]]":
@@ -272,18 +302,18 @@ def _compared_with_run(
     )
 
 
-def verify(options: argparse.Namespace) -> str:
-    """Checks a bundle. Returns the checks that succeeded, one line each."""
-    run = None if options.run is None else (options.run, options.checkpoint or "best")
-    if run is not None:
-        try:
-            require("torch")
-            require("onnx")
-        except ModuleNotFoundError as missing:
-            remedy = "pip install 'attendant-seq2seq[export]'"
-            raise UserError(f"--run: {missing.name} is not installed: {remedy}") from None
-    limits = options.load_seconds, options.load_mib
-    return "\n".join(recheck(options.bundle, options.provider, run, trusted=options.signature, limits=limits))
+def show_verified(options: argparse.Namespace) -> str:
+    """Checks a bundle. Returns the checks, one line each."""
+    checks = verify(
+        options.bundle,
+        run=options.run,
+        checkpoint=options.checkpoint or "best",
+        provider=options.provider,
+        signature=options.signature,
+        load_seconds=options.load_seconds,
+        load_mib=options.load_mib,
+    )
+    return "\n".join(map(str, checks))
 
 
 def inspect(options: argparse.Namespace) -> str:
@@ -317,4 +347,4 @@ def sign(options: argparse.Namespace) -> str:
     return f"{written}: signed by {options.certificate or options.key}"
 
 
-COMMANDS: Final = {"verify": verify, "inspect": inspect, "sign": sign}
+COMMANDS: Final = {"verify": show_verified, "inspect": inspect, "sign": sign}

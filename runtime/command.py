@@ -60,10 +60,19 @@ def suggestion(word: str, choices: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def require(package: str) -> None:
-    """Raises ModuleNotFoundError if a package is not installed, without a slow import."""
+def require(package: str, extras: str = "") -> None:
+    """Refuses to go on without a package, without a slow import.
+
+    Args:
+        extras: as of `run_command`; if empty, the caller knows them.
+
+    Raises:
+        UserError: the package is not installed; the message says what to install.
+        ModuleNotFoundError: likewise, if `extras` is empty.
+    """
     if find_spec(package) is None:
-        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+        missing = ModuleNotFoundError(f"No module named {package!r}", name=package)
+        raise UserError(needed(missing, extras)) if extras else missing
 
 
 def run_command(name: str, main: Callable[[], int | None], extras: str = "") -> int:
@@ -80,7 +89,7 @@ def run_command(name: str, main: Callable[[], int | None], extras: str = "") -> 
         sys.stdout.flush()
         return status
     except (UserError, ModuleNotFoundError) as error:
-        _say(f"{name}: {error if isinstance(error, UserError) else _remedy(error, extras)}")
+        _say(f"{name}: {error if isinstance(error, UserError) else needed(error, extras)}")
         return 2
     except VerificationFailed as error:
         _say(f"{name}: {error}")
@@ -103,8 +112,8 @@ def run_command(name: str, main: Callable[[], int | None], extras: str = "") -> 
         return 2
 
 
-def _remedy(missing: ModuleNotFoundError, extras: str) -> str:
-    """Returns what is missing and what to install. Raises the error again if it is not a missing extra."""
+def needed(missing: ModuleNotFoundError, extras: str) -> str:
+    """Returns which package is missing and what to install. Raises the error again if no extra has the package."""
     if not extras or missing.name is None or missing.name.startswith("attendant"):
         raise missing
     return f"{missing.name} is not installed: pip install 'attendant-seq2seq[{extras}]'"

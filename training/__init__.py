@@ -3,6 +3,7 @@
 Begin with `loop/trainer.py`, whose loop is read from top to bottom. Each room imports only from those below it:
 
     commands        attendant train, check, evaluate, report, average, label, fetch
+    library         the same from Python: attendant.train, evaluate, report
     report          runs shown as one page
     loop            the training loop, one update, the preparation of a run, the journal
     run             the run directory: checkpoints, corpora, opening a run for evaluation or export
@@ -18,3 +19,11 @@ One batch's way: `loop/trainer.py` takes its pairs from the plan of `data/batche
 up to the readouts, and `kernels/loss.py` continues to the loss. `loop/trainer.py` checks both, `loop/update.py` moves
 the weights, `loop/journal.py` reports the step, and `run/checkpoint.py` saves when it is due.
 """
+
+import os
+
+# How often OpenMP's threads look for work before they sleep; it reads this when torch is loaded. A step is thousands of
+# short pieces of work: threads that sleep at once are woken for each, which takes a fifth of the time and more. By
+# themselves they would look 30 times as often, and be in each other's way where another process wants the cores too.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")

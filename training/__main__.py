@@ -1,15 +1,8 @@
 """python -m training: see training/commands."""
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-
-# How often OpenMP's threads look for work before they sleep; it reads this when torch is loaded. A step is thousands of
-# short pieces of work: threads that sleep at once are woken for each, which takes a fifth of the time and more. By
-# themselves they would look 30 times as often, and be in each other's way where another process wants the cores too.
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 from attendant.runtime.command import Command, exit_command, suggestion
 from attendant.runtime.errors import UserError

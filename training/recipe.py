@@ -1,8 +1,10 @@
 """A recipe: one TOML file that describes a whole experiment. Each component defines its own table."""
 
 import difflib
+import os
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, get_args
@@ -16,6 +18,7 @@ from attendant.runtime.errors import UserError
 from attendant.training.data.config import BatchConfig, DataConfig, Split
 from attendant.training.data.corpus import DistillationConfig
 from attendant.training.data.fetch import RECIPES
+from attendant.training.data.pairs import InMemoryPairs, is_in_memory
 from attendant.training.data.tokenization import SourceConfig, TargetConfig, TokenizerConfig
 from attendant.training.evaluation.evaluating import EvaluationConfig
 from attendant.training.evaluation.metrics import TextMetricName
@@ -213,17 +216,38 @@ class Recipe(Table):
             if own != theirs and (field in names or field.partition(".")[0] in names):
                 yield field, own, theirs
 
-    def to_text(self) -> str:
-        """Returns the resolved recipe as TOML."""
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+    def to_text(self, folder: Path | None = None) -> str:
+        """Returns the resolved recipe as TOML, to be written into `folder`: it names that folder's files by their place
+        in it, so that the folder can be moved.
+        """
+
+        def within(name: str) -> str:
+            return name if folder is None else name.removeprefix(f"{folder}/")
+
+        content = self.model_dump(mode="json", exclude_none=True)
+        _rename(content, within)
+        return tomli_w.dumps(content)
 
 
-def load_recipe(path: Path, overrides: Sequence[str] = (), *, ignored: Collection[tuple[str, str]] = ()) -> Recipe:
+Overrides = Sequence[str] | Mapping[str, Any]
+"""Changes of a recipe: `table.key=value` each, as --set takes them; or values by their dotted names."""
+
+KeepPairs = Callable[[str, InMemoryPairs], dict[str, Any]]
+"""Stores the pairs of a split; returns the files as `CorpusFiles` takes them."""
+
+
+def load_recipe(
+    path: Path,
+    overrides: Overrides = (),
+    *,
+    ignored: Collection[tuple[str, str]] = (),
+    keep_pairs: KeepPairs | None = None,
+) -> Recipe:
     """Reads and validates a recipe.
 
     Args:
         path: the TOML file, a folder with a recipe.toml, or the name of a recipe that comes with the package.
-        overrides: `table.key=value` each; a value that is not TOML is taken as a string.
+        overrides: in text form, a value that is not TOML is taken as a string; None removes the key.
         ignored: pairs of table and key that are accepted and ignored.
 
     Raises:
@@ -247,28 +271,39 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), *, ignored: Collectio
         raise UserError(f"{path}: not TOML: {error}") from None
     for table, key in ignored:
         content.get(table, {}).pop(key, None)
-    return recipe_from(content, str(path), overrides, beside=path.parent)
+    return recipe_from(content, str(path), overrides, beside=path.parent, keep_pairs=keep_pairs)
 
 
 def recipe_from(
-    content: dict[str, Any], name: str, overrides: Sequence[str] = (), *, beside: Path | None = None
+    content: Mapping[str, Any],
+    name: str,
+    overrides: Overrides = (),
+    *,
+    beside: Path | None = None,
+    keep_pairs: KeepPairs | None = None,
 ) -> Recipe:
-    """Returns the recipe of a parsed TOML file.
+    """Returns the recipe of a parsed TOML file, or of the same tables as a dictionary.
 
     Args:
         name: its name in errors.
-        overrides: as `load_recipe` takes them; they change `content`.
+        overrides: as `load_recipe` takes them.
         beside: a folder that has the files that are not in the working directory; may be None.
+        keep_pairs: stores the splits that are pairs in memory; if None, they are refused.
 
     Raises:
         UserError: as `load_recipe`.
     """
-    for override in overrides:
-        _apply(content, override)
+    tables: dict[str, Any] = _plain(content)
+    for key, value in settings_of(overrides).items():
+        _set(tables, key, value)
+    if isinstance(data := tables.get("data"), dict):
+        for split in get_args(Split):
+            if keep_pairs is not None and is_in_memory(data.get(split)):
+                data[split] = keep_pairs(split, data[split])
     if beside is not None:
-        _find_beside(beside, content)
+        _rename(tables, partial(_found, beside))
     try:
-        return Recipe.model_validate(content, strict=True)
+        return Recipe.model_validate(tables, strict=True)
     except ValidationError as error:
         problems = [_explain(problem) for problem in problems_of(error)]
         if len(problems) == 1:
@@ -285,16 +320,15 @@ def shipped_recipes() -> dict[str, Path]:
     }
 
 
-def _find_beside(folder: Path, content: Mapping[str, Any]) -> None:
-    """Finds files of data and tokenizers beside the recipe that are not in the working directory."""
+def _rename(content: Mapping[str, Any], rename: Callable[[str], str]) -> None:
+    """Gives the files of data and tokenizers in a recipe's tables other names."""
 
-    def located(files: Any) -> Any:
+    def renamed(files: Any) -> Any:
         if isinstance(files, list):
-            return [located(name) for name in files]
+            return [renamed(name) for name in files]
         if isinstance(files, dict):
-            return {key: names if key == "columns" else located(names) for key, names in files.items()}
-        beside = isinstance(files, str) and not Path(files).exists() and (folder / files).exists()
-        return str(folder / files) if beside else files
+            return {key: names if key == "columns" else renamed(names) for key, names in files.items()}
+        return rename(files) if isinstance(files, str) else files
 
     keys = {"data": get_args(Split), "source": ("tokenizer",), "target": ("tokenizer",)}
     for name, names in keys.items():
@@ -302,23 +336,52 @@ def _find_beside(folder: Path, content: Mapping[str, Any]) -> None:
             continue
         for key in names:
             if key in table:
-                table[key] = located(table[key])
+                table[key] = renamed(table[key])
 
 
-def _apply(content: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    *tables, name = key.strip().split(".")
-    if not equals or not all((*tables, name)):
-        raise UserError(f"--set {override}: must be table.key=value, e.g. --set training.max_epochs=3")
+def _found(folder: Path, name: str) -> str:
+    """Returns a file's name; that of a file in `folder` if the working directory has none of this name."""
+    return str(folder / name) if not Path(name).exists() and (folder / name).exists() else name
+
+
+def _plain(value: Any) -> Any:
+    """Returns a copy of a recipe's tables, with names instead of paths."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def settings_of(overrides: Overrides) -> dict[str, Any]:
+    """Returns the values of overrides by their dotted names. Raises UserError: one is not `table.key=value`."""
+    if isinstance(overrides, Mapping):
+        return dict(overrides)
+    settings = {}
+    for override in [overrides] if isinstance(overrides, str) else overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise UserError(f"--set {override}: must be table.key=value, e.g. --set training.max_epochs=3")
+        try:
+            settings[key.strip()] = tomllib.loads(f"value = {text.strip()}")["value"]
+        except tomllib.TOMLDecodeError:
+            settings[key.strip()] = text.strip()
+    return settings
+
+
+def _set(content: dict[str, Any], key: str, value: Any) -> None:
+    *tables, name = key.split(".")
+    if not all((*tables, name)):
+        raise UserError(f"--set {key}={value}: must be table.key=value, e.g. --set training.max_epochs=3")
     for table in tables:
         inner = content.setdefault(table, {})
         if not isinstance(inner, dict):
-            raise UserError(f"--set {override}: {table} is a value, not a table")
+            raise UserError(f"--set {key}={value}: {table} is a value, not a table")
         content = inner
-    try:
-        content[name] = tomllib.loads(f"value = {text.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
-        content[name] = text.strip()
+    if value is None:
+        content.pop(name, None)
+    else:
+        content[name] = _plain(value)
 
 
 def _explain(problem: ErrorDetails) -> str:

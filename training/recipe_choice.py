@@ -1,18 +1,19 @@
 """Chooses a recipe for files of pairs, so that a training can begin without one; finds signs of errors in pairs."""
 
+import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
 from attendant.runtime.errors import UserError, escaped
 from attendant.training.data.config import CorpusFiles, SplitFiles
-from attendant.training.data.pairs import Pair, PairReader, no_pairs
+from attendant.training.data.pairs import InMemoryPairs, Pair, PairReader, is_in_memory, no_pairs
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
-from attendant.training.recipe import RECIPE_NAME, Recipe, load_recipe, recipe_from
+from attendant.training.recipe import RECIPE_NAME, KeepPairs, Overrides, Recipe, load_recipe, recipe_from
 
 NUM_SAMPLED: Final = 4096  # Pairs of the sample, at even distances.
 RARE_SCRIPT: Final = 0.001  # Scripts with a smaller share of a side's letters are not listed.
@@ -222,12 +223,19 @@ def is_recipe(name: str) -> bool:
     return path.suffix.lower() == ".toml" or (path / RECIPE_NAME).is_file() or is_bare
 
 
-def recipe_of_inputs(inputs: Sequence[str], overrides: Sequence[str]) -> tuple[Recipe, list[str]]:
-    """Returns the recipe that a command's arguments name, or one chosen for the files of pairs that they name.
+Inputs = str | os.PathLike[str] | Sequence[str] | Mapping[str, Any] | Recipe | InMemoryPairs
+"""A recipe: a file, a folder, a name, tables; or pairs for which one is chosen: files, or pairs in memory."""
+
+
+def recipe_of_inputs(
+    inputs: Inputs, overrides: Overrides = (), keep_pairs: KeepPairs | None = None
+) -> tuple[Recipe, list[str]]:
+    """Returns the recipe of the inputs of a training, or one chosen for their pairs.
 
     Args:
-        inputs: a recipe; or files of pairs, as `CorpusFiles.named` takes them.
-        overrides: `table.key=value` each.
+        inputs: files of pairs are named as `CorpusFiles.named` takes them.
+        overrides: see `load_recipe`.
+        keep_pairs: stores pairs in memory; if None, they are refused.
 
     Returns:
         the recipe, and lines that explain the choice.
@@ -235,9 +243,17 @@ def recipe_of_inputs(inputs: Sequence[str], overrides: Sequence[str]) -> tuple[R
     Raises:
         UserError: no such file, a bad recipe, bad pairs; a recipe among several inputs.
     """
+    if isinstance(inputs, Recipe):
+        inputs = inputs.model_dump(mode="json", exclude_none=True)
+    if isinstance(inputs, Mapping):
+        return recipe_from(inputs, "recipe", overrides, keep_pairs=keep_pairs), []
+    if is_in_memory(inputs) and keep_pairs is not None:
+        content, lines = choose_recipe(CorpusFiles.model_validate(keep_pairs("train", inputs)))
+        return recipe_from(content, "pairs", overrides, keep_pairs=keep_pairs), lines
+    inputs = named_inputs(inputs)
     recipes = [name for name in inputs if is_recipe(name)]
     if len(inputs) == 1 and recipes:
-        return load_recipe(Path(inputs[0]), overrides), []
+        return load_recipe(Path(inputs[0]), overrides, keep_pairs=keep_pairs), []
     if recipes:
         others = ", ".join(name for name in inputs if name != recipes[0]) or recipes[0]
         raise UserError(f"{recipes[0]} is a recipe, which names its files itself: leave {others} out")
@@ -250,4 +266,11 @@ def recipe_of_inputs(inputs: Sequence[str], overrides: Sequence[str]) -> tuple[R
         names = tuple(name for part in files for name in part.pairs or ())
         together = CorpusFiles(pairs=names, columns=together.columns)
     content, lines = choose_recipe(together)
-    return recipe_from(content, ", ".join(inputs), overrides), lines
+    return recipe_from(content, ", ".join(inputs), overrides, keep_pairs=keep_pairs), lines
+
+
+def named_inputs(inputs: Any) -> list[str]:
+    """Returns the names of a recipe or of files; empty for tables and pairs in memory."""
+    if isinstance(inputs, str | os.PathLike):
+        return [os.fspath(inputs)]
+    return [] if isinstance(inputs, Mapping | Recipe) or is_in_memory(inputs) else [os.fspath(name) for name in inputs]

@@ -25,7 +25,6 @@ from attendant.runtime.bundle_stepper import BundleStepper
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions, default_max_length
 from attendant.runtime.stepper import Stepper
-from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation.evaluating import (
     EvaluationConfig,
     TextModel,
@@ -35,7 +34,7 @@ from attendant.training.evaluation.evaluating import (
     search_options,
 )
 from attendant.training.evaluation.metrics import LOWER_IS_BETTER, PerplexityName, is_better
-from attendant.training.evaluation.session import EvaluationData, open_bundle_model, read_data
+from attendant.training.evaluation.session import Data, EvaluationData, open_bundle_model, read_data
 from attendant.training.run.loading import LoadedRun, read_held_out
 
 logger = logging.getLogger(__name__)
@@ -168,9 +167,9 @@ class QualityMeasurement:
 
 
 def measurement_of_run(
-    run: LoadedRun, file: str | None, decoding: DecodingDefaults, *, required: bool
+    run: LoadedRun, data: Data | None, decoding: DecodingDefaults, *, required: bool
 ) -> QualityMeasurement | None:
-    """Returns the measurement on `file`, or on the run's test split; None if its recipe has none.
+    """Returns the measurement on data, or if they are None on the run's test split; None if its recipe has none.
 
     Args:
         decoding: the search that the bundle serves by.
@@ -180,17 +179,17 @@ def measurement_of_run(
         UserError: bad or no data.
     """
     files = run.recipe.data.files("test")
-    if file is None and (files is None or not (required or all(path.is_file() for path in files.paths))):
+    if data is None and (files is None or not (required or all(path.is_file() for path in files.paths))):
         return None
-    data = read_held_out([run.path], "test") if file is None else read_data(CorpusFiles.named(file))
+    measured = read_held_out([run.path], "test") if data is None else read_data(data)
     config = run.recipe.evaluation.model_copy(update=search_of(decoding))
-    return QualityMeasurement(data=data, config=config, model_of=run.text_model)
+    return QualityMeasurement(data=measured, config=config, model_of=run.text_model)
 
 
 def measurement_of_bundle(
-    bundle: Bundle, file: str, decoding: DecodingDefaults, base: Precision, *, halves: bool
+    bundle: Bundle, data: Data, decoding: DecodingDefaults, base: Precision, *, halves: bool
 ) -> QualityMeasurement:
-    """Returns the measurement on `file`, with the metrics that the bundle was measured by.
+    """Returns the measurement on data, with the metrics that the bundle was measured by.
 
     Args:
         decoding: the search that the new bundle serves by.
@@ -207,7 +206,7 @@ def measurement_of_bundle(
         if entry.precision == "int8" and entry.difference is not None
     }
     return QualityMeasurement(
-        data=read_data(CorpusFiles.named(file)),
+        data=read_data(data),
         config=opened.config.model_copy(update=search_of(decoding)),
         model_of=lambda stepper: replace(opened.model, stepper=stepper),
         former=opened.model.stepper if halves else None,

@@ -134,7 +134,7 @@ MAX_SOURCE_POSITIONS: Final = 32768
 
 
 def load(
-    path: Path | str,
+    path: str | os.PathLike[str],
     *,
     precision: Precision | None = None,
     provider: Provider = "cpu",
@@ -163,6 +163,7 @@ def load(
     threads, max_rows = plain_number(threads), plain_number(max_rows)
     if not isinstance(path, str | os.PathLike):
         raise UserError(f"path={path!r}: must be the folder of a bundle")
+    folder = Path(path)
     if precision is not None:
         _check_choice("precision", precision, Precision, ", or None for the bundle's own choice")
     _check_choice("provider", provider, Provider)
@@ -175,7 +176,7 @@ def load(
     }
 
     def opened() -> "Model":
-        bundle = open_bundle(path)
+        bundle = open_bundle(folder)
         refuse_few_rows(bundle.manifest, max_rows)
         source = _with_functions("source", bundle.source_tokenizer, encode_source, None)
         target = _with_functions("target", bundle.target_tokenizer, encode_target, decode_target)
@@ -184,7 +185,7 @@ def load(
         bundle = replace(bundle, source_tokenizer=source, target_tokenizer=target)
         return Model(bundle, stepper, max_rows=max_rows, loaded_with=options)
 
-    return limited(opened, f"the bundle {path} is refused")
+    return limited(opened, f"the bundle {folder} is refused")
 
 
 def _with_functions(side: str, tokenizer: Tokenizer, encode: Encode | None, decode: Decode | None) -> Tokenizer:

@@ -9,15 +9,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+import attendant
 from attendant.export.__main__ import main
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, SEARCH_OPTIONS
 from attendant.runtime.command import run_command
+from attendant.runtime.errors import UserError
 from attendant_client.version import VERSION
 from tests.paths import ROOT
 
@@ -72,6 +75,50 @@ def test_the_bundle_says_where_it_came_from(run: Path, bundle: Path) -> None:
     assert manifest.reference.data == "data/reverse/validation.tsv"
     assert str(run.parent) not in (bundle / MANIFEST_NAME).read_text()
     assert [path.name for path in bundle.parent.iterdir()] == ["toy"]
+
+
+def test_the_function_publishes_the_same_graphs(
+    run: Path, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(run.parent.parent)
+    exported = attendant.export_run(Path("runs/toy"), tmp_path / "toy")
+    assert capfd.readouterr() == ("", "")
+    assert exported.path == tmp_path / "toy" and exported.advice == ()
+    published = open_bundle(bundle).manifest
+    # All that the digest of the manifest depends on, except for the time.
+    assert exported.manifest.files == published.files
+    times = {"provenance": {"created"}, "digest": ...}
+    assert exported.manifest.model_dump(exclude=times) == published.model_dump(exclude=times)
+    assert main(["inspect", str(exported.path)]) is None
+    assert f"{exported.path}: toy {exported.manifest.version}, " in str(exported)
+    with pytest.raises(UserError, match="exists already: add --force"):
+        attendant.export_run(run, tmp_path / "toy")
+    # A bundle from a bundle, measured on pairs in memory; it may be loaded as it is.
+    pairs = [(text, text[::-1]) for text in ("abc", "bcd", "cab", "dab")]
+    again = attendant.export_run(exported, tmp_path / "again", precisions=["fp32", "int8"], data=pairs, beam_size=2)
+    assert set(again.manifest.graphs) == {"fp32", "int8"} and again.manifest.decoding.beam_size == 2
+    assert {entry.num_examples for entry in again.manifest.evaluation if entry.precision == "int8"} == {4}
+    with attendant.load(again) as model:
+        assert model.version == again.manifest.version
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precisions": "int9"}, "--precision int9: must be of fp32, int8, fp16"),
+        ({"beam_size": 0}, "--beam-size 0: must be greater than or equal to 1"),
+        ({"length_penalty": 11}, "--length-penalty 11: must be less than or equal to 10"),
+        ({"beam_size": 1000}, "--beam-size 1000: this model's beams have 1 to"),
+        ({"name": "Mine!"}, "--name Mine!: a bundle's name has"),
+    ],
+)
+def test_options_of_the_function_are_checked(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
+) -> None:
+    monkeypatch.chdir(run.parent.parent)
+    with pytest.raises(UserError, match=message):
+        attendant.export_run("runs/toy", tmp_path / "bundle", **options)
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_it_is_verified_again_with_and_without_its_run(

@@ -10,7 +10,7 @@ import pytest
 from attendant.export.bundle_writer import REWRITERS, write_bundle
 from attendant.export.graph import TracedPair
 from attendant.export.origins import exportable_bundle
-from attendant.export.published import recheck
+from attendant.export.published import verify
 from attendant.export.rewriting.fp16 import convert
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.decoding.batch import decode_all
@@ -77,7 +77,7 @@ def test_a_bundle_is_converted_like_its_run(half_bundle: Bundle, tmp_path: Path)
 
 
 def test_verifying_says_what_has_not_run(half_bundle: Bundle) -> None:
-    lines = recheck(half_bundle.path)
+    lines = [check.text for check in verify(half_bundle.path)]
     assert any(line.startswith("fp16 on cpu: ") and line.endswith("CUDA's kernels have not run") for line in lines)
 
 

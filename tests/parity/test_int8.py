@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from attendant.export.bundle_writer import REWRITERS, write_bundle
 from attendant.export.graph import TracedPair
 from attendant.export.origins import exportable_bundle
-from attendant.export.published import recheck
+from attendant.export.published import verify
 from attendant.export.rewriting import products
 from attendant.export.rewriting.int8 import HALVED, quantize
 from attendant.export.verification.probes import VerificationPlan
@@ -180,15 +180,15 @@ def test_verification_names_the_processor_that_can_not_compute_int8(
     monkeypatch.setattr(onnx_stepper, "kernels_are_exact", lambda: False)
     why = rf"can't be computed exactly on this processor \({re.escape(processor())}\): it has codes of 8 bits"
     with pytest.raises(UserError, match=why) as refusal:
-        recheck(ROOT / "tests" / "eight_bits" / "lstm")
+        verify(ROOT / "tests" / "eight_bits" / "lstm")
     assert "\n" not in str(refusal.value)
     # With fp32 beside it, what can be computed is checked.
     write_bundle(tiny_exportable(), tmp_path / "both", precisions=("fp32", "int8"), plan=TINY_PLAN)
     monkeypatch.setattr(onnx_stepper, "wide_factors", lambda *_: ["a product has codes up to 127"])
-    lines = recheck(tmp_path / "both")
-    assert [line.partition(":")[0] for line in lines[1:]] == ["fp32 on cpu", "int8 on cpu"]
-    assert "golden examples hold" in lines[1]
-    assert re.search(rf"not checked: .*{why}.*; choose precision fp32", lines[2])
+    checks = verify(tmp_path / "both")
+    assert [(check.precision, check.held) for check in checks[1:]] == [("fp32", True), ("int8", False)]
+    assert "golden examples hold" in checks[1].text
+    assert re.search(rf"not checked: .*{why}.*; choose precision fp32", checks[2].text)
 
 
 def test_of_int8_alone_nothing_else_is_made(tmp_path: Path) -> None:

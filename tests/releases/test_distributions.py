@@ -161,6 +161,14 @@ def test_training_and_export_run_from_empty_environments(distributions: Path, tm
     (tmp_path / "export").mkdir()
     training = installed(tmp_path / "training", *wheels(distributions, "training,cpu"))
     says(tmp_path, training / "attendant", "train", "copy", "--output", "run", "--set", "training.max_steps=20")
+    program = (
+        "import attendant; attendant.train('copy', output='again', overrides={'training.max_steps': 5})._repr_html_()"
+    )
+    assert says(tmp_path, training / "python", "-c", program) == ""
     export = installed(tmp_path / "export", *wheels(distributions, "export,cpu"))
     says(tmp_path, export / "attendant", "export", "run", "--output", "bundle")
     assert "bundle" in says(tmp_path, export / "attendant", "inspect", "bundle")
+    program = (
+        "import attendant; print(attendant.export_run('again', 'other', precisions=['int8'], data=[('ab', 'a b')]))"
+    )
+    assert "int8: " in says(tmp_path, export / "python", "-c", program)

@@ -11,12 +11,13 @@ import torch
 
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import lock, new_folder, translate_os_errors
-from attendant.training.commands.evaluate import add_data_options, check_folder, read_chosen
+from attendant.training.commands.evaluate import add_data_options
 from attendant.training.data.pairs import Example, numbered_lines, read_sources
 from attendant.training.evaluation.bootstrap import LengthUnit
 from attendant.training.evaluation.evaluating import decode_examples, search_options
-from attendant.training.evaluation.session import OpenedModel, is_bundle
-from attendant.training.progress import progress_bar
+from attendant.training.evaluation.session import OpenedModel
+from attendant.training.library.evaluation import check_folder
+from attendant.training.progress import counter, progress_bars
 from attendant.training.run.checkpoint import (
     MODEL_FILE,
     load_content,
@@ -67,25 +68,22 @@ def report_parser() -> argparse.ArgumentParser:
 
 def run_report(arguments: argparse.Namespace) -> None:
     # Imported here: drawing takes long to load, and no other command draws.
-    from attendant.training.report.measuring import MAX_RUNS, choose_examples, measure_runs  # noqa: PLC0415
-    from attendant.training.report.page import check_form, compose, write_report  # noqa: PLC0415
+    from attendant.training.library.report import report  # noqa: PLC0415
 
-    if len(arguments.runs) > MAX_RUNS:
-        raise UserError(f"{len(arguments.runs)} runs: a report compares at most {MAX_RUNS}")
-    for path in arguments.runs:
-        if is_bundle(path):
-            raise UserError(f"{path} is a bundle: a report is of a run, which has the training's journal and weights")
     outputs = arguments.output or [arguments.runs[0] / DEFAULT_NAME]
     if len(arguments.runs) > 1 and not arguments.output:
         raise UserError(f"a report of {len(arguments.runs)} runs belongs to none of them: give --output FILE.html")
+    with progress_bars() as progress:
+        report(
+            arguments.runs,
+            output=outputs,
+            data=arguments.data,
+            split=arguments.split,
+            examples=arguments.examples,
+            length_unit=arguments.length_unit,
+            progress=progress,
+        )
     for path in outputs:
-        check_form(path)
-        check_folder("--output", path)
-    data = read_chosen(arguments, arguments.runs)
-    chosen = choose_examples(arguments.examples, data.examples)
-    report = compose(measure_runs(arguments.runs, data, chosen, length_unit=arguments.length_unit), data.name)
-    for path in outputs:
-        write_report(report, path)
         print(path)
 
 
@@ -190,12 +188,12 @@ def _label(opened: OpenedModel, sources: Sequence[str], beam_size: int, output: 
     """Appends a line for each source; returns the number of sources whose output is empty."""
     model, num_empty = opened.model, 0
     options = search_options(opened.config.model_copy(update={"beam_size": beam_size}), model)
-    with translate_os_errors(output), output.open("a", encoding="utf-8") as file, progress_bar() as progress:
+    with translate_os_errors(output), output.open("a", encoding="utf-8") as file, progress_bars() as progress:
         lock(file.fileno(), output)
-        task = progress.add_task("labelling", total=len(sources))
+        count = counter(progress, "labelling", len(sources))
         for first in range(0, len(sources), CHUNK):
             chunk = [Example(source, ()) for source in sources[first : first + CHUNK]]
-            for decoded in decode_examples(model, chunk, options, progress=lambda num: progress.advance(task, num)):
+            for decoded in decode_examples(model, chunk, options, progress=count):
                 text = " ".join(decoded.text.split())  # a tab or a line feed would be another column or row
                 num_empty += not text
                 if text:

@@ -1,35 +1,21 @@
 """attendant train RECIPE|DATA: trains, resumes, and measures on the test split; attendant check: shows the data."""
 
 import argparse
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import only_writer
-from attendant.training.commands import evaluate
+from attendant.training.commands.evaluate import show_results
 from attendant.training.data.config import Split
 from attendant.training.data.fetch import fetch
-from attendant.training.data.pairs import MOST_CHARACTERS, Pair, read_pairs
-from attendant.training.data.tokenization import TokenizerConfig
-from attendant.training.kernels.hardware import translate_memory_errors
-from attendant.training.loop.experiment import Experiment, prepare
-from attendant.training.loop.journal import Journal, SilentJournal
-from attendant.training.loop.trainer import Trainer
+from attendant.training.data.pairs import Pair, read_pairs
+from attendant.training.library.training import describe, few_symbols, train
 from attendant.training.loop.update import Processes
-from attendant.training.progress import TrainingProgress, make_progress, plain_console, plain_table, say
-from attendant.training.recipe import RECIPE_NAME, Recipe, load_recipe, shipped_recipes
-from attendant.training.recipe_choice import (
-    is_recipe,
-    recipe_of_inputs,
-    sample_of,
-    script_shares,
-    shortened,
-    suspicions,
-)
+from attendant.training.progress import plain_console, plain_table, say
+from attendant.training.recipe import RECIPE_NAME, Recipe, shipped_recipes
+from attendant.training.recipe_choice import recipe_of_inputs, sample_of, script_shares, shortened, suspicions
 from attendant.training.run.corpora import (
     SPLITS,
     Corpora,
@@ -37,7 +23,6 @@ from attendant.training.run.corpora import (
     refuse_unknown_targets,
     unknown_warnings,
 )
-from attendant.training.run.directory import Run
 
 TRAIN_DESCRIPTION = """\
 Trains the model of a recipe and leaves a run directory: recipe, checkpoints, values measured, log.
@@ -87,133 +72,23 @@ def _add_recipe_or_data(parser: argparse.ArgumentParser) -> None:
 
 
 def run_train(arguments: argparse.Namespace) -> None:
-    run = Run(arguments.output or Path("runs") / run_name(arguments.inputs[0]))
-    existed, is_mine = run.path.exists(), False
-    processes = Processes()
-    if processes.is_first and existed and not arguments.resume:
-        raise UserError(f"{run.path} exists: --resume continues it, --output names another")
-    held = ExitStack()
+    is_first = Processes().is_first
     try:
-        lines: list[str] = []
-        if arguments.resume and not is_recipe(arguments.inputs[0]) and run.recipe_path.exists():
-            # A run of files of pairs resumes with the recipe that was chosen for it.
-            recipe = load_recipe(run.recipe_path, arguments.overrides)
-        else:
-            recipe, lines = recipe_of_inputs(arguments.inputs, arguments.overrides)
-        if processes.is_first:
-            held.enter_context(only_writer(run.path))
-            is_mine = True
-            for line in [*lines, *([f"its file: {run.recipe_path}"] if lines else [])]:
-                say(line)
-            fetch(recipe.data, announce=say)
-        with translate_memory_errors():
-            _train(run, recipe, processes)
+        trained = train(
+            arguments.inputs,
+            output=arguments.output,
+            overrides=arguments.overrides,
+            resume=arguments.resume,
+            verbose=True,
+        )
     except UserError:
-        if processes.is_first:
+        if is_first:
             raise
         raise SystemExit(2) from None  # the first process prints the error
-    finally:
-        if is_mine and not existed and not run.metrics_path.exists():
-            # No step was made: the directory has at most a corpus and tokenizers, which would block the next attempt.
-            shutil.rmtree(run.path, ignore_errors=True)
-        held.close()
-        processes.leave()
-
-
-def run_name(name: str) -> str:
-    """Returns the name of the run of a recipe or of a file of pairs."""
-    path = Path(name if Path(name).exists() else name.partition("[")[0].partition(",")[0])
-    if path.is_dir() or path.name == RECIPE_NAME:
-        return path.resolve().name if path.is_dir() else path.resolve().parent.name
-    return path.stem if is_recipe(name) else path.name.partition(".")[0] or path.name
-
-
-def _train(run: Run, recipe: Recipe, processes: Processes) -> None:
-    experiment = prepare(run, recipe, processes, announce=say)
-    trainer = Trainer(experiment, processes)
-    first_step = trainer.state.step
-    if not processes.is_first:
-        trainer.train(SilentJournal(), TrainingProgress(lambda line: None))
-        processes.wait()
-        return
-    for line in (
-        *describe(experiment.facts),
-        *few_symbols(recipe, experiment.facts["vocabulary_size"]),
-        *experiment.warnings,
-        _describe_model(experiment, trainer, processes),
-    ):
-        say(line)
-    journal = Journal(run, step=first_step)
-    try:
-        with make_progress() as progress:
-            state = trainer.train(journal, progress)
-    finally:
-        journal.close()
-    processes.wait()  # no process leaves the group while another still listens
-    say(f"trained {state.step:,} steps, {state.seconds:.0f} s; best at step {state.best_step}")
-    if recipe.data.files("test") is not None and (state.step > first_step or not run.evaluations()):
-        evaluate.run_evaluate(evaluate.evaluate_parser().parse_args([str(run.path), "--split", "test"]))
-    print(f"next: attendant export {run.path} --output bundles/{run.path.name}")
-
-
-def describe(facts: Mapping[str, Any]) -> list[str]:
-    """Returns lines about the data, and about pairs that were left out of the training split."""
-    counts = {
-        "empty": facts["num_empty"]["train"],
-        "too long": facts["num_too_long"]["train"],
-        "of too unequal lengths": facts["num_unequal"]["train"],
-        "duplicates or of shared sources": facts["num_left_out"],
-    }
-    left_out = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-    lines = [
-        f"{facts['num_trained_pairs']:,} of {facts['num_pairs']['train']:,} pairs"
-        + (left_out and f"; left out: {left_out}")
-    ]
-    lines += facts["notes"]
-    for side, (least, median, most, longest) in facts["lengths"].items():
-        lines.append(f"{side}s: {least} to {longest} tokens, half of them up to {median}, 99 % up to {most}")
-    for split, count in facts["num_empty"].items():
-        if count and split != "train":
-            lines.append(f"empty pairs left out of {split}: {count:,}")
-    for split, count in facts["num_huge"].items():
-        if count:
-            lines.append(
-                f"pairs left out of {split}, with a text of more than {MOST_CHARACTERS:,} characters: {count:,}"
-            )
-    if facts["num_duplicates"]:
-        lines.append(f"duplicates in the training split: {facts['num_duplicates']:,} (see data.drop_duplicates)")
-    for split, count in facts["num_sources_shared_with_training"].items():
-        if count:
-            lines.append(f"sources of {split} that are in the training split too: {count:,} (see data.shared_sources)")
-    if count := facts["num_sources_shared_by_validation_and_test"]:
-        lines.append(f"sources in both validation and test: {count:,}")
-    return lines
-
-
-def few_symbols(recipe: Recipe, sizes: Mapping[str, int]) -> list[str]:
-    """Returns a line for each vocabulary that has fewer symbols than the recipe allows, with the reason."""
-    lines = []
-    for side in ("source", "target"):
-        config: TokenizerConfig = getattr(recipe, side)
-        wanted = config.vocabulary_size
-        if wanted is not None and sizes[side] < wanted:
-            by_kind = {"bpe": "pair of symbols to merge within a word", "unigram": "part of a word"}
-            what = by_kind.get(config.tokenizer, "symbol")
-            often = f"{config.min_frequency} times" if config.min_frequency > 1 else "at all"
-            lines.append(
-                f"{side}: {sizes[side]:,} symbols, and {side}.vocabulary_size = {wanted}: no other {what} "
-                f"occurs {often}"
-            )
-    return lines
-
-
-def _describe_model(experiment: Experiment, trainer: Trainer, processes: Processes) -> str:
-    sizes = experiment.facts["vocabulary_size"]
-    together = f", {processes.size} processes" if processes.is_many else ""
-    return (
-        f"vocabularies {sizes['source']} -> {sizes['target']}, {experiment.model.num_parameters:,} parameters, "
-        f"on {experiment.device} in {trainer.precision}{together}"
-    )
+    if trained.results is not None:
+        show_results(trained.results)
+    if is_first:
+        print(f"next: attendant export {trained.path} --output bundles/{trained.path.name}")
 
 
 def check_parser() -> argparse.ArgumentParser:

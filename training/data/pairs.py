@@ -9,20 +9,23 @@ import gzip
 import hashlib
 import json
 import lzma
+import os
 import re
+import reprlib
 import unicodedata
 import zlib
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeGuard
 
 from attendant.runtime.errors import UserError, one_line
 from attendant.training.data.config import Columns, CorpusFiles, Split, SplitFiles, SplitShares
+from attendant.training.table import Table
 
 MAX_SHOWN: Final = 10  # Bad lines that are named; the others are counted.
 
@@ -69,6 +72,9 @@ COLUMN_NAMES: Final = frozenset(NAMES.split())  # Cells, in lower case, that are
 
 MOST_CHARACTERS: Final = 20_000  # Longer held-out texts are not decoded: a line of megabytes would take minutes.
 WORD_OR_MARK = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
+
+InMemoryPairs = Iterable[Sequence[str]]
+"""Pairs in memory: (source, target) each."""
 
 Row = tuple[int, Sequence[str]]  # The number of a row's last line, and its source and target.
 
@@ -332,14 +338,19 @@ def _text_of(record: Any, name: str) -> str:
         return ""
     if not isinstance(value, str):
         raise ValueError(f"{name!r} is not a text")
-    try:
-        value.encode()
-        is_text = "\0" not in value
-    except UnicodeEncodeError:
-        is_text = False
-    if not is_text:
-        raise ValueError(f"{name!r} has half a surrogate pair or a NUL")
+    _refuse_broken(name, value)
     return value
+
+
+def _refuse_broken(name: str, text: str) -> None:
+    """Raises ValueError: a text can't be written as UTF-8, or has a NUL."""
+    try:
+        text.encode()
+        is_whole = "\0" not in text
+    except UnicodeEncodeError:
+        is_whole = False
+    if not is_whole:
+        raise ValueError(f"{name!r} has half a surrogate pair or a NUL")
 
 
 def _parallel_rows(source_path: Path, target_path: Path, problems: Problems) -> Iterator[Row]:
@@ -398,6 +409,36 @@ class PairReader:
 def read_pairs(files: CorpusFiles) -> Iterator[Pair]:
     """Yields the pairs of a split, as `PairReader` does."""
     return iter(PairReader(files))
+
+
+def is_in_memory(data: object) -> TypeGuard[InMemoryPairs]:
+    """Returns True for pairs in memory, and False for the names of files, in whatever form a recipe has them."""
+    if isinstance(data, list | tuple) and data and all(isinstance(each, str | os.PathLike) for each in data):
+        return False
+    return isinstance(data, Iterable) and not isinstance(data, str | bytes | Mapping | os.PathLike | Table)
+
+
+def pairs_in_memory(name: str, data: InMemoryPairs) -> list[Pair]:
+    """Returns pairs that were given as (source, target) each, without the white space around the texts.
+
+    Args:
+        name: of the data, in errors; places count from 0, as in Python.
+
+    Raises:
+        UserError: an item is no pair of texts, or a text can't be written as UTF-8.
+    """
+    pairs = []
+    for place, item in enumerate(data):
+        texts = () if isinstance(item, str | Mapping) or not isinstance(item, Iterable) else tuple(item)
+        if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
+            raise UserError(f"{name}[{place}] = {reprlib.repr(item)}: must be a pair of texts, (source, target)")
+        try:
+            for side, text in zip(("source", "target"), texts, strict=True):
+                _refuse_broken(side, text)
+        except ValueError as error:
+            raise UserError(f"{name}[{place}]: {error}: remove the character, or the pair") from None
+        pairs.append(Pair(*(str(text).strip() for text in texts)))
+    return pairs
 
 
 def no_pairs(files: CorpusFiles) -> UserError:

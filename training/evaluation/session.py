@@ -3,14 +3,14 @@
 A bundle is evaluated without PyTorch, with the loader and the graphs that serve; training/run/loading.py opens runs.
 """
 
+import hashlib
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Final, get_args
-
-from rich.progress import Progress
 
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, SEARCH_OPTIONS, Precision, Provider, search_of
@@ -23,11 +23,13 @@ from attendant.training.data.config import CorpusFiles
 from attendant.training.data.pairs import (
     MOST_CHARACTERS,
     Example,
+    InMemoryPairs,
     Pair,
+    PairReader,
     group_references,
     is_measurable,
     no_pairs,
-    read_pairs,
+    pairs_in_memory,
 )
 from attendant.training.evaluation.bootstrap import Difference, compare
 from attendant.training.evaluation.evaluating import (
@@ -41,10 +43,15 @@ from attendant.training.evaluation.evaluating import (
     search_options,
 )
 from attendant.training.evaluation.metrics import MetricName, refuse_missing
+from attendant.training.progress import ShowProgress, counter
 
 RECIPE_NAME: Final = "recipe.toml"  # Every run directory has it.
 COLUMNS: Final = ("model", *SEARCH_OPTIONS, "source", "output", "references", "score", "log_prob")
 REFERENCE_SEPARATOR: Final = " ||| "
+
+PathName = str | os.PathLike[str]
+Data = CorpusFiles | PathName | InMemoryPairs
+"""Data to measure on: files, as the option --data names them (`CorpusFiles.named`), or pairs in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +126,8 @@ class EvaluationData:
     examples: list[Example]
 
 
-def read_data(files: CorpusFiles, left_out: frozenset[str] = frozenset()) -> EvaluationData:
-    """Reads the examples of files, one per source, with all its targets as references.
+def read_data(data: Data, left_out: frozenset[str] = frozenset()) -> EvaluationData:
+    """Reads the examples of files or of pairs in memory, one per source, with all its targets as references.
 
     Args:
         left_out: sources that are not measured; the name has their number.
@@ -128,11 +135,14 @@ def read_data(files: CorpusFiles, left_out: frozenset[str] = frozenset()) -> Eva
     Raises:
         UserError: bad or no data.
     """
+    if isinstance(data, str | os.PathLike):
+        data = CorpusFiles.named(os.fspath(data))
+    read = PairReader(data) if isinstance(data, CorpusFiles) else _whole_pairs(data)
     num_huge = 0
 
     def measurable() -> Iterator[Pair]:
         nonlocal num_huge
-        for pair in read_pairs(files):
+        for pair in read:
             if not is_measurable(pair):
                 num_huge += 1
             elif pair.source not in left_out:
@@ -140,11 +150,25 @@ def read_data(files: CorpusFiles, left_out: frozenset[str] = frozenset()) -> Eva
 
     examples = group_references(measurable())
     if not examples:
-        raise no_pairs(files)
+        raise no_pairs(data) if isinstance(data, CorpusFiles) else UserError("data: has no pairs that can be measured")
+    if isinstance(read, PairReader):
+        name = str(data)
+    else:
+        digest = hashlib.sha256(repr(examples).encode()).hexdigest()
+        name = f"{len(read):,} pairs in memory ({digest[:8]})"
     without = f", without {len(left_out)} sources that the training split has too" if left_out else ""
     if num_huge:
         without += f", without {num_huge} pairs with a text of more than {MOST_CHARACTERS:,} characters"
-    return EvaluationData(f"{files}{without}", examples)
+    return EvaluationData(f"{name}{without}", examples)
+
+
+def _whole_pairs(data: InMemoryPairs) -> list[Pair]:
+    """Returns pairs in memory. Raises UserError: an item is no pair, or has an empty side."""
+    pairs = pairs_in_memory("data", data)
+    for place, pair in enumerate(pairs):
+        if not (pair.source and pair.target):
+            raise UserError(f"data[{place}]: the {'target' if pair.source else 'source'} is empty: drop the pair")
+    return pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +190,11 @@ class Result:
     @property
     def examples_per_second(self) -> float:
         return self.evaluation.num_examples / self.decode_seconds
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The values of the metrics, by name."""
+        return {measurement.metric: measurement.value for measurement in self.evaluation.measurements}
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -212,14 +241,14 @@ class Session:
 
     Attributes:
         num_resamples: of the bootstrap; 0 for no intervals.
-        progress: has a bar during each decoding.
+        progress: shows each decoding; may be None.
         outputs: takes every output; may be None.
         rescorer: ranks the hypotheses of every beam again; may be None.
     """
 
     data: EvaluationData
     num_resamples: int
-    progress: Progress
+    progress: ShowProgress | None
     outputs: OutputsFile | None
     rescorer: TextModel | None = None
 
@@ -232,17 +261,10 @@ class Session:
         refuse_missing(config.metrics, config.bleu_tokenizer)
         options = search_options(config, opened.model)
         examples = self.data.examples
-        task = self.progress.add_task(f"{opened.name}: {describe_search(options)}", total=len(examples))
+        count = counter(self.progress, f"{opened.name}: {describe_search(options)}", len(examples))
         began = time.perf_counter()
-        decoded = decode_examples(
-            opened.model,
-            examples,
-            options,
-            rescorer=self.rescorer,
-            progress=lambda count: self.progress.advance(task, count),
-        )
+        decoded = decode_examples(opened.model, examples, options, rescorer=self.rescorer, progress=count)
         seconds = time.perf_counter() - began
-        self.progress.remove_task(task)
         if self.outputs is not None:
             self.outputs.add(opened.name, options, decoded)
         theirs = () if baseline is None else baseline.evaluation.statistics

@@ -33,7 +33,7 @@ from attendant.training.kernels.loss import NEVER_GENERATED, smoothed_cross_entr
 from attendant.training.loop.update import Processes
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.stepper import Ensemble, TorchStepper, evaluating
-from attendant.training.progress import progress_bar
+from attendant.training.progress import ShowProgress, counter
 from attendant.training.recipe import Recipe
 from attendant.training.run.checkpoint import LAST, checkpoint_path
 from attendant.training.run.corpora import TrainingSplit, prepare_corpora, refuse_unknown_targets, unknown_warnings
@@ -139,11 +139,16 @@ def prepare(
     processes: Processes | None = None,
     *,
     announce: Callable[[str], None] = lambda line: None,
+    progress: ShowProgress | None = None,
 ) -> Experiment:
     """Reads the data, trains the tokenizers or takes the run's own, and writes the run's metadata.
 
     A run that begins with another's weights, or learns from others, takes their tokenizers too. The first process
     prepares while the others wait; they then read the results in the run directory.
+
+    Args:
+        announce: shows a line.
+        progress: shows the teachers' work.
 
     Raises:
         UserError: bad data; the run was begun with another recipe or other data; the run to start from does not fit.
@@ -173,7 +178,7 @@ def prepare(
     if not resumed:
         refuse_unknown_targets(recipe, corpora)
     train, facts = corpora.train, corpora.facts
-    corpus, teachers_record = _with_soft_targets(train, recipe, run, teachers, device, announce)
+    corpus, teachers_record = _with_soft_targets(train, recipe, run, teachers, device, announce, progress)
     tokenizers = {"source": train.source_tokenizer, "target": train.target_tokenizer}
     sizes = [tokenizer.vocabulary_size for tokenizer in tokenizers.values()]
     check_memory(recipe.model, *sizes, optimizer=recipe.optimizer.kind, device=device)
@@ -241,7 +246,7 @@ def _write(run: Run, recipe: Recipe, tokenizers: Mapping[str, Tokenizer], record
     for path, content in records.items():
         if content:
             write_json(path, content)
-    write_text(run.recipe_path, recipe.to_text())
+    write_text(run.recipe_path, recipe.to_text(run.path))
 
 
 def _with_soft_targets(
@@ -251,6 +256,7 @@ def _with_soft_targets(
     teachers: Sequence[Run],
     device: torch.device,
     announce: Callable[[str], None],
+    progress: ShowProgress | None,
 ) -> tuple[Corpus, dict[str, Any] | None]:
     """Returns the training split with the teachers' soft targets, and the content of teachers.json; if the recipe names
     no teachers, the split as it is and None.
@@ -281,10 +287,9 @@ def _with_soft_targets(
         announce(f"asking {len(loaded)} teachers about {num_positions:,} symbols, once")
         ensemble = Ensemble([teacher.model for teacher in loaded]).to(device).eval()
         num_symbols = min(config.top_k, train.target_tokenizer.vocabulary_size - len(NEVER_GENERATED))
-        with progress_bar() as progress:
-            advance = partial(progress.advance, progress.add_task("asking", total=num_positions))
-            parts = _soft_targets(ensemble, train.corpus, recipe, num_symbols, device, advance)
-            store_soft_targets(folder, num_positions, num_symbols, parts)
+        advance = counter(progress, "asking", num_positions)
+        parts = _soft_targets(ensemble, train.corpus, recipe, num_symbols, device, advance)
+        store_soft_targets(folder, num_positions, num_symbols, parts)
         soft_targets = open_soft_targets(folder, offsets, config)
     return replace(train.corpus, soft_targets=soft_targets), record
 

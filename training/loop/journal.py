@@ -9,39 +9,36 @@ from torch.utils.tensorboard import SummaryWriter
 
 from attendant.runtime.files import translate_os_errors, write_text
 from attendant.training.evaluation.metrics import perplexity
+from attendant.training.loop.callbacks import Record, StepProgress, TrainingCallback, TrainingStart
 from attendant.training.loop.update import Gradient
-from attendant.training.progress import StepProgress, TrainingProgress
 from attendant.training.run.checkpoint import TrainingState
 from attendant.training.run.directory import Run
 
 
-class SilentJournal:
-    """Writes nothing: the journal of every process except the first."""
-
-    def write(self, event: str, *, step: int, epoch: int, values: dict[str, float]) -> None: ...
-
-
-class Journal(SilentJournal):
+class Journal(TrainingCallback):
     """Appends events, each with its step. A resumed run never logs a step twice."""
 
-    def __init__(self, run: Run, *, step: int) -> None:
-        """Opens the journal and removes the events after `step`, which a killed process wrote before a resumption."""
+    def __init__(self, run: Run) -> None:
         self._path = run.metrics_path
-        _cut_after(self._path, step)
+        self._board_path = run.path / "tensorboard"
+
+    def begin(self, start: TrainingStart) -> None:
+        """Opens the journal and removes later events than `start`, which a killed process wrote before a resumption."""
+        _cut_after(self._path, start.step)
         with translate_os_errors(self._path):
             # Not buffered: a line that does not fit on the disk can be removed again.
             self._file = self._path.open("ab", buffering=0)
-        self._board_path = run.path / "tensorboard"
         with translate_os_errors(self._board_path):
-            self._board = SummaryWriter(str(self._board_path), purge_step=step + 1)
+            self._board = SummaryWriter(str(self._board_path), purge_step=start.step + 1)
 
-    def write(self, event: str, *, step: int, epoch: int, values: dict[str, float]) -> None:
+    def record(self, record: Record) -> None:
         """Writes a line of metrics.jsonl, whole or not at all, and each value as a TensorBoard scalar `event/name`.
 
         Raises:
             CantWrite: the disk is full.
         """
-        line = (json.dumps({"event": event, "step": step, "epoch": epoch} | values) + "\n").encode()
+        head = {"event": record.event, "step": record.step, "epoch": int(record.epochs)}
+        line = (json.dumps(head | dict(record.values)) + "\n").encode()
         with translate_os_errors(self._path):
             size = self._path.stat().st_size
             try:
@@ -52,10 +49,10 @@ class Journal(SilentJournal):
                 os.truncate(self._path, size)
                 raise
         with translate_os_errors(self._board_path):
-            for name, value in values.items():
-                self._board.add_scalar(f"{event}/{name}", value, step)
+            for name, value in record.values.items():
+                self._board.add_scalar(f"{record.event}/{name}", value, record.step)
 
-    def close(self) -> None:
+    def end(self, error: BaseException | None) -> None:
         """Raises CantWrite."""
         self._file.close()
         with translate_os_errors(self._board_path):
@@ -77,11 +74,10 @@ def _cut_after(path: Path, step: int) -> None:
 
 
 class StepLog:
-    """Sums steps up: a line of the journal every `every_steps`, and the progress at each step."""
+    """Sums steps up: a record every `every_steps`, and the progress at each step."""
 
-    def __init__(self, journal: SilentJournal, progress: TrainingProgress, every_steps: int) -> None:
-        self._journal = journal
-        self._progress = progress
+    def __init__(self, callback: TrainingCallback, every_steps: int) -> None:
+        self._callback = callback
         self._every_steps = every_steps
         self._begin()
 
@@ -93,7 +89,9 @@ class StepLog:
         *,
         seconds: float,
         learning_rate: float,
-        at: tuple[int, int, int],
+        epoch: int,
+        batch: int,
+        num_batches: int,
         seconds_left: float | None,
     ) -> None:
         """Adds a step.
@@ -102,7 +100,8 @@ class StepLog:
             state: after the step.
             num_tokens: target tokens, over all processes.
             seconds: duration of the step.
-            at: the step's epoch and batch, counted from 1, and the number of batches of an epoch.
+            epoch, batch: the step's, counted from 1.
+            num_batches: of an epoch.
             seconds_left: until the run's nearest limit. If None, there is no limit.
         """
         self._loss += gradient.loss * num_tokens
@@ -112,7 +111,6 @@ class StepLog:
         loss = self._loss / self._num_tokens
         mean_perplexity = perplexity(-self._cross_entropy, self._num_tokens)
         tokens_per_second = self._num_tokens / max(self._seconds, 1e-9)
-        self._progress.step(StepProgress(*at, loss, mean_perplexity, tokens_per_second, seconds_left))
         if state.step % self._every_steps == 0:
             values = {
                 "loss": loss,
@@ -123,8 +121,21 @@ class StepLog:
             }
             if math.isfinite(gradient.norm):
                 values["gradient_norm"] = gradient.norm
-            self._journal.write("train", step=state.step, epoch=state.epoch, values=values)
             self._begin()
+            epochs = state.epoch + state.batch / num_batches
+            self._callback.record(Record(event="train", step=state.step, epochs=epochs, values=values))
+        self._callback.step(
+            StepProgress(
+                step=state.step,
+                epoch=epoch,
+                batch=batch,
+                num_batches=num_batches,
+                loss=loss,
+                perplexity=mean_perplexity,
+                tokens_per_second=tokens_per_second,
+                seconds_left=seconds_left,
+            )
+        )
 
     def _begin(self) -> None:
         self._loss = self._cross_entropy = self._seconds = 0.0

@@ -2,22 +2,25 @@
 
 import math
 import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
 import torch
 
 from attendant.runtime.errors import UserError
+from attendant.runtime.files import CantWrite
 from attendant.training.data.batches import BatchPlan, collate
 from attendant.training.evaluation.metrics import is_better
 from attendant.training.kernels.hardware import choose_precision
+from attendant.training.loop.callbacks import Record, StepProgress, TrainingCallback, TrainingStart
 from attendant.training.loop.experiment import Experiment
-from attendant.training.loop.journal import SilentJournal, StepLog
+from attendant.training.loop.journal import StepLog
 from attendant.training.loop.update import Gradient, Processes, Updater
 from attendant.training.optimization import MovingAverage, Schedule, make_optimizer
-from attendant.training.progress import TrainingProgress
 from attendant.training.recipe import TrainerConfig
 from attendant.training.run.checkpoint import (
     LAST,
@@ -88,30 +91,38 @@ class Trainer:
         self._epoch_batches = self._plan.epoch(self.state.epoch)
         # The clock's value at which the training would have begun without interruptions.
         self._clock_zero = clock() - self.state.seconds
-        self._saved_seconds = self.state.seconds
+        self._saved_step, self._saved_seconds = self.state.step, self.state.seconds
 
     @property
     def num_batches(self) -> int:
         """Batches of an epoch."""
         return self._plan.num_batches
 
-    def train(self, journal: SilentJournal, progress: TrainingProgress) -> TrainingState:
+    def train(self, callbacks: Sequence[TrainingCallback] = ()) -> TrainingState:
         """Trains until a limit.
 
         Raises:
             UserError: the loss or the gradient is not finite, or the training diverges; the last checkpoint stays.
             KeyboardInterrupt: after Ctrl-C or SIGTERM; the step was finished and saved.
+            Exception: a callback's own; the step was finished and saved.
         """
         self._model.train()
-        log = StepLog(journal, progress, self._config.log_every_steps)
-        with Interruption() as interruption:
+        callback = _Callbacks(callbacks, self._save_alone)
+        log = StepLog(callback, self._config.log_every_steps)
+        start = TrainingStart(
+            path=self._run.path,
+            recipe=self._recipe,
+            step=self.state.step,
+            num_steps=self._max_steps,
+            num_parameters=self._model.num_parameters,
+        )
+        with callback.watching(start), Interruption() as interruption:
             while True:
                 if self._processes.any(interruption.requested):
                     self._save(best=False)
-                    progress.say(f"stopped at step {self.state.step}; --resume goes on from there")
-                    raise KeyboardInterrupt
+                    raise KeyboardInterrupt(f"stopped at step {self.state.step}; --resume goes on from there")
                 if self._validation_is_due():
-                    self._validate(journal, progress)
+                    self._validate(callback)
                 if self._is_over():
                     return self.state
                 self._step(log)
@@ -136,7 +147,7 @@ class Trainer:
         if self._average is not None:
             self._average.update(self._model, state.step)
         state.batch += len(whole)
-        at = (state.epoch + 1, state.batch, self.num_batches)
+        epoch, batch = state.epoch + 1, state.batch
         if state.batch == self.num_batches:
             state.epoch, state.batch = state.epoch + 1, 0
             self._epoch_batches = self._plan.epoch(state.epoch)
@@ -147,11 +158,13 @@ class Trainer:
             num_tokens,
             seconds=self._clock() - started,
             learning_rate=learning_rate,
-            at=at,
+            epoch=epoch,
+            batch=batch,
+            num_batches=self.num_batches,
             seconds_left=self._seconds_left(),
         )
 
-    def _validate(self, journal: SilentJournal, progress: TrainingProgress) -> None:
+    def _validate(self, callback: TrainingCallback) -> None:
         state, metric = self.state, self._recipe.validation.metric
         values = self._validated_values()
         self._update_seconds()
@@ -162,10 +175,15 @@ class Trainer:
         state.num_validations_without_best = 0 if improved else state.num_validations_without_best + 1
         state.plateau_factor *= self._schedule.plateau_fall(state.num_validations_without_best)
         self._save(best=improved)
-        journal.write("validation", step=state.step, epoch=state.epoch, values=values | {"seconds": state.seconds})
-        shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
-        epochs = state.epoch + state.batch / self.num_batches
-        progress.say(f"epoch {epochs:.3g}, step {state.step}: validation {shown}" + (" (best)" if improved else ""))
+        callback.record(
+            Record(
+                event="validation",
+                step=state.step,
+                epochs=state.epoch + state.batch / self.num_batches,
+                values=values | {"seconds": state.seconds},
+                is_best=improved,
+            )
+        )
 
     def _validated_values(self) -> dict[str, float]:
         """Returns the values by name. The first process validates, the others wait."""
@@ -213,7 +231,12 @@ class Trainer:
                 random_states=random_states,
                 num_kept=self._config.keep_checkpoints,
             )
-        self._saved_seconds = self.state.seconds
+        self._saved_step, self._saved_seconds = self.state.step, self.state.seconds
+
+    def _save_alone(self) -> None:
+        """Saves a step that is not saved yet, unless other processes would have to take part."""
+        if not self._processes.is_many and self._saved_step != self.state.step:
+            self._save(best=False)
 
     def _resume(self) -> TrainingState:
         rank = self._processes.rank
@@ -234,6 +257,44 @@ class Trainer:
         if self._config.max_seconds is not None:
             limits.append(self._config.max_seconds - state.seconds)
         return max(0.0, min(limits)) if limits else None
+
+
+class _Callbacks(TrainingCallback):
+    """Several callbacks as one. If one of them fails in the middle of a training, `save` is called first."""
+
+    def __init__(self, callbacks: Sequence[TrainingCallback], save: Callable[[], None]) -> None:
+        self._callbacks = callbacks
+        self._save = save
+
+    @contextmanager
+    def watching(self, start: TrainingStart) -> Iterator[None]:
+        """Calls `begin` of all, and at the end `end` of those that have begun, in the opposite order."""
+        with ExitStack() as begun:
+            for callback in self._callbacks:
+                callback.begin(start)
+                # ExitStack passes the exception's type, itself and its traceback.
+                begun.push(lambda kind, error, trace, callback=callback: callback.end(error))
+            yield
+
+    def step(self, progress: StepProgress) -> None:
+        for callback in self._callbacks:
+            with self._saving():
+                callback.step(progress)
+
+    def record(self, record: Record) -> None:
+        for callback in self._callbacks:
+            with self._saving():
+                callback.record(record)
+
+    @contextmanager
+    def _saving(self) -> Iterator[None]:
+        try:
+            yield
+        except CantWrite:  # nor could a checkpoint be written
+            raise
+        except BaseException:
+            self._save()
+            raise
 
 
 class Guard:
@@ -284,7 +345,7 @@ class Guard:
 class Interruption:
     """A context in which Ctrl-C and SIGTERM set `requested`, so that the running step is finished and saved first.
 
-    A second signal ends the process at once.
+    A second signal ends the process at once. Only the main thread can receive them: elsewhere, nothing is changed.
     """
 
     def __init__(self) -> None:
@@ -292,7 +353,8 @@ class Interruption:
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Interruption":
-        self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
         return self
 
     def __exit__(self, *exception: object) -> None:

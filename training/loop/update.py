@@ -18,6 +18,7 @@ import torch.distributed.nn.functional
 from torch import Tensor, nn
 
 from attendant.runtime.bundle.tokenizer import EOS_ID
+from attendant.runtime.errors import UserError
 from attendant.training.data.batches import Batch
 from attendant.training.kernels.hardware import PrecisionName, fast_products, make_autocast, make_scaler
 from attendant.training.kernels.loss import output_loss, repeated_attention
@@ -97,13 +98,13 @@ class Processes:
         nn.utils.vector_to_parameters(whole, gradients)
 
     def wait(self) -> None:
-        """Waits until all processes are here. Ends this one if the first has ended, which has then printed why."""
+        """Waits until all processes are here. Raises UserError: the first has ended; its own error says why."""
         try:
             self.sums([0.0])
         except RuntimeError:
             if self.is_first:
                 raise
-            raise SystemExit(1) from None
+            raise UserError("the first process of the training has ended; its own error says why") from None
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """Returns each value summed over the processes."""

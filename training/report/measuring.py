@@ -36,7 +36,7 @@ from attendant.training.evaluation.metrics import (
     take_statistics,
 )
 from attendant.training.evaluation.session import EvaluationData
-from attendant.training.progress import progress_bar
+from attendant.training.progress import ShowProgress, counter
 from attendant.training.recipe_choice import are_symbols
 from attendant.training.report.gradients import Gradients, measure_gradients
 from attendant.training.run.checkpoint import load_state, load_weights, validated_checkpoints
@@ -398,6 +398,7 @@ def measure_runs(
     chosen: Sequence[Example],
     *,
     length_unit: LengthUnit | None = None,
+    progress: ShowProgress | None = None,
 ) -> list[MeasuredRun]:
     """Decodes and measures, each run by the search of its recipe, all by the metrics of the first.
 
@@ -405,6 +406,7 @@ def measure_runs(
         paths: of runs, at most MAX_RUNS.
         chosen: examples whose attention is shown.
         length_unit: of the bins. If None, the unit suits the sources.
+        progress: shows each decoding.
 
     Raises:
         UserError: a run has no checkpoint, or is damaged.
@@ -415,10 +417,9 @@ def measure_runs(
     models = [model_of_runs([run]) for run in runs]
     searches = [search_options(run.recipe.evaluation, model) for run, model in zip(runs, models, strict=True)]
     outputs = []
-    with progress_bar() as progress:
-        for name, model, options in zip(names, models, searches, strict=True):
-            task = progress.add_task(f"decoding {name}", total=len(data.examples))
-            outputs.append(decode_examples(model, data.examples, options, progress=partial(progress.advance, task)))
+    for name, model, options in zip(names, models, searches, strict=True):
+        count = counter(progress, f"decoding {name}", len(data.examples))
+        outputs.append(decode_examples(model, data.examples, options, progress=count))
     unit = length_unit or natural_unit([example.source for example in data.examples])
     edges = natural_edges(
         [

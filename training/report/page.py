@@ -2,23 +2,32 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import translate_os_errors, write_text
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, interval_text
 from attendant.training.evaluation.evaluating import describe_search
-from attendant.training.report.measuring import Attended, Curve, MeasuredRun, Span, align, nearest_reference
+from attendant.training.report.measuring import (
+    Attended,
+    Curve,
+    LearningCurves,
+    MeasuredRun,
+    Span,
+    align,
+    nearest_reference,
+)
 from attendant.training.report.pictures import (
     METRIC_LABELS,
     MIN_WEIGHT,
     TEMPLATES,
+    Letters,
     attention_map,
     course_chart,
     length_chart,
@@ -71,13 +80,18 @@ class Report:
     maps: Mapping[str, Mapping[str, Sequence[Picture]]]
     made_by: Mapping[str, str]
 
+    def _repr_html_(self) -> str:
+        """Returns HTML for notebooks: the page in a frame, since it has styles of its own."""
+        page = escape(html_page(self))
+        return f'<iframe srcdoc="{page}" title="Report" style="width:100%;height:80vh;border:0"></iframe>'
+
 
 def compose(runs: Sequence[MeasuredRun], data_name: str) -> Report:
     """Draws the report of one run, or of several that are compared with the first."""
     return Report(
         runs=runs,
         data_name=data_name,
-        learning_charts=_learning_charts(runs),
+        learning_charts=learning_charts([run.curves for run in runs], [run.letter for run in runs]),
         length_charts=_length_charts(runs),
         gradient_charts=_gradient_charts(runs),
         maps={run.letter: _maps(run) for run in runs},
@@ -85,20 +99,21 @@ def compose(runs: Sequence[MeasuredRun], data_name: str) -> Report:
     )
 
 
-def _learning_charts(runs: Sequence[MeasuredRun]) -> list[Picture]:
-    """Draws the trainings against steps and against time; nothing if no run has a journal."""
-    letters, curves = [run.letter for run in runs], [run.curves for run in runs]
+def learning_charts(
+    curves: Sequence[LearningCurves], letters: Letters, against: Sequence[str] = ("steps", "minutes")
+) -> list[Picture]:
+    """Draws trainings against steps and against time; nothing if no run has a journal."""
     if not any(len(each.train_loss) or each.validation for each in curves):
         return []
     names = dict.fromkeys(["loss", *(name for each in curves for name in each.validation)])
     pictures = []
-    for by_time, against in ((False, "steps"), (True, "minutes")):
+    for unit in against:
         for name in names:
             validation = [each.validation.get(name, Curve.empty()) for each in curves]
             train = [each.train_loss for each in curves] if name == "loss" else []
-            svg = course_chart(name, validation, letters, by_time=by_time, train=train)
+            svg = course_chart(name, validation, letters, by_time=unit == "minutes", train=train)
             shown = "Loss" if name == "loss" else f"Validation {METRIC_LABELS.get(name, name)}"
-            pictures.append(Picture(f"{name}-{against}", svg, f"{shown} against {against}"))
+            pictures.append(Picture(f"{name}-{unit}", svg, f"{shown} against {unit}"))
     return pictures
 
 
@@ -194,6 +209,12 @@ def write_report(report: Report, path: Path) -> None:
 def html_page(report: Report) -> str:
     """Returns the report as one page; users' texts are escaped."""
     return _render("html", report, light=variables(dark=False), dark=variables(dark=True))
+
+
+def pictures_html(pictures: Sequence[Picture]) -> str:
+    """Returns a report's pictures alone, each on paper, for pages of any color and without its styles."""
+    forms: Any = ENVIRONMENTS["html"].get_template("html_forms.jinja").module
+    return str(forms.pictures([replace(picture, svg=on_paper(picture.svg)) for picture in pictures], "charts"))
 
 
 def markdown_page(report: Report, folder: str) -> tuple[str, dict[str, str]]:

@@ -10,6 +10,7 @@ start.json                   the origin of the first weights, if the recipe name
 teachers.json                the same of the runs whose distributions it learns from, if any: {runs: [...]}
 corpus/                      the tokenized training split and the teachers' soft targets (training/data/corpus.py); may
                              be removed, and is made again
+pairs/                       the splits that were given as pairs in memory, if any, as JSONL
 source_tokenizer.json, target_tokenizer.json
 metrics.jsonl                a JSON object per line: {"event": "train" | "validation", "step", "epoch", ...}
 tensorboard/                 the same, for TensorBoard
@@ -19,10 +20,12 @@ evaluation.json              a list of {metric, value, protocol, num_examples, d
 report.html                  the page of `attendant report`, if it was made
 """
 
+import hashlib
 import json
 import platform
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -32,8 +35,9 @@ import torch
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.commit import commit
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import write_json
+from attendant.runtime.files import translate_os_errors, write_json, write_text
 from attendant.runtime.process import processor
+from attendant.training.data.pairs import InMemoryPairs, pairs_in_memory
 from attendant.training.kernels.hardware import onednn_is_exact
 from attendant.training.recipe import Recipe, load_recipe
 from attendant_client.version import VERSION
@@ -63,6 +67,22 @@ class Run:
         if not self.left_out_path.exists():
             return frozenset()
         return frozenset(read_json(self.left_out_path, dict, split)[split])
+
+    def keep_pairs(self, split: str, pairs: InMemoryPairs) -> dict[str, Any]:
+        """Stores the pairs of a split as JSONL; returns the files as `CorpusFiles` takes them.
+
+        Raises:
+            UserError: an item is no pair of texts.
+            CantWrite: the disk is full.
+        """
+        rows = pairs_in_memory(f"data.{split}", pairs)
+        text = "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in rows)
+        # With its digest, no other file can have the name, wherever the run is read.
+        path = self.path / "pairs" / f"{split}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
+        with translate_os_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+        return {"pairs": [str(path)], "columns": ["source", "target"]}
 
     def recipe(self) -> Recipe:
         """Returns the run's recipe. Raises UserError: the directory is not a run."""

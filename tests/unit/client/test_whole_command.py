@@ -96,7 +96,7 @@ def test_what_compares_with_a_run_says_that_it_needs_torch(tmp_path: Path) -> No
     told = "attendant evaluate: torch is not installed: pip install 'attendant-seq2seq[cpu,training]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
     done = run("verify", BUNDLE, "--run", str(tmp_path), without=OF_TRAINING)
-    told = "attendant verify: --run: torch is not installed: pip install 'attendant-seq2seq[export]'\n"
+    told = "attendant verify: torch is not installed: pip install 'attendant-seq2seq[cpu,export]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
 
 

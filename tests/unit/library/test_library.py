@@ -275,8 +275,9 @@ def test_options_of_loading_that_cannot_be_have_their_choices_told(options: dict
 
 def test_a_prompt_completes_what_there_is_to_use() -> None:
     shown = [name for name in dir(attendant) if not name.startswith("_")]
-    others = {"export", "runtime", "server", "training", "recipes", "export_model"}
+    others = {"export", "runtime", "server", "training", "recipes", *attendant._PLACES}
     assert set(shown) - others == set(attendant.server.library.__all__) and shown == sorted(shown)
+    assert all(getattr(attendant, name).__name__ == name for name in attendant._PLACES)
     namespace: dict[str, Any] = {}
     exec("from attendant import *", namespace)
     assert namespace.keys() - {"__builtins__"} == set(attendant.server.library.__all__)

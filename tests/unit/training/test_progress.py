@@ -6,40 +6,51 @@ from pathlib import Path
 
 from rich.console import Console
 
+from attendant.training.loop.callbacks import LiveProgress, Record, StepProgress, TrainingProgress, TrainingStart
 from attendant.training.loop.journal import Journal
-from attendant.training.progress import LiveProgress, StepProgress, TrainingProgress
 from attendant.training.run.directory import Run
 
 AT = StepProgress(
-    epoch=2, batch=5, num_batches=9, loss=1.25, perplexity=3.4567, tokens_per_second=12345.6, seconds_left=65.0
+    step=14, epoch=2, batch=5, num_batches=9, loss=1.25, perplexity=3.4567, tokens_per_second=12345.6, seconds_left=65.0
 )
+VALIDATION = Record(event="validation", step=18, epochs=2.0, values={"[b]": 0.5, "seconds": 9.0}, is_best=True)
+
+
+def start(path: Path, step: int = 0) -> TrainingStart:
+    return TrainingStart(path=path, recipe=None, step=step, num_steps=None, num_parameters=1)  # type: ignore[arg-type]
 
 
 def test_plain_lines_come_at_most_every_ten_seconds() -> None:
     lines: list[str] = []
     times = iter([0.0, 5.0, 10.0, 10.0, 12.0])
-    with TrainingProgress(lines.append, clock=lambda: next(times)) as progress:
-        for _ in range(3):
-            progress.step(AT)
-        progress.say("epoch 2: done")
-    assert lines == ["epoch 2, batch 5/9, loss 1.250, perplexity 3.457, 12,346 tokens/s, 1:05 left", "epoch 2: done"]
+    progress = TrainingProgress(lines.append, clock=lambda: next(times))
+    for _ in range(3):
+        progress.step(AT)
+    progress.record(VALIDATION)
+    progress.end(None)
+    assert lines == [
+        "epoch 2, batch 5/9, loss 1.250, perplexity 3.457, 12,346 tokens/s, 1:05 left",
+        "epoch 2, step 18: validation [b] 0.5 (best)",
+    ]
 
 
 def test_a_long_training_does_not_fill_a_file() -> None:
     lines: list[str] = []
     times = iter(range(0, 4 * 3600, 5))
-    with TrainingProgress(lines.append, clock=lambda: float(next(times))) as progress:
-        for _ in range(1000):
-            progress.step(AT)
+    progress = TrainingProgress(lines.append, clock=lambda: float(next(times)))
+    for _ in range(1000):
+        progress.step(AT)
     assert 6 < len(lines) < 20
 
 
 def test_the_live_bar_shows_where_it_stands_and_keeps_what_is_said() -> None:
     written = io.StringIO()
-    with LiveProgress(Console(file=written, force_terminal=True, width=120)) as progress:
-        progress.step(AT)
-        progress.say("[best] 50%")
-    assert "[best] 50%" in written.getvalue()
+    progress = LiveProgress(Console(file=written, force_terminal=True, width=120))
+    progress.begin(start(Path()))
+    progress.step(AT)
+    progress.record(VALIDATION)
+    progress.end(KeyboardInterrupt("stopped at step 18"))
+    assert "validation [b] 0.5 (best)" in written.getvalue() and "stopped at step 18" in written.getvalue()
     for shown in ("epoch 2", "loss 1.250", "perplexity 3.457", "12,346 tokens/s", "1:05 left"):
         assert shown in written.getvalue()
 
@@ -49,9 +60,10 @@ def test_the_journal_takes_back_what_lies_beyond_the_step_it_resumes_at(tmp_path
     run.metrics_path.write_text(
         '{"event": "train", "step": 2}\n{"event": "train", "step": 4}\n{"event": "train", "step": 6}\n{"event": "tra'
     )
-    journal = Journal(run, step=4)
-    journal.write("validation", step=5, epoch=1, values={"loss": 0.5})
-    journal.close()
+    journal = Journal(run)
+    journal.begin(start(tmp_path, step=4))
+    journal.record(Record(event="validation", step=5, epochs=1.9, values={"loss": 0.5}))
+    journal.end(None)
     assert [json.loads(line) for line in run.metrics_path.read_text().splitlines()] == [
         {"event": "train", "step": 2},
         {"event": "train", "step": 4},

@@ -160,7 +160,7 @@ def test_what_ends_before_the_first_step_leaves_no_folder(
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr("attendant.training.commands.train.Trainer", refuse)
+        patched.setattr("attendant.training.library.training.Trainer", refuse)
         assert command(tiny_recipe, "--output", tmp_path / "run")[0] in (2, 130)
     assert not (tmp_path / "run").exists()
     assert command(tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_steps=1")[0] == 0

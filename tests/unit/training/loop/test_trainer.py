@@ -21,11 +21,11 @@ import torch
 from attendant.runtime.errors import UserError
 from attendant.training.data.batches import Batch, collate
 from attendant.training.loop import trainer
+from attendant.training.loop.callbacks import StepProgress, TrainingProgress
 from attendant.training.loop.experiment import prepare
 from attendant.training.loop.journal import Journal
 from attendant.training.loop.trainer import Guard, Trainer
 from attendant.training.loop.update import Gradient
-from attendant.training.progress import StepProgress
 from attendant.training.recipe import TrainerConfig, load_recipe
 from attendant.training.run.checkpoint import TrainingState
 from attendant.training.run.directory import Run
@@ -79,27 +79,20 @@ def test_what_it_remembers_is_in_the_state() -> None:
         watch(guard(state), *[9.0] * 30)
 
 
-class Watcher:
+class Watcher(TrainingProgress):
     """A progress that remembers, and may act at a step."""
 
     def __init__(self, at: dict[int, object] | None = None) -> None:
         self.lines: list[str] = []
         self.steps: list[StepProgress] = []
         self._at = at or {}
+        super().__init__(self.lines.append)
 
-    def __enter__(self) -> "Watcher":
-        return self
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def step(self, at: StepProgress) -> None:
-        self.steps.append(at)
+    def step(self, progress: StepProgress) -> None:
+        self.steps.append(progress)
         action = self._at.get(len(self.steps))
         if callable(action):
             action()
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
 
 
 def train(
@@ -107,12 +100,7 @@ def train(
 ) -> TrainingState:
     run = Run(output)
     experiment = prepare(run, load_recipe(recipe, overrides))
-    training = Trainer(experiment, clock=clock)
-    journal = Journal(run, step=training.state.step)
-    try:
-        return training.train(journal, watcher or Watcher())
-    finally:
-        journal.close()
+    return Trainer(experiment, clock=clock).train([Journal(run), *([watcher] if watcher else [])])
 
 
 def weights(output: Path, which: str = "last") -> dict[str, torch.Tensor]:
@@ -209,6 +197,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from attendant.training.loop import trainer
+from attendant.training.loop.callbacks import StepProgress, TrainingProgress
 from tests.unit.training.loop.test_trainer import dying_at, train
 recipe, output, num_batches, *options = sys.argv[1:]
 trainer.collate = dying_at(int(num_batches), lambda: os.kill(os.getpid(), signal.SIGKILL))

@@ -1,0 +1,125 @@
+"""`attendant.evaluate` and `attendant.report`: what the commands print, as values; pairs in memory; what is refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import attendant
+from attendant.training.run.directory import Run
+from tests.paths import ROOT
+
+Command = Callable[..., tuple[int, str, str]]
+BUNDLE = ROOT / "models" / "g2p-en"
+PAIRS = [("ab", "a b"), ("ab", "a"), ("cd", "c d"), ("abcd", "a b c d")]
+
+
+def without_times(document: dict[str, Any]) -> dict[str, Any]:
+    for result in document["results"]:
+        del result["decode_seconds"], result["examples_per_second"]
+    return document
+
+
+def test_it_is_the_commands_evaluation(
+    tmp_path: Path, finished_run: Path, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[tuple[str, int, int]] = []
+    results = attendant.evaluate(
+        finished_run,
+        split="validation",
+        beam_size=[1, 2],
+        length_penalty=0.6,
+        metrics="per",
+        outputs=tmp_path / "function.tsv",
+        progress=lambda *call: calls.append(call),
+    )
+    assert capsys.readouterr() == ("", "")
+    options = ("--split", "validation", "--beam-sizes", "1,2", "--length-penalty", "0.6", "--metrics", "per")
+    status, message, _ = command("evaluate", finished_run, *options, "--json", "--outputs", tmp_path / "command.tsv")
+    assert status == 0
+    assert without_times(results.to_json()) == without_times(json.loads(message))
+    assert (tmp_path / "function.tsv").read_text() == (tmp_path / "command.tsv").read_text()
+    assert len(results) == 2 and results[1].evaluation.options.beam_size == 2 and results[1].differences
+    assert [call for call in calls if call[1] in (0, call[2])] == [
+        (f"{finished_run}: {search}", done, 16)
+        for search in ("greedy", "beam 2, length penalty 0.6")
+        for done in (0, 16)
+    ]
+    _, message, _ = command("evaluate", finished_run, *options)
+    # The tables too, except for the speed.
+    words, expected = ([line.split()[:4] for line in text.splitlines()] for text in (str(results), message))
+    assert words == expected
+    page = results._repr_html_()
+    assert page.startswith("<pre>") and "beam 2, length penalty 0.6" in page and "against greedy" in page
+
+
+def test_pairs_in_memory_are_data(finished_run: Path) -> None:
+    results = attendant.evaluate(finished_run, data=PAIRS, by_length=[2, 3], length_unit="tokens")
+    assert results[0].evaluation.num_examples == 3, "several targets of a source are its references"
+    assert results.data_name.startswith("4 pairs in memory (")
+    wer = results[0].evaluation.measurements[0]
+    assert [(each.low, each.high) for each in wer.by_length] == [(1, 2), (4, None)]
+    (recorded,) = [
+        entry
+        for entry in Run(finished_run).evaluations()
+        if entry["metric"] == "wer" and "in memory" in entry["protocol"]
+    ]
+    assert recorded["value"] == results[0].values["wer"]
+    other = attendant.evaluate(finished_run, data=[*PAIRS[:3], ("dd", "d d")])
+    assert other.data_name != results.data_name, "other pairs are other data"
+
+
+def test_runs_and_bundles_are_compared(finished_run: Path) -> None:
+    results = attendant.evaluate([finished_run, str(BUNDLE)], data=[("face", "F EY S"), ("ab", "AE B")], bootstrap=0)
+    assert [result.model for result in results] == [str(finished_run), f"{BUNDLE}, int8 on cpu"]
+    assert results[1].differences[0].metric == "wer"
+
+
+def test_a_run_that_can_only_be_read_is_measured(finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, content: object) -> None:
+        raise attendant.runtime.files.CantWrite(path, "read-only", 30)
+
+    monkeypatch.setattr("attendant.training.run.directory.write_json", refuse)
+    (refusal,) = attendant.evaluate(finished_run, data=PAIRS).unrecorded
+    assert "evaluation.json: can't be written" in str(refusal)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"models": []}, "models: there is none"),
+        ({"beam_size": 0}, "--beam-size 0: must be greater than or equal to 1"),
+        ({"metrics": ["wer", "rouge"]}, "--metrics rouge: must be one of"),
+        ({"by_length": [3, 2]}, "--length-edges"),
+        ({"data": [("a", "b"), ("c", " ")]}, r"data\[1\]: the target is empty"),
+        ({"data": [("a", 1)]}, r"data\[0\] = \('a', 1\): must be a pair of texts"),
+        ({"data": []}, "data: has no pairs"),
+        ({"data": "none.tsv"}, "no such file"),
+        ({"precision": "int8"}, "--precision int8: is for bundles"),
+        ({"bootstrap": -1}, "--bootstrap -1: must be 0"),
+        ({"outputs": "nowhere/outputs.tsv"}, "there is no directory nowhere"),
+    ],
+)
+def test_what_is_refused(finished_run: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(attendant.UserError, match=message) as caught:
+        attendant.evaluate(**{"models": finished_run} | options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_report_is_the_commands_page(
+    tmp_path: Path, finished_run: Path, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = attendant.report(finished_run, output=[tmp_path / "function.html"], examples=2)
+    assert capsys.readouterr() == ("", "")
+    status, _, errors = command("report", finished_run, "--output", tmp_path / "command.html", "--examples", "2")
+    assert status == 0, errors
+    assert (tmp_path / "function.html").read_text() == (tmp_path / "command.html").read_text()
+    assert report.runs[0].evaluation.measurements[0].metric == "wer"
+    with pytest.raises(attendant.UserError, match=r"must end in \.html or \.md"):
+        attendant.report(finished_run, output="report.pdf")
+    with pytest.raises(attendant.UserError, match="is a bundle: a report is of a run"):
+        attendant.report(BUNDLE)
+    with pytest.raises(attendant.UserError, match="0 runs: a report compares 1 to 26"):
+        attendant.report([])

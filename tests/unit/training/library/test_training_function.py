@@ -1,0 +1,354 @@
+"""`attendant.train`: the command's training; pairs in memory; callbacks; interruptions; what it shows and refuses."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import tomllib
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import attendant
+from attendant.training.run.directory import Run
+from attendant.training.run.loading import load_run
+from tests.paths import ROOT
+
+Command = Callable[..., tuple[int, str, str]]
+SHORT = {"training.max_epochs": 1}
+
+
+def weights(run: Path, which: str = "last") -> dict[str, torch.Tensor]:
+    return load_run(run, which).model.state_dict()
+
+
+def events(run: Path) -> list[dict[str, Any]]:
+    """The journal, without what depends on the clock."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: line[key] for key in line.keys() - {"seconds", "tokens_per_second"}} for line in lines]
+
+
+def assert_same_training(one: Path, other: Path, *, resumed: bool = False) -> None:
+    """A resumed run's lines sum up the steps since it was resumed, and its weights are the same."""
+    if resumed:
+        assert [(line["event"], line["step"]) for line in events(one)] == [
+            (line["event"], line["step"]) for line in events(other)
+        ]
+    else:
+        assert events(one) == events(other)
+    for which in ("best", "last"):
+        first, second = weights(one, which), weights(other, which)
+        assert all(torch.equal(first[name], second[name]) for name in first | second)
+
+
+def pairs_of(path: Path) -> list[tuple[str, ...]]:
+    return [tuple(line.split("\t")) for line in path.read_text().splitlines()]
+
+
+class Watcher(attendant.TrainingCallback):
+    """Writes down the calls; may act at a step, or in another method."""
+
+    def __init__(self, calls: list[Any], name: str = "", **actions: Callable[[], object]) -> None:
+        self.calls, self.name, self.actions = calls, name, actions
+
+    def _called(self, method: str, value: object) -> None:
+        self.calls.append((self.name, method, value))
+        if action := self.actions.get(method):
+            action()
+
+    def begin(self, start: attendant.TrainingStart) -> None:
+        self._called("begin", start)
+
+    def step(self, progress: attendant.StepProgress) -> None:
+        self._called("step", progress)
+        if action := self.actions.get(f"step_{progress.step}"):
+            action()
+
+    def record(self, record: attendant.Record) -> None:
+        self._called("record", record)
+
+    def end(self, error: BaseException | None) -> None:
+        self._called("end", error)
+
+
+def test_it_is_the_commands_training_and_prints_nothing(
+    tmp_path: Path, tiny_recipe: Path, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = attendant.train(tiny_recipe, output=tmp_path / "function", overrides=["training.ema_decay=0.99"])
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "")
+    status, message, errors = command(tiny_recipe, "--output", tmp_path / "command", "--set", "training.ema_decay=0.99")
+    assert status == 0, errors
+    assert_same_training(tmp_path / "function", tmp_path / "command")
+    for name in ("recipe.toml", "evaluation.json", "data.json", "source_tokenizer.json"):
+        assert (tmp_path / "function" / name).read_text() == (tmp_path / "command" / name).read_text(), name
+    # All that the command prints is in the result.
+    assert trained.results is not None and set(trained.results[0].values) == {"wer", "per"}
+    assert all(note in message for note in trained.notes) and "48 of 48 pairs" in trained.notes[0]
+    assert f"best at step {trained.best_step}" in message and "best at step" in str(trained)
+    assert trained.recipe == Run(trained.path).recipe() and trained.data["num_pairs"]["train"] == 48
+    assert trained.step == 16 and trained.seconds > 0 and Path(trained) == tmp_path / "function"
+
+
+def test_verbose_prints_what_the_command_prints(
+    tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attendant.train(tiny_recipe, output=tmp_path / "run", overrides=SHORT, verbose=True)
+    message = capsys.readouterr().out
+    assert "48 of 48 pairs" in message and "validation loss" in message and "trained 8 steps" in message
+
+
+def test_a_recipe_as_tables_with_pairs_in_memory(tmp_path: Path, tiny_recipe: Path) -> None:
+    attendant.train(tiny_recipe, output=tmp_path / "file")
+    tables = tomllib.loads(tiny_recipe.read_text())
+    for split in ("train", "validation", "test"):
+        tables["data"][split] = pairs_of(Path(tables["data"][split]))
+    before = json.dumps(tables)
+    trained = attendant.train(tables, output=tmp_path / "memory")
+    assert json.dumps(tables) == before, "the caller's tables are left alone"
+    assert_same_training(tmp_path / "file", tmp_path / "memory")
+    # A finished run's recipe is a recipe; a split may be changed alone.
+    again = attendant.train(trained.recipe, output=tmp_path / "again", overrides={"data.test": None, **SHORT})
+    assert again.results is None and again.step == 8
+
+
+def test_a_run_with_its_pairs_may_be_moved(tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held_out = pairs_of(tmp_path / "validation.tsv")
+    monkeypatch.chdir(tmp_path)
+    attendant.train(
+        tiny_recipe,
+        output="runs/mine",
+        overrides={"data.test": held_out, "data.validation": iter(held_out), **SHORT},
+    )
+    assert str(tmp_path) not in (tmp_path / "runs/mine/recipe.toml").read_text().partition("[data.test]")[2]
+    shutil.move("runs/mine", tmp_path / "moved")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert attendant.evaluate("../moved")[0].evaluation.num_examples == 16
+    resumed = attendant.train(
+        tiny_recipe,
+        output="../moved",
+        overrides={"data.test": held_out, "data.validation": [list(pair) for pair in held_out]},
+        resume=True,
+    )
+    assert resumed.step == 16
+
+
+def test_pairs_alone_have_a_recipe_chosen_and_resume(tmp_path: Path) -> None:
+    pairs = [(f"{number}", " ".join(str(number))) for number in range(100, 220)]
+    few = {"training.max_steps": 3, "model.hidden_size": 8, "model.embedding_size": 8, "training.num_threads": 1}
+    trained = attendant.train(pairs, output=tmp_path / "run", overrides=few)
+    assert trained.notes[0].startswith("recipe chosen from 120 pairs") and trained.step == 3
+    (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    attendant.train(tmp_path / "pairs.tsv", output=tmp_path / "file", overrides=few)
+    assert_same_training(tmp_path / "run", tmp_path / "file")
+    with pytest.raises(attendant.UserError, match=r"was begun with data\.train\.pairs"):
+        attendant.train(pairs[1:], output=tmp_path / "run", resume=True)
+    assert attendant.train(pairs, output=tmp_path / "run", resume=True, overrides={"training.max_steps": 5}).step == 5
+    assert attendant.train([tmp_path / "pairs.tsv"], output=tmp_path / "file", resume=True).step == 3
+
+
+def test_an_existing_run_is_refused_unless_it_is_resumed(
+    tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert attendant.train("tiny.toml", overrides=SHORT).path == Path("runs/tiny")
+    with pytest.raises(attendant.UserError, match=r"^runs/tiny exists: --resume continues it"):
+        attendant.train("tiny.toml")
+    resumed = attendant.train("tiny.toml", resume=True)
+    assert resumed.step == 16 and resumed.results is not None
+    done = attendant.train("tiny.toml", resume=True)
+    assert done.step == 16 and done.results is None, "nothing is left to do: nothing is measured again"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "message"),
+    [
+        ({"training": {"max_epoch": 3}}, {}, r"recipe: \d fields are wrong:"),
+        ({}, {"output": None}, "output: a recipe or pairs in memory have no name"),
+        ([("a", "b")], {"output": None}, "output: a recipe or pairs in memory have no name"),
+        ([("a", "b"), ("a",)], {}, r"data.train\[1\] = \('a',\): must be a pair of texts, \(source, target\)"),
+        ([{"en": "a", "fr": "b"}], {}, r"data.train\[0\] = \{'en': 'a', 'fr': 'b'\}: must be a pair of texts"),
+        ([("a", "b\ud800")], {}, r"data.train\[0\]: 'target' has half a surrogate pair or a NUL: remove"),
+        ([("a", "b")] * 30, {}, "has 1 different sources, and 20 are needed"),
+        ([], {}, "has no pairs"),
+        ("none.toml", {}, "there is no such recipe"),
+        ("tiny.toml", {"overrides": {"training.max_epoch": 3}}, "unknown key training.max_epoch; did you mean max_e"),
+        ("tiny.toml", {"overrides": {"": 3}}, "must be table.key=value"),
+        ("tiny.toml", {"overrides": ["training.max_epochs"]}, "must be table.key=value"),
+        ("tiny.toml", {"overrides": {"data.test": [("a", "")]}}, "test-.*jsonl:1: the target is empty"),
+        ("tiny.toml", {"callbacks": Watcher}, "callbacks = <class .*Watcher'>: must be a list of objects"),
+        ("tiny.toml", {"callbacks": [print]}, "callbacks = .*: must be a list of objects"),
+    ],
+)
+def test_mistakes_are_one_error_and_leave_nothing(
+    tmp_path: Path,
+    tiny_recipe: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recipe: Any,
+    options: dict[str, Any],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(attendant.UserError, match=message):
+        attendant.train(recipe, **{"output": "runs/run"} | options)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_callbacks_are_called_in_order_with_what_happened(tmp_path: Path, tiny_recipe: Path) -> None:
+    calls: list[Any] = []
+    trained = attendant.train(
+        tiny_recipe, output=tmp_path / "run", overrides=SHORT, callbacks=[Watcher(calls, "a"), Watcher(calls, "b")]
+    )
+    assert [call[:2] for call in calls[:4]] == [("a", "begin"), ("b", "begin"), ("a", "step"), ("b", "step")]
+    assert [call[:2] for call in calls[-2:]] == [("b", "end"), ("a", "end")] and calls[-1][2] is None
+    mine = [(method, value) for name, method, value in calls if name == "a"]
+    # Two steps make a record, which comes before the second step; the epoch ends with a validation.
+    assert [method for method, _ in mine] == ["begin", *["step", "record", "step"] * 4, "record", "end"]
+    start = mine[0][1]
+    assert (start.path, start.recipe, start.step, start.num_steps) == (trained.path, trained.recipe, 0, 8)
+    assert start.num_parameters == load_run(trained.path).model.num_parameters
+    steps = [value for method, value in mine if method == "step"]
+    assert [step.step for step in steps] == list(range(1, 9)) and steps[-1].seconds_left == 0.0
+    records = [value for method, value in mine if method == "record"]
+    assert [(record.event, record.step) for record in records] == [
+        ("train", 2), ("train", 4), ("train", 6), ("train", 8), ("validation", 8),
+    ]  # fmt: skip
+    assert records[-1].is_best and records[-1].epochs == 1.0 and records[1].epochs == 0.5
+    journal = [json.loads(line) for line in (trained.path / "metrics.jsonl").read_text().splitlines()]
+    assert [dict(record.values) for record in records] == [
+        {key: line[key] for key in line.keys() - {"event", "step", "epoch"}} for line in journal
+    ]
+
+
+@pytest.mark.parametrize("method", ["step_3", "step_4", "record"])
+def test_a_callbacks_exception_ends_the_training_and_it_resumes(tmp_path: Path, tiny_recipe: Path, method: str) -> None:
+    """As its own exception, with its own lines, after the step was saved."""
+    attendant.train(tiny_recipe, output=tmp_path / "straight")
+
+    def fail() -> None:
+        raise ZeroDivisionError("of the user")
+
+    calls: list[Any] = []
+    with pytest.raises(ZeroDivisionError, match="of the user") as caught:
+        attendant.train(
+            tiny_recipe,
+            output=tmp_path / "failed",
+            overrides={"training.checkpoint_every_steps": 100},
+            callbacks=[Watcher(calls, "before"), Watcher(calls, **{method: fail}), Watcher(calls, "after")],
+        )
+    assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "fail"
+    assert [call[:2] for call in calls[-3:]] == [("after", "end"), ("", "end"), ("before", "end")]
+    assert all(call[2] is caught.value for call in calls[-3:])
+    stopped = {"step_3": 3, "step_4": 4, "record": 2}[method]
+    assert load_run(tmp_path / "failed", "last").state.step == stopped
+    torch.manual_seed(99)
+    attendant.train(tiny_recipe, output=tmp_path / "failed", resume=True)
+    assert_same_training(tmp_path / "straight", tmp_path / "failed", resumed=True)
+
+
+def test_a_callback_that_fails_before_the_first_step_leaves_no_run(tmp_path: Path, tiny_recipe: Path) -> None:
+    def fail() -> None:
+        raise ConnectionError("no tracker")
+
+    calls: list[Any] = []
+    with pytest.raises(ConnectionError):
+        attendant.train(
+            tiny_recipe, output=tmp_path / "run", callbacks=[Watcher(calls, "a"), Watcher(calls, "b", begin=fail)]
+        )
+    assert [call[:2] for call in calls] == [("a", "begin"), ("b", "begin"), ("a", "end")]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_callback_that_fails_at_the_end_leaves_a_finished_run(tmp_path: Path, tiny_recipe: Path) -> None:
+    def fail() -> None:
+        raise ConnectionError("no tracker")
+
+    calls: list[Any] = []
+    with pytest.raises(ConnectionError):
+        attendant.train(
+            tiny_recipe, output=tmp_path / "run", callbacks=[Watcher(calls, "a"), Watcher(calls, "b", end=fail)]
+        )
+    assert [call[:2] for call in calls[-2:]] == [("b", "end"), ("a", "end")]
+    assert attendant.train(tiny_recipe, output=tmp_path / "run", resume=True).results is not None
+
+
+def test_an_interrupted_cell_leaves_a_run_that_resumes(
+    tmp_path: Path, tiny_recipe: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    attendant.train(tiny_recipe, output=tmp_path / "straight")
+    handler, calls = signal.getsignal(signal.SIGINT), []
+    watcher = Watcher(calls, step_5=lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 5; --resume goes on from there"):
+        attendant.train(tiny_recipe, output=tmp_path / "stopped", callbacks=[watcher])
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert isinstance(calls[-1][2], KeyboardInterrupt) and calls[-1][1] == "end"
+    attendant.train(tiny_recipe, output=tmp_path / "stopped", resume=True)
+    assert_same_training(tmp_path / "straight", tmp_path / "stopped", resumed=True)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_thread_may_train(tmp_path: Path, tiny_recipe: Path) -> None:
+    """Only the main thread can be interrupted."""
+    found: list[attendant.TrainedRun] = []
+    thread = threading.Thread(
+        target=lambda: found.append(attendant.train(tiny_recipe, output=tmp_path / "run", overrides=SHORT))
+    )
+    thread.start()
+    thread.join()
+    assert found[0].step == 8
+
+
+def test_notebooks_show_curves_and_values(tmp_path: Path, tiny_recipe: Path) -> None:
+    trained = attendant.train(tiny_recipe, output=tmp_path / "a<b", overrides=SHORT)
+    page = trained._repr_html_()
+    assert page.count("<svg") == 2 and "Validation exact match" in page and "a&lt;b" in page and "a<b" not in page
+    assert "wer" in page and page.index("<svg") < page.index("wer:")
+    assert len(trained.curves.train_loss) == 4 and len(trained.curves.validation["loss"]) == 1
+    # The drawing is the report's own, on a ground of its own.
+    report = attendant.report(trained)
+    (drawn,) = [picture.svg for picture in report.learning_charts if picture.name == "loss-steps"]
+    assert drawn[drawn.index("<g") :][:200] in drawn and "var(--paper,#ffffff)" in page
+    assert 'srcdoc="' in report._repr_html_() and "<script" not in report._repr_html_()
+
+
+PROGRAM = """
+import sys
+sys.modules["torch"] = None
+import attendant
+class Mine(attendant.TrainingCallback): ...
+for call in (lambda: attendant.train("copy"), lambda: attendant.report("run"), lambda: attendant.evaluate(sys.argv[1]),
+             lambda: attendant.export_run("run", "bundle"), lambda: attendant.export_model(None, "bundle")):
+    try:
+        call()
+    except attendant.UserError as error:
+        print(error)
+print(attendant.evaluate(sys.argv[2], data=[("face", "F EY S")], metrics="wer")[0].values)
+print([check.subject for check in attendant.verify(sys.argv[2])])
+"""
+
+
+def test_without_torch_a_line_says_what_to_install(finished_run: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, finished_run, ROOT / "models/g2p-en"],
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"},
+        capture_output=True,
+        text=True,
+    )
+    *lines, values, checks = done.stdout.splitlines()
+    install = "torch is not installed: pip install 'attendant-seq2seq"
+    assert lines == [
+        f"attendant.train: {install}[cpu,training]'",
+        f"attendant.report: {install}[cpu,training]'",
+        f"{install}[cpu,training]'",
+        f"attendant.export_run: {install}[cpu,export]'",
+        f"attendant.export_model: {install}[cpu,export]'",
+    ], done.stderr
+    assert values == "{'wer': 0.0}" and checks == "['files', 'golden', 'golden']"

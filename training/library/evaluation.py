@@ -1,0 +1,346 @@
+"""attendant.evaluate: measures runs and bundles with the decoder that serves.
+
+PyTorch is imported inside functions and for runs only: a server's environment, where bundles are, does not have it.
+"""
+
+import io
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic import ValidationError
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from attendant.runtime.bundle.manifest import SEARCH_OPTIONS, Precision, Provider
+from attendant.runtime.command import require
+from attendant.runtime.errors import UserError
+from attendant.runtime.files import CantWrite
+from attendant.training.data.config import Split
+from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, LengthUnit, interval_text
+from attendant.training.evaluation.evaluating import Evaluation, EvaluationConfig, describe_search
+from attendant.training.evaluation.metrics import BleuTokenizer, MetricName
+from attendant.training.evaluation.session import (
+    Data,
+    EvaluationData,
+    OpenedModel,
+    PathName,
+    Result,
+    Session,
+    is_bundle,
+    open_bundle_model,
+    outputs_file,
+    read_data,
+)
+from attendant.training.progress import PIPE_WIDTH, ShowProgress, plain_table
+from attendant.training.table import problems_of, requirement
+
+Checkpoint = Literal["best", "last"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results(Sequence[Result]):
+    """The results of `attendant.evaluate`: one for each model and search, in this order.
+
+    `print` and notebooks show the tables of the command.
+
+    Attributes:
+        data_name: of the data, as in protocols.
+        results: `results[0].values` has the values of the first by their metrics.
+        unrecorded: errors of runs whose evaluation.json can't be written.
+    """
+
+    data_name: str
+    results: tuple[Result, ...]
+    unrecorded: tuple[CantWrite, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.results[place]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the document of the option --json."""
+        return {"data": self.data_name, "results": [result.to_json() for result in self.results]}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yields every measurement, the differences to the first model, and the bins of lengths."""
+        first = self.results[0].evaluation
+        resamples = first.measurements[0].num_resamples
+        intervals = f"; 95 % intervals from {resamples:,} resamples of them" if resamples else ""
+        yield Text(f"{first.num_examples:,} examples: {self.data_name}{intervals}")
+        values = plain_table("model", "search", "metric", "value >", "95 % interval >", "examples/s >")
+        differences = plain_table("model", "search", "metric", "difference >", "95 % interval >", "p >")
+        for result in self.results:
+            names = (result.model, describe_search(result.evaluation.options))
+            per_second = result.examples_per_second
+            rate = f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}"
+            for measurement in result.evaluation.measurements:
+                value, interval = f"{measurement.value:.2f}", interval_text(measurement.interval)
+                values.add_row(*names, measurement.metric, value, interval, rate)
+                names, rate = ("", ""), ""
+            names = (result.model, describe_search(result.evaluation.options))
+            for difference in result.differences:
+                value, interval = f"{difference.value:+.2f}", interval_text(difference.interval)
+                p_value = "" if difference.p_value is None else f"{difference.p_value:.3f}"
+                differences.add_row(*names, difference.metric, value, interval, p_value)
+                names = ("", "")
+        yield values
+        if differences.row_count:
+            models = {result.model for result in self.results}
+            baseline = self.results[0].model if len(models) > 1 else describe_search(first.options)
+            yield Text(f"\nagainst {baseline}, on the same resamples (p: the paired bootstrap's, two-sided)")
+            yield differences
+        for result in self.results:
+            if result.evaluation.measurements[0].length_unit is not None:
+                yield Text(f"\nby length: {result.model}, {describe_search(result.evaluation.options)}")
+                yield _by_length(result.evaluation)
+        yield Text()
+        for statistics in first.statistics:
+            yield Text(f"{statistics.metric}: {statistics.rule}")
+
+    def _recorded(self) -> Console:
+        console = Console(file=io.StringIO(), record=True, width=PIPE_WIDTH, highlight=False, markup=False)
+        console.print(self, soft_wrap=True)
+        return console
+
+    def __str__(self) -> str:
+        return self._recorded().export_text().rstrip()
+
+    def _repr_html_(self) -> str:
+        return self._recorded().export_html(code_format="<pre>{code}</pre>", inline_styles=True)
+
+
+def _by_length(evaluation: Evaluation) -> Table:
+    measurements = evaluation.measurements
+    headings = [heading for each in measurements for heading in (f"{each.metric} >", "95 % interval >")]
+    table = plain_table(f"source {measurements[0].length_unit} >", "examples >", *headings)
+    for bins in zip(*(each.by_length for each in measurements), strict=True):
+        cells = [cell for each in bins for cell in (f"{each.value:.2f}", interval_text(each.interval))]
+        table.add_row(bins[0].name, f"{bins[0].num_examples:,}", *cells)
+    return table
+
+
+def evaluate(
+    models: PathName | Sequence[PathName],
+    *,
+    data: Data | None = None,
+    split: Split = "test",
+    metrics: MetricName | Sequence[MetricName] | None = None,
+    bleu_tokenizer: BleuTokenizer | None = None,
+    beam_size: int | Sequence[int] | None = None,
+    length_penalty: float | Sequence[float] | None = None,
+    length_penalty_offset: float | Sequence[float] | None = None,
+    patience: float | Sequence[float] | None = None,
+    max_length: int | None = None,
+    ensemble: bool = False,
+    rescore: PathName | Sequence[PathName] = (),
+    checkpoint: Checkpoint | None = None,
+    precision: Precision | Sequence[Precision] | None = None,
+    provider: Provider | None = None,
+    bootstrap: int = DEFAULT_RESAMPLES,
+    by_length: Sequence[int] | None = None,
+    length_unit: LengthUnit | None = None,
+    outputs: PathName | None = None,
+    progress: ShowProgress | None = None,
+) -> Results:
+    """Decodes a test set and measures the outputs, each value with its 95 % interval by bootstrap resampling.
+
+    Several models are measured on the same data and compared with the first, several searches of one model with the
+    first of those. A run's values are recorded in its evaluation.json too.
+
+    Args:
+        models: runs and bundles.
+        data: other data than a split: a file of pairs, FILE[COLUMN,COLUMN], two files SOURCE,TARGET, or pairs (source,
+            target) in memory.
+        split: of the runs' recipe.
+        metrics, bleu_tokenizer, max_length: see `EvaluationConfig`. If None, those of the run's recipe, or of the
+            bundle's manifest.
+        beam_size, length_penalty, length_penalty_offset, patience: likewise; several: each of them.
+        ensemble: the runs decode together, by the mean of their probabilities.
+        rescore: runs by whose probabilities the hypotheses of each beam are ranked.
+        checkpoint: of runs; if None, the best.
+        precision: of a bundle's graphs; several: each. If None, the manifest's default.
+        provider: runs a bundle; if None, the CPU.
+        bootstrap: resamples for the intervals; 0: none.
+        by_length: measures by the source's length too, in bins that end at these lengths, which are of `length_unit`.
+        outputs: a file (.tsv) for every output with its score.
+        progress: is called with the name of a decoding, its finished examples and all of them.
+
+    Raises:
+        UserError: an option that can't be or has no effect, a model that can't be opened, bad or no data.
+        CantWrite: `outputs` can't be written.
+    """
+    paths = paths_of(models)
+    bundles = {path for path in paths if is_bundle(path)}
+    runs = [path for path in paths if path not in bundles]
+    precisions = _several(precision)
+    _refuse(paths, bundles, precisions, provider, checkpoint, bootstrap, ensemble=ensemble)
+    common = {
+        "metrics": None if metrics is None else _several(metrics),
+        "bleu_tokenizer": bleu_tokenizer,
+        "max_length": max_length,
+        "length_edges": by_length,
+        "length_unit": length_unit,
+    }
+    choices = [_several(each) for each in (beam_size, length_penalty, length_penalty_offset, patience)]
+    searches = list(_searches(common, choices))
+    if outputs is not None:
+        check_folder("--outputs", Path(outputs))
+    for search in searches:
+        _config(EvaluationConfig(), search)  # refuses a mistake before anything is loaded
+    measured = chosen_data(data, split, runs)
+    rescorers = paths_of(rescore)
+    rescorer = open_runs(rescorers, "--rescore") if rescorers else None
+    together = paths[:1] if ensemble else paths
+    pairs = [(path, each) for path in together for each in (precisions if path in bundles else [None])]
+    results: list[Result] = []
+    unrecorded: dict[Path, CantWrite] = {}
+    with nullcontext() if outputs is None else outputs_file(Path(outputs)) as outputs_table:
+        session = Session(
+            data=measured,
+            num_resamples=bootstrap,
+            progress=progress,
+            outputs=outputs_table,
+            rescorer=None if rescorer is None else rescorer.model,
+        )
+        for path, each in pairs:
+            if path in bundles:
+                opened = open_bundle_model(path, each, provider or "cpu")
+            else:
+                opened = open_runs(paths if ensemble else [path], "--ensemble", checkpoint or "best")
+            if rescorer is not None:
+                opened = _rescored(opened, rescorer)
+            for place, search in enumerate(searches):
+                if len(pairs) == 1:
+                    baseline = results[0] if results else None
+                else:
+                    baseline = results[place] if len(results) >= len(searches) else None
+                config = _config(opened.config, search)
+                if opened.max_beam_size is not None and config.beam_size > opened.max_beam_size:
+                    raise UserError(f"--beam-size {config.beam_size}: {path} allows at most {opened.max_beam_size}")
+                if rescorer is not None and config.beam_size == 1:
+                    raise UserError(
+                        "--rescore: greedy search has one hypothesis, which needs no order: give --beam-size 4, say"
+                    )
+                results.append(session.evaluate(opened, config, baseline))
+                is_single_run = path not in bundles and not ensemble and rescorer is None
+                if is_single_run and (refusal := _record(path, results[-1])):
+                    unrecorded[path] = refusal
+    return Results(data_name=measured.name, results=tuple(results), unrecorded=tuple(unrecorded.values()))
+
+
+def paths_of(names: PathName | Sequence[PathName]) -> list[Path]:
+    return [Path(names)] if isinstance(names, str | os.PathLike) else [Path(name) for name in names]
+
+
+def check_folder(option: str, path: Path) -> None:
+    """Raises UserError, before anything is decoded: the directory of a file to write is missing."""
+    if not path.parent.is_dir():
+        raise UserError(f"{option} {path}: there is no directory {path.parent}: make it first")
+
+
+def _several(value: Any) -> list[Any]:
+    """Returns the values of an option that may have several."""
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+
+
+def chosen_data(data: Data | None, split: Split, runs: Sequence[Path]) -> EvaluationData:
+    """Reads data, or if they are None a split of runs. Raises UserError: there are none, or torch is not installed."""
+    if data is not None:
+        return read_data(data)
+    if not runs:
+        raise UserError(f"a bundle knows of no {split} split: give --data FILE.tsv")
+    require("torch", "cpu,training")
+    from attendant.training.run.loading import read_held_out  # noqa: PLC0415
+
+    return read_held_out(runs, split)
+
+
+def open_runs(paths: Sequence[Path], option: str, checkpoint: Checkpoint = "best") -> OpenedModel:
+    """Opens a run, or several as an ensemble. Raises UserError: it can't be opened, or PyTorch is not installed."""
+    require("torch", "cpu,training")
+    from attendant.training.run import loading  # noqa: PLC0415
+
+    return loading.open_runs(paths, option, checkpoint)
+
+
+def _record(path: Path, result: Result) -> CantWrite | None:
+    """Adds the measurements to the run's own list; returns the error if it can't be written."""
+    from attendant.training.run.directory import Run  # noqa: PLC0415
+
+    try:
+        Run(path).record_evaluations([measurement.to_json() for measurement in result.evaluation.measurements])
+    except CantWrite as refusal:
+        return refusal
+    return None
+
+
+def _rescored(opened: OpenedModel, rescorer: OpenedModel) -> OpenedModel:
+    """Returns a model whose name contains the rescorer. Raises UserError: the rescorer has other tokenizers."""
+    for side in ("source_tokenizer", "target_tokenizer"):
+        if getattr(opened.model, side).to_text() != getattr(rescorer.model, side).to_text():
+            raise UserError(f"--rescore {rescorer.path}: has another {side} than {opened.path}: train both with one")
+    return replace(opened, variant=", ".join(filter(None, (opened.variant, f"rescored by {rescorer.name}"))))
+
+
+def _refuse(
+    paths: Sequence[Path],
+    bundles: set[Path],
+    precisions: Sequence[str | None],
+    provider: str | None,
+    checkpoint: str | None,
+    bootstrap: int,
+    *,
+    ensemble: bool,
+) -> None:
+    """Refuses options that would have no effect, and mistakes that would show only after decoding."""
+    if not paths:
+        raise UserError("models: there is none: name a run or a bundle")
+    if bootstrap < 0:
+        raise UserError(f"--bootstrap {bootstrap}: must be 0 (no intervals) or more, e.g. {DEFAULT_RESAMPLES}")
+    for option, value in (("precision", precisions[0]), ("provider", provider)):
+        if value is not None and not bundles:
+            raise UserError(f"--{option} {value}: is for bundles, and {paths[0]} is a run: export it first")
+    if ensemble and (bundles or len(paths) < 2):
+        what = f"{next(iter(bundles))} is a bundle" if bundles else "there is one"
+        raise UserError(f"--ensemble: is of two runs or more, and {what}")
+    for precision in precisions:
+        if precision is not None and precision not in get_args(Precision):
+            raise UserError(f"--precision {precision}: must be of {', '.join(get_args(Precision))}")
+    if checkpoint is not None and bundles.issuperset(paths):
+        raise UserError(f"--checkpoint {checkpoint}: is for runs; a bundle has the weights it was made of")
+
+
+def _searches(common: dict[str, Any], choices: Sequence[Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Yields the changes to a model's own configuration, for each search.
+
+    Args:
+        choices: the values of each of SEARCH_OPTIONS; None is the configuration's own. Commands pass them as texts.
+    """
+    done = set()
+    for values in itertools.product(*choices):
+        beam_size, penalty, _, patience = values
+        # Greedy search has one hypothesis: no penalty can rank others, and no patience wait for them. Without a penalty
+        # its offset changes nothing.
+        is_greedy, has_no_penalty = beam_size in (1, "1"), penalty in (0, "0")
+        effective = (beam_size,) if is_greedy else (beam_size, patience) if has_no_penalty else values
+        if effective not in done:
+            done.add(effective)
+            search = common | dict(zip(SEARCH_OPTIONS, values, strict=True))
+            yield {name: value for name, value in search.items() if value is not None}
+
+
+def _config(own: EvaluationConfig, search: dict[str, Any]) -> EvaluationConfig:
+    try:
+        return EvaluationConfig.model_validate(own.model_dump() | search)
+    except ValidationError as error:
+        problem = problems_of(error)[0]
+        option = str(problem["loc"][0]).replace("_", "-")
+        raise UserError(f"--{option} {problem['input']}: {requirement(problem)}") from None

@@ -1,0 +1,190 @@
+"""Callbacks watch a training: the journal, the progress on a terminal, and users' own trackers."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from attendant.training.progress import say
+
+if TYPE_CHECKING:
+    from attendant.training.recipe import Recipe  # needs torch, and a callback does not
+
+FIRST_PAUSE_SECONDS = 10.0
+LONGEST_PAUSE_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingStart:
+    """A training that is about to make its first step.
+
+    Attributes:
+        path: the run directory.
+        recipe: as resolved; `recipe.fields()` has each value by its dotted name, `recipe.model_dump()` as tables.
+        step: steps that were made before a resumption; 0 for a new run.
+        num_steps: of the whole run, if training.max_steps or max_epochs limits it; else None.
+        num_parameters: weights of the model.
+    """
+
+    path: Path
+    recipe: "Recipe"
+    step: int
+    num_steps: int | None
+    num_parameters: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepProgress:
+    """A training's progress after a step.
+
+    Attributes:
+        step: of the whole run, counted from 1.
+        epoch, batch: counted from 1.
+        num_batches: of an epoch.
+        loss: in nats per target token, over the last steps.
+        perplexity: per target token, likewise; label smoothing is in the loss only.
+        tokens_per_second: target tokens.
+        seconds_left: until the run's nearest limit. If None, there is no limit.
+    """
+
+    step: int
+    epoch: int
+    batch: int
+    num_batches: int
+    loss: float
+    perplexity: float
+    tokens_per_second: float
+    seconds_left: float | None
+
+    @property
+    def time_left(self) -> str:
+        if self.seconds_left is None:
+            return ""
+        minutes, seconds = divmod(round(self.seconds_left), 60)
+        return f"{minutes}:{seconds:02d} left"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A line of the journal, metrics.jsonl.
+
+    Attributes:
+        event: "train" sums up the last `training.log_every_steps` steps; "validation" has a validation's values.
+        step: steps so far.
+        epochs: passes over the training split so far.
+        values: by name. "loss" is in nats per target token, "seconds" the run's time so far.
+        is_best: a validation has found the best weights so far.
+    """
+
+    event: Literal["train", "validation"]
+    step: int
+    epochs: float
+    values: Mapping[str, float]
+    is_best: bool = False
+
+
+class TrainingCallback:
+    """Watches a training: a base class whose methods do nothing. Override those that you need.
+
+    Of several callbacks, `begin`, `step` and `record` are called in their order, `end` in the opposite one. They are
+    called by the training's own thread, which waits for them. An exception in one of them ends the training: it is
+    saved first, so that it can be resumed, and the exception is raised to the caller of the training.
+    """
+
+    def begin(self, start: TrainingStart) -> None:
+        """Is called before the first step."""
+
+    def step(self, progress: StepProgress) -> None:
+        """Is called after each step."""
+
+    def record(self, record: Record) -> None:
+        """Is called when the journal gets a line: before `step`, or after a validation."""
+
+    def end(self, error: BaseException | None) -> None:
+        """Is called once if `begin` has returned, whatever ends the training.
+
+        Args:
+            error: the exception that ended it, e.g. KeyboardInterrupt. If None, a limit of the recipe was reached.
+        """
+
+
+class TrainingProgress(TrainingCallback):
+    """Shows the steps of a training as lines of text, for a file.
+
+    The first line comes after ten seconds, and each pause is twice as long as the one before, up to ten minutes.
+    """
+
+    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._write = write
+        self._clock = clock
+        self._last = clock()
+        self._pause = FIRST_PAUSE_SECONDS
+
+    def step(self, progress: StepProgress) -> None:
+        if self._clock() - self._last < self._pause:
+            return
+        self._last, self._pause = self._clock(), min(LONGEST_PAUSE_SECONDS, 2 * self._pause)
+        self._write(
+            f"epoch {progress.epoch}, batch {progress.batch}/{progress.num_batches}, loss {progress.loss:.3f}, "
+            f"perplexity {progress.perplexity:.4g}, {progress.tokens_per_second:,.0f} tokens/s"
+            + (progress.time_left and f", {progress.time_left}")
+        )
+
+    def record(self, record: Record) -> None:
+        """Shows validations."""
+        if record.event == "validation":
+            values = {name: value for name, value in record.values.items() if name != "seconds"}
+            shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+            best = " (best)" if record.is_best else ""
+            self._write(f"epoch {record.epochs:.3g}, step {record.step}: validation {shown}{best}")
+
+    def end(self, error: BaseException | None) -> None:
+        """Shows at which step Ctrl-C has stopped the training."""
+        if isinstance(error, KeyboardInterrupt) and error.args:
+            self._write(str(error))
+
+
+class LiveProgress(TrainingProgress):
+    """Shows the running epoch as a bar."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(lambda line: console.print(line, highlight=False, markup=False))
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("loss {task.fields[loss]}  perplexity {task.fields[perplexity]}  {task.fields[speed]} tokens/s"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("starting", total=None, loss="-", perplexity="-", speed="-", left="")
+
+    def begin(self, start: TrainingStart) -> None:
+        self._progress.start()
+
+    def step(self, progress: StepProgress) -> None:
+        self._progress.update(
+            self._task,
+            description=f"epoch {progress.epoch}",
+            completed=progress.batch,
+            total=progress.num_batches,
+            loss=f"{progress.loss:.3f}",
+            perplexity=f"{progress.perplexity:.4g}",
+            speed=f"{progress.tokens_per_second:,.0f}",
+            left=progress.time_left,
+        )
+
+    def end(self, error: BaseException | None) -> None:
+        super().end(error)
+        self._progress.stop()
+
+
+def make_progress() -> TrainingProgress:
+    console = Console(stderr=True)
+    return LiveProgress(console) if console.is_terminal else TrainingProgress(say)
