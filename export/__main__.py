@@ -33,7 +33,8 @@ loader and the search that serve. Nothing is published that failed. A bundle is 
   attendant inspect BUNDLE                 show a bundle's contents
   attendant sign BUNDLE --key KEY          sign a bundle, for servers that require it
   attendant reference BUNDLE --data FILE.tsv --output NEW
-                                           add reference statistics for drift detection to a bundle
+                                           add reference statistics for drift detection, and the calibration of
+                                           confidence, to a bundle
 """
 
 
@@ -252,11 +253,28 @@ def _sign_parser() -> argparse.ArgumentParser:
 def _reference_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="attendant reference",
-        description="Publishes a bundle anew with reference distributions: how lengths, unknown symbols and "
-        "log-probabilities are distributed on held-out texts. A server compares its answers with them.",
+        description="Publishes a bundle anew with statistics of its answers to held-out texts: reference distributions "
+        "of lengths, unknown symbols and log-probabilities, with which a server compares its answers, and the "
+        "calibration of confidence, the probability that an answer is right. The weights stay as they are.",
     )
     parser.add_argument("bundle", metavar="BUNDLE", type=Path)
-    parser.add_argument("--data", metavar="FILE.tsv|SOURCE,TARGET", required=True, help="held-out pairs")
+    parser.add_argument(
+        "--data",
+        metavar="FILE.tsv|SOURCE,TARGET",
+        required=True,
+        help="held-out pairs: those of validation, not of test",
+    )
+    parser.add_argument(
+        "--training",
+        metavar="FILE.tsv|SOURCE,TARGET",
+        help="the pairs that the model was trained on: with them, inputs of another domain are found better",
+    )
+    parser.add_argument(
+        "--right",
+        metavar="METRIC:PERCENT",
+        help="what makes an answer right: exact_match, or at least so much of chrf, rouge_1, rouge_2 or rouge_l, e.g. "
+        "chrf:60 (default: by the bundle's metrics)",
+    )
     _add_output(parser)
     return parser
 

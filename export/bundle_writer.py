@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from attendant.export.calibration import calibrate
 from attendant.export.graph import TracedPair
 from attendant.export.origins import Exportable
 from attendant.export.published import publish
@@ -145,12 +146,18 @@ class _Draft:
         if origin.validation:
             remaining = [stepper for name, stepper in steppers.items() if name in self.graphs]
             references = references_of(self._bundle(), remaining, origin.validation, origin.validation_name)
+        calibrated = origin.calibrated
+        if origin.held_out is not None:
+            served = self._manifest(evaluation).default_precision.get("cpu", "fp32")
+            calibrated = calibrate(self._bundle(), steppers[served], origin.held_out)
+        calibrated.write(self.folder)
         files = {
             path.relative_to(self.folder).as_posix(): FileEntry(size=path.stat().st_size, sha256=sha256_of(path))
             for path in sorted(self.folder.rglob("*"))
             if path.is_file()
         }
         manifest = with_references(self._manifest(evaluation, files), references)
+        manifest = manifest.model_copy(update={"confidence": calibrated.calibration})
         self._write_text(MANIFEST_NAME, manifest.signed().to_text())
 
     def _leave_out_fp32(self) -> None:

@@ -8,16 +8,27 @@ from pathlib import Path
 from typing import Final
 
 from attendant.export.bundle_writer import write_bundle
+from attendant.export.calibration import MIN_CALIBRATED, HeldOut, calibrate
 from attendant.export.model import ENCODER, export_model, load_user_model
 from attendant.export.origins import exportable_checkpoint
 from attendant.export.published import publish
 from attendant.export.run import export_run, summaries, with_defaults
 from attendant.export.verification.quality import MIN_REFERENCE, NUM_REFERENCE, references_of, with_references
-from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.bundle.manifest import MANIFEST_NAME, SEARCH_OPTIONS, search_of
-from attendant.runtime.bundle_stepper import open_stepper
+from attendant.runtime.bundle.bundle import BIGRAMS_NAME, open_bundle
+from attendant.runtime.bundle.manifest import (
+    MANIFEST_NAME,
+    SEARCH_OPTIONS,
+    Manifest,
+    Precision,
+    RightRule,
+    search_of,
+)
+from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_stepper
 from attendant.runtime.errors import UserError
-from attendant.training.evaluation.session import read_data
+from attendant.training.data.config import CorpusFiles
+from attendant.training.evaluation.confidence import RIGHT_METRICS, right_rule
+from attendant.training.evaluation.metrics import refuse_missing
+from attendant.training.evaluation.session import EvaluationData, read_data
 
 
 def export(options: argparse.Namespace) -> str:
@@ -79,43 +90,81 @@ def import_checkpoint(options: argparse.Namespace) -> str:
         options.output,
         options.name,
         segmented=options.segmented,
-        texts=[] if options.data is None else _some_sources(options.data),
+        texts=[] if options.data is None else _some_sources(read_data(options.data)),
         data=options.data or "",
     )
     chosen = with_defaults(exportable, **{name: getattr(options, name) for name in SEARCH_OPTIONS})
     return "\n".join(summaries(options.output, write_bundle(chosen, options.output, force=options.force)))
 
 
-def _some_sources(data: str) -> list[str]:
-    """Returns sources from all parts of the files, which may be sorted: NUM_REFERENCE or up to twice as many."""
-    examples = read_data(data).examples
+def _some_sources(data: EvaluationData) -> list[str]:
+    """Returns sources from all parts of the data, which may be sorted: NUM_REFERENCE or up to twice as many."""
+    examples = data.examples
     return [example.source for example in examples[:: max(1, len(examples) // NUM_REFERENCE)]]
 
 
 def reference(options: argparse.Namespace) -> str:
-    """Publishes the bundle with reference distributions: the same files, another manifest.
+    """Publishes the bundle with reference distributions and a calibration: the same graphs, another manifest.
 
     Raises:
-        UserError: too few texts, or `options.output` is occupied.
+        UserError: too few texts, a bad rule, or `options.output` is occupied.
     """
     bundle = open_bundle(options.bundle)
-    sources = bundle.source_tokenizer.encode_batch(_some_sources(options.data))
+    manifest = bundle.manifest
+    held_out = HeldOut(
+        data=read_data(options.data),
+        right=_right_rule(options.right, manifest),
+        training=None if options.training is None else CorpusFiles.named(options.training),
+    )
+    refuse_missing([held_out.right.metric])
+    sources = bundle.source_tokenizer.encode_batch(_some_sources(held_out.data))
     with publish(options.output, force=options.force) as folder:
-        steppers = (open_stepper(bundle, precision) for precision in bundle.manifest.graphs if precision != "fp16")
-        references = references_of(bundle, steppers, sources, options.data)
+        steppers: dict[Precision, BundleStepper] = {
+            name: open_stepper(bundle, name) for name in manifest.graphs if name != "fp16"
+        }
+        references = references_of(bundle, steppers.values(), sources, options.data)
         if not references:
             raise UserError(f"--data {options.data}: fewer than {MIN_REFERENCE} sources that a request could give")
-        for name in bundle.manifest.files:
+        calibrated = calibrate(bundle, steppers[default_precision(bundle, "cpu")], held_out)
+        files = {name: entry for name, entry in manifest.files.items() if name != BIGRAMS_NAME}
+        for name in files:
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(bundle.path / name, folder / name)
-        manifest = with_references(bundle.manifest, references).signed()
-        (folder / MANIFEST_NAME).write_text(manifest.to_text(), encoding="utf-8")
-        open_bundle(folder)
+        files |= calibrated.write(folder)
+        manifest = with_references(manifest, references).model_copy(
+            update={"files": files, "confidence": calibrated.calibration}
+        )
+        (folder / MANIFEST_NAME).write_text(manifest.signed().to_text(), encoding="utf-8")
+        manifest = open_bundle(folder).manifest
     num_texts = next(iter(references.values())).num_examples
+    calibration = manifest.confidence
     return (
         f"{options.output}: {manifest.name} {manifest.version}, with references of {num_texts} texts in "
-        f"{' and '.join(references)}"
+        f"{' and '.join(references)}; "
+        + (
+            f"no confidence: fewer than {MIN_CALIBRATED} texts"
+            if calibration is None
+            else f"confidence calibrated on {calibration.num_examples}, right: {calibration.right}"
+        )
     )
+
+
+def _right_rule(text: str | None, manifest: Manifest) -> RightRule:
+    """Returns the rule of --right; without one, that of the bundle's calibration, its recipe or its metrics."""
+    if text is None:
+        if manifest.confidence is not None:
+            return manifest.confidence.right
+        evaluation = manifest.provenance.recipe.get("evaluation", {})
+        metrics = evaluation.get("metrics") or [entry.metric for entry in manifest.evaluation]
+        return right_rule(metrics, evaluation.get("right_from"))
+    metric, _, value = text.partition(":")
+    try:
+        if metric not in RIGHT_METRICS.keys() - {"wer", "per", "cer", "ter", "bleu"}:
+            raise ValueError(metric)
+        return right_rule([metric], float(value) if value else None)
+    except ValueError:
+        choices = "exact_match, chrf, rouge_1, rouge_2 or rouge_l, with a percentage: chrf:60"
+        raise UserError(f"--right {text}: must be {choices}") from None
 
 
 COMMANDS: Final = {"export": export, "import": import_checkpoint, "reference": reference}

@@ -20,6 +20,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from attendant.export.calibration import NOT_CALIBRATED, Calibrated, HeldOut, held_out_of_run
 from attendant.export.graph import TracedGraph, TracedPair
 from attendant.export.importing import g2p_en, joeynmt, opennmt
 from attendant.export.importing.checkpoint import Reader
@@ -79,6 +80,8 @@ class Exportable(ABC):
         must_be_invariant: graphs whose bits depend on the batch are refused, not only stated in the certificate.
         encode_alone: see GraphPair of the manifest.
         references: the origin's own distributions, which are kept if `validation` is empty.
+        held_out: pairs on which the confidence of answers is calibrated.
+        calibrated: the origin's own calibration, which is kept if `held_out` is None.
     """
 
     name: str
@@ -96,6 +99,8 @@ class Exportable(ABC):
     encode_alone: bool = False
     prepend_bos: bool = False
     references: Mapping[Precision, Reference] = field(default_factory=dict)
+    held_out: HeldOut | None = None
+    calibrated: Calibrated = NOT_CALIBRATED
 
     @property
     @abstractmethod
@@ -248,6 +253,7 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
         sources=run.held_out_sources(NUM_SOURCES),
         validation=run.held_out_sources(NUM_REFERENCE, ("validation",)),
         validation_name="" if validation is None else ", ".join(map(str, validation.paths)),
+        held_out=held_out_of_run(run),
     )
 
 
@@ -278,6 +284,7 @@ def exportable_bundle(bundle: Bundle, name: str | None = None) -> ExportableBund
         evaluation=tuple(entry for entry in manifest.evaluation if entry.precision in kept),
         encode_alone=any(pair.encode_alone for pair in manifest.graphs.values()),
         references={precision: entry for precision, entry in references.items() if entry is not None},
+        calibrated=Calibrated(manifest.confidence, bundle.seen_bigrams),
         must_be_invariant=all(certificate.batch_invariant for certificate in manifest.certificates),
         sources=[bundle.source_tokenizer.ids_of(tokens) for tokens in sources],
     )

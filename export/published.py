@@ -97,6 +97,10 @@ def describe(bundle: Bundle) -> Iterator[str]:
         if (reference := manifest.reference_of(precision)) is not None and reference.precision == precision:
             signals = ", ".join(reference.signals)
             yield f"  reference distributions, {precision}: {signals}  n={reference.num_examples}  {reference.data}"
+    if (calibration := manifest.confidence) is not None:
+        signals = ", ".join(calibration.signals)
+        yield f"  confidence, {calibration.precision}: {signals}  n={calibration.num_examples}  {calibration.data}"
+        yield f"    right: {calibration.right}; a warning below {calibration.warn_below:.2f}"
     for certificate in manifest.certificates:
         yield ""
         yield from _certificate_lines(certificate)

@@ -18,6 +18,7 @@ import numpy as np
 from attendant.runtime.bundle.bundle import BundleModel
 from attendant.runtime.bundle.manifest import Distribution, Reference, Signal
 from attendant.runtime.bundle.tokenizer import BOS_ID, UNK_ID, Tokenizer, combines
+from attendant.runtime.confidence import answer_signals, confidence_of, source_signals
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.trace import Trace, TracedEnd, TracedSearch
 from attendant.runtime.requests import ReadRequest, shortened
@@ -134,8 +135,42 @@ def _positions(attention: Floats, unknown: set[int]) -> list[int]:
 MAX_SHOWN_SYMBOLS: Final = 8
 
 
-def hypothesis_fields(hypothesis: Hypothesis, request: ReadRequest, model: BundleModel) -> dict[str, Any]:
-    """Returns a hypothesis of an answer to `generate`; `attention` is an array [summands, source tokens], or None."""
+def answer_fields(
+    hypotheses: Sequence[Hypothesis], trace: Trace | None, request: ReadRequest, model: BundleModel
+) -> dict[str, Any]:
+    """Returns an answer to `generate`: `hypotheses`, `source_tokens`, `warnings` and `trace`.
+
+    `attention` of a hypothesis is an array [summands, source tokens], or None.
+
+    Args:
+        hypotheses: best first.
+    """
+    confidences = _confidences(hypotheses, request, model)
+    return {
+        "hypotheses": [
+            _hypothesis_fields(hypothesis, confidence, request, model)
+            for hypothesis, confidence in zip(hypotheses, confidences, strict=True)
+        ],
+        "source_tokens": source_tokens(request, model),
+        "warnings": tuple(_warnings(hypotheses[0], confidences[0], request, model)),
+        "trace": trace_fields(trace, model),
+    }
+
+
+def _confidences(
+    hypotheses: Sequence[Hypothesis], request: ReadRequest, model: BundleModel
+) -> Sequence[float] | Sequence[None]:
+    """Returns the confidence of each hypothesis; None for each if the bundle has no calibration."""
+    calibration = model.manifest.confidence
+    if calibration is None:
+        return [None] * len(hypotheses)
+    of_source = source_signals(request.source_ids[: request.num_source_tokens], model.bundle.seen_bigrams)
+    return [confidence_of(answer_signals(of_source, hypothesis), calibration) for hypothesis in hypotheses]
+
+
+def _hypothesis_fields(
+    hypothesis: Hypothesis, confidence: float | None, request: ReadRequest, model: BundleModel
+) -> dict[str, Any]:
     tokenizer = model.bundle.target_tokenizer
     if request.source_words is None:
         tokens, text = tokenizer.tokens_of(hypothesis.token_ids), tokenizer.decode(hypothesis.token_ids)
@@ -149,6 +184,7 @@ def hypothesis_fields(hypothesis: Hypothesis, request: ReadRequest, model: Bundl
         "token_log_probs": hypothesis.token_log_probs if request.token_log_probs else (),
         "attention": hypothesis.attention if request.attention else None,
         "finish_reason": hypothesis.finish_reason,
+        "confidence": confidence,
     }
 
 
@@ -209,21 +245,18 @@ def source_tokens(request: ReadRequest, model: BundleModel) -> list[str]:
     return model.bundle.source_tokenizer.tokens_of(request.source_ids)
 
 
-def warnings_of(hypotheses: Sequence[Hypothesis], request: ReadRequest, model: BundleModel) -> tuple[str, ...]:
-    """Returns why an answer to `generate` may be worth little.
-
-    Args:
-        hypotheses: best first.
-    """
-    warnings = list(_of_unknown(request))
-    best, options = hypotheses[0], request.options
+def _warnings(best: Hypothesis, confidence: float | None, request: ReadRequest, model: BundleModel) -> Iterator[str]:
+    """Yields why the best hypothesis may be worth little."""
+    yield from _of_unknown(request)
+    options, calibration = request.options, model.manifest.confidence
     if best.finish_reason is FinishReason.LENGTH and len(best.token_ids) < options.max_length:
-        warnings.append(f"the answer ends after {len(best.token_ids)} tokens because the bans left no other token")
+        yield f"the answer ends after {len(best.token_ids)} tokens because the bans left no other token"
     elif best.finish_reason is FinishReason.LENGTH:
         most = model.limits.max_target_tokens
         remedy = f"raise max_length, up to {most}" if options.max_length < most else "split the source"
-        warnings.append(f"the answer was cut after max_length = {options.max_length} tokens: {remedy}")
-    return tuple(warnings)
+        yield f"the answer was cut after max_length = {options.max_length} tokens: {remedy}"
+    if calibration is not None and confidence is not None and confidence < calibration.warn_below:
+        yield f"the confidence is {confidence:.2f}, below {calibration.warn_below:.2f}: the answer may well be wrong"
 
 
 def _of_unknown(request: ReadRequest) -> Iterator[str]:

@@ -70,6 +70,8 @@ class Hypothesis:
         log_prob: of the tokens, and of EOS if the hypothesis ended there.
         token_log_probs: the summands of `log_prob` in order, EOS last; empty unless requested.
         attention: a row per summand of `log_prob`, a column per source token; None unless requested.
+        confidence: the calibrated probability that the answer is right, as the bundle's manifest defines right; None if
+            the bundle has no calibration.
     """
 
     text: str
@@ -79,6 +81,7 @@ class Hypothesis:
     token_log_probs: tuple[float, ...]
     attention: tuple[tuple[float, ...], ...] | None
     finish_reason: FinishReason
+    confidence: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

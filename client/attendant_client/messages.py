@@ -277,6 +277,7 @@ def _hypothesis(hypothesis: pb.Hypothesis) -> Hypothesis:
         hypothesis,
         attention=_attention(hypothesis),
         finish_reason=_FINISH_REASONS.get(hypothesis.finish_reason, FinishReason.UNSPECIFIED),
+        confidence=hypothesis.confidence if hypothesis.HasField("confidence") else None,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, NoReturn
 from pydantic import Field, ValidationError
 
 from attendant.runtime.bundle import graph_io
+from attendant.runtime.bundle.bigrams import SeenBigrams
 from attendant.runtime.bundle.graph_io import contract_differences
 from attendant.runtime.bundle.manifest import (
     FORMAT_VERSION,
@@ -104,6 +105,7 @@ SOURCE_TOKENIZER_NAME = "source_tokenizer.json"
 TARGET_TOKENIZER_NAME = "target_tokenizer.json"
 GOLDEN_NAME = "golden.jsonl"
 TEXTS = (SOURCE_TOKENIZER_NAME, TARGET_TOKENIZER_NAME, GOLDEN_NAME)
+BIGRAMS_NAME = "seen_bigrams.bin"
 
 NUM_EXAMPLES = 3
 
@@ -120,13 +122,18 @@ class BundleRefused(UserError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """An opened bundle, whose files are those that its manifest lists."""
+    """An opened bundle, whose files are those that its manifest lists.
+
+    Attributes:
+        seen_bigrams: of the training sources; None if the calibration of confidence does without.
+    """
 
     path: Path
     manifest: Manifest
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     golden: tuple[GoldenExample, ...]
+    seen_bigrams: SeenBigrams | None = None
 
     @property
     def description(self) -> str:
@@ -187,6 +194,7 @@ def open_bundle(path: Path | str) -> Bundle:
             source_tokenizer=_tokenizer(SOURCE_TOKENIZER_NAME, texts),
             target_tokenizer=_tokenizer(TARGET_TOKENIZER_NAME, texts),
             golden=parse_golden(_text(GOLDEN_NAME, texts)),
+            seen_bigrams=SeenBigrams(texts[BIGRAMS_NAME]) if _needs_bigrams(manifest) else None,
         )
     except ValueError as error:
         raise BundleRefused(path, [str(error)]) from error
@@ -237,7 +245,7 @@ def _reason(error: Exception) -> str:
 
 
 def _checked_files(path: Path, manifest: Manifest) -> tuple[dict[str, bytes], list[str]]:
-    """Returns the tokenizers and golden examples as they are on the disk, and one line per fault of any file.
+    """Returns the tokenizers, golden examples and bigrams as they are on the disk, and one line per fault of any file.
 
     Raises:
         Unfit: there are far more files than a bundle has.
@@ -261,7 +269,7 @@ def _checked_files(path: Path, manifest: Manifest) -> tuple[dict[str, bytes], li
                 with open_file(path / name, MAX_GRAPH_BYTES if name in graphs else MAX_TEXT_BYTES) as file:
                     if (digest := digest_of(file)) != entry.sha256:
                         differences.append(f"{name}: sha256 is {digest}, the manifest says {entry.sha256}")
-                    elif name in TEXTS:
+                    elif name in (*TEXTS, BIGRAMS_NAME):
                         file.seek(0)
                         texts[name] = file.read(MAX_TEXT_BYTES)
             except (OSError, Unfit) as error:
@@ -287,9 +295,13 @@ def _tokenizer(name: str, texts: dict[str, bytes]) -> Tokenizer:
         raise ValueError(f"{name}: {error}") from None
 
 
+def _needs_bigrams(manifest: Manifest) -> bool:
+    return manifest.confidence is not None and "unseen_ratio" in manifest.confidence.signals
+
+
 def _manifest_differences(manifest: Manifest) -> Iterator[str]:
     """Yields a line for each entry that contradicts another one or is missing."""
-    for name in TEXTS:
+    for name in (*TEXTS, BIGRAMS_NAME) if _needs_bigrams(manifest) else TEXTS:
         if name not in manifest.files:
             yield f"{name}: not listed in {MANIFEST_NAME}"
     if not manifest.graphs:

@@ -303,6 +303,79 @@ class Reference(Section):
         return self
 
 
+class RightRule(Section):
+    """When an answer counts as right: its metric, against the nearest of its references, reaches a value.
+
+    Attributes:
+        metric: exact_match, chrf, rouge_1, ..., of the answer alone, in percent.
+        at_least: 100 for exact_match.
+    """
+
+    metric: str
+    at_least: float = Field(ge=0, le=100)
+
+    def __str__(self) -> str:
+        return "exact match" if self.metric == "exact_match" else f"{self.metric} of at least {self.at_least:g}"
+
+
+ConfidenceSignal = Literal[
+    "mean_surprise",
+    "highest_surprise",
+    "total_surprise",
+    "length_ratio",
+    "source_tokens",
+    "unknown_ratio",
+    "unseen_ratio",
+]
+"""As runtime/confidence.py computes them."""
+
+
+class SignalTerm(Section):
+    """A signal's part in the score of an answer.
+
+    Attributes:
+        weight: the score is the sum of weight * signal.
+        low, high: an answer with a signal outside of these is unlike all that were held out, and gets the lowest
+            probability. If None, there is no limit.
+    """
+
+    weight: float
+    low: float | None = None
+    high: float | None = None
+
+
+class Calibration(Section):
+    """The calibration of confidence: the probability that an answer is right, by its score.
+
+    Attributes:
+        right: the rule by which the answers to held-out sources were right or wrong.
+        data: the name of these sources and their references.
+        precision: of the arithmetic that answered them.
+        signals: the terms of the score.
+        scores: ascending.
+        probabilities: at each of the scores, not descending; linear between two, and constant beyond the first and the
+            last.
+        warn_below: an answer with a lower confidence comes with a warning.
+    """
+
+    right: RightRule
+    data: str
+    num_examples: int = Field(ge=1)
+    precision: Precision
+    signals: dict[ConfidenceSignal, SignalTerm]
+    scores: tuple[float, ...] = Field(min_length=1, max_length=4096)
+    probabilities: tuple[Annotated[float, Field(ge=0, le=1)], ...]
+    warn_below: float = Field(ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Calibration":
+        if list(self.scores) != sorted(set(self.scores)):
+            raise ValueError("scores must ascend")
+        if len(self.probabilities) != len(self.scores) or list(self.probabilities) != sorted(self.probabilities):
+            raise ValueError("there must be a probability for each score, none lower than the one before")
+        return self
+
+
 class FileEntry(Section):
     size: int = Field(ge=0)
     sha256: str
@@ -314,9 +387,10 @@ class Manifest(Section):
     Attributes:
         reference: of the precision that a CPU serves by default.
         references: of the other precisions.
+        confidence: None if answers have no confidence.
     """
 
-    NEWER: ClassVar = frozenset({"reference", "references"})
+    NEWER: ClassVar = frozenset({"reference", "references", "confidence"})
 
     format_version: int = FORMAT_VERSION
     name: str = Field(pattern=f"^{NAME_PATTERN}$")
@@ -334,6 +408,7 @@ class Manifest(Section):
     certificates: tuple[Certificate, ...]
     reference: Reference | None = None
     references: dict[Precision, Reference] = {}
+    confidence: Calibration | None = None
     files: dict[str, FileEntry]
 
     @property

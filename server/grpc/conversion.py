@@ -10,8 +10,8 @@ from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from attendant.runtime.answers import hypothesis_fields, score_fields, source_tokens, trace_fields, warnings_of
-from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.answers import answer_fields, score_fields
+from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.decoding.options import default_max_length
 from attendant.runtime.requests import cut
 from attendant.runtime.stepper import Floats
@@ -73,15 +73,16 @@ def generate_fields(parsed: ParsedRequest, result: Result) -> dict[str, Any]:
     Not the message: protobuf would serialize and parse it once more to put it into the message that contains it.
     """
     model = parsed.model
+    fields = answer_fields(result.hypotheses, result.trace, parsed.content, model)
+    for hypothesis in fields["hypotheses"]:
+        hypothesis["attention"] = _attention(hypothesis["attention"])
+        hypothesis["finish_reason"] = FINISH_REASONS[hypothesis["finish_reason"]]
     return {
         "request_id": parsed.request_id,
         "model": model.name,
         "version": model.manifest.version,
-        "hypotheses": [_hypothesis(hypothesis, parsed) for hypothesis in result.hypotheses],
-        "source_tokens": source_tokens(parsed.content, model),
         "timings": dict(zip(TIMINGS, timings_of(result.stats), strict=True)),
-        "warnings": warnings_of(result.hypotheses, parsed.content, model),
-        "trace": trace_fields(result.trace, model),
+        **fields,
     }
 
 
@@ -128,13 +129,6 @@ def model_message(model: ServedModel, role: Role) -> messages.Model:
         description=model.bundle.description,
         examples=[messages.Example(source=source, target=target) for source, target in model.bundle.examples()],
     )
-
-
-def _hypothesis(hypothesis: Hypothesis, parsed: ParsedRequest) -> dict[str, Any]:
-    fields = hypothesis_fields(hypothesis, parsed.content, parsed.model)
-    fields["attention"] = _attention(fields["attention"])
-    fields["finish_reason"] = FINISH_REASONS[hypothesis.finish_reason]
-    return fields
 
 
 def _attention(attention: Floats | None) -> messages.Attention | None:

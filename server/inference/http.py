@@ -359,7 +359,7 @@ def _written(message: wire.ModelInferResponse, binary: Mapping[str | None, bool]
 
 
 def _data(datatype: str, raw: bytes) -> list[Any]:
-    """Returns the elements of a tensor, with None for minus infinity, which JSON does not have."""
+    """Returns the elements of a tensor, with None for infinities and NaN, which JSON does not have."""
     if datatype == "BYTES":
         return [text.decode() for text in unpack(raw) or ()]
     numbers = np.frombuffer(raw, "<f4")

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from attendant.runtime.answers import hypothesis_fields, source_tokens, trace_fields, warnings_of
+from attendant.runtime.answers import answer_fields
 from attendant.runtime.requests import Violation, Violations, shortened
 from attendant.server.call import Call
 from attendant.server.catalogue.models import Catalogue, ServedModel
@@ -205,14 +205,12 @@ def _response(
 ) -> wire.ModelInferResponse:
     response = wire.ModelInferResponse(model_name=model.name, model_version=model.label, id=request.id)
     answers = [
-        {
-            "hypotheses": [hypothesis_fields(hypothesis, text.content, model) for hypothesis in result.hypotheses],
-            "source_tokens": source_tokens(text.content, model),
-            "warnings": warnings_of(result.hypotheses, text.content, model),
-            "trace": "" if (fields := trace_fields(result.trace, model)) is None else to_json(messages.Trace(**fields)),
-        }
+        answer_fields(result.hypotheses, result.trace, text.content, model)
         for text, result in zip(texts, results, strict=True)
     ]
+    for answer in answers:
+        fields = answer["trace"]
+        answer["trace"] = "" if fields is None else to_json(messages.Trace(**fields))
     add_outputs(response, names, answers, raw=bool(request.raw_input_contents))
     return response
 

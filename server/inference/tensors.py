@@ -2,7 +2,7 @@
 
 N texts, H hypotheses of the text that has most, T summands of the longest (its tokens, and EOS if it ended there), S
 source tokens of the longest, W warnings of the text that has most. The rest is padding: empty strings and zeros, and a
-score and log_prob of minus infinity for a missing hypothesis.
+score and log_prob of minus infinity for a missing hypothesis. A confidence is NaN if there is none.
 """
 
 import math
@@ -58,6 +58,7 @@ OUTPUTS: Final = {
     "text": Output("BYTES", "H", _each("text"), "", by_default=True),
     "score": Output("FP32", "H", _each("score"), -np.inf, by_default=True),
     "log_prob": Output("FP32", "H", _each("log_prob"), -np.inf, by_default=True),
+    "confidence": Output("FP32", "H", _each("confidence"), np.nan),
     "tokens": Output("BYTES", "HT", _each("tokens"), ""),
     "token_log_probs": Output("FP32", "HT", _each("token_log_probs"), 0.0),
     "attention": Output("FP32", "HTS", _each("attention"), 0.0),

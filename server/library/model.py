@@ -12,14 +12,7 @@ import grpc
 
 import attendant_client
 from attendant.runtime import requests as reading
-from attendant.runtime.answers import (
-    GrowingText,
-    hypothesis_fields,
-    score_fields,
-    source_tokens,
-    trace_fields,
-    warnings_of,
-)
+from attendant.runtime.answers import GrowingText, answer_fields, score_fields
 from attendant.runtime.bundle.bundle import Bundle, BundleModel, limits_in_force, open_bundle, refuse_few_rows
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle.tokenizer import Tokenizer
@@ -413,23 +406,21 @@ class Model:
 
     def generation(self, request: ReadRequest, result: Result) -> Generation:
         """Returns the answer to a decoded request."""
-        trace = trace_fields(result.trace, self._facts)
+        fields = answer_fields(result.hypotheses, result.trace, request, self._facts)
+        for hypothesis in fields["hypotheses"]:
+            hypothesis["tokens"] = tuple(hypothesis["tokens"])
+            hypothesis["finish_reason"] = FinishReason[hypothesis["finish_reason"].name]
         return Generation(
             request_id="",
             model=self.name,
             version=self.version,
-            hypotheses=tuple(self._hypothesis(each, request) for each in result.hypotheses),
-            source_tokens=tuple(source_tokens(request, self._facts)),
+            hypotheses=tuple(Hypothesis(**hypothesis) for hypothesis in fields["hypotheses"]),
+            source_tokens=tuple(fields["source_tokens"]),
             timings=timings_of(result.stats),
-            warnings=warnings_of(result.hypotheses, request, self._facts),
+            warnings=fields["warnings"],
             # By its message, so its numbers have single precision.
-            trace=None if trace is None else trace_of(trace),
+            trace=None if fields["trace"] is None else trace_of(fields["trace"]),
         )
-
-    def _hypothesis(self, hypothesis: Any, request: ReadRequest) -> Hypothesis:
-        fields = hypothesis_fields(hypothesis, request, self._facts)
-        fields["tokens"], fields["finish_reason"] = tuple(fields["tokens"]), FinishReason[hypothesis.finish_reason.name]
-        return Hypothesis(**fields)
 
     def _scores(self, requests: Sequence[ReadRequest]) -> list[Score]:
         scores = Answers[Score]()

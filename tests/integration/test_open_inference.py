@@ -62,7 +62,7 @@ def test_health_and_metadata(told: Any) -> None:
     shapes = {one["name"]: len(one["shape"]) for one in told["model"]["outputs"]}
     assert shapes == {
         "text": 2, "score": 2, "log_prob": 2, "tokens": 3, "token_log_probs": 3, "attention": 4, "source_tokens": 2,
-        "warnings": 2, "trace": 1,
+        "warnings": 2, "trace": 1, "confidence": 2,
     }  # fmt: skip
 
 

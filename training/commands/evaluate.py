@@ -9,6 +9,11 @@ from typing import Any, get_args
 from attendant.runtime.bundle.manifest import SEARCH_OPTIONS, Provider
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import READ_ONLY, write_json
+from attendant.training.commands.confidence import (
+    add_confidence_options,
+    measure_confidences,
+    refuse_without_confidence,
+)
 from attendant.training.evaluation.bootstrap import DEFAULT_EDGES, DEFAULT_RESAMPLES, LengthUnit
 from attendant.training.evaluation.metrics import BleuTokenizer, MetricName
 from attendant.training.library.evaluation import Results, check_folder, evaluate
@@ -84,12 +89,17 @@ def evaluate_parser() -> argparse.ArgumentParser:
     add("--output", type=Path, metavar="FILE.json", help="write the results here too")
     add("--outputs", type=Path, metavar="FILE.tsv", help="write every output here, with its score")
     add("--json", action="store_true", help="print the results as JSON instead of tables")
+    add_confidence_options(parser)
     return parser
 
 
 def run_evaluate(arguments: argparse.Namespace) -> None:
     if arguments.output is not None:
         check_folder("--output", arguments.output)
+    if arguments.confidence:
+        measure_confidences(arguments)
+        return
+    refuse_without_confidence(arguments)
     same = ("data", "split", "bleu_tokenizer", "max_length", "ensemble", "checkpoint", "provider", "bootstrap")
     options: dict[str, Any] = {name: getattr(arguments, name) for name in (*same, "length_unit", "outputs")}
     for name in ("metrics", "precision", *SEARCH_OPTIONS):

@@ -10,7 +10,7 @@ is a paired one (section 4).
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,16 +48,18 @@ def resampled_values(statistics: Statistics, num_resamples: int) -> Floats64:
 
 def resampled_totals(rows: Floats64, num_resamples: int) -> Floats64:
     """Returns [R, F] the sums of the statistics [N, F] over each resample of N examples."""
+    return np.concatenate([counts @ rows for counts in resampled_counts(len(rows), num_resamples)])
+
+
+def resampled_counts(num_examples: int, num_resamples: int) -> Iterator[Floats64]:
+    """Yields [r, N] how often each example counts in each resample, in blocks of r resamples."""
     generator = np.random.default_rng(SEED)
-    num_examples = len(rows)
     block = max(1, BLOCK_COUNTS // num_examples)
-    totals = np.empty((num_resamples, rows.shape[1]))
     for start in range(0, num_resamples, block):
         counts = np.empty((min(block, num_resamples - start), num_examples))
         for drawn in counts:
             drawn[:] = np.bincount(generator.integers(num_examples, size=num_examples), minlength=num_examples)
-        totals[start : start + len(counts)] = counts @ rows
-    return totals
+        yield counts
 
 
 def percentiles(values: Floats64) -> Interval:

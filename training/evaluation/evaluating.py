@@ -216,6 +216,9 @@ class EvaluationConfig(Table):
         length_edges: also measures every metric by the length of the source, in bins that end at these lengths; None:
             it does not.
         length_unit: unit of these lengths: words and punctuation marks, or tokens of the model's own tokenizer.
+        right_from: the chrF or ROUGE in percent from which a single answer counts as right, for the calibration of
+            confidence; None: chrF 60, also if the first metric is BLEU or TER, or ROUGE 40. With exact matches and
+            other error rates, the answer must equal a reference.
     """
 
     metrics: Annotated[tuple[MetricName, ...], Field(min_length=1)] = ("exact_match", "perplexity", "word_perplexity")
@@ -227,6 +230,7 @@ class EvaluationConfig(Table):
     max_length: Count | None = None
     length_edges: Annotated[tuple[Count, ...], Field(min_length=1)] | None = None
     length_unit: LengthUnit = "words"
+    right_from: Annotated[float, Field(gt=0.0, le=100.0)] | None = None
 
     @field_validator("length_edges")
     @classmethod

@@ -9,11 +9,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final, get_args
 
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, SEARCH_OPTIONS, Precision, Provider, search_of
+from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.bundle_stepper import default_precision
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
@@ -48,6 +50,7 @@ from attendant.training.progress import ShowProgress, counter
 RECIPE_NAME: Final = "recipe.toml"  # Every run directory has it.
 COLUMNS: Final = ("model", *SEARCH_OPTIONS, "source", "output", "references", "score", "log_prob")
 REFERENCE_SEPARATOR: Final = " ||| "
+ENCODED_AT_ONCE: Final = 10_000
 
 PathName = str | os.PathLike[str]
 Data = CorpusFiles | PathName | InMemoryPairs
@@ -169,6 +172,13 @@ def _whole_pairs(data: InMemoryPairs) -> list[Pair]:
         if not (pair.source and pair.target):
             raise UserError(f"data[{place}]: the {'target' if pair.source else 'source'} is empty: drop the pair")
     return pairs
+
+
+def read_source_ids(files: CorpusFiles, tokenizer: Tokenizer) -> Iterator[list[int]]:
+    """Yields the ids of the files' sources, without EOS. Raises UserError: bad data."""
+    pairs = iter(PairReader(files))
+    while texts := [pair.source for pair in islice(pairs, ENCODED_AT_ONCE)]:
+        yield from tokenizer.encode_batch(texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

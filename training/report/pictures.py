@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from attendant.runtime.stepper import Floats
 from attendant.training.evaluation.bootstrap import LengthBin
+from attendant.training.evaluation.confidence import NUM_BINS, Reliability
 from attendant.training.evaluation.metrics import LOWER_IS_BETTER
 from attendant.training.report.gradients import Reach
 from attendant.training.report.measuring import Curve
@@ -182,6 +183,47 @@ def reach_chart(title: str, reaches: Sequence[Reach | None], letters: Letters, *
         axis.set_xlabel(distance)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         return _svg(axis, letters)
+
+
+def reliability_chart(result: Reliability) -> str:
+    """Draws the share of right answers by confidence, with 95 % intervals, and how confident answers are."""
+    with styled_figure((4.5, 4.6)) as figure:
+        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(1.6, 1.0))
+        upper.set_title("right answers, by confidence")
+        upper.plot([0, 1], [0, 1], color=FAINT, linewidth=0.8)
+        places = [each.confidence for each in result.bins]
+        for place, each in zip(places, result.bins, strict=True):
+            if (interval := each.share_right.interval) is not None:
+                upper.vlines(place, interval.low, interval.high, color=series_color(0), alpha=0.55, linewidth=1.0)
+        shares = [each.share_right.value for each in result.bins]
+        upper.plot(places, shares, color=series_color(0), linestyle="", marker=marker(0))
+        upper.set_ylim(0, 1.02)
+        lower.set_title("answers, by confidence")
+        for number, (name, counts) in enumerate(_counts_by_confidence(result)):
+            if total := sum(counts):
+                heights = np.array(counts) / total
+                edges = np.linspace(0, 1, NUM_BINS + 1)
+                color, style = series_color(number), line_style(number)
+                lower.stairs(heights, edges, baseline=None, label=f"{name} ({total:,})", color=color, linestyle=style)
+        lower.axvline(result.warn_below, color=FAINT, linewidth=0.8, linestyle=":")
+        lower.set_ylim(bottom=0)
+        lower.set_xlim(0, 1)
+        lower.set_xlabel("confidence (dotted: warnings below)")
+        lower.legend(frameon=False, fontsize=8, loc="upper center")
+        return svg_of(figure)
+
+
+def _counts_by_confidence(result: Reliability) -> Iterator[tuple[str, Sequence[int]]]:
+    """Yields kinds of answers with their numbers in the bins of confidence."""
+    right, wrong = [0] * NUM_BINS, [0] * NUM_BINS
+    for each in result.bins:
+        place = round(each.low * NUM_BINS)
+        right[place] = round((each.share_right.value or 0.0) * each.num_answers)
+        wrong[place] = each.num_answers - right[place]
+    yield "right", right
+    yield "wrong", wrong
+    for inputs in result.foreign:
+        yield Path(inputs.name).stem, inputs.num_in_bins
 
 
 def _title(metric: str) -> str:

@@ -215,7 +215,7 @@ class GenerateResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., source_tokens: _Optional[_Iterable[str]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ...) -> None: ...
 
 class Hypothesis(_message.Message):
-    __slots__ = ("text", "tokens", "score", "log_prob", "token_log_probs", "attention", "finish_reason")
+    __slots__ = ("text", "tokens", "score", "log_prob", "token_log_probs", "attention", "finish_reason", "confidence")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
@@ -223,6 +223,7 @@ class Hypothesis(_message.Message):
     TOKEN_LOG_PROBS_FIELD_NUMBER: _ClassVar[int]
     ATTENTION_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     text: str
     tokens: _containers.RepeatedScalarFieldContainer[str]
     score: float
@@ -230,7 +231,8 @@ class Hypothesis(_message.Message):
     token_log_probs: _containers.RepeatedScalarFieldContainer[float]
     attention: Attention
     finish_reason: FinishReason
-    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[str]] = ..., score: _Optional[float] = ..., log_prob: _Optional[float] = ..., token_log_probs: _Optional[_Iterable[float]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ...) -> None: ...
+    confidence: float
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[str]] = ..., score: _Optional[float] = ..., log_prob: _Optional[float] = ..., token_log_probs: _Optional[_Iterable[float]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., confidence: _Optional[float] = ...) -> None: ...
 
 class Attention(_message.Message):
     __slots__ = ("rows", "columns", "weights")

@@ -1,0 +1,151 @@
+"""A bundle is given a confidence, answers with it, is measured, and is exported anew with it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import attendant
+from attendant.export import __main__ as export
+from attendant.runtime.bundle.bundle import BIGRAMS_NAME, BundleRefused, open_bundle
+from attendant.runtime.command import run_command
+from attendant.training import __main__ as training
+from attendant_client.command import main
+from tests.bundles import LETTERS
+
+WORDS = [f"{a}{b}{c}{d}" for a in LETTERS[:5] for b in LETTERS[:4] for c in LETTERS[:4] for d in LETTERS[:4]]
+
+
+def command(package: object, *arguments: object) -> int:
+    return run_command("command", lambda: package.main([str(argument) for argument in arguments]))  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def pairs(tiny_bundle_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Words with the model's own answers, except that short answers are said to be wrong."""
+    with attendant.load(tiny_bundle_path) as model:
+        answers = [answer.best for answer in model.generate(WORDS)]
+    path = tmp_path_factory.mktemp("data") / "pairs.tsv"
+    lines = [
+        f"{word}\t{answer.text if len(answer.tokens) > 3 else 'AA ' * 9}\n"
+        for word, answer in zip(WORDS, answers, strict=True)
+    ]
+    path.write_text("".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def calibrated(tiny_bundle_path: Path, pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bundles") / "calibrated"
+    options = "--data", pairs, "--training", pairs, "--right", "exact_match", "--output", path
+    assert command(export, "reference", tiny_bundle_path, *options) == 0
+    return path
+
+
+def test_the_bundle_has_a_calibration_and_the_same_graphs(tiny_bundle_path: Path, calibrated: Path) -> None:
+    old, new = open_bundle(tiny_bundle_path), open_bundle(calibrated)
+    calibration = new.manifest.confidence
+    assert calibration is not None and calibration.num_examples == len(WORDS)
+    assert str(calibration.right) == "exact match"
+    assert new.seen_bigrams is not None and new.seen_bigrams.unseen_share(new.source_tokenizer.encode(WORDS[0])) == 0
+    assert {name: entry for name, entry in new.manifest.files.items() if name != BIGRAMS_NAME} == old.manifest.files
+    assert new.manifest.digest != old.manifest.digest
+
+
+def test_answers_have_a_confidence_alone_and_in_any_batch(calibrated: Path) -> None:
+    calibration = open_bundle(calibrated).manifest.confidence
+    assert calibration is not None
+    with attendant.load(calibrated) as model:
+        together = model.generate([*WORDS[:40], "jihg"])
+        alone = [model.generate(word) for word in (*WORDS[:40], "jihg")]
+        stream = model.stream("abcd")
+        list(stream)
+        assert stream.generation.best.confidence == model.generate("abcd").best.confidence
+    assert [answer.best.confidence for answer in together] == [answer.best.confidence for answer in alone]
+    assert alone[-1].best.confidence == calibration.probabilities[0]
+    assert any(warning.startswith("the confidence is 0.") for warning in alone[-1].warnings)
+    assert len({answer.best.confidence for answer in together}) > 2
+
+
+def test_the_command_prints_it(calibrated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--bundle", str(calibrated), "--json", "jihg"]) == 0
+    printed = capsys.readouterr()
+    assert 0 <= json.loads(printed.out)["hypotheses"][0]["confidence"] < 0.1
+    assert "attendant: the confidence is 0." in printed.err
+
+
+def test_it_is_measured_by_one_command(
+    calibrated: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign = tmp_path / "foreign.txt"
+    foreign.write_text("jihg\nhijj\nggii\n")
+    options = "--data", pairs, "--confidence", "--foreign", foreign, "--bootstrap", 50
+    assert command(training, "evaluate", calibrated, *options, "--chart", tmp_path / "chart.svg") == 0
+    shown = capsys.readouterr().out
+    for part in ("right: exact match", "expected calibration error", "AUROC", "0.0 to 0.1", "foreign.txt"):
+        assert part in shown
+    chart = (tmp_path / "chart.svg").read_text()
+    assert chart.startswith("<svg") and "right answers, by confidence" in chart and "foreign (3)" in chart
+    assert command(training, "evaluate", calibrated, *options, "--json", "--output", tmp_path / "results.json") == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "results.json").read_text())
+    (result,) = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert result["num_examples"] == len(WORDS) and result["ece"]["value"] < 0.1
+    assert result["foreign"][0]["warned"] == {"value": 1.0, "interval": {"high": 1.0, "low": 1.0}}
+
+
+def test_an_export_of_the_bundle_keeps_it(calibrated: Path, tmp_path: Path) -> None:
+    assert command(export, calibrated, "--output", tmp_path / "again") == 0
+    old, again = open_bundle(calibrated), open_bundle(tmp_path / "again")
+    assert again.manifest.confidence == old.manifest.confidence
+    assert old.seen_bigrams is not None and again.seen_bigrams is not None
+    assert again.seen_bigrams.content == old.seen_bigrams.content
+
+
+def test_it_is_replaced_without_its_bigrams(calibrated: Path, pairs: Path, tmp_path: Path) -> None:
+    assert command(export, "reference", calibrated, "--data", pairs, "--output", tmp_path / "other") == 0
+    other = open_bundle(tmp_path / "other")
+    assert other.seen_bigrams is None and BIGRAMS_NAME not in other.manifest.files
+    assert other.manifest.confidence is not None and "unseen_ratio" not in other.manifest.confidence.signals
+
+
+def test_a_bundle_whose_bigrams_are_missing_is_refused(calibrated: Path) -> None:
+    bundle = open_bundle(calibrated)
+    (calibrated / BIGRAMS_NAME).rename(calibrated.parent / "kept")
+    try:
+        with pytest.raises(BundleRefused) as refusal:
+            open_bundle(calibrated)
+        assert f"{BIGRAMS_NAME}: missing" in "".join(refusal.value.differences)
+    finally:
+        (calibrated.parent / "kept").rename(calibrated / BIGRAMS_NAME)
+    assert open_bundle(calibrated).manifest == bundle.manifest
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--confidence", "--beam-size", "4"], "--beam-size is not for --confidence"),
+        (["--foreign", "x"], "--foreign is for --confidence"),
+        (["--confidence", "--foreign", "missing.txt"], "missing.txt"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    calibrated: Path, pairs: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(training, "evaluate", calibrated, "--data", pairs, *options) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_bundle_without_calibration_is_told_how_to_get_one(
+    tiny_bundle_path: Path, pairs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(training, "evaluate", tiny_bundle_path, "--data", pairs, "--confidence") == 2
+    assert "has no calibration: attendant reference" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rule", ["wer", "chrf:high", "chrf:-1", "rouge"])
+def test_a_bad_rule_is_refused_before_anything_is_decoded(
+    tiny_bundle_path: Path, pairs: Path, tmp_path: Path, rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = "--data", pairs, "--right", rule, "--output", tmp_path / "new"
+    assert command(export, "reference", tiny_bundle_path, *options) == 2
+    assert f"--right {rule}: must be exact_match, chrf" in capsys.readouterr().err

@@ -1,0 +1,128 @@
+"""The confidence of answers at every door, and the warning that comes with a low one."""
+
+from dataclasses import replace
+
+import pytest
+
+import attendant_client
+from attendant.runtime.bundle.bigrams import SeenBigrams
+from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.manifest import Calibration, RightRule, SignalTerm
+from attendant.runtime.confidence import answer_signals, confidence_of, source_signals
+from attendant.runtime.decoding.batch import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.inference.v2 import open_inference_pb2 as wire
+from attendant.server.inference.v2 import open_inference_pb2_grpc
+from attendant_client.v1 import seq2seq_pb2 as messages
+from tests.http_serving import http_served
+from tests.serving import LETTERS, fake_bundle, fake_stepper, served
+
+CALIBRATION = Calibration(
+    right=RightRule(metric="exact_match", at_least=100),
+    data="none",
+    num_examples=1000,
+    precision="fp32",
+    signals={
+        "mean_surprise": SignalTerm(weight=-1.0),
+        "highest_surprise": SignalTerm(weight=-1.0),
+        "unseen_ratio": SignalTerm(weight=-1.0, high=0.5),
+    },
+    scores=(-0.5, 1.0),
+    probabilities=(0.05, 0.95),
+    warn_below=0.3,
+)
+KNOWN = ["abcd", "bcde", "cdefgh"]
+
+
+def calibrated_bundle() -> Bundle:
+    bundle = fake_bundle(beam_size=1)
+    seen = SeenBigrams.of_sources(bundle.source_tokenizer.encode_batch(KNOWN))
+    manifest = bundle.manifest.model_copy(update={"confidence": CALIBRATION}).signed()
+    return replace(bundle, manifest=manifest, seen_bigrams=seen)
+
+
+BUNDLE = calibrated_bundle()
+
+
+def expected_confidence(text: str) -> float:
+    source = BUNDLE.source_tokenizer.encode(text)
+    options = DecodingOptions(beam_size=1, max_length=20)
+    ((best,),) = decode_all(fake_stepper(), [BUNDLE.source_ids(source)], options, BUNDLE.manifest.special_ids)
+    return confidence_of(answer_signals(source_signals(source, BUNDLE.seen_bigrams), best), CALIBRATION)
+
+
+def warnings_about(confidence: float) -> list[str]:
+    if confidence >= CALIBRATION.warn_below:
+        return []
+    return [f"the confidence is {confidence:.2f}, below 0.30: the answer may well be wrong"]
+
+
+TEXTS = [*KNOWN, "abcdefgh", "cd", "de", "hgfe"]
+EXPECTED = {text: expected_confidence(text) for text in TEXTS}
+
+
+def test_the_texts_are_of_both_kinds() -> None:
+    assert EXPECTED["hgfe"] == 0.05, "its pairs of letters were never seen"
+    assert {confidence < 0.3 for confidence in EXPECTED.values()} == {True, False}
+    assert len(set(EXPECTED.values())) > 4
+
+
+async def test_every_call_returns_it_with_its_warning() -> None:
+    async with served(fake_stepper(), BUNDLE) as server:
+        requests = [messages.GenerateRequest(text=text, request_id=text) for text in TEXTS]
+        many = messages.GenerateManyRequest(requests=requests)
+        answers = [await server.stub.Generate(request) for request in requests]
+        for request in requests:
+            *_, last = [event async for event in server.stub.GenerateStream(request)]
+            answers.append(last.response)
+        answers += [result.response for result in (await server.stub.GenerateMany(many)).results]
+        answers += [result.response async for result in server.stub.GenerateBatch(iter(requests))]
+        batches = [result async for some in server.stub.GenerateBatches(iter([many])) for result in some.results]
+        answers += [result.response for result in batches]
+    assert len(answers) == 5 * len(TEXTS)
+    for answer in answers:
+        confidence = EXPECTED[answer.request_id]
+        assert answer.hypotheses[0].confidence == pytest.approx(confidence, rel=1e-6)
+        assert list(answer.warnings) == warnings_about(confidence)
+
+
+async def test_http_and_the_open_inference_protocol_return_it() -> None:
+    async with served(fake_stepper(), BUNDLE) as server, http_served(server) as web:
+        answer = await web.post("/v1/generate", {"text": "hgfe"})
+        assert answer.json["hypotheses"][0]["confidence"] == 0.05
+        assert answer.json["warnings"] == warnings_about(0.05)
+        tensor = {"name": "text", "datatype": "BYTES", "shape": [2], "data": ["abcd", "hgfe"]}
+        body = {"inputs": [tensor], "outputs": [{"name": "confidence"}]}
+        (output,) = (await web.post("/v2/models/fake/infer", body)).json["outputs"]
+        assert output["data"] == pytest.approx([EXPECTED["abcd"], 0.05], rel=1e-6)
+        request = wire.ModelInferRequest(model_name="fake")
+        text = request.inputs.add(name="text", datatype="BYTES", shape=[1])
+        text.contents.bytes_contents.append(b"abcd")
+        request.outputs.add(name="confidence")
+        stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
+        (output,) = (await stub.ModelInfer(request)).outputs
+        assert list(output.contents.fp32_contents) == pytest.approx([EXPECTED["abcd"]], rel=1e-6)
+
+
+async def test_every_hypothesis_has_its_own() -> None:
+    async with served(fake_stepper(), BUNDLE) as server, attendant_client.AttendantClient(server.target) as client:
+        answer = await client.generate("abcdefgh", beam_size=4, num_hypotheses=4)
+    confidences = [hypothesis.confidence for hypothesis in answer.hypotheses]
+    assert None not in confidences and len(set(confidences)) > 1
+    assert list(answer.warnings) == warnings_about(confidences[0] or 0.0)
+
+
+async def test_without_a_calibration_there_is_no_field_and_no_warning() -> None:
+    async with (
+        served(fake_stepper(), fake_bundle()) as server,
+        http_served(server) as web,
+        attendant_client.AttendantClient(server.target) as client,
+    ):
+        answer = await server.stub.Generate(messages.GenerateRequest(text=LETTERS[::-1]))
+        assert not answer.hypotheses[0].HasField("confidence") and not answer.warnings
+        assert (await client.generate("a")).best.confidence is None
+        assert "confidence" not in (await web.post("/v1/generate", {"text": "a"})).json["hypotheses"][0]
+        tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a"]}
+        body = {"inputs": [tensor], "outputs": [{"name": "confidence"}]}
+        (output,) = (await web.post("/v2/models/fake/infer", body)).json["outputs"]
+        assert output["data"] == [None]
