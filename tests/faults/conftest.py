@@ -17,7 +17,11 @@ from tests.faults.figures import Bound, Figures
 from tests.paths import ROOT
 from tests.server_process import Running, server
 
+FOLDER = Path(__file__).parent
 RESULTS = ROOT / "benchmarks" / "results"
+
+UNTIMED = ("test_mixed_traffic", "test_crafted_bundles", "test_hidden_fields", "test_fuzz")
+"""They try many cases and measure no time, so they come last: the others need a machine that does nothing else."""
 
 Start = Callable[..., AbstractContextManager[Running]]
 """Starts a server over the tiny bundle with these options: `with start("--max-rows", "8") as running`."""
@@ -27,6 +31,10 @@ class Figure(Protocol):
     """Records a figure of a full-size test, which fails at its end if one is out of its bound (None: it has none)."""
 
     def __call__(self, name: str, measured: float, bound: Bound | None, unit: str) -> None: ...
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.parent == FOLDER and item.path.stem in UNTIMED)
 
 
 @pytest.fixture

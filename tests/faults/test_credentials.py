@@ -20,6 +20,7 @@ import pytest
 
 from attendant.server.auth import POLL_SECONDS, Access, open_access
 from attendant.server.config import ServerConfig
+from attendant.server.grpc.gate import GrpcCall
 from attendant.server.grpc.port import bind
 from attendant_client import AttendantClient, AttendantError
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -221,7 +222,7 @@ async def test_what_the_gatekeeper_costs_a_call(authority: Authority, tmp_path: 
         nonlocal microseconds
         began = time.perf_counter()
         for _ in range(NUM_TIMED):
-            access.rates.take(access.client_of(context), len(request))
+            access.rates.take(access.client_of(GrpcCall(context)), len(request))
         microseconds = (time.perf_counter() - began) / NUM_TIMED * 1e6
         return b""
 
