@@ -13,6 +13,7 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
+    from attendant.export.inspection import inspect as inspect
     from attendant.export.model import export_model as export_model
     from attendant.export.published import verify as verify
     from attendant.export.run import ExportedBundle as ExportedBundle
@@ -35,6 +36,7 @@ _PLACES = {
     "export_model": ("export.model", "cpu,export"),
     "export_run": ("export.run", "cpu,export"),
     "ExportedBundle": ("export.run", "cpu,export"),
+    "inspect": ("export.inspection", "cpu"),
     "verify": ("export.published", "cpu"),
     "evaluate": ("training.library.evaluation", "cpu,training"),
     "Results": ("training.library.evaluation", "cpu,training"),

@@ -364,14 +364,14 @@ class _DecodingReader:
         positions = sorted(set(self._fields.get("masked_source_positions", ())))
         if not positions:
             return ()
-        name, shown = "masked_source_positions", ", ".join(map(str, positions))
+        num_positions = self._num_source_tokens + self._model.manifest.source.append_eos
+        limit = ""
         if not self._model.masks_positions:
-            why = "has no mask of ours" if self._model.has_attention else "has no attention"
-            self._require(False, name, f"empty: this model {why}", shown)
-        elif self._num_source_tokens:
-            num_positions = self._num_source_tokens + self._model.manifest.source.append_eos
-            held = positions[-1] < num_positions and len(positions) < num_positions
-            self._require(held, name, f"places from 0 to {num_positions - 1}, but not all of them", shown)
+            limit = f"empty: this model has no {'mask of ours' if self._model.has_attention else 'attention'}"
+        elif self._num_source_tokens and num_positions <= max(positions[-1], len(positions)):
+            limit = f"places from 0 to {num_positions - 1}, but not all of them"
+        if limit:
+            self.violations.say("decoding.masked_source_positions", cut(", ".join(map(str, positions))), limit)
         return tuple(positions)
 
     def _patience(self) -> float | None:

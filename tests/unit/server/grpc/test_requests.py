@@ -10,6 +10,7 @@ import pytest
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.decoding.options import scoring_options
+from attendant.runtime.requests import max_trace_bytes
 from attendant.server.catalogue.models import ServedModel
 from attendant.server.errors import InvalidArgument
 from attendant.server.grpc.conversion import status_of
@@ -175,6 +176,23 @@ def test_the_worst_request_has_a_status_that_fits_in_headers() -> None:
     status = status_of(caught.value, request.request_id[:128])
     percent_encoded = sum(1 if byte < 128 else 3 for byte in status.message.encode())
     assert percent_encoded + 4 * status.ByteSize() / 3 < 8000
+
+
+def test_a_trace_that_may_be_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = messages.GenerateRequest(
+        text="abc", decoding=Decoding(beam_size=4, max_length=20), output=messages.OutputOptions(trace=5)
+    )
+    parsed = read_generate(request, model())
+    # 4 hypotheses in 21 steps, each with 4 weights and up to 6 candidates.
+    estimate = 4 * 21 * (64 + 4 * 4 + 6 * 32)
+    assert max_trace_bytes(parsed.content.options, 4) == estimate
+    request.output.trace = 0
+    assert parsed.max_answer_bytes - read_generate(request, model()).max_answer_bytes == 8 * estimate
+    request.output.trace = 5
+    monkeypatch.setattr("attendant.runtime.requests.MAX_TRACE_BYTES", estimate - 1)
+    (description,) = refused(read_generate, request).values()
+    assert description.startswith("is 5 candidates of 4 hypotheses in 20 steps, which may take 0.0 MiB, must be")
+    assert "lower trace, max_length or beam_size" in description
 
 
 def score(**fields: Any) -> messages.ScoreRequest:

@@ -1,0 +1,191 @@
+"""Traces and masks on the real server: every door's are the library's, which tests/unit/runtime compares with the naive
+search."""
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+
+import attendant
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.requests import max_trace_bytes
+from attendant.server.inference.v2 import open_inference_pb2 as wire
+from attendant.server.inference.v2 import open_inference_pb2_grpc as wire_grpc
+from attendant_client import AttendantClient, GenerateOptions, InvalidArgument, Sampling
+from attendant_client.messages import trace_of
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
+from tests.http_serving import Http
+from tests.paths import ROOT
+from tests.serving import Served
+
+WORDS = ["badge", "face", "a", "jig"]
+OPTIONS: list[GenerateOptions] = [
+    {"beam_size": 4, "num_hypotheses": 3, "trace": 5},
+    {"beam_size": 1, "trace": 1, "max_length": 3},
+    {"beam_size": 3, "trace": 32, "min_length": 4, "no_repeat_ngram_size": 1, "suppress_unk": True},
+    {"alternatives": True, "num_hypotheses": 3, "beam_size": 2, "trace": 4, "target_prefix": ["K"]},
+    {"sampling": Sampling(seed=3), "num_hypotheses": 2, "trace": 2},
+    {"beam_size": 2, "trace": 3, "masked_source_positions": [0, 2]},
+]
+
+
+async def test_every_call_of_the_client_has_the_librarys_trace(client: AttendantClient, tiny_bundle_path: Path) -> None:
+    model = attendant.load(tiny_bundle_path)
+    for options in OPTIONS:
+        words = WORDS if "masked_source_positions" not in options else WORDS[:2]
+        expected = model.generate(words, **options)
+        untraced = model.generate(words, **{**options, "trace": 0})
+        together = await asyncio.gather(*(client.generate(word, **options) for word in words))
+        listed = await client.generate(words, **options)
+        async with client.bulk() as bulk:
+            streamed = await asyncio.gather(*(bulk.generate(word, **options) for word in words))
+        for place, word in enumerate(words):
+            trace = expected[place].trace
+            assert trace is not None and untraced[place].trace is None
+            assert [each.score for each in expected[place].hypotheses] == [
+                each.score for each in untraced[place].hypotheses
+            ]
+            stream = client.stream(word, **options)
+            assert len([delta async for delta in stream]) <= 48
+            for answer in (together[place], listed[place], streamed[place], stream.generation):
+                assert answer.trace == trace
+            ended = [end for search in trace.searches for end in search.ended if end.hypothesis is not None]
+            found = {end.hypothesis: end for end in ended}
+            for rank, hypothesis in enumerate(together[place].hypotheses):
+                assert (found[rank].score, found[rank].finish_reason) == (hypothesis.score, hypothesis.finish_reason)
+
+
+async def test_a_trace_rebuilds_the_answer(client: AttendantClient) -> None:
+    answer = await client.generate("badge", beam_size=4, num_hypotheses=4, trace=2, attention=True)
+    assert answer.trace is not None
+    (search,) = answer.trace.searches
+    for end in search.ended:
+        if end.hypothesis is not None:
+            hypothesis = answer.hypotheses[end.hypothesis]
+            path = search.path(end.step, end.live)
+            assert search.tokens(end.step, end.live) == hypothesis.tokens
+            rows = [search.steps[step].attention[live] for step, live in path]
+            assert rows[: len(hypothesis.attention)] == list(hypothesis.attention)
+            assert len(search.coverage(end.step, end.live)) == len(answer.source_tokens)
+
+
+async def test_masked_positions_get_no_attention(client: AttendantClient) -> None:
+    answer = await client.generate("badge", attention=True, masked_source_positions=[1, 3], max_length=6)
+    assert all(row[1] == row[3] == 0 for row in answer.best.attention)
+    plain = await client.generate("badge", attention=True, max_length=6)
+    assert plain.best.score != answer.best.score
+    beside = await asyncio.gather(
+        *(client.generate("badge", attention=True, masked_source_positions=[at], max_length=6) for at in range(5)),
+        client.generate("badge", attention=True, max_length=6),
+    )
+    assert beside[-1].hypotheses == plain.hypotheses
+    assert len({each.best.score for each in beside}) == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "limit"),
+    [
+        ({"trace": 33}, "output.trace", "is 33, must be 0 to 32"),
+        ({"masked_source_positions": [6]}, "decoding.masked_source_positions", "is 6, must be places from 0 to 5"),
+        (
+            {"masked_source_positions": range(9)},
+            "decoding.masked_source_positions",
+            "is 0, 1, 2, 3, 4, 5, 6, 7, 8, must",
+        ),
+        ({"masked_source_positions": range(6)}, "decoding.masked_source_positions", "but not all of them"),
+    ],
+)
+async def test_refusals(client: AttendantClient, options: dict, field: str, limit: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        await client.generate("badge", **options)
+    (violation,) = caught.value.violations
+    assert violation.field == field and limit in violation.description
+
+
+async def test_no_trace_is_larger_than_estimated(target: str) -> None:
+    """Where nothing ends before the longest length, and everything is asked for."""
+    options = {"beam_size": 6, "min_length": 40, "max_length": 40, "no_repeat_ngram_size": 3}
+    request = messages.GenerateRequest(text="badge" * 4, decoding=options, output={"trace": 16})
+    async with grpc.aio.insecure_channel(target) as channel:
+        response = await seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(request)
+    estimate = max_trace_bytes(DecodingOptions(**options, trace=16), 21)
+    assert estimate / 5 < response.trace.ByteSize() < estimate
+
+
+async def test_a_list_of_traces_that_would_take_too_much_memory_is_refused(client: AttendantClient) -> None:
+    with pytest.raises(InvalidArgument, match="requests is 256 items long, whose answers may take"):
+        await client.generate(["badge"] * 256, beam_size=8, trace=32)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_score_has_no_trace(server: Served) -> None:
+    request = messages.ScoreRequest(source_text="abc", target_text="AA", output=messages.OutputOptions(trace=3))
+    with pytest.raises(grpc.aio.AioRpcError, match=r"output\.trace is 3, must be 0: a target that is scored"):
+        await server.stub.Score(request)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_http_has_grpcs_trace_in_json(server: Served, web: Http) -> None:
+    body = {"text": "abc", "decoding": {"beamSize": 3, "numHypotheses": 2}, "output": {"trace": 4}}
+    answer = await web.post("/v1/generate", body)
+    assert answer.status == 200
+    request = json_format.ParseDict(body, messages.GenerateRequest())
+    response = await server.stub.Generate(request)
+    assert answer.json["trace"] == json_format.MessageToDict(response.trace, always_print_fields_with_no_presence=True)
+    assert answer.json["trace"]["searches"][0]["steps"][0]["attention"]["columns"] == 4
+    streamed = await web.post("/v1/generate?stream=1", body)
+    assert streamed.events[-1][1]["response"]["trace"] == answer.json["trace"]
+    without = await web.post("/v1/generate", {"text": "abc"})
+    assert "trace" not in without.json
+    masked = await web.post("/v1/generate", {"text": "abc", "decoding": {"maskedSourcePositions": ["x", -1, 1]}})
+    faults = masked.json["details"][0]["fieldViolations"]
+    assert [fault["field"] for fault in faults] == [f"decoding.masked_source_positions[{place}]" for place in (0, 1)]
+    refused = await web.post("/v1/generate", {"text": "abc", "decoding": {"masked_source_positions": [1]}})
+    assert "must be empty: this model has no mask of ours" in refused.json["detail"]
+
+
+async def test_open_inference_has_it_as_json(target: str, client: AttendantClient) -> None:
+    tensor = wire.ModelInferRequest.InferInputTensor(
+        name="text", datatype="BYTES", shape=[2], contents=wire.InferTensorContents(bytes_contents=[b"badge", b"face"])
+    )
+    outputs = [wire.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in ("text", "trace")]
+    parameters = {
+        "beam_size": wire.InferParameter(int64_param=2),
+        "trace": wire.InferParameter(int64_param=3),
+        "masked_source_positions": wire.InferParameter(string_param="0 2"),
+    }
+    request = wire.ModelInferRequest(model_name="tiny", inputs=[tensor], outputs=outputs, parameters=parameters)
+    async with grpc.aio.insecure_channel(target) as channel:
+        stub = wire_grpc.GRPCInferenceServiceStub(channel)
+        response = await stub.ModelInfer(request)
+        traces = response.outputs[1].contents.bytes_contents
+        assert list(response.outputs[1].shape) == [2]
+        request.outputs.pop()
+        assert len((await stub.ModelInfer(request)).outputs) == 1
+        request.parameters["masked_source_positions"].string_param = "0;2"
+        with pytest.raises(grpc.aio.AioRpcError, match="must be places, with blanks between them"):
+            await stub.ModelInfer(request)
+    for word, text in zip(("badge", "face"), traces, strict=True):
+        expected = await client.generate(word, beam_size=2, trace=3, masked_source_positions=[0, 2])
+        assert trace_of(json_format.Parse(text, messages.Trace())) == expected.trace
+
+
+def test_a_client_that_does_not_know_traces_reads_the_rest() -> None:
+    """By the API as it was released last."""
+    released = descriptor_pb2.FileDescriptorSet.FromString((ROOT / "protos/released.binpb").read_bytes())
+    pool = descriptor_pool.DescriptorPool()
+    for file in released.file:
+        pool.Add(file)
+    old = message_factory.GetMessageClass(pool.FindMessageTypeByName("attendant.v1.GenerateResponse"))
+    assert "trace" not in old.DESCRIPTOR.fields_by_name
+    response = messages.GenerateResponse(
+        model="m",
+        hypotheses=[messages.Hypothesis(text="AA", score=-1.5)],
+        trace=messages.Trace(searches=[messages.TracedSearch(reason="SEARCH_END_EOS")]),
+    )
+    read = old.FromString(response.SerializeToString())
+    assert (read.model, read.hypotheses[0].text, read.hypotheses[0].score) == ("m", "AA", -1.5)
+    assert messages.GenerateResponse.FromString(read.SerializeToString()) == response
