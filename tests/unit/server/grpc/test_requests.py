@@ -38,6 +38,8 @@ def test_the_longest_text() -> None:
 class Untouchable:
     """A tokenizer that must not be asked for the tokens of a text, nor for those of a long list."""
 
+    takes_texts = True
+
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.max_characters = tokenizer.max_characters
 
