@@ -24,7 +24,7 @@ MARKER: Final = "page.json"
 
 PAGE: Final = Path(__file__).parent / "page"
 PLAYGROUND: Final = Path(__file__).parents[1] / "server" / "http" / "page"
-SHARED: Final = ("attention.js", "dom.js", "text.js", "style.css", "icon.svg")
+SHARED: Final = ("address.js", "answers.js", "attention.js", "dom.js", "numbers.js", "text.js", "style.css", "icon.svg")
 LIBRARIES: Final = {
     "@huggingface/tokenizers": ("dist/tokenizers.min.mjs",),
     "onnxruntime-web": (
@@ -100,7 +100,8 @@ def write_page(
             (folder / "bundle" / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(bundle.path / name, folder / "bundle" / name)
         (folder / "LICENCES.txt").write_text(LICENCES, encoding="utf-8")
-        (folder / MARKER).write_text(json.dumps({"precision": chosen}) + "\n", encoding="utf-8")
+        page = {"precision": chosen, "description": bundle.description, "examples": bundle.examples()}
+        (folder / MARKER).write_text(json.dumps(page) + "\n", encoding="utf-8")
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 // A page that answers while one types, by a model that runs in it.
 
+import { readAddress, writeAddress } from "./address.js";
+import { drawAnswers } from "./answers.js";
 import { drawAttention } from "./attention.js";
 import { html } from "./dom.js";
 
@@ -9,9 +11,10 @@ const worker = new Worker("worker.js", { type: "module" });
 let newest = 0; // number of the newest question
 let busy = false; // a worker answers one question at a time; while it does, only the newest one waits
 let answer = null;
+let buttons = [];
 
 function ask() {
-  history.replaceState(null, "", part("source").value ? `#${encodeURIComponent(part("source").value)}` : " ");
+  writeAddress({ text: part("source").value, panels: [] });
   newest += 1;
   send();
 }
@@ -33,16 +36,7 @@ function show(given, milliseconds) {
   part("text").textContent = "";
   part("spoken").textContent = "";
   if (!answer) return;
-  part("best").replaceChildren(
-    ...answer.hypotheses.map((hypothesis, index) =>
-      html("li", {}, html(
-        "button",
-        { type: "button", "aria-pressed": String(index === 0), onclick: () => choose(index) },
-        html("span", { class: "words", dir: "auto" }, hypothesis.text || "(empty)"),
-        html("span", { class: "score" }, `log P ${hypothesis.logProb.toFixed(2)}`),
-      )),
-    ),
-  );
+  buttons = drawAnswers(part("best"), part("ranking"), answer, { decoding: {} }, choose);
   choose(0);
 }
 
@@ -50,7 +44,7 @@ function choose(index) {
   const hypothesis = answer.hypotheses[index];
   part("text").textContent = hypothesis.text;
   part("spoken").textContent = `Answer: ${hypothesis.text}`;
-  part("best").querySelectorAll("button").forEach((button, at) => button.setAttribute("aria-pressed", at === index));
+  buttons.forEach((button, at) => button.setAttribute("aria-pressed", at === index));
   const rows = hypothesis.attention;
   part("attention").hidden = !rows.length || !rows[0].length;
   if (part("attention").hidden) return;
@@ -58,20 +52,17 @@ function choose(index) {
   drawAttention(part("map"), part("caption"), answer.sourceTokens, hypothesis.tokens, weights);
 }
 
-function ready({ name, version, precision, beamSize, maxBeamSize, examples }) {
+function ready({ name, version, precision, beamSize, maxBeamSize, description, examples }) {
   document.title = name;
   part("name").textContent = name;
-  part("state").textContent = `version ${version}, ${precision}, in this page`;
+  part("state").textContent = `${description} Version ${version}, ${precision}, in this page.`.trim();
   Object.assign(part("beam"), { value: beamSize, max: maxBeamSize });
-  part("examples").replaceChildren(
-    ...examples.map((text) =>
-      html("button", { type: "button", dir: "auto", onclick: () => {
-        part("source").value = text;
-        ask();
-      } }, text),
-    ),
-  );
-  part("source").value ||= decodeURIComponent(location.hash.slice(1));
+  part("examples").replaceChildren("Try ", ...examples.map(([text]) =>
+    html("button", { type: "button", class: "quiet", dir: "auto", onclick: () => {
+      part("source").value = text;
+      ask();
+    } }, text)));
+  part("source").value ||= readAddress().text;
   send();
 }
 

@@ -14,18 +14,10 @@ async function fetched(path) {
 
 const read = async (path) => new Uint8Array(await (await fetched(`bundle/${path}`)).arrayBuffer());
 
-// Three sources among the golden examples, as one would type them.
-async function examples(bundle) {
-  const golden = new TextDecoder().decode(await read("golden.jsonl"));
-  const sources = golden.trim().split("\n").map((line) => JSON.parse(line).source_tokens);
-  const distinct = [...new Map(sources.map((tokens) => [tokens.join(" "), tokens])).values()];
-  const chosen = distinct.sort((a, b) => a.length - b.length).slice(0, 3 * Math.ceil(distinct.length / 6));
-  return [0, 1, 2].flatMap((third) => chosen.slice(Math.floor((third * chosen.length) / 3)).slice(0, 1))
-    .map((tokens) => bundle.source.textOf(bundle.source.idsOfTokens(tokens)));
-}
+const page = fetched("page.json").then((response) => response.json());
 
 async function open() {
-  const { precision } = await (await fetched("page.json")).json();
+  const { precision } = await page;
   return await Bundle.open(ort, read, precision);
 }
 
@@ -37,7 +29,8 @@ opened.then(
     const version = digest.slice(0, 12);
     const [beamSize, maxBeamSize] = [decoding.beam_size, limits.max_beam_size];
     const { precision } = bundle;
-    postMessage({ ready: { name, version, precision, beamSize, maxBeamSize, examples: await examples(bundle) } });
+    const { description, examples } = await page;
+    postMessage({ ready: { name, version, precision, beamSize, maxBeamSize, description, examples } });
   },
   (error) => postMessage({ failed: error.message }),
 );

@@ -147,7 +147,7 @@ def test_a_page_answers_while_one_types(opened: Page, address: str, axe: str) ->
     assert violations(opened, axe) == []
     opened.locator("#best button").nth(1).click()
     expect(opened.locator("#text")).not_to_have_text("F OW N IY M")
-    assert opened.url == f"{address}#phoneme"
+    assert opened.url == f"{address}#text=phoneme"
     opened.reload()
     expect(opened.locator("#text")).to_have_text("F OW N IY M", timeout=60_000)
     opened.locator("#examples button").first.click()

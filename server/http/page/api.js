@@ -40,6 +40,24 @@ export const models = async () => (await or(BROKEN, (await call("v1/models")).js
 
 export const generate = async (request, signal) => or(BROKEN, (await call("v1/generate", request, signal)).json());
 
+// The responses to a list of requests, in order. One that failed is the whole list's problem.
+export async function generateMany(requests, signal) {
+  const { results } = await or(BROKEN, (await call("v1/generate_many", { requests }, signal)).json());
+  return results.map(({ response, error }) => {
+    if (error) throw new Problem({ detail: error.message });
+    return response;
+  });
+}
+
+let document;
+
+// The schemas of the API's messages, fetched once.
+export function schemas() {
+  document ??= call("openapi.json").then((response) => or(BROKEN, response.json()));
+  document.catch(() => { document = undefined; });
+  return document.then(({ components }) => components.schemas);
+}
+
 // Yields the messages of a streamed answer: {delta} and, last, {response}. A stream that ends without its response is a
 // problem: what came so far is not the answer.
 export async function* stream(request, signal) {

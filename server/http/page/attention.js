@@ -1,8 +1,9 @@
-// The attention map: a row per target symbol, a column per source symbol. Hovering or focusing a symbol of either side
-// shows where the other side looks.
+// The attention map: a row per target symbol, a column per source symbol, in the order in which they are read. Hovering
+// or focusing a symbol of either side shows where the other side looks; pressing one of the source hides it.
 
-import { html, oneStop, svg } from "./dom.js";
-import { shown } from "./text.js";
+import { html, oneStop, onEnter, svg, whilePointed } from "./dom.js";
+import { share } from "./numbers.js";
+import { isRightToLeft, shown } from "./text.js";
 
 const CELLS = { least: 18, most: 30 };
 const GAP = 2;
@@ -10,8 +11,6 @@ const PADDING = 10;
 const SHOWN = 4;
 const NOTHING = "nothing in particular";
 const FONT = "14px system-ui, sans-serif";
-
-const percent = (weight) => `${Math.round(100 * weight)} %`;
 
 function widths(labels) {
   const context = document.createElement("canvas").getContext("2d");
@@ -25,12 +24,14 @@ function strongest(weights, labels) {
     .filter(([weight]) => weight >= 0.01)
     .sort(([a], [b]) => b - a)
     .slice(0, SHOWN)
-    .map(([weight, label]) => ({ label, share: percent(weight) }));
+    .map(([weight, label]) => ({ label, part: share(weight) }));
 }
 
-const spoken = (links) => links.map(({ label, share }) => `${label} ${share}`).join(", ") || NOTHING;
+const spoken = (links) => links.map(({ label, part }) => `${label} ${part}`).join(", ") || NOTHING;
 
-export function drawAttention(place, caption, source, target, attention) {
+// `onmask` is called with the place of a source symbol that is pressed; without it, symbols are not pressed. `masked` are
+// the places that are hidden.
+export function drawAttention(place, caption, source, target, attention, { masked = [], onmask } = {}) {
   const [rows, columns] = [attention.rows, attention.columns];
   const weight = (row, column) => attention.weights[row * columns + column];
   const row = (index) => Array.from({ length: columns }, (_, column) => weight(index, column));
@@ -45,14 +46,17 @@ export function drawAttention(place, caption, source, target, attention) {
   const upright = sourceWidths.map((each) => each + GAP <= cellSize);
   const top = Math.max(CELLS.most, ...sourceWidths.filter((_, index) => !upright[index]).map((each) => each + PADDING));
   const [width, height] = [left + columns * cellSize, top + rows * cellSize];
-  const rest = "Point at a symbol, or move to it with the arrow keys, to see where the other side looks.";
+  const isReversed = isRightToLeft(sources);
+  const columnAt = (index) => left + (isReversed ? columns - 1 - index : index) * cellSize;
+  const rest = "Point at a symbol, or move to it with the arrow keys, to see where the other side looks."
+    + (onmask ? " Press one of the text to hide it from the model's attention." : "");
 
   const cells = [];
   const grid = svg("g", { "aria-hidden": "true" });
   for (let y = 0; y < rows; y++) {
     for (let x = 0; x < columns; x++) {
       const cell = svg("rect", {
-        class: "cell", x: left + x * cellSize, y: top + y * cellSize, width: cellSize - GAP, height: cellSize - GAP, rx: 4,
+        class: "cell", x: columnAt(x), y: top + y * cellSize, width: cellSize - GAP, height: cellSize - GAP, rx: 4,
         "fill-opacity": Math.max(0.04, weight(y, x)).toFixed(3),
       });
       cells.push({ cell, x, y });
@@ -62,7 +66,7 @@ export function drawAttention(place, caption, source, target, attention) {
 
   function label(text, side, index) {
     const box = side === "source"
-      ? { x: left + index * cellSize, y: 0, width: cellSize - GAP, height: top - GAP }
+      ? { x: columnAt(index), y: 0, width: cellSize - GAP, height: top - GAP }
       : { x: 0, y: top + index * cellSize, width: left - GAP, height: cellSize - GAP };
     const middle = { x: box.x + box.width / 2, y: box.y + box.height / 2 };
     const written = side === "target"
@@ -74,11 +78,15 @@ export function drawAttention(place, caption, source, target, attention) {
       ? ["looks at", strongest(row(index), sources)]
       : ["is looked at by", strongest(column(index), targets)];
     const begin = () => light(side, index, [text, verb, links]);
+    const isMasked = side === "source" && masked.includes(index);
+    const press = side === "source" && onmask
+      ? { role: "button", "aria-pressed": isMasked, onclick: () => onmask(index), onkeydown: onEnter(() => onmask(index)) }
+      : { role: "img" };
     return svg(
       "g",
       {
-        class: "symbol", role: "img", "aria-label": `${text} ${verb} ${spoken(links)}`,
-        onpointerenter: begin, onfocus: begin, onpointerleave: end, onblur: end,
+        class: isMasked ? "symbol masked" : "symbol", "aria-label": `${text} ${isMasked ? "is hidden" : `${verb} ${spoken(links)}`}`,
+        ...whilePointed(begin, end), ...press,
       },
       svg("rect", { class: "behind", rx: 4, ...box }),
       svg("text", { "dominant-baseline": "central", ...written }, text),
@@ -102,7 +110,7 @@ export function drawAttention(place, caption, source, target, attention) {
     labels[other].forEach((each, at) => shade(each, weights[at]));
     const [text, verb, links] = looks;
     // Each symbol in an element of its own, so that its direction is not that of the sentence.
-    const parts = links.flatMap(({ label, share }, at) => [at ? ", " : "", html("bdi", {}, label), ` ${share}`]);
+    const parts = links.flatMap(({ label, part }, at) => [at ? ", " : "", html("bdi", {}, label), ` ${part}`]);
     caption.replaceChildren(html("bdi", {}, text), ` ${verb} `, ...(parts.length ? parts : [NOTHING]));
   }
 

@@ -5,6 +5,8 @@ const SVG = "http://www.w3.org/2000/svg";
 function fill(element, properties, children) {
   for (const [name, value] of Object.entries(properties)) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "style") Object.assign(element.style, value);
+    else if (name.startsWith("aria-") && value != null) element.setAttribute(name, value);
     else if (value !== false && value != null) element.setAttribute(name, value === true ? "" : value);
   }
   element.append(...children.filter((child) => child != null));
@@ -19,14 +21,16 @@ export const svg = (tag, properties = {}, ...children) =>
 // An element in the middle of a text that works as a button. A real one would be laid out as a box of its own, which
 // reverses the words of texts that mix directions.
 export function inlineButton(properties, ...children) {
-  const button = html("span", { role: "button", tabindex: 0, ...properties }, ...children);
-  button.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" && event.key !== " ") return;
-    event.preventDefault();
-    button.click();
-  });
-  return button;
+  const { onclick } = properties;
+  return html("span", { role: "button", tabindex: 0, onkeydown: onEnter(onclick), ...properties }, ...children);
 }
+
+// What the keys of a button do.
+export const onEnter = (press) => (event) => {
+  if (event.key !== "Enter" && event.key !== " ") return;
+  event.preventDefault();
+  press();
+};
 
 // Arrow keys, Home and End move the focus among elements that are one stop of the tabulator together.
 export function oneStop(elements) {
@@ -48,3 +52,13 @@ export function oneStop(elements) {
     });
   });
 }
+
+// Listeners of an element that shows something while it is pointed at or has the focus. When the pointer leaves, what has
+// the focus is shown again.
+let focused;
+export const whilePointed = (show, rest) => ({
+  onpointerenter: show,
+  onpointerleave: () => (focused?.element === document.activeElement ? focused.show : rest)(),
+  onfocus: ({ currentTarget: element }) => { focused = { element, show }; show(); },
+  onblur: () => { focused = undefined; rest(); },
+});

@@ -1,29 +1,41 @@
-// What is known of a model: what it is, its limits, what was measured, and what its certificate says.
+// What is known of a model: what it is for, its limits, what was measured, and what its certificate says.
 
 import { html } from "./dom.js";
+import { counted, number } from "./numbers.js";
 
-const number = (value) => value.toLocaleString("en", { maximumFractionDigits: 2 });
+const UNITS = { character: "characters", word: "symbols", bpe: "parts of words", unigram: "parts of words" };
+
+export const hasAttention = ({ manifestJson, precision }) =>
+  JSON.parse(manifestJson).graphs[precision].decoder_step.outputs.some(({ name }) => name === "attention");
+
+// One sentence: its description, or what its recipe says of it.
+export function purpose({ description, manifestJson }) {
+  if (description) return description;
+  const { source, target, data } = JSON.parse(manifestJson).provenance.recipe;
+  if (!source?.tokenizer || !target?.tokenizer) return "";
+  const learned = data?.fetch ? `, learned from the data set ${data.fetch}` : "";
+  return `Reads ${UNITS[source.tokenizer] ?? "symbols"} and writes ${UNITS[target.tokenizer] ?? "symbols"}${learned}.`;
+}
 
 function list(pairs) {
   const items = pairs.filter(([, value]) => value).flatMap(([name, value]) => [html("dt", {}, name), html("dd", {}, value)]);
   return html("dl", {}, ...items);
 }
 
+// A metric once, with each value and how it was measured; of a second value, in what its protocol differs.
 function quality(evaluation) {
-  const rows = evaluation.map((one) =>
-    html(
-      "tr", {},
-      html("th", { scope: "row" }, one.metric.toUpperCase()),
-      html("td", {}, number(one.value)),
-      html("td", {}, number(Number(one.numExamples))),
-      html("td", { class: "protocol" }, one.protocol),
-    ),
-  );
-  const head = ["Metric", "Value", "Examples", "How"].map((name) => html("th", { scope: "col" }, name));
-  return html(
-    "div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Measured quality" },
-    html("table", {}, html("thead", {}, html("tr", {}, ...head)), html("tbody", {}, ...rows)),
-  );
+  const metrics = [...new Set(evaluation.map(({ metric }) => metric))];
+  return metrics.flatMap((metric) => {
+    const values = evaluation.filter((one) => one.metric === metric);
+    const parts = ({ numExamples, protocol }) => [counted(Number(numExamples), "example"), ...protocol.split("; ")];
+    const first = parts(values[0]);
+    return [
+      html("dt", {}, metric.toUpperCase().replaceAll("_", " ")),
+      ...values.map((one, place) => html("dd", {},
+        html("b", {}, number(one.value)), " ",
+        html("span", { class: "note" }, parts(one).filter((part) => !place || !first.includes(part)).join("; ")))),
+    ];
+  });
 }
 
 function certificate(model) {
@@ -57,12 +69,12 @@ export function facts(model) {
       ["Hidden units", about.hidden_size],
       ["Layers", [about["encoder.num_layers"], about["decoder.num_layers"]].filter(Boolean).join(" + ")],
       ["Vocabularies", `${number(model.sourceVocabularySize)} and ${number(model.targetVocabularySize)} symbols`],
-      ["Longest source", `${number(limits.maxSourceTokens)} symbols`],
-      ["Longest answer", `${number(limits.maxTargetTokens)} symbols`],
+      ["Longest source", counted(limits.maxSourceTokens, "symbol")],
+      ["Longest answer", counted(limits.maxTargetTokens, "symbol")],
       ["Widest beam", number(limits.maxBeamSize)],
     ]),
     model.evaluation.length ? html("h3", {}, "Measured quality") : null,
-    model.evaluation.length ? quality(model.evaluation) : null,
+    model.evaluation.length ? html("dl", {}, ...quality(model.evaluation)) : null,
     checked && html("h3", {}, "Certificate"),
     checked,
   ].filter(Boolean);

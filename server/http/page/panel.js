@@ -1,54 +1,110 @@
-// One answer: its model and settings, the text as it grows, its rivals, its attention, and what it took.
+// One answer: its model and settings, the text as it grows, what else was possible, and what is inside.
 
-import { generate, Problem, stream } from "./api.js";
+import { copy } from "./address.js";
+import { Alternatives } from "./alternatives.js";
+import { drawAnswers } from "./answers.js";
+import { Problem, stream } from "./api.js";
 import { drawAttention } from "./attention.js";
-import { html, inlineButton, oneStop, svg } from "./dom.js";
-import { facts } from "./facts.js";
+import { html, inlineButton, oneStop } from "./dom.js";
+import { facts, hasAttention, purpose } from "./facts.js";
+import { Growth } from "./growth.js";
+import { counted, milliseconds, number, probability } from "./numbers.js";
 import { Settings } from "./settings.js";
+import { Steps } from "./steps.js";
 import { grouped, shown } from "./text.js";
+import { drawTree } from "./tree.js";
 
-const NUM_ALTERNATIVES = 6;
-const NUM_LATENCIES = 40;
 const WORKING_AFTER = 400;
+const NUM_CANDIDATES = 6; // of each step of a trace
+const TRACED = ["steps", "tree"]; // the sections that need a trace
 // Parts: what is said about an answer; all of it; what is hidden where there is nothing; what has elements of the page in it.
-const ABOUT = ["problem", "measures", "spoken", "warnings", "prefix", "again"];
-const ALL = [...ABOUT, "text", "best", "map", "attention", "rivals"];
-const HIDDEN = ["warnings", "prefix", "again", "attention", "rivals"];
-const KEPT = ["again", "attention", "rivals"];
+const ABOUT = ["problem", "spoken", "warnings", "again"];
+const ALL = [...ABOUT, "prefix", "masked", "tools", "hint", "difference", "text", "best", "map", "attention", "rivals", "tree", "inside"];
+const HIDDEN = ["warnings", "prefix", "masked", "again", "tools", "hint", "difference", "attention", "rivals", "inside"];
+const KEPT = ["again", "tools", "hint", "attention", "rivals", "inside"];
 // What a request may fail with that was made for a version which has been replaced; what it would fail with again.
 const OUTDATED = ["INVALID_ARGUMENT", "NOT_FOUND"];
 const LASTING = ["INVALID_ARGUMENT", "UNAUTHENTICATED", "NOT_FOUND"];
 
-const milliseconds = (seconds) => `${(1000 * seconds).toFixed(seconds < 0.01 ? 1 : 0)} ms`;
-const LEAST_SHOWN = 1e-4;
-const probability = (logProb) =>
-  Math.exp(logProb) < LEAST_SHOWN ? "< 0.01 %" : `${Number((100 * Math.exp(logProb)).toPrecision(2))} %`;
+let numPanels = 0;
 
 export class Panel {
-  // onproblem is called with what goes wrong; onstale if the server has other models than it had, and gives those of now.
-  constructor(models, name, { onproblem, onstale }) {
-    this.onproblem = onproblem;
-    this.onstale = onstale;
+  // `events` are called with what happens: problem(error); stale() if the server has other models than it had, and gives
+  // those of now; change() if what an address says has changed; answer() with each new answer; keep(panel).
+  constructor(models, name, events) {
+    this.events = events;
     this.element = document.getElementById("panel").content.firstElementChild.cloneNode(true);
     this.element.setAttribute("aria-label", name);
     this.part = Object.fromEntries(
       [...this.element.querySelectorAll("[data-part]")].map((element) => [element.dataset.part, element]),
     );
     this.part.heading.textContent = name;
+    this.part.fields.id = `settings${(numPanels += 1)}`;
     this.text = "";
     this.prefix = [];
-    this.latencies = [];
+    this.masked = [];
     this.settings = new Settings(this.part.fields, this.part.summary, () => this.answer());
-    this.part.model.addEventListener("change", () => { this.choose(); this.answer(); });
-    this.part.again.addEventListener("click", () => this.answer({ refocus: true }));
-    this.element.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && !this.part.alternatives.hidden) this.closeAlternatives();
-    });
+    this.alternatives = new Alternatives(this, this.part.alternatives);
+    this.steps = new Steps(this.part.steps);
+    this.growth = new Growth(this, this.part.growth);
+    this.sections = Object.fromEntries(
+      [...this.element.querySelectorAll("[data-open]")].map((element) => [element.dataset.open, element]),
+    );
+    this.listen();
     this.offer(models);
+  }
+
+  listen() {
+    const { part } = this;
+    part.model.addEventListener("change", () => { this.choose(); this.answer(); });
+    part.settings.addEventListener("toggle", () => { if (part.settings.open) this.settings.open(); });
+    part.again.addEventListener("click", () => this.answer({ refocus: true }));
+    part.copy.addEventListener("click", () => copy(this.hypothesis.text, part.copy));
+    part.keep.addEventListener("click", () => this.events.keep(this));
+    part.release.addEventListener("click", () => this.events.keep(this));
+    for (const [name, section] of Object.entries(this.sections)) {
+      section.addEventListener("toggle", () => {
+        this.events.change();
+        // A trace costs the server something, so it is asked for when it is looked at.
+        if (!section.open || !TRACED.includes(name) || !this.response) return;
+        if (this.response.trace) this.redraw();
+        else this.answer();
+      });
+    }
+    this.element.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.alternatives.close();
+    });
   }
 
   get model() {
     return this.models[this.part.model.value];
+  }
+
+  get hypothesis() {
+    return this.response.hypotheses[this.index];
+  }
+
+  // Takes what an address or another panel says; `prefix` is of an answer to `text`.
+  set state({ text, model, version, prefix, open, options }) {
+    const chosen = this.models.findIndex((each) => each.name === model && (!version || each.version === version));
+    if (chosen >= 0) this.part.model.value = chosen;
+    this.settings.values = { ...options };
+    this.choose();
+    this.text = text;
+    this.prefix = [...prefix];
+    for (const name of open) if (this.sections[name]) this.sections[name].open = true;
+  }
+
+  get state() {
+    const { name, version } = this.model;
+    return {
+      text: this.text,
+      model: name,
+      version: this.isOnlyVersion(name) ? undefined : version,
+      prefix: this.prefix,
+      open: Object.keys(this.sections).filter((each) => this.sections[each].open),
+      options: this.settings.values,
+    };
   }
 
   // Offers these models; the chosen one stays chosen, by its name and role. Returns whether it is still there.
@@ -77,39 +133,60 @@ export class Panel {
 
   choose() {
     this.prefix = [];
+    this.masked = [];
+    this.attends = hasAttention(this.model);
     this.settings.show(this.model);
+    this.part.purpose.textContent = purpose(this.model);
     this.part.facts.replaceChildren(...facts(this.model));
+    this.growth.clear();
+  }
+
+  // Keeps the answer that is there, whatever is typed; or follows the text again.
+  set keeps(keeps) {
+    this.isKept = keeps;
+    this.part.kept.hidden = !keeps;
+    this.part.keep.hidden = keeps;
+    this.part.keptText.textContent = this.text;
   }
 
   ask(text) {
-    if (text !== this.text) this.prefix = [];
+    if (this.isKept) return undefined;
+    if (text !== this.text) {
+      this.prefix = [];
+      this.masked = [];
+      this.steps.at = 0;
+      this.growth.clear();
+    }
     this.text = text;
     return this.answer();
   }
 
   // A version is named only if there is a choice, so that a page which stays open is answered by newer versions too.
-  request(decoding, output) {
-    const targetPrefix = decoding.targetPrefix ?? this.prefix;
+  request({ decoding: more = {}, output = {}, text = this.text, prefix = this.prefix } = {}) {
     const { name, version } = this.model;
-    const asked = { model: name, text: this.text, decoding: { ...decoding }, output };
+    const { decoding, output: set } = this.settings.request();
+    const asked = { model: name, text, decoding: { ...decoding, ...more }, output: { ...set, ...output } };
     if (!this.isOnlyVersion(name)) asked.version = version;
-    delete asked.decoding.targetPrefix;
-    if (targetPrefix.length) asked.decoding.targetPrefix = { tokens: targetPrefix };
+    if (prefix.length) Object.assign(asked.decoding, { targetPrefix: { tokens: prefix }, targetPrefixText: undefined });
+    if (this.masked.length) asked.decoding.maskedSourcePositions = this.masked.toSorted((a, b) => a - b);
     return asked;
   }
 
   // Answers the text. With refocus, the focus goes to the answer's text, and to its last chosen symbol when that is there.
-  async answer({ refocus = false, renewed = false } = {}) {
+  async answer({ refocus = false, renewed = false, untraced = false } = {}) {
     this.running?.abort();
-    this.closeAlternatives(false);
+    this.alternatives.close(false);
+    this.events.change();
     if (!this.text.trim()) {
       this.rest();
+      this.response = undefined;
       return this.clear();
     }
     const { signal } = (this.running = new AbortController());
     const began = performance.now();
-    const attention = "attention.score" in this.model.architecture;
-    const request = this.request(this.settings.decoding(), { attention, tokenLogProbs: true });
+    const output = { attention: this.attends, tokenLogProbs: true };
+    if (!untraced && TRACED.some((name) => this.sections[name].open)) output.trace = NUM_CANDIDATES;
+    const request = this.request({ output });
     let grown = "";
     if (refocus) this.part.text.focus();
     this.work(signal);
@@ -125,12 +202,14 @@ export class Panel {
         }
       }
       this.rest();
-      if (this.response.version !== this.model.version) await this.onstale();
+      if (this.response.version !== this.model.version) await this.events.stale();
     } catch (error) {
       if (signal.aborted) return undefined;
       if (OUTDATED.includes(error.code) && !renewed && (await this.renew())) {
         return signal.aborted ? undefined : this.answer({ refocus, renewed: true });
       }
+      // A trace may be too large where the answer is not.
+      if (output.trace && error.code === "INVALID_ARGUMENT") return this.answer({ refocus, renewed, untraced: true });
       this.fail(error, grown);
     }
     return undefined;
@@ -139,14 +218,19 @@ export class Panel {
   // Asks which models there are now; whether the chosen one has another version, for which the request may be right.
   async renew() {
     const { name, version } = this.model;
-    await this.onstale().catch(() => undefined);
+    await this.events.stale().catch(() => undefined);
     return this.model.name === name && this.model.version !== version;
+  }
+
+  // Shows what went wrong with a request beside the answer; or answers anew, if the model has another version now.
+  async recover(error) {
+    return OUTDATED.includes(error.code) && (await this.renew()) ? this.answer() : this.fail(error);
   }
 
   // Shows that an answer is on its way, unless it comes soon.
   work(signal) {
     this.element.setAttribute("aria-busy", "true");
-    this.part.beside.inert = true;
+    this.part.inside.inert = true;
     clearTimeout(this.waiting);
     this.waiting = setTimeout(() => {
       if (signal.aborted) return;
@@ -159,7 +243,7 @@ export class Panel {
     clearTimeout(this.waiting);
     this.part.working.hidden = true;
     this.element.removeAttribute("aria-busy");
-    this.part.beside.inert = false;
+    this.part.inside.inert = false;
   }
 
   // Takes away what is shown of an answer: all of it, or what is said about it.
@@ -169,6 +253,7 @@ export class Panel {
       if (HIDDEN.includes(name)) part.hidden = true;
       if (!KEPT.includes(name)) part.replaceChildren();
     }
+    if (names === ALL) this.steps.clear();
     this.part.text.classList.remove("incomplete");
   }
 
@@ -177,42 +262,35 @@ export class Panel {
     this.rest();
     if (!(error instanceof Problem)) throw error;
     this.clear();
+    this.response = undefined;
     if (grown) {
       this.part.text.classList.add("incomplete");
       this.part.text.textContent = `${grown} …`;
     }
     this.part.problem.textContent = grown ? `Incomplete: ${error.message}` : error.message;
     this.part.again.hidden = LASTING.includes(error.code);
-    this.onproblem(error);
+    this.events.problem(error);
   }
 
   show(response, seconds) {
-    const follows = document.activeElement === this.part.text;
+    const { part } = this;
+    const follows = document.activeElement === part.text;
     this.clear();
     this.response = response;
-    this.part.rivals.hidden = response.hypotheses.length < 2;
-    const best = response.hypotheses.length < 2 ? [] : response.hypotheses;
-    const largest = Math.max(...best.map((one) => one.logProb));
-    const buttons = best.map((one, index) => {
-      const bar = svg("svg", { class: "bar", viewBox: "0 0 100 4", preserveAspectRatio: "none", "aria-hidden": "true" },
-        svg("rect", { width: 100 * Math.exp(one.logProb - largest), height: 4 }));
-      return html("button", { type: "button", "aria-pressed": index === 0, onclick: () => this.look(index) },
-        html("span", { class: "words", dir: "auto" }, one.text || "(empty)"),
-        html("span", { class: "score", title: "score, and probability" }, `${one.score.toFixed(2)} · ${probability(one.logProb)}`),
-        bar);
-    });
-    this.part.best.replaceChildren(...buttons.map((button) => html("li", {}, button)));
-    oneStop(buttons);
-    this.buttons = buttons;
+    this.index = 0;
+    part.tools.hidden = part.hint.hidden = part.inside.hidden = false;
+    part.rivals.hidden = response.hypotheses.length < 2;
+    this.buttons = drawAnswers(part.best, part.ranking, response, this.request(), (index) => this.look(index));
     this.look(0);
     this.measure(response.timings, seconds);
     const warnings = response.warnings ?? [];
-    this.part.warnings.replaceChildren(...warnings.map((warning) => html("li", { dir: "auto" }, warning)));
-    this.part.warnings.hidden = !warnings.length;
-    this.part.spoken.textContent = [
+    part.warnings.replaceChildren(...warnings.map((warning) => html("li", { dir: "auto" }, warning)));
+    part.warnings.hidden = !warnings.length;
+    part.spoken.textContent = [
       `Answer: ${response.hypotheses[0].text || "empty"}`, ...warnings.map((warning) => `Warning: ${warning}`),
     ].join(". ");
     if (follows) this.focusWord(this.prefix.length - 1);
+    this.events.answer(this);
   }
 
   // Moves the focus to the symbol with this index, or to the first one.
@@ -229,18 +307,45 @@ export class Panel {
 
   // Shows one of the answers in full.
   look(index) {
-    const found = this.response.hypotheses[index];
+    const { part, response } = this;
+    const moves = index !== this.index;
+    this.index = index;
+    const { hypothesis } = this;
     this.buttons.forEach((button, each) => button.setAttribute("aria-pressed", each === index));
-    this.closeAlternatives(false);
-    this.part.text.replaceChildren(...this.pieces(found));
-    const { prefix } = this.part;
-    prefix.hidden = !this.prefix.length;
-    prefix.replaceChildren(`Begins with ${this.prefix.map(shown).join(" ")} `,
-      html("button", { type: "button", onclick: () => { this.prefix = []; this.answer({ refocus: true }); } }, "Let it choose"));
-    this.part.attention.hidden = !found.attention;
-    if (found.attention) {
-      drawAttention(this.part.map, this.part.caption, this.response.sourceTokens, found.tokens, found.attention);
+    this.alternatives.close(false);
+    part.text.replaceChildren(...this.pieces(hypothesis));
+    this.tell(part.prefix, this.prefix, `Begins with ${this.prefix.map(shown).join(" ")} `, "Let it choose",
+      () => { this.prefix = []; });
+    this.tell(part.masked, this.masked, `Not looked at: ${this.masked.map((at) => shown(response.sourceTokens[at])).join(" ")} `,
+      "Look at all", () => { this.masked = []; });
+    part.attention.hidden = !hypothesis.attention;
+    if (hypothesis.attention) {
+      drawAttention(part.map, part.caption, response.sourceTokens, hypothesis.tokens, hypothesis.attention, {
+        masked: this.masked,
+        onmask: (at) => {
+          this.masked = this.masked.includes(at) ? this.masked.filter((each) => each !== at) : [...this.masked, at];
+          this.answer();
+        },
+      });
     }
+    if (this.sections.steps.open) this.steps.show(this);
+    if (this.sections.tree.open) {
+      if (response.trace) drawTree(part.tree, response, index);
+      else part.tree.textContent = "The course of this search is too long to be shown.";
+    }
+    if (moves) this.events.answer(this);
+  }
+
+  // Draws anew, as large as there is room now.
+  redraw() {
+    if (this.response) this.look(this.index);
+  }
+
+  // A note on what the answer was asked for beside its text, and a button that takes it back.
+  tell(place, items, text, action, undo) {
+    place.hidden = !items.length;
+    place.replaceChildren(text,
+      html("button", { type: "button", class: "link", onclick: () => { undo(); this.answer({ refocus: true }); } }, action));
   }
 
   // The answer's text, in which each group of symbols can be pressed; what is between groups in the text is there here.
@@ -251,9 +356,9 @@ export class Panel {
       const button = inlineButton({
         class: first < this.prefix.length ? "word chosen" : "word",
         title: tokenLogProbs.length ? `${probability(logProb)}: press for alternatives` : "alternatives",
-        onclick: () => this.alternatives(tokens.slice(0, first), tokens[first], button),
+        onclick: () => this.alternatives.open(tokens.slice(0, first), tokens[first], button),
       }, word);
-      return { first, last, button };
+      return { first, last, word, button };
     });
     oneStop(this.words.map(({ button }) => button));
     const pieces = groups.flatMap(({ before }, index) => [before, this.words[index].button]);
@@ -261,61 +366,29 @@ export class Panel {
     return [...pieces, rest];
   }
 
-  // What else could come after these tokens, each with the best answer that goes on from there. It is shown only if the
-  // answer, its text and its model are still the same when it comes.
-  async alternatives(targetPrefix, instead, button) {
-    if (this.element.hasAttribute("aria-busy")) return undefined;
-    const place = this.part.alternatives;
-    const { limits } = this.model;
-    const numHypotheses = Math.min(NUM_ALTERNATIVES, limits.maxNumHypotheses, limits.maxBeamSize);
-    const decoding = { alternatives: true, beamSize: 1, numHypotheses, targetPrefix };
-    this.closeAlternatives(false);
-    const { signal } = (this.exploring = new AbortController());
-    this.pressed = button;
-    let found;
-    try {
-      found = await generate(this.request(decoding, { tokenLogProbs: true }), signal);
-    } catch (error) {
-      if (signal.aborted) return undefined;
-      return OUTDATED.includes(error.code) && (await this.renew()) ? this.answer() : this.fail(error);
-    }
-    if (signal.aborted) return undefined;
-    const position = targetPrefix.length;
-    const choices = found.hypotheses.map((one) => {
-      const token = one.tokens[position];
-      const label = token === undefined ? "end here" : shown(token);
-      return html("button", {
-        type: "button", "aria-current": token === instead, disabled: token === undefined,
-        onclick: () => { this.prefix = [...targetPrefix, token]; this.answer({ refocus: true }); },
-      }, html("b", { dir: "auto" }, label), html("span", { class: "score" }, probability(one.tokenLogProbs[position])),
-      html("span", { class: "words", dir: "auto" }, one.text));
-    });
-    place.setAttribute("aria-label", `Instead of ${shown(instead)}`);
-    place.replaceChildren(html("h3", {}, "Instead of ", html("bdi", {}, shown(instead))), ...choices);
-    place.hidden = false;
-    const possible = choices.filter((choice) => !choice.disabled);
-    oneStop(possible);
-    possible[0]?.focus();
-    return undefined;
+  // Marks the words that another answer lacks: those of the indices.
+  mark(indices, other) {
+    this.words.forEach(({ button }, index) => button.classList.toggle("differs", indices.has(index)));
+    this.part.difference.hidden = false;
+    this.part.difference.textContent = indices.size
+      ? `${counted(indices.size, "symbol")} of ${this.words.length} not in ${other}: marked.`
+      : `All symbols are in ${other}, in this order.`;
   }
 
-  closeAlternatives(refocus = true) {
-    this.exploring?.abort();
-    this.part.alternatives.hidden = true;
-    if (refocus) this.pressed?.focus();
+  unmark() {
+    for (const { button } of this.words ?? []) button.classList.remove("differs");
+    this.part.difference.hidden = true;
   }
 
   measure(timings, seconds) {
-    const rows = timings.meanBatchRows.toLocaleString("en", { maximumFractionDigits: 1 });
-    this.part.measures.textContent =
-      `${milliseconds(seconds)} here, ${milliseconds(timings.total)} in the engine · ${timings.steps} steps · ${rows} rows per step`;
-    this.latencies = [...this.latencies, seconds].slice(-NUM_LATENCIES);
-    if (this.latencies.length < 2) return;
-    const most = Math.max(...this.latencies);
-    const width = 160 / NUM_LATENCIES;
-    this.part.latencies.replaceChildren(...this.latencies.map((one, index) => {
-      const height = Math.max(1, (24 * one) / most);
-      return svg("rect", { x: index * width, y: 24 - height, width: width - 1, height });
-    }));
+    this.part.measures.textContent = `${milliseconds(seconds)} · ${counted(timings.steps, "step")}`;
+    this.part.costs.replaceChildren(...[
+      ["Here, with the network", milliseconds(seconds)],
+      ["At the server", milliseconds(timings.total)],
+      ["Waiting for a place", milliseconds(timings.queue ?? 0)],
+      ["Encoder", milliseconds(timings.encode ?? 0)],
+      [`Decoder, ${counted(timings.steps, "step")}`, milliseconds(timings.decode ?? 0)],
+      ["Hypotheses of a step, those of other requests beside it included", number(timings.meanBatchRows)],
+    ].flatMap(([name, value]) => [html("dt", {}, name), html("dd", {}, value)]));
   }
 }

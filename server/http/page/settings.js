@@ -1,77 +1,126 @@
-// The decoding options that the playground offers, and the request that they make. An empty field takes the model's
-// default.
+// The options of a request. They are the API's own, read from its document, so that all of them are here, with the names
+// that errors have. An option that is not set takes the model's default.
 
+import { schemas } from "./api.js";
 import { html } from "./dom.js";
 
-const FIELDS = [
-  { name: "beamSize", label: "Beam size", step: 1, min: 1, max: (limits) => limits.maxBeamSize },
-  { name: "numHypotheses", label: "Answers", step: 1, min: 1, max: (limits) => limits.maxNumHypotheses, first: 4 },
-  { name: "lengthPenalty", label: "Length penalty", step: 0.1, min: 0, max: () => 10 },
-  { name: "repetitionPenalty", label: "Repetition penalty", step: 0.1, min: 1, max: () => 10 },
-  { name: "maxLength", label: "Longest answer", step: 1, min: 1, max: (limits) => limits.maxTargetTokens },
-];
-const SAMPLING = [
-  { name: "temperature", label: "Temperature", step: 0.1, min: 0.1, max: () => 10 },
-  { name: "topK", label: "Top k", step: 1, min: 0, max: () => 256 },
-  { name: "topP", label: "Top p", step: 0.05, min: 0.05, max: () => 1 },
-  { name: "seed", label: "Seed", step: 1, min: 0, max: () => undefined },
-];
+const NUM_ANSWERS = 4; // how many this page asks for where a beam is at least that wide
+// What the page sets itself, by its symbols and its pictures.
+const OWN = ["targetPrefix", "alternatives", "attention", "tokenLogProbs", "trace"];
+const SIMPLE = ["integer", "number", "boolean", "string"];
+const LIMITS = {
+  beamSize: "maxBeamSize", numHypotheses: "maxNumHypotheses", minLength: "maxTargetTokens", maxLength: "maxTargetTokens",
+};
+
+const snake = (name) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+const camel = (name) => name.replace(/_(\w)/g, (_, letter) => letter.toUpperCase());
 
 export class Settings {
+  // `values` are by the names of errors, in the request's message `decoding`, or with another's name before a dot:
+  // beam_size, sampling.seed, output.replace_unknowns.
   constructor(place, summary, onchange) {
     this.place = place;
     this.summary = summary;
     this.onchange = onchange;
-    this.values = Object.fromEntries(FIELDS.filter((field) => field.first).map((field) => [field.name, field.first]));
-    this.sampling = false;
+    this.values = {};
   }
 
-  // Draws the fields anew, with this model's limits and defaults.
+  // Shows this model's limits and defaults; the fields are drawn when they are opened.
   show(model) {
     this.model = model;
-    const drawn = html("label", { class: "switch" }, html("input", {
-      type: "checkbox", checked: this.sampling,
-      onchange: (event) => { this.sampling = event.target.checked; this.show(model); this.changed(); },
-    }), "Draw at random");
-    const fields = this.sampling
-      ? [...FIELDS.filter(({ name }) => name === "numHypotheses" || name === "maxLength"), ...SAMPLING]
-      : FIELDS;
-    this.place.replaceChildren(drawn, ...fields.map((field) => this.field(field)));
     this.describe();
+    if (this.isOpen) this.draw();
   }
 
-  field({ name, label, step, min, max }) {
-    const standard = this.model.defaults[name];
-    return html("label", {}, label, html("input", {
-      type: "number", inputmode: "decimal", step, min, max: max(this.model.limits), value: this.values[name],
-      placeholder: standard === undefined ? "" : Math.round(standard * 1000) / 1000,
-      onchange: (event) => {
-        if (event.target.value === "") delete this.values[name];
-        else this.values[name] = Number(event.target.value);
-        this.changed();
-      },
-    }));
+  async open() {
+    this.isOpen = true;
+    await this.draw();
+  }
+
+  async draw() {
+    let all;
+    try {
+      all = await schemas();
+    } catch (error) {
+      this.place.replaceChildren(html("p", { class: "problem" }, error.message));
+      return;
+    }
+    const fields = (message, prefix) => Object.entries(all[message].properties)
+      .map(([name, schema]) => [name, schema, SIMPLE.find((kind) => schema.type?.includes(kind))])
+      .filter(([name, , kind]) => kind && !OWN.includes(name))
+      .map(([name, schema, kind]) => this.field(name, schema, kind, `${prefix}${snake(name)}`));
+    const group = (name, ...children) => html("fieldset", {}, html("legend", {}, name), ...children);
+    this.place.replaceChildren(
+      group("decoding", ...fields("DecodingOptions", "")),
+      group("decoding.sampling: any of these draws the answers at random", ...fields("SamplingOptions", "sampling.")),
+      group("output", ...fields("OutputOptions", "output.")),
+      html("button", { type: "button", class: "quiet", onclick: () => { this.values = {}; this.changed(); this.draw(); } },
+        "Back to the model's defaults"),
+    );
+  }
+
+  field(name, schema, kind, key) {
+    const id = `${this.place.id}-${key}`;
+    const value = this.values[key];
+    const set = (given) => {
+      if (given === "" || given === false) delete this.values[key];
+      else this.values[key] = given;
+      this.changed();
+    };
+    const common = { id, "aria-describedby": `${id}-about` };
+    const input = kind === "boolean"
+      ? html("input", { ...common, type: "checkbox", checked: value, onchange: ({ target }) => set(target.checked) })
+      : html("input", {
+        ...common, value, type: kind === "string" ? "text" : "number", inputmode: kind === "string" ? null : "decimal",
+        dir: kind === "string" ? "auto" : null, step: kind === "integer" ? 1 : "any", min: schema.minimum,
+        max: this.model.limits[LIMITS[name]] ?? schema.maximum,
+        placeholder: this.standard(name),
+        onchange: ({ target }) => set(kind === "string" || target.value === "" ? target.value : Number(target.value)),
+      });
+    return html("div", { class: "field" },
+      html("label", { for: id }, snake(name)), input,
+      html("small", { id: `${id}-about` }, schema.description));
+  }
+
+  // What is taken where nothing is set.
+  standard(name) {
+    const { [camel(name)]: value } = { ...this.model.defaults, ...this.own() };
+    return typeof value === "number" ? Math.round(1000 * value) / 1000 : "";
+  }
+
+  // This page wants several answers, and a beam is as wide as the answers that are wanted of it.
+  own() {
+    const { beam_size: width = this.model.defaults.beamSize, num_hypotheses: wanted } = this.values;
+    const isDrawn = Object.keys(this.values).some((name) => name.startsWith("sampling."));
+    const numHypotheses = wanted ?? Math.min(NUM_ANSWERS, isDrawn ? NUM_ANSWERS : width, this.model.limits.maxNumHypotheses);
+    if (isDrawn) return { numHypotheses };
+    return "beam_size" in this.values ? { numHypotheses } : { numHypotheses, beamSize: Math.max(width, numHypotheses) };
   }
 
   changed() {
     this.describe();
+    for (const name of ["beamSize", "numHypotheses"]) {
+      const input = document.getElementById(`${this.place.id}-${snake(name)}`);
+      if (input) input.placeholder = this.standard(name);
+    }
     this.onchange();
   }
 
   describe() {
-    const said = this.sampling ? ["drawn at random"] : [`beam ${this.decoding().beamSize ?? this.model.defaults.beamSize}`];
-    this.summary.textContent = said.join(", ");
+    const set = Object.entries(this.values).map(([name, value]) => `${name} ${value}`);
+    this.summary.textContent = set.join(", ") || `beam_size ${this.standard("beamSize")}, the model's defaults`;
   }
 
-  // Only what was set. A beam is at least as wide as the answers that are wanted of it.
-  decoding() {
-    const chosen = (fields) =>
-      Object.fromEntries(fields.filter(({ name }) => name in this.values).map(({ name }) => [name, this.values[name]]));
-    const { numHypotheses, maxLength } = this.values;
-    if (this.sampling) return { numHypotheses, maxLength, sampling: chosen(SAMPLING) };
-    const decoding = chosen(FIELDS);
-    const beam = decoding.beamSize ?? this.model.defaults.beamSize;
-    if (numHypotheses > beam) decoding.numHypotheses = beam;
-    return decoding;
+  // The messages `decoding` and `output` of a request, with only what was set.
+  request() {
+    const decoding = this.own();
+    if (decoding.beamSize === this.model.defaults.beamSize) delete decoding.beamSize;
+    const messages = { decoding, output: {} };
+    for (const [key, value] of Object.entries(this.values)) {
+      const [message, name] = key.includes(".") ? key.split(".") : ["decoding", key];
+      const into = message === "sampling" ? (decoding.sampling ??= {}) : messages[message];
+      if (into) into[camel(name)] = value;
+    }
+    return messages;
   }
 }

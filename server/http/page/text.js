@@ -9,6 +9,10 @@ export function shown(token) {
   return /^\p{M}/u.test(text) ? `◌${text}` : text;
 }
 
+// Whether symbols are read from the right: by the first letter among them.
+export const isRightToLeft = (symbols) =>
+  /^\P{L}*[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u.test(symbols.join(""));
+
 // Where characters begin as readers see them: a letter with its marks, or an emoji of several parts, is one.
 function beginnings(text) {
   const segments = new Intl.Segmenter(undefined, { granularity: "grapheme" }).segment(text);

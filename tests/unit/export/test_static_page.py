@@ -35,7 +35,9 @@ def test_a_page_has_all_that_it_names(
     page = tmp_path / "page"
     export(G2P, "--web", page, "--web-libraries", libraries, *options)
     assert f"http.server --directory {page}" in capsys.readouterr().out
-    assert json.loads((page / "page.json").read_text()) == {"precision": precision}
+    written = json.loads((page / "page.json").read_text())
+    assert written["precision"] == precision
+    assert ["'bout", "B AW T"] in written["examples"] and len(written["examples"]) == 3
     assert {path.name for path in (page / "bundle").iterdir()} == {
         *("manifest.json", "source_tokenizer.json", "target_tokenizer.json", "golden.jsonl"),
         precision,

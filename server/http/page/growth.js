@@ -1,0 +1,63 @@
+// How sure the model stays as its text grows: the text's beginnings, each answered for itself. A vector of fixed size has
+// to hold ever more; attention looks at the symbols themselves.
+
+import { generateMany } from "./api.js";
+import { html } from "./dom.js";
+import { counted, share } from "./numbers.js";
+
+const NUM_LENGTHS = 12;
+const FEW_WORDS = 4; // a text of fewer grows by characters
+
+// The beginnings of a text, at even distances, and the whole text.
+function beginnings(text) {
+  const words = text.trim().split(/\s+/);
+  const [units, between, name] = words.length < FEW_WORDS ? [[...text.trim()], "", "character"] : [words, " ", "word"];
+  const count = Math.min(NUM_LENGTHS, units.length);
+  return Array.from({ length: count }, (_, place) => Math.round(((place + 1) * units.length) / count))
+    .map((length) => ({ length, name, text: units.slice(0, length).join(between) }))
+    .filter(({ text: part }) => part.trim());
+}
+
+export class Growth {
+  constructor(panel, place) {
+    this.panel = panel;
+    this.place = place;
+    this.clear();
+  }
+
+  clear() {
+    this.measuring?.abort();
+    this.place.replaceChildren(
+      html("p", { class: "note" }, "The mean probability of a symbol, exp(log P / |Y|), of the answers to the text's beginnings."),
+      html("button", { type: "button", class: "quiet", onclick: () => this.measure() }, "Measure"),
+    );
+  }
+
+  async measure() {
+    const { panel, place } = this;
+    this.clear();
+    const parts = beginnings(panel.text);
+    if (!parts.length) return;
+    const { signal } = (this.measuring = new AbortController());
+    const requests = parts.map(({ text }) =>
+      panel.request({ text, prefix: [], decoding: { numHypotheses: 1, maskedSourcePositions: undefined }, output: { tokenLogProbs: true } }));
+    let responses;
+    try {
+      responses = await generateMany(requests, signal);
+    } catch (error) {
+      if (!signal.aborted) place.append(html("p", { class: "problem", role: "alert" }, error.message));
+      return;
+    }
+    if (signal.aborted) return;
+    place.lastChild.textContent = "Measure again";
+    place.append(html("ol", { class: "growth" }, ...parts.map(({ length, name }, index) => {
+      const { text, logProb, tokenLogProbs } = responses[index].hypotheses[0];
+      const mean = Math.exp(logProb / Math.max(1, tokenLogProbs.length));
+      return html("li", {},
+        html("span", {}, counted(length, name)),
+        html("meter", { min: 0, max: 1, value: mean, "aria-label": "mean probability of a symbol" }),
+        html("b", {}, share(mean)),
+        html("span", { class: "words", dir: "auto" }, text));
+    })));
+  }
+}

@@ -1,0 +1,188 @@
+// An answer step by step: scores, weights, context and distribution of each symbol, with their formulas.
+
+import { html } from "./dom.js";
+import { counted, fixed, number, probability, share } from "./numbers.js";
+import { isRightToLeft, shown } from "./text.js";
+import { FATES, searchOf, wayTo } from "./trace.js";
+
+const READING_SECONDS = 1.2; // for a step, while it plays
+const NUM_SUMMANDS = 4;
+const BAR_HEIGHT = 5.5; // of a weight of 1, in rem
+const LEAST_SHOWN = 0.0005;
+
+// How well the state s (the query) matches the encoder's state h at position j (training/model/attention.py).
+const SCORES = {
+  dot: "e_{tj} = s_{t} · h_{j}",
+  scaled_dot: "e_{tj} = s_{t} · h_{j} / √A",
+  general: "e_{tj} = s_{t} · W h_{j}",
+  additive: "e_{tj} = v · tanh(W s_{t} + U h_{j})",
+  concat: "e_{tj} = v · tanh(W [s_{t}; h_{j}])",
+};
+
+// A formula: what is in _{} is below the line, and t is the number of the step.
+function formula(text, step) {
+  const pieces = text.replace(/_\{([^}]*)\}/g, (_, below) => `_{${below.replace("t−1", step - 1).replace("t", step)}}`)
+    .split(/_\{([^}]*)\}/);
+  return html("p", { class: "formula" }, ...pieces.map((piece, index) => (index % 2 ? html("sub", {}, piece) : piece)));
+}
+
+export class Steps {
+  constructor(place) {
+    this.place = place;
+    this.at = 0;
+  }
+
+  clear() {
+    this.pause();
+    this.place.replaceChildren();
+  }
+
+  // Shows the answer that the panel looks at.
+  show({ response, index, model, attends }) {
+    this.pause();
+    const hypothesis = response.hypotheses[index];
+    const { search, end } = response.trace ? searchOf(response.trace, index) : {};
+    const way = end && wayTo(search, end.step, end.live);
+    Object.assign(this, { hypothesis, model, attends, way, search });
+    this.isFed = model.architecture["decoder.source_vector"] === "true"; // with the source's vector, at each step
+    this.symbols = [...hypothesis.tokens.map(shown), ...(hypothesis.finishReason === "FINISH_REASON_EOS" ? ["end"] : [])];
+    this.sources = response.sourceTokens.map(shown);
+    this.at = Math.min(this.at, this.symbols.length - 1);
+    this.slider = html("input", {
+      type: "range", min: 1, max: this.symbols.length, value: this.at + 1, "aria-label": "Step",
+      oninput: () => { this.pause(); this.go(Number(this.slider.value) - 1); },
+    });
+    this.player = html("button", { type: "button", class: "quiet", onclick: () => this.play() }, "Play");
+    this.written = html("p", { class: "written", dir: "auto" });
+    this.inner = html("div", { class: "stages" });
+    this.place.replaceChildren(html("div", { class: "row" }, this.player, this.slider), this.written, this.inner);
+    this.go(this.at);
+  }
+
+  play() {
+    if (this.playing) return this.pause();
+    this.player.textContent = "Pause";
+    if (this.at === this.symbols.length - 1) this.go(0);
+    this.playing = setInterval(() => {
+      this.go(this.at + 1);
+      if (this.at === this.symbols.length - 1) this.pause();
+    }, 1000 * READING_SECONDS);
+    return undefined;
+  }
+
+  pause() {
+    clearInterval(this.playing);
+    this.playing = undefined;
+    if (this.player) this.player.textContent = "Play";
+  }
+
+  go(at) {
+    this.at = at;
+    const { tokenLogProbs } = this.hypothesis;
+    this.slider.value = at + 1;
+    this.slider.setAttribute("aria-valuetext",
+      `${at + 1} of ${this.symbols.length}: ${this.symbols[at]}, ${probability(tokenLogProbs[at])}`);
+    this.written.replaceChildren(...this.symbols.flatMap((symbol, place) =>
+      [html("span", { class: place === at ? "now" : place > at ? "later" : "" }, symbol), " "]));
+    const stages = this.attends && this.hypothesis.attention ? [this.weights(), this.context()] : [this.vector()];
+    this.inner.replaceChildren(...stages, this.distribution());
+    this.showLargest();
+  }
+
+  // Scrolls the weights of a long text to the largest one.
+  showLargest() {
+    const list = this.inner.querySelector(".weights");
+    if (!list) return;
+    const row = this.row();
+    const middle = (element) => element.getBoundingClientRect().left + element.clientWidth / 2;
+    list.scrollLeft += middle(list.children[row.indexOf(Math.max(...row))]) - middle(list);
+  }
+
+  stage(title, formulas, ...drawn) {
+    return html("section", {}, html("h3", {}, title),
+      html("div", {}, ...formulas.map((text) => formula(text, this.at + 1))), html("div", { class: "drawn" }, ...drawn));
+  }
+
+  row() {
+    const { columns, weights } = this.hypothesis.attention;
+    return weights.slice(this.at * columns, (this.at + 1) * columns);
+  }
+
+  // The softmax takes only differences of scores, so the weights give back the scores up to a constant: here the largest
+  // is 0.
+  weights() {
+    const row = this.row();
+    const largest = Math.max(...row);
+    const asked = this.model.architecture["attention.query"] === "previous" ? "_{t−1}" : "_{t}";
+    const kind = SCORES[this.model.architecture["attention.score"]] ?? "e_{tj} = score(s_{t}, h_{j})";
+    return this.stage("1. Where to look: scores and weights",
+      [kind.replaceAll("s_{t}", `s${asked}`), "α_{tj} = exp e_{tj} / Σ_{k} exp e_{tk}",
+        `Σ_{k} exp e_{tk} = ${number(1 / largest)}`,
+        `α_{t}(${this.sources[row.indexOf(largest)]}) = exp 0 / ${number(1 / largest)} = ${fixed(largest)}`],
+      this.bars(row, largest),
+      html("p", { class: "note" }, "Above: the weight. Below each symbol: its score e, up to a constant; the largest is 0, since a "
+        + "softmax sees only differences."));
+  }
+
+  bars(row, largest) {
+    const columns = [...row].map((weight, at) => html("li", {},
+      html("small", {}, weight < LEAST_SHOWN ? "0 %" : share(weight)),
+      html("span", { class: "bar", style: { height: `${BAR_HEIGHT * weight}rem` } }),
+      html("bdi", {}, this.sources[at]),
+      html("small", {}, weight > 0 ? fixed(Math.log(weight / largest), 1) : "−∞")));
+    return html("ol", { class: "weights", tabindex: 0, "aria-label": "Weights", dir: isRightToLeft(this.sources) ? "rtl" : "ltr" }, ...columns);
+  }
+
+  summands(count) {
+    return [...this.row().entries()].map(([at, weight]) => [weight, at]).sort(([a], [b]) => b - a).slice(0, count)
+      .filter(([weight]) => weight >= 0.005);
+  }
+
+  context() {
+    const summands = this.summands(NUM_SUMMANDS);
+    const rest = 1 - summands.reduce((sum, [weight]) => sum + weight, 0);
+    const names = summands.map(([weight, at]) => `${fixed(weight)} h(${this.sources[at]})`);
+    const parts = [...summands.map(([weight, at]) => [weight, this.sources[at]]), ...(rest > 0.005 ? [[rest, "…"]] : [])];
+    const bar = html("div", { class: "stack", "aria-hidden": "true" }, ...parts.map(([weight, name]) =>
+      html("span", { style: { flexGrow: weight } }, weight > 0.08 ? name : "")));
+    return this.stage("2. What is seen: the context", ["c_{t} = Σ_{j} α_{tj} h_{j}"],
+      html("p", { dir: "auto" }, `= ${names.join(" + ")}${rest > 0.005 ? " + …" : ""}`), bar,
+      html("p", { class: "note" }, "h(x) is what the encoder knows at x, having read the text around it."));
+  }
+
+  // Without attention.
+  vector() {
+    const { architecture } = this.model;
+    const directions = architecture["encoder.bidirectional"] === "true" ? 2 : 1;
+    const size = directions * Number(architecture["encoder.hidden_size"] ?? architecture.hidden_size);
+    const symbols = this.sources.length;
+    return this.stage("1. What is known of the text: one vector",
+      ["v = h_{S}", this.isFed ? "s_{t} = f(s_{t−1}, y_{t−1}, v)" : "s_{t} = f(s_{t−1}, y_{t−1}), s_{0} from v"],
+      html("p", {}, `${counted(symbols, "symbol")} in ${counted(size, "number")}: ${number(size / symbols)} for each. `
+        + `A text of twice the length has ${number(size / (2 * symbols))}.`),
+      html("meter", { min: 0, max: 1, value: 1 / symbols, "aria-label": "share of the vector for each symbol" }),
+      html("p", { class: "note" }, "This model has no attention: at each step the decoder has only this vector and what it remembers. "
+        + "See below, as the text grows, what is lost."));
+  }
+
+  distribution() {
+    const { tokens, tokenLogProbs } = this.hypothesis;
+    const chosen = tokens[this.at] ?? "</s>";
+    const logProb = tokenLogProbs[this.at];
+    const traced = this.way && this.search.steps[this.at]?.live[this.way[this.at]]?.candidates;
+    const candidates = (traced ?? []).map((one) => ({ ...one, isChosen: one.token === chosen }));
+    if (!candidates.some(({ isChosen }) => isChosen)) candidates.push({ token: chosen, logProb, isChosen: true });
+    const others = 1 - candidates.reduce((sum, one) => sum + Math.exp(one.logProb), 0);
+    const line = (name, value, about, isChosen) => html("li", { class: isChosen ? "chosen" : "" },
+      html("b", { dir: "auto" }, name), html("meter", { min: 0, max: 1, value, "aria-label": `probability of ${name}` }),
+      html("span", {}, share(value)), html("span", { class: "note" }, about));
+    const sum = tokenLogProbs.slice(0, this.at + 1).reduce((total, each) => total + each, 0);
+    const inputs = this.attends ? "s_{t}, c_{t}" : this.isFed ? "s_{t}, y_{t−1}, v" : "s_{t}";
+    return this.stage(`${this.attends ? 3 : 2}. What comes next: the distribution`,
+      [`p(y_{t}) = softmax(W r(${inputs}))`, "log P = Σ_{i ≤ t} log p(y_{i})"],
+      html("ol", { class: "distribution" },
+        ...candidates.map((one) => line(shown(one.token), Math.exp(one.logProb), one.isChosen ? "taken" : FATES[one.fate] ?? "", one.isChosen)),
+        others > 0.00005 ? line("others", others, "", false) : null),
+      html("p", { class: "note" }, `log P so far: ${this.at ? `${fixed(sum - logProb)} + (${fixed(logProb)}) = ` : ""}${fixed(sum)}`));
+  }
+}

@@ -1,0 +1,201 @@
+"""What is inside an answer: its steps, the beam's tree, masked attention, and how it fares as the text grows."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, Route, expect
+
+from tests.browser.conftest import PATIENCE_MILLISECONDS
+from tests.browser.test_page_faults import MODELS
+from tests.browser.test_playground import SPOKEN, WORD, ask, panel, source
+from tests.browser.test_sharing import asked_for, text_of
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patience() -> Iterator[None]:
+    expect.set_options(timeout=PATIENCE_MILLISECONDS)
+    yield
+    expect.set_options(timeout=5_000)
+
+
+def opened(page: Page, one: Locator, name: str) -> Locator:
+    """A section of a panel, opened, with its answer's trace."""
+    section = one.locator(f"[data-open={name}]")
+    section.locator("summary").click()
+    return section
+
+
+def without_attention(page: Page) -> None:
+    """Opens the page as if its models had no attention."""
+
+    def changed(route: Route) -> None:
+        answer = route.fetch().json()
+        for model in answer["models"]:
+            manifest = json.loads(model["manifestJson"])
+            for graphs in manifest["graphs"].values():
+                outputs = graphs["decoder_step"]["outputs"]
+                graphs["decoder_step"]["outputs"] = [one for one in outputs if one["name"] != "attention"]
+            model["manifestJson"] = json.dumps(manifest)
+        route.fulfill(json=answer)
+
+    page.route(MODELS, changed)
+    page.reload()
+
+
+def test_each_step_has_its_numbers_beside_the_formulas(page: Page) -> None:
+    one = ask(page)
+    bodies = asked_for(page)
+    steps = opened(page, one, "steps")
+    slider = steps.get_by_role("slider", name="Step")
+    expect(slider).to_have_attribute("max", "6")
+    assert bodies[-1]["output"]["trace"] > 0
+    expect(slider).to_have_attribute("aria-valuetext", re.compile(r"^1 of 6: F, \d+ %$"))
+    formulas = steps.locator(".formula")
+    expect(formulas.first).to_have_text("e1j = s1 · W hj")
+    for _ in range(4):
+        slider.press("ArrowRight")
+    expect(slider).to_have_attribute("aria-valuetext", re.compile("^5 of 6: M"))
+    expect(steps.locator(".written .now")).to_have_text("M")
+    expect(formulas.nth(1)).to_have_text("α5j = exp e5j / Σk exp e5k")
+    weights = steps.get_by_role("list", name="Weights").get_by_role("listitem")
+    shares = [share(text) for text in weights.locator("small:first-child").all_inner_texts()]
+    assert len(shares) == 8 and sum(shares) == pytest.approx(100, abs=1)
+    expect(weights.nth(5).locator("bdi")).to_have_text("m")
+    assert shares[5] == max(shares)
+    expect(steps.locator(".drawn p").filter(has_text="h(m)")).to_be_visible()
+    shares = [share(text) for text in steps.locator(".distribution li > span:not(.note)").all_inner_texts()]
+    assert sum(shares) == pytest.approx(100, abs=1)
+    expect(steps.locator(".distribution .chosen b")).to_have_text("M")
+    slider.press("End")
+    expect(steps.locator(".distribution .chosen b")).to_have_text("end")
+    expect(steps.get_by_text("log P so far")).to_have_text(re.compile(r"= −0\.56$"))
+
+
+def share(text: str) -> float:
+    return float(text.removeprefix("< ").removesuffix(" %"))
+
+
+def test_scores_give_the_weights_back(page: Page) -> None:
+    one = ask(page)
+    steps = opened(page, one, "steps")
+    weights = steps.get_by_role("list", name="Weights").get_by_role("listitem")
+    expect(weights).to_have_count(8)
+    columns = [item.locator("small").all_inner_texts() for item in weights.all()]
+    assert max(float(score.replace("−", "-").replace("∞", "inf")) for _, score in columns) == 0
+    total = float(steps.locator(".formula").nth(2).inner_text().rpartition("= ")[2])
+    for weight, score in columns:
+        exponential = 2.718281828 ** float(score.replace("−", "-").replace("∞", "inf"))
+        assert share(weight) == pytest.approx(100 * exponential / total, rel=0.08, abs=0.06)
+
+
+def test_the_steps_play(page: Page) -> None:
+    one = ask(page)
+    steps = opened(page, one, "steps")
+    steps.get_by_role("button", name="Play").click()
+    slider = steps.get_by_role("slider", name="Step")
+    expect(slider).to_have_value("3")
+    steps.get_by_role("button", name="Pause").click()
+    page.wait_for_timeout(1500)
+    assert slider.input_value() in ("3", "4")
+    expect(steps.get_by_role("button", name="Play")).to_be_visible()
+
+
+def test_without_attention_there_is_one_vector(page: Page) -> None:
+    without_attention(page)
+    one = panel(page)
+    one.get_by_label("Model").select_option(label="g2p-en")
+    source(page).fill(WORD)
+    expect(text_of(one)).to_have_text(SPOKEN)
+    expect(one.locator(".map svg")).to_have_count(0)
+    steps = opened(page, one, "steps")
+    expect(steps).to_contain_text("8 symbols in 512 numbers: 64 for each. A text of twice the length has 32.")
+    expect(steps.locator(".distribution .chosen b")).to_have_text("F")
+
+
+def test_a_beam_is_a_tree(page: Page) -> None:
+    one = ask(page)
+    tree = opened(page, one, "tree")
+    nodes = tree.locator(".node")
+    expect(nodes.first).to_be_visible()
+    caption = tree.locator("figcaption")
+    ended = re.compile(r"^The search ended with step \d+: nothing that went on could still score higher")
+    expect(caption).to_have_text(ended)
+    way = tree.locator(".node.chosen")
+    expect(way).to_have_count(6)
+    assert way.locator("text").all_text_contents() == [*SPOKEN.split(), "end"]
+    assert tree.locator(".node.ended").count() >= 4
+    cut = tree.locator(".node.cut").first
+    expect(cut).to_have_attribute("aria-label", re.compile(r", \S+ ?\S* %, log P −[\d.]+, cut: "))
+    cut.hover()
+    expect(caption).to_contain_text("cut: the beam is full of better ones")
+    nodes.first.focus()
+    page.keyboard.press("End")
+    expect(caption).not_to_have_text(ended)
+    widths = [float(path.get_attribute("stroke-width") or 0) for path in tree.locator(".branch").all()]
+    assert all(1 <= width <= 10 for width in widths)
+    one.locator("[data-part=best] button").nth(2).click()
+    expect(tree.locator(".node.ended.chosen")).to_have_count(1)
+    third = one.locator("[data-part=best] button").nth(2).locator(".words").inner_text()
+    assert [text for text in tree.locator(".node.chosen text").all_text_contents() if text != "end"] == third.split()
+
+
+def test_a_symbol_is_hidden_from_attention(page: Page) -> None:
+    one = ask(page)
+    bodies = asked_for(page)
+    m = one.get_by_role("group", name="Source symbols").locator(".symbol").nth(5)
+    m.click()
+    note = one.locator("[data-part=masked]")
+    expect(note).to_contain_text("Not looked at: m")
+    assert bodies[-1]["decoding"]["maskedSourcePositions"] == [5]
+    expect(m).to_have_attribute("aria-pressed", "true")
+    expect(m).to_have_attribute("aria-label", "m is hidden")
+    expect(text_of(one)).not_to_have_text(SPOKEN)
+    note.get_by_role("button", name="Look at all").click()
+    expect(text_of(one)).to_have_text(SPOKEN)
+    m.press("Enter")
+    expect(note).to_be_visible()
+    source(page).fill("phonemes")
+    expect(note).to_be_hidden()
+
+
+def test_a_growing_text_is_measured(page: Page) -> None:
+    one = ask(page)
+    growth = opened(page, one, "growth")
+    growth.get_by_role("button", name="Measure").click()
+    rows = growth.get_by_role("listitem")
+    expect(rows).to_have_count(len(WORD))
+    expect(rows.last).to_contain_text(SPOKEN)
+    expect(rows.last).to_contain_text("7 characters")
+    source(page).fill("phonemes")
+    expect(rows).to_have_count(0)
+
+
+def test_a_search_too_long_to_trace_is_answered_without(page: Page) -> None:
+    def refused(route: Route) -> None:
+        body: dict[str, Any] = route.request.post_data_json
+        if "trace" in body.get("output", {}):
+            problem = {"code": "INVALID_ARGUMENT", "title": "Bad", "detail": "output.trace is 6, and too large"}
+            route.fulfill(status=400, json=problem)
+        else:
+            route.continue_()
+
+    one = ask(page)
+    page.route(re.compile(r"/v1/generate\?stream=1$"), refused)
+    tree = opened(page, one, "tree")
+    expect(tree).to_contain_text("too long to be shown")
+    expect(text_of(one)).to_have_text(SPOKEN)
+
+
+def test_columns_follow_the_direction_of_the_source(page: Page) -> None:
+    draw = """(source) => Promise.all([import('/page/attention.js')]).then(([{ drawAttention }]) => {
+        const [place, caption] = [document.createElement("div"), document.createElement("p")];
+        document.body.append(place);
+        drawAttention(place, caption, source, ["x"], { rows: 1, columns: 3, weights: [0.7, 0.2, 0.1] });
+        return [...place.querySelectorAll(".cell")].map((cell) => Number(cell.getAttribute("x")));
+    })"""
+    left_to_right, right_to_left = page.evaluate(draw, list("abc")), page.evaluate(draw, list("سلم"))
+    assert left_to_right == sorted(left_to_right)
+    assert right_to_left == sorted(right_to_left, reverse=True)

@@ -1,0 +1,193 @@
+"""What the playground offers, and how an answer is shared, kept and compared: examples, addresses, copies, settings."""
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from tests.browser.conftest import PATIENCE_MILLISECONDS
+from tests.browser.test_page_faults import STREAM, answer_with
+from tests.browser.test_playground import SPOKEN, WORD, ask, panel, source
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patience() -> Iterator[None]:
+    expect.set_options(timeout=PATIENCE_MILLISECONDS)
+    yield
+    expect.set_options(timeout=5_000)
+
+
+def text_of(one: Locator) -> Locator:
+    return one.locator("[data-part=text]")
+
+
+def asked_for(page: Page) -> list[dict[str, Any]]:
+    """The bodies of the requests from now on."""
+    bodies: list[dict[str, Any]] = []
+    page.on("request", lambda request: bodies.append(request.post_data_json) if request.method == "POST" else None)
+    return bodies
+
+
+def test_an_empty_page_offers_what_the_model_answers_well(page: Page) -> None:
+    one = panel(page)
+    examples = page.get_by_role("group", name="Examples").get_by_role("button")
+    expect(one.locator(".purpose")).to_have_text(
+        re.compile(r"^Reads characters and writes symbols, learned from .*\.$")
+    )
+    expect(examples).to_have_count(3)
+    expect(examples.first).to_have_text("'bout → B AW T")
+    examples.first.click()
+    expect(text_of(one)).to_have_text("B AW T")
+    expect(source(page)).to_have_value("'bout")
+    expect(examples.first.locator(".target")).to_be_hidden()
+    one.get_by_label("Model").select_option(label="tiny")
+    expect(examples.first).not_to_contain_text("'bout")
+
+
+def test_an_address_has_all_that_is_shown(page: Page, browser: Browser) -> None:
+    page.get_by_label("Compare two").check()
+    first = ask(page)
+    second = panel(page, 1)
+    second.get_by_label("Model").select_option(label="g2p-en")
+    second.locator("summary").first.click()
+    second.get_by_label("beam_size").fill("8")
+    second.get_by_label("beam_size").press("Tab")
+    first.locator(".word").nth(1).click()
+    choice = first.get_by_role("group", name="Instead of OW").get_by_role("button").nth(1)
+    choice.click()
+    expect(first.locator("[data-part=prefix]")).to_be_visible()
+    changed = text_of(first).inner_text()
+    second.get_by_text("About this model").click()
+    expect(page).to_have_url(re.compile("open.2=facts"))
+    context = browser.new_context()
+    other = context.new_page()
+    other.goto(page.url)
+    expect(source(other)).to_have_value(WORD)
+    expect(text_of(panel(other))).to_have_text(changed)
+    expect(text_of(panel(other, 1))).to_have_text(SPOKEN)
+    expect(panel(other, 1).locator("[data-part=summary]")).to_have_text("beam_size 8")
+    expect(panel(other, 1).locator(".facts")).to_have_attribute("open", "")
+    assert other.url == page.url
+    context.close()
+
+
+@pytest.mark.parametrize("bad", ["prefix=F", "model=none&prefix={}", "beam_size=wide", "%E0%A4%A", "a.2", "=&=.2"])
+def test_a_damaged_address_opens_a_page_that_answers_or_names_the_mistake(page: Page, bad: str) -> None:
+    page.goto(f"{page.url.partition('#')[0]}?{quote(bad)}#text={WORD}&{bad}")
+    one = panel(page)
+    told = one.get_by_role("alert").filter(has_text="beam_size")
+    expect(told.or_(text_of(one).filter(has_text=re.compile(r"\w"))).first).to_be_visible()
+
+
+def test_links_and_answers_are_copied(browser: Browser, address: str) -> None:
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(address)
+    one = ask(page)
+    one.get_by_role("button", name="Copy the answer").click()
+    expect(one.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == SPOKEN
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.locator("#share")).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == page.url
+    assert f"text={WORD}" in page.url
+    context.close()
+
+
+def test_two_answers_are_marked_where_they_differ(page: Page) -> None:
+    page.get_by_label("Compare two").check()
+    ask(page)
+    second = panel(page, 1)
+    second.get_by_label("Model").select_option(label="g2p-en")
+    expect(second.locator("[data-part=difference]")).to_have_text("All symbols are in the first answer, in this order.")
+    second.locator("[data-part=best] button").nth(1).click()
+    marked = second.locator(".word.differs")
+    expect(marked).to_have_count(1)
+    expect(second.locator("[data-part=difference]")).to_contain_text("1 symbol of 5 not in the first answer")
+    page.get_by_label("Compare two").uncheck()
+    expect(page.locator(".word.differs")).to_have_count(0)
+    expect(panel(page).locator("[data-part=difference]")).to_be_hidden()
+
+
+def test_differences_are_those_beyond_the_longest_common_sequence(page: Page) -> None:
+    call = (
+        """([a, b]) => import('/page/differences.js').then(({ differing }) => differing(a, b).map((one) => [...one]))"""
+    )
+    for first, second, marks in (
+        ("abc", "abc", [[], []]),
+        ("abcd", "axcd", [[1], [1]]),
+        ("abc", "", [[0, 1, 2], []]),
+        ("", "", [[], []]),
+        ("nine", "in", [[0, 3], []]),
+    ):
+        found = page.evaluate(call, [list(first), list(second)])
+        assert found == marks
+
+
+def test_an_answer_is_kept_while_the_text_is_edited(page: Page) -> None:
+    one = ask(page)
+    one.get_by_role("button", name="Keep to compare").click()
+    expect(page.locator(".panel")).to_have_count(2)
+    expect(source(page)).to_be_focused()
+    source(page).fill("phonemes")
+    second = panel(page, 1)
+    expect(text_of(second)).to_have_text(f"{SPOKEN} Z")
+    expect(second.locator(".word.differs")).to_have_text(["Z"])
+    expect(second.locator("[data-part=difference]")).to_have_text("1 symbol of 6 not in the kept answer: marked.")
+    expect(text_of(one)).to_have_text(SPOKEN)
+    expect(one.locator("[data-part=keptText]")).to_have_text(WORD)
+    one.get_by_role("button", name="Follow the text again").click()
+    expect(text_of(one)).to_have_text(f"{SPOKEN} Z")
+    expect(one.locator("[data-part=kept]")).to_be_hidden()
+
+
+def test_settings_are_all_options_with_the_names_that_errors_have(page: Page) -> None:
+    one = ask(page)
+    one.locator("summary").first.click()
+    schemas = page.request.get(f"{page.url.partition('#')[0]}openapi.json").json()["components"]["schemas"]
+    own = {"targetPrefix", "sampling", "alternatives", "maskedSourcePositions", "attention", "tokenLogProbs", "trace"}
+    names = [
+        re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
+        for message in ("DecodingOptions", "SamplingOptions", "OutputOptions")
+        for name in schemas[message]["properties"]
+        if name not in own
+    ]
+    assert len(names) > 15
+    assert one.locator(".field label").all_inner_texts() == names
+    one.get_by_label("beam_size").fill("999")
+    one.get_by_label("beam_size").press("Tab")
+    expect(one.get_by_role("alert")).to_contain_text("beam_size is 999")
+    one.get_by_role("button", name="Back to the model's defaults").click()
+    expect(text_of(one)).to_have_text(SPOKEN)
+    bodies = asked_for(page)
+    one.get_by_label("num_hypotheses").fill("7")
+    one.get_by_label("num_hypotheses").press("Tab")
+    expect(one.locator("[data-part=best] button")).to_have_count(7)
+    expect(one.get_by_label("beam_size")).to_have_attribute("placeholder", "7")
+    assert bodies[-1]["decoding"] == {"numHypotheses": 7, "beamSize": 7}
+    one.get_by_label("suppress_unk").check()
+    one.get_by_label("target_prefix_text").fill("F")
+    one.get_by_label("target_prefix_text").press("Tab")
+    expect(one.locator("[data-part=summary]")).to_have_text("num_hypotheses 7, suppress_unk true, target_prefix_text F")
+    assert bodies[-1]["decoding"]["suppressUnk"] is True
+
+
+def test_alternatives_are_in_the_order_of_the_number_beside_them(page: Page) -> None:
+    one = ask(page, "knowledgeable")
+    one.locator(".word").nth(3).click()
+    shares = one.locator(".alternatives .score").all_inner_texts()
+    values = [float(share.removeprefix("< ").removesuffix(" %")) for share in shares]
+    assert len(values) > 3 and values == sorted(values, reverse=True)
+
+
+def test_characters_are_written_without_gaps(page: Page) -> None:
+    one = answer_with(page, "2026-11-22", list("2026-11-22"))
+    words = one.locator(".word")
+    boxes = [words.nth(index).bounding_box() for index in range(10)]
+    for before, after in itertools.pairwise(boxes):
+        assert before and after and abs(before["x"] + before["width"] - after["x"]) < 0.5
+    page.unroute(STREAM)
