@@ -188,9 +188,10 @@ class Frames:
             end = LENGTH.size + length
             if len(self._received) < end:
                 return
-            body = bytes(self._received[LENGTH.size : end])
+            with memoryview(self._received) as received:
+                message = pickle.loads(received[LENGTH.size : end])
             del self._received[:end]
-            yield pickle.loads(body)
+            yield message
 
 
 class Link(asyncio.Protocol):

@@ -32,6 +32,9 @@ REPORT_SECONDS = 0.05
 
 RECEIVED_BYTES = 1 << 16
 
+MESSAGE_BYTES = 1 << 20
+"""Outcomes with arrays of more than this are sent in several messages, because the server reads a message at once."""
+
 CREDENTIALS = struct.Struct("3i")
 """SO_PEERCRED: process, user and group that made a socket."""
 
@@ -74,6 +77,20 @@ class Outbox:
         return outcomes, progress
 
 
+def in_messages(outcomes: Outcomes) -> list[Outcomes]:
+    """Divides outcomes, in order, into messages of about MESSAGE_BYTES at most; returns at least one."""
+    messages: list[Outcomes] = [[]]
+    num_bytes = 0
+    for key, outcome in outcomes:
+        if num_bytes > MESSAGE_BYTES:
+            messages.append([])
+            num_bytes = 0
+        messages[-1].append((key, outcome))
+        if isinstance(outcome, Result):
+            num_bytes += sum(each.attention.nbytes for each in outcome.hypotheses if each.attention is not None)
+    return messages
+
+
 def serve_engine(connection: socket.socket, engine: Engine, record: FlightRecord) -> None:
     """Obeys commands until the other end closes the connection. Raises the errors of a step.
 
@@ -114,8 +131,11 @@ def serve_engine(connection: socket.socket, engine: Engine, record: FlightRecord
         is_due = outbox.is_due(engine.scheduler.num_running(result.stats.priority), now, now - began)
         if is_due or not has_work or now - reported > REPORT_SECONDS:
             waiting = tuple(engine.scheduler.num_waiting(priority) for priority in Priority)
-            report = Report(*outbox.take(), stats, waiting, engine.num_rows)
-            connection.sendall(framed(report))
+            outcomes, progress = outbox.take()
+            *parts, last = in_messages(outcomes)
+            for part in parts:
+                connection.sendall(framed(Report(part, [], [], waiting, engine.num_rows)))
+            connection.sendall(framed(Report(last, progress, stats, waiting, engine.num_rows)))
             stats, reported = [], now
 
 

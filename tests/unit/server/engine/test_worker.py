@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,12 +16,15 @@ from hypothesis import strategies as st
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.server.engine import worker
 from attendant.server.engine.protocol import framed
+from attendant.server.engine.request import Outcomes
 from attendant.server.engine.worker import (
     HELD_PART,
+    MESSAGE_BYTES,
     MIN_PART,
     PROGRESS_SECONDS,
     Outbox,
     StrangeSocket,
+    in_messages,
     inherited,
 )
 from attendant.server.errors import Cancelled
@@ -74,6 +78,21 @@ def test_an_error_leaves_at_once_and_takes_the_others_along() -> None:
     outbox.add([(0, result(1.0)), (1, Cancelled())], [], now=10.0)
     assert outbox.is_due(MANY, 10.0, 0.0)
     assert keys(outbox) == [0, 1]
+
+
+def test_answers_with_much_attention_are_divided_into_messages() -> None:
+    """The event loop has turns between them."""
+    (hypothesis,) = result(1.0).hypotheses
+    weights = np.zeros((100, MESSAGE_BYTES // 1000), np.float32)
+    large = result(1.0)._replace(hypotheses=(hypothesis._replace(attention=weights),) * 2)
+    outcomes: Outcomes = [(key, large if key % 3 else Cancelled()) for key in range(20)]
+    messages = in_messages(outcomes)
+    assert [outcome for message in messages for outcome in message] == outcomes
+    assert 1 < len(messages) < len(outcomes)
+    for message in messages:
+        assert len(framed(message)) < MESSAGE_BYTES + 3 * weights.nbytes
+    assert in_messages([]) == [[]]
+    assert len(in_messages([(key, result(1.0)) for key in range(MANY)])) == 1
 
 
 def test_progress_is_held_for_a_moment_and_told_once() -> None:
