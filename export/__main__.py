@@ -323,6 +323,11 @@ def _add_decoding(parser: argparse.ArgumentParser, default: str) -> None:
         type=_in_range(0.01, 10),
         help="a beam ends when P times its size have ended, 0.01 to 10",
     )
+    for name, meaning in (
+        ("protect-spans", "return a text's placeholders, tags, addresses, paths and emoji as they are written"),
+        ("split-sentences", "decode each line and sentence of a text by itself"),
+    ):
+        defaults.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=meaning)
 
 
 def _add_checkpoint(parser: argparse.ArgumentParser) -> None:

@@ -54,6 +54,7 @@ from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.files import sha256_of
 from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.runtime.spans import spell_stand_ins
 from attendant.runtime.stepper import Stepper
 from attendant_client.version import VERSION
 
@@ -93,10 +94,14 @@ def write_bundle(
         measure: measures the quality of every precision; if None, nothing is measured.
 
     Raises:
-        UserError: `output` is occupied, or the model is too large.
+        UserError: `output` is occupied, or the model is too large; it is to protect spans, and its vocabularies can't
+            spell stand-ins.
         VerificationFailed: the graphs or the golden examples differ from the reference, or int8 depends on the batch.
             Nothing is published.
     """
+    tokenizers = exportable.source_tokenizer, exportable.target_tokenizer
+    if exportable.decoding.protect_spans and not spell_stand_ins(*tokenizers):
+        raise UserError("--protect-spans: this model's vocabularies can't spell the stand-in {1}: leave it out")
     with publish(output, force=force) as folder:
         _Draft(exportable, folder, plan).write(precisions, measure)
         logger.info("opening the bundle as a server does")

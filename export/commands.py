@@ -18,10 +18,11 @@ from attendant.runtime.bundle.bundle import BIGRAMS_NAME, open_bundle
 from attendant.runtime.bundle.manifest import (
     MANIFEST_NAME,
     SEARCH_OPTIONS,
+    TEXT_OPTIONS,
     Manifest,
     Precision,
     RightRule,
-    search_of,
+    defaults_of,
 )
 from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_stepper
 from attendant.runtime.errors import UserError
@@ -46,7 +47,7 @@ def export(options: argparse.Namespace) -> str:
         precisions=options.precision,
         data=options.data,
         measure=not options.skip_evaluation,
-        **{name: getattr(options, name) for name in SEARCH_OPTIONS},
+        **{name: getattr(options, name) for name in (*SEARCH_OPTIONS, *TEXT_OPTIONS)},
         name=options.name,
         checkpoint=options.checkpoint,
         force=options.force,
@@ -58,7 +59,7 @@ def _export_user_model(options: argparse.Namespace) -> str:
     if options.checkpoint is not None:
         raise UserError("--checkpoint is for runs: a model of your own takes --weights")
     model = load_user_model(str(options.origin), options.weights)
-    model = replace(model, **search_of(options))
+    model = replace(model, **defaults_of(options))
     bundle = export_model(
         model,
         options.output,
@@ -93,7 +94,7 @@ def import_checkpoint(options: argparse.Namespace) -> str:
         texts=[] if options.data is None else _some_sources(read_data(options.data)),
         data=options.data or "",
     )
-    chosen = with_defaults(exportable, **{name: getattr(options, name) for name in SEARCH_OPTIONS})
+    chosen = with_defaults(exportable, **{name: getattr(options, name) for name in (*SEARCH_OPTIONS, *TEXT_OPTIONS)})
     return "\n".join(summaries(options.output, write_bundle(chosen, options.output, force=options.force)))
 
 

@@ -22,7 +22,7 @@ from attendant.export.trial import explained, line_in
 from attendant.export.verification.probes import FULL_PLAN, VerificationPlan
 from attendant.export.verification.quality import NUM_REFERENCE, QualityMeasurement
 from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.bundle.manifest import GNMT_OFFSET, DecodingDefaults, Precision, search_of
+from attendant.runtime.bundle.manifest import GNMT_OFFSET, DecodingDefaults, Precision, defaults_of, search_of
 from attendant.runtime.errors import UserError, VerificationFailed, reason_of
 from attendant.training.data.vocabulary import NAMES, SymbolKind, Symbols, read_vocabulary
 from attendant.training.evaluation.evaluating import EvaluationConfig, TextModel
@@ -54,7 +54,8 @@ class UserModel:
         source_kind, target_kind: for lists of symbols, how a text is split: at white space, or into characters.
         append_eos, prepend_bos: the module was trained with EOS after every source, with BOS before it.
         max_source_tokens, max_target_tokens: limits of a request, without BOS and EOS.
-        beam_size, length_penalty, length_penalty_offset, patience: defaults of a request (DecodingDefaults).
+        beam_size, length_penalty, length_penalty_offset, patience, protect_spans, split_sentences: defaults of a
+            request (DecodingDefaults).
     """
 
     module: UserModule
@@ -72,6 +73,8 @@ class UserModel:
     length_penalty: float = 0.0
     length_penalty_offset: float = GNMT_OFFSET
     patience: float | None = None
+    protect_spans: bool = False
+    split_sentences: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +130,7 @@ def export_model(
     limits = limits_of(target.tokenizer, model.max_source_tokens, model.max_target_tokens)
     if not 1 <= model.beam_size <= limits.max_beam_size:
         raise UserError(f"beam_size is {model.beam_size}, must be 1 to {limits.max_beam_size}")
-    decoding = DecodingDefaults(**search_of(model))
+    decoding = DecodingDefaults(**defaults_of(model))
     exportable = ExportableModule(
         name=bundle_name(name, output.absolute().name),
         model=traced,

@@ -54,6 +54,8 @@ def export_run(
     length_penalty: float | None = None,
     length_penalty_offset: float | None = None,
     patience: float | None = None,
+    protect_spans: bool | None = None,
+    split_sentences: bool | None = None,
     name: str | None = None,
     checkpoint: Literal["best", "last"] | None = None,
     force: bool = False,
@@ -71,6 +73,7 @@ def export_run(
         measure: if False, nothing is measured; servers then take int8 only when it is named.
         beam_size, length_penalty, length_penalty_offset, patience: values of a request's unset options. If None, those
             of the run's [evaluation], or the bundle's.
+        protect_spans, split_sentences: likewise; a run has none.
         name: the model's in requests; if None, that of the run's folder, or the bundle's.
         checkpoint: of a run; if None, the best.
         force: replaces an existing bundle.
@@ -86,11 +89,13 @@ def export_run(
     for each in wanted:
         if each not in get_args(Precision):
             raise UserError(f"--precision {each}: must be of {', '.join(get_args(Precision))}")
-    search = {
+    defaults = {
         "beam_size": beam_size,
         "length_penalty": length_penalty,
         "length_penalty_offset": length_penalty_offset,
         "patience": patience,
+        "protect_spans": protect_spans,
+        "split_sentences": split_sentences,
     }
     is_bundle = (origin / MANIFEST_NAME).is_file()
     if is_bundle and checkpoint is not None:
@@ -99,14 +104,14 @@ def export_run(
     exportable: Exportable
     if is_bundle:
         former = exportable_bundle(open_bundle(origin), None if name is None else bundle_name(name, ""))
-        exportable = with_defaults(former, **search)
+        exportable = with_defaults(former, **defaults)
         if data is not None and _measures(measure, wanted, exportable.decoding):
             measurement = measurement_of_bundle(
                 former.bundle, data, exportable.decoding, former.base, halves=former.halves
             )
     else:
         run = load_run(origin, checkpoint or "best")
-        exportable = with_defaults(exportable_run(run, name), **search)
+        exportable = with_defaults(exportable_run(run, name), **defaults)
         if _measures(measure, wanted, exportable.decoding):
             measurement = measurement_of_run(run, data, exportable.decoding, required="int8" in wanted)
     bundle = write_bundle(
@@ -121,13 +126,13 @@ def export_run(
     return ExportedBundle(**published, advice=() if measurement is None else tuple(measurement.advice))
 
 
-def with_defaults(exportable: Exportable, **search: float | None) -> Exportable:
+def with_defaults(exportable: Exportable, **defaults: float | None) -> Exportable:
     """Returns the exportable with other decoding defaults; those that are None stay.
 
     Raises:
         UserError: a value out of its range, or a beam beyond the bundle's limits.
     """
-    chosen = {name: value for name, value in search.items() if value is not None}
+    chosen = {name: value for name, value in defaults.items() if value is not None}
     try:
         decoding = DecodingDefaults.model_validate(exportable.decoding.model_dump() | chosen)
     except ValidationError as error:

@@ -16,13 +16,15 @@ from typing import Any, Final, NamedTuple, get_args
 import numpy as np
 
 from attendant.runtime.bundle.bundle import BundleModel
-from attendant.runtime.bundle.manifest import Distribution, Reference, Signal
+from attendant.runtime.bundle.manifest import Calibration, Distribution, Reference, Signal
 from attendant.runtime.bundle.tokenizer import BOS_ID, UNK_ID, Tokenizer, combines
 from attendant.runtime.confidence import answer_signals, confidence_of, source_signals
-from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, Progress
 from attendant.runtime.decoding.trace import Trace, TracedEnd, TracedSearch
-from attendant.runtime.requests import ReadRequest, shortened
+from attendant.runtime.requests import ReadRequest
+from attendant.runtime.spans import OPEN_STAND_IN, altered, restored
 from attendant.runtime.stepper import NO_ID, Floats
+from attendant.runtime.violations import shortened
 
 UNFINISHED = "\ufffd"
 """A byte tokenizer's text of an incomplete character."""
@@ -38,13 +40,20 @@ class Piece(NamedTuple):
 class GrowingText:
     """Cuts an answer into pieces that are final: joined, they are its tokens and its text.
 
-    No piece ends inside a character, or before a mark that combines with the last one, so a token may be held until the
-    next one. If a tokenizer's text of the first tokens may differ from the beginning of the whole text, all is held.
+    No piece ends inside a character, before a mark that combines with the last one, or inside a stand-in, so a token
+    may be held until the next one. If a tokenizer's text of the first tokens may differ from the beginning of the whole
+    text, all is held.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, replaces_unknowns: bool = False) -> None:
-        """With `replaces_unknowns`, everything from the first UNK on is held: its replacement is known at the end."""
+    def __init__(self, tokenizer: Tokenizer, *, spans: Sequence[str] = (), replaces_unknowns: bool = False) -> None:
+        """Begins an empty answer.
+
+        Args:
+            spans: of the source, which replace their stand-ins.
+            replaces_unknowns: hold everything from the first UNK on: its replacement is known at the end.
+        """
         self._tokenizer = tokenizer
+        self._spans = spans
         self._replaces_unknowns = replaces_unknowns
         self._num_tokens = self._num_characters = 0
 
@@ -56,17 +65,20 @@ class GrowingText:
             token_ids = token_ids[: token_ids.index(UNK_ID)]
         text, end = self._tokenizer.decode(token_ids), len(token_ids)
         known = text.rstrip(UNFINISHED)
-        if len(known) < len(text) or self._tokenizer.combines:
+        if len(known) < len(text) or self._tokenizer.combines or self._ends_in_stand_in(text):
             while end > self._num_tokens:
                 end -= 1
                 text = self._tokenizer.decode(token_ids[:end])
-                if _is_whole(text, known):
+                if _is_whole(text, known) and not self._ends_in_stand_in(text):
                     break
-        return self._next(self._tokenizer.tokens_of(token_ids[:end]), text)
+        return self._next(self._tokenizer.tokens_of(token_ids[:end]), restored(text, self._spans))
 
     def rest(self, tokens: Sequence[str], text: str) -> Piece | None:
         """Returns the last piece, given the whole answer; None if nothing is missing."""
         return self._next(tokens, text)
+
+    def _ends_in_stand_in(self, text: str) -> bool:
+        return bool(self._spans) and OPEN_STAND_IN.search(text) is not None
 
     def _next(self, tokens: Sequence[str], text: str) -> Piece | None:
         piece = Piece(list(tokens[self._num_tokens :]), text[self._num_characters :])
@@ -74,6 +86,50 @@ class GrowingText:
             return None
         self._num_tokens, self._num_characters = len(tokens), len(text)
         return piece
+
+
+class GrowingAnswer:
+    """Cuts the answer to a request into pieces, part after part: joined, they are its best hypothesis.
+
+    The parts of a text are decoded at the same time. A part's tokens are held until the parts before it have ended.
+    """
+
+    def __init__(self, request: ReadRequest, tokenizer: Tokenizer) -> None:
+        self._units = request.units
+        self._separators = (*request.separators, "")
+        self._tokenizer = tokenizer
+        self._texts = [
+            GrowingText(tokenizer, spans=unit.spans, replaces_unknowns=unit.source_words is not None)
+            for unit in self._units
+        ]
+        self._certain: list[list[int]] = [[] for _ in self._units]
+        self._best: list[Hypothesis | None] = [None] * len(self._units)
+        self._place = 0  # The part that grows.
+
+    def add(self, place: int, progress: Progress) -> None:
+        """Adds tokens of a part that are certain. They may come twice."""
+        self._certain[place][progress.first :] = progress.token_ids
+
+    def end(self, place: int, best: Hypothesis) -> None:
+        """Ends a part with its best hypothesis."""
+        self._best[place] = best
+
+    def grow(self) -> Piece | None:
+        """Returns the next piece of what is certain so far; None if there is none."""
+        tokens, text = list[str](), ""
+        while self._place < len(self._units):
+            growing, best = self._texts[self._place], self._best[self._place]
+            if best is None:
+                piece = growing.grow(self._certain[self._place])
+            else:
+                piece = growing.rest(*tokens_and_text(best, self._units[self._place], self._tokenizer))
+            if piece is not None:
+                tokens, text = tokens + piece.tokens, text + piece.text
+            if best is None:
+                break
+            text += self._separators[self._place]
+            self._place += 1
+        return Piece(tokens, text) if tokens or text else None
 
 
 def _is_whole(text: str, known: str) -> bool:
@@ -145,25 +201,29 @@ def answer_fields(
     Args:
         hypotheses: best first.
     """
-    confidences = _confidences(hypotheses, request, model)
+    calibration = model.manifest.confidence
+    confidences: Sequence[float | None] = [None] * len(hypotheses)
+    if calibration is not None:
+        confidences = _confidences(hypotheses, request, model, calibration)
+    pairs = zip(hypotheses, confidences, strict=True)
     return {
-        "hypotheses": [
-            _hypothesis_fields(hypothesis, confidence, request, model)
-            for hypothesis, confidence in zip(hypotheses, confidences, strict=True)
-        ],
+        "hypotheses": [_hypothesis_fields(hypothesis, confidence, request, model) for hypothesis, confidence in pairs],
         "source_tokens": source_tokens(request, model),
-        "warnings": tuple(_warnings(hypotheses[0], confidences[0], request, model)),
+        "warnings": tuple(_warnings(hypotheses[0], request, model)),
         "trace": trace_fields(trace, model),
     }
 
 
 def _confidences(
-    hypotheses: Sequence[Hypothesis], request: ReadRequest, model: BundleModel
-) -> Sequence[float] | Sequence[None]:
-    """Returns the confidence of each hypothesis; None for each if the bundle has no calibration."""
-    calibration = model.manifest.confidence
-    if calibration is None:
-        return [None] * len(hypotheses)
+    hypotheses: Sequence[Hypothesis], request: ReadRequest, model: BundleModel, calibration: Calibration
+) -> list[float]:
+    """Returns the confidence of each hypothesis. A text in parts is right if all its parts are."""
+    if request.parts:
+        of_parts = [
+            _confidences([hypothesis.parts[place] for hypothesis in hypotheses], part, model, calibration)
+            for place, part in enumerate(request.parts)
+        ]
+        return [math.prod(each) for each in zip(*of_parts, strict=True)]
     of_source = source_signals(request.source_ids[: request.num_source_tokens], model.bundle.seen_bigrams)
     return [confidence_of(answer_signals(of_source, hypothesis), calibration) for hypothesis in hypotheses]
 
@@ -171,11 +231,7 @@ def _confidences(
 def _hypothesis_fields(
     hypothesis: Hypothesis, confidence: float | None, request: ReadRequest, model: BundleModel
 ) -> dict[str, Any]:
-    tokenizer = model.bundle.target_tokenizer
-    if request.source_words is None:
-        tokens, text = tokenizer.tokens_of(hypothesis.token_ids), tokenizer.decode(hypothesis.token_ids)
-    else:
-        tokens, text = replace_unknowns(hypothesis, request.source_words, request.source_ids, tokenizer)
+    tokens, text = tokens_and_text(hypothesis, request, model.bundle.target_tokenizer)
     return {
         "text": text,
         "tokens": tokens,
@@ -186,6 +242,19 @@ def _hypothesis_fields(
         "finish_reason": hypothesis.finish_reason,
         "confidence": confidence,
     }
+
+
+def tokens_and_text(hypothesis: Hypothesis, request: ReadRequest, tokenizer: Tokenizer) -> tuple[list[str], str]:
+    """Returns the tokens of a hypothesis and its text."""
+    if request.parts:
+        parts = [tokens_and_text(*part, tokenizer) for part in zip(hypothesis.parts, request.parts, strict=True)]
+        texts = zip(parts, (*request.separators, ""), strict=True)
+        return [token for tokens, _ in parts for token in tokens], "".join(text + end for (_, text), end in texts)
+    if request.source_words is None:
+        tokens, text = tokenizer.tokens_of(hypothesis.token_ids), tokenizer.decode(hypothesis.token_ids)
+    else:
+        tokens, text = replace_unknowns(hypothesis, request.source_words, request.source_ids, tokenizer)
+    return tokens, restored(text, request.spans)
 
 
 def score_fields(target: Hypothesis, request: ReadRequest, model: BundleModel) -> dict[str, Any]:
@@ -245,8 +314,13 @@ def source_tokens(request: ReadRequest, model: BundleModel) -> list[str]:
     return model.bundle.source_tokenizer.tokens_of(request.source_ids)
 
 
-def _warnings(best: Hypothesis, confidence: float | None, request: ReadRequest, model: BundleModel) -> Iterator[str]:
+def _warnings(best: Hypothesis, request: ReadRequest, model: BundleModel) -> Iterator[str]:
     """Yields why the best hypothesis may be worth little."""
+    for place, (part, part_request) in enumerate(zip(best.parts, request.parts, strict=True), 1):
+        for warning in _warnings(part, part_request, model):
+            yield f"part {place} of {len(request.parts)}: {warning}"
+    if request.parts:
+        return
     yield from _of_unknown(request)
     options, calibration = request.options, model.manifest.confidence
     if best.finish_reason is FinishReason.LENGTH and len(best.token_ids) < options.max_length:
@@ -255,8 +329,13 @@ def _warnings(best: Hypothesis, confidence: float | None, request: ReadRequest, 
         most = model.limits.max_target_tokens
         remedy = f"raise max_length, up to {most}" if options.max_length < most else "split the source"
         yield f"the answer was cut after max_length = {options.max_length} tokens: {remedy}"
-    if calibration is not None and confidence is not None and confidence < calibration.warn_below:
+    if (
+        calibration is not None
+        and (confidence := _confidences([best], request, model, calibration)[0]) < calibration.warn_below
+    ):
         yield f"the confidence is {confidence:.2f}, below {calibration.warn_below:.2f}: the answer may well be wrong"
+    if spans := altered(model.bundle.target_tokenizer.decode(best.token_ids), request.spans):
+        yield f"the answer does not hold each protected part of the source once{_shown(spans)}: compare them"
 
 
 def _of_unknown(request: ReadRequest) -> Iterator[str]:

@@ -6,7 +6,7 @@ each check says what a value must be, and goes on to the next.
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -24,81 +24,8 @@ from attendant.runtime.decoding.options import (
     length_by_ratio,
     scoring_options,
 )
-
-MAX_SHOWN_VIOLATIONS: Final = 8
-MAX_SHOWN_CHARACTERS: Final = 32
-MAX_VIOLATION_CHARACTERS: Final = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One field of a request that can't be served.
-
-    Attributes:
-        field: its path, as in the proto: "decoding.beam_size".
-        value: ready to print; shortened if it is long.
-        limit: the allowed values.
-        quoted: the value is the caller's text.
-    """
-
-    field: str
-    value: str
-    limit: str
-    quoted: bool = False
-
-    @property
-    def description(self) -> str:
-        return f"is {self.value}, must be {self.limit}"
-
-    def __str__(self) -> str:
-        return f"{self.field} {self.description}"
-
-
-class Violations:
-    """The violations of a request so far."""
-
-    def __init__(self) -> None:
-        self.found: list[Violation] = []
-
-    def add(self, field: str, value: object, limit: str) -> None:
-        """Adds a wrong value of the caller."""
-        self.found.append(Violation(field, _shown(value), limit, quoted=isinstance(value, str)))
-
-    def say(self, field: str, state: str, limit: str) -> None:
-        """Adds a violation with a description of the field's state, such as "unset"."""
-        self.found.append(Violation(field, state, limit))
-
-    def require(self, held: bool, field: str, value: object, limit: str) -> bool:
-        """Adds the value unless the check held; returns whether it held."""
-        if not held:
-            self.add(field, value, limit)
-        return held
-
-
-def summary(violations: Sequence[Violation]) -> str:
-    """Returns the first few violations in one line."""
-    shown = "; ".join(cut(str(violation), MAX_VIOLATION_CHARACTERS) for violation in violations[:MAX_SHOWN_VIOLATIONS])
-    more = len(violations) - MAX_SHOWN_VIOLATIONS
-    return f"{shown}; and {more} more" if more > 0 else shown
-
-
-def shortened(value: str) -> str:
-    """Returns a caller's string for a message: quoted, control characters escaped, shortened."""
-    return repr(cut(value))
-
-
-def cut(text: str, most: int = MAX_SHOWN_CHARACTERS) -> str:
-    """Shortens a text to `most` characters, with dots at the end."""
-    return text if len(text) <= most else text[: most - 3] + "..."
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, str):
-        return shortened(value)
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
+from attendant.runtime.spans import Part, parts_of, spell_stand_ins
+from attendant.runtime.violations import Violation, Violations
 
 MAX_UNKNOWN_TOLD = 4
 
@@ -441,6 +368,10 @@ class ReadRequest:
         source_words: the word at each position of the source; None if unknown symbols are not replaced.
         unknown_source, unknown_target: parts of the texts that the vocabularies lack.
         is_unknown: the vocabulary has no symbol of the source.
+        spans: the source's protected spans, in the order of their stand-ins.
+        parts: of a text that is decoded in several parts, a request for each; otherwise empty. The fields above are
+            those of all parts together; `options` has the sum of their maximum lengths.
+        separators: what stands between the parts; one less than there are.
     """
 
     source_ids: tuple[int, ...]
@@ -452,6 +383,27 @@ class ReadRequest:
     unknown_source: tuple[str, ...] = ()
     unknown_target: tuple[str, ...] = ()
     is_unknown: bool = False
+    spans: tuple[str, ...] = ()
+    parts: "tuple[ReadRequest, ...]" = ()
+    separators: tuple[str, ...] = ()
+
+    @property
+    def units(self) -> "tuple[ReadRequest, ...]":
+        """The requests that the engine gets: the parts, or the request itself."""
+        return self.parts or (self,)
+
+    @property
+    def num_attention_cells(self) -> int:
+        """Upper bound of the attention weights of the answer; 0 if they are not kept."""
+        options = self.options
+        return (options.max_length + 1) * len(self.source_ids) * options.num_hypotheses if options.attention else 0
+
+
+MAX_PARTS: Final = 256  # The limit of a list's requests: the engine gets a request for each part.
+MAX_ATTENTION_CELLS: Final = 1 << 24  # A text in parts has a matrix of all tokens by all tokens: 64 MiB.
+
+OptionsOf = Callable[[int], DecodingOptions | None]
+"""Returns the options for a number of source tokens, or None after adding violations."""
 
 
 def read_source(source: Side | None, model: BundleModel, violations: Violations) -> list[int]:
@@ -469,8 +421,8 @@ def recording(output: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_generate(
     source: Side | None,
-    source_ids: list[int],
-    options: DecodingOptions | None,
+    decoding: Mapping[str, Any],
+    options_of: OptionsOf,
     output: Mapping[str, Any],
     model: BundleModel,
     violations: Violations,
@@ -478,21 +430,82 @@ def read_generate(
     """Returns a request to generate; None if there are violations.
 
     Args:
-        source_ids: as `read_source` returned them.
-        options: as `read_decoding` returned them; None if they are wrong.
+        source: None if it is missing, which the caller has added to the violations.
+        decoding: the set options; may be empty if neither they nor the bundle protect spans or split texts.
         output: attention, token_log_probs, replace_unknowns and trace, if the request sets them.
     """
+    chosen = {**decoding, "trace": output.get("trace")}
+    parts = [] if source is None else _parts_of(source, chosen, model, violations)
+    requests: list[ReadRequest] = []
+    for place, part in enumerate(parts, 1):
+        assert source is not None, "it has parts"
+        side, num_others = Side(source.field, part.text), len(violations.found)
+        source_ids = read_source(side, model, violations)
+        if len(parts) > 1:
+            wrong = violations.found[num_others:]
+            violations.found[num_others:] = [replace(each, value=f"{each.value} in part {place}") for each in wrong]
+        options = options_of(len(source_ids))
+        if options is not None and options.trace:
+            _check_trace(options, len(source_ids) + model.manifest.source.append_eos, violations)
+        if violations.found or options is None:
+            break
+        requests.append(replace(_request(side, source_ids, options, output, model), spans=part.spans))
+    if not parts:
+        options_of(0)
     _check_output(output, model, violations)
-    if options is not None and options.trace:
-        _check_trace(options, len(source_ids) + model.manifest.source.append_eos, violations)
-    if violations.found or source is None or options is None:
-        return None
-    request = _request(source, source_ids, options, output, model)
-    if not output.get("replace_unknowns"):
-        return request
-    tokenizer, value = model.bundle.source_tokenizer, source.value
-    words = tokenizer.words_of(value) if isinstance(value, str) else tokenizer.tokens_of(source_ids)
-    return replace(request, source_words=words)
+    if len(requests) > 1 and not violations.found:
+        whole = _whole(requests, [part.separator for part in parts[:-1]])
+        if whole.num_attention_cells <= MAX_ATTENTION_CELLS:
+            return whole
+        violations.add("output.attention", True, "false or unset for so long a text in parts")
+    return None if violations.found else requests[0]
+
+
+EXCLUDED: Final = {
+    "protect_spans": ("target_prefix", "target_prefix_text"),
+    "split_sentences": ("target_prefix", "target_prefix_text", "alternatives", "masked_source_positions", "trace"),
+}
+"""The options that change a text before it is tokenized -> those that they can't be combined with."""
+
+
+def _parts_of(source: Side, decoding: Mapping[str, Any], model: BundleModel, violations: Violations) -> list[Part]:
+    """Returns the parts of a source, which the request or the bundle's defaults cut and protect; none if too many."""
+    is_text, chosen = isinstance(source.value, str), {}
+    for name, others in EXCLUDED.items():
+        excluding = [other for other in others if decoding.get(other)] if is_text else [source.field]
+        # The bundle's default gives way; what the request sets does not.
+        if excluding and decoding.get(name):
+            violations.add(f"decoding.{name}", True, f"false or unset where {excluding[0]} is set")
+        chosen[name] = not excluding and decoding.get(name, getattr(model.manifest.decoding, name))
+    if not isinstance(source.value, str) or not any(chosen.values()):
+        return [Part(source.value)]
+    parts = parts_of(source.value, split=chosen["split_sentences"], protect=chosen["protect_spans"])
+    if len(parts) > MAX_PARTS:
+        violations.say(source.field, f"{len(parts)} lines and sentences long", f"1 to {MAX_PARTS} lines and sentences")
+        return []
+    tokenizer, kept = model.bundle.source_tokenizer, list[Part]()
+    for part in parts:
+        if tokenizer.spaced(str(part.text)):
+            kept.append(part)
+        elif kept:  # invisible characters alone
+            kept[-1] = kept[-1]._replace(separator=kept[-1].separator + part.separator)
+    if any(part.spans for part in kept) and not spell_stand_ins(tokenizer, model.bundle.target_tokenizer):
+        violations.add("decoding.protect_spans", True, "false: the model's vocabularies can't spell the stand-in {1}")
+    return kept or [Part(source.value)]
+
+
+def _whole(parts: Sequence[ReadRequest], separators: Sequence[str]) -> ReadRequest:
+    """Returns the request of a text in parts."""
+    first = parts[0]
+    return ReadRequest(
+        source_ids=tuple(token_id for part in parts for token_id in part.source_ids),
+        num_source_tokens=sum(part.num_source_tokens for part in parts),
+        options=replace(first.options, max_length=sum(part.options.max_length for part in parts)),
+        attention=first.attention,
+        token_log_probs=first.token_log_probs,
+        parts=tuple(parts),
+        separators=tuple(separators),
+    )
 
 
 def read_score(
@@ -525,14 +538,17 @@ def read_score(
 def _request(
     source: Side, source_ids: list[int], options: DecodingOptions, output: Mapping[str, Any], model: BundleModel
 ) -> ReadRequest:
-    tokenizer = model.bundle.source_tokenizer
+    tokenizer, value, words = model.bundle.source_tokenizer, source.value, None
+    if output.get("replace_unknowns"):
+        words = tokenizer.words_of(value) if isinstance(value, str) else tokenizer.tokens_of(source_ids)
     return ReadRequest(
         source_ids=tuple(model.bundle.source_ids(source_ids)),
         num_source_tokens=len(source_ids),
         options=options,
         attention=output.get("attention", False),
         token_log_probs=output.get("token_log_probs", False),
-        unknown_source=unknown_symbols(source.value, source_ids, tokenizer),
+        source_words=words,
+        unknown_source=unknown_symbols(value, source_ids, tokenizer),
         is_unknown=is_unknown(source_ids, tokenizer),
     )
 

@@ -102,6 +102,12 @@ class DecodingFields(TypedDict, total=False):
         str,
         Option("every hypothesis begins with this text, which may end within a word; a blank at its end ends the word"),
     ]
+    protect_spans: Annotated[
+        bool, Option("return placeholders, tags, addresses, paths and emoji of the text as they are written", OF_BUNDLE)
+    ]
+    split_sentences: Annotated[
+        bool, Option("decode each line and sentence of the text by itself, and join the answers", OF_BUNDLE)
+    ]
     sampling: Annotated[Sampling, Option("draw tokens at random instead of searching for the most probable ones")]
     masked_source_positions: Annotated[
         Sequence[int], Option("places of the source's tokens, counted from 0, that attention must not look at")

@@ -159,9 +159,19 @@ SEARCH_OPTIONS: Final = ("beam_size", "length_penalty", "length_penalty_offset",
 """The defaults that an evaluation and an export may choose: those of the search for the best hypothesis."""
 
 
+TEXT_OPTIONS: Final = ("protect_spans", "split_sentences")
+"""The options that change a text before it is tokenized."""
+
+
 def search_of(options: object) -> dict[str, Any]:
     """Returns an object's attributes that are SEARCH_OPTIONS, by name, without those that are None."""
     return {name: value for name in SEARCH_OPTIONS if (value := getattr(options, name)) is not None}
+
+
+def defaults_of(options: object) -> dict[str, Any]:
+    """Returns an object's attributes that are SEARCH_OPTIONS or TEXT_OPTIONS, by name, without those that are None."""
+    of_texts = {name: value for name in TEXT_OPTIONS if (value := getattr(options, name)) is not None}
+    return search_of(options) | of_texts
 
 
 class DecodingDefaults(Section):
@@ -172,9 +182,10 @@ class DecodingDefaults(Section):
         patience: if None, a beam ends when no live hypothesis can still enter the best ones.
         max_length_ratio: target tokens per source token. An unset maximum length is then
             min(limits.max_target_tokens, ceil(max_length_ratio * source tokens) + 10).
+        protect_spans, split_sentences: of texts, see runtime/spans.py.
     """
 
-    NEWER: ClassVar = frozenset({"length_penalty_offset", "patience", "max_length_ratio"})
+    NEWER: ClassVar = frozenset({"length_penalty_offset", "patience", "max_length_ratio", *TEXT_OPTIONS})
 
     beam_size: int = Field(1, ge=1)
     num_hypotheses: int = Field(1, ge=1)
@@ -183,6 +194,13 @@ class DecodingDefaults(Section):
     max_length: int | None = Field(None, ge=1)
     patience: float | None = Field(None, gt=0, le=10)
     max_length_ratio: float | None = Field(None, gt=0, le=100)
+    protect_spans: bool = False
+    split_sentences: bool = False
+
+    @property
+    def changes_texts(self) -> bool:
+        """Texts are changed before they are tokenized."""
+        return self.protect_spans or self.split_sentences
 
 
 class Provenance(Section):

@@ -40,6 +40,7 @@ class Hypothesis(NamedTuple):
         log_prob: natural-log probability of the target, including EOS if it ended there.
         score: log_prob over the penalties; hypotheses are ranked by it.
         attention: float32 [number of summands, source length], or None unless requested.
+        parts: of a text that was decoded in parts, their hypotheses; empty otherwise.
     """
 
     token_ids: tuple[int, ...]
@@ -48,6 +49,7 @@ class Hypothesis(NamedTuple):
     score: float
     finish_reason: FinishReason
     attention: Floats | None = None
+    parts: "tuple[Hypothesis, ...]" = ()
 
 
 class Progress(NamedTuple):

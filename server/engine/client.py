@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import repeat
 from typing import NamedTuple
 
 from attendant.runtime.decoding.hypothesis import Progress
@@ -84,7 +85,8 @@ class EngineClient:
         on_progress: Callable[[Progress], None] | None = None,
     ) -> asyncio.Future[Outcome]:
         """Submits one request; see `submit_all`."""
-        return self.submit_all([(source_ids, options)], timeout_seconds, priority, client, on_progress)[0]
+        listeners = None if on_progress is None else [on_progress]
+        return self.submit_all([(source_ids, options)], timeout_seconds, priority, client, listeners)[0]
 
     def submit_all(
         self,
@@ -92,7 +94,7 @@ class EngineClient:
         timeout_seconds: float | None,
         priority: Priority = Priority.INTERACTIVE,
         client: str = "",
-        on_progress: Callable[[Progress], None] | None = None,
+        listeners: Sequence[Callable[[Progress], None]] | None = None,
     ) -> list[asyncio.Future[Outcome]]:
         """Submits requests, all of them or none.
 
@@ -101,8 +103,8 @@ class EngineClient:
             timeout_seconds: time left until the caller's deadline. If None, there is no deadline.
             priority: interactive or bulk. A permit must have been acquired for each bulk request.
             client: name of the client; clients share the engine.
-            on_progress: called with tokens of the answer as soon as they are certain, until the outcome is there. They
-                may come twice, because the requests of an engine that died are decoded again.
+            listeners: one for each source, called with tokens of its answer as soon as they are certain, until its
+                outcome is there. They may come twice, because the requests of an engine that died are decoded again.
 
         Returns:
             A future of each outcome. It never holds an exception: an error is a value, like a result.
@@ -115,13 +117,13 @@ class EngineClient:
             raise EngineDead
         if self._draining:
             raise Draining
-        now, streams = time.monotonic(), on_progress is not None
+        now, streams = time.monotonic(), listeners is not None
         all_accepted = self._control.accept(
             self._keys, sources, priority, client, now, timeout_seconds, streams=streams
         )
         loop = asyncio.get_running_loop()
         outcomes: list[asyncio.Future[Outcome]] = []
-        for accepted in all_accepted:
+        for accepted, on_progress in zip(all_accepted, listeners or repeat(None), strict=False):
             key, outcome = accepted.request.key, loop.create_future()
             self._in_flight[key] = _Waiting(outcome, accepted, on_progress)
             outcome.add_done_callback(partial(self._cancel_if_cancelled, key))

@@ -126,7 +126,8 @@ def _report(
 
 def _packed(result: Result) -> tuple[list[tuple[Any, ...]], tuple[Any, ...], Trace | None]:
     hypotheses, stats, trace = result
-    return [(*rest, reason.value, attention) for *rest, reason, attention in hypotheses], tuple(stats), trace
+    # An engine's hypotheses have no parts.
+    return [(*rest, reason.value, attention) for *rest, reason, attention, _ in hypotheses], tuple(stats), trace
 
 
 def _unpacked(packed: Iterable[tuple[Any, ...]], stats: tuple[Any, ...], trace: Trace | None) -> Result:

@@ -4,13 +4,15 @@ They are named tuples, because they are sent to worker processes and back: pickl
 times as long.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
 from attendant.runtime.decoding.hypothesis import Hypothesis, Progress
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.decoding.trace import Trace
+from attendant.runtime.requests import ReadRequest
+from attendant.runtime.spans import joined
 from attendant.server.errors import AttendantError, OutOfTime
 
 MIN_RETRY_SECONDS = 0.05
@@ -116,6 +118,13 @@ class Result(NamedTuple):
     hypotheses: tuple[Hypothesis, ...]
     stats: RequestStats
     trace: Trace | None = None
+
+
+def joined_result(request: ReadRequest, parts: Sequence[Result]) -> Result:
+    """Returns the result of a request with parts; its statistics are those of the part that ended last."""
+    options = request.options
+    hypotheses = joined([part.hypotheses for part in parts], options.num_hypotheses, draws=options.sampling is not None)
+    return Result(hypotheses, max((part.stats for part in parts), key=lambda stats: stats.total))
 
 
 Outcome = Result | AttendantError

@@ -11,10 +11,11 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from attendant.runtime.answers import answer_fields, score_fields
+from attendant.runtime.bundle.manifest import TEXT_OPTIONS
 from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.decoding.options import default_max_length
-from attendant.runtime.requests import cut
 from attendant.runtime.stepper import Floats
+from attendant.runtime.violations import cut
 from attendant.server.catalogue.models import Role, ServedModel
 from attendant.server.engine.request import Result
 from attendant.server.errors import AttendantError, InvalidArgument, Overloaded
@@ -111,7 +112,8 @@ def model_message(model: ServedModel, role: Role) -> messages.Model:
             max_target_characters=model.bundle.target_tokenizer.max_characters(limits.max_target_tokens),
         ),
         defaults=messages.DecodingOptions(
-            **manifest.decoding.model_dump(exclude={"max_length", "max_length_ratio"}),
+            **manifest.decoding.model_dump(exclude={"max_length", "max_length_ratio", *TEXT_OPTIONS}),
+            **{name: getattr(manifest.decoding, name) for name in TEXT_OPTIONS},
             min_length=0,
             # That of the longest source, if it depends on the source.
             max_length=default_max_length(manifest, limits.max_source_tokens),

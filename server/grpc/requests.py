@@ -6,18 +6,21 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import islice
 from typing import Final, TypeVar
 from weakref import ref
 
 from google.protobuf.descriptor import FieldDescriptor
 
 from attendant.runtime import requests as reading
+from attendant.runtime.bundle.manifest import TEXT_OPTIONS
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.requests import ReadRequest, Side, Violation, Violations, drawn, read_decoding
+from attendant.runtime.requests import ReadRequest, Side, drawn, read_decoding
+from attendant.runtime.violations import Violation, Violations
 from attendant.server.call import MAX_ID_CHARACTERS, Call
 from attendant.server.catalogue.models import ServedModel, Shadow
-from attendant.server.engine.request import Outcome, Priority, Result
+from attendant.server.engine.request import Outcome, Priority, Result, joined_result
 from attendant.server.engine.shares import MAX_ANSWER_BYTES
 from attendant.server.errors import AttendantError, InvalidArgument
 from attendant.server.grpc.request_log import RequestRecord
@@ -75,17 +78,24 @@ class ParsedRequest:
     def max_answer_bytes(self) -> int:
         """Estimate of the most memory that the request and its answer can take."""
         content, options = self.content, self.content.options
-        columns = len(content.source_ids) if options.attention else 0
-        target = (options.max_length + 1) * (TOKEN_BYTES + WEIGHT_BYTES * columns)
+        num_tokens = len(content.source_ids) + options.num_hypotheses * (options.max_length + 1)
         trace = TRACE_OVERHEAD * reading.max_trace_bytes(options, len(content.source_ids))
-        return REQUEST_BYTES + TOKEN_BYTES * len(content.source_ids) + options.num_hypotheses * target + trace
+        return REQUEST_BYTES + TOKEN_BYTES * num_tokens + WEIGHT_BYTES * content.num_attention_cells + trace
 
-    def submit(self, call: Call, on_progress: Callable[[Progress], None] | None = None) -> asyncio.Future[Outcome]:
+    def submit(self, call: Call) -> asyncio.Future[Outcome]:
         """Submits the request for the client of a call, until the call's deadline. See `EngineClient.submit`."""
-        content, seconds = self.content, call.time_remaining()
-        return self.model.runner.submit(
-            content.source_ids, content.options, seconds, Priority.INTERACTIVE, call.client, on_progress
-        )
+        return joined_outcome(self.content, self.submit_units(call.client, call.time_remaining()))
+
+    def submit_units(
+        self, client: str, seconds: float | None, listeners: Sequence[Callable[[Progress], None]] | None = None
+    ) -> list[asyncio.Future[Outcome]]:
+        """Submits the parts of the request, or itself if it has none, to be joined. See `EngineClient.submit_all`.
+
+        Args:
+            seconds: time left until the deadline; if None, there is no deadline.
+        """
+        contents = [(unit.source_ids, unit.options) for unit in self.content.units]
+        return self.model.runner.submit_all(contents, seconds, Priority.INTERACTIVE, client, listeners)
 
     def scored(self, outcome: Outcome, record: RequestRecord) -> Result:
         """Returns the result of a request after updating metrics and trace. Raises the outcome if it is an error."""
@@ -112,8 +122,38 @@ class ParsedRequest:
 
 def submit_all(requests: Sequence[ParsedRequest], call: Call, priority: Priority) -> list[asyncio.Future[Outcome]]:
     """Submits requests of one model, at least one: all of them, or none. See `EngineClient.submit_all`."""
-    contents = [(request.content.source_ids, request.content.options) for request in requests]
-    return requests[0].model.runner.submit_all(contents, call.time_remaining(), priority, call.client)
+    units = [unit for request in requests for unit in request.content.units]
+    contents = [(unit.source_ids, unit.options) for unit in units]
+    outcomes = iter(requests[0].model.runner.submit_all(contents, call.time_remaining(), priority, call.client))
+    return [joined_outcome(request.content, list(islice(outcomes, len(request.content.units)))) for request in requests]
+
+
+def joined_outcome(content: ReadRequest, outcomes: Sequence[asyncio.Future[Outcome]]) -> asyncio.Future[Outcome]:
+    """Returns the outcome of a request whose parts were submitted; cancelling it cancels them.
+
+    The first error of a part is the request's, and cancels the others.
+    """
+    if not content.parts:
+        return outcomes[0]
+    whole: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    def end(part: asyncio.Future[Outcome]) -> None:
+        if whole.done():
+            return
+        if not part.cancelled() and isinstance(error := part.result(), AttendantError):
+            whole.set_result(error)
+        elif all(outcome.done() for outcome in outcomes):
+            results = [result for outcome in outcomes if isinstance(result := outcome.result(), Result)]
+            whole.set_result(joined_result(content, results))
+
+    def cancel_parts(_: object) -> None:
+        for outcome in outcomes:
+            outcome.cancel()
+
+    whole.add_done_callback(cancel_parts)
+    for outcome in outcomes:
+        outcome.add_done_callback(end)
+    return whole
 
 
 def check_answer_bytes(num_bytes: int, num_requests: int, field: str) -> None:
@@ -142,10 +182,14 @@ def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Pars
     violations = Violations()
     check_request_id(request.request_id, violations)
     source, output = _side(request, "source", violations), set_fields(request.output)
-    source_ids = reading.read_source(source, model, violations)
     recording = reading.recording(output)
-    options = read_options(request.decoding, model, len(source_ids), violations, **recording)
-    read = reading.read_generate(source, source_ids, options, output, model, violations)
+
+    def options_of(num_source_tokens: int) -> DecodingOptions | None:
+        return read_options(request.decoding, model, num_source_tokens, violations, **recording)
+
+    changes = model.manifest.decoding.changes_texts or any(map(request.decoding.HasField, TEXT_OPTIONS))
+    decoding = set_fields(request.decoding) if changes else {}
+    read = reading.read_generate(source, decoding, options_of, output, model, violations)
     parsed = _parsed(request, read, model, violations, by_default=not request.decoding.ByteSize())
     # Draws differ by themselves: nothing is learned from comparing them.
     compared = model.shadows and parsed.content.options.sampling is None
@@ -256,8 +300,9 @@ def shadow_of(stable: ServedModel, shadow: ServedModel, share: float) -> Shadow:
         try:
             parsed = await parse(read_generate, request, shadow)
             # Nobody reads its trace.
-            options = replace(parsed.content.options, trace=0)
-            outcome = await shadow.runner.submit(parsed.content.source_ids, options, SHADOW_SECONDS, client=client)
+            content = replace(parsed.content, options=replace(parsed.content.options, trace=0))
+            parts = replace(parsed, content=content).submit_units(client, SHADOW_SECONDS)
+            outcome = await joined_outcome(parsed.content, parts)
         except AttendantError as error:
             outcome = error
         finally:

@@ -8,16 +8,17 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
-from attendant.runtime.answers import GrowingText, Piece
+from attendant.runtime.answers import GrowingAnswer, Piece
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.server.call import Call
 from attendant.server.catalogue.models import Catalogue
+from attendant.server.engine.request import Outcome, Result
 from attendant.server.engine.shares import AnswerBudget
 from attendant.server.errors import Stalled
 from attendant.server.grpc.conversion import generate_fields, model_message, num_cells, score_response, written
 from attendant.server.grpc.lists import BatchStream, generate_many
 from attendant.server.grpc.request_log import RequestLog, RequestRecord
-from attendant.server.grpc.requests import ParsedRequest, parse, read_generate, read_score
+from attendant.server.grpc.requests import ParsedRequest, joined_outcome, parse, read_generate, read_score
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 SERVICE: Final = messages.DESCRIPTOR.services_by_name["Seq2Seq"]
@@ -106,24 +107,30 @@ async def streamed(
     Raises:
         AttendantError: the request's outcome, if it is not an answer, or Stalled.
     """
-    growing = GrowingText(
-        parsed.model.bundle.target_tokenizer, replaces_unknowns=parsed.content.source_words is not None
-    )
-    certain: list[int] = []
+    growing = GrowingAnswer(parsed.content, parsed.model.bundle.target_tokenizer)
     has_news = asyncio.Event()
 
-    def on_progress(progress: Progress) -> None:
-        certain[progress.first :] = progress.token_ids
+    def listen(place: int, progress: Progress) -> None:
+        growing.add(place, progress)
         has_news.set()
 
-    submitted = parsed.submit(call, on_progress)
+    def end(place: int, part: asyncio.Future[Outcome]) -> None:
+        if not part.cancelled() and isinstance(result := part.result(), Result):
+            growing.end(place, result.hypotheses[0])
+        has_news.set()
+
+    listeners = [partial(listen, place) for place in range(len(parsed.content.units))]
+    parts = parsed.submit_units(call.client, call.time_remaining(), listeners)
+    for place, part in enumerate(parts):
+        part.add_done_callback(partial(end, place))
+    submitted = joined_outcome(parsed.content, parts)
     submitted.add_done_callback(lambda _: has_news.set())
     loop = asyncio.get_running_loop()
     try:
         while not submitted.done():
             await has_news.wait()
             has_news.clear()
-            if not submitted.done() and (piece := growing.grow(certain)) is not None:
+            if not submitted.done() and (piece := growing.grow()) is not None:
                 unread = loop.call_later(unread_seconds, submitted.cancel)
                 try:
                     yield _delta(piece)
@@ -133,9 +140,10 @@ async def streamed(
         if submitted.cancelled():
             raise Stalled(unread_seconds)
         result = parsed.generated(submitted.result(), record)
+        for place, part in enumerate(parts):
+            end(place, part)  # Its callback may not have been called yet.
         fields = await written(num_cells(result), partial(generate_fields, parsed, result))
-        best = fields["hypotheses"][0]
-        if (piece := growing.rest(best["tokens"], best["text"])) is not None:
+        if (piece := growing.grow()) is not None:
             yield _delta(piece)
         yield messages.GenerateStreamResponse(response=fields)
     finally:

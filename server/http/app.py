@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from attendant.runtime.requests import Violation, shortened
+from attendant.runtime.violations import Violation, shortened
 from attendant.server.auth import Shares, is_loopback
 from attendant.server.call import REQUEST_ID_HEADER
 from attendant.server.errors import InvalidArgument

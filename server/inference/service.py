@@ -15,7 +15,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import FieldDescriptor
 
 from attendant.runtime.answers import answer_fields
-from attendant.runtime.requests import Violation, Violations, shortened
+from attendant.runtime.violations import Violation, Violations, shortened
 from attendant.server.call import Call
 from attendant.server.catalogue.models import Catalogue, ServedModel
 from attendant.server.catalogue.reconciler import Entry, Reconciler

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from attendant.runtime.requests import Violations
+from attendant.runtime.violations import Violations
 from attendant.server.grpc.lists import MAX_REQUESTS
 from attendant.server.inference.v2 import open_inference_pb2 as messages
 

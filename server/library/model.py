@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal, Self, Unpack, get_args, overload
 
@@ -12,17 +13,19 @@ import grpc
 
 import attendant_client
 from attendant.runtime import requests as reading
-from attendant.runtime.answers import GrowingText, answer_fields, score_fields
+from attendant.runtime.answers import GrowingAnswer, answer_fields, score_fields
 from attendant.runtime.bundle.bundle import Bundle, BundleModel, limits_in_force, open_bundle, refuse_few_rows
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_checked
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.process import available_cpus, limited
-from attendant.runtime.requests import ReadRequest, Side, Violations, drawn, read_decoding, summary
+from attendant.runtime.requests import ReadRequest, Side, drawn, read_decoding
 from attendant.runtime.stepper import Floats
+from attendant.runtime.violations import Violations, summary
 from attendant.server.engine.engine import Engine
-from attendant.server.engine.request import EngineRequest, Outcome, Result, StepResult
+from attendant.server.engine.request import EngineRequest, Outcome, Result, StepResult, joined_result
 from attendant.server.engine.scheduler import Budget
 from attendant.server.library.functions import Decode, Encode, FunctionTokenizer
 from attendant_client import Answers, Delta, FinishReason, InvalidArgument, Source
@@ -82,12 +85,14 @@ def read_generate(source: Source, options: Mapping[str, Any], model: BundleModel
     request = generate_request(source, "", options)
     fields = set_fields(request.decoding)
     violations, output, side = Violations(), set_fields(request.output), _side("", source)
-    source_ids = reading.read_source(side, model, violations)
-    options_read, wrong = read_decoding(fields, model, len(source_ids), **reading.recording(output))
-    violations.found += wrong
-    if options_read is not None and "seed" not in fields.get("sampling", {}):
-        options_read = drawn(options_read)
-    read = reading.read_generate(side, source_ids, options_read, output, model, violations)
+    recording, is_seeded = reading.recording(output), "seed" in fields.get("sampling", {})
+
+    def options_of(num_source_tokens: int) -> DecodingOptions | None:
+        read, wrong = read_decoding(fields, model, num_source_tokens, **recording)
+        violations.found += wrong
+        return read if read is None or is_seeded else drawn(read)
+
+    read = reading.read_generate(side, fields, options_of, output, model, violations)
     return _whole(read, violations)
 
 
@@ -432,8 +437,10 @@ class Model:
 
     def _decode(self, requests: Sequence[ReadRequest]) -> list[Result]:
         """Decodes the requests together and returns their results in order."""
-        results = {key: _answered(outcome) for step in self.steps(requests) for key, outcome in step.outcomes}
-        return [results[key] for key in range(len(requests))]
+        units = [unit for request in requests for unit in request.units]
+        results = {key: _answered(outcome) for step in self.steps(units) for key, outcome in step.outcomes}
+        in_order = iter([results[key] for key in range(len(units))])
+        return [_joined(request, list(islice(in_order, len(request.units)))) for request in requests]
 
     def steps(self, requests: Sequence[ReadRequest], *, streams: bool = False) -> Iterator[StepResult]:
         """Steps an engine of its own, which is cheap to make, until all requests have been answered.
@@ -458,18 +465,24 @@ class GenerationStream(Streamed[Generation]):
         self._request = request
 
     def __iter__(self) -> Iterator[Delta]:
-        tokenizer, replaces = self._model.bundle.target_tokenizer, self._request.source_words is not None
-        growing, certain = GrowingText(tokenizer, replaces_unknowns=replaces), list[int]()
-        for step in self._model.steps([self._request], streams=True):
-            for _, progress in step.progress:
-                certain[progress.first :] = progress.token_ids
-            piece = growing.grow(certain)
-            for _, outcome in step.outcomes:
-                self._generation = self._model.generation(self._request, _answered(outcome))
-                best = self._generation.best
-                piece = growing.rest(best.tokens, best.text)
-            if piece is not None:
+        units = self._request.units
+        growing = GrowingAnswer(self._request, self._model.bundle.target_tokenizer)
+        results: dict[int, Result] = {}
+        for step in self._model.steps(units, streams=True):
+            for place, progress in step.progress:
+                growing.add(place, progress)
+            for place, outcome in step.outcomes:
+                results[place] = _answered(outcome)
+                growing.end(place, results[place].hypotheses[0])
+            if len(results) == len(units):
+                result = _joined(self._request, [results[place] for place in range(len(units))])
+                self._generation = self._model.generation(self._request, result)
+            if (piece := growing.grow()) is not None:
                 yield Delta(tokens=tuple(piece.tokens), text=piece.text)
+
+
+def _joined(request: ReadRequest, results: Sequence[Result]) -> Result:
+    return joined_result(request, results) if request.parts else results[0]
 
 
 def _is_one(source: object) -> bool:

@@ -169,7 +169,7 @@ async def test_what_an_engine_says_again_is_told_once() -> None:
 class RecordingRunner:
     """Takes one request, and tells of its progress what the test says."""
 
-    def submit(self, *request: Any) -> "asyncio.Future[Outcome]":
-        *_, self.tell = request
+    def submit_all(self, *request: Any) -> "list[asyncio.Future[Outcome]]":
+        *_, (self.tell,) = request
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        return self.outcome
+        return [self.outcome]

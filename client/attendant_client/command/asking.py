@@ -26,6 +26,7 @@ from attendant_client.command.rendering import (
     explain,
     generation_as_json,
     generation_as_text,
+    has_lines,
     model_as_json,
     model_as_text,
     score_as_json,
@@ -316,7 +317,8 @@ async def _answer(decoder: AttendantClient | Bulk | LocalModel, item: Item, opti
     source, own_options = _source(item.source, options), _request_options(options)
     try:
         if options.stream:
-            return await _streamed(cast(AttendantClient, decoder), source, own_options, options)
+            keeps_lines = has_lines(item.source)
+            return await _streamed(cast(AttendantClient, decoder), source, own_options, options, keeps_lines)
         if isinstance(decoder, AttendantClient):
             return await decoder.generate(source, request_id=options.request_id, **own_options)
         return await decoder.generate(source, **own_options)
@@ -325,13 +327,13 @@ async def _answer(decoder: AttendantClient | Bulk | LocalModel, item: Item, opti
 
 
 async def _streamed(
-    client: AttendantClient, source: Source, own_options: RequestOptions, options: Namespace
+    client: AttendantClient, source: Source, own_options: RequestOptions, options: Namespace, keeps_lines: bool
 ) -> Generation:
     """Prints the best text as it arrives; returns the answer."""
     stream, written = client.stream(source, request_id=options.request_id, **own_options), False
     try:
         async for delta in stream:
-            print(as_one_line(delta.text), end="", flush=True)
+            print(delta.text if keeps_lines else as_one_line(delta.text), end="", flush=True)
             written = True
     finally:
         if written:
@@ -345,7 +347,8 @@ def _print(item: Item, answer: Answer, options: Namespace) -> None:
     draws = options.attention or options.links or options.trace
     if not options.stream or several or draws or not isinstance(answer, Generation):
         source = item.source if item.name and several else None
-        print(generation_as_text(answer, options, source), flush=True)
+        keeps_lines = not several and has_lines(item.source or "")
+        print(generation_as_text(answer, options, source, keeps_lines=keeps_lines), flush=True)
 
 
 def _source(text: str, options: Namespace) -> Source:

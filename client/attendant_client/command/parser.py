@@ -19,7 +19,15 @@ import shtab
 
 from attendant_client.client import DEFAULT_CONCURRENCY, DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS
 from attendant_client.command.asking import generate, health, models, remedy, score
-from attendant_client.options import DecodingFields, Option, OutputFields, RequestOptions, Sampling, options_of
+from attendant_client.options import (
+    OF_BUNDLE,
+    DecodingFields,
+    Option,
+    OutputFields,
+    RequestOptions,
+    Sampling,
+    options_of,
+)
 from attendant_client.target import with_port
 from attendant_client.version import VERSION
 
@@ -383,7 +391,9 @@ def _option(group: argparse._ArgumentGroup, name: str, kind: object, option: Opt
     """Adds an option of the API, which is None if it is left out."""
     flag, meaning = "--" + name.replace("_", "-"), _help(option)
     if kind is bool:
-        group.add_argument(flag, action="store_true", default=None, help=meaning)
+        # What a bundle may have switched on can be switched off.
+        action = argparse.BooleanOptionalAction if option.default == OF_BUNDLE else "store_true"
+        group.add_argument(flag, action=action, default=None, help=meaning)
     elif kind in {int, int | None}:
         group.add_argument(flag, metavar="N", type=_at_least(option.least, option.most), help=meaning)
     elif kind is str:

@@ -88,17 +88,22 @@ NO_ATTENTION = "(this model has no attention)"
 
 
 def generation_as_text(
-    answer: Generation | AttendantError | None, options: Namespace, source: str | None = None
+    answer: Generation | AttendantError | None,
+    options: Namespace,
+    source: str | None = None,
+    *,
+    keeps_lines: bool = False,
 ) -> str:
     """Returns the text; or for several hypotheses a line each: rank, score, text, separated by tabs. Empty without an
     answer. With --links, a text's links follow it; with --attention and --trace, drawings follow all.
 
     Args:
         source: shown before the rank; None if it is the only one.
+        keeps_lines: leave the text's line ends; otherwise it becomes one line.
     """
     if not isinstance(answer, Generation):
         return ""
-    texts = [as_one_line(hypothesis.text) for hypothesis in answer.hypotheses]
+    texts = [each.text if keeps_lines else as_one_line(each.text) for each in answer.hypotheses]
     if options.links:
         texts = [f"{text}\t{_links(answer, place)}" for place, text in enumerate(texts)]
     if len(texts) > 1:
@@ -197,6 +202,11 @@ def _can_be_written(characters: Iterable[str]) -> bool:
 def _error(error: AttendantError) -> dict[str, Any]:
     violations = error.violations if isinstance(error, InvalidArgument) else ()
     return {"code": error.code.name, "message": error.message, "violations": [asdict(v) for v in violations]}
+
+
+def has_lines(text: str) -> bool:
+    """Returns whether a text has several lines; so may its answer then."""
+    return len(text.splitlines()) > 1
 
 
 def as_one_line(text: str) -> str:

@@ -97,7 +97,7 @@ class GenerateManyRequest(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[GenerateRequest, _Mapping]]] = ...) -> None: ...
 
 class DecodingOptions(_message.Message):
-    __slots__ = ("beam_size", "num_hypotheses", "length_penalty", "coverage_penalty", "min_length", "max_length", "patience", "no_repeat_ngram_size", "repetition_penalty", "suppress_unk", "target_prefix", "sampling", "min_length_ratio", "max_length_ratio", "alternatives", "length_penalty_offset", "target_prefix_text", "masked_source_positions")
+    __slots__ = ("beam_size", "num_hypotheses", "length_penalty", "coverage_penalty", "min_length", "max_length", "patience", "no_repeat_ngram_size", "repetition_penalty", "suppress_unk", "target_prefix", "sampling", "min_length_ratio", "max_length_ratio", "alternatives", "length_penalty_offset", "target_prefix_text", "masked_source_positions", "protect_spans", "split_sentences")
     BEAM_SIZE_FIELD_NUMBER: _ClassVar[int]
     NUM_HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
     LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,8 @@ class DecodingOptions(_message.Message):
     LENGTH_PENALTY_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TARGET_PREFIX_TEXT_FIELD_NUMBER: _ClassVar[int]
     MASKED_SOURCE_POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    PROTECT_SPANS_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_SENTENCES_FIELD_NUMBER: _ClassVar[int]
     beam_size: int
     num_hypotheses: int
     length_penalty: float
@@ -134,7 +136,9 @@ class DecodingOptions(_message.Message):
     length_penalty_offset: float
     target_prefix_text: str
     masked_source_positions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., coverage_penalty: _Optional[float] = ..., min_length: _Optional[int] = ..., max_length: _Optional[int] = ..., patience: _Optional[float] = ..., no_repeat_ngram_size: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., suppress_unk: _Optional[bool] = ..., target_prefix: _Optional[_Union[Tokens, _Mapping]] = ..., sampling: _Optional[_Union[SamplingOptions, _Mapping]] = ..., min_length_ratio: _Optional[float] = ..., max_length_ratio: _Optional[float] = ..., alternatives: _Optional[bool] = ..., length_penalty_offset: _Optional[float] = ..., target_prefix_text: _Optional[str] = ..., masked_source_positions: _Optional[_Iterable[int]] = ...) -> None: ...
+    protect_spans: bool
+    split_sentences: bool
+    def __init__(self, beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., coverage_penalty: _Optional[float] = ..., min_length: _Optional[int] = ..., max_length: _Optional[int] = ..., patience: _Optional[float] = ..., no_repeat_ngram_size: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., suppress_unk: _Optional[bool] = ..., target_prefix: _Optional[_Union[Tokens, _Mapping]] = ..., sampling: _Optional[_Union[SamplingOptions, _Mapping]] = ..., min_length_ratio: _Optional[float] = ..., max_length_ratio: _Optional[float] = ..., alternatives: _Optional[bool] = ..., length_penalty_offset: _Optional[float] = ..., target_prefix_text: _Optional[str] = ..., masked_source_positions: _Optional[_Iterable[int]] = ..., protect_spans: _Optional[bool] = ..., split_sentences: _Optional[bool] = ...) -> None: ...
 
 class SamplingOptions(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "seed")

@@ -52,6 +52,7 @@ EVERY_OPTION = """
 --max-length-ratio 1.5 --length-penalty 0.5 --length-penalty-offset 0 --coverage-penalty 0.25
 --target-prefix-text open --repetition-penalty 1.25 --no-repeat-ngram-size 3 --patience 2 --suppress-unk
 --temperature 0.75 --top-k 5 --top-p 0.875 --seed 18446744073709551615 --replace-unknowns
+--protect-spans --no-split-sentences
 """
 
 
@@ -62,6 +63,14 @@ def test_a_stream_is_written_as_it_comes(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == "AB\n1\t-0.5000\tAB\n2\t-1.5000\tAB!\n"
     assert main(["generate", "bad", "b", "--stream"]) == 2
     assert capsys.readouterr() == ("\nB\n", "attendant: text 1: text: 'bad' is bad\n")
+
+
+def test_the_answer_to_several_lines_may_have_several(capsys: pytest.CaptureFixture[str]) -> None:
+    for options in ((), ("--stream",)):
+        assert main(["generate", "a\nb", *options]) == 0
+        assert capsys.readouterr().out == "A\nB\n"
+    assert main(["generate", "a\nb", "--num-hypotheses", "2"]) == 0
+    assert [line.split("\t")[-1] for line in capsys.readouterr().out.splitlines()] == ["A B", "A B!"]
 
 
 def test_hypotheses_of_several_texts_name_their_source(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,6 +118,8 @@ def test_options_reach_the_server_and_nothing_else_does(server: Served) -> None:
         target_prefix_text="open",
         sampling=pb.SamplingOptions(temperature=0.75, top_k=5, top_p=0.875, seed=2**64 - 1),
         masked_source_positions=[1, 2],
+        protect_spans=True,
+        split_sentences=False,
     )
     assert {field.name for field, _ in decoding.ListFields()} == set(decoding.DESCRIPTOR.fields_by_name)
     asked, tokens, drawn = server.seq2seq.requests

@@ -6,7 +6,8 @@ import pytest
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.decoding.options import choice_after
-from attendant.runtime.requests import Violations, completion_of, read_prefix_text
+from attendant.runtime.requests import completion_of, read_prefix_text
+from attendant.runtime.violations import Violations
 from attendant.training.data.tokenization import TokenizerConfig, TokenizerKind, train_tokenizer
 
 TEXTS = ["open the file and the folder", "opener theory", "other files 12"]

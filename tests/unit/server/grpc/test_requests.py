@@ -42,6 +42,7 @@ class Untouchable:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.max_characters = tokenizer.max_characters
+        self.takes_texts = True
 
     def ids_of(self, tokens: Sequence[str]) -> list[int]:
         assert not tokens

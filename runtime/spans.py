@@ -1,0 +1,215 @@
+"""Texts before and after the engine: parts that are decoded apart, and spans that come back as they were written.
+
+A text may be cut into its lines and sentences: each is a request of its own, and the answers are joined. A span that
+means something to a program (a placeholder, a tag, an address) is replaced by a stand-in, `{1}`, `{2}`, ..., which the
+model copies, and is put back into the answer.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from heapq import nlargest
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from attendant.runtime.bundle.tokenizer import Tokenizer
+from attendant.runtime.decoding.hypothesis import Hypothesis
+from attendant.runtime.stepper import Floats
+
+SPANS: Final = re.compile(
+    r"""
+      https?://[^\s<>"]*[^\s<>"'.,;:!?)\]}]                         # addresses of pages
+    | (?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+                      # e-mail addresses
+    | </?[A-Za-z][^<>\n]*>                                          # tags
+    | &(?:\#x?[0-9A-Fa-f]{1,6}|[A-Za-z]{2,8});                      # entities
+    | \$?\{\{[^{}\n]{0,64}\}\}                                      # {{name}}
+    | [$\#%]?\{[^{}\n]{0,64}\}                                      # {name}, ${NAME}, #{name}
+    | \$[A-Za-z_]\w{0,63}                                           # $NAME
+    | (?<![\d%])%(?:\d{1,2}\$)?[-+\#0]?\d{0,3}(?:\.\d{1,2})?(?:hh?|ll?|[Lzjt])?[diouxXeEfFgGaAcspn@]   # printf's
+    | (?<!\w)%\(\w{1,64}\)[diouxXeEfFgGcrs]                         # Python's %(name)s
+    | (?<![\w/.~])(?:~|\.{1,2})?(?:/[\w.+@%-]*[\w+@%-])+/?          # paths
+    | (?<!\w)[A-Z]:\\[\w\\.+@%-]*[\w\\+@%-]                         # Windows's
+    | [\U0001f000-\U0001faff\u2600-\u27bf][\U0001f000-\U0001faff\u2600-\u27bf\ufe0f\u200d]*        # emoji
+    """,
+    re.VERBOSE,
+)
+"""The spans of a text that are protected. Each alternative takes time linear in the text."""
+
+STAND_IN: Final = re.compile(r"\{([1-9][0-9]{0,2})\}")
+OPEN_STAND_IN: Final = re.compile(r"\{[0-9]{0,3}\Z")
+ALL_DIGITS: Final = "{1} {23} {456} {7890}"
+MAX_SPANS: Final = 999
+"""Spans of one part that are protected; later ones are left as they are."""
+
+SENTENCE_END: Final = re.compile(
+    r"""(?<=[.!?…])["'”’»)\]]*(?P<blank>[ \t\u00a0]+)(?=["'“‘«(\[{¿¡]*[ \u00a0]?[\w{$%<])"""
+    r"""|(?<=[。！？])["'”’」』）]*(?P<nothing>)(?=[^\s"'”’」』）])"""
+)
+"""The end of a sentence: blanks between two sentences, or, in scripts without blanks, the place between them."""
+ABBREVIATION: Final = re.compile(
+    r"\b(?:[A-Za-z]|e\.g|i\.e|p\.ex|etc|vs|cf|ca|approx|[Nn]os?|vol|[Ff]ig|sec|[Cc]h|[Cc]hap|pp?|eds?|Mr|Mrs|Ms|Dr|Prof|St|Jr"
+    r"|Sr|Inc|Ltd|Co|Corp|Mt|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\.\Z"
+)
+"""The end of a text that no sentence ends with: an abbreviation, or an initial."""
+ABBREVIATION_CHARACTERS: Final = 8
+ITEM_NUMBER: Final = re.compile(r"\(?(?:[0-9]{1,3}|[A-Za-z]|[ivx]{1,4})[.)]")
+"""A sentence so far that is only the number of an item."""
+LINE_END: Final = re.compile(r"(?:\r\n|[\n\r\x0b\x0c\u2028\u2029])\s*")
+
+
+class Part(NamedTuple):
+    """A part of a text.
+
+    Attributes:
+        text: with a stand-in for each of its spans; or tokens, which are never cut or changed.
+        spans: the protected spans, in the order of their stand-ins.
+        separator: what stands between it and the next part; empty after the last one.
+    """
+
+    text: str | Sequence[str]
+    spans: tuple[str, ...] = ()
+    separator: str = ""
+
+
+def parts_of(text: str, *, split: bool, protect: bool) -> list[Part]:
+    """Cuts a text into the parts that are decoded; at least one.
+
+    Args:
+        split: cut it into lines and sentences. A protected span is never cut.
+        protect: replace its spans by stand-ins.
+    """
+    text = text.strip()
+    spans = [match.span() for match in SPANS.finditer(text)] if protect else []
+    cuts = _cuts(text, spans) if split else []
+    begins = [0, *(end for _, end in cuts)]
+    ends = [*(begin for begin, _ in cuts), len(text)]
+    separators = [*(text[begin:end] for begin, end in cuts), ""]
+    parts, place = [], 0
+    for begin, end, separator in zip(begins, ends, separators, strict=True):
+        inside = []
+        while place < len(spans) and spans[place][1] <= end:
+            inside.append(spans[place])
+            place += 1
+        parts.append(_part(text, begin, end, inside[:MAX_SPANS], separator))
+    return parts
+
+
+def _part(text: str, begin: int, end: int, spans: Sequence[tuple[int, int]], separator: str) -> Part:
+    pieces = []
+    for number, (first, last) in enumerate(spans, 1):
+        pieces += [text[begin:first], f"{{{number}}}"]
+        begin = last
+    return Part("".join([*pieces, text[begin:end]]), tuple(text[first:last] for first, last in spans), separator)
+
+
+def _cuts(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns the begin and end of what separates the parts: the ends of lines, and blanks after sentences."""
+    line_ends = {match.span() for match in LINE_END.finditer(text)}
+    sentence_ends = {match.span(match.lastgroup or 0) for match in SENTENCE_END.finditer(text)}
+    cuts: list[tuple[int, int]] = []
+    begun, place = 0, 0
+    for begin, end in sorted(line_ends | sentence_ends):
+        while place < len(spans) and spans[place][1] <= begin:
+            place += 1
+        is_in_span = place < len(spans) and spans[place][0] < end
+        if not is_in_span and ((begin, end) in line_ends or _is_sentence(text, begun, begin, end)):
+            cuts.append((begin, end))
+            begun = end
+    return cuts
+
+
+def _is_sentence(text: str, begin: int, end: int, next_begin: int) -> bool:
+    """Returns whether a sentence ends at `end`, which a mark and a blank suggest."""
+    last_word = text[max(begin, end - ABBREVIATION_CHARACTERS) : end]
+    return not (text[next_begin].islower() or ABBREVIATION.search(last_word) or ITEM_NUMBER.fullmatch(text, begin, end))
+
+
+def spell_stand_ins(*tokenizers: Tokenizer) -> bool:
+    """Returns whether stand-ins survive these tokenizers."""
+    return all(
+        tokenizer.takes_texts and tokenizer.decode(tokenizer.encode(ALL_DIGITS)) == ALL_DIGITS
+        for tokenizer in tokenizers
+    )
+
+
+def restored(text: str, spans: Sequence[str]) -> str:
+    """Returns a text with the spans in the place of their stand-ins. A number without a span stays as it is."""
+
+    def span(match: re.Match[str]) -> str:
+        number = int(match[1])
+        return spans[number - 1] if number <= len(spans) else match[0]
+
+    return STAND_IN.sub(span, text) if spans else text
+
+
+def altered(text: str, spans: Sequence[str]) -> list[str]:
+    """Returns the spans that a text, with stand-ins, does not hold exactly once."""
+    counts = Counter(int(match[1]) for match in STAND_IN.finditer(text))
+    return [span for number, span in enumerate(spans, 1) if counts[number] != 1]
+
+
+def joined(parts: Sequence[Sequence[Hypothesis]], num_hypotheses: int, *, draws: bool) -> tuple[Hypothesis, ...]:
+    """Returns the best hypotheses of a whole text, best first, of those of its parts.
+
+    The parts are independent, so a score of a whole is the sum of theirs.
+
+    Args:
+        parts: the hypotheses of each part, best first; at least one of each.
+        num_hypotheses: the number of hypotheses, if there are enough combinations.
+        draws: they were drawn: the first draws are joined, then the second ones, and so on.
+    """
+    if draws:
+        return tuple(map(_joined, zip(*parts, strict=False)))
+    wholes: list[tuple[float, tuple[Hypothesis, ...]]] = [(0.0, ())]
+    for hypotheses in parts:
+        longer = ((score + added.score, (*whole, added)) for score, whole in wholes for added in hypotheses)
+        wholes = nlargest(num_hypotheses, longer, key=lambda whole: whole[0])
+    return tuple(_joined(whole) for _, whole in wholes)
+
+
+def _joined(parts: Sequence[Hypothesis]) -> Hypothesis:
+    """Returns the hypothesis that the parts' hypotheses make together.
+
+    Its summands are those of its tokens, and of its own end: the log-probability of a part's end is added to that of
+    the token before it, and the end's row of attention is left out.
+    """
+    log_probs: list[float] = []
+    end = 0.0  # of parts without tokens
+    for part in parts:
+        summands = list(part.token_log_probs)
+        if summands:
+            summands[0] += end
+            end = 0.0
+        if part is not parts[-1] and len(summands) > len(part.token_ids):
+            end = summands.pop()
+            if summands:
+                summands[-1] += end
+                end = 0.0
+        log_probs += summands
+    return Hypothesis(
+        token_ids=tuple(token_id for part in parts for token_id in part.token_ids),
+        token_log_probs=tuple(log_probs),
+        log_prob=sum(part.log_prob for part in parts),
+        score=sum(part.score for part in parts),
+        finish_reason=parts[-1].finish_reason,
+        attention=_blocks(parts, len(log_probs)),
+        parts=tuple(parts),
+    )
+
+
+def _blocks(parts: Sequence[Hypothesis], num_rows: int) -> Floats | None:
+    """Returns the parts' attention as blocks on the diagonal of a matrix [num_rows, source length]."""
+    weights = [part.attention for part in parts]
+    columns = [0, *accumulate(block.shape[1] for block in weights if block is not None)]
+    if len(columns) <= len(parts):
+        return None
+    whole = np.zeros((num_rows, columns[-1]), np.float32)
+    row = 0
+    for part, block, first, last in zip(parts, weights, columns, columns[1:], strict=False):
+        assert block is not None, "all parts have attention"
+        num_kept = len(block) if part is parts[-1] else len(part.token_ids)
+        whole[row : row + num_kept, first:last] = block[:num_kept]
+        row += num_kept
+    return whole

@@ -1,0 +1,205 @@
+"""Texts in parts and protected spans, at the doors of the server and in the library: a text's answer is its parts'."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+import attendant
+from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.manifest import TEXT_OPTIONS
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS
+from attendant_client.v1 import seq2seq_pb2 as messages
+from tests.fakes import FakeStepper
+from tests.paths import ROOT
+from tests.serving import Served, eventually, fake_bundle, gated_stepper, served, symbol_tokenizer
+
+TEXT = "abc. De\nfgh!\n\nab"
+PARTS = ["abc.", "De", "fgh!", "ab"]
+SYMBOLS = "abcdefghADFGH .!{}0123456789"
+
+
+def bundle_of(**defaults: Any) -> Bundle:
+    """A bundle whose two sides have letters and all that stand-ins are written with."""
+    tokenizer = symbol_tokenizer(SYMBOLS, characters=True)
+    bundle = fake_bundle(**defaults)
+    size = tokenizer.vocabulary_size
+    manifest = bundle.manifest.model_copy(
+        update={
+            "source": bundle.manifest.source.model_copy(update={"vocabulary_size": size}),
+            "target": bundle.manifest.target.model_copy(update={"vocabulary_size": size}),
+        }
+    )
+    return replace(bundle, manifest=manifest.signed(), source_tokenizer=tokenizer, target_tokenizer=tokenizer)
+
+
+def stepper() -> FakeStepper:
+    return FakeStepper(len(SPECIAL_TOKENS) + len(SYMBOLS))
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Served]:
+    async with served(stepper(), bundle_of(), max_rows=64) as started:
+        yield started
+
+
+def request_of(text: str, **decoding: Any) -> messages.GenerateRequest:
+    output = messages.OutputOptions(attention=True, token_log_probs=True)
+    return messages.GenerateRequest(text=text, decoding=messages.DecodingOptions(**decoding), output=output)
+
+
+async def test_a_text_in_parts_is_answered_as_its_parts(server: Served) -> None:
+    whole = await server.stub.Generate(request_of(TEXT, split_sentences=True))
+    parts = [await server.stub.Generate(request_of(part)) for part in PARTS]
+    best, bests = whole.hypotheses[0], [part.hypotheses[0] for part in parts]
+    assert best.text == f"{bests[0].text} {bests[1].text}\n{bests[2].text}\n\n{bests[3].text}"
+    assert list(best.tokens) == [token for part in bests for token in part.tokens]
+    assert list(whole.source_tokens) == [token for part in parts for token in part.source_tokens]
+    assert best.log_prob == pytest.approx(sum(part.log_prob for part in bests), abs=1e-4)
+    assert best.score == pytest.approx(sum(part.score for part in bests), abs=1e-4)
+    assert len(best.token_log_probs) in (len(best.tokens), len(best.tokens) + 1)
+    assert sum(best.token_log_probs) == pytest.approx(best.log_prob, abs=1e-4)
+    assert (best.attention.rows, best.attention.columns) == (len(best.token_log_probs), len(whole.source_tokens))
+    weights = np.array(best.attention.weights).reshape(best.attention.rows, best.attention.columns)
+    assert weights.sum(axis=1) == pytest.approx(1.0), "a row attends within its part"
+    assert server.sample("attendant_requests_total", model="fake", method="Generate", code="OK") == 5
+
+
+async def test_every_door_gives_the_same_answer(server: Served) -> None:
+    request = request_of(TEXT, split_sentences=True, beam_size=3, num_hypotheses=3)
+    whole = await server.stub.Generate(request)
+    assert len(whole.hypotheses) == 3 and len({each.text for each in whole.hypotheses}) == 3
+    scores = [each.score for each in whole.hypotheses]
+    assert scores == sorted(scores, reverse=True)
+    many = await server.stub.GenerateMany(messages.GenerateManyRequest(requests=[request, request_of("ab"), request]))
+    assert [result.response.hypotheses for result in many.results][::2] == [whole.hypotheses] * 2
+
+    async def requests() -> AsyncIterator[messages.GenerateRequest]:
+        yield request
+
+    (bulk,) = [answer async for answer in server.stub.GenerateBatch(requests())]
+    assert bulk.response.hypotheses == whole.hypotheses
+    events = [event async for event in server.stub.GenerateStream(request)]
+    deltas = [event.delta for event in events[:-1]]
+    assert events[-1].response.hypotheses == whole.hypotheses
+    assert "".join(delta.text for delta in deltas) == whole.hypotheses[0].text
+    assert [token for delta in deltas for token in delta.tokens] == list(whole.hypotheses[0].tokens)
+
+
+async def test_a_cancelled_text_frees_the_rows_of_all_parts() -> None:
+    gated = gated_stepper()
+    gated.vocabulary_size = stepper().vocabulary_size
+    async with served(gated, bundle_of(), max_rows=64) as server:
+        call = server.stub.Generate(request_of(TEXT, split_sentences=True))
+        await gated.arrival()
+        call.cancel()
+        await server.ended("CANCELLED")
+        gated.open()
+        await eventually(lambda: server.sample("attendant_cancelled_rows_total", model="fake") == 2 * len(PARTS))
+        assert server.model.runner.num_rows == 0
+
+
+async def test_an_error_of_a_part_is_that_of_the_text() -> None:
+    gated = gated_stepper()
+    gated.vocabulary_size = stepper().vocabulary_size
+    async with served(gated, bundle_of(), max_rows=64) as server:
+        call = server.stub.Generate(request_of(TEXT, split_sentences=True), timeout=0.5)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        gated.open()
+        await eventually(lambda: server.model.runner.num_rows == 0)
+
+
+async def refusal(server: Served, request: messages.GenerateRequest) -> str:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await server.stub.Generate(request)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    return str(caught.value.details())
+
+
+@pytest.mark.parametrize("option", TEXT_OPTIONS)
+async def test_what_the_options_exclude(option: str, server: Served) -> None:
+    for other in ({"target_prefix_text": "a"}, {"target_prefix": messages.Tokens(tokens=["a"])}):
+        message = await refusal(server, request_of(TEXT, **{option: True}, **other))
+        assert f"decoding.{option} is true, must be false or unset where {next(iter(other))} is set" in message
+    tokens = messages.GenerateRequest(
+        tokens=messages.Tokens(tokens=["a"]), decoding=messages.DecodingOptions(**{option: True})
+    )
+    assert "where tokens is set" in await refusal(server, tokens)
+
+
+async def test_what_is_wrong_with_a_part(server: Served) -> None:
+    assert "text is 13 tokens long in part 2, must be 1 to 12 tokens long" in await refusal(
+        server, request_of("a\n" + 13 * "b" + "\nc", split_sentences=True)
+    )
+    assert "text is 300 lines and sentences long" in await refusal(
+        server, request_of("a\n" * 300, split_sentences=True)
+    )
+    assert "text is 0 tokens long" in await refusal(server, request_of("\n\n", split_sentences=True))
+    blank = await server.stub.Generate(request_of("ab\n\u200b\ncd", split_sentences=True))
+    assert blank.hypotheses[0].text.count("\n") == 2
+
+
+async def test_the_default_of_a_bundle_gives_way_to_what_excludes_it() -> None:
+    bundle = bundle_of(split_sentences=True, protect_spans=True)
+    async with served(stepper(), bundle, max_rows=64) as server:
+        defaults = (await server.stub.GetModel(messages.GetModelRequest())).defaults
+        assert defaults.split_sentences and defaults.protect_spans
+        by_default = await server.stub.Generate(request_of("ab\ncd"))
+        assert by_default.hypotheses[0].text.count("\n") == 1
+        for decoding in ({"split_sentences": False}, {"target_prefix_text": "a"}, {"alternatives": True}):
+            answer = await server.stub.Generate(request_of("ab\ncd", **decoding))
+            assert answer.hypotheses[0].text.count("\n") == 0
+            assert list(answer.source_tokens) == [*"ab", "<unk>", *"cd", "</s>"] or answer.source_tokens
+        tokens = messages.GenerateRequest(tokens=messages.Tokens(tokens=["a", "b"]))
+        assert (await server.stub.Generate(tokens)).hypotheses
+
+
+async def test_spans_are_seen_as_stand_ins_and_missed_if_the_answer_lacks_them(server: Served) -> None:
+    request = request_of("ab %s {de}", protect_spans=True)
+    answer = await server.stub.Generate(request)
+    assert "".join(answer.source_tokens) == "ab {1} {2}</s>"
+    assert len(answer.warnings) == 1 and "('%s', '{de}')" in answer.warnings[0]
+    split = await server.stub.Generate(request_of("ab\n%s\ncd {x}", protect_spans=True, split_sentences=True))
+    assert "".join(split.source_tokens) == "ab</s>{1}</s>cd {1}</s>"
+    missed = [warning for warning in split.warnings if "protected" in warning]
+    assert [warning[:11] for warning in missed] == ["part 2 of 3", "part 3 of 3"]
+    async with served(FakeStepper(12), max_rows=8) as unable:
+        assert "the model's vocabularies can't spell the stand-in {1}" in await refusal(unable, request)
+        assert (await unable.stub.Generate(request_of("abc", protect_spans=True))).hypotheses
+
+
+async def test_drawn_texts_are_the_parts_draws(server: Served) -> None:
+    draw = {"sampling": messages.SamplingOptions(seed=3), "num_hypotheses": 2}
+    whole = await server.stub.Generate(request_of("ab\ncd", split_sentences=True, **draw))
+    parts = [await server.stub.Generate(request_of(part, **draw)) for part in ("ab", "cd")]
+    texts = ["\n".join(part.hypotheses[place].text for part in parts) for place in range(2)]
+    assert sorted(each.text for each in whole.hypotheses) == sorted(texts)
+    await asyncio.sleep(0)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[attendant.Model]:
+    with attendant.load(ROOT / "models" / "g2p-en") as loaded:
+        yield loaded
+
+
+def test_the_library_answers_as_the_server(model: attendant.Model) -> None:
+    options = attendant.Options(split_sentences=True, beam_size=2, num_hypotheses=2, attention=True)
+    whole = model.generate("face\nbadge", **options)
+    parts = model.generate(["face", "badge"], beam_size=2)
+    assert whole.best.text == "\n".join(part.best.text for part in parts)
+    assert whole.best.log_prob == pytest.approx(sum(part.best.log_prob for part in parts))
+    assert whole.best.attention is not None
+    assert whole.best.attention.shape == (len(whole.best.tokens) + 1, len(whole.source_tokens))
+    stream = model.stream("face\nbadge", **options)
+    deltas = list(stream)
+    assert "".join(delta.text for delta in deltas) == whole.best.text and len(deltas) > 1
+    assert stream.generation.best.log_prob == whole.best.log_prob
+    with pytest.raises(attendant.InvalidArgument, match="must be false"):
+        model.generate("face {x}", protect_spans=True)

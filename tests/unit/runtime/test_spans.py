@@ -1,0 +1,120 @@
+"""Texts in parts, protected spans, and the joining of the parts' answers."""
+
+import time
+
+import numpy as np
+import pytest
+
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.spans import altered, joined, parts_of, restored
+
+
+@pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        ("Delete {count} of {{ user.name }} in ${HOME} or $PATH", ["{count}", "{{ user.name }}", "${HOME}", "$PATH"]),
+        ("%s, %d, %1$s, %(name)s, %-5.2f and 50% of it, 5%d", ["%s", "%d", "%1$s", "%(name)s", "%-5.2f"]),
+        ('<b>Save</b> <a href="x">&amp; go</a>, a < b', ["<b>", "</b>", '<a href="x">', "&amp;", "</a>"]),
+        ("See https://a.org/b?c=d#e. Or (http://b.org).", ["https://a.org/b?c=d#e", "http://b.org"]),
+        ("Write to jean.d@mail.example.fr, @home", ["jean.d@mail.example.fr"]),
+        ("In /etc/fstab, ~/.a/b and C:\\x\\y.z. And/or 1/2 km/h", ["/etc/fstab", "~/.a/b", "C:\\x\\y.z"]),
+        ("Done 🎉🎉, thanks 👍🏽!", ["🎉🎉", "👍🏽"]),
+        ("Nothing: 5 $ of it, {a, [b] (c)", []),
+    ],
+)
+def test_spans_that_are_protected(text: str, spans: list[str]) -> None:
+    (part,) = parts_of(text, split=False, protect=True)
+    assert list(part.spans) == spans
+    assert restored(str(part.text), part.spans) == text
+    assert [f"{{{number}}}" in part.text for number in range(1, len(spans) + 1)] == [True] * len(spans)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("One. Two! Three? (Four.) “Five.” Six…", ["One.", "Two!", "Three?", "(Four.)", "“Five.”", "Six…"]),
+        (
+            "See e.g. Fig. 3 by Dr. J. Smith etc. and more. Then stop.",
+            ["See e.g. Fig. 3 by Dr. J. Smith etc. and more.", "Then stop."],
+        ),
+        ("1. Open it. 2. Close it.", ["1. Open it.", "2. Close it."]),
+        ("A line\nanother\r\n\n  last one ", ["A line", "another", "last one"]),
+        ("version 2.5 is out. see below", ["version 2.5 is out. see below"]),
+        ("これは本です。はい！「そう。」次", ["これは本です。", "はい！", "「そう。」", "次"]),
+        ("One.  \n Two.", ["One.", "Two."]),
+        ("", [""]),
+    ],
+)
+def test_lines_and_sentences(text: str, parts: list[str]) -> None:
+    found = parts_of(text, split=True, protect=False)
+    assert [str(part.text).strip() for part in found] == parts
+    assert "".join(str(part.text) + part.separator for part in found) == text.strip()
+
+
+def test_a_span_is_never_cut_and_numbered_in_its_part() -> None:
+    found = parts_of('<a title="One. Two">Go</a>. Use {a} there.', split=True, protect=True)
+    assert [(part.text, part.spans) for part in found] == [
+        ("{1}Go{2}.", ('<a title="One. Two">', "</a>")),
+        ("Use {1} there.", ("{a}",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "unit", ["A. ", "1. ", "a.  ", "\n ", "<a", "{", "{a", "https://", "/.", "%", "a@", '."', "~", "\u200d"]
+)
+def test_a_hostile_text_takes_linear_time(unit: str) -> None:
+    begun = time.process_time()
+    parts_of("x" + unit * (2**16 // len(unit)) + "y", split=True, protect=True)
+    assert time.process_time() - begun < 3.0
+
+
+def test_what_an_answer_altered() -> None:
+    spans = ("%s", "<b>", "</b>")
+    assert restored("{2}Ouvre{3} {1} {4} {12}", spans) == "<b>Ouvre</b> %s {4} {12}"
+    assert altered("{2}Ouvre{3} {1}", spans) == []
+    assert altered("{2}Ouvre {1} {1}", spans) == ["%s", "</b>"]
+    assert restored("{1}", ()) == "{1}" and altered("{1}", ()) == []
+
+
+def hypothesis(
+    tokens: tuple[int, ...],
+    log_probs: tuple[float, ...],
+    *,
+    num_sources: int = 2,
+    ended: bool = True,
+    bonus: float = 0.0,
+) -> Hypothesis:
+    attention = np.arange(len(log_probs) * num_sources, dtype=np.float32).reshape(len(log_probs), num_sources) + 1
+    reason = FinishReason.EOS if ended else FinishReason.LENGTH
+    return Hypothesis(tokens, log_probs, sum(log_probs), sum(log_probs) + bonus, reason, attention)
+
+
+def test_a_whole_is_its_parts_in_blocks() -> None:
+    first = hypothesis((4, 5), (-1.0, -2.0, -4.0))
+    cut = hypothesis((6,), (-8.0,), num_sources=1, ended=False)
+    empty = hypothesis((), (-16.0,))
+    last = hypothesis((7,), (-32.0, -64.0), num_sources=3)
+    (whole,) = joined([[first], [cut], [empty], [last]], 1, draws=False)
+    assert whole.token_ids == (4, 5, 6, 7)
+    assert whole.token_log_probs == (-1.0, -6.0, -8.0, -48.0, -64.0), "ends belong to the token before them, or after"
+    assert whole.log_prob == sum(whole.token_log_probs) and whole.score == -127.0
+    assert whole.finish_reason is FinishReason.EOS and whole.parts == (first, cut, empty, last)
+    assert whole.attention is not None and whole.attention.tolist() == [
+        [1, 2, 0, 0, 0, 0, 0, 0],
+        [3, 4, 0, 0, 0, 0, 0, 0],
+        [0, 0, 1, 0, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0, 1, 2, 3],
+        [0, 0, 0, 0, 0, 4, 5, 6],
+    ]
+    assert joined([[first._replace(attention=None)]], 1, draws=False)[0].attention is None
+
+
+def test_the_best_wholes_are_the_best_combinations() -> None:
+    parts = [[hypothesis((token,), (score,)) for token, score in each] for each in (
+        [(4, -1.0), (5, -2.0), (6, -9.0)], [(7, -1.0), (8, -1.5)], [(9, -1.0)],
+    )]  # fmt: skip
+    best = joined(parts, 3, draws=False)
+    assert [whole.token_ids for whole in best] == [(4, 7, 9), (4, 8, 9), (5, 7, 9)]
+    assert [whole.score for whole in best] == [-3.0, -3.5, -4.0]
+    assert len(joined(parts, 99, draws=False)) == 6
+    assert [whole.token_ids for whole in joined(parts[:2], 2, draws=True)] == [(4, 7), (5, 8)]
