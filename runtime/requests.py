@@ -25,7 +25,7 @@ from attendant.runtime.decoding.options import (
     scoring_options,
 )
 from attendant.runtime.spans import Part, parts_of, spell_stand_ins
-from attendant.runtime.violations import Violation, Violations
+from attendant.runtime.violations import Violation, Violations, cut
 
 MAX_UNKNOWN_TOLD = 4
 

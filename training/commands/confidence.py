@@ -20,8 +20,8 @@ from attendant.training.library.evaluation import check_folder
 from attendant.training.progress import counter, plain_console, plain_table, progress_bars
 
 OTHER_OPTIONS: Final = (
-    *("metrics", "bleu_tokenizer", "beam_size", "length_penalty", "length_penalty_offset", "patience", "max_length"),
-    *("ensemble", "rescore", "checkpoint", "by_length", "length_unit", "outputs"),
+    *("metrics", "bleu_tokenizer", "ignored_characters", "beam_size", "length_penalty", "length_penalty_offset"),
+    *("patience", "max_length", "ensemble", "rescore", "checkpoint", "by_length", "length_unit", "outputs"),
 )
 """Options of `evaluate` that confidences don't depend on: they are calibrated for answers by the bundle's defaults."""
 

@@ -46,6 +46,11 @@ def evaluate_parser() -> argparse.ArgumentParser:
     add("--metrics", metavar="NAME,...", help=f"of {', '.join(get_args(MetricName))}")
     tokenizers = ", ".join(get_args(BleuTokenizer))
     add("--bleu-tokenizer", metavar="NAME", help=f"what cuts texts into BLEU's words: {tokenizers}")
+    add(
+        "--ignored-characters",
+        metavar="TEXT",
+        help="leave them out of outputs and references before they are compared, e.g. 012: phones without stress",
+    )
     add("--beam-size", "--beam-sizes", metavar="N,...", help="live hypotheses; 1 is greedy; several: each of them")
     add(
         "--length-penalty",
@@ -100,8 +105,9 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
         measure_confidences(arguments)
         return
     refuse_without_confidence(arguments)
-    same = ("data", "split", "bleu_tokenizer", "max_length", "ensemble", "checkpoint", "provider", "bootstrap")
-    options: dict[str, Any] = {name: getattr(arguments, name) for name in (*same, "length_unit", "outputs")}
+    same = ["data", "split", "bleu_tokenizer", "ignored_characters", "max_length", "ensemble", "checkpoint", "provider"]
+    same += ["bootstrap", "length_unit", "outputs"]
+    options: dict[str, Any] = {name: getattr(arguments, name) for name in same}
     for name in ("metrics", "precision", *SEARCH_OPTIONS):
         text = getattr(arguments, name)
         options[name] = None if text is None else text.split(",")

@@ -12,11 +12,13 @@ from attendant.training.table import Count, Table
 Split = Literal["train", "validation", "test"]
 FetcherName = Literal[
     "cmudict",
+    "cmudict-stress",
     "copy",
     "dates",
     "debdocs-en-fr",
     "debdocs-en-fr-prose",
     "debdocs-en-fr-sentences",
+    "debdocs-en-fr-varied",
     "debian-synopses",
     "numbers",
     "backwards",

@@ -206,6 +206,8 @@ class EvaluationConfig(Table):
         bleu_tokenizer: cuts texts into the words of "bleu". "13a": for languages with spaces; "intl": the same by
             Unicode's punctuation; "zh": each Han character is a word; "char": each character is; "ja-mecab" and
             "ko-mecab" need packages, "flores101" and "flores200" a package and a download; "none": white space.
+        ignored_characters: are left out of outputs and references before they are compared, e.g. "012" for phones
+            without their stress. The probabilities of references stay.
         beam_size: live hypotheses; 1: greedy.
         length_penalty: log P is divided by ((k + length) / (k + 1)) ^ length_penalty; 0: by nothing.
         length_penalty_offset: k; 5: as in GNMT (Wu et al. 2016, eq. 14); 0, with a penalty of 1: by the plain length.
@@ -223,6 +225,7 @@ class EvaluationConfig(Table):
 
     metrics: Annotated[tuple[MetricName, ...], Field(min_length=1)] = ("exact_match", "perplexity", "word_perplexity")
     bleu_tokenizer: BleuTokenizer = DEFAULT_BLEU_TOKENIZER
+    ignored_characters: str = ""
     beam_size: Count = 1
     length_penalty: Annotated[float, Field(ge=0.0)] = 0.0
     length_penalty_offset: Annotated[float, Field(ge=0.0, le=10.0)] = GNMT_OFFSET
@@ -274,11 +277,13 @@ class Evaluation:
 
     Attributes:
         bleu_tokenizer: of BLEU.
+        ignored_characters: of texts.
         statistics: of each metric, in the order of `measurements`, for comparisons.
     """
 
     options: DecodingOptions
     bleu_tokenizer: BleuTokenizer
+    ignored_characters: str = ""
     statistics: tuple[Statistics, ...]
     measurements: tuple[Measurement, ...]
 
@@ -332,6 +337,7 @@ def evaluate(
     *,
     data_name: str,
     bleu_tokenizer: BleuTokenizer = DEFAULT_BLEU_TOKENIZER,
+    ignored_characters: str = "",
     num_resamples: int = DEFAULT_RESAMPLES,
     length_edges: Sequence[int] | None = None,
     length_unit: LengthUnit = "words",
@@ -342,12 +348,14 @@ def evaluate(
         decoded: not empty.
         options: of the search that decoded them.
         data_name: the data's name in the protocol, e.g. "data/cmudict/test.tsv".
+        ignored_characters: are left out of the texts before they are compared.
         num_resamples: of the bootstrap; 0 for no intervals.
         length_edges: if given, the metrics are also taken by the source's length, in bins that end there.
     """
     lengths = [] if length_edges is None else source_lengths(model, decoded, length_unit)
-    outputs = [output.text for output in decoded]
-    references = [output.example.references for output in decoded]
+    left_out = dict.fromkeys(map(ord, ignored_characters))
+    outputs = [output.text.translate(left_out) for output in decoded]
+    references = [[text.translate(left_out) for text in output.example.references] for output in decoded]
     search = f"{describe_search(options)}, at most {options.max_length} tokens"
     decoding = {"beam_size": options.beam_size, "length_penalty": options.length_penalty}
     all_statistics, measurements = [], []
@@ -360,7 +368,8 @@ def evaluate(
                 protocol = [data_name, statistics.rule]
             case _:
                 statistics = take_statistics(metric, outputs, references, bleu_tokenizer)
-                protocol = [data_name, statistics.rule, search]
+                ignored = [f"without the characters {ignored_characters!r}"] * bool(ignored_characters)
+                protocol = [data_name, statistics.rule, *ignored, search]
         all_statistics.append(statistics)
         measurements.append(
             Measurement(
@@ -380,6 +389,7 @@ def evaluate(
     return Evaluation(
         options=options,
         bleu_tokenizer=bleu_tokenizer,
+        ignored_characters=ignored_characters,
         statistics=tuple(all_statistics),
         measurements=tuple(measurements),
     )

@@ -285,6 +285,9 @@ class Session:
             config.metrics if baseline is None else tuple(statistics.metric for statistics in theirs),
             data_name=", ".join(filter(None, (self.data.name, opened.variant))),
             bleu_tokenizer=config.bleu_tokenizer if baseline is None else baseline.evaluation.bleu_tokenizer,
+            ignored_characters=config.ignored_characters
+            if baseline is None
+            else baseline.evaluation.ignored_characters,
             num_resamples=self.num_resamples,
             length_edges=config.length_edges,
             length_unit=config.length_unit,

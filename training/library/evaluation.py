@@ -134,6 +134,7 @@ def evaluate(
     split: Split = "test",
     metrics: MetricName | Sequence[MetricName] | None = None,
     bleu_tokenizer: BleuTokenizer | None = None,
+    ignored_characters: str | None = None,
     beam_size: int | Sequence[int] | None = None,
     length_penalty: float | Sequence[float] | None = None,
     length_penalty_offset: float | Sequence[float] | None = None,
@@ -160,8 +161,8 @@ def evaluate(
         data: other data than a split: a file of pairs, FILE[COLUMN,COLUMN], two files SOURCE,TARGET, or pairs (source,
             target) in memory.
         split: of the runs' recipe.
-        metrics, bleu_tokenizer, max_length: see `EvaluationConfig`. If None, those of the run's recipe, or of the
-            bundle's manifest.
+        metrics, bleu_tokenizer, ignored_characters, max_length: see `EvaluationConfig`. If None, those of the run's
+            recipe, or of the bundle's manifest.
         beam_size, length_penalty, length_penalty_offset, patience: likewise; several: each of them.
         ensemble: the runs decode together, by the mean of their probabilities.
         rescore: runs by whose probabilities the hypotheses of each beam are ranked.
@@ -185,6 +186,7 @@ def evaluate(
     common = {
         "metrics": None if metrics is None else _several(metrics),
         "bleu_tokenizer": bleu_tokenizer,
+        "ignored_characters": ignored_characters,
         "max_length": max_length,
         "length_edges": by_length,
         "length_unit": length_unit,

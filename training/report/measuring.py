@@ -438,6 +438,7 @@ def measure_runs(
             runs[0].recipe.evaluation.metrics,
             data_name=data.name,
             bleu_tokenizer=runs[0].recipe.evaluation.bleu_tokenizer,
+            ignored_characters=runs[0].recipe.evaluation.ignored_characters,
             length_edges=edges,
             length_unit=unit,
         )

@@ -169,6 +169,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
                 "token_log_probs": [-0.25, -0.25, -0.25],
                 "attention": [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]],
                 "finish_reason": "EOS",
+                "confidence": None,
             }
         ],
         "source_tokens": ["a", "b"],

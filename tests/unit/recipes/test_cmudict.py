@@ -1,5 +1,6 @@
 """CMUdict's format, split and download; the list of English words to label."""
 
+import itertools
 import subprocess
 import zipfile
 from importlib import import_module
@@ -16,6 +17,7 @@ from attendant.training.data.fetch import publish
 from attendant.training.data.pairs import read_pairs
 
 cmudict = import_module("attendant.recipes.g2p-cmudict.data")
+stress = import_module("attendant.recipes.g2p-cmudict-stress.data")
 english_words = import_module("attendant.recipes.g2p-cmudict-distilled.data")
 
 DICTIONARY = """'bout B AW1 T
@@ -34,6 +36,39 @@ def test_stress_comments_and_repetitions_are_removed() -> None:
         "abbe": ["AE B IY", "AE B EY"],
         "aberration": ["AE B ER EY SH AH N"],
     }
+
+
+def test_stress_is_kept_on_request() -> None:
+    assert cmudict.parse(DICTIONARY, stress=True)["abbe"] == ["AE1 B IY0", "AE0 B EY1", "AE1 B IY2"]
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (0, "zero"), (13, "thirteen"), (40, "forty"), (99, "ninety nine"), (100, "one hundred"), (1000, "one thousand"),
+        (705, "seven hundred five"), (1066, "one thousand sixty six"), (1900, "nineteen hundred"),
+        (1905, "nineteen oh five"), (1984, "nineteen eighty four"), (2005, "two thousand five"),
+        (2024, "twenty twenty four"),
+        (9876, "nine thousand eight hundred seventy six"),
+    ],
+)  # fmt: skip
+def test_the_words_of_a_number(number: int, words: str) -> None:
+    assert " ".join(stress.number_words(number)) == words
+
+
+def test_words_as_people_type_them_are_made_of_known_sounds() -> None:
+    names = {f"{letter}.": [f"{letter.upper()}1"] for letter in stress.LETTERS}
+    numbers = {word: [f"{word}1"] for word in (*stress.ONES, *stress.TENS, "hundred", "thousand", "oh")}
+    words = {"".join(letters): [" ".join(letters).upper()] for letters in itertools.product("cbdfg", "aeiou", "tnpmk")}
+    typed = {pair.source: pair.target for pair in stress.typed(words, names | numbers | words)}
+    assert len(typed) == 8000 and not typed.keys() & (names | numbers | words).keys()
+    first, _, second = next(source for source in typed if source[3:4] == "-" and source[4:].isalpha()).partition("-")
+    assert typed[f"{first}-{second}"] == f"{words[first][0]} {words[second][0]}"
+    assert typed["19"] == "nineteen1"
+    spelled = {source: target for source, target in typed.items() if len(source) == 2 and source.isalpha()}
+    assert spelled and all(target == f"{source[0].upper()}2 {source[1].upper()}1" for source, target in spelled.items())
+    with_ampersand = next(source for source in typed if len(source) == 3 and source[1] == "&")
+    assert typed[with_ampersand] == f"{with_ampersand[0].upper()}1 AE1 N D {with_ampersand[2].upper()}1"
 
 
 def test_words_are_split_by_their_place() -> None:

@@ -4,6 +4,7 @@ evaluation, against numpy on the probabilities themselves.
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,18 @@ def test_a_result_carries_its_protocol() -> None:
     (greedy,) = measure(examples, metrics=["wer"], max_length=3, num_resamples=0).measurements
     assert greedy.protocol.endswith("greedy, at most 3 tokens") and greedy.interval is None
     assert "by_length" not in greedy.to_json()
+
+
+def test_ignored_characters_are_left_out_of_both_sides() -> None:
+    model, options = text_model(), search_options(EvaluationConfig(), text_model())
+    (decoded,) = decode_examples(model, [Example("ab", ("AE0 B IY2",))], options)
+    outputs = [replace(decoded, text="AE1 B IY2")]
+    (stressed,), (plain,) = (
+        evaluate(model, outputs, options, ["per"], data_name="words.tsv", ignored_characters=ignored).measurements
+        for ignored in ("", "012")
+    )
+    assert stressed.value == pytest.approx(100 / 3, abs=1e-4) and "without" not in stressed.protocol
+    assert plain.value == 0.0 and "; without the characters '012'; greedy" in plain.protocol
 
 
 def test_patience_is_passed_on_and_said() -> None:

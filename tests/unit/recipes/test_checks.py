@@ -1,0 +1,39 @@
+"""The check list of translations: what it asks, and what it finds."""
+
+from collections import Counter
+from importlib import import_module
+
+import pytest
+
+checks = import_module("attendant.recipes.translate-debdocs-en-fr.checks")
+variants = import_module("attendant.recipes.translate-debdocs-en-fr.variants")
+
+
+def test_the_list_has_300_inputs_that_no_phrase_teaches() -> None:
+    inputs = checks.checks()
+    assert Counter(check.kind for check in inputs) == {
+        "capitals": 60, "placeholders": 60, "tags": 40, "addresses": 40, "numbers": 40, "names": 30, "lines": 30,
+    }  # fmt: skip
+    assert len({check.source for check in inputs}) == len(inputs)
+    phrases = {line.split(" | ")[0].casefold() for line in variants.PHRASES.strip().split("\n")}
+    assert not [check for check in inputs if check.source.casefold() in phrases]
+    assert all(part in check.source for check in inputs for part in check.kept)
+    assert all(check.kept or check.words for check in inputs)
+    assert not [check for check in inputs if "\0" in check.source]
+
+
+@pytest.mark.parametrize(
+    ("check", "answer", "num_faults"),
+    [
+        (checks.Check("tags", "<b>a</b> %s %s", ("<b>", "</b>", "%s")), "%s <b>x</b> %s", 0),
+        (checks.Check("tags", "<b>a</b> %s %s", ("<b>", "</b>", "%s")), "%s <b>x<b>", 3),
+        (checks.Check("capitals", "OPEN THE FILE", words=("fichier",)), "OUVRIR LE FICHIER", 0),
+        (checks.Check("capitals", "OPEN THE FILE", words=("fichier",)), "Ouvrir le fichier", 1),
+        (checks.Check("capitals", "OPEN THE FILE", words=("fichier",)), "OPEN THE FILE", 1),
+        (checks.Check("lines", "A b.\n\nC d.", words=("x/y", "", "z")), "Le y.\n\nLe z.", 0),
+        (checks.Check("lines", "A b.\n\nC d.", words=("x/y", "", "z")), "Le y. Le y.", 1),
+        (checks.Check("lines", "A b.\nC d.", words=("x", "z")), "Le x.\nLe x.", 1),
+    ],
+)
+def test_faults(check: object, answer: str, num_faults: int) -> None:
+    assert len(check.faults(answer)) == num_faults  # type: ignore[attr-defined]
