@@ -249,8 +249,8 @@ def check_folder(option: str, path: Path) -> None:
 
 
 def _several(value: Any) -> list[Any]:
-    """Returns the values of an option that may have several."""
-    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    """Returns the values of an option that may have several; of an empty list the default."""
+    return list(value) or [None] if isinstance(value, Sequence) and not isinstance(value, str) else [value]
 
 
 def chosen_data(data: Data | None, split: Split, runs: Sequence[Path]) -> EvaluationData:

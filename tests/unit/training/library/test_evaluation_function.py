@@ -56,7 +56,7 @@ def test_it_is_the_commands_evaluation(
 
 
 def test_pairs_in_memory_are_data(finished_run: Path) -> None:
-    results = attendant.evaluate(finished_run, data=PAIRS, by_length=[2, 3], length_unit="tokens")
+    results = attendant.evaluate(finished_run, data=PAIRS, by_length=[2, 3], length_unit="tokens", beam_size=[])
     assert results[0].evaluation.num_examples == 3, "several targets of a source are its references"
     assert results.data_name.startswith("4 pairs in memory (")
     wer = results[0].evaluation.measurements[0]
