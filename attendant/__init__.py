@@ -15,9 +15,11 @@ import typing as _typing
 if _typing.TYPE_CHECKING:
     from attendant.export.inspection import inspect as inspect
     from attendant.export.model import export_model as export_model
+    from attendant.export.published import Check as Check
     from attendant.export.published import verify as verify
     from attendant.export.run import ExportedBundle as ExportedBundle
     from attendant.export.run import export_run as export_run
+    from attendant.runtime.errors import VerificationFailed as VerificationFailed
     from attendant.server.library import *  # noqa: F403
     from attendant.training.library.evaluation import Results as Results
     from attendant.training.library.evaluation import evaluate as evaluate
@@ -38,6 +40,8 @@ _PLACES = {
     "ExportedBundle": ("export.run", "cpu,export"),
     "inspect": ("export.inspection", "cpu"),
     "verify": ("export.published", "cpu"),
+    "Check": ("export.published", "cpu"),
+    "VerificationFailed": ("runtime.errors", "cpu"),
     "evaluate": ("training.library.evaluation", "cpu,training"),
     "Results": ("training.library.evaluation", "cpu,training"),
     "report": ("training.library.report", "cpu,training"),
