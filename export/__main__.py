@@ -17,7 +17,7 @@ from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS
 
 DEFAULT = "(default: %(default)s)"
 PRECISIONS = ("fp32", "int8", "fp16")
-TOOLKITS = ("g2p_en", "joeynmt", "opennmt-py")
+TOOLKITS = ("fairseq", "g2p_en", "joeynmt", "onnx", "opennmt-py")
 
 DESCRIPTION = """\
 Turns a trained run into a bundle: the encoder and the decoder's step as ONNX graphs, verified against PyTorch by the
@@ -28,7 +28,9 @@ loader and the search that serve. Nothing is published that failed. A bundle is 
                                            add precisions to a bundle
   attendant export BUNDLE --web FOLDER     write a static page that runs a bundle in the browser
   attendant import joeynmt MODEL --output BUNDLE
-                                           import a model of JoeyNMT, OpenNMT-py or g2p_en
+                                           import a model of fairseq, JoeyNMT, OpenNMT-py or g2p_en
+  attendant import onnx ENCODER.onnx STEP.onnx --spec SPEC.toml --output BUNDLE
+                                           import ONNX graphs that another tool has exported
   attendant verify BUNDLE                  check a bundle's files and golden examples on this host
   attendant inspect BUNDLE                 show a bundle's contents
   attendant sign BUNDLE --key KEY          sign a bundle, for servers that require it
@@ -59,7 +61,7 @@ def _run(name: str, options: argparse.Namespace) -> None:
 
         static_page.export(options)
         return
-    if name in ("export", "import", "reference"):
+    if name in ("export", "import", "reference") and options.output is not None:
         published.refuse_occupied(options.output, force=options.force)
     with _status():
         if name in published.COMMANDS:
@@ -163,29 +165,46 @@ def _export_parser() -> argparse.ArgumentParser:
 def _import_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="attendant import",
-        description="Turns a recurrent model of another toolkit into a bundle, verified like a run of ours. Nothing "
-        "in the checkpoint is executed.",
+        description="Turns a recurrent model of another toolkit, or two ONNX graphs, into a bundle, verified like a "
+        "run of ours. Nothing in a checkpoint is executed.",
     )
     parser.add_argument("toolkit", metavar="TOOLKIT", type=str.lower, choices=TOOLKITS, help=" or ".join(TOOLKITS))
     parser.add_argument(
         "checkpoint",
         metavar="CHECKPOINT",
         type=Path,
-        help="g2p_en: checkpoint20.npz; joeynmt: a model folder or a .ckpt in it; opennmt-py: a .pt",
+        nargs="+",
+        help="fairseq: a .pt, or a folder with checkpoint_best.pt; g2p_en: checkpoint20.npz; joeynmt: a model folder "
+        "or a .ckpt in it; opennmt-py: a .pt; onnx: the encoder and the decoder step, two .onnx",
     )
-    _add_output(parser)
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--output", metavar="BUNDLE", type=Path, help="folder to publish the bundle at")
+    place.add_argument(
+        "--write-spec", metavar="FILE", type=Path, help="for onnx: draft a description of the graphs, and stop"
+    )
+    parser.add_argument("--force", action="store_true", help="replace an existing bundle, or description")
+    parser.add_argument(
+        "--spec", metavar="FILE", type=Path, help="for onnx: the description of the graphs (docs/import-onnx.md)"
+    )
+    parser.add_argument(
+        "--precision",
+        metavar="P,...",
+        type=_precisions,
+        default=("fp32",),
+        help="of weights and arithmetic, as of `attendant export` (default: fp32)",
+    )
     parser.add_argument(
         "--data",
         metavar="FILE.tsv|SOURCE,TARGET",
         help="held-out pairs: on their sources the graphs are verified too, and golden examples are of them (default: "
-        "random symbols)",
+        "random symbols); for onnx, precisions are measured on them",
     )
     parser.add_argument(
         "--segmented",
         action="store_true",
         help="the bundle takes and gives texts as the toolkit's subwords, with blanks between them",
     )
-    _add_decoding(parser, "the checkpoint's, else greedy search")
+    _add_decoding(parser, "the checkpoint's, or the description's, else greedy search")
     parser.add_argument("--name", help="the model's name in requests (default: the output folder's)")
     return parser
 

@@ -13,8 +13,10 @@ from attendant.export.model import ENCODER, export_model, load_user_model
 from attendant.export.origins import exportable_checkpoint
 from attendant.export.published import publish
 from attendant.export.run import export_run, summaries, with_defaults
+from attendant.export.user_graphs.importing import draft_spec, import_graphs
+from attendant.export.user_graphs.spec import read_spec
 from attendant.export.verification.quality import MIN_REFERENCE, NUM_REFERENCE, references_of, with_references
-from attendant.runtime.bundle.bundle import BIGRAMS_NAME, open_bundle
+from attendant.runtime.bundle.bundle import BIGRAMS_NAME, Bundle, open_bundle
 from attendant.runtime.bundle.manifest import (
     MANIFEST_NAME,
     SEARCH_OPTIONS,
@@ -26,6 +28,7 @@ from attendant.runtime.bundle.manifest import (
 )
 from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_stepper
 from attendant.runtime.errors import UserError
+from attendant.runtime.files import new_file
 from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation.confidence import RIGHT_METRICS, right_rule
 from attendant.training.evaluation.metrics import refuse_missing
@@ -69,9 +72,13 @@ def _export_user_model(options: argparse.Namespace) -> str:
         precisions=options.precision,
         force=options.force,
     )
-    alone = any(pair.encode_alone for pair in bundle.manifest.graphs.values())
-    advice = [f"sources are encoded one by one, since padding changes the encoder: {ENCODER}"] if alone else []
-    return "\n".join([*summaries(options.output, bundle), *advice])
+    return "\n".join([*summaries(options.output, bundle), *_advice(bundle)])
+
+
+def _advice(bundle: Bundle) -> list[str]:
+    if any(pair.encode_alone for pair in bundle.manifest.graphs.values()):
+        return [f"sources are encoded one by one, since padding changes the encoder: {ENCODER}"]
+    return []
 
 
 def _lines(path: Path) -> list[str]:
@@ -83,11 +90,18 @@ def _lines(path: Path) -> list[str]:
         raise UserError(f"--sources {path}: it is not UTF-8") from None
 
 
-def import_checkpoint(options: argparse.Namespace) -> str:
-    """Publishes a bundle of another toolkit's checkpoint. Returns a summary."""
+def import_model(options: argparse.Namespace) -> str:
+    """Publishes a bundle of another toolkit's checkpoint, or of two ONNX graphs. Returns a summary."""
+    if options.toolkit == "onnx":
+        return _import_graphs(options)
+    for name in ("spec", "write_spec"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name.replace('_', '-')} is for onnx")
+    if len(options.checkpoint) > 1:
+        raise UserError(f"{options.toolkit} takes one checkpoint, got {' '.join(map(str, options.checkpoint))}")
     exportable = exportable_checkpoint(
         options.toolkit,
-        options.checkpoint,
+        options.checkpoint[0],
         options.output,
         options.name,
         segmented=options.segmented,
@@ -95,7 +109,39 @@ def import_checkpoint(options: argparse.Namespace) -> str:
         data=options.data or "",
     )
     chosen = with_defaults(exportable, **{name: getattr(options, name) for name in (*SEARCH_OPTIONS, *TEXT_OPTIONS)})
-    return "\n".join(summaries(options.output, write_bundle(chosen, options.output, force=options.force)))
+    bundle = write_bundle(chosen, options.output, precisions=options.precision, force=options.force)
+    return "\n".join(summaries(options.output, bundle))
+
+
+def _import_graphs(options: argparse.Namespace) -> str:
+    if len(options.checkpoint) != 2:
+        raise UserError("onnx takes two graphs: attendant import onnx ENCODER.onnx STEP.onnx ...")
+    if options.segmented:
+        raise UserError("--segmented is for checkpoints: the description of ONNX graphs names their tokenizers")
+    encoder, step = options.checkpoint
+    if options.write_spec is not None:
+        if options.write_spec.exists() and not options.force:
+            raise UserError(f"{options.write_spec} exists already: add --force to replace it")
+        text = draft_spec(encoder, step)
+        with new_file(options.write_spec) as file:
+            file.write(text)
+        return f"{options.write_spec}: complete it, and give it as --spec"
+    if options.spec is None:
+        raise UserError(
+            "onnx needs --spec FILE, a description of the graphs: attendant import onnx "
+            f"{encoder} {step} --write-spec FILE drafts it"
+        )
+    spec = read_spec(options.spec)
+    model = replace(import_graphs(encoder, step, spec), **defaults_of(options))
+    bundle = export_model(
+        model,
+        options.output,
+        data=options.data or spec.data,
+        name=options.name,
+        precisions=options.precision,
+        force=options.force,
+    )
+    return "\n".join([*summaries(options.output, bundle), *_advice(bundle)])
 
 
 def _some_sources(data: EvaluationData) -> list[str]:
@@ -168,4 +214,4 @@ def _right_rule(text: str | None, manifest: Manifest) -> RightRule:
         raise UserError(f"--right {text}: must be {choices}") from None
 
 
-COMMANDS: Final = {"export": export, "import": import_checkpoint, "reference": reference}
+COMMANDS: Final = {"export": export, "import": import_model, "reference": reference}

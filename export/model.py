@@ -56,6 +56,7 @@ class UserModel:
         max_source_tokens, max_target_tokens: limits of a request, without BOS and EOS.
         beam_size, length_penalty, length_penalty_offset, patience, protect_spans, split_sentences: defaults of a
             request (DecodingDefaults).
+        origin: where the module comes from, for the bundle's provenance.
     """
 
     module: UserModule
@@ -75,6 +76,7 @@ class UserModel:
     patience: float | None = None
     protect_spans: bool = False
     split_sentences: bool = False
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +147,7 @@ def export_model(
         provenance=provenance_of(
             commit="a model of a user's own",
             versions={"torch": torch.__version__},
-            recipe={"module": type(model.module).__qualname__},
+            recipe={"module": type(model.module).__qualname__, **model.origin},
             data_digest="",
             checkpoint="",
         ),

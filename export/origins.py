@@ -22,7 +22,7 @@ from torch import Tensor
 
 from attendant.export.calibration import NOT_CALIBRATED, Calibrated, HeldOut, held_out_of_run
 from attendant.export.graph import TracedGraph, TracedPair
-from attendant.export.importing import g2p_en, joeynmt, opennmt
+from attendant.export.importing import fairseq, g2p_en, joeynmt, opennmt
 from attendant.export.importing.checkpoint import Reader
 from attendant.export.rewriting.int8 import halve
 from attendant.export.tracing import TraceableModel, trace_graphs, traceable
@@ -59,6 +59,7 @@ NUM_SOURCES = 256
 """Real sources for the comparison with PyTorch and as candidates for golden examples."""
 
 READERS: Final[Mapping[str, Reader]] = {
+    "fairseq": fairseq.read,
     "g2p_en": g2p_en.read,
     "joeynmt": joeynmt.read,
     "opennmt-py": opennmt.read,

@@ -208,8 +208,9 @@ def traceable_module(
     wrapped = WrappedModel(module, source, target, state, positional).eval()
 
     def exact() -> TorchStepper:
-        double = TorchStepper(WrappedModel(copy.deepcopy(module).double(), source, target, state, positional).eval())
         try:
+            wide = copy.deepcopy(module).double()
+            double = TorchStepper(WrappedModel(wide, source, target, state, positional).eval())
             double.step(double.encode([[UNK_ID]]), np.array([BOS_ID]), num_candidates=1)
         except Exception:  # a module that makes tensors of float32 itself: it has no rounding to compare with
             return TorchStepper(wrapped)
@@ -221,7 +222,8 @@ def traceable_module(
         decoder_step=decoder_step,
         state=wrapped.state,
         special_ids=special_ids(BOS_ID),
-        architecture={
+        architecture=getattr(module, "architecture", None)
+        or {
             "module": type(module).__qualname__,
             "num_parameters": sum(parameter.numel() for parameter in module.parameters()),
         },

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from attendant.export.graph import TracedGraph, TracedPair
+from attendant.export.inlining import DOMAIN, InlinedGraph, inline
 from attendant.runtime.bundle import graph_io
 from attendant.runtime.bundle.manifest import SpecialIds, StateTensor, TensorSpec
 from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES
@@ -343,17 +344,18 @@ def _export(
     assert program is not None, "the dynamo exporter returns a program"
     graph = program.model.graph
     domains = {*program.model.opset_imports, *(node.domain for node in graph.all_nodes())}
-    assert domains <= {""} and not program.model.functions, f"only standard operators are portable, got {domains}"
+    assert domains <= {"", DOMAIN} and not program.model.functions, f"only standard operators are portable: {domains}"
     _declare(graph.inputs, inputs)
     _declare(graph.outputs, outputs)
-    if splits_gemms:
-        _split_gemms(graph)
     if num_candidates is not None:
         # It replaces a constant: the k of the graph's only TopK.
         count = ir.val(num_candidates.name, _dtype(num_candidates), num_candidates.shape)
         graph.inputs.append(count)
         (top,) = [node for node in graph if node.op_type == "TopK"]
         top.replace_input_with(1, count)
+    inline(program.model, {part.label: part for part in module.modules() if isinstance(part, InlinedGraph)})
+    if splits_gemms:
+        _split_gemms(graph)
     return TracedGraph.of(program.model)
 
 

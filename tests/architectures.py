@@ -13,7 +13,7 @@ DEPTHS = ((1, 1, True), (2, 2, True), (3, 1, True), (1, 2, True), (4, 3, True), 
 """Layers of the encoder and of the decoder, and whether they are residual."""
 
 READINGS = ("bidirectional", "forward", "reversed")
-FIRST_STATES = ("bridge", "mean", "zeros", "final", "backward", "top")
+FIRST_STATES = ("bridge", "mean", "zeros", "final", "backward", "top", "projected")
 PROJECTED_READOUTS = (("tanh", False), ("tanh", True), ("linear", True))
 """Those of context and state alone, and whether they have a bias."""
 

@@ -195,9 +195,33 @@ class BoundSession:
         self._session.run_with_iobinding(binding.binding, _run_options(NO_CAPTURE if capture is None else capture))
 
 
+class PlainSession:
+    """A graph that belongs to no bundle, on the CPU: its inputs and outputs have any shapes."""
+
+    def __init__(self, label: str, content: bytes, num_threads: int = 1) -> None:
+        """Loads it; errors name `label`.
+
+        Raises:
+            UserError: onnxruntime can't run the graph.
+        """
+        self._label = label
+        self._session = _load(label, content, "cpu", num_threads, cuda_graphs=False)
+
+    def run(self, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None) -> list[Array]:
+        """Returns the named outputs; all, if None.
+
+        Raises:
+            UserError: onnxruntime refuses the inputs, or fails.
+        """
+        try:
+            return list(self._session.run(outputs, dict(inputs)))
+        except Exception as error:  # onnxruntime's exceptions have no common base of their own
+            raise UserError(f"{self._label}: {_one_line(str(error))}") from None
+
+
 def run_once(content: bytes, inputs: Mapping[str, Array]) -> list[Array]:
     """Returns all outputs of a small graph on the CPU."""
-    return list(_load("graph", content, "cpu", 1, cuda_graphs=False).run(None, dict(inputs)))
+    return PlainSession("graph", content).run(inputs)
 
 
 @functools.cache

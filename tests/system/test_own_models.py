@@ -4,56 +4,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from attendant_client import BlockingClient
-from tests.own_models import MODELS, SYMBOLS, naive_search, user_model
+from tests.own_models import MODELS, naive_search, train, user_model, words
 from tests.paths import ROOT
 from tests.server_process import server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-NUM_STEPS, NUM_SOURCES, LONGEST = 400, 500, 8
+NUM_SOURCES = 500
 PROGRAM = """
 from tests.own_models import MODELS, user_model
 
 def build():
     return user_model(MODELS["{name}"]())
 """
-
-
-def words(num: int, seed: int) -> list[str]:
-    random = np.random.default_rng(seed)
-    return ["".join(random.choice(SYMBOLS[4:], random.integers(1, LONGEST + 1))) for _ in range(num)]
-
-
-def train(module: torch.nn.Module) -> None:
-    """Teaches a module to reverse words."""
-    torch.manual_seed(0)
-    optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
-    module.train()
-    for number in range(NUM_STEPS):
-        batch = words(32, number)
-        width = max(map(len, batch)) + 1
-        source, target = torch.zeros(len(batch), width, dtype=torch.int64), torch.zeros(len(batch), width).long()
-        for row, word in enumerate(batch):
-            source[row, : len(word) + 1] = torch.tensor([*map(SYMBOLS.index, word), 3])
-            target[row, : len(word) + 1] = torch.tensor([*map(SYMBOLS.index, reversed(word)), 3])
-        state = module.encode(source, torch.tensor([len(word) + 1 for word in batch]))
-        rows = {name: state[name] for name in module.row_state}
-        sources = {name: tensor for name, tensor in state.items() if name not in rows}
-        previous, loss = torch.full((len(batch),), 2), torch.zeros(())
-        for position in range(width):
-            logits, rows, _ = module.step(previous, rows, sources)
-            loss = loss + torch.nn.functional.cross_entropy(logits, target[:, position], ignore_index=0)
-            previous = target[:, position]
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(module.parameters(), 5.0)
-        optimizer.step()
-    module.eval()
 
 
 @pytest.mark.parametrize("name", MODELS)

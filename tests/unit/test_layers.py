@@ -24,6 +24,7 @@ ALLOWED = {
         "attendant.training.data.config",
         "attendant.training.data.tokenization",
         "attendant.training.data.vocabulary",
+        "attendant.training.table",
         "attendant.runtime",
         "attendant_client.version",
     },

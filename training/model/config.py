@@ -13,7 +13,7 @@ from attendant.training.table import Table
 
 ScoreKind = Literal["dot", "scaled_dot", "general", "additive", "concat"]
 QueryOrder = Literal["current", "previous"]
-InitialState = Literal["bridge", "backward", "mean", "top", "final", "zeros"]
+InitialState = Literal["bridge", "backward", "mean", "top", "projected", "final", "zeros"]
 ReadoutKind = Literal["tanh", "linear", "addition", "sum", "concatenation", "maxout"]
 Initialization = Literal["glorot", "uniform", "normal"]
 StartSymbol = Literal["bos", "eos"]
@@ -76,8 +76,10 @@ class DecoderConfig(Table):
         initial_state: how the decoder's first state is made. "bridge": by a learned layer from the encoder's last
             states; "backward": by one from the last state of its backward direction alone (Bahdanau et al. 2015,
             A.2.2); "mean": by one from the mean of its outputs; "top": by one from the last state of the top layer, for
-            all layers of the decoder and for an LSTM's cells (Kreutzer et al. 2019); "final": the encoder's last states
-            unchanged, layer by layer, an LSTM's cells included (Sutskever et al. 2014); "zeros": zeros.
+            all layers of the decoder and for an LSTM's cells (Kreutzer et al. 2019); "projected": by a linear layer
+            from the encoder's last states and another from its last LSTM cells, layer by layer (Ott et al. 2019);
+            "final": the encoder's last states unchanged, layer by layer, an LSTM's cells included (Sutskever et al.
+            2014); "zeros": zeros.
         readout: how context and state are combined for the prediction, see training/model/readout.py.
         readout_bias: adds a bias to the product of a "tanh" or "linear" readout.
         start_symbol: the input of the first step.
@@ -159,7 +161,7 @@ class ModelConfig(Table):
     @property
     def hands_over_cells(self) -> bool:
         """True if the decoder needs the encoder's last LSTM cells."""
-        return self.cell == "lstm" and self.decoder.initial_state == "final"
+        return self.cell == "lstm" and self.decoder.initial_state in ("final", "projected")
 
     @model_validator(mode="after")
     def refuse_contradictions(self) -> Self:

@@ -126,7 +126,8 @@ class Bridge(nn.Module):
 
     e is the last state of an encoder layer ("bridge"), of its backward direction alone ("backward", as in the paper),
     or the mean of the outputs ("mean": Sennrich et al. 2017, Nematus). "top" has one matrix for all: every decoder
-    layer starts from tanh(W e + b) of the top encoder layer, an LSTM's cells too (Kreutzer et al. 2019).
+    layer starts from tanh(W e + b) of the top encoder layer, an LSTM's cells too (Kreutzer et al. 2019). "projected"
+    has one matrix for all layers' hidden states and one for their cells: W e + b (Ott et al. 2019, fairseq).
     Without weights: the last states as they are ("final": Sutskever et al. 2014), or "zeros".
     The tops of both stacks correspond; a deeper decoder's lower layers take the encoder's lowest.
     """
@@ -140,8 +141,8 @@ class Bridge(nn.Module):
         self.sources = [max(0, layer + num_encoder_layers - num_layers) for layer in range(num_layers)]
         self.backward_size = config.memory_size // 2
         input_size = self.backward_size if self.kind == "backward" else config.memory_size
-        num_weights = {"final": 0, "zeros": 0, "top": 1}.get(self.kind, num_layers)
-        output_size = config.hidden_size * (1 if self.kind == "top" else self.num_parts)
+        num_weights = {"final": 0, "zeros": 0, "top": 1, "projected": self.num_parts}.get(self.kind, num_layers)
+        output_size = config.hidden_size * (1 if self.kind in ("top", "projected") else self.num_parts)
         self.layers = nn.ModuleList(nn.Linear(input_size, output_size) for _ in range(num_weights))
 
     def forward(self, outputs: Tensor, source_mask: Tensor, finals: list[CellState]) -> list[CellState]:
@@ -157,6 +158,11 @@ class Bridge(nn.Module):
             return [(zeros,) * self.num_parts for _ in self.sources]
         if self.kind == "final":
             return [finals[index] for index in self.sources]
+        if self.kind == "projected":
+            return [
+                tuple(layer(part) for layer, part in zip(self.layers, finals[index], strict=True))
+                for index in self.sources
+            ]
         if self.kind == "top":
             (layer,) = self.layers
             return [(torch.tanh(layer(finals[-1][0])),) * self.num_parts for _ in self.sources]

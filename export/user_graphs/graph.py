@@ -1,0 +1,285 @@
+"""An ONNX graph of a user's: read from its file, run as it is, and converted to what a bundle may contain."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxscript.optimizer
+from google.protobuf.message import DecodeError
+from onnx import inliner, version_converter
+
+from attendant.export.graph import GraphBuilder, operand, shape_of
+from attendant.runtime.bundle.graph_content import OPERATORS
+from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES
+from attendant.runtime.errors import UserError, reason_of
+from attendant.runtime.files import sha256_of
+from attendant.runtime.onnx.session import PlainSession
+from attendant.runtime.process import available_cpus
+from attendant.runtime.stepper import Array
+
+MASK: Final = "attendant_source_mask"
+"""Name of the input that `onnx_model` adds if it masks."""
+
+IMPOSSIBLE: Final = -1e9
+"""Score of a position that is padding: its exponential is zero in float32."""
+
+RECURRENT: Final = ("LSTM", "GRU", "RNN")
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An input or output as its graph declares it; a size that is not fixed is its name, or an empty text."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name!r} {self.dtype}[{', '.join(str(size or '?') for size in self.shape)}]"
+
+
+class UserGraph:
+    """A graph in a file.
+
+    Attributes:
+        file: the file's name, for messages.
+        inputs, outputs: by name; the inputs without those that are constants.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Reads the file, and the files that hold its weights.
+
+        Raises:
+            UserError: it can't be read, or onnxruntime can't run it.
+        """
+        self.path, self.file = path, path.name
+        try:
+            self.proto = onnx.load(path)
+        except OSError as error:
+            raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
+        except (DecodeError, onnx.checker.ValidationError, ValueError) as error:
+            raise UserError(f"{path}: no ONNX model, or damaged: {reason_of(error)}") from None
+        if self.proto.ByteSize() >= MAX_GRAPH_BYTES:
+            raise UserError(f"{path}: has {self.proto.ByteSize() / 1e9:.1f} GB, and a graph must have less than 2.1 GB")
+        # Bundles have no weights in other files, and no field that says so.
+        for tensor in (
+            *self.proto.graph.initializer,
+            *(attribute.t for node in self.proto.graph.node for attribute in node.attribute if attribute.HasField("t")),
+        ):
+            tensor.ClearField("data_location")
+        constants = {tensor.name for tensor in self.proto.graph.initializer}
+        self.inputs = self._declared([value for value in self.proto.graph.input if value.name not in constants])
+        self.outputs = self._declared(self.proto.graph.output)
+        self._session = PlainSession(self.file, self.proto.SerializeToString(), available_cpus())
+
+    @property
+    def opset(self) -> int:
+        """Version of ONNX's operators."""
+        return next((entry.version for entry in self.proto.opset_import if entry.domain in ("", "ai.onnx")), 1)
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """A description for the bundle's provenance."""
+        producer = f"{self.proto.producer_name} {self.proto.producer_version}".strip()
+        return {"file": self.file, "sha256": sha256_of(self.path), "opset": self.opset, "producer": producer}
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of floating-point weights."""
+        sizes = (tensor.dims for tensor in self.proto.graph.initializer if tensor.data_type in _FLOATS)
+        return sum(int(np.prod(dims)) for dims in sizes)
+
+    def run(self, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None) -> list[Array]:
+        """Returns the named outputs, or all, as onnxruntime computes the file's graph."""
+        return self._session.run(inputs, outputs)
+
+    @cached_property
+    def in_float64(self) -> PlainSession:
+        """The same graph in float64, except recurrent layers, which onnxruntime has in float32 only.
+
+        Raises:
+            UserError: onnxruntime lacks an operator in float64.
+        """
+        return PlainSession(self.file, _widened(self.proto).SerializeToString(), available_cpus())
+
+    def _declared(self, values: Sequence[onnx.ValueInfoProto]) -> dict[str, Declared]:
+        declared = {}
+        for value in values:
+            kind = value.type.tensor_type
+            if not value.type.HasField("tensor_type") or kind.elem_type not in _DTYPES:
+                actual = onnx.TensorProto.DataType.Name(kind.elem_type).lower()
+                raise UserError(
+                    f"{self.file}: {value.name!r} has the type {actual}: export the graph with inputs and outputs of "
+                    f"{', '.join(_DTYPES.values())}"
+                )
+            if not kind.HasField("shape"):
+                raise UserError(f"{self.file}: {value.name!r} has no shape: export the graph with shapes of its inputs")
+            shape = tuple(
+                size.dim_value if size.HasField("dim_value") and size.dim_value > 0 else size.dim_param
+                for size in kind.shape.dim
+            )
+            declared[value.name] = Declared(value.name, _DTYPES[kind.elem_type], shape)
+        return declared
+
+    def onnx_model(self, opset: int, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:
+        """Returns the graph with these inputs and outputs, in their order, in this version of the operators.
+
+        Raises:
+            UserError: it can't be converted, or has an operator that bundles may not contain.
+        """
+        proto = inliner.inline_local_functions(self.proto)
+        # Versions before 4 list constants among the inputs.
+        _keep(proto.graph.input, inputs)
+        _keep(proto.graph.output, outputs)
+        try:
+            if self.opset != opset:
+                proto = version_converter.convert_version(proto, opset)
+            proto = onnxscript.optimizer.optimize(proto)
+        except Exception as error:  # the converters raise whatever their parts do
+            raise UserError(
+                f"{self.file}: has opset {self.opset}, and can't be converted to {opset}: {reason_of(error)}; export "
+                f"it with opset_version={opset}"
+            ) from None
+        model = ir.from_proto(proto)
+        _remove_dropout(model.graph)
+        for node in model.graph.all_nodes():
+            if node.op_type not in OPERATORS.get(node.domain, ()) or node.domain:
+                raise UserError(
+                    f"{self.file}: contains {node.op_type} of {node.domain or 'ai.onnx'} (node {node.name!r}), which "
+                    f"bundles may not contain: {_REMEDIES.get(node.op_type, 'export it by other operators of ONNX')}"
+                )
+        model.producer_name = ""
+        return ir.to_proto(model)
+
+    def __deepcopy__(self, memo: Any) -> "UserGraph":
+        return self  # a session can't be copied, and nothing changes here
+
+
+def softmax_inputs(model: onnx.ModelProto) -> list[str]:
+    """Returns the names of the values of a graph that are normalized by a Softmax."""
+    return list(dict.fromkeys(node.input[0] for node in model.graph.node if node.op_type == "Softmax"))
+
+
+def masked(model: onnx.ModelProto, places: Mapping[str, tuple[int | None, int]], rank: int) -> onnx.ModelProto:
+    """Returns a graph with another input, a mask, by which its softmaxes leave out padding.
+
+    Args:
+        places: the name of what is normalized -> the axes of its rows (None: it has none) and of its positions.
+        rank: of the mask: 2, [R, S], or 1, [S], for a graph of one row.
+    """
+    edited = ir.from_proto(onnx.shape_inference.infer_shapes(model))
+    builder = GraphBuilder(edited.graph, "mask")
+    mask = ir.val(MASK, ir.DataType.BOOL, ("R", "S")[-rank:])
+    edited.graph.inputs.append(mask)
+    floor = builder.add_constant(np.float32(IMPOSSIBLE), "impossible")
+    for node in [node for node in edited.graph if node.op_type == "Softmax"]:
+        scores = operand(node)
+        axes = places.get(scores.name or "")
+        if axes is None:
+            continue
+        row, position = axes
+        own = mask
+        if row is not None and row > position:
+            own = builder.add("Transpose", [own], perm=[1, 0])
+        dimensions = len(shape_of(node.outputs[0]))
+        others = [axis for axis in range(dimensions) if axis not in (row, position)]
+        if others:
+            own = builder.add("Unsqueeze", [own, builder.integers(*others)])
+        node.replace_input_with(0, builder.add("Where", [own, scores, floor]))
+    edited.graph.sort()
+    return ir.to_proto(edited)
+
+
+def with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """Returns a graph that outputs these of its values, and nothing else."""
+    edited = onnx.ModelProto()
+    edited.CopyFrom(model)
+    del edited.graph.output[:]
+    edited.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names))
+    return edited
+
+
+_DTYPES: Final[Mapping[int, str]] = {
+    onnx.TensorProto.FLOAT: "float32",
+    onnx.TensorProto.INT32: "int32",
+    onnx.TensorProto.INT64: "int64",
+    onnx.TensorProto.BOOL: "bool",
+}
+_FLOATS: Final = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
+
+_REMEDIES: Final[Mapping[str, str]] = {
+    "Loop": "a loop may not end; export recurrent layers as LSTM or GRU, or the decoder as a single step",
+    "If": "it chooses what is computed; export without squeeze() of unknown sizes and without Python's if",
+    "RandomNormalLike": "export in evaluation mode",
+    "RandomUniformLike": "export in evaluation mode",
+    "Dropout": "export in evaluation mode",
+}
+
+
+def _keep(values: Any, names: Sequence[str]) -> None:
+    """Reduces a graph's inputs or outputs to these, in this order."""
+    by_name = {value.name: value for value in values}
+    kept = [by_name[name] for name in names]
+    del values[:]
+    values.extend(kept)
+
+
+def _remove_dropout(graph: ir.Graph) -> None:
+    """Removes dropout that is not in training mode."""
+    for node in [node for node in graph if node.op_type == "Dropout"]:
+        training = node.inputs[2] if len(node.inputs) > 2 else None
+        if training is None or (training.const_value is not None and not training.const_value.numpy().any()):
+            value = node.inputs[0]
+            assert value is not None
+            identity = ir.node("Identity", [value])
+            graph.insert_before(node, identity)
+            name = node.outputs[0].name
+            node.outputs[0].replace_all_uses_with(identity.outputs[0], replace_graph_outputs=True)
+            node.outputs[0].name, identity.outputs[0].name = f"{name}/replaced", name
+            graph.remove(node, safe=True)
+
+
+def _widened(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns a graph of float32 in float64; recurrent layers stay in float32, between casts."""
+    wide = onnx.ModelProto()
+    wide.CopyFrom(inliner.inline_local_functions(proto))
+    graph = wide.graph
+    full, double = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
+    for tensor in graph.initializer:
+        if tensor.data_type == full:
+            tensor.CopyFrom(
+                onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor).astype(np.float64), tensor.name)
+            )
+    for value in (*graph.input, *graph.output):
+        if value.type.tensor_type.elem_type == full:
+            value.type.tensor_type.elem_type = double
+    del graph.value_info[:]
+    nodes = list(graph.node)
+    del graph.node[:]
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("t") and attribute.t.data_type == full:
+                values = onnx.numpy_helper.to_array(attribute.t).astype(np.float64)
+                attribute.t.CopyFrom(onnx.numpy_helper.from_array(values, attribute.t.name))
+            if node.op_type == "Cast" and attribute.name == "to" and attribute.i == full:
+                attribute.i = double
+        if node.op_type not in RECURRENT:
+            graph.node.append(node)
+            continue
+        # The fifth input are lengths, which are integers.
+        for place, name in enumerate(node.input):
+            if name and place != 4:
+                narrow = f"{next(filter(None, node.output))}/input{place}"
+                graph.node.append(onnx.helper.make_node("Cast", [name], [narrow], to=full))
+                node.input[place] = narrow
+        outputs = [name for name in node.output if name]
+        renamed = {name: f"{name}/float32" for name in outputs}
+        node.output[:] = [renamed.get(name, "") for name in node.output]
+        graph.node.append(node)
+        graph.node.extend(onnx.helper.make_node("Cast", [renamed[name]], [name], to=double) for name in outputs)
+    return wide

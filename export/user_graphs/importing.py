@@ -1,0 +1,500 @@
+"""`attendant import onnx`: completes the description of two graphs by trying them, and makes a bundle of them."""
+
+import difflib
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from attendant.export.contract import RESERVED
+from attendant.export.model import UserModel
+from attendant.export.user_graphs.graph import Declared, UserGraph
+from attendant.export.user_graphs.layout import (
+    POSITION,
+    ROW,
+    EncoderPlaces,
+    Placed,
+    StepInputs,
+    StepPlaces,
+    place_encoder,
+    place_step,
+)
+from attendant.export.user_graphs.module import SOURCE_MASK, GraphModule, StateOfGraphs
+from attendant.export.user_graphs.spec import EncoderTable, Spec, StateTable, StepTable, draft
+from attendant.runtime.bundle.tokenizer import PAD_ID
+from attendant.runtime.errors import UserError
+from attendant.training.data.vocabulary import Vocabulary, read_vocabulary
+
+logger = logging.getLogger(__name__)
+
+ScoresAre = Literal["logits", "log_probs", "probabilities"]
+
+ALIKE = 0.5
+"""Least similarity of two names, from 0 to 1, by which an output is taken for an input's next value although both have
+an axis of positions: a step may well output attention of the shape of a mask."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graphs:
+    """Two graphs whose description is complete."""
+
+    encoder: EncoderPlaces
+    step: StepPlaces
+    state: tuple[StateTable, ...]
+    scores: Placed
+    scores_are: ScoresAre
+    attention: Placed | None
+
+    def tables(self) -> tuple[EncoderTable, StepTable, tuple[StateTable, ...]]:
+        """Returns the tables that describe the graphs."""
+        encoder, step = self.encoder, self.step
+        time_major = [axis for axis in encoder.source_ids.axes if axis in (ROW, POSITION)] == [POSITION, ROW]
+        return (
+            EncoderTable(
+                source_ids=encoder.source_ids.name,
+                source_lengths=encoder.source_lengths.name if encoder.source_lengths else None,
+                source_mask=encoder.source_mask.name if encoder.source_mask else None,
+                mask_is_true_on="padding" if encoder.masks_padding else "symbols",
+                zeros=tuple(placed.name for placed in encoder.zeros),
+                time_major=True if time_major else None,
+            ),
+            StepTable(
+                previous_ids=step.previous_ids.name,
+                scores=self.scores.name,
+                scores_are=self.scores_are,
+                attention=self.attention.name if self.attention else None,
+                source_lengths=step.source_lengths.name if step.source_lengths else None,
+                source_mask=step.source_mask.name if step.source_mask else None,
+                mask_is_true_on="padding" if step.masks_padding else "symbols",
+            ),
+            self.state,
+        )
+
+    def lines(self) -> list[str]:
+        """Returns a line for each tensor, and for each reason why the graphs will be slower than they could be."""
+        encoder, step = self.encoder, self.step
+        taken = [encoder.source_ids, encoder.source_lengths, encoder.source_mask, *encoder.zeros]
+        lines = [f"{encoder.graph.file} takes {', '.join(str(placed) for placed in taken if placed is not None)}"]
+        taken = [step.previous_ids, step.source_lengths, step.source_mask]
+        lines.append(f"{step.graph.file} takes {', '.join(str(placed) for placed in taken if placed is not None)}")
+        lines.append(f"{step.graph.file} gives {self.scores_are.replace('_', '-')} {self.scores}")
+        lines.append(f"attention: {self.attention or 'none'}")
+        for tensor in self.state:
+            first = "zeros" if tensor.encoder is None else f"the encoder's {tensor.encoder!r}"
+            after = f"then the step's {tensor.output!r}" if tensor.output else "which steps leave as it is"
+            lines.append(f"state {step.state[tensor.input]}: {first}, {after}")
+        if encoder.width is not None:
+            lines.append(
+                f"{encoder.graph.file} takes {encoder.width} positions: shorter sources are filled with padding"
+            )
+        for places, what in ((encoder, "sources are encoded"), (step, "rows are stepped")):
+            if places.row_by_row:
+                lines.append(
+                    f"{what} one by one, which is slow: {places.reason}; export it with an axis that is not fixed"
+                )
+        return lines
+
+
+def import_graphs(encoder: Path, step: Path, spec: Spec) -> UserModel:
+    """Returns the two graphs as a model for `export_model`.
+
+    Raises:
+        UserError: a graph can't be read or run, or does not fit its description; graph, tensor and remedy are named.
+    """
+    source, target = (
+        read_vocabulary(side.tokenizer, side.special, side.kind, field=f"{name}.tokenizer")
+        for name, side in (("source", spec.source), ("target", spec.target))
+    )
+    graphs = completed(UserGraph(encoder), UserGraph(step), spec.encoder, spec.step, spec.state, target.num_module_ids)
+    for line in graphs.lines():
+        logger.info("%s", line)
+    module = GraphModule(
+        graphs.encoder,
+        graphs.step,
+        _named(graphs),
+        scores=graphs.scores,
+        scores_are=graphs.scores_are,
+        attention=graphs.attention,
+        pad_id=max(source.module_ids[PAD_ID], 0),
+    )
+    _check_ids(graphs.encoder.graph, graphs.encoder.source_ids, source, "source")
+    _check_ids(graphs.step.graph, graphs.step.previous_ids, target, "target")
+    _try_largest_ids(module, source, target)
+    widest = None if graphs.encoder.width is None else graphs.encoder.width - spec.source.num_added
+    if widest is not None and spec.source.max_tokens is not None and spec.source.max_tokens > widest:
+        raise UserError(
+            f"source.max_tokens is {spec.source.max_tokens}, and {graphs.encoder.graph.file} takes "
+            f"{graphs.encoder.width} positions, with BOS and EOS: set it to at most {widest}"
+        )
+    encoder_table, step_table, state = graphs.tables()
+    return UserModel(
+        module=module,
+        source_tokenizer=spec.source.tokenizer,
+        target_tokenizer=spec.target.tokenizer,
+        source_special=spec.source.special,
+        target_special=spec.target.special,
+        source_kind=spec.source.kind,
+        target_kind=spec.target.kind,
+        append_eos=spec.source.append_eos,
+        prepend_bos=spec.source.prepend_bos,
+        max_source_tokens=spec.source.max_tokens or widest or UserModel.max_source_tokens,
+        max_target_tokens=spec.target.max_tokens or UserModel.max_target_tokens,
+        origin={
+            "encoder_graph": graphs.encoder.graph.origin,
+            "step_graph": graphs.step.graph.origin,
+            "encoder": encoder_table.model_dump(exclude_none=True),
+            "step": step_table.model_dump(exclude_none=True),
+            "state": [table.model_dump(exclude_none=True) for table in state],
+        },
+        **spec.decoding.model_dump(),
+    )
+
+
+def draft_spec(encoder: Path, step: Path) -> str:
+    """Returns a description of two graphs to complete.
+
+    Raises:
+        UserError: as `import_graphs`.
+    """
+    graphs = completed(UserGraph(encoder), UserGraph(step), EncoderTable(), StepTable(), (), None)
+    for line in graphs.lines():
+        logger.info("%s", line)
+    return draft(*graphs.tables())
+
+
+def completed(
+    encoder: UserGraph,
+    step: UserGraph,
+    of_encoder: EncoderTable,
+    of_step: StepTable,
+    state: Sequence[StateTable],
+    num_symbols: int | None,
+) -> Graphs:
+    """Completes a description by trying the graphs.
+
+    Args:
+        num_symbols: V; None if it is not known.
+
+    Raises:
+        UserError: a tensor is missing, or its part can't be guessed.
+    """
+    needed = tuple(dict.fromkeys(tensor.encoder for tensor in state if tensor.encoder is not None))
+    _require(encoder, encoder.outputs, needed, "output", "state.encoder")
+    encoder_places = _encoder_places(encoder, of_encoder, needed)
+    names = _step_inputs(step, of_step, state, encoder_places)
+    outputs = [*(tensor.output for tensor in state), of_step.scores, of_step.attention]
+    named = [name for name in outputs if name]
+    _require(step, step.outputs, named, "output", "step or state")
+    places = place_step(step, names, encoder_places, named)
+    if not state:
+        state = _guessed_state(names, places)
+    else:
+        _check_outputs(places, state)
+    left = [name for name in places.outputs if name not in {tensor.output for tensor in state}]
+    scores = _scores(places, of_step.scores, left, num_symbols)
+    attention = None
+    if of_step.attention != "" and any(tensor.output is None for tensor in state):
+        attention = _attention(places, of_step.attention, left, encoder_places.width)
+    return Graphs(
+        encoder=encoder_places,
+        step=places,
+        state=tuple(state),
+        scores=scores,
+        scores_are=_kind_of_scores(places, scores, of_step.scores_are),
+        attention=attention,
+    )
+
+
+def _encoder_places(graph: UserGraph, table: EncoderTable, needed: Sequence[str]) -> EncoderPlaces:
+    lengths, mask = _padding_inputs(graph, table.source_lengths, table.source_mask, "encoder", ())
+    left = [declared for name, declared in graph.inputs.items() if name not in (lengths, mask, *table.zeros)]
+    source_ids = table.source_ids
+    if source_ids is None:
+        ids = [declared for declared in left if declared.dtype != "float32" and len(declared.shape) <= 2] or left[:1]
+        if len(ids) != 1:
+            raise _unclear(graph, ids, "source's ids", "encoder.source_ids")
+        source_ids = ids[0].name
+    _require(graph, graph.inputs, [source_ids, *table.zeros], "input", "encoder")
+    others = [declared.name for declared in left if declared.name != source_ids]
+    # A recurrent encoder's first state.
+    return place_encoder(
+        graph,
+        source_ids,
+        lengths,
+        mask,
+        (*table.zeros, *others),
+        needed,
+        masks_padding=_masks_padding(mask, table),
+        time_major=table.time_major,
+    )
+
+
+def _step_inputs(graph: UserGraph, table: StepTable, state: Sequence[StateTable], encoder: EncoderPlaces) -> StepInputs:
+    declared_state = [tensor.input for tensor in state]
+    lengths, mask = _padding_inputs(
+        graph, table.source_lengths, table.source_mask, "step", (*declared_state, *encoder.outputs)
+    )
+    left = [each for name, each in graph.inputs.items() if name not in (lengths, mask, *declared_state)]
+    previous_ids = table.previous_ids
+    if previous_ids is None:
+        ids = [
+            each
+            for each in left
+            if each.dtype in ("int32", "int64") and len(each.shape) <= 2 and each.name not in encoder.outputs
+        ] or [each for each in left if each.name not in encoder.outputs and len(each.shape) == 3][:1]
+        if len(ids) != 1:
+            raise _unclear(graph, ids or left, "each row's last symbol", "step.previous_ids")
+        previous_ids = ids[0].name
+    _require(graph, graph.inputs, [previous_ids, *declared_state], "input", "step or state")
+    others = [each for each in left if each.name != previous_ids]
+    if state and others:
+        raise UserError(f"{graph.file}: the input {others[0]} has no part: describe it by a [[state]]")
+    sources: dict[str, str | None] = {tensor.input: tensor.encoder for tensor in state}
+    free = list(encoder.outputs.values())
+    for name, output in _matched(others, free, _may_begin):
+        sources[name] = output
+    return StepInputs(
+        previous_ids=previous_ids,
+        source_lengths=lengths,
+        source_mask=mask,
+        masks_padding=_masks_padding(mask, table),
+        state=sources,
+    )
+
+
+def _masks_padding(mask: str | None, table: EncoderTable | StepTable) -> bool:
+    return table.mask_is_true_on == "padding" or (
+        mask is not None and "pad" in mask.lower() and "mask_is_true_on" not in table.model_fields_set
+    )
+
+
+def _padding_inputs(
+    graph: UserGraph, lengths: str | None, mask: str | None, table: str, state: Iterable[str]
+) -> tuple[str | None, str | None]:
+    """Returns the names of a graph's inputs for lengths and for a mask; those that are not declared are guessed."""
+    _require(graph, graph.inputs, [name for name in (lengths, mask) if name], "input", table)
+    for name, declared in graph.inputs.items():
+        if name in state or name in (lengths, mask):
+            continue
+        if mask is None and "mask" in name.lower():
+            mask = name
+        elif lengths is None and "len" in name.lower() and len(declared.shape) <= 2 and declared.dtype != "float32":
+            lengths = name
+    return lengths, mask
+
+
+def _unclear(graph: UserGraph, choices: Sequence[Declared], what: str, field: str) -> UserError:
+    listed = ", ".join(map(str, choices or graph.inputs.values()))
+    return UserError(f"{graph.file}: which input takes the {what} is not clear among {listed}: name it as {field}")
+
+
+def _require(graph: UserGraph, known: Mapping[str, Any], names: Iterable[str], kind: str, field: str) -> None:
+    for name in names:
+        if name not in known:
+            raise UserError(f"{field}: {graph.file} has no {kind} {name!r}, only {', '.join(map(repr, known))}")
+
+
+def _plain(name: str) -> str:
+    """Returns a name without what tells an input from an output of the same tensor."""
+    words = re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+    return "".join(word for word in words if word not in _SIDES) or name.lower()
+
+
+_SIDES = {
+    "",
+    "in",
+    "out",
+    "input",
+    "output",
+    "new",
+    "next",
+    "prev",
+    "previous",
+    "past",
+    "present",
+    "last",
+    "final",
+    "n",
+}
+
+
+def _alike(first: str, second: str) -> float:
+    return 1.0 if first == second else 0.99 * difflib.SequenceMatcher(None, _plain(first), _plain(second)).ratio()
+
+
+def _matched(inputs: Sequence[Any], outputs: Sequence[Placed], fits: Any) -> list[tuple[str, str | None]]:
+    """Returns for each input the output that is most alike in name among those that fit; None if there is none.
+
+    Names that are equally alike keep their order.
+    """
+    pairs = sorted(
+        (
+            (-_alike(each.name, output.name), abs(row - column), row, column)
+            for row, each in enumerate(inputs)
+            for column, output in enumerate(outputs)
+            if fits(each, output)
+        ),
+    )
+    chosen: dict[int, int] = {}
+    for _, _, row, column in pairs:
+        if row not in chosen and column not in chosen.values():
+            chosen[row] = column
+    return [(each.name, outputs[chosen[row]].name if row in chosen else None) for row, each in enumerate(inputs)]
+
+
+def _may_begin(declared: Declared, output: Placed) -> bool:
+    """Returns whether an output of the encoder can be the first value of a step's input."""
+    return (
+        declared.dtype == output.dtype
+        and len(declared.shape) == len(output.axes)
+        and all(
+            isinstance(size, str) or axis == POSITION or size == (1 if axis == ROW else axis)
+            for size, axis in zip(declared.shape, output.axes, strict=True)
+        )
+    )
+
+
+def _guessed_state(names: StepInputs, places: StepPlaces) -> list[StateTable]:
+    """Takes outputs of the same shape, and of a name alike, for the next values of the step's inputs."""
+
+    def fits(state: Placed, output: Placed) -> bool:
+        same = state.of_one_row == output.of_one_row and state.dtype == output.dtype
+        return same and (POSITION not in state.axes or _alike(state.name, output.name) >= ALIKE)
+
+    matched = dict(_matched(list(places.state.values()), list(places.outputs.values()), fits))
+    state = [StateTable(input=name, encoder=names.state[name], output=output) for name, output in matched.items()]
+    for tensor in state:
+        if tensor.encoder is None and tensor.output is None:
+            raise UserError(
+                f"{places.graph.file}: the input {places.graph.inputs[tensor.input]} is no output of the encoder and "
+                "none of the step: describe it by a [[state]]"
+            )
+    if not any(tensor.output for tensor in state):
+        raise UserError(
+            f"{places.graph.file}: no output has the shape of a state that it takes: a step returns its new state"
+        )
+    return state
+
+
+def _check_outputs(places: StepPlaces, state: Sequence[StateTable]) -> None:
+    for tensor in state:
+        before = places.state[tensor.input]
+        if tensor.output is None:
+            continue
+        output = places.outputs[tensor.output]
+        if (output.of_one_row, output.dtype) != (before.of_one_row, before.dtype):
+            raise UserError(
+                f"{places.graph.file}: the output {output} is no next value of the state {before}: both must have one "
+                "shape and type"
+            )
+
+
+def _scores(places: StepPlaces, name: str | None, left: Sequence[str], num_symbols: int | None) -> Placed:
+    def size(output: Placed) -> int:
+        sizes = [axis for axis in output.axes if isinstance(axis, int)]
+        return 0 if POSITION in output.axes else int(torch.tensor(sizes).prod())
+
+    choices = [places.outputs[each] for each in left if places.outputs[each].dtype == "float32"]
+    if name is not None:
+        chosen = places.outputs[name]
+    else:
+        plain = [output for output in choices if size(output)]
+        fitting = [output for output in plain if size(output) == (num_symbols or max(map(size, plain)))]
+        fitting = fitting or (plain if len(plain) == 1 else [])
+        if len(fitting) != 1:
+            raise UserError(
+                f"{places.graph.file}: no output, or several, have a value for each of "
+                f"{num_symbols or 'the'} target symbols among {', '.join(map(str, choices))}: name it as step.scores, "
+                "and check target.tokenizer"
+            )
+        (chosen,) = fitting
+    if num_symbols is not None and size(chosen) != num_symbols:
+        raise UserError(
+            f"{places.graph.file}: the output {chosen} has {size(chosen)} values a row, and target.tokenizer has "
+            f"{num_symbols} symbols: both must have one size"
+        )
+    return chosen
+
+
+def _attention(places: StepPlaces, name: str | None, left: Sequence[str], width: int | None) -> Placed | None:
+    """Returns the output that has weights of positions, which sum to 1; None if there is none."""
+    position = width or POSITION
+    for each in [name] if name is not None else left:
+        output = places.outputs[each]
+        axes = [axis for axis in output.axes if axis != ROW]
+        values: Tensor = places.example[each]
+        if position in axes and values.is_floating_point() and bool((values >= 0).all()):
+            sums = values.sum(axes.index(position) + 1)
+            if torch.allclose(sums, torch.ones_like(sums), atol=1e-3):
+                return output
+    if name is not None:
+        raise UserError(
+            f"{places.graph.file}: the output {places.outputs[name]} has no weights of the source's positions, which "
+            "sum to 1: leave step.attention out"
+        )
+    return None
+
+
+def _kind_of_scores(places: StepPlaces, scores: Placed, kind: ScoresAre | None) -> ScoresAre:
+    values = places.example[scores.name].flatten(1).double()
+
+    def is_one(sums: Tensor) -> bool:
+        return torch.allclose(sums, torch.ones_like(sums), atol=1e-3)
+
+    actual: ScoresAre = "logits"
+    if bool((values >= 0).all()) and is_one(values.sum(1)):
+        actual = "probabilities"
+    elif bool((values <= 0).all()) and is_one(values.exp().sum(1)):
+        actual = "log_probs"
+    # Logits and log-probabilities give the same distribution.
+    if kind is not None and (kind == "probabilities") != (actual == "probabilities"):
+        raise UserError(
+            f"step.scores_are is {kind!r}, and {places.graph.file} gives {actual}: {scores} has values from "
+            f"{values.min():.3g} to {values.max():.3g}, which sum to {values[0].sum():.3g}"
+        )
+    return kind or actual
+
+
+def _check_ids(graph: UserGraph, placed: Placed, vocabulary: Vocabulary, side: str) -> None:
+    """Refuses vectors of another size than the vocabulary's."""
+    if placed.dtype == "float32" and placed.axes[-1] != vocabulary.num_module_ids:
+        raise UserError(
+            f"{graph.file}: the input {placed} has {placed.axes[-1]} places for symbols, and {side}.tokenizer has "
+            f"{vocabulary.num_module_ids} symbols: both must have one size"
+        )
+
+
+def _try_largest_ids(module: GraphModule, source: Vocabulary, target: Vocabulary) -> None:
+    """Refuses embeddings with fewer rows than a vocabulary has symbols."""
+    for place, (side, vocabulary) in enumerate((("source", source), ("target", target))):
+        graph = (module.encoder.graph, module.decoder_step.graph)[place]
+        ids = torch.tensor([1, 1])
+        ids[place] = vocabulary.num_module_ids - 1
+        try:
+            tensors = module.encode(ids[:1].reshape(1, 1), torch.ones(1, dtype=torch.int64))
+            module.step(ids[1:], {name: tensors[name] for name in module.row_state}, tensors)
+        except UserError as error:
+            raise UserError(
+                f"{graph.file}: fails on {vocabulary.num_module_ids - 1}, the largest id of {side}.tokenizer: does it "
+                f"list the symbols that the graph was trained with? ({error})"
+            ) from None
+
+
+def _named(graphs: Graphs) -> list[StateOfGraphs]:
+    """Gives the state names that bundles allow."""
+    names: list[str] = []
+    for tensor in graphs.state:
+        name = re.sub(r"[^a-z0-9_]+", "_", tensor.input.lower()).strip("_").removesuffix("_out") or "state"
+        name = name if name[0].isalpha() and name not in {*RESERVED, SOURCE_MASK} else f"state_{name}"
+        while name in names:
+            name += "_"
+        names.append(name)
+    return [
+        StateOfGraphs(name=name, input=graphs.step.state[tensor.input], output=tensor.output, encoder=tensor.encoder)
+        for name, tensor in zip(names, graphs.state, strict=True)
+    ]

@@ -1,0 +1,532 @@
+"""The axes of a user's graphs, found by running them: which axis of each tensor runs over rows, which over positions.
+
+Shapes: B sources, R rows, S source positions, V symbols. Between the graphs, all tensors are in standard form: rows are
+the first axis, and the other axes are the graph's. A graph that takes a single row only is run row by row.
+
+A graph's declared shapes are not enough: exporters leave sizes without names, and a batch size may be frozen inside of
+a graph that declares any. So an arrangement of the inputs is tried on several sizes. It is right if the outputs' sizes
+follow, and if a row's results don't depend on the other rows.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attendant.export.user_graphs.graph import Declared, UserGraph
+from attendant.runtime.errors import UserError
+
+ROW: Final = "row"
+POSITION: Final = "position"
+Axes = tuple[str | int, ...]
+"""ROW, POSITION, or a fixed size."""
+
+NARROW: Final = 5
+WIDE: Final = 7
+"""Widths of sources on which the graphs are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An input or output of a graph, with its axes."""
+
+    name: str
+    dtype: str
+    axes: Axes
+
+    @property
+    def of_one_row(self) -> Axes:
+        """The axes if the graph takes a single row."""
+        return tuple(1 if axis == ROW else axis for axis in self.axes)
+
+    def __str__(self) -> str:
+        return f"{self.name!r} [{', '.join(map(str, self.axes))}]"
+
+
+def spread(value: Tensor, placed: Placed) -> Tensor:
+    """Returns ids [R] or [R, S], or what belongs to them, in the standard form of an input: with its axes of size 1.
+
+    Ids of an input of floats become vectors with a single one.
+    """
+    rest = [axis for axis in placed.axes if axis != ROW]
+    if placed.dtype == "float32" and value.dtype == torch.int64 and rest and rest[-1] not in (1, POSITION):
+        value = value.unsqueeze(-1) == torch.arange(int(rest[-1]))
+    sizes = [value.shape[1] if axis == POSITION else int(axis) for axis in rest]
+    return value.reshape(value.shape[0], *sizes).to(getattr(torch, placed.dtype))
+
+
+def arranged(value: Tensor, placed: Placed, *, row_by_row: bool) -> Tensor:
+    """Returns a tensor in standard form as the graph takes it; row by row, each of its entries is."""
+    if ROW not in placed.axes:
+        return value
+    axis = placed.axes.index(ROW)
+    return value.unsqueeze(axis + 1) if row_by_row else value.movedim(0, axis)
+
+
+def standard(value: Tensor, placed: Placed, *, row_by_row: bool) -> Tensor:
+    """Returns a graph's output in standard form; row by row, `value` has the outputs of all rows."""
+    if ROW not in placed.axes:
+        return value
+    axis = placed.axes.index(ROW)
+    return value.squeeze(axis + 1) if row_by_row else value.movedim(axis, 0)
+
+
+def run_graph(
+    graph: UserGraph, inputs: Mapping[Placed, Tensor], outputs: Sequence[str], *, row_by_row: bool, exact: bool = False
+) -> list[Tensor]:
+    """Runs a graph on inputs in standard form.
+
+    Args:
+        exact: in float64.
+
+    Returns:
+        The outputs as the graph gives them; row by row, those of all rows, stacked.
+    """
+    session = graph.in_float64 if exact else graph
+
+    def run(values: Mapping[str, Tensor]) -> list[Tensor]:
+        arrays = {
+            name: value.double().numpy() if exact and value.is_floating_point() else value.numpy()
+            for name, value in values.items()
+        }
+        return [torch.from_numpy(np.asarray(array)) for array in session.run(arrays, list(outputs))]
+
+    values = {placed.name: arranged(value, placed, row_by_row=row_by_row) for placed, value in inputs.items()}
+    values = {name: value.contiguous() for name, value in values.items()}
+    if not row_by_row:
+        return run(values)
+    num_rows = len(next(iter(values.values())))
+    rows = [run({name: value[row] for name, value in values.items()}) for row in range(num_rows)]
+    return [torch.stack(parts) for parts in zip(*rows, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderPlaces:
+    """An encoder's inputs and outputs.
+
+    Attributes:
+        masks_padding: `source_mask` is true on padding, not on symbols.
+        width: number of positions, if the graph takes no other.
+        reason: why it is run row by row; empty if it is not.
+    """
+
+    graph: UserGraph
+    source_ids: Placed
+    source_lengths: Placed | None
+    source_mask: Placed | None
+    masks_padding: bool
+    zeros: tuple[Placed, ...]
+    outputs: Mapping[str, Placed]
+    row_by_row: bool
+    width: int | None
+    reason: str = ""
+
+    @property
+    def input_names(self) -> list[str]:
+        """Returns the names of `inputs`, in their order."""
+        optional = [placed.name for placed in (self.source_lengths, self.source_mask) if placed is not None]
+        return [self.source_ids.name, *optional, *(placed.name for placed in self.zeros)]
+
+    def inputs(self, source_ids: Tensor, valid: Tensor) -> dict[Placed, Tensor]:
+        """Returns the inputs in standard form, of ids [B, S] int64 and valid positions [B, S] bool."""
+        inputs = {self.source_ids: spread(source_ids, self.source_ids)}
+        if self.source_lengths is not None:
+            inputs[self.source_lengths] = spread(valid.sum(1), self.source_lengths)
+        if self.source_mask is not None:
+            inputs[self.source_mask] = spread(~valid if self.masks_padding else valid, self.source_mask)
+        for placed in self.zeros:
+            inputs[placed] = zeros(placed, valid)
+        return inputs
+
+
+def zeros(placed: Placed, like: Tensor) -> Tensor:
+    """Returns zeros in standard form for the rows and positions of a mask [R, S]."""
+    sizes = [like.shape[1] if axis == POSITION else int(axis) for axis in placed.axes if axis != ROW]
+    return torch.zeros(like.shape[0], *sizes, dtype=getattr(torch, placed.dtype))
+
+
+def place_encoder(
+    graph: UserGraph,
+    source_ids: str,
+    source_lengths: str | None,
+    source_mask: str | None,
+    zero_inputs: Sequence[str],
+    needed: Sequence[str],
+    *,
+    masks_padding: bool,
+    time_major: bool | None,
+) -> EncoderPlaces:
+    """Finds the axes of an encoder's tensors.
+
+    Args:
+        source_ids, source_lengths, source_mask, zero_inputs: names of its inputs.
+        needed: names of the outputs that must have an axis of rows; if empty, any must.
+
+    Raises:
+        UserError: the graph runs with no arrangement of its inputs, or mixes sources.
+    """
+    declared = graph.inputs[source_ids]
+    arrangements = list(_arrangements(declared, time_major))
+    problems: list[str] = []
+    mixing: list[Axes] = []
+    for row_by_row in (False, True):
+        right: list[EncoderPlaces] = []
+        for axes in (axes for axes, alone in arrangements if alone == row_by_row and axes not in mixing):
+            fixed = next((size for size, axis in zip(declared.shape, axes, strict=True) if axis == POSITION), "")
+            order = (POSITION, ROW) if ROW in axes and axes.index(POSITION) < axes.index(ROW) else (ROW, POSITION)
+            places = EncoderPlaces(
+                graph=graph,
+                source_ids=Placed(source_ids, declared.dtype, axes),
+                source_lengths=_optional(graph, source_lengths, (ROW,), row_by_row),
+                source_mask=_optional(graph, source_mask, order, row_by_row),
+                masks_padding=masks_padding,
+                zeros=tuple(_of_zeros(graph.inputs[name], row_by_row) for name in zero_inputs),
+                outputs={},
+                row_by_row=row_by_row,
+                width=fixed if isinstance(fixed, int) else None,
+                reason="" if not row_by_row else problems[0] if problems else f"takes one source: {declared}",
+            )
+            try:
+                outputs = _tried_encoder(places)
+            except UserError as error:
+                problems.append(str(error))
+                continue
+            if outputs and all(name in outputs for name in needed):
+                right.append(replace(places, outputs=outputs))
+                continue
+            # Its first axes are something else: a single source would not be one either.
+            mixing.append(places.source_ids.of_one_row)
+            lost = ", ".join(name for name in (needed or graph.outputs) if name not in outputs)
+            problems.append(
+                f"{graph.file}: {lost}: no axis runs over the sources of a batch, or a source's values depend on others"
+            )
+        if right:
+            # In a wrong order some outputs may still look right, but not those of recurrent layers.
+            return max(right, key=lambda places: len(places.outputs))
+    if not problems:
+        problems = [f"{graph.file}: {declared} takes no sources of several positions"]
+    raise UserError(
+        f"{problems[0]}; export the encoder with axes for sources and positions that are not fixed "
+        "(dynamic_shapes or dynamic_axes of torch.onnx.export)"
+    )
+
+
+def _arrangements(declared: Declared, time_major: bool | None) -> Iterator[tuple[Axes, bool]]:
+    """Yields the possible axes of an encoder's ids, and whether each takes a single source; batches first."""
+    shape, last = _without_vectors(declared)
+    if len(shape) == 1:
+        yield (POSITION, *last), True
+    if len(shape) != 2:
+        return
+    orders = [(ROW, POSITION), (POSITION, ROW)]
+    if time_major is not None:
+        orders = [orders[time_major]]
+    possible = [order for order in orders if shape[order.index(POSITION)] != 1]
+    for order in possible:
+        if isinstance(shape[order.index(ROW)], str):
+            yield (*order, *last), False
+    for order in possible:
+        if shape[order.index(ROW)] == 1 or isinstance(shape[order.index(ROW)], str):
+            yield (*(1 if axis == ROW else axis for axis in order), *last), True
+
+
+def _without_vectors(declared: Declared) -> tuple[Axes, Axes]:
+    """Returns the axes of an input of ids, and the axis of the vectors if it takes vectors."""
+    if declared.dtype != "float32":
+        return declared.shape, ()
+    if not declared.shape or not isinstance(declared.shape[-1], int):
+        raise UserError(f"{declared} holds no ids, and no vectors with a place for each symbol")
+    return declared.shape[:-1], declared.shape[-1:]
+
+
+def _of_order(declared: Declared, order: Axes, row_by_row: bool) -> Placed:
+    """Returns an input whose axes that are not fixed at 1 are these, in this order."""
+    wanted = [axis for axis in order if not (row_by_row and axis == ROW)]
+    axes: list[str | int] = []
+    for number, size in enumerate(declared.shape):
+        left = len(declared.shape) - number
+        if wanted and not (size == 1 and left > len(wanted)):
+            axes.append(wanted.pop(0))
+        else:
+            axes.append(1)
+    return Placed(declared.name, declared.dtype, tuple(axes))
+
+
+def _of_zeros(declared: Declared, row_by_row: bool) -> Placed:
+    """Returns an input of zeros: of the axes that are not fixed, the first runs over rows, another over positions."""
+    free = [axis for axis, size in enumerate(declared.shape) if isinstance(size, str)]
+    names = dict(zip(free, (ROW, POSITION), strict=False))
+    axes = tuple(size if isinstance(size, int) else names.get(axis, 1) for axis, size in enumerate(declared.shape))
+    placed = Placed(declared.name, declared.dtype, axes)
+    return Placed(declared.name, declared.dtype, placed.of_one_row) if row_by_row else placed
+
+
+def _example(num_sources: int, width: int, changed: int | None = None) -> Tensor:
+    """Returns ids [B, S] from 1 to 3; with `changed`, that source has others."""
+    ids = 1 + (torch.arange(num_sources * width).reshape(num_sources, width) * 7 // 3) % 3
+    if changed is not None:
+        ids[changed] = 1 + ids[changed] % 3
+    return ids
+
+
+def _tried_encoder(places: EncoderPlaces) -> dict[str, Placed]:
+    """Runs an encoder on batches of several sizes; returns the outputs that have an axis of sources."""
+    graph, narrow = places.graph, places.width or NARROW
+    names = list(graph.outputs)
+
+    def run(ids: Tensor) -> list[Tensor]:
+        valid = torch.ones_like(ids, dtype=torch.bool)
+        return run_graph(graph, places.inputs(ids, valid), names, row_by_row=places.row_by_row)
+
+    sizes = [(2, narrow), (3, narrow), *([] if places.width else [(2, WIDE)])]
+    runs = [run(_example(*size)) for size in sizes]
+    outputs = _placed_outputs(graph, names, runs, sizes, row_by_row=places.row_by_row)
+    if places.row_by_row:
+        return outputs
+    for changed in (0, 1):
+        again = dict(zip(names, run(_example(2, narrow, changed)), strict=True))
+        first = dict(zip(names, runs[0], strict=True))
+        outputs = {
+            name: placed for name, placed in outputs.items() if _same_row(first[name], again[name], placed, 1 - changed)
+        }
+    return outputs
+
+
+def _placed_outputs(
+    graph: UserGraph,
+    names: Sequence[str],
+    runs: Sequence[Sequence[Tensor]],
+    sizes: Sequence[tuple[int, int]],
+    *,
+    row_by_row: bool,
+) -> dict[str, Placed]:
+    """Returns the outputs with exactly one axis of rows and at most one of positions.
+
+    Args:
+        runs: the outputs for each of `sizes`, numbers of rows and of positions.
+    """
+    placed = {}
+    for place, name in enumerate(names):
+        # The axis along which the rows' outputs were stacked is none of the graph's.
+        shapes = [tuple(run[place].shape)[1 if row_by_row else 0 :] for run in runs]
+        axes = [_axis(of_axis, sizes) for of_axis in zip(*shapes, strict=True)]
+        if None in axes or axes.count(POSITION) > 1 or axes.count(ROW) != (0 if row_by_row else 1):
+            continue
+        known = tuple(axis for axis in axes if axis is not None)
+        placed[name] = Placed(name, graph.outputs[name].dtype, known)
+    return placed
+
+
+def _axis(measured: Sequence[int], sizes: Sequence[tuple[int, int]]) -> str | int | None:
+    """Returns what an axis runs over, by its size for each number of rows and positions; None if by neither."""
+    if len(set(measured)) == 1:
+        return measured[0]
+    for name, column in ((ROW, 0), (POSITION, 1)):
+        if list(measured) == [size[column] for size in sizes]:
+            return name
+    return None
+
+
+def _same_row(first: Tensor, second: Tensor, placed: Placed, row: int) -> bool:
+    """Returns whether a row of two outputs is the same, but for rounding."""
+    a, b = (standard(value, placed, row_by_row=False)[row].double() for value in (first, second))
+    return torch.allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepInputs:
+    """A step's inputs: names of those that are no state, and the state in standard form.
+
+    Attributes:
+        state: input -> output of the encoder, or None for zeros.
+    """
+
+    previous_ids: str
+    source_lengths: str | None
+    source_mask: str | None
+    masks_padding: bool
+    state: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlaces:
+    """A step's inputs and outputs; see EncoderPlaces."""
+
+    graph: UserGraph
+    previous_ids: Placed
+    source_lengths: Placed | None
+    source_mask: Placed | None
+    masks_padding: bool
+    state: Mapping[str, Placed]
+    outputs: Mapping[str, Placed]
+    example: Mapping[str, Tensor]
+    row_by_row: bool
+    reason: str = ""
+
+    @property
+    def input_names(self) -> list[str]:
+        """Returns the names of `inputs`, in their order."""
+        optional = [placed.name for placed in (self.source_lengths, self.source_mask) if placed is not None]
+        return [self.previous_ids.name, *self.state, *optional]
+
+    def inputs(self, previous_ids: Tensor, state: Mapping[str, Tensor], valid: Tensor) -> dict[Placed, Tensor]:
+        """Returns the inputs in standard form, of ids [R], state, and the sources' valid positions [R, S]."""
+        inputs = {self.previous_ids: spread(previous_ids, self.previous_ids)}
+        inputs |= {placed: state[name] for name, placed in self.state.items()}
+        if self.source_lengths is not None:
+            inputs[self.source_lengths] = spread(valid.sum(1), self.source_lengths)
+        if self.source_mask is not None:
+            inputs[self.source_mask] = spread(~valid if self.masks_padding else valid, self.source_mask)
+        return inputs
+
+
+def place_step(graph: UserGraph, names: StepInputs, encoder: EncoderPlaces, needed: Sequence[str]) -> StepPlaces:
+    """Finds the axes of a step's tensors; see `place_encoder`.
+
+    Raises:
+        UserError: the graph runs with no arrangement of its inputs, mixes rows, or takes a state of another shape than
+            the encoder gives.
+    """
+    declared = graph.inputs[names.previous_ids]
+    problems: list[str] = []
+    for axes, row_by_row in _step_arrangements(declared):
+        try:
+            state = {
+                name: _state_input(graph.inputs[name], encoder, output, row_by_row)
+                for name, output in names.state.items()
+            }
+        except UserError as error:
+            problems.append(str(error))
+            continue
+        order: Axes = (ROW, POSITION)
+        places = StepPlaces(
+            graph=graph,
+            previous_ids=Placed(names.previous_ids, declared.dtype, axes),
+            source_lengths=_optional(graph, names.source_lengths, (ROW,), row_by_row),
+            source_mask=_optional(graph, names.source_mask, order, row_by_row),
+            masks_padding=names.masks_padding,
+            state=state,
+            outputs={},
+            example={},
+            row_by_row=row_by_row,
+            reason=problems[0] if row_by_row and problems else f"takes one row: {declared}" if row_by_row else "",
+        )
+        if (fixed := [each for each in state.values() if ROW not in each.axes]) and not row_by_row:
+            problems.append(f"{graph.file}: no axis of {fixed[0]} runs over rows")
+            continue
+        try:
+            outputs, example = _tried_step(places, names, encoder)
+        except UserError as error:
+            problems.append(str(error))
+            continue
+        if outputs and all(name in outputs for name in needed):
+            return replace(places, outputs=outputs, example=example)
+        lost = ", ".join(name for name in (needed or graph.outputs) if name not in outputs)
+        problems.append(f"{graph.file}: {lost}: no axis runs over rows, or a row's values depend on other rows")
+    if not problems:
+        problems = [f"{graph.file}: {declared} is not the last symbol of each row: [rows] or [rows, 1]"]
+    raise UserError(
+        f"{problems[0]}; export a single decoder step with an axis for rows that is not fixed (dynamic_shapes or "
+        "dynamic_axes of torch.onnx.export)"
+    )
+
+
+def _optional(graph: UserGraph, name: str | None, order: Axes, row_by_row: bool) -> Placed | None:
+    return None if name is None else _of_order(graph.inputs[name], order, row_by_row)
+
+
+def _step_arrangements(declared: Declared) -> Iterator[tuple[Axes, bool]]:
+    """Yields the possible axes of a step's ids, and whether each takes a single row."""
+    shape, last = _without_vectors(declared)
+    if len(shape) > 2 or any(isinstance(size, int) and size != 1 for size in shape):
+        return
+    for axis, size in enumerate(shape):
+        if isinstance(size, str):
+            yield (*(ROW if place == axis else 1 for place in range(len(shape))), *last), False
+    yield (*[1] * len(shape), *last), True
+
+
+def _state_input(declared: Declared, encoder: EncoderPlaces, output: str | None, row_by_row: bool) -> Placed:
+    """Returns a state's input, with the axes of the encoder's output."""
+    if output is None:
+        return _of_zeros(declared, row_by_row)
+    axes = encoder.outputs[output].axes
+    if len(axes) != len(declared.shape) or any(
+        isinstance(size, int) and size != (1 if axis == ROW and row_by_row else axis) and axis != POSITION
+        for size, axis in zip(declared.shape, axes, strict=False)
+    ):
+        raise UserError(
+            f"the encoder's {encoder.outputs[output]} is no first value of the step's {declared}: name another output, "
+            "or export both graphs with the same shape"
+        )
+    free = [place for place, size in enumerate(declared.shape) if isinstance(size, str) and axes[place] == 1]
+    if encoder.row_by_row and not row_by_row and free:
+        # The encoder, which takes one source, does not show which of its axes runs over sources.
+        axes = tuple(ROW if place == free[0] else axis for place, axis in enumerate(axes))
+    return Placed(declared.name, declared.dtype, axes)
+
+
+def encoded_example(
+    encoder: EncoderPlaces, state: Mapping[str, str | None], placed: Mapping[str, Placed], width: int
+) -> dict[str, Tensor]:
+    """Returns the state tensors of two sources, in standard form."""
+    ids = _example(2, width)
+    valid = torch.ones_like(ids, dtype=torch.bool)
+    names = list(encoder.outputs)
+    values = run_graph(encoder.graph, encoder.inputs(ids, valid), names, row_by_row=encoder.row_by_row)
+    outputs = dict(zip(names, values, strict=True))
+    outputs = {
+        name: standard(value, encoder.outputs[name], row_by_row=encoder.row_by_row)
+        for name, value in zip(names, values, strict=True)
+    }
+    return {
+        name: zeros(placed[name], valid)
+        if output is None
+        else first_state(outputs[output], encoder.outputs[output], placed[name])
+        for name, output in state.items()
+    }
+
+
+def first_state(value: Tensor, output: Placed, state: Placed) -> Tensor:
+    """Returns an encoder's output as a state, both in standard form."""
+    if ROW in state.axes and ROW not in output.axes:
+        # The encoder takes one source: the step shows which of the axes of size 1 runs over rows.
+        return value.squeeze(state.axes.index(ROW) + 1)
+    return value
+
+
+def _tried_step(
+    places: StepPlaces, names: StepInputs, encoder: EncoderPlaces
+) -> tuple[dict[str, Placed], dict[str, Tensor]]:
+    """Runs a step on several numbers of rows and widths.
+
+    Returns:
+        The outputs that have an axis of rows; and the values of two rows, in standard form.
+    """
+    graph, outputs = places.graph, list(places.graph.outputs)
+
+    def run(rows: Sequence[int], width: int, first_id: int = 1) -> list[Tensor]:
+        states = encoded_example(encoder, names.state, places.state, width)
+        chosen = {name: value[list(rows)] for name, value in states.items()}
+        valid = torch.ones(len(rows), width, dtype=torch.bool)
+        previous = torch.tensor([first_id, *[1 + row % 3 for row in range(1, len(rows))]])
+        inputs = places.inputs(previous, chosen, valid)
+        return run_graph(graph, inputs, outputs, row_by_row=places.row_by_row)
+
+    narrow = encoder.width or NARROW
+    sizes = [(2, narrow), (3, narrow), *([] if encoder.width else [(2, WIDE)])]
+    runs = [run([0, 1, 1][:rows], width) for rows, width in sizes]
+    placed = _placed_outputs(graph, outputs, runs, sizes, row_by_row=places.row_by_row)
+    if not places.row_by_row:
+        again = dict(zip(outputs, run([0, 1], narrow, first_id=2), strict=True))
+        first = dict(zip(outputs, runs[0], strict=True))
+        placed = {name: own for name, own in placed.items() if _same_row(first[name], again[name], own, 1)}
+    example = {
+        name: standard(value, placed[name], row_by_row=places.row_by_row)
+        for name, value in zip(outputs, runs[0], strict=True)
+        if name in placed
+    }
+    return placed, example

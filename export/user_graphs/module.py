@@ -1,0 +1,261 @@
+"""A user's two ONNX graphs as a module in PyTorch, with the contract of Seq2SeqModule (own.py).
+
+Run by itself, the module runs the graphs as they are, by onnxruntime: this is what an export is compared with. In a
+trace each graph is a node, which the graph's nodes then replace (inlining.py).
+
+Shapes: B sources, R rows, S source positions, V symbols.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import onnx
+import torch
+from torch import Tensor, nn
+
+from attendant.export.inlining import InlinedGraph
+from attendant.export.user_graphs.graph import masked, softmax_inputs, with_outputs
+from attendant.export.user_graphs.layout import (
+    NARROW,
+    POSITION,
+    ROW,
+    EncoderPlaces,
+    Placed,
+    StepPlaces,
+    arranged,
+    encoded_example,
+    first_state,
+    run_graph,
+    standard,
+    zeros,
+)
+from attendant.runtime.errors import UserError
+from attendant.runtime.onnx.session import PlainSession
+
+SOURCE_MASK: Final = "source_mask"
+"""A source tensor that the module adds, [B, S] bool: which positions hold symbols."""
+
+LEAST_PROBABILITY: Final = 1.2e-38
+"""The smallest normal float32: a probability below it has no logarithm."""
+
+
+class _Call(InlinedGraph):
+    """A graph with its inputs and outputs in standard form.
+
+    Attributes:
+        exact: it runs in float64.
+    """
+
+    def __init__(
+        self, label: str, places: EncoderPlaces | StepPlaces, outputs: Sequence[Placed], masks: Any = None
+    ) -> None:
+        """`masks` makes what `masked` takes, for a step that needs a mask and has no input for it."""
+        super().__init__(label, row_by_row=places.row_by_row)
+        self.graph, self.inputs, self.outputs = places.graph, places.input_names, list(outputs)
+        self.masks, self.exact = masks, False
+
+    def __deepcopy__(self, memo: Any) -> "_Call":
+        return copy.copy(self)
+
+    def forward(self, inputs: Mapping[Placed, Tensor], valid: Tensor) -> dict[str, Tensor]:
+        """Returns the outputs by name.
+
+        Args:
+            valid: [R, S] bool, of which positions are not padding; for the sizes, and for `masks`.
+        """
+        names = [placed.name for placed in self.outputs]
+        if not torch.compiler.is_exporting():
+            values: Sequence[Tensor] = run_graph(
+                self.graph, inputs, names, row_by_row=self.row_by_row, exact=self.exact
+            )
+        else:
+            tensors = [arranged(value, placed, row_by_row=self.row_by_row) for placed, value in inputs.items()]
+            sizes: dict[Any, Any] = {ROW: valid.shape[0], POSITION: valid.shape[1]}
+            shapes = [[sizes.get(axis, axis) for axis in self._axes(placed)] for placed in self.outputs]
+            dtypes = [getattr(torch, placed.dtype) for placed in self.outputs]
+            values = self.node([*tensors, *([] if self.masks is None else [valid])], dtypes, shapes)
+        return {
+            placed.name: standard(value, placed, row_by_row=self.row_by_row)
+            for placed, value in zip(self.outputs, values, strict=True)
+        }
+
+    def _axes(self, placed: Placed) -> tuple[str | int, ...]:
+        return (ROW, *placed.of_one_row) if self.row_by_row else placed.axes
+
+    def onnx_model(self, opset: int) -> onnx.ModelProto:
+        model = self.graph.onnx_model(opset, self.inputs, [placed.name for placed in self.outputs])
+        return model if self.masks is None else masked(model, *self.masks(model))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateOfGraphs:
+    """A tensor that passes between the graphs.
+
+    Attributes:
+        name: the bundle's.
+        input, output: of the step; a state without output belongs to the source.
+        encoder: output of the encoder; None: zeros.
+    """
+
+    name: str
+    input: Placed
+    output: str | None
+    encoder: str | None
+
+
+class GraphModule(nn.Module):
+    """An encoder and a step in ONNX, as Seq2SeqModule."""
+
+    def __init__(
+        self,
+        encoder: EncoderPlaces,
+        step: StepPlaces,
+        state: Sequence[StateOfGraphs],
+        *,
+        scores: Placed,
+        scores_are: Literal["logits", "log_probs", "probabilities"],
+        attention: Placed | None,
+        pad_id: int,
+    ) -> None:
+        """Takes over the graphs.
+
+        Args:
+            pad_id: the module's, of positions without symbols.
+        """
+        super().__init__()
+        self.encoder, self.decoder_step, self.state = encoder, step, tuple(state)
+        self.row_state: Sequence[str] = tuple(tensor.name for tensor in state if tensor.output is not None)
+        self.has_sources = any(tensor.output is None for tensor in state)
+        self.scores, self.scores_are, self.attention, self.pad_id = scores, scores_are, attention, pad_id
+        used = dict.fromkeys(tensor.encoder for tensor in state if tensor.encoder is not None)
+        self.encode_call = _Call("encoder", encoder, [encoder.outputs[name] for name in used])
+        states = [
+            Placed(tensor.output, tensor.input.dtype, tensor.input.axes)
+            for tensor in state
+            if tensor.output is not None
+        ]
+        results = [scores, *([] if attention is None else [attention]), *states]
+        takes_mask = step.source_mask is not None or step.source_lengths is not None
+        needs_mask = self.has_sources and not takes_mask and encoder.width is None
+        self.step_call = _Call("step", step, results, masks=self._softmaxes if needs_mask else None)
+
+    def double(self) -> "GraphModule":
+        """Returns the module in float64, except recurrent layers.
+
+        Raises:
+            UserError: onnxruntime can't compute a graph so.
+        """
+        expected = self._example()
+        for call in (self.encode_call, self.step_call):
+            call.exact = call.graph.in_float64 is not None
+        # What is exact decides how much of an error is rounding.
+        if not torch.allclose(self._example(), expected.double(), rtol=1e-3, atol=1e-3):
+            raise UserError(f"{self.decoder_step.graph.file} computes something else in float64")
+        return self
+
+    def _example(self) -> Tensor:
+        """Returns the scores [2, V] of a first step."""
+        tensors = self.encode(torch.ones(2, NARROW, dtype=torch.int64), torch.full((2,), NARROW))
+        rows = {name: tensors[name] for name in self.row_state}
+        return self.step(torch.ones(2, dtype=torch.int64), rows, tensors)[0]
+
+    @property
+    def architecture(self) -> Mapping[str, Any]:
+        """The manifest's description of the model."""
+        graphs = self.encoder.graph, self.decoder_step.graph
+        return {"graphs": [graph.file for graph in graphs], "num_parameters": sum(g.num_parameters for g in graphs)}
+
+    def encode(self, source_ids: Tensor, source_lengths: Tensor) -> dict[str, Tensor]:
+        """As Seq2SeqModule.encode."""
+        valid = torch.arange(source_ids.shape[1]) < source_lengths.unsqueeze(1)
+        ids, known = source_ids, valid
+        if self.encoder.width is not None:
+            known = torch.arange(self.encoder.width) < source_lengths.unsqueeze(1)
+            ids = torch.where(known, _fitted(source_ids, self.encoder.width), self.pad_id)
+        outputs = self.encode_call(self.encoder.inputs(ids, known), known)
+        tensors = {
+            tensor.name: zeros(tensor.input, known)
+            if tensor.encoder is None
+            else first_state(outputs[tensor.encoder], self.encoder.outputs[tensor.encoder], tensor.input)
+            for tensor in self.state
+        }
+        return {**tensors, SOURCE_MASK: valid} if self.has_sources else tensors
+
+    def step(
+        self, previous_ids: Tensor, row_state: Mapping[str, Tensor], source_state: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
+        """As Seq2SeqModule.step."""
+        tensors = {**row_state, **source_state}
+        valid = tensors[SOURCE_MASK] if self.has_sources else previous_ids.unsqueeze(1) == previous_ids.unsqueeze(1)
+        known = valid if self.encoder.width is None else _fitted(valid, self.encoder.width, beyond=False)
+        state = {tensor.input.name: tensors[tensor.name] for tensor in self.state}
+        outputs = self.step_call(self.decoder_step.inputs(previous_ids, state, known), known)
+        scores = outputs[self.scores.name].flatten(1)
+        if self.scores_are == "probabilities":
+            scores = torch.log(scores.clamp(min=LEAST_PROBABILITY))
+        rows = {tensor.name: outputs[tensor.output] for tensor in self.state if tensor.output is not None}
+        return scores, rows, self._weights(outputs, valid)
+
+    def _weights(self, outputs: Mapping[str, Tensor], valid: Tensor) -> Tensor | None:
+        """Returns attention weights [R, S], the mean of heads."""
+        if self.attention is None or not self.has_sources:
+            return None
+        position = self.encoder.width or POSITION
+        axes = [axis for axis in self.attention.axes if axis != ROW]
+        weights = outputs[self.attention.name].movedim(axes.index(position) + 1, 1)
+        weights = weights.flatten(2).mean(2) if weights.dim() > 2 else weights
+        return weights if self.encoder.width is None else _fitted(weights, valid.shape[1])
+
+    def _softmaxes(self, model: onnx.ModelProto) -> tuple[dict[str, tuple[int | None, int]], int]:
+        """Finds what a step normalizes over positions, and the axes of it; see `masked`.
+
+        Raises:
+            UserError: the step has no such softmax, and so no place for a mask.
+        """
+        places, step = {}, self.decoder_step
+        names = softmax_inputs(model)
+        session = PlainSession(step.graph.file, with_outputs(model, names).SerializeToString())
+        shapes: list[list[tuple[int, ...]]] = []
+        sizes = [(2, 5), (3, 5), (2, 7)]
+        encoders = {tensor.input.name: tensor.encoder for tensor in self.state}
+        for num_rows, width in sizes if names else ():
+            state = encoded_example(self.encoder, encoders, step.state, width)
+            rows = {name: value[[0, 1, 1][:num_rows]] for name, value in state.items()}
+            valid = torch.ones(num_rows, width, dtype=torch.bool)
+            inputs = step.inputs(torch.ones(num_rows, dtype=torch.int64), rows, valid)
+            arrays = {
+                placed.name: arranged(value, placed, row_by_row=step.row_by_row).contiguous().numpy()
+                for placed, value in inputs.items()
+            }
+            if step.row_by_row:
+                arrays = {name: value[0] for name, value in arrays.items()}
+            shapes.append([array.shape for array in session.run(arrays, names)])
+        for name, *of_name in zip(names, *shapes, strict=True):
+            axes = [_followed(of_axis, sizes, step.row_by_row) for of_axis in zip(*of_name, strict=True)]
+            if axes.count(POSITION) == 1:
+                places[name] = axes.index(ROW) if ROW in axes else None, axes.index(POSITION)
+        if not places and any(POSITION in tensor.input.axes for tensor in self.state if tensor.output is None):
+            tensor = next(tensor for tensor in self.state if POSITION in tensor.input.axes)
+            raise UserError(
+                f"{step.graph.file}: reads {tensor.input} of the source, and has neither an input for a mask nor a "
+                "Softmax over positions where one could be put: give the step an input [rows, positions] by which it "
+                "leaves out padding, and name it as step.source_mask"
+            )
+        return places, 1 if step.row_by_row else 2
+
+
+def _followed(measured: Sequence[int], sizes: Sequence[tuple[int, int]], row_by_row: bool) -> str | None:
+    """Returns what an axis runs over, by its size for each number of rows and positions."""
+    if list(measured) == [width for _, width in sizes]:
+        return POSITION
+    return ROW if not row_by_row and list(measured) == [rows for rows, _ in sizes] else None
+
+
+def _fitted(values: Tensor, width: int, beyond: bool = True) -> Tensor:
+    """Returns values [R, S] at `width` positions: further ones repeat the last, or are false unless `beyond`."""
+    places = torch.arange(width)
+    last = torch.arange(values.shape[1])[-1:]
+    fitted = values.index_select(1, torch.minimum(places, last))
+    return fitted if beyond else fitted & (places <= last)

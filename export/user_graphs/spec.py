@@ -1,0 +1,200 @@
+"""The description of two ONNX graphs: a TOML file, of which only the tokenizers must be there.
+
+What it leaves out is found by trying the graphs (layout.py), and `draft` writes it down.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import Field, ValidationError
+
+from attendant.runtime.bundle.manifest import GNMT_OFFSET
+from attendant.runtime.errors import UserError
+from attendant.training.data.vocabulary import SymbolKind
+from attendant.training.table import Count, Table, problems_of, requirement
+
+
+class EncoderTable(Table):
+    """`[encoder]`: names of its inputs.
+
+    Attributes:
+        source_ids: ids of the sources' symbols, or one vector per symbol with a single one in it.
+        source_lengths: numbers of symbols.
+        source_mask: which positions hold symbols.
+        mask_is_true_on: what `source_mask` is true on.
+        zeros: inputs that are fed zeros, such as a first hidden state.
+        time_major: the first axis of `source_ids` runs over positions, the second over sources.
+    """
+
+    source_ids: str | None = None
+    source_lengths: str | None = None
+    source_mask: str | None = None
+    mask_is_true_on: Literal["symbols", "padding"] = "symbols"
+    zeros: tuple[str, ...] = ()
+    time_major: bool | None = None
+
+
+class StepTable(Table):
+    """`[step]`: names of its inputs and outputs, except the state.
+
+    Attributes:
+        previous_ids: each row's last symbol.
+        scores: what symbols are chosen by.
+        scores_are: logits, log-probabilities or probabilities of all target symbols.
+        attention: weights of the source's positions; an empty text: the step has none.
+        source_lengths, source_mask, mask_is_true_on: as those of `[encoder]`, if the step takes them.
+    """
+
+    previous_ids: str | None = None
+    scores: str | None = None
+    scores_are: Literal["logits", "log_probs", "probabilities"] | None = None
+    attention: str | None = None
+    source_lengths: str | None = None
+    source_mask: str | None = None
+    mask_is_true_on: Literal["symbols", "padding"] = "symbols"
+
+
+class StateTable(Table):
+    """`[[state]]`: a tensor that passes from the encoder, or from one step, to the next step.
+
+    Attributes:
+        input: of the step.
+        encoder: output of the encoder that is its first value; None: zeros.
+        output: of the step that is its next value; None: steps leave it as it is, and all rows of a source share it.
+    """
+
+    input: str
+    encoder: str | None = None
+    output: str | None = None
+
+
+class SideTable(Table):
+    """`[source]` and `[target]`: see UserModel.
+
+    Attributes:
+        tokenizer: a file, whose path is relative to the description's.
+        special: "pad", "unk", "bos" and "eos" -> their names; None: the usual ones.
+        kind: for a file with a symbol per line: texts are split at white space, or into characters, or not at all.
+        max_tokens: limit of a request.
+    """
+
+    tokenizer: str
+    special: dict[str, str] | None = None
+    kind: SymbolKind = "word"
+    max_tokens: Count | None = None
+
+
+class SourceTable(SideTable):
+    """`[source]`.
+
+    Attributes:
+        append_eos, prepend_bos: EOS is appended to every source, BOS put before it.
+    """
+
+    append_eos: bool = True
+    prepend_bos: bool = False
+
+    @property
+    def num_added(self) -> int:
+        """Number of symbols that a source gets."""
+        return self.append_eos + self.prepend_bos
+
+
+class DecodingTable(Table):
+    """`[decoding]`: defaults of a request."""
+
+    beam_size: Count = 1
+    length_penalty: Annotated[float, Field(ge=0, le=10)] = 0.0
+    length_penalty_offset: Annotated[float, Field(ge=0, le=10)] = GNMT_OFFSET
+    patience: Annotated[float, Field(ge=0.01, le=10)] | None = None
+    protect_spans: bool = False
+    split_sentences: bool = False
+
+
+class Spec(Table):
+    """The whole file.
+
+    Attributes:
+        data: held-out pairs (FILE.tsv or SOURCE,TARGET), relative to the file, for golden examples and measurements.
+        state: if empty, the state is found by trying the graphs.
+    """
+
+    source: SourceTable
+    target: SideTable
+    data: str | None = None
+    encoder: EncoderTable = EncoderTable()
+    step: StepTable = StepTable()
+    state: tuple[StateTable, ...] = ()
+    decoding: DecodingTable = DecodingTable()
+
+
+def read_spec(path: Path) -> Spec:
+    """Reads the file; its paths become relative to the current folder.
+
+    Raises:
+        UserError: it can't be read, or a field, which is named, is wrong.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"--spec {path}: can't be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"--spec {path}: it is not UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"--spec {path}: no TOML: {error}") from None
+    try:
+        spec = Spec.model_validate(content, strict=True)
+    except ValidationError as error:
+        problem = problems_of(error)[0]
+        field = ".".join(map(str, problem["loc"]))
+        raise UserError(f"--spec {path}: {field}: {_explained(problem)}") from None
+
+    def placed(file: str) -> str:
+        return ",".join(str(path.parent / part) for part in file.split(","))
+
+    sides = {
+        name: side.model_copy(update={"tokenizer": placed(side.tokenizer)})
+        for name, side in (("source", spec.source), ("target", spec.target))
+    }
+    return spec.model_copy(update={**sides, "data": None if spec.data is None else placed(spec.data)})
+
+
+def _explained(problem: Any) -> str:
+    if problem["type"] == "missing":
+        return "is missing"
+    if problem["type"] == "extra_forbidden":
+        return "there is no such field (docs/import-onnx.md)"
+    return f"{requirement(problem)}, got {problem['input']!r}"
+
+
+def draft(encoder: EncoderTable, step: StepTable, state: tuple[StateTable, ...]) -> str:
+    """Returns a description to complete: what was found in the graphs, and places for the tokenizers."""
+    tables = [("[encoder]", encoder), ("[step]", step), *(("[[state]]", tensor) for tensor in state)]
+    return "\n".join(
+        [
+            "# Two ONNX graphs for `attendant import onnx`. Write the tokenizers' files into [source] and [target]:",
+            "# a tokenizer.json, SentencePiece's .model, or a text with a symbol per line, in the order of the ids.",
+            "",
+            '[source]\ntokenizer = "source.txt"',
+            "# max_tokens = 100",
+            '# kind = "character"  # of a text with a symbol per line: how texts are split (default: "word")',
+            "# append_eos = false  # of sources (default: true); prepend_bos = true (default: false)",
+            '# special = {bos = "<s>", eos = "</s>"}  # where the names are unusual',
+            "",
+            '[target]\ntokenizer = "target.txt"',
+            "",
+            "# Found by trying the graphs. What is left out is found again.",
+            *(f"{name}\n{tomli_w.dumps(_written(table))}" for name, table in tables),
+        ]
+    )
+
+
+def _written(table: Table) -> Mapping[str, Any]:
+    """Returns the fields that are not at their defaults, as TOML can hold them."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in table.model_dump(exclude_defaults=True, exclude_none=True).items()
+    }

@@ -1,0 +1,329 @@
+"""Users' ONNX graphs: answers as by a naive loop around them, in every form; drafts; messages that name the tensor."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from torch import nn
+
+import attendant
+from attendant.export.__main__ import main
+from attendant.export.model import export_model
+from attendant.export.user_graphs.graph import UserGraph
+from attendant.export.user_graphs.importing import draft_spec, import_graphs
+from attendant.export.user_graphs.spec import read_spec
+from attendant.export.verification.probes import VerificationPlan
+from attendant.runtime.errors import UserError, VerificationFailed
+from tests.onnx_graphs import KERAS, KERAS_PATHS, Form, H, NaiveGraphs, V, export_with_torch, write_graphs
+from tests.own_models import SYMBOLS, TutorialTranslator, naive_search, random_model, user_model
+
+TINY = VerificationPlan(
+    batch_sizes=(1, 3),
+    source_lengths=(9, 1, 4),
+    beam_sizes=(1, 4),
+    num_steps=3,
+    num_decoded=6,
+    num_alone=2,
+    max_length=8,
+)
+SPEC = """
+[source]
+tokenizer = "symbols.txt"
+kind = "character"
+max_tokens = {max_tokens}
+[target]
+tokenizer = "symbols.txt"
+kind = "character"
+{more}
+"""
+
+
+def write_spec(folder: Path, more: str = "", max_tokens: int = 30) -> Path:
+    (folder / "symbols.txt").write_text("".join(f"{symbol}\n" for symbol in SYMBOLS))
+    (folder / "spec.toml").write_text(SPEC.format(more=more, max_tokens=max_tokens))
+    return folder / "spec.toml"
+
+
+def random_sources(num: int, longest: int = 12) -> list[tuple[str, ...]]:
+    random = np.random.default_rng(3)
+    return [tuple(random.choice(SYMBOLS[4:], random.integers(1, longest)).tolist()) for _ in range(num)]
+
+
+def assert_answers(bundle: Path, reference: nn.Module, num_sources: int = 8, longest: int = 12) -> None:
+    loaded, model = attendant.load(bundle, precision="fp32"), user_model(reference)
+    sources = random_sources(num_sources, longest)
+    for beam_size in (1, 4):
+        answers = loaded.generate(sources, beam_size=beam_size, max_length=12)
+        for source, answer in zip(sources, answers, strict=True):
+            tokens, log_prob = naive_search(model, list(source), beam_size, 12)
+            assert list(answer.best.tokens) == tokens
+            assert answer.best.log_prob == pytest.approx(log_prob, abs=1e-3)
+        assert loaded.generate(sources[0], beam_size=beam_size, max_length=12).best.tokens == answers[0].best.tokens
+
+
+FORMS = {
+    "plain": (Form(), True),
+    "lengths and mask": (Form(padding="given", ids="int32", scores="log_probs", dropout=True), False),
+    "padding mask, time-major": (Form(padding="inverted", time_major=True, opset=13), False),
+    "time-major, probabilities": (Form(time_major=True, scores="probabilities", hidden_input=True), True),
+    "one source": (Form(batch=1, scores="probabilities"), True),
+    "one source, time-major": (Form(batch=1, time_major=True), True),
+    "one width": (Form(positions=16, padding="given"), False),
+    "vectors": (Form(ids="onehot"), True),
+}
+
+
+QUICK = ("lengths and mask", "one source, time-major")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FORMS]
+)
+def test_every_form_gives_the_answers_of_the_plain_one(name: str, tmp_path: Path) -> None:
+    form, encodes_alone = FORMS[name]
+    naive = NaiveGraphs(*write_graphs(tmp_path / "plain"))
+    # Weights in other files are read, too.
+    paths = write_graphs(tmp_path / "form", form, external=form.dropout)
+    assert (tmp_path / "form/encoder.data").is_file() == form.dropout
+    model = import_graphs(*paths, read_spec(write_spec(tmp_path, max_tokens=15)))
+    bundle = export_model(model, tmp_path / "bundle", plan=TINY)
+    assert bundle.manifest.graphs["fp32"].encode_alone == encodes_alone
+    assert bundle.manifest.provenance.recipe["encoder_graph"]["producer"] == "by hand"
+    assert_answers(tmp_path / "bundle", naive)
+
+
+def test_a_step_without_attention(tmp_path: Path) -> None:
+    form = Form(attention=False, padding="given", scores="probabilities", opset=9, ids="int32")
+    naive = NaiveGraphs(*write_graphs(tmp_path / "plain", Form(attention=False)))
+    model = import_graphs(*write_graphs(tmp_path / "form", form), read_spec(write_spec(tmp_path)))
+    bundle = export_model(model, tmp_path / "bundle", precisions=("fp32", "int8"), plan=TINY)
+    assert not bundle.manifest.graphs["fp32"].encode_alone
+    assert [state.scope for state in bundle.manifest.graphs["fp32"].state] == ["row"]
+    assert {certificate.precision for certificate in bundle.manifest.certificates} == {"fp32", "int8"}
+    assert_answers(tmp_path / "bundle", naive)
+
+
+def test_graphs_of_torchs_exporter(tmp_path: Path) -> None:
+    module = random_model("tutorial").module
+    assert isinstance(module, TutorialTranslator)
+    model = import_graphs(*export_with_torch(module, tmp_path), read_spec(write_spec(tmp_path)))
+    export_model(model, tmp_path / "bundle", plan=TINY)
+    assert_answers(tmp_path / "bundle", module)
+    weights = attendant.load(tmp_path / "bundle").generate("abc", attention=True).best.attention
+    assert weights is not None
+    np.testing.assert_allclose(np.asarray(weights).sum(1), 1, atol=1e-5)
+
+
+def test_graphs_of_tf2onnx(tmp_path: Path) -> None:
+    model = import_graphs(*KERAS_PATHS, read_spec(write_spec(tmp_path)))
+    export_model(model, tmp_path / "bundle", plan=TINY)
+    assert_answers(tmp_path / "bundle", NaiveGraphs(*KERAS_PATHS, KERAS), longest=8)
+
+
+def test_a_draft_describes_the_graphs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    form = Form(padding="inverted", time_major=True, hidden_input=True)
+    encoder, step = write_graphs(tmp_path, form)
+    written = tmp_path / "draft.toml"
+    main(["import", "onnx", str(encoder), str(step), "--write-spec", str(written)])
+    assert tomllib.loads(written.read_text()) == {
+        "source": {"tokenizer": "source.txt"},
+        "target": {"tokenizer": "target.txt"},
+        "encoder": {"source_ids": "tokens", "source_lengths": "lengths", "zeros": ["h0"], "time_major": True},
+        "step": {
+            "previous_ids": "token",
+            "scores": "predictions",
+            "scores_are": "logits",
+            "attention": "weights",
+            "source_mask": "key_padding_mask",
+            "mask_is_true_on": "padding",
+        },
+        "state": [
+            {"input": "hidden", "encoder": "hidden", "output": "new_hidden"},
+            {"input": "memory", "encoder": "memory"},
+        ],
+    }
+    with pytest.raises(UserError, match="exists already: add --force"):
+        main(["import", "onnx", str(encoder), str(step), "--write-spec", str(written)])
+    # What was drafted is a description of these graphs.
+    for side in ("source", "target"):
+        (tmp_path / f"{side}.txt").write_text("".join(f"{symbol}\n" for symbol in SYMBOLS))
+    import_graphs(encoder, step, read_spec(written))
+
+
+MEMORY = '[[state]]\ninput = "memory"\nencoder = "memory"\n'
+
+
+def changed(path: Path, change: object) -> Path:
+    model = onnx.load(path)
+    change(model)  # type: ignore[operator]
+    onnx.save(model, path)
+    return path
+
+
+def without_softmax(model: onnx.ModelProto) -> None:
+    for node in model.graph.node:
+        if node.op_type == "Softmax":
+            node.op_type = "Sigmoid"
+            del node.attribute[:]
+
+
+def with_microsofts_operator(model: onnx.ModelProto) -> None:
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    for node in model.graph.node:
+        if node.op_type == "MatMul":
+            node.op_type, node.domain = "FusedMatMul", "com.microsoft"
+
+
+def of_half_precision(model: onnx.ModelProto) -> None:
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+
+
+@pytest.mark.parametrize(
+    ("which", "change", "message"),
+    [
+        (
+            1,
+            without_softmax,
+            r"step.onnx: reads 'memory' \[row, position, 16\] of the source, and has neither .* Softmax",
+        ),
+        (1, with_microsofts_operator, "step.onnx: contains FusedMatMul of com.microsoft"),
+        (0, of_half_precision, "encoder.onnx: 'memory' has the type float16: export the graph with inputs"),
+    ],
+)
+def test_a_graph_that_cannot_be_a_bundles_is_refused(which: int, change: object, message: str, tmp_path: Path) -> None:
+    paths = write_graphs(tmp_path)
+    changed(paths[which], change)
+    with pytest.raises(UserError, match=message):
+        export_model(import_graphs(*paths, read_spec(write_spec(tmp_path))), tmp_path / "bundle", plan=TINY)
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    ("form", "more", "message"),
+    [
+        (Form(), '[encoder]\nsource_ids = "x"', "encoder: encoder.onnx has no input 'x', only 'tokens'"),
+        (Form(), '[step]\nscores = "x"', "step.onnx has no output 'x', only 'predictions', 'new_hidden', 'weights'"),
+        (Form(), '[step]\nscores = "new_hidden"', "has 16 values a row, and target.tokenizer has 14 symbols"),
+        (
+            Form(),
+            '[step]\nscores_are = "probabilities"',
+            "step.scores_are is 'probabilities', and step.onnx gives logits",
+        ),
+        (Form(), '[step]\nattention = "predictions"', "has no weights of the source's positions"),
+        (
+            Form(),
+            f'{MEMORY}[[state]]\ninput = "hidden"\nencoder = "memory"',
+            "is no first value of the step's 'hidden' float32",
+        ),
+        (
+            Form(),
+            '[[state]]\ninput = "hidden"\nencoder = "hidden"\noutput = "new_hidden"',
+            r"step.onnx: the input 'memory' float32\[R, S, 16\] has no part: describe it by a \[\[state\]\]",
+        ),
+        (Form(batch=4), "", "encoder.onnx: memory, hidden: no axis runs over the sources of a batch, .*dynamic_axes"),
+        (Form(positions=1), "", r"step.onnx: no axis of 'hidden' .* runs over rows; export a single decoder step"),
+        (Form(positions=16, padding="given"), "", "source.max_tokens is 30, and encoder.onnx takes 16 positions"),
+        (Form(), "[stap]", "stap: there is no such field"),
+        (Form(), "[step]\nscores = 3", "step.scores: must be a valid string, got 3"),
+        (Form(), "[step", "no TOML"),
+    ],
+)
+def test_a_wrong_description_is_refused(form: Form, more: str, message: str, tmp_path: Path) -> None:
+    paths = write_graphs(tmp_path, form)
+    with pytest.raises(UserError, match=message) as caught:
+        import_graphs(*paths, read_spec(write_spec(tmp_path, more)))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_vocabularies_must_fit_the_graphs(tmp_path: Path) -> None:
+    paths = write_graphs(tmp_path, Form(ids="onehot"))
+    spec = write_spec(tmp_path)
+    (tmp_path / "symbols.txt").write_text("".join(f"{symbol}\n" for symbol in [*SYMBOLS, "x"]))
+    with pytest.raises(UserError, match=f"has {V} values a row, and target.tokenizer has {V + 1} symbols"):
+        import_graphs(*paths, read_spec(spec))
+
+
+def test_symbols_beyond_an_embedding_are_named(tmp_path: Path) -> None:
+    paths = write_graphs(tmp_path)
+    spec = write_spec(tmp_path)
+    (tmp_path / "more.txt").write_text("".join(f"{symbol}\n" for symbol in [*SYMBOLS, "x"]))
+    spec.write_text(spec.read_text().replace("symbols.txt", "more.txt", 1))
+    with pytest.raises(
+        UserError, match=f"encoder.onnx: fails on {V}, the largest id of source.tokenizer: does it list"
+    ):
+        import_graphs(*paths, read_spec(spec))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["onnx", "encoder.onnx"], "onnx takes two graphs"),
+        (["onnx", "encoder.onnx", "step.onnx"], "onnx needs --spec FILE, .* --write-spec FILE drafts it"),
+        (["onnx", "encoder.onnx", "missing.onnx", "--spec", "spec.toml"], "missing.onnx: can't be read"),
+        (["onnx", "encoder.onnx", "spec.toml", "--spec", "spec.toml"], "spec.toml: no ONNX model, or damaged"),
+        (["onnx", "encoder.onnx", "step.onnx", "--spec", "missing.toml"], "--spec missing.toml: can't be read"),
+        (["onnx", "encoder.onnx", "step.onnx", "--segmented"], "--segmented is for checkpoints"),
+        (["joeynmt", "a", "b"], "joeynmt takes one checkpoint, got a b"),
+        (["joeynmt", "a", "--spec", "spec.toml"], "--spec is for onnx"),
+    ],
+)
+def test_the_command_refuses_mistakes(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_graphs(tmp_path)
+    write_spec(tmp_path)
+    with pytest.raises(UserError, match=message):
+        main(["import", *arguments, "--output", "bundle"])
+    assert not Path("bundle").exists()
+
+
+@pytest.mark.slow
+def test_an_encoder_that_lies_about_its_batch_encodes_one_by_one(tmp_path: Path) -> None:
+    """A first state of one source within the graph, whose inputs claim any number."""
+    encoder, step = write_graphs(tmp_path, Form(hidden_input=True))
+
+    def freeze(model: onnx.ModelProto) -> None:
+        (h0,) = [value for value in model.graph.input if value.name == "h0"]
+        model.graph.input.remove(h0)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((1, 1, H), np.float32), "h0"))
+
+    changed(encoder, freeze)
+    naive = NaiveGraphs(*write_graphs(tmp_path / "plain"))
+    export_model(import_graphs(encoder, step, read_spec(write_spec(tmp_path))), tmp_path / "bundle", plan=TINY)
+    assert_answers(tmp_path / "bundle", naive, num_sources=4)
+
+
+def test_a_fault_of_the_conversion_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graphs are compared with what onnxruntime makes of the files."""
+    convert = UserGraph.onnx_model
+
+    def faulty(graph: UserGraph, *arguments: Any) -> onnx.ModelProto:
+        model = convert(graph, *arguments)
+        for tensor in model.graph.initializer:
+            if tensor.name == "out_bias":
+                tensor.CopyFrom(onnx.numpy_helper.from_array(np.arange(V, dtype=np.float32) / 2, tensor.name))
+        return model
+
+    monkeypatch.setattr(UserGraph, "onnx_model", faulty)
+    model = import_graphs(*write_graphs(tmp_path), read_spec(write_spec(tmp_path)))
+    with pytest.raises(VerificationFailed, match="refused"):
+        export_model(model, tmp_path / "bundle", plan=TINY)
+
+
+def test_nothing_is_drafted_from_an_unclear_graph(tmp_path: Path) -> None:
+    encoder, step = write_graphs(tmp_path)
+
+    def add_input(model: onnx.ModelProto) -> None:
+        model.graph.input.append(helper.make_tensor_value_info("other", TensorProto.INT64, ["B", "S"]))
+
+    changed(encoder, add_input)
+    with pytest.raises(
+        UserError, match=re.escape("encoder.onnx: which input takes the source's ids is not clear among")
+    ):
+        draft_spec(encoder, step)
