@@ -13,6 +13,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Final
 
+from attendant.runtime.bundle.manifest import TEXT_OPTIONS
 from attendant.server.library import load
 
 
@@ -265,9 +266,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Checks what the translations of a bundle keep.")
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--show", action="store_true", help="print each input that fails, with its translation")
-    parser.add_argument("--plain", action="store_true", help="neither protect spans nor split sentences")
+    for name in TEXT_OPTIONS:
+        meaning = "an option of the requests (default: the bundle's)"
+        parser.add_argument("--" + name.replace("_", "-"), action=argparse.BooleanOptionalAction, help=meaning)
     chosen = parser.parse_args(arguments)
-    options: dict[str, Any] = {"protect_spans": False, "split_sentences": False} if chosen.plain else {}
+    options: Any = {name: value for name in TEXT_OPTIONS if (value := getattr(chosen, name)) is not None}
     inputs = checks()
     with load(chosen.bundle) as model:
         answers = [generation.best.text for generation in model.generate([check.source for check in inputs], **options)]

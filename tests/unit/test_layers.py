@@ -68,7 +68,7 @@ ALLOWED = {
         "benchmarks",
     },
     "attendant.recipes.g2p-cmudict-small.demo": {"attendant.server.bench", "attendant.runtime", "attendant_client"},
-    "attendant.recipes.translate-debdocs-en-fr.checks": {"attendant.server.library"},
+    "attendant.recipes.translate-debdocs-en-fr.checks": {"attendant.server.library", "attendant.runtime"},
     "attendant_client": {"attendant_client"},
 }
 # A checkout makes the folders importable by their bare names too: a module under two names would be two modules.
