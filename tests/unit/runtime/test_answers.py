@@ -5,6 +5,7 @@ import math
 import random
 import sys
 import unicodedata
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from attendant.runtime.answers import (
     PRIOR,
     SIGNALS,
     DriftWatch,
+    GrowingAnswer,
     GrowingText,
     Piece,
     distribution_of,
@@ -25,7 +27,9 @@ from attendant.runtime.answers import (
 )
 from attendant.runtime.bundle.manifest import Distribution, Reference
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
-from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, Progress
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.requests import ReadRequest
 from attendant.training.data.tokenization import TargetConfig, train_tokenizer
 from tests.serving import symbol_tokenizer
 
@@ -68,6 +72,45 @@ def test_the_pieces_are_the_answer_however_it_comes(kind: str) -> None:
         assert [token for piece in pieces for token in piece.tokens] == tokenizer.tokens_of(ids)
         assert "".join(piece.text for piece in pieces) == tokenizer.decode(ids)
         assert all(piece.tokens for piece in pieces)
+
+
+def test_no_piece_ends_inside_a_stand_in() -> None:
+    tokenizer = symbol_tokenizer("abc {}0123456789", characters=True)
+    spans = ("<b>", *("" for _ in range(10)), "%s")
+    ids = tokenizer.encode("a{1}b {12}{ c{")
+    growing = GrowingText(tokenizer, spans=spans)
+    pieces = [growing.grow(ids[:end]) for end in range(len(ids) + 1)]
+    texts = [piece.text for piece in pieces if piece is not None]
+    assert texts == ["a", "<b>", "b", " ", "%s", "{ ", "c"], "a brace is held until it is known what it begins"
+    last = growing.rest(tokenizer.tokens_of(ids), "a<b>b %s{ c{")
+    assert last is not None and last.text == "{"
+
+
+def test_parts_grow_in_their_order_whichever_ends_first() -> None:
+    tokenizer = symbol_tokenizer("abcd{1}", characters=True)
+    options = DecodingOptions(max_length=9)
+    first, second = (
+        ReadRequest(source_ids=(4,), num_source_tokens=1, options=options, spans=spans) for spans in ((), ("%s",))
+    )
+    whole = replace(first, parts=(first, second, first), separators=("\n", " "))
+    growing = GrowingAnswer(whole, tokenizer)
+    assert growing.grow() is None
+    growing.add(1, Progress(0, tuple(tokenizer.encode("c{1}"))))
+    growing.end(2, hypothesis_of("d", tokenizer))
+    assert growing.grow() is None, "the first part has not begun"
+    growing.add(0, Progress(0, tuple(tokenizer.encode("a"))))
+    growing.add(0, Progress(0, tuple(tokenizer.encode("ab"))))
+    assert growing.grow() == Piece(["a", "b"], "ab")
+    growing.end(0, hypothesis_of("abb", tokenizer))
+    assert growing.grow() == Piece(["b", "c", "{", "1", "}"], "b\nc%s")
+    assert growing.grow() is None
+    growing.end(1, hypothesis_of("c{1}", tokenizer))
+    assert growing.grow() == Piece(["d"], " d")
+    assert growing.grow() is None
+
+
+def hypothesis_of(text: str, tokenizer: Tokenizer) -> Hypothesis:
+    return Hypothesis(tuple(tokenizer.encode(text)), (), 0.0, 0.0, FinishReason.EOS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
