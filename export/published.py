@@ -130,7 +130,9 @@ def _model_lines(manifest: Manifest) -> Iterator[str]:
         shown = ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, dict) else value
         yield f"  {name:<15} {shown}"
     sizes = f"{manifest.source.vocabulary_size} source, {manifest.target.vocabulary_size} target symbols"
-    yield f"  vocabularies    {sizes}"
+    sides = {"source": manifest.source.tokens_only, "target": manifest.target.tokens_only}
+    outside = " and ".join(side for side, tokens_only in sides.items() if tokens_only)
+    yield f"  vocabularies    {sizes}" + (f"; {outside}: tokens only, no texts" if outside else "")
     yield (
         f"  limits          {limits.max_source_tokens} source tokens, {limits.max_target_tokens} target tokens, "
         f"beam {limits.max_beam_size}, {limits.max_num_hypotheses} hypotheses"

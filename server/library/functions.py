@@ -37,7 +37,8 @@ class FunctionTokenizer(Tokenizer):
     def words_of(self, text: str) -> list[str]:
         assert self._encode is not None
         tokens = self._encode(text)
-        if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
+        is_list = isinstance(tokens, Sequence) and not isinstance(tokens, str)
+        if not is_list or not all(isinstance(token, str) for token in tokens):
             raise TypeError(f"encode returned {tokens!r} for {text!r}, must be a list of tokens")
         return list(tokens)
 
