@@ -75,10 +75,11 @@ class Attention:
     """
 
     def __init__(self, step: GraphEditor) -> None:
-        # Weights [B, M, S] times memory [B, S, C]; None: there is no attention.
+        # Weights [B, M, S] times memory [B, S, C]; None: there is no attention, or one of another form.
         self._contexts = _product(step, 1, "Softmax")
-        # Keys [B, S, A] times queries [B, A, M]; None: the score is no product.
-        self._scores = _product(step, 0, "Transpose")
+        # Keys [B, S, A] times queries [B, A, M]; None: the score is no product of this form.
+        scores = _product(step, 0, "Transpose")
+        self._scores = scores if scores is not None and _is_transposed(scores) else None
         self._step = step
         self.memory: StoredCodes | None = None
         self.keys: StoredCodes | None = None
@@ -124,16 +125,28 @@ class Attention:
 
 
 def _product(step: GraphEditor, place: int, operator: str) -> ir.Node | None:
-    """Returns the only product of an input of the graph, at this place, with an output of `operator`."""
+    """Returns the only product of an input [B, S, ...] of the graph, at this place, with an output of `operator`.
+
+    Steps of users' modules may have several, of several layers or heads, which stay in fp32.
+    """
     nodes = [
         node
         for node in step.graph
         if node.op_type == "MatMul"
         and node.inputs[place] in step.graph.inputs
+        and len(operand(node, place).shape or ()) == 3
         and made_by(node.inputs[1 - place], operator) is not None
     ]
-    assert len(nodes) <= 1, "a step attends once"
-    return nodes[0] if nodes else None
+    return nodes[0] if len(nodes) == 1 else None
+
+
+def _is_transposed(scores: ir.Node) -> bool:
+    """Returns True if queries are transposed, and all readers of the scores [B, S, M] transpose these."""
+    nodes = [made_by(scores.inputs[1], "Transpose"), *scores.outputs[0].consumers()]
+    return all(
+        node is not None and node.op_type == "Transpose" and tuple(node.attributes.get_ints("perm", ())) == (0, 2, 1)
+        for node in nodes
+    )
 
 
 def _store_scale(encoder: GraphEditor, name: str, codes: Codes) -> str | None:
@@ -149,7 +162,7 @@ def _replace_scores(
     step: GraphEditor, activations: Activations, node: ir.Node, keys: StoredCodes, inputs: Mapping[str, ir.Value]
 ) -> None:
     transposed = made_by(node.inputs[1], "Transpose")
-    assert transposed is not None and transposed.attributes.get_ints("perm", ()) == (0, 2, 1)
+    assert transposed is not None
     queries = activations.uniform(operand(transposed))
     scales = activations.number(float(queries.steps[0])), activations.number(keys.step)
     scores = step.multiply_integers(queries.value, inputs[keys.name], *scales, activations.zero)
@@ -159,7 +172,6 @@ def _replace_scores(
         scores = step.add("Mul", [scores, queries.row_scale])
     # [B, M, S], where the plain graph has [B, S, M] and transposes it.
     for reader in node.outputs[0].consumers():
-        assert reader.op_type == "Transpose" and reader.attributes.get_ints("perm", ()) == (0, 2, 1)
         step.replace(reader.outputs[0], scores)
 
 

@@ -2,6 +2,12 @@
 
 import torch
 
+from attendant.export.own import traceable_module
+from attendant.export.rewriting.int8 import quantize
+from attendant.export.tracing import trace_graphs
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS
+from attendant.training.data.vocabulary import read_vocabulary
+from benchmarks.job import word_of
 from benchmarks.own_models import MODULES, Student
 from benchmarks.peers import TRANSFORMERS, transformer_parameters
 from benchmarks.workload import QUICK, Workload
@@ -15,6 +21,17 @@ def test_a_student_has_about_as_many_parameters_as_the_transformer_of_its_sizes(
     for sizes in TRANSFORMERS.values():
         student = num_parameters(Student(sizes, Workload()))
         assert 0.95 < student / transformer_parameters(**sizes, vocabulary_size=8000) < 1.0
+
+
+def test_a_students_attention_in_several_layers_and_heads_stays_in_fp32() -> None:
+    workload = Workload(vocabulary_size=60)
+    vocabulary = read_vocabulary([*SPECIAL_TOKENS, *map(word_of, range(4, 60))], field="source_tokenizer")
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2, "width": 32, "feed_forward": 64}
+    model = traceable_module(Student(sizes, workload), vocabulary, vocabulary, max_source_tokens=40)
+    rewritten = quantize(trace_graphs(model))
+    dtypes = {spec.name: spec.dtype for spec in rewritten.decoder_step.inputs}
+    assert dtypes["keys_0"] == dtypes["values_1"] == "float32"
+    assert any("int8" in how for how in rewritten.arithmetic.values())
 
 
 def test_both_forms_compute_the_same() -> None:
