@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from rapidfuzz.distance import Levenshtein
 
+from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
 from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.decoding.trace import TracedSearch
 from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import Floats
 from attendant.training.data.pairs import Example, num_words, numbered_lines, sample_evenly
@@ -48,6 +50,7 @@ MAX_POINTS = 400  # Points of a curve in a picture; more are averaged in groups.
 NUM_GRADIENT_PAIRS = 64
 NUM_WORST_MAPS = 3
 NUM_CHECKPOINTS = 5
+NUM_CANDIDATES = 4  # Of each live hypothesis of a recorded search.
 LIST_SIZE = 6
 BY_CHARACTERS: Final = frozenset({"cer"})
 MAX_ALIGNED: Final = 4000  # Characters of two texts that are compared character by character.
@@ -356,6 +359,16 @@ class Attended:
     target_tokens: Sequence[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """An example with the course of its search; `tokens_of` are the target tokenizer's."""
+
+    example: Example
+    text: str
+    search: TracedSearch
+    tokens_of: Callable[[Iterable[int]], list[str]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
     """A run as a report shows it.
@@ -371,6 +384,7 @@ class MeasuredRun:
         chosen, worst: empty if the model has no attention.
         course: steps of the training, rising, with the first chosen example's output and attention then; empty if the
             run kept fewer than two checkpoints, or the model has no attention.
+        searches: of the worst outputs; empty if the recipe decodes greedily.
         gradients: None if no example could be followed.
     """
 
@@ -385,6 +399,7 @@ class MeasuredRun:
     chosen: tuple[Attended, ...]
     worst: tuple[Attended, ...]
     course: tuple[tuple[int, Attended], ...]
+    searches: tuple[Searched, ...]
     gradients: Gradients | None
 
     @property
@@ -463,6 +478,7 @@ def measure_runs(
                 changes=changes_since(judgements[0], judgements[-1]) if place else None,
                 chosen=attend(chosen) if has_attention else (),
                 worst=attend(worst) if has_attention else (),
+                searches=_searches(model, options, worst) if options.beam_size > 1 else (),
                 course=_course(run, attending, chosen[:1]) if has_attention else (),
                 gradients=_gradients(run, model, data.examples),
             )
@@ -496,6 +512,22 @@ def _course(run: LoadedRun, options: DecodingOptions, examples: Sequence[Example
         attended = _attend(model_of_runs([replace(run, model=model)]), options, examples)
         course += [(load_state(kept[place]).step, each) for each in attended]
     return tuple(course)
+
+
+def _searches(model: TextModel, options: DecodingOptions, examples: Sequence[Example]) -> tuple[Searched, ...]:
+    """Decodes examples again, with a record of each search."""
+    batch = RunningBatch(model.stepper, model.special_ids)
+    traced = replace(options, trace=NUM_CANDIDATES)
+    sources = model.source_ids([example.source for example in examples])
+    batch.join([BatchRequest(number, source, traced) for number, source in enumerate(sources)])
+    found: dict[int, Searched] = {}
+    while batch.num_rows:
+        report = batch.step()
+        for number, (best, *_) in report.finished:
+            text = model.target_tokenizer.decode(best.token_ids)
+            (search,) = report.traces[number]
+            found[number] = Searched(examples[number], text, search, model.target_tokenizer.tokens_of)
+    return tuple(found[number] for number in range(len(examples)))
 
 
 def _gradients(run: LoadedRun, model: TextModel, examples: Sequence[Example]) -> Gradients | None:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from attendant.runtime.decoding.trace import SearchEnd
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import translate_os_errors, write_text
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, interval_text
@@ -29,6 +30,7 @@ from attendant.training.report.pictures import (
     TEMPLATES,
     Letters,
     attention_map,
+    beam_tree,
     course_chart,
     length_chart,
     on_page,
@@ -40,6 +42,13 @@ from attendant.training.report.pictures import (
 from attendant.training.run.directory import versions
 
 SUFFIXES = (".html", ".md")
+ENDINGS = {
+    SearchEnd.EOS: "every hypothesis had ended",
+    SearchEnd.BOUND: "nothing that went on could still score higher",
+    SearchEnd.PATIENCE: "as many had ended as its patience allows",
+    SearchEnd.LENGTH: "the hypotheses were at their longest",
+    SearchEnd.BANS: "no symbol was left to go on with",
+}
 CELLS = {"lstm": "LSTM", "gru": "GRU", "rnn": "tanh"}
 # What Markdown, or the HTML in it, could take for markup: anywhere, or at the beginning of a line.
 ACTIVE = re.compile(r"[\\`*_\[\]|~<>&]|^[#+=-]|^\d{1,9}[.)](?=\s|$)")
@@ -69,6 +78,7 @@ class Report:
 
     Attributes:
         maps: run's letter -> kind -> maps: of the "chosen" examples, the "worst", and one in the "course" of training.
+        trees: run's letter -> the beams of its worst outputs.
         made_by: versions of Attendant and its libraries.
     """
 
@@ -78,6 +88,7 @@ class Report:
     length_charts: Sequence[Picture]
     gradient_charts: Sequence[Picture]
     maps: Mapping[str, Mapping[str, Sequence[Picture]]]
+    trees: Mapping[str, Sequence[Picture]]
     made_by: Mapping[str, str]
 
     def _repr_html_(self) -> str:
@@ -95,6 +106,7 @@ def compose(runs: Sequence[MeasuredRun], data_name: str) -> Report:
         length_charts=_length_charts(runs),
         gradient_charts=_gradient_charts(runs),
         maps={run.letter: _maps(run) for run in runs},
+        trees={run.letter: _trees(run) for run in runs},
         made_by=versions(),
     )
 
@@ -184,6 +196,23 @@ def _map(run: MeasuredRun, attended: Attended, name: str, step: int | None = Non
     svg = attention_map(attended.weights, attended.source_tokens, attended.target_tokens)
     description = f"Attention while {source} became {text}"
     return Picture("-".join(filter(None, (run.letter, "attention", name))), svg, description, caption)
+
+
+def _trees(run: MeasuredRun) -> list[Picture]:
+    """Draws the beams of the worst outputs."""
+    return [
+        Picture(
+            "-".join(filter(None, (run.letter, "beam", str(number)))),
+            beam_tree(each.search, each.tokens_of),
+            f"The beam while {each.example.source} became {each.text}",
+            [
+                f"{each.example.source} → {each.text}",
+                f"reference: {nearest_reference(each.text, each.example.references)}",
+                f"{len(each.search.num_live):,} steps: {ENDINGS[SearchEnd(each.search.reason)]}",
+            ],
+        )
+        for number, each in enumerate(run.searches, 1)
+    ]
 
 
 def check_form(path: Path) -> None:

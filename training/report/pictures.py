@@ -1,15 +1,17 @@
-"""The pictures of a report as SVG: curves by matplotlib, and attention maps.
+"""The pictures of a report as SVG: curves by matplotlib, attention maps, and the trees of beams.
 
-No text in the curves is a user's: runs are letters, explained beside. Attention maps are drawn by a template and not by
-matplotlib, because their tokens are of any script, and fonts are the reader's.
+No text in the curves is a user's: runs are letters, explained beside. Attention maps and trees are drawn by templates
+and not by matplotlib, because their tokens are of any script, and fonts are the reader's.
 """
 
 import io
 import itertools
+import math
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
+from attendant.runtime.decoding.trace import Fate, TracedSearch
 from attendant.runtime.stepper import Floats
 from attendant.training.evaluation.bootstrap import LengthBin
 from attendant.training.evaluation.confidence import NUM_BINS, Reliability
@@ -325,7 +328,10 @@ def _with_count(name: str, counts: Collection[int]) -> str:
     return f"{name}\n{fewest:,}" if fewest == most else f"{name}\n{fewest:,}-{most:,}"
 
 
-TEMPLATE = Template((TEMPLATES / "attention_map.svg.jinja").read_text(encoding="utf-8"), autoescape=True)
+MAP_TEMPLATE, TREE_TEMPLATE = (
+    Template((TEMPLATES / f"{name}.svg.jinja").read_text(encoding="utf-8"), autoescape=True)
+    for name in ("attention_map", "beam_tree")
+)
 
 MIN_WEIGHT = 0.02  # Smaller weights can't be seen; so no row draws more than fifty cells, however long the source.
 MAX_LABEL = 16
@@ -352,7 +358,7 @@ def attention_map(weights: Floats, source_tokens: Sequence[str], target_tokens: 
     # A turned label ends half its length to the right of its place.
     right = max((place + 0.5) * cell + length / 2 + size for place, length in enumerate(lengths))
     shown = weights.astype(np.float64)
-    drawn: str = TEMPLATE.render(
+    drawn: str = MAP_TEMPLATE.render(
         width=round(left + max(num_columns * cell + 4, right)),
         height=round(top + num_rows * cell + 4),
         left=left,
@@ -387,3 +393,105 @@ def _width(label: str) -> float:
         0.0 if unicodedata.combining(c) else 1.0 if unicodedata.east_asian_width(c) in "WF" else LETTER_WIDTH
         for c in label
     )
+
+
+NUM_CUT = 3  # Of each step of a beam: the candidates that came nearest.
+MAX_COLUMNS = 40
+COLUMN, ROW, BOX_WIDTH, BOX_HEIGHT = 92, 26, 66, 20
+THIN, THICK = 1.0, 8.0  # Branches of the least and the most probable symbols.
+MAX_BOX_LABEL = 9
+FATES = {
+    Fate.LIVES: "goes on",
+    Fate.ENDED: "ended",
+    Fate.RANK: "cut: the beam was full of better ones",
+    Fate.LENGTH: "cut at the longest",
+    Fate.SEARCH_ENDED: "cut: the search ended",
+}
+
+
+@dataclass(slots=True)
+class Node:
+    """A hypothesis of a beam's tree, named by its last symbol.
+
+    Attributes:
+        column, row: of the picture.
+        log_prob: of the symbol.
+        total: of the hypothesis.
+        is_chosen: it leads to the output.
+    """
+
+    column: int
+    label: str
+    log_prob: float
+    total: float
+    fate: Fate
+    parent: "Node | None"
+    row: int = 0
+    is_chosen: bool = False
+
+
+def beam_tree(search: TracedSearch, tokens_of: Callable[[Iterable[int]], list[str]]) -> str:
+    """Draws a search as a tree: a column per step, up to MAX_COLUMNS, with the best of what was cut."""
+    columns = _columns(search, tokens_of)
+    nodes = [node for column in columns for node in column]
+    drawn: str = TREE_TEMPLATE.render(
+        width=len(columns) * COLUMN,
+        height=max(map(len, columns)) * ROW,
+        # Branches of the output are above all others.
+        nodes=sorted(nodes[1:], key=lambda node: node.is_chosen),
+        fates=FATES,
+        column=COLUMN,
+        row=ROW,
+        box=(BOX_WIDTH, BOX_HEIGHT),
+        width_of=lambda node: THIN + (THICK - THIN) * math.exp(node.log_prob),
+        is_cut=lambda node: node.fate not in (Fate.LIVES, Fate.ENDED),
+        percent=lambda node: f"{math.exp(node.log_prob):.1%}",
+        ink=INK,
+        faint=FAINT,
+        rule=RULE,
+        heat=HEAT,
+        paper=PAPER,
+    )
+    return drawn
+
+
+def _columns(search: TracedSearch, tokens_of: Callable[[Iterable[int]], list[str]]) -> list[list[Node]]:
+    """Returns the nodes of each step: those that live, in their order, those that ended, the best of those cut."""
+    live = [Node(0, "", 0.0, 0.0, Fate.LIVES, None)]
+    columns = [live]
+    labels = [_label(token) for token in tokens_of(search.candidate_ids.tolist())]
+    first, begin = 0, 0
+    best = next((end for end in search.ended if end.hypothesis == 0), None)
+    for step, num_live in enumerate(search.num_live.tolist()[:MAX_COLUMNS]):
+        made: dict[tuple[int, int], Node] = {}
+        for place in range(num_live):
+            end = begin + int(search.num_candidates[first + place])
+            for number in range(begin, end):
+                made[place, int(search.candidate_ids[number])] = Node(
+                    step + 1,
+                    labels[number],
+                    float(search.candidate_log_probs[number]),
+                    float(search.candidate_totals[number]),
+                    Fate(int(search.fates[number])),
+                    live[place],
+                )
+            begin = end
+        first += num_live
+        if best is not None and best.step == step:
+            chosen: Node | None = live[best.live]
+            while chosen is not None:
+                chosen.is_chosen, chosen = True, chosen.parent
+            for (place, _), node in made.items():
+                node.is_chosen = place == best.live and node.fate is Fate.ENDED
+        following = (
+            slice(first, first + int(search.num_live[step + 1])) if step + 1 < len(search.num_live) else slice(0)
+        )
+        parents, token_ids = search.parents[following].tolist(), search.token_ids[following].tolist()
+        live = [made[key] for key in zip(parents, token_ids, strict=True)]
+        ended = [node for node in made.values() if node.fate is Fate.ENDED]
+        cut = [node for node in made.values() if node.fate not in (Fate.LIVES, Fate.ENDED)]
+        column = [*live, *ended, *sorted(cut, key=lambda node: -node.total)[:NUM_CUT]]
+        for row, node in enumerate(column):
+            node.row = row
+        columns.append(column)
+    return columns

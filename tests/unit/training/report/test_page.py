@@ -72,6 +72,7 @@ def report() -> Report:
         length_charts=[picture("three")],
         gradient_charts=[],
         maps={},
+        trees={},
         made_by={"attendant": HOSTILE, "commit": HOSTILE},
     )
 

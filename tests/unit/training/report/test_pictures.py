@@ -6,11 +6,14 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.training.evaluation.bootstrap import Interval, LengthBin
 from attendant.training.report import pictures as charts
 from attendant.training.report.gradients import Reach
 from attendant.training.report.measuring import Curve
-from attendant.training.report.pictures import MIN_WEIGHT, NAMES, attention_map, on_page, variables
+from attendant.training.report.pictures import MIN_WEIGHT, NAMES, attention_map, beam_tree, on_page, variables
+from tests.fakes import SPECIAL_IDS, FakeStepper
 
 SVG = "{http://www.w3.org/2000/svg}"
 CURVE = Curve(np.array([1.0, 2, 3]), np.array([10.0, 20, 30]), np.array([4.0, 1, 0.1]))
@@ -118,3 +121,33 @@ def test_a_map_fits_its_frame_and_no_row_is_heavy(size: int) -> None:
     for cell in cells:
         assert float(cell.attrib["x"]) + float(cell.attrib["width"]) <= float(root.attrib["width"])
         assert float(cell.attrib["y"]) + float(cell.attrib["height"]) <= float(root.attrib["height"])
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_tree_shows_the_way_to_the_output_and_what_was_cut(beam_size: int) -> None:
+    batch = RunningBatch(FakeStepper(12), SPECIAL_IDS)
+    options = DecodingOptions(max_length=6, beam_size=beam_size, trace=4)
+    batch.join([BatchRequest(0, [5, 6, 7, SPECIAL_IDS.eos], options)])
+    traces, answers = {}, {}
+    while batch.num_rows:
+        report = batch.step()
+        traces |= report.traces
+        answers |= dict(report.finished)
+    (search,) = traces[0]
+    best = answers[0][0]
+    svg = beam_tree(search, lambda ids: [f"<s{number}>" for number in ids])
+    assert set(re.findall("#[0-9a-f]{6}", svg)) <= set(NAMES)
+    groups = list(ElementTree.fromstring(svg).iter(f"{SVG}g"))
+    boxes = [group.find(f"{SVG}rect") for group in groups]
+    way = [
+        group.findtext(f"{SVG}text")
+        for group, box in zip(groups, boxes, strict=True)
+        if box is not None and charts.HEAT in box.attrib["style"]
+    ]
+    ended = [SPECIAL_IDS.eos] * (len(best.token_log_probs) > len(best.token_ids))
+    assert way == [f"<s{number}>" for number in (*best.token_ids, *ended)]
+    titles = [group.findtext(f"{SVG}title") or "" for group in groups]
+    assert any("cut: the beam was full of better ones" in title for title in titles)
+    widths = [float(path.attrib["stroke-width"]) for path in ElementTree.fromstring(svg).iter(f"{SVG}path")]
+    assert len(widths) == len(groups) and all(1 <= width <= 8 for width in widths)
+    assert beam_tree(search, lambda ids: [f"<s{number}>" for number in ids]) == svg
