@@ -21,6 +21,8 @@ from playwright.sync_api import Browser, Locator, Page, Route, sync_playwright
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
 MODEL, LESSON = ROOT / "models" / "g2p-en", ROOT / "bundles" / "lesson"
+REPORT = ROOT / "lesson.html"
+"""Made as docs/learn.md says."""
 WIDE, PHONE = {"width": 1080, "height": 900}, {"width": 390, "height": 844}
 WORD, LESSON_WORD = "knowledgeable", "understanding"
 NUM_COLORS = 96
@@ -58,10 +60,14 @@ def take_lesson(browser: Browser, address: str) -> None:
     for button in page.get_by_role("button", name="Measure").all():
         button.click()
     page.locator(".growth").nth(1).wait_for()
-    keep(page, "learn-growth", page.locator("#answers"), top=page.locator("[data-open=growth]").first)
+    keep(page, "learn-growth", page.locator("#answers"))
     page = opened(browser, address, {"text": LESSON_WORD, "model": "rnnsearch", "open": "steps"}, WIDE)
     to_step(page, 4)
     keep(page, "learn-steps", page.locator("[data-open=steps]"))
+    if REPORT.is_file():
+        page = browser.new_page(viewport=WIDE)
+        page.goto(REPORT.as_uri())
+        keep(page, "learn-course", page.locator(".maps").filter(has_text="step").first)
     page = opened(browser, address, {"text": WORD, "model": "g2p-en", "open": "tree"}, WIDE)
     page.locator(".node").first.wait_for()
     keep(page, "learn-tree", page.locator("[data-open=tree]"))
@@ -129,17 +135,10 @@ def in_arabic(browser: Browser, address: str) -> Page:
     return page
 
 
-def keep(page: Page, name: str, part: Locator | None = None, top: Locator | None = None) -> None:
-    """Writes a picture of the window, or of a part of the page, from `top` on."""
+def keep(page: Page, name: str, part: Locator | None = None) -> None:
+    """Writes a picture of the window, or of a part of the page."""
     page.wait_for_timeout(300)
-    if part is None:
-        taken = page.screenshot()
-    else:
-        box, begin = part.bounding_box(), top and top.bounding_box()
-        assert box is not None
-        above = begin["y"] - box["y"] if begin else 0
-        area = {"x": box["x"], "y": box["y"] + above, "width": box["width"], "height": box["height"] - above}
-        taken = page.screenshot(full_page=True, clip=area)  # type: ignore[arg-type]
+    taken = page.screenshot() if part is None else part.screenshot()
     image = Image.open(io.BytesIO(taken)).convert("RGB").quantize(NUM_COLORS, dither=Image.Dither.NONE)
     image.save(IMAGES / f"{name}.png", optimize=True)
     print(f"{name}.png: {(IMAGES / f'{name}.png').stat().st_size / 1000:.0f} kB")

@@ -12,6 +12,7 @@ def parser() -> argparse.ArgumentParser:
     from attendant.recipes.papers.alignment import show_alignment  # noqa: PLC0415
     from attendant.recipes.papers.comparison import show  # noqa: PLC0415
     from attendant.recipes.papers.costs import measure_costs  # noqa: PLC0415
+    from attendant.recipes.papers.lesson import prepare_lesson  # noqa: PLC0415
     from attendant.recipes.papers.long_sources import study_long_sources  # noqa: PLC0415
     from attendant.recipes.papers.memory import TASKS, study_memory  # noqa: PLC0415
     from attendant.recipes.papers.peers import show_peers, train_peers  # noqa: PLC0415
@@ -32,6 +33,8 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=about)
         command.add_argument("plan", choices=plans, metavar=f"PLAN: {', '.join(plans)}")
         command.set_defaults(run=lambda parsed, run=run: run(parsed.plan))
+    lesson = commands.add_parser("lesson", help="train and export the small models of docs/learn.md")
+    lesson.set_defaults(run=lambda _: prepare_lesson())
     align = commands.add_parser("align", help="compare attention with letters and sounds that were aligned by hand")
     align.add_argument("model", type=Path, metavar="RUN|BUNDLE", help="a model of CMUdict's pronunciations")
     align.set_defaults(run=lambda parsed: show_alignment(parsed.model))

@@ -112,10 +112,16 @@ def train(name: str) -> None:
         if not is_done:
             command = [sys.executable, "-m", "attendant.training", str(variant.recipe or plan.recipe)]
             command += [part for change in plan.overrides(variant, seed) for part in ("--set", change)]
-            _run([*command, "--output", str(run.path), "--resume"])
+            run_command([*command, "--output", str(run.path), "--resume"])
 
 
-def _run(command: list[str]) -> None:
+def run_command(command: list[str]) -> None:
+    """Runs a command of this package on one thread.
+
+    Raises:
+        UserError: it failed.
+        KeyboardInterrupt: as `train`.
+    """
     # In a session of its own, so that Ctrl-C reaches it once, from here: a second signal would end it unsaved.
     process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, start_new_session=True)
     try:

@@ -8,7 +8,7 @@ export const share = (value) =>
 export const probability = (logProb) => share(Math.exp(logProb));
 
 // With a real minus sign, which is as wide as a digit.
-export const fixed = (value, digits = 2) => value.toFixed(digits).replace("-", "−");
+export const fixed = (value, digits = 2) => value.toFixed(digits).replace(/^-(?=[0.]*$)/, "").replace("-", "−");
 
 export const milliseconds = (seconds) => `${(1000 * seconds).toFixed(seconds < 0.01 ? 1 : 0)} ms`;
 
