@@ -50,6 +50,9 @@ LOWEST_CONFIDENCE: Final = 0.5
 BOUNDED_BELOW: Final[ConfidenceSignal] = "length_ratio"
 """The other signals must not be higher than those of all held-out answers; to be lower is no fault."""
 
+MARGIN: Final = 0.25
+"""Share of a range by which it is extended: a sample does not have the longest text that there is."""
+
 UNWEIGHTED: Final[ConfidenceSignal] = "source_tokens"
 """It limits, but the score does without: with it, wrong answers were told less well from right ones."""
 
@@ -181,13 +184,14 @@ def fit(own: Sequence[Signals], is_right: Bools, foreign: Sequence[Signals]) -> 
     weighted = np.array([name != UNWEIGHTED for name in names])
     weights = np.zeros(len(names))
     weights[weighted] = logistic_weights(features[:, weighted], outcomes, importance)
+    lowest, highest = features[: len(own)].min(axis=0), features[: len(own)].max(axis=0)
     terms = {
         name: SignalTerm(
             weight=_rounded(weight),
-            low=float(column.min()) if name == BOUNDED_BELOW else None,
-            high=float(column.max()),
+            low=_rounded(low - MARGIN * (high - low)) if name == BOUNDED_BELOW else None,
+            high=_rounded(high + MARGIN * (high - low)),
         )
-        for name, weight, column in zip(names, weights, features[: len(own)].T, strict=True)
+        for name, weight, low, high in zip(names, weights, lowest, highest, strict=True)
     }
     scores = features @ np.array([terms[name].weight for name in names])
     blocks = isotonic_blocks(scores, outcomes, importance)

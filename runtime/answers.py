@@ -224,7 +224,9 @@ def _confidences(
             for place, part in enumerate(request.parts)
         ]
         return [math.prod(each) for each in zip(*of_parts, strict=True)]
-    of_source = source_signals(request.source_ids[: request.num_source_tokens], model.bundle.seen_bigrams)
+    first = int(request.source_ids[0] == BOS_ID)
+    source_ids = request.source_ids[first : first + request.num_source_tokens]
+    of_source = source_signals(source_ids, model.bundle.seen_bigrams)
     return [confidence_of(answer_signals(of_source, hypothesis), calibration) for hypothesis in hypotheses]
 
 

@@ -5,12 +5,16 @@ from dataclasses import replace
 import pytest
 
 import attendant_client
+from attendant.runtime.answers import answer_fields
 from attendant.runtime.bundle.bigrams import SeenBigrams
-from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.bundle import Bundle, BundleModel
 from attendant.runtime.bundle.manifest import Calibration, RightRule, SignalTerm
+from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID
 from attendant.runtime.confidence import answer_signals, confidence_of, source_signals
 from attendant.runtime.decoding.batch import decode_all
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.requests import ReadRequest
 from attendant.server.inference.v2 import open_inference_pb2 as wire
 from attendant.server.inference.v2 import open_inference_pb2_grpc
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -126,3 +130,16 @@ async def test_without_a_calibration_there_is_no_field_and_no_warning() -> None:
         body = {"inputs": [tensor], "outputs": [{"name": "confidence"}]}
         (output,) = (await web.post("/v2/models/fake/infer", body)).json["outputs"]
         assert output["data"] == [None]
+
+
+def test_the_symbol_that_begins_a_source_is_no_token_of_it() -> None:
+    """Sources of some bundles begin with BOS, which is a symbol of every bigram filter and counts in no length."""
+    model = BundleModel(bundle=BUNDLE, precision="fp32", limits=BUNDLE.manifest.limits)
+    hypothesis = Hypothesis((4, 5), (-0.9, -0.5, -0.4), -1.8, -1.8, FinishReason.EOS)
+    ids, options = tuple(BUNDLE.source_tokenizer.encode("abcd")), DecodingOptions(max_length=20)
+    confidences = []
+    for begin in ((), (BOS_ID,)):
+        request = ReadRequest(source_ids=(*begin, *ids, EOS_ID), num_source_tokens=len(ids), options=options)
+        (fields,) = answer_fields([hypothesis], None, request, model)["hypotheses"]
+        confidences.append(fields["confidence"])
+    assert confidences[0] == confidences[1] and 0.05 < confidences[0] < 0.95

@@ -5,6 +5,7 @@ from importlib import import_module
 import pytest
 
 import attendant
+import attendant_client
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.bundle_stepper import check_decoding, default_precision
@@ -119,6 +120,38 @@ def test_it_is_the_run_beside_it(name: str) -> None:
 def test_it_answers(bundle: Bundle) -> None:
     served = default_precision(bundle, "cpu")
     assert decoded(bundle, OnnxStepper(bundle, served)) == list(ANSWERS[bundle.manifest.name].values())
+
+
+FOREIGN = {
+    "g2p-en": ["漢字", "こんにちは"],
+    "normalize-numbers-en": ["hello", "banana", "zz top", "HELLO", "Bonjour", "the cat", "lorem ipsum dolor sit amet"],
+    "summarize-debian": [
+        "A C++ LIBRARY PROVIDING SAFE CODE FOR C++ MUTEXES. THIS PACKAGE IS A HEADER-ONLY LIBRARY.",
+        "Ce paquet contient une bibliothèque pour lire des fichiers de configuration. Elle est écrite en C.",
+    ],
+}
+
+
+def warns_of_confidence(answer: attendant_client.Generation) -> bool:
+    return any(warning.startswith("the confidence is ") for warning in answer.warnings)
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_it_warns_of_inputs_that_are_not_its_own(name: str) -> None:
+    with attendant.load(MODELS / name) as model:
+        answers = model.generate(FOREIGN[name])
+    silent = [text for text, answer in zip(FOREIGN[name], answers, strict=True) if not warns_of_confidence(answer)]
+    assert silent == []
+
+
+def test_it_is_confident_of_numbers() -> None:
+    name = "normalize-numbers-en"
+    texts = [*ANSWERS[name], "twenty-one", "twenty one", "zero", "3rd", "minus five", "one trillion", "XIV", "14:05"]
+    with attendant.load(MODELS / name) as model:
+        answers = model.generate(texts)
+    unsure = [(text, answer.best.confidence) for text, answer in zip(texts, answers, strict=True) if answer.warnings]
+    assert unsure == []
+    assert all(answer.best.confidence is not None and answer.best.confidence > 0.5 for answer in answers)
 
 
 @pytest.mark.parametrize("below", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
