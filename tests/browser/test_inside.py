@@ -199,3 +199,25 @@ def test_columns_follow_the_direction_of_the_source(page: Page) -> None:
     left_to_right, right_to_left = page.evaluate(draw, list("abc")), page.evaluate(draw, list("سلم"))
     assert left_to_right == sorted(left_to_right)
     assert right_to_left == sorted(right_to_left, reverse=True)
+
+
+@pytest.mark.parametrize("width", [1080, 390])
+def test_two_answers_with_all_their_parts_fit(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.get_by_label("Compare two").check()
+    one = ask(page)
+    panel(page, 1).get_by_label("Model").select_option(label="g2p-en")
+    for number in (0, 1):
+        for name in ("steps", "tree", "growth", "facts"):
+            opened(page, panel(page, number), name)
+        panel(page, number).get_by_role("button", name="Measure").click()
+        expect(panel(page, number).locator(".growth li").first).to_be_visible()
+    expect(one.locator(".distribution li").first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    wide = """() => [...document.querySelectorAll(".panel")].flatMap((panel) => {
+        const { right } = panel.getBoundingClientRect();
+        return [...panel.querySelectorAll(".stages *, .growth *, .facts *")]
+            .filter((each) => !each.closest(".weights") && each.getBoundingClientRect().right > right + 1)
+            .map((each) => each.outerHTML.slice(0, 80));
+    })"""
+    assert page.evaluate(wide) == []
