@@ -318,6 +318,8 @@ def test_the_programs_of_the_document_run() -> None:
     )
     assert run.returncode == 0, run.stderr
     assert "F OW N IY M" in run.stdout and "decoding.beam_size is 1000, must be 1 to 32" in run.stdout
+    # What the decoder computes inside obeys the papers' equations.
+    assert "\nTrue\nTrue\n" in run.stdout
 
 
 def test_the_packages_are_found_through_the_package() -> None:

@@ -125,7 +125,8 @@ def test_what_the_reader_knows_is_all_that_requests_have() -> None:
     def walk(message: Any) -> None:
         for field in message.fields:
             assert field.enum_type is None and (field.message_type is not None or field.cpp_type in kinds)
-            assert not (field.is_repeated and field.message_type is None) or field.type == FieldDescriptor.TYPE_STRING
+            if field.is_repeated and field.message_type is None:
+                assert field.type == FieldDescriptor.TYPE_STRING or field.cpp_type in WHOLE_KINDS
             if field.message_type is not None:
                 walk(field.message_type)
 
@@ -147,7 +148,10 @@ def test_what_the_library_writes_is_read_back(data: st.DataObject) -> None:
     decoding = messages.DecodingOptions()
     for field in messages.DecodingOptions.DESCRIPTOR.fields:
         if field.message_type is None and field.type != FieldDescriptor.TYPE_STRING and data.draw(st.booleans()):
-            setattr(decoding, field.name, data.draw(VALUES[field.cpp_type]))
+            if field.is_repeated:
+                getattr(decoding, field.name).extend(data.draw(st.lists(VALUES[field.cpp_type])))
+            else:
+                setattr(decoding, field.name, data.draw(VALUES[field.cpp_type]))
     decoding.sampling.seed = data.draw(st.integers(0, 2**64 - 1))
     tokens = data.draw(st.lists(TEXTS))
     request = messages.GenerateRequest(tokens={"tokens": tokens}, decoding=decoding)
