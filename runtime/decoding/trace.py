@@ -113,6 +113,11 @@ class TracedSearch(NamedTuple):
     ended: tuple[TracedEnd, ...]
     reason: int
 
+    @property
+    def num_bytes(self) -> int:
+        """Size of the arrays."""
+        return sum(value.nbytes for value in self if isinstance(value, np.ndarray))
+
 
 Trace = tuple[TracedSearch, ...]
 """The searches of a request: one, unless its hypotheses are drawn or alternatives."""

@@ -88,6 +88,7 @@ def in_messages(outcomes: Outcomes) -> list[Outcomes]:
         messages[-1].append((key, outcome))
         if isinstance(outcome, Result):
             num_bytes += sum(each.attention.nbytes for each in outcome.hypotheses if each.attention is not None)
+            num_bytes += sum(search.num_bytes for search in outcome.trace or ())
     return messages
 
 
