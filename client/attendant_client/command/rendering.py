@@ -32,7 +32,10 @@ from attendant_client.target import proxy_of
 _OF_EVERY_LINE = (NotFound, Unauthenticated, Unavailable, Unimplemented)
 
 # Fields that may be wrong for a single line: the source, and lengths, whose limit may depend on the source.
-_OF_ONE_LINE = re.compile(r"(text|tokens)\b.*|decoding\.(min_length|min_length_ratio|target_prefix\.tokens)")
+_OF_ONE_LINE = re.compile(
+    r"(text|tokens)\b.*|output\.trace"
+    r"|decoding\.(min_length|min_length_ratio|target_prefix\.tokens|masked_source_positions)"
+)
 
 _OTHER_TARGET = "is a server running there? name another with --target or ATTENDANT_TARGET"
 _TLS_REMEDY = (

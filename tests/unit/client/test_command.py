@@ -255,10 +255,13 @@ def test_what_concerns_every_line_ends_the_run(
     assert out == ""
 
 
-def test_a_length_that_follows_from_the_line_is_not_the_others(
-    standard_input: Callable[[bytes], None], server: Served, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "field", ["decoding.min_length_ratio", "decoding.masked_source_positions", "output.trace", "text"]
+)
+def test_what_follows_from_the_line_is_not_the_others(
+    field: str, standard_input: Callable[[bytes], None], server: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    details = (violation("decoding.min_length_ratio", "is 2, 60 tokens of this source, must be 0 to 48 tokens"),)
+    details = (violation(field, "is 2, 60 tokens of this source, must be 0 to 48 tokens"),)
     server.seq2seq.item_failures.append(Failure(grpc.StatusCode.INVALID_ARGUMENT, "too long", details))
     standard_input(b"a\nb\n")
     assert main(["generate", "-", "--min-length-ratio", "2"]) == 2
