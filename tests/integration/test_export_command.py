@@ -73,6 +73,8 @@ def test_the_bundle_says_where_it_came_from(run: Path, bundle: Path) -> None:
     assert {example.beam_size for example in opened.golden} == {1, 4}
     assert manifest.reference is not None and manifest.reference.num_examples >= 100
     assert manifest.reference.data == "data/reverse/validation.tsv"
+    assert manifest.confidence is not None and manifest.confidence.data == "data/reverse/validation.tsv"
+    assert opened.seen_bigrams is not None and str(manifest.confidence.right) == "exact match"
     assert str(run.parent) not in (bundle / MANIFEST_NAME).read_text()
     assert [path.name for path in bundle.parent.iterdir()] == ["toy"]
 
@@ -161,7 +163,7 @@ def test_references_are_added_to_a_bundle_that_has_none(
     words = [f"{first}{second}{third}" for first in "abcdef" for second in "ghij" for third in "abcdex"]
     pairs.write_text("".join(f"{word}\tAA\n" for word in words))
     assert command("reference", tiny_bundle_path, "--data", pairs, "--output", tmp_path / "new") == 0
-    assert "with references of 144 texts in fp32\n" in capsys.readouterr().out
+    assert "with references of 144 texts in fp32; no confidence: fewer than 200 texts\n" in capsys.readouterr().out
     old, new = open_bundle(tiny_bundle_path).manifest, open_bundle(tmp_path / "new").manifest
     assert old.reference is None and new.reference is not None
     assert new.files == old.files
