@@ -139,6 +139,11 @@ def size_of(value: ir.Value) -> int:
     return size
 
 
+def has_size(value: ir.Value) -> bool:
+    """Returns whether `size_of` is known."""
+    return bool(value.shape) and bool(shape_of(value)[-1])
+
+
 def keeps_last_axis(node: ir.Node) -> bool:
     """Returns whether a node is a Transpose that keeps the last axis, the features."""
     order = node.attributes.get_ints("perm", ()) if node.op_type == "Transpose" else ()

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from attendant.export.graph import (
     GraphEditor,
     constant,
+    has_size,
     inputs_of,
     keeps_last_axis,
     made_by,
@@ -160,14 +161,17 @@ class Activations:
         if node is None:
             return None
         if joins_features(node):
-            parts = [self.of(part) for part in inputs_of(node)]
-            return None if any(part.row_scale is not None for part in parts) else self.side_by_side(parts)
+            parts = [self.of(part) for part in inputs_of(node)] if all(map(has_size, inputs_of(node))) else []
+            fixed = bool(parts) and all(part.row_scale is None for part in parts)
+            return self.side_by_side(parts) if fixed else None
         moves_rows = node.op_type in ("Gather", "GatherElements") and (
             node.attributes.get_int("axis", 0) < len(shape_of(operand(node))) - 1
         )
         if not moves_rows and not keeps_last_axis(node):
             return None
         origin = operand(node)
+        if not has_size(origin):
+            return None
         codes = self._table(origin) if constant(origin) is not None else self.of(origin)
         if codes.row_scale is not None:
             return None
@@ -303,14 +307,15 @@ def replace_products(editor: GraphEditor, activations: Activations) -> dict[str,
     for node in plain:
         if node.op_type == "Add":
             parts = [part for value in node.inputs if (part := find_product(made_by(value, "Gemm", "MatMul")))]
-            if len(parts) == 2 and all(len(part.output.consumers()) == 1 for part in parts):
+            if len(parts) == 2 and all(len(part.output.consumers()) == 1 and has_size(part.inputs) for part in parts):
                 codes = [activations.of(part.inputs) for part in parts]
                 if all(part.row_scale is None for part in codes):
                     editor.replace(node.outputs[0], _merged(editor, activations, parts, codes))
                     done |= {part.name: _described(part, coded) for part, coded in zip(parts, codes, strict=True)}
     for node in plain:
         product = find_product(node)
-        if product is not None and product.name not in done:
+        # In graphs of other tools, the size of a value may not be known before they run.
+        if product is not None and product.name not in done and has_size(product.inputs):
             inputs = activations.of(product.inputs)
             value = multiply(editor, activations, inputs, product.matrix, product.bias, product.name)
             editor.replace(product.output, value)

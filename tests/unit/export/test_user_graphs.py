@@ -112,7 +112,8 @@ def test_graphs_of_torchs_exporter(tmp_path: Path) -> None:
     module = random_model("tutorial").module
     assert isinstance(module, TutorialTranslator)
     model = import_graphs(*export_with_torch(module, tmp_path), read_spec(write_spec(tmp_path)))
-    export_model(model, tmp_path / "bundle", plan=TINY)
+    bundle = export_model(model, tmp_path / "bundle", precisions=("fp32", "int8"), plan=TINY)
+    assert any("int8" in each for each in bundle.manifest.certificates[1].arithmetic.values())
     assert_answers(tmp_path / "bundle", module)
     weights = attendant.load(tmp_path / "bundle").generate("abc", attention=True).best.attention
     assert weights is not None
