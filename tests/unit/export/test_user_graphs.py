@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper
 from torch import nn
 
@@ -282,6 +283,29 @@ def test_the_command_refuses_mistakes(
     with pytest.raises(UserError, match=message):
         main(["import", *arguments, "--output", "bundle"])
     assert not Path("bundle").exists()
+
+
+class FromZeros(NaiveGraphs):
+    def encode(self, source_ids: torch.Tensor, source_lengths: torch.Tensor) -> dict[str, torch.Tensor]:
+        tensors = super().encode(source_ids, source_lengths)
+        return {**tensors, "state": torch.zeros_like(tensors["state"])}
+
+
+@pytest.mark.slow
+def test_a_first_state_of_zeros_and_several_heads(tmp_path: Path) -> None:
+    encoder, step = write_graphs(tmp_path)
+
+    def add_heads(model: onnx.ModelProto) -> None:
+        model.graph.node.append(helper.make_node("Concat", ["weights", "weights"], ["heads"], axis=1))
+        model.graph.output.append(helper.make_tensor_value_info("heads", TensorProto.FLOAT, ["R", 2, "S"]))
+
+    changed(step, add_heads)
+    state = f'[step]\nattention = "heads"\n{MEMORY}[[state]]\ninput = "hidden"\noutput = "new_hidden"\n'
+    model = import_graphs(encoder, step, read_spec(write_spec(tmp_path, state)))
+    export_model(model, tmp_path / "bundle", plan=TINY)
+    assert_answers(tmp_path / "bundle", FromZeros(encoder, step), num_sources=4)
+    weights = attendant.load(tmp_path / "bundle").generate("abc", attention=True).best.attention
+    np.testing.assert_allclose(np.asarray(weights).sum(1), 1, atol=1e-5)
 
 
 @pytest.mark.slow
