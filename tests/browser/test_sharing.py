@@ -184,6 +184,14 @@ def test_alternatives_are_in_the_order_of_the_number_beside_them(page: Page) -> 
     assert len(values) > 3 and values == sorted(values, reverse=True)
 
 
+def test_the_probability_of_being_right_is_shown_if_it_is_calibrated(page: Page) -> None:
+    one = ask(page)
+    note = one.locator("[data-part=confidence]")
+    expect(note).to_have_text(re.compile(r"^Right with a probability of \d+ %, as calibrated on held-out texts\.$"))
+    one.get_by_label("Model").select_option(label="tiny")
+    expect(note).to_be_hidden()
+
+
 def test_characters_are_written_without_gaps(page: Page) -> None:
     one = answer_with(page, "2026-11-22", list("2026-11-22"))
     words = one.locator(".word")

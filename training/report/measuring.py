@@ -520,14 +520,14 @@ def _searches(model: TextModel, options: DecodingOptions, examples: Sequence[Exa
     traced = replace(options, trace=NUM_CANDIDATES)
     sources = model.source_ids([example.source for example in examples])
     batch.join([BatchRequest(number, source, traced) for number, source in enumerate(sources)])
-    found: dict[int, Searched] = {}
+    searches: dict[int, Searched] = {}
     while batch.num_rows:
         report = batch.step()
         for number, (best, *_) in report.finished:
             text = model.target_tokenizer.decode(best.token_ids)
             (search,) = report.traces[number]
-            found[number] = Searched(examples[number], text, search, model.target_tokenizer.tokens_of)
-    return tuple(found[number] for number in range(len(examples)))
+            searches[number] = Searched(examples[number], text, search, model.target_tokenizer.tokens_of)
+    return tuple(searches[number] for number in range(len(examples)))
 
 
 def _gradients(run: LoadedRun, model: TextModel, examples: Sequence[Example]) -> Gradients | None:

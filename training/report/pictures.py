@@ -443,6 +443,7 @@ def beam_tree(search: TracedSearch, tokens_of: Callable[[Iterable[int]], list[st
         column=COLUMN,
         row=ROW,
         box=(BOX_WIDTH, BOX_HEIGHT),
+        most=MAX_BOX_LABEL,
         width_of=lambda node: THIN + (THICK - THIN) * math.exp(node.log_prob),
         is_cut=lambda node: node.fate not in (Fate.LIVES, Fate.ENDED),
         percent=lambda node: f"{math.exp(node.log_prob):.1%}",

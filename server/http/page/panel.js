@@ -8,7 +8,7 @@ import { drawAttention } from "./attention.js";
 import { html, inlineButton, oneStop } from "./dom.js";
 import { facts, hasAttention, purpose } from "./facts.js";
 import { Growth } from "./growth.js";
-import { counted, milliseconds, number, probability } from "./numbers.js";
+import { counted, milliseconds, number, probability, share } from "./numbers.js";
 import { Settings } from "./settings.js";
 import { Steps } from "./steps.js";
 import { grouped, shown } from "./text.js";
@@ -19,8 +19,8 @@ const NUM_CANDIDATES = 6; // of each step of a trace
 const TRACED = ["steps", "tree"]; // the sections that need a trace
 // Parts: what is said about an answer; all of it; what is hidden where there is nothing; what has elements of the page in it.
 const ABOUT = ["problem", "spoken", "warnings", "again"];
-const ALL = [...ABOUT, "prefix", "masked", "tools", "hint", "difference", "text", "best", "map", "attention", "rivals", "tree", "inside"];
-const HIDDEN = ["warnings", "prefix", "masked", "again", "tools", "hint", "difference", "attention", "rivals", "inside"];
+const ALL = [...ABOUT, "confidence", "prefix", "masked", "tools", "hint", "difference", "text", "best", "map", "attention", "rivals", "tree", "inside"];
+const HIDDEN = ["warnings", "confidence", "prefix", "masked", "again", "tools", "hint", "difference", "attention", "rivals", "inside"];
 const KEPT = ["again", "tools", "hint", "attention", "rivals", "inside"];
 // What a request may fail with that was made for a version which has been replaced; what it would fail with again.
 const OUTDATED = ["INVALID_ARGUMENT", "NOT_FOUND"];
@@ -314,6 +314,8 @@ export class Panel {
     this.buttons.forEach((button, each) => button.setAttribute("aria-pressed", each === index));
     this.alternatives.close(false);
     part.text.replaceChildren(...this.pieces(hypothesis));
+    part.confidence.hidden = hypothesis.confidence === undefined;
+    part.confidence.textContent = `Right with a probability of ${share(hypothesis.confidence ?? 0)}, as calibrated on held-out texts.`;
     this.tell(part.prefix, this.prefix, `Begins with ${this.prefix.map(shown).join(" ")} `, "Let it choose",
       () => { this.prefix = []; });
     this.tell(part.masked, this.masked, `Not looked at: ${this.masked.map((at) => shown(response.sourceTokens[at])).join(" ")} `,
