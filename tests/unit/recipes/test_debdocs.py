@@ -261,8 +261,21 @@ def test_builds_from_both_kinds_of_documentation(
     assert lines == []
 
 
+def test_variants_are_added_to_the_training_split_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debdocs, "Apt", FakeApt)
+    monkeypatch.setattr(debdocs, "VERSIONS", dict.fromkeys(debdocs.VERSIONS, "1"))
+    monkeypatch.setattr(debdocs, "variants", lambda sentences, num_pairs: [*sentences, *sentences])
+    counts = {"train": 7, "validation": 0, "test": 0}
+    debdocs.build(tmp_path, print, unit=replace(debdocs.VARIED, counts=counts))
+    pairs = list(read_pairs(CorpusFiles(pairs=(str(tmp_path / "train.tsv"),))))
+    assert [pair.source for pair in pairs] == [
+        "Saves the file. Closes it.", "Prints the open file.", "saves the open file",
+        "Saves the file.", "Closes it.", "Prints the open file.", "saves the open file",
+    ]  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["debdocs-en-fr", "debdocs-en-fr-sentences", "debdocs-en-fr-prose", "debian-synopses"])
+@pytest.mark.parametrize("name", [*debdocs.DATA_SETS, "debian-synopses"])
 def test_from_the_archive(name: str, tmp_path: Path) -> None:
     """The builders check their counts; this test checks that they find all that they need."""
     publish(tmp_path / name, name, builders()[name], announce=print)
