@@ -36,6 +36,9 @@ from benchmarks.workload import (
 )
 
 NUM_HEADS = 8
+STUDENT = "6+2"
+"""The layers of encoder and decoder, of TRANSFORMERS."""
+
 LONGEST = 256
 """Source positions that have an encoding."""
 
@@ -171,7 +174,7 @@ class AttentionModel(nn.Module):
 
 
 MODULES: Mapping[str, Callable[[Workload], nn.Module]] = {
-    **{layers: partial(Student, sizes) for layers, sizes in TRANSFORMERS.items()},
+    STUDENT: partial(Student, TRANSFORMERS[STUDENT]),
     "gathered": partial(AttentionModel, shares_sources=False),
     "shared": partial(AttentionModel, shares_sources=True),
 }
@@ -239,18 +242,14 @@ def num_parameters(bundle: Path) -> int:
 def students(context: Context, beam_size: int) -> Part:
     """Measures recurrent models, students and Transformers of about equal size."""
     decoders = [
-        decoder_of("lstm", "LSTM 2+2, input feeding", lambda: context.bundle),
         decoder_of("translation", "LSTM 2+1, as translate-en-fr", partial(translation_bundle, context)),
+        decoder_of("student", f"Transformer + SSRU {STUDENT}", partial(exported, context, STUDENT)),
     ]
     for layers, sizes in TRANSFORMERS.items():
-        key = layers.replace("+", "_")
-        decoders.append(
-            decoder_of(f"student_{key}", f"Transformer + SSRU {layers}", partial(exported, context, layers))
-        )
         parameters = transformer_parameters(**sizes, vocabulary_size=context.workload.vocabulary_size)
         decoders.append(
             Decoder(
-                key=f"ctranslate2_{key}",
+                key=f"ctranslate2_{layers.replace('+', '_')}",
                 name=f"CTranslate2 Transformer {layers} int8, inter_threads={NUM_WORKERS}",
                 command=partial(ctranslate2_program, context, layers, "work", num_workers=NUM_WORKERS),
                 batch_sizes=(32, 64, 128),
