@@ -139,9 +139,14 @@ def read_sentencepiece(name: str, content: bytes) -> tuple[LibraryTokenizer, dic
         longest_first = sorted(symbols, key=len, reverse=True)
         pattern = Regex("|".join(literal(symbol) for symbol in longest_first))
         library.pre_tokenizer = pre_tokenizers.Sequence([words, Split(pattern, "isolated")])
-    library.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme=prefix)
-    if trainer.byte_fallback:
-        library.decoder = decoders.Sequence([decoders.ByteFallback(), library.decoder])
+    steps_back: list[Any] = [decoders.ByteFallback()] if trainer.byte_fallback else []
+    if splits:
+        steps_back.append(decoders.Metaspace(replacement=SPACE, prepend_scheme=prefix))
+    else:
+        # `Metaspace` leaves out all spaces of the first piece.
+        steps_back += [decoders.Replace(SPACE, " "), decoders.Fuse()]
+        steps_back += [decoders.Strip(" ", 1, 0)] if options.add_dummy_prefix else []
+    library.decoder = decoders.Sequence(steps_back)
     library.add_special_tokens([piece.piece for piece in model.pieces if piece.type in (UNKNOWN, CONTROL, BYTE)])
     ids = {"pad": trainer.pad_id, "unk": trainer.unk_id, "bos": trainer.bos_id, "eos": trainer.eos_id}
     return library, {role: pieces[number] for role, number in ids.items() if 0 <= number < len(pieces)}
