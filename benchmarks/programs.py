@@ -410,7 +410,7 @@ def make_marian(folder: str, vocabulary: int, embedding: int, width: int) -> Non
     np.savez(Path(folder, "model.npz"), **arrays)
     words = map(word_of, range(NUM_SPECIAL_SYMBOLS - 2, vocabulary))  # Marian has two special symbols
     with Path(folder, "vocabulary.spm").open("wb") as file:
-        options = {"model_type": "word", "vocab_size": vocabulary, "minloglevel": 2}
+        options: dict[str, Any] = {"model_type": "word", "vocab_size": vocabulary, "minloglevel": 2}
         options |= {"bos_id": -1, "pad_id": -1, "eos_id": eos_id, "unk_id": 1}
         sentencepiece.SentencePieceTrainer.train(sentence_iterator=words, model_writer=file, **options)
 

@@ -334,8 +334,13 @@ def _learn_pieces(library: LibraryTokenizer, config: TokenizerConfig, texts: Ite
             hard_vocab_limit=False,
             character_coverage=1.0,
             # What may be one piece was decided by the library's steps.
-            **{"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "add_dummy_prefix": False},
-            **{"split_by_unicode_script": False, "split_by_number": False, "bos_id": -1, "eos_id": -1},
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            add_dummy_prefix=False,
+            split_by_unicode_script=False,
+            split_by_number=False,
+            bos_id=-1,
+            eos_id=-1,
             # Several threads add in other orders.
             num_threads=1,
             minloglevel=2,
