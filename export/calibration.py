@@ -115,17 +115,18 @@ def calibrate(bundle: Bundle, stepper: BundleStepper, held_out: HeldOut) -> Cali
         bundle: may be a draft.
 
     Returns:
-        nothing if there are fewer than MIN_CALIBRATED sources that a request could give.
+        what the bundle has, if there are fewer than MIN_CALIBRATED sources that a request could give.
     """
     tokenizer, examples = bundle.source_tokenizer, held_out.data.examples
     examples = examples[:: -(-len(examples) // MAX_CALIBRATED)]
     logger.info("calibrating confidence on %d held-out texts in %s", len(examples), stepper.precision)
     own = answer_by_default(bundle, stepper, tokenizer.encode_batch([each.source for each in examples]))
     if len(own.places) < MIN_CALIBRATED:
-        return NOT_CALIBRATED
+        return Calibrated(bundle.manifest.confidence, bundle.seen_bigrams)
     is_right = own.are_right(held_out.right, examples, bundle)
     foreign = answer_by_default(bundle, stepper, random_sources(own.source_ids))
-    seen = None
+    # Without the training pairs at hand, those that the bundle has noted are still true.
+    seen = bundle.seen_bigrams
     if held_out.training is not None:
         seen = SeenBigrams.of_sources(read_source_ids(held_out.training, tokenizer))
     bundle = replace(bundle, seen_bigrams=seen)

@@ -179,6 +179,7 @@ def test_settings_are_all_options_with_the_names_that_errors_have(page: Page) ->
 def test_alternatives_are_in_the_order_of_the_number_beside_them(page: Page) -> None:
     one = ask(page, "knowledgeable")
     one.locator(".word").nth(3).click()
+    expect(one.locator(".alternatives .score").first).to_be_visible()
     shares = one.locator(".alternatives .score").all_inner_texts()
     values = [float(share.removeprefix("< ").removesuffix(" %")) for share in shares]
     assert len(values) > 3 and values == sorted(values, reverse=True)

@@ -29,6 +29,7 @@ from attendant.training.data.config import DataConfig
 from attendant.training.data.corpus import PairEncoder, open_stored, store
 from attendant.training.data.fetch import builders, publish
 from attendant.training.data.pairs import Pair
+from attendant.training.loop.callbacks import Record
 from attendant.training.loop.journal import Journal
 from attendant.training.run.checkpoint import (
     Learner,
@@ -45,6 +46,7 @@ from tests.paths import ROOT
 from tests.ports import free_ports
 from tests.server_process import command
 from tests.serving import LETTERS, SOUNDS, symbol_tokenizer
+from tests.unit.training.test_progress import start
 
 LIMITS = (0, 1, 16, 64, 256, 1024, 4096, 16384, 65536)
 """Bytes that a file may have."""
@@ -211,16 +213,18 @@ def test_whatever_file_does_not_fit_what_was_there_stands(tmp_path: Path, write:
 
 
 def test_a_line_of_the_journal_is_whole_or_not_there(tmp_path: Path) -> None:
-    journal = Journal(Run(tmp_path), step=0)
-    journal.write("train", step=1, epoch=0, values={"loss": 1.5})
+    journal = Journal(Run(tmp_path))
+    journal.begin(start(tmp_path))
+    journal.record(Record(event="train", step=1, epochs=0.0, values={"loss": 1.5}))
     journal._board.flush()
     before = Run(tmp_path).metrics_path.read_bytes()
+    second = Record(event="train", step=2, epochs=0.0, values={"loss": 1.25})
     for room in (0, 1, 20):
         with limited(len(before) + room), pytest.raises(UserError, match=r"metrics\.jsonl: can't be written: File too"):
-            journal.write("train", step=2, epoch=0, values={"loss": 1.25})
+            journal.record(second)
         assert Run(tmp_path).metrics_path.read_bytes() == before
-    journal.write("train", step=2, epoch=0, values={"loss": 1.25})
-    journal.close()
+    journal.record(second)
+    journal.end(None)
     assert [json.loads(line)["step"] for line in Run(tmp_path).metrics_path.read_text().splitlines()] == [1, 2]
 
 

@@ -310,17 +310,21 @@ class TestRanges:
     @pytest.mark.parametrize("name", RANGES)
     async def test_they_are_the_servers(self, web: Http, name: str) -> None:
         bounds = RANGES[name]
-        section = name in {"temperature", "top_k", "top_p", "seed"}
+        section = "output" if name == "trace" else "decoding"
+        if name in {"temperature", "top_k", "top_p", "seed"}:
+            section += ".sampling"
 
         async def ask(value: float) -> Answer:
-            options = {"sampling": {name: value}} if section else {name: value}
-            return await web.post("/v1/generate", {"text": "abc", "decoding": options})
+            options: object = {name: value}
+            for part in reversed(section.split(".")):
+                options = {part: options}
+            return await web.post("/v1/generate", {"text": "abc"} | options)
 
         most, least = bounds["maximum"], bounds.get("minimum", bounds.get("exclusiveMinimum"))
         outside = [most + 1, least - 1, *([least] if "exclusiveMinimum" in bounds else [])]
         for value in outside:
             answer = await ask(value)
-            field = f"decoding.{'sampling.' if section else ''}{name} is "
+            field = f"{section}.{name} is "
             assert answer.status == 400 and answer.json["detail"].startswith(field), value
         if most not in (MAX_BEAM, MAX_TOKENS) and name != "min_length_ratio":
             assert (await ask(most)).status == 200

@@ -87,7 +87,7 @@ async def test_answers_are_those_of_grpc(server: Served, web: Http) -> None:
         if given.datatype == "BYTES":
             assert found["data"] == [one.decode() for one in given.contents.bytes_contents]
         else:
-            assert np.array_equal(np.float32(found["data"]), np.float32(given.contents.fp32_contents))
+            assert np.array_equal(np.float32(found["data"]), np.float32(given.contents.fp32_contents), equal_nan=True)
     plain = (await web.post(INFER, {"inputs": [tensor()]})).json
     assert "id" not in plain and [one["name"] for one in plain["outputs"]] == ["text", "score", "log_prob"]
 
