@@ -1,4 +1,5 @@
-"""Attention as an alignment of letters and sounds, compared with one made by hand (letters-to-sounds.md).
+"""Attention as an alignment of letters and sounds, compared with one made by hand (letters-to-sounds.md), and the
+positions of the source that answers need.
 
 Shapes: T sounds, S letters and the end.
 """
@@ -12,7 +13,7 @@ import numpy as np
 
 from attendant.recipes.papers.pages import PAGES, write_table
 from attendant.runtime.decoding.batch import decode_all
-from attendant.runtime.decoding.options import scoring_options
+from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import write_text
 from attendant.runtime.stepper import Floats
@@ -33,6 +34,9 @@ from attendant_client.alignment import Link, hard_links
 WORDS: Final = Path(__file__).parent / "letters-to-sounds.tsv"
 PAGE: Final = "alignment"
 SHOWN_WORD: Final = "thoroughfare"
+
+WEIGHTS: Final = ("below 0.01", 0.01), ("0.01 to 0.1", 0.1), ("0.1 to 0.5", 0.5), ("above 0.5", 1.1)
+"""Classes of positions: a name, and the bound of the highest weight that a position gets in any step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,44 @@ def attended(model: TextModel, words: Sequence[Spoken]) -> list[Floats]:
     return weights
 
 
+def changed_by_masking(model: TextModel, sources: Sequence[Sequence[int]]) -> tuple[list[Floats], list[list[bool]]]:
+    """Answers sources greedily, as they are and without attention to each of their positions in turn.
+
+    Returns:
+        For each source its attention [T, S] in the unmasked answer, and for each position whether its mask changes the
+        answer.
+    """
+    limit = 2 * max(map(len, sources))
+    plain = decode_all(model.stepper, sources, DecodingOptions(max_length=limit, attention=True), model.special_ids)
+    places = [(number, position) for number, source in enumerate(sources) for position in range(len(source))]
+    options = [DecodingOptions(max_length=limit, masked_source_positions=(position,)) for _, position in places]
+    masked = decode_all(model.stepper, [sources[number] for number, _ in places], options, model.special_ids)
+    changed: list[list[bool]] = [[] for _ in sources]
+    for (number, _), (hypothesis, *_) in zip(places, masked, strict=True):
+        changed[number].append(hypothesis.token_ids != plain[number][0].token_ids)
+    return [hypothesis.attention for (hypothesis, *_) in plain if hypothesis.attention is not None], changed
+
+
+def _needed_rows(weights: Sequence[Floats], changed: Sequence[Sequence[bool]]) -> Iterator[list[str]]:
+    """Yields a row per class of positions: its name, the positions, and the share that answers need, with interval."""
+    low = 0.0
+    for name, high in WEIGHTS:
+        counts = np.zeros((len(weights), 2))
+        for number, (own, needed) in enumerate(zip(weights, changed, strict=True)):
+            highest = own.max(axis=0)
+            members = (low <= highest) & (highest < high)
+            counts[number] = members.sum(), np.array(needed)[members].sum()
+        num, num_needed = counts.sum(0).tolist()
+        shares = [100 * need / max(1.0, of) for of, need in resampled_totals(counts, DEFAULT_RESAMPLES)]
+        yield [
+            name,
+            f"{num:.0f}",
+            f"{100 * num_needed / max(1.0, num):.1f}",
+            interval_text(percentiles(np.array(shares)), 1),
+        ]
+        low = high
+
+
 def attention_links(weights: Sequence[Floats], words: Sequence[AlignedWord]) -> list[tuple[Link, ...]]:
     """Returns the hard links of attention. Attention on the source's end makes no link."""
     return [
@@ -173,6 +215,9 @@ def show_alignment(path: Path) -> None:
         rows.append([name, f"{result.error_rate:.1f}", interval_text(result.interval, 1), *shares])
     write_table(PAGE, "table", ("links", "AER %", "95 % interval", "precision %", "recall %"), rows)
     write_table(PAGE, "differences", ("word", "sound", "attention", "hand"), list(_differences(links, words)))
+    needed = _needed_rows(*changed_by_masking(model, model.source_ids([word.word for word in words])))
+    headings = "highest weight", "positions", "whose mask changes the answer, %", "95 % interval"
+    write_table(PAGE, "needed", headings, list(needed))
     index = [word.word for word in words].index(SHOWN_WORD)
     end = ["</s>"]
     drawn = attention_map(weights[index], [*SHOWN_WORD, *end * model.append_eos], [*words[index].sounds, *end])

@@ -12,7 +12,14 @@ import torch
 
 from attendant.recipes.papers import comparison, long_sources, pages
 from attendant.recipes.papers import plan as plan_module
-from attendant.recipes.papers.alignment import AlignedWord, agreement, diagonal_links, read_words
+from attendant.recipes.papers.alignment import (
+    AlignedWord,
+    agreement,
+    changed_by_masking,
+    diagonal_links,
+    open_model,
+    read_words,
+)
 from attendant.recipes.papers.comparison import Outcome
 from attendant.recipes.papers.long_sources import LongSource, run_together
 from attendant.recipes.papers.memory import ADDING, KINDS, TASKS, Kind, Network, Task, learn
@@ -20,6 +27,7 @@ from attendant.recipes.papers.plan import load_plan, plan_names, run_of
 from attendant.runtime.errors import UserError
 from attendant.training.data.pairs import Pair
 from attendant.training.run.directory import Run
+from tests.paths import ROOT
 
 EVALUATION = '[{"metric": "wer", "value": 30.0, "protocol": "greedy", "num_examples": 9}]'
 
@@ -112,6 +120,16 @@ def test_the_words_that_were_aligned_by_hand() -> None:
         assert all(letter < len(word.word) and sound < len(word.sounds) for letter, sound in word.possible)
     assert words["typhoons"].sure == {(0, 0), (1, 1), (6, 4), (7, 5)}
     assert words["typhoons"].possible - words["typhoons"].sure == {(2, 2), (3, 2), (4, 3), (5, 3)}
+
+
+def test_an_answer_needs_no_position_without_weight() -> None:
+    model = open_model(ROOT / "models" / "g2p-en")
+    sources = model.source_ids(["knife", "phoneme"])
+    weights, changed = changed_by_masking(model, sources)
+    assert [len(needed) for needed in changed] == [len(source) for source in sources]
+    for own, needed in zip(weights, changed, strict=True):
+        assert any(needed) and not all(needed)
+        assert not any(need for need, weight in zip(needed, own.max(axis=0), strict=True) if weight < 1e-3)
 
 
 def test_the_alignment_error_rate() -> None:
