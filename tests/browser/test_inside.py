@@ -2,23 +2,14 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
-from tests.browser.conftest import PATIENCE_MILLISECONDS
 from tests.browser.test_page_faults import MODELS
 from tests.browser.test_playground import SPOKEN, WORD, ask, panel, source
 from tests.browser.test_sharing import asked_for, text_of
-
-
-@pytest.fixture(scope="module", autouse=True)
-def patience() -> Iterator[None]:
-    expect.set_options(timeout=PATIENCE_MILLISECONDS)
-    yield
-    expect.set_options(timeout=5_000)
 
 
 def opened(page: Page, one: Locator, name: str) -> Locator:

@@ -3,27 +3,18 @@
 import itertools
 import json
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from playwright.sync_api import Error, Locator, Page, Route, expect
 
-from tests.browser.conftest import PATIENCE_MILLISECONDS
 from tests.browser.test_playground import SPOKEN, WORD, ask, panel, source
 from tests.paths import ROOT
 
 STREAM = re.compile(r"/v1/generate\?stream=1$")
 GENERATE = re.compile(r"/v1/generate$")
 MODELS = re.compile(r"/v1/models$")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def patience() -> Iterator[None]:
-    expect.set_options(timeout=PATIENCE_MILLISECONDS)
-    yield
-    expect.set_options(timeout=5_000)
 
 
 def text_of(one: Locator) -> Locator:

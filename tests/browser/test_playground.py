@@ -1,26 +1,17 @@
 """The playground as people use it: typing, looking, comparing, by mouse and by keyboard."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.browser.conftest import PATIENCE_MILLISECONDS
 from tests.paths import ROOT
 from tests.server_process import server
 
 WORD = "phoneme"
 SPOKEN = "F OW N IY M"
 TOKEN = "search-token-0123456789"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def patience() -> Iterator[None]:
-    expect.set_options(timeout=PATIENCE_MILLISECONDS)
-    yield
-    expect.set_options(timeout=5_000)
 
 
 def source(page: Page) -> Locator:

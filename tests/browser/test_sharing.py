@@ -2,23 +2,14 @@
 
 import itertools
 import re
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.browser.conftest import PATIENCE_MILLISECONDS
 from tests.browser.test_page_faults import STREAM, answer_with
 from tests.browser.test_playground import SPOKEN, WORD, ask, panel, source
-
-
-@pytest.fixture(scope="module", autouse=True)
-def patience() -> Iterator[None]:
-    expect.set_options(timeout=PATIENCE_MILLISECONDS)
-    yield
-    expect.set_options(timeout=5_000)
 
 
 def text_of(one: Locator) -> Locator:
