@@ -5,9 +5,13 @@ lives is a live hypothesis of the next step, so all of them form a tree.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from html import escape
+
+Place = tuple[int, int]
+"""A step, and a place among its live hypotheses."""
 
 
 class FinishReason(StrEnum):
@@ -19,7 +23,7 @@ class FinishReason(StrEnum):
 
 
 class Fate(StrEnum):
-    """What became of a candidate."""
+    """The fate of a candidate: the search continues it, or the reason why not."""
 
     LIVES = "LIVES"  # the next step continues the hypothesis with it
     ENDED = "ENDED"  # it is the end symbol, and the hypothesis ended with it
@@ -29,7 +33,7 @@ class Fate(StrEnum):
     ALTERNATIVE = "ALTERNATIVE"  # another token begins this alternative
     LENGTH = "LENGTH"  # the hypothesis has max_length tokens
     SEARCH_ENDED = "SEARCH_ENDED"  # the beam had a place, but the search ended with this step
-    UNSPECIFIED = "UNSPECIFIED"  # one that this version of the client does not know
+    UNSPECIFIED = "UNSPECIFIED"  # a fate that this version of the client does not know
 
 
 class SearchEnd(StrEnum):
@@ -48,8 +52,8 @@ class TracedCandidate:
     """A token that may follow a live hypothesis.
 
     Attributes:
-        log_prob: of the token.
-        total: the hypothesis's, with this token.
+        log_prob: the token's log-probability.
+        total: the total of the hypothesis with this token, as in `TracedHypothesis`.
     """
 
     token: str
@@ -63,12 +67,14 @@ class TracedHypothesis:
     """A hypothesis that a step continues.
 
     Attributes:
-        parent: its place, in the step before, of the hypothesis that it continues; 0 at the first step.
-        token, log_prob: what it took in the step before; empty and 0 at the first step.
+        parent: the place, among the live hypotheses of the step before, of the one that it continues; 0 at the first
+            step.
+        token, log_prob: its last token, taken in the step before, and the token's log-probability; empty and 0 at the
+            first step.
         total: the sum of the log-probabilities of its tokens, less the penalties of repetition: a beam ranks by it.
         score: `total` over the length penalty of its present length.
-        candidates: best first; after those that were asked for, any others that were taken.
-        banned: tokens that options exclude here.
+        candidates: best first; after the requested number of them, any others that the search took.
+        banned: tokens that options exclude after it.
     """
 
     parent: int
@@ -82,13 +88,13 @@ class TracedHypothesis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedStep:
-    """A step.
+    """A step of a search.
 
     Attributes:
         live: the hypotheses that it continues.
         attention: a row for each of them, a column per source token; None if the model has no attention.
         bound: after the step, the score that a live hypothesis has to exceed; None if there is none.
-        best_possible: after the step, the highest score that one can reach; None if none lives.
+        best_possible: after the step, the highest score that a live hypothesis can reach; None if none lives.
     """
 
     live: tuple[TracedHypothesis, ...]
@@ -127,7 +133,7 @@ class TracedSearch:
     ended: tuple[TracedEnd, ...]
     reason: SearchEnd
 
-    def path(self, step: int, live: int) -> tuple[tuple[int, int], ...]:
+    def path(self, step: int, live: int) -> tuple[Place, ...]:
         """Returns the step and place of each hypothesis on the way from the first one to a live one, in order."""
         places = [(step, live)]
         while step:
@@ -154,14 +160,21 @@ class TracedSearch:
             rows.append(attention[place])
         return tuple(math.fsum(column) for column in zip(*rows, strict=True))
 
-    def children(self) -> dict[tuple[int, int], list[int]]:
+    def children(self) -> dict[Place, list[int]]:
         """Returns the places in the next step of the hypotheses that continue each live one, by step and place."""
-        found: dict[tuple[int, int], list[int]] = {}
+        found: dict[Place, list[int]] = {}
         for step, traced in enumerate(self.steps):
             for place, hypothesis in enumerate(traced.live):
                 found[step, place] = []
                 if step:
                     found[step - 1, hypothesis.parent].append(place)
+        return found
+
+    def ends(self) -> dict[Place, list[TracedEnd]]:
+        """Returns the hypotheses that ended, by the step that ended them and their place in it."""
+        found: dict[Place, list[TracedEnd]] = {}
+        for end in self.ended:
+            found.setdefault((end.step, end.live), []).append(end)
         return found
 
 
@@ -182,6 +195,12 @@ def percent(log_prob: float) -> str:
     return f"{value:.0f} %" if value >= 10 else f"{value:.1f} %" if value >= 0.1 else "<0.1 %"
 
 
+def score_and_rank(end: TracedEnd) -> str:
+    """Returns the score of a hypothesis that ended, and its rank in the answer, for people."""
+    rank = "" if end.hypothesis is None else f", answer {end.hypothesis + 1}"
+    return f"score {end.score:.3f}{rank}"
+
+
 LINE = 20
 """Height of a line of the picture, in pixels."""
 CHARACTER, GAP = 8, 44
@@ -189,18 +208,17 @@ CHARACTER, GAP = 8, 44
 MAX_CHARACTERS = 12
 CHOSEN = "#008577"
 
-Place = tuple[int, int]
-"""A step, and a place among its live hypotheses."""
-
 
 def _picture(search: TracedSearch) -> str:
     """Draws a tree from left to right, a column for each step and a line for each candidate that ends a branch."""
-    children = search.children()
+    children, ends = search.children(), search.ends()
+    leaves = {
+        (step, place): _leaves(search.steps[step].live[place], ends.get((step, place), [])) for step, place in children
+    }
     best = {place for end in search.ended if end.hypothesis == 0 for place in search.path(end.step, end.live)}
     num_lines: dict[Place, int] = {}
     for at in reversed(children):
-        leaves = len(_leaves(search, at))
-        num_lines[at] = max(1, leaves + sum(num_lines[at[0] + 1, child] for child in children[at]))
+        num_lines[at] = max(1, len(leaves[at]) + sum(num_lines[at[0] + 1, child] for child in children[at]))
     left = [0]
     for traced in search.steps:
         texts = [each.token for live in traced.live for each in live.candidates]
@@ -221,7 +239,7 @@ def _picture(search: TracedSearch) -> str:
             color = CHOSEN if at in best and below in best else "currentColor"
             edges.append(_edge((start, middle), (next_x, y), hypothesis.token, title, hypothesis.log_prob, color, 1))
             line += num_lines[below]
-        for token, title, log_prob, is_answer in _leaves(search, at):
+        for token, title, log_prob, is_answer in leaves[at]:
             target = next_x, LINE * (line + 0.5)
             color, opacity = (CHOSEN, 1.0) if is_answer else ("currentColor", 0.45)
             edges.append(_edge((start, middle), target, token, title, log_prob, color, opacity))
@@ -234,24 +252,24 @@ def _picture(search: TracedSearch) -> str:
     )
 
 
-def _leaves(search: TracedSearch, at: Place) -> list[tuple[str, str, float, bool]]:
-    """Returns the candidates of a live hypothesis without a branch: text, title, log-probability, if it is the best."""
-    ends = [end for end in search.ended if (end.step, end.live) == at]
-    scores = "".join(f", score {end.score:.3f}{_rank(end)}" for end in ends)
+def _leaves(live: TracedHypothesis, ends: Sequence[TracedEnd]) -> list[tuple[str, str, float, bool]]:
+    """Returns the candidates of a live hypothesis without a branch: text, title, log-probability, if it is the best.
+
+    Args:
+        ends: those of this hypothesis.
+    """
+    scores = ", ".join(map(score_and_rank, ends))
     is_best = any(end.hypothesis == 0 for end in ends)
     shown = []
-    for each in search.steps[at[0]].live[at[1]].candidates:
-        ended = each.fate is Fate.ENDED
-        title = f"{percent(each.log_prob)}, total {each.total:.3f}, {each.fate}{scores if ended else ''}"
-        if each.fate is not Fate.LIVES:
-            shown.append((each.token, title, each.log_prob, ended and is_best))
+    for each in live.candidates:
+        title = f"{percent(each.log_prob)}, total {each.total:.3f}, {each.fate}"
+        if each.fate is Fate.ENDED:
+            shown.append((each.token, ", ".join(filter(None, (title, scores))), each.log_prob, is_best))
+        elif each.fate is not Fate.LIVES:
+            shown.append((each.token, title, each.log_prob, False))
     if any(end.finish_reason is not FinishReason.EOS for end in ends):
-        shown.append(("(cut)", scores.removeprefix(", "), 0.0, is_best))
+        shown.append(("(cut)", scores, 0.0, is_best))
     return shown
-
-
-def _rank(end: TracedEnd) -> str:
-    return "" if end.hypothesis is None else f", answer {end.hypothesis + 1}"
 
 
 def _edge(

@@ -1,13 +1,20 @@
 """The course of a search as lines for a terminal.
 
-The branch that lives longest goes straight down, and the others stand beside it: so long answers fit narrow terminals.
+The branch that lives longest goes straight down, and the others are indented: so long answers fit narrow terminals.
 """
-
-from collections.abc import Sequence
 
 from attendant_client.answers import EOS
 from attendant_client.attention_map import cut, display_width
-from attendant_client.trace import Fate, FinishReason, Place, SearchEnd, Trace, TracedEnd, TracedSearch, percent
+from attendant_client.trace import (
+    Fate,
+    FinishReason,
+    Place,
+    SearchEnd,
+    Trace,
+    TracedSearch,
+    percent,
+    score_and_rank,
+)
 
 MAX_TOKEN = 24
 UNICODE_GLYPHS = {"branch": "├ ", "beside": "│ ", "last": "└ ", "ended": "■ "}
@@ -70,10 +77,8 @@ class _Tree:
         self._search = search
         self._glyphs = glyphs
         self._children = search.children()
-        self._ends: dict[Place, list[TracedEnd]] = {}
-        for end in search.ended:
-            self._ends.setdefault((end.step, end.live), []).append(end)
-        # Steps that each live hypothesis's longest branch goes on for.
+        self._ends = search.ends()
+        # The number of steps of each live hypothesis's longest branch.
         self._heights: dict[Place, int] = {}
         for step, place in reversed(self._children):
             below = (self._heights[step + 1, child] for child in self._children[step, place])
@@ -87,7 +92,7 @@ class _Tree:
             if step:
                 hypothesis = self._search.steps[step].live[place]
                 lines.append(f"{cut(hypothesis.token, MAX_TOKEN)} {percent(hypothesis.log_prob)}")
-            # Of equally long ones the first, which has the highest total.
+            # The first of equally long ones has the highest total.
             children = [(step + 1, child) for child in self._children[at]]
             longest = max(children, key=self._heights.__getitem__, default=None)
             beside = [self.branch(child) for child in children if child != longest] + self._leaves(at)
@@ -100,23 +105,18 @@ class _Tree:
             at = longest
 
     def _leaves(self, at: Place) -> list[list[str]]:
-        """Returns a line for each hypothesis that ends here, and one for each reason why candidates were cut."""
+        """Returns a line for each way in which a live hypothesis ended, and for each reason why candidates were cut."""
         live = self._search.steps[at[0]].live[at[1]]
         leaves = []
         for end in self._ends.get(at, ()):
-            rank = "" if end.hypothesis is None else f", answer {end.hypothesis + 1}"
             ended = [each for each in live.candidates if each.fate is Fate.ENDED]
             by_eos = end.finish_reason is FinishReason.EOS and ended
-            what = f"{EOS} {percent(ended[0].log_prob)}" if by_eos else "cut"
-            leaves.append([f"{self._glyphs['ended']}{what}, score {end.score:.3f}{rank}"])
+            symbol = f"{EOS} {percent(ended[0].log_prob)}" if by_eos else "cut"
+            leaves.append([f"{self._glyphs['ended']}{symbol}, {score_and_rank(end)}"])
         for fate, why in CUTS.items():
             if tokens := [each for each in live.candidates if each.fate is fate]:
                 shown = ", ".join(f"{cut(each.token, MAX_TOKEN)} {percent(each.log_prob)}" for each in tokens)
                 leaves.append([f"{why}: {shown}"])
         if live.banned:
-            leaves.append([f"banned: {self._shown(live.banned)}"])
+            leaves.append([f"banned: {', '.join(cut(token, MAX_TOKEN) for token in live.banned)}"])
         return leaves
-
-    @staticmethod
-    def _shown(tokens: Sequence[str]) -> str:
-        return ", ".join(cut(token, MAX_TOKEN) for token in tokens)
