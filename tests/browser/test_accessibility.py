@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.test_playground import ask, source
+from tests.browser.playground import ask, source
 
 AXE = "axe-core@4.10.3"
 

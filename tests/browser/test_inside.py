@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
-from tests.browser.test_page_faults import MODELS
-from tests.browser.test_playground import SPOKEN, WORD, ask, panel, source
-from tests.browser.test_sharing import asked_for, text_of
+from tests.browser.playground import SPOKEN, STREAM, WORD, ask, asked_for, panel, reload_with, source, text_of
 
 
-def opened(page: Page, one: Locator, name: str) -> Locator:
-    """A section of a panel, opened, with its answer's trace."""
+def opened(one: Locator, name: str) -> Locator:
+    """Opens a section of a panel and returns it."""
     section = one.locator(f"[data-open={name}]")
     section.locator("summary").click()
     return section
@@ -22,24 +20,22 @@ def opened(page: Page, one: Locator, name: str) -> Locator:
 def without_attention(page: Page) -> None:
     """Opens the page as if its models had no attention."""
 
-    def changed(route: Route) -> None:
-        answer = route.fetch().json()
-        for model in answer["models"]:
+    def changed(models: list[Any]) -> list[Any]:
+        for model in models:
             manifest = json.loads(model["manifestJson"])
             for graphs in manifest["graphs"].values():
                 outputs = graphs["decoder_step"]["outputs"]
                 graphs["decoder_step"]["outputs"] = [one for one in outputs if one["name"] != "attention"]
             model["manifestJson"] = json.dumps(manifest)
-        route.fulfill(json=answer)
+        return models
 
-    page.route(MODELS, changed)
-    page.reload()
+    reload_with(page, changed, times=None)
 
 
 def test_each_step_has_its_numbers_beside_the_formulas(page: Page) -> None:
     one = ask(page)
     bodies = asked_for(page)
-    steps = opened(page, one, "steps")
+    steps = opened(one, "steps")
     slider = steps.get_by_role("slider", name="Step")
     expect(slider).to_have_attribute("max", "6")
     assert bodies[-1]["output"]["trace"] > 0
@@ -71,7 +67,7 @@ def share(text: str) -> float:
 
 def test_scores_give_the_weights_back(page: Page) -> None:
     one = ask(page)
-    steps = opened(page, one, "steps")
+    steps = opened(one, "steps")
     weights = steps.get_by_role("list", name="Weights").get_by_role("listitem")
     expect(weights).to_have_count(8)
     columns = [item.locator("small").all_inner_texts() for item in weights.all()]
@@ -84,7 +80,7 @@ def test_scores_give_the_weights_back(page: Page) -> None:
 
 def test_the_steps_play(page: Page) -> None:
     one = ask(page)
-    steps = opened(page, one, "steps")
+    steps = opened(one, "steps")
     steps.get_by_role("button", name="Play").click()
     slider = steps.get_by_role("slider", name="Step")
     expect(slider).to_have_value("3")
@@ -101,14 +97,14 @@ def test_without_attention_there_is_one_vector(page: Page) -> None:
     source(page).fill(WORD)
     expect(text_of(one)).to_have_text(SPOKEN)
     expect(one.locator(".map svg")).to_have_count(0)
-    steps = opened(page, one, "steps")
+    steps = opened(one, "steps")
     expect(steps).to_contain_text("8 symbols in 512 numbers: 64 for each. A text of twice the length has 32.")
     expect(steps.locator(".distribution .chosen b")).to_have_text("F")
 
 
 def test_a_beam_is_a_tree(page: Page) -> None:
     one = ask(page)
-    tree = opened(page, one, "tree")
+    tree = opened(one, "tree")
     nodes = tree.locator(".node")
     expect(nodes.first).to_be_visible()
     caption = tree.locator("figcaption")
@@ -154,7 +150,7 @@ def test_a_symbol_is_hidden_from_attention(page: Page) -> None:
 
 def test_a_growing_text_is_measured(page: Page) -> None:
     one = ask(page)
-    growth = opened(page, one, "growth")
+    growth = opened(one, "growth")
     growth.get_by_role("button", name="Measure").click()
     rows = growth.get_by_role("listitem")
     expect(rows).to_have_count(len(WORD))
@@ -174,8 +170,8 @@ def test_a_search_too_long_to_trace_is_answered_without(page: Page) -> None:
             route.continue_()
 
     one = ask(page)
-    page.route(re.compile(r"/v1/generate\?stream=1$"), refused)
-    tree = opened(page, one, "tree")
+    page.route(STREAM, refused)
+    tree = opened(one, "tree")
     expect(tree).to_contain_text("too long to be shown")
     expect(text_of(one)).to_have_text(SPOKEN)
 
@@ -200,7 +196,7 @@ def test_two_answers_with_all_their_parts_fit(page: Page, width: int) -> None:
     panel(page, 1).get_by_label("Model").select_option(label="g2p-en")
     for number in (0, 1):
         for name in ("steps", "tree", "growth", "facts"):
-            opened(page, panel(page, number), name)
+            opened(panel(page, number), name)
         panel(page, number).get_by_role("button", name="Measure").click()
         expect(panel(page, number).locator(".growth li").first).to_be_visible()
     expect(one.locator(".distribution li").first).to_be_visible()

@@ -1,46 +1,30 @@
 """The playground where something goes wrong or comes late: broken connections, former texts, updated models, marks."""
 
 import itertools
-import json
 import re
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from playwright.sync_api import Error, Locator, Page, Route, expect
+from playwright.sync_api import Error, Page, Route, expect
 
-from tests.browser.test_playground import SPOKEN, WORD, ask, panel, source
+from tests.browser.playground import (
+    GENERATE,
+    MODELS,
+    SPOKEN,
+    STREAM,
+    WORD,
+    answer_with,
+    ask,
+    asked_for,
+    event,
+    hypothesis,
+    panel,
+    reload_with,
+    source,
+    text_of,
+)
 from tests.paths import ROOT
-
-STREAM = re.compile(r"/v1/generate\?stream=1$")
-GENERATE = re.compile(r"/v1/generate$")
-MODELS = re.compile(r"/v1/models$")
-
-
-def text_of(one: Locator) -> Locator:
-    return one.locator("[data-part=text]")
-
-
-def event(kind: str, content: Any) -> str:
-    return f"event: {kind}\ndata: {json.dumps(content if kind == 'error' else {kind: content})}\n\n"
-
-
-def hypothesis(text: str, tokens: list[str]) -> dict[str, Any]:
-    finish = {"finishReason": "FINISH_REASON_EOS", "tokenLogProbs": [-0.5] * len(tokens)}
-    return {"text": text, "tokens": tokens, "score": -1.0, "logProb": -1.0, **finish}
-
-
-def answer_with(page: Page, text: str, tokens: list[str], **fields: Any) -> Locator:
-    """Lets the server answer so; returns the panel that shows it."""
-    timings = {"total": 0.01, "steps": 3, "meanBatchRows": 1.0}
-    response = {"hypotheses": [hypothesis(text, tokens)], "sourceTokens": ["a"], "timings": timings, **fields}
-    body = event("response", response)
-    page.route(STREAM, lambda route: route.fulfill(body=body, content_type="text/event-stream"))
-    source(page).fill("a")
-    one = panel(page)
-    expect(text_of(one)).to_have_text(text)
-    return one
-
 
 # Breaks the connection after the first piece of an answer.
 BREAKING = """() => {
@@ -146,23 +130,18 @@ def test_warnings_are_shown_and_go_with_their_answer(page: Page) -> None:
     )
 
 
-def served_before(page: Page, *roles: str) -> list[str]:
+def served_before(page: Page, *roles: str) -> list[dict[str, Any]]:
     """Opens the page as if versions with these roles had been served then; returns the bodies of later requests."""
-    asked: list[str] = []
 
-    def former(route: Route) -> None:
-        answer = route.fetch().json()
-        (model,) = (one for one in answer["models"] if one["name"] == "g2p-en")
-        versions = [
+    def former(models: list[Any]) -> list[Any]:
+        (model,) = (one for one in models if one["name"] == "g2p-en")
+        return [
             {**model, "version": f"{number:012}", "label": str(number), "role": role}
             for number, role in enumerate(roles)
         ]
-        route.fulfill(json={"models": versions})
 
-    page.route(MODELS, former, times=1)
-    page.reload()
-    page.on("request", lambda request: asked.append(request.post_data or "") if request.method == "POST" else None)
-    return asked
+    reload_with(page, former)
+    return asked_for(page)
 
 
 def test_a_page_that_is_open_while_its_model_is_updated_goes_on(page: Page) -> None:
@@ -173,7 +152,7 @@ def test_a_page_that_is_open_while_its_model_is_updated_goes_on(page: Page) -> N
     source(page).fill(WORD)
     expect(text_of(one)).to_have_text(SPOKEN)
     expect(version).to_have_text(re.compile("^(?!0{12})[0-9a-f]{12}$"))
-    assert "version" not in json.loads(asked[0])
+    assert "version" not in asked[0]
     expect(one.get_by_label("Model").locator("option")).to_have_text(["g2p-en", "tiny"])
     one.locator(".word").nth(1).click()
     expect(one.get_by_role("group", name="Instead of OW")).to_be_visible()
@@ -186,19 +165,15 @@ def test_so_does_one_whose_version_is_no_longer_served(page: Page) -> None:
     source(page).fill(WORD)
     expect(text_of(one)).to_have_text(SPOKEN)
     expect(one.get_by_role("alert")).to_have_text("")
-    assert [json.loads(body).get("version") for body in asked] == ["000000000001", None]
+    assert [body.get("version") for body in asked] == ["000000000001", None]
 
 
 def test_so_does_one_whose_settings_were_another_versions(page: Page) -> None:
-    def wider(route: Route) -> None:
-        answer = route.fetch().json()
-        (model,) = (one for one in answer["models"] if one["name"] == "g2p-en")
-        route.fulfill(
-            json={"models": [{**model, "version": "0" * 12, "defaults": {**model["defaults"], "beamSize": 1000}}]}
-        )
+    def wider(models: list[Any]) -> list[Any]:
+        (model,) = (one for one in models if one["name"] == "g2p-en")
+        return [{**model, "version": "0" * 12, "defaults": {**model["defaults"], "beamSize": 1000}}]
 
-    page.route(MODELS, wider, times=1)
-    page.reload()
+    reload_with(page, wider)
     one = panel(page)
     one.locator("summary").first.click()
     one.get_by_label("num_hypotheses").fill("8")
@@ -209,13 +184,7 @@ def test_so_does_one_whose_settings_were_another_versions(page: Page) -> None:
 
 
 def test_a_model_that_is_gone_is_told_and_the_others_can_be_chosen(page: Page) -> None:
-    def gone(route: Route) -> None:
-        answer = route.fetch().json()
-        answer["models"] = [{**one, "name": "former"} for one in answer["models"] if one["name"] == "tiny"]
-        route.fulfill(json=answer)
-
-    page.route(MODELS, gone, times=1)
-    page.reload()
+    reload_with(page, lambda models: [{**one, "name": "former"} for one in models if one["name"] == "tiny"])
     one = panel(page)
     expect(one.get_by_label("Model").locator("option")).to_have_text(["former"])
     source(page).fill(WORD)
@@ -327,7 +296,7 @@ def test_symbols_are_grouped_by_the_characters_that_readers_see(page: Page) -> N
 def test_what_is_written_has_its_own_direction(page: Page) -> None:
     one = ask(page)
     assert source(page).get_attribute("dir") == "auto"
-    for part in (one.locator(".best .words"), one.locator("[data-part=text]")):
+    for part in (one.locator(".best .words"), text_of(one)):
         assert part.first.get_attribute("dir") == "auto"
     one.locator(".word").nth(1).click()
     choice = one.locator(".alternatives button").first

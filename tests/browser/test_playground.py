@@ -4,38 +4,20 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Page, expect
 
+from tests.browser.playground import SPOKEN, WORD, ask, panel, source, text_of
 from tests.paths import ROOT
 from tests.server_process import server
 
-WORD = "phoneme"
-SPOKEN = "F OW N IY M"
 TOKEN = "search-token-0123456789"
-
-
-def source(page: Page) -> Locator:
-    return page.get_by_label("Text", exact=True)
-
-
-def panel(page: Page, number: int = 0) -> Locator:
-    return page.locator(".panel").nth(number)
-
-
-def ask(page: Page, text: str = WORD, number: int = 0, model: str = "g2p-en") -> Locator:
-    """The panel of that number, which has answered."""
-    one = panel(page, number)
-    one.get_by_label("Model").select_option(label=model)
-    source(page).fill(text)
-    expect(one.locator(".map .symbol").first).to_be_visible()
-    return one
 
 
 def test_an_answer_appears_while_typing(page: Page) -> None:
     one = panel(page)
     one.get_by_label("Model").select_option(label="g2p-en")
     source(page).press_sequentially(WORD, delay=10)
-    expect(one.locator("[data-part=text]")).to_have_text(SPOKEN)
+    expect(text_of(one)).to_have_text(SPOKEN)
     expect(one.get_by_role("status")).to_have_text(f"Answer: {SPOKEN}")
     expect(one.locator("[data-part=measures]")).to_have_text(re.compile(r"^[\d.]+ ms · \d+ steps$"))
 
@@ -77,7 +59,7 @@ def test_an_answer_grows(page: Page) -> None:
     source(page).fill(WORD)
     expect(one.get_by_role("status")).to_have_text(f"Answer: {SPOKEN}")
     assert page.evaluate("window.seen")[:2] == ["F", "F OW"]
-    expect(one.locator("[data-part=text]")).to_have_text(SPOKEN)
+    expect(text_of(one)).to_have_text(SPOKEN)
 
 
 def test_rivals_have_scores_and_can_be_looked_at(page: Page) -> None:
@@ -88,7 +70,7 @@ def test_rivals_have_scores_and_can_be_looked_at(page: Page) -> None:
     expect(rivals.first.locator(".score")).to_have_text(re.compile(r"^57 % · score −0\.56$"))
     second = rivals.nth(1).locator(".words").inner_text()
     rivals.nth(1).click()
-    expect(one.locator("[data-part=text]")).to_have_text(second)
+    expect(text_of(one)).to_have_text(second)
 
 
 def test_a_symbol_shows_where_the_other_side_looks(page: Page) -> None:
@@ -119,10 +101,10 @@ def test_another_word_leads_another_way(page: Page) -> None:
     page.keyboard.press("ArrowDown")
     other = choices.nth(1).locator("b").inner_text()
     page.keyboard.press("Enter")
-    expect(one.locator("[data-part=text]")).to_have_text(re.compile(rf"^F {other} "))
+    expect(text_of(one)).to_have_text(re.compile(rf"^F {other} "))
     expect(one.locator("[data-part=prefix]")).to_contain_text(f"Begins with F {other}")
     one.get_by_role("button", name="Let it choose").click()
-    expect(one.locator("[data-part=text]")).to_have_text(SPOKEN)
+    expect(text_of(one)).to_have_text(SPOKEN)
 
 
 def test_escape_closes_the_alternatives_and_goes_back(page: Page) -> None:
@@ -143,9 +125,9 @@ def test_two_settings_and_two_models_side_by_side(page: Page) -> None:
     second.get_by_label("temperature").fill("2")
     second.get_by_label("temperature").press("Tab")
     expect(second.locator("[data-part=summary]")).to_have_text("sampling.seed 3, sampling.temperature 2")
-    expect(second.locator("[data-part=text]")).not_to_have_text("")
+    expect(text_of(second)).not_to_have_text("")
     first = panel(page, 0)
-    expect(first.locator("[data-part=text]")).to_have_text(SPOKEN)
+    expect(text_of(first)).to_have_text(SPOKEN)
     second.get_by_label("Model").select_option(label="tiny")
     second.get_by_text("About this model").click()
     expect(second.locator(".facts dd").first).to_have_text("tiny")
@@ -168,7 +150,7 @@ def test_a_mistake_is_told(page: Page) -> None:
     expect(one.locator(".map svg")).to_have_count(0)
     source(page).fill(WORD)
     expect(one.get_by_role("alert")).to_have_text("")
-    expect(one.locator("[data-part=text]")).to_have_text(SPOKEN)
+    expect(text_of(one)).to_have_text(SPOKEN)
 
 
 def test_without_typing_along_it_answers_when_asked(page: Page) -> None:
@@ -177,9 +159,9 @@ def test_without_typing_along_it_answers_when_asked(page: Page) -> None:
     page.get_by_label("Answer while I type").uncheck()
     source(page).fill(WORD)
     page.wait_for_timeout(300)
-    expect(one.locator("[data-part=text]")).to_have_text("")
+    expect(text_of(one)).to_have_text("")
     source(page).press("Control+Enter")
-    expect(one.locator("[data-part=text]")).to_have_text(SPOKEN)
+    expect(text_of(one)).to_have_text(SPOKEN)
 
 
 def test_a_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
@@ -197,7 +179,7 @@ def test_a_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
         asked.press("Enter")
         expect(asked).to_be_hidden()
         source(page).fill(WORD)
-        expect(panel(page).locator("[data-part=text]")).to_have_text(SPOKEN)
+        expect(text_of(panel(page))).to_have_text(SPOKEN)
         context.close()
 
 

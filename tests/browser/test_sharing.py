@@ -2,25 +2,12 @@
 
 import itertools
 import re
-from typing import Any
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.test_page_faults import STREAM, answer_with
-from tests.browser.test_playground import SPOKEN, WORD, ask, panel, source
-
-
-def text_of(one: Locator) -> Locator:
-    return one.locator("[data-part=text]")
-
-
-def asked_for(page: Page) -> list[dict[str, Any]]:
-    """The bodies of the requests from now on."""
-    bodies: list[dict[str, Any]] = []
-    page.on("request", lambda request: bodies.append(request.post_data_json) if request.method == "POST" else None)
-    return bodies
+from tests.browser.playground import SPOKEN, STREAM, WORD, answer_with, ask, asked_for, panel, source, text_of
 
 
 def test_an_empty_page_offers_what_the_model_answers_well(page: Page) -> None:
