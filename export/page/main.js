@@ -11,7 +11,6 @@ const worker = new Worker("worker.js", { type: "module" });
 let newest = 0; // number of the newest question
 let busy = false; // a worker answers one question at a time; while it does, only the newest one waits
 let answer = null;
-let buttons = [];
 
 function ask() {
   writeAddress({ text: part("source").value, panels: [] });
@@ -36,7 +35,7 @@ function show(given, milliseconds) {
   part("text").textContent = "";
   part("spoken").textContent = "";
   if (!answer) return;
-  buttons = drawAnswers(part("best"), part("ranking"), answer, { decoding: {} }, choose);
+  drawAnswers(part("best"), part("ranking"), answer, { decoding: {} }, choose);
   choose(0);
 }
 
@@ -44,7 +43,6 @@ function choose(index) {
   const hypothesis = answer.hypotheses[index];
   part("text").textContent = hypothesis.text;
   part("spoken").textContent = `Answer: ${hypothesis.text}`;
-  buttons.forEach((button, at) => button.setAttribute("aria-pressed", at === index));
   const rows = hypothesis.attention;
   part("attention").hidden = !rows.length || !rows[0].length;
   if (part("attention").hidden) return;

@@ -14,7 +14,7 @@ const BROKEN = { code: "UNAVAILABLE", detail: "The connection broke before the a
 
 export const useToken = (token) => sessionStorage.setItem(TOKEN, token);
 
-// What the promise gives; the problem in place of what it throws, unless the call was aborted.
+// The result of the promise. Unless the call was aborted, the problem replaces other errors.
 async function or(problem, promise) {
   try {
     return await promise;
@@ -36,26 +36,28 @@ async function call(path, body, signal) {
   throw new Problem({ title: `The server answered with status ${response.status}.`, ...problem });
 }
 
-export const models = async () => (await or(BROKEN, (await call("v1/models")).json())).models;
+const json = async (...request) => or(BROKEN, (await call(...request)).json());
 
-export const generate = async (request, signal) => or(BROKEN, (await call("v1/generate", request, signal)).json());
+export const models = async () => (await json("v1/models")).models;
+
+export const generate = (request, signal) => json("v1/generate", request, signal);
 
 // The responses to a list of requests, in order. One that failed is the whole list's problem.
 export async function generateMany(requests, signal) {
-  const { results } = await or(BROKEN, (await call("v1/generate_many", { requests }, signal)).json());
+  const { results } = await json("v1/generate_many", { requests }, signal);
   return results.map(({ response, error }) => {
     if (error) throw new Problem({ detail: error.message });
     return response;
   });
 }
 
-let document;
+let openapi;
 
 // The schemas of the API's messages, fetched once.
 export function schemas() {
-  document ??= call("openapi.json").then((response) => or(BROKEN, response.json()));
-  document.catch(() => { document = undefined; });
-  return document.then(({ components }) => components.schemas);
+  openapi ??= json("openapi.json");
+  openapi.catch(() => { openapi = undefined; });
+  return openapi.then(({ components }) => components.schemas);
 }
 
 // Yields the messages of a streamed answer: {delta} and, last, {response}. A stream that ends without its response is a

@@ -9,6 +9,7 @@ const CELLS = { least: 18, most: 30 };
 const GAP = 2;
 const PADDING = 10;
 const SHOWN = 4;
+const LEAST_LINK = 0.01;
 const NOTHING = "nothing in particular";
 const FONT = "14px system-ui, sans-serif";
 
@@ -18,16 +19,14 @@ function widths(labels) {
   return labels.map((label) => context.measureText(label).width);
 }
 
-function strongest(weights, labels) {
-  return weights
-    .map((weight, index) => [weight, labels[index]])
-    .filter(([weight]) => weight >= 0.01)
-    .sort(([a], [b]) => b - a)
-    .slice(0, SHOWN)
-    .map(([weight, label]) => ({ label, part: share(weight) }));
-}
+// The largest weights with their labels, {weight, label}: the largest first, none less than `least`.
+export const strongest = (weights, labels, least) => weights
+  .map((weight, index) => ({ weight, label: labels[index] }))
+  .filter(({ weight }) => weight >= least)
+  .sort((a, b) => b.weight - a.weight)
+  .slice(0, SHOWN);
 
-const spoken = (links) => links.map(({ label, part }) => `${label} ${part}`).join(", ") || NOTHING;
+const spoken = (links) => links.map(({ label, weight }) => `${label} ${share(weight)}`).join(", ") || NOTHING;
 
 // `onmask` is called with the place of a source symbol that is pressed; without it, symbols are not pressed. `masked` are
 // the places that are hidden.
@@ -75,8 +74,8 @@ export function drawAttention(place, caption, source, target, attention, { maske
         ? { x: middle.x, y: top - CELLS.most / 2, "text-anchor": "middle" }
         : { x: PADDING / 2 - top, y: middle.x, transform: "rotate(-90)" };
     const [verb, links] = side === "target"
-      ? ["looks at", strongest(row(index), sources)]
-      : ["is looked at by", strongest(column(index), targets)];
+      ? ["looks at", strongest(row(index), sources, LEAST_LINK)]
+      : ["is looked at by", strongest(column(index), targets, LEAST_LINK)];
     const begin = () => light(side, index, [text, verb, links]);
     const isMasked = side === "source" && masked.includes(index);
     const press = side === "source" && onmask
@@ -110,7 +109,7 @@ export function drawAttention(place, caption, source, target, attention, { maske
     labels[other].forEach((each, at) => shade(each, weights[at]));
     const [text, verb, links] = looks;
     // Each symbol in an element of its own, so that its direction is not that of the sentence.
-    const parts = links.flatMap(({ label, part }, at) => [at ? ", " : "", html("bdi", {}, label), ` ${part}`]);
+    const parts = links.flatMap(({ label, weight }, at) => [at ? ", " : "", html("bdi", {}, label), ` ${share(weight)}`]);
     caption.replaceChildren(html("bdi", {}, text), ` ${verb} `, ...(parts.length ? parts : [NOTHING]));
   }
 

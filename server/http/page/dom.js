@@ -18,6 +18,9 @@ export const html = (tag, properties = {}, ...children) => fill(document.createE
 export const svg = (tag, properties = {}, ...children) =>
   fill(document.createElementNS(SVG, tag), properties, children);
 
+// The items of a "dl".
+export const terms = (pairs) => pairs.flatMap(([name, value]) => [html("dt", {}, name), html("dd", {}, value)]);
+
 // An element in the middle of a text that works as a button. A real one would be laid out as a box of its own, which
 // reverses the words of texts that mix directions.
 export function inlineButton(properties, ...children) {
@@ -25,7 +28,7 @@ export function inlineButton(properties, ...children) {
   return html("span", { role: "button", tabindex: 0, onkeydown: onEnter(onclick), ...properties }, ...children);
 }
 
-// What the keys of a button do.
+// A listener for keys: those that press a button.
 export const onEnter = (press) => (event) => {
   if (event.key !== "Enter" && event.key !== " ") return;
   event.preventDefault();

@@ -1,6 +1,6 @@
 // What is known of a model: what it is for, its limits, what was measured, and what its certificate says.
 
-import { html } from "./dom.js";
+import { html, terms } from "./dom.js";
 import { counted, number } from "./numbers.js";
 
 const UNITS = { character: "characters", word: "symbols", bpe: "parts of words", unigram: "parts of words" };
@@ -8,7 +8,7 @@ const UNITS = { character: "characters", word: "symbols", bpe: "parts of words",
 export const hasAttention = ({ manifestJson, precision }) =>
   JSON.parse(manifestJson).graphs[precision].decoder_step.outputs.some(({ name }) => name === "attention");
 
-// One sentence: its description, or what its recipe says of it.
+// One sentence: its description, or its data by its recipe.
 export function purpose({ description, manifestJson }) {
   if (description) return description;
   const { source, target, data } = JSON.parse(manifestJson).provenance.recipe;
@@ -17,12 +17,9 @@ export function purpose({ description, manifestJson }) {
   return `Reads ${UNITS[source.tokenizer] ?? "symbols"} and writes ${UNITS[target.tokenizer] ?? "symbols"}${learned}.`;
 }
 
-function list(pairs) {
-  const items = pairs.filter(([, value]) => value).flatMap(([name, value]) => [html("dt", {}, name), html("dd", {}, value)]);
-  return html("dl", {}, ...items);
-}
+const list = (pairs) => html("dl", {}, ...terms(pairs.filter(([, value]) => value)));
 
-// A metric once, with each value and how it was measured; of a second value, in what its protocol differs.
+// A metric once, with each value and how it was measured; a second value has only the differences of its protocol.
 function quality(evaluation) {
   const metrics = [...new Set(evaluation.map(({ metric }) => metric))];
   return metrics.flatMap((metric) => {

@@ -55,17 +55,17 @@ function open(number, states = []) {
 // Keeps the answer of a panel while the other follows the text; or ends that.
 function keep(panel) {
   panel.keeps = !panel.isKept;
-  if (!panel.isKept) return panel.ask(source.value);
-  if (panels.length === 1) {
-    compare.checked = true;
-    open(2);
-    panels[1].ask(source.value);
-  }
-  source.focus();
-  return undefined;
+  if (panel.isKept) {
+    if (panels.length === 1) {
+      compare.checked = true;
+      open(2);
+      panels[1].ask(source.value);
+    }
+    source.focus();
+  } else panel.ask(source.value);
 }
 
-// Marks what the two answers that are shown do not share.
+// Marks the differences of the two answers that are shown.
 function compareAnswers() {
   const [first, second] = panels;
   if (!second || panels.some(({ response }) => !response)) return;
@@ -74,7 +74,7 @@ function compareAnswers() {
   second.mark(marks[1], first.isKept ? "the kept answer" : "the first answer");
 }
 
-// Offers what the first panel's model answers well: what one may type, and what comes of it.
+// Offers texts that the first panel's model answers well, with their answers.
 function offerExamples() {
   const offered = panels[0]?.model.examples ?? [];
   examples.hidden = !offered.length;
@@ -142,6 +142,6 @@ credentials.addEventListener("submit", (event) => {
   connect();
 });
 
-byId("reconnect").addEventListener("click", () => { byId("source").focus(); connect(); });
+byId("reconnect").addEventListener("click", () => { source.focus(); connect(); });
 
 connect();

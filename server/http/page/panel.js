@@ -5,7 +5,7 @@ import { Alternatives } from "./alternatives.js";
 import { drawAnswers } from "./answers.js";
 import { Problem, stream } from "./api.js";
 import { drawAttention } from "./attention.js";
-import { html, inlineButton, oneStop } from "./dom.js";
+import { html, inlineButton, oneStop, terms } from "./dom.js";
 import { facts, hasAttention, purpose } from "./facts.js";
 import { Growth } from "./growth.js";
 import { counted, milliseconds, number, probability, share } from "./numbers.js";
@@ -17,12 +17,10 @@ import { drawTree } from "./tree.js";
 const WORKING_AFTER = 400;
 const NUM_CANDIDATES = 6; // of each step of a trace
 const TRACED = ["steps", "tree"]; // the sections that need a trace
-// Parts: what is said about an answer; all of it; what is hidden where there is nothing; what has elements of the page in it.
+// Parts: notes about an answer; the whole answer.
 const ABOUT = ["problem", "spoken", "warnings", "again"];
 const ALL = [...ABOUT, "confidence", "prefix", "masked", "tools", "hint", "difference", "text", "best", "map", "attention", "rivals", "tree", "inside"];
-const HIDDEN = ["warnings", "confidence", "prefix", "masked", "again", "tools", "hint", "difference", "attention", "rivals", "inside"];
-const KEPT = ["again", "tools", "hint", "attention", "rivals", "inside"];
-// What a request may fail with that was made for a version which has been replaced; what it would fail with again.
+// Errors of a request for a version that has been replaced; errors that a second try would have again.
 const OUTDATED = ["INVALID_ARGUMENT", "NOT_FOUND"];
 const LASTING = ["INVALID_ARGUMENT", "UNAUTHENTICATED", "NOT_FOUND"];
 
@@ -33,11 +31,14 @@ export class Panel {
   // those of now; change() if what an address says has changed; answer() with each new answer; keep(panel).
   constructor(models, name, events) {
     this.events = events;
-    this.element = document.getElementById("panel").content.firstElementChild.cloneNode(true);
+    this.template = document.getElementById("panel").content.firstElementChild;
+    this.element = this.template.cloneNode(true);
     this.element.setAttribute("aria-label", name);
-    this.part = Object.fromEntries(
-      [...this.element.querySelectorAll("[data-part]")].map((element) => [element.dataset.part, element]),
+    const named = (key) => Object.fromEntries(
+      [...this.element.querySelectorAll(`[data-${key}]`)].map((element) => [element.dataset[key], element]),
     );
+    this.part = named("part");
+    this.sections = named("open");
     this.part.heading.textContent = name;
     this.part.fields.id = `settings${(numPanels += 1)}`;
     this.text = "";
@@ -47,9 +48,6 @@ export class Panel {
     this.alternatives = new Alternatives(this, this.part.alternatives);
     this.steps = new Steps(this.part.steps);
     this.growth = new Growth(this, this.part.growth);
-    this.sections = Object.fromEntries(
-      [...this.element.querySelectorAll("[data-open]")].map((element) => [element.dataset.open, element]),
-    );
     this.listen();
     this.offer(models);
   }
@@ -84,7 +82,7 @@ export class Panel {
     return this.response.hypotheses[this.index];
   }
 
-  // Takes what an address or another panel says; `prefix` is of an answer to `text`.
+  // Takes the state of an address or of another panel; `prefix` belongs to an answer to `text`.
   set state({ text, model, version, prefix, open, options }) {
     const chosen = this.models.findIndex((each) => each.name === model && (!version || each.version === version));
     if (chosen >= 0) this.part.model.value = chosen;
@@ -107,18 +105,15 @@ export class Panel {
     };
   }
 
-  // Offers these models; the chosen one stays chosen, by its name and role. Returns whether it is still there.
+  // Offers these models; the chosen one stays chosen, by its name and role.
   offer(models) {
     const before = this.models && this.model;
     this.models = models;
     this.part.model.replaceChildren(...models.map((model, index) => html("option", { value: index }, this.title(model))));
-    const same = (model, ...keys) => before && keys.every((key) => model[key] === before[key]);
     const places = [["name", "version"], ["name", "label"], ["name", "role"], ["name"]]
-      .map((keys) => models.findIndex((model) => same(model, ...keys)));
-    const place = places.find((each) => each >= 0);
-    this.part.model.value = place ?? 0;
+      .map((keys) => models.findIndex((model) => before && keys.every((key) => model[key] === before[key])));
+    this.part.model.value = places.find((each) => each >= 0) ?? 0;
     if (this.model.version !== before?.version) this.choose();
-    return place !== undefined;
   }
 
   // Its name; and its version, where several are served.
@@ -150,7 +145,7 @@ export class Panel {
   }
 
   ask(text) {
-    if (this.isKept) return undefined;
+    if (this.isKept) return;
     if (text !== this.text) {
       this.prefix = [];
       this.masked = [];
@@ -158,7 +153,7 @@ export class Panel {
       this.growth.clear();
     }
     this.text = text;
-    return this.answer();
+    this.answer();
   }
 
   // A version is named only if there is a choice, so that a page which stays open is answered by newer versions too.
@@ -180,7 +175,8 @@ export class Panel {
     if (!this.text.trim()) {
       this.rest();
       this.response = undefined;
-      return this.clear();
+      this.clear();
+      return;
     }
     const { signal } = (this.running = new AbortController());
     const began = performance.now();
@@ -192,7 +188,7 @@ export class Panel {
     this.work(signal);
     try {
       for await (const { delta, response } of stream(request, signal)) {
-        if (signal.aborted) return undefined;
+        if (signal.aborted) return;
         if (delta) {
           if (!grown) this.clear(ABOUT);
           grown += delta.text;
@@ -204,25 +200,26 @@ export class Panel {
       this.rest();
       if (this.response.version !== this.model.version) await this.events.stale();
     } catch (error) {
-      if (signal.aborted) return undefined;
+      if (signal.aborted) return;
       if (OUTDATED.includes(error.code) && !renewed && (await this.renew())) {
-        return signal.aborted ? undefined : this.answer({ refocus, renewed: true });
+        if (!signal.aborted) await this.answer({ refocus, renewed: true });
+      } else if (output.trace && error.code === "INVALID_ARGUMENT") {
+        // A trace may be too large where the answer is not.
+        await this.answer({ refocus, renewed, untraced: true });
+      } else {
+        this.fail(error, grown);
       }
-      // A trace may be too large where the answer is not.
-      if (output.trace && error.code === "INVALID_ARGUMENT") return this.answer({ refocus, renewed, untraced: true });
-      this.fail(error, grown);
     }
-    return undefined;
   }
 
-  // Asks which models there are now; whether the chosen one has another version, for which the request may be right.
+  // Fetches the list of models; returns whether the chosen one has another version, for which the request may be right.
   async renew() {
     const { name, version } = this.model;
     await this.events.stale().catch(() => undefined);
     return this.model.name === name && this.model.version !== version;
   }
 
-  // Shows what went wrong with a request beside the answer; or answers anew, if the model has another version now.
+  // Shows what went wrong with a request beside the answer; or answers again, if the model has another version now.
   async recover(error) {
     return OUTDATED.includes(error.code) && (await this.renew()) ? this.answer() : this.fail(error);
   }
@@ -246,12 +243,12 @@ export class Panel {
     this.part.inside.inert = false;
   }
 
-  // Takes away what is shown of an answer: all of it, or what is said about it.
+  // Removes an answer, or these of its parts: they are as in the template again.
   clear(names = ALL) {
     for (const name of names) {
-      const part = this.part[name];
-      if (HIDDEN.includes(name)) part.hidden = true;
-      if (!KEPT.includes(name)) part.replaceChildren();
+      const blank = this.template.querySelector(`[data-part="${name}"]`);
+      this.part[name].hidden = blank.hidden;
+      if (!blank.hasChildNodes()) this.part[name].replaceChildren();
     }
     if (names === ALL) this.steps.clear();
     this.part.text.classList.remove("incomplete");
@@ -280,7 +277,7 @@ export class Panel {
     this.index = 0;
     part.tools.hidden = part.hint.hidden = part.inside.hidden = false;
     part.rivals.hidden = response.hypotheses.length < 2;
-    this.buttons = drawAnswers(part.best, part.ranking, response, this.request(), (index) => this.look(index));
+    drawAnswers(part.best, part.ranking, response, this.request(), (index) => this.look(index));
     this.look(0);
     this.measure(response.timings, seconds);
     const warnings = response.warnings ?? [];
@@ -311,7 +308,6 @@ export class Panel {
     const moves = index !== this.index;
     this.index = index;
     const { hypothesis } = this;
-    this.buttons.forEach((button, each) => button.setAttribute("aria-pressed", each === index));
     this.alternatives.close(false);
     part.text.replaceChildren(...this.pieces(hypothesis));
     part.confidence.hidden = hypothesis.confidence === undefined;
@@ -338,12 +334,12 @@ export class Panel {
     if (moves) this.events.answer(this);
   }
 
-  // Draws anew, as large as there is room now.
+  // Draws again, as large as there is room now.
   redraw() {
     if (this.response) this.look(this.index);
   }
 
-  // A note on what the answer was asked for beside its text, and a button that takes it back.
+  // A note on what a request had besides its text, and a button that removes this.
   tell(place, items, text, action, undo) {
     place.hidden = !items.length;
     place.replaceChildren(text,
@@ -384,13 +380,13 @@ export class Panel {
 
   measure(timings, seconds) {
     this.part.measures.textContent = `${milliseconds(seconds)} · ${counted(timings.steps, "step")}`;
-    this.part.costs.replaceChildren(...[
+    this.part.costs.replaceChildren(...terms([
       ["Here, with the network", milliseconds(seconds)],
       ["At the server", milliseconds(timings.total)],
       ["Waiting for a place", milliseconds(timings.queue ?? 0)],
       ["Encoder", milliseconds(timings.encode ?? 0)],
       [`Decoder, ${counted(timings.steps, "step")}`, milliseconds(timings.decode ?? 0)],
       ["Hypotheses of a step, those of other requests beside it included", number(timings.meanBatchRows)],
-    ].flatMap(([name, value]) => [html("dt", {}, name), html("dd", {}, value)]));
+    ]));
   }
 }

@@ -5,7 +5,7 @@ import { schemas } from "./api.js";
 import { html } from "./dom.js";
 
 const NUM_ANSWERS = 4; // how many this page asks for where a beam is at least that wide
-// What the page sets itself, by its symbols and its pictures.
+// The page sets these itself, by its symbols and its pictures.
 const OWN = ["targetPrefix", "alternatives", "attention", "tokenLogProbs", "trace"];
 const SIMPLE = ["integer", "number", "boolean", "string"];
 const LIMITS = {
@@ -82,9 +82,9 @@ export class Settings {
       html("small", { id: `${id}-about` }, schema.description));
   }
 
-  // What is taken where nothing is set.
+  // The value of an option that is not set.
   standard(name) {
-    const { [camel(name)]: value } = { ...this.model.defaults, ...this.own() };
+    const value = { ...this.model.defaults, ...this.own() }[name];
     return typeof value === "number" ? Math.round(1000 * value) / 1000 : "";
   }
 

@@ -1,12 +1,13 @@
 // An answer step by step: scores, weights, context and distribution of each symbol, with their formulas.
 
+import { strongest } from "./attention.js";
 import { html } from "./dom.js";
 import { counted, fixed, number, probability, share } from "./numbers.js";
 import { isRightToLeft, shown } from "./text.js";
-import { FATES, searchOf, wayTo } from "./trace.js";
+import { FATES, searchOf } from "./trace.js";
 
 const READING_SECONDS = 1.2; // for a step, while it plays
-const NUM_SUMMANDS = 4;
+const LEAST_SUMMAND = 0.005;
 const BAR_HEIGHT = 5.5; // of a weight of 1, in rem
 const LEAST_SHOWN = 0.0005;
 
@@ -41,8 +42,7 @@ export class Steps {
   show({ response, index, model, attends }) {
     this.pause();
     const hypothesis = response.hypotheses[index];
-    const { search, end } = response.trace ? searchOf(response.trace, index) : {};
-    const way = end && wayTo(search, end.step, end.live);
+    const { search, way } = response.trace ? searchOf(response.trace, index) : {};
     Object.assign(this, { hypothesis, model, attends, way, search });
     this.isFed = model.architecture["decoder.source_vector"] === "true"; // with the source's vector, at each step
     this.symbols = [...hypothesis.tokens.map(shown), ...(hypothesis.finishReason === "FINISH_REASON_EOS" ? ["end"] : [])];
@@ -52,7 +52,7 @@ export class Steps {
       type: "range", min: 1, max: this.symbols.length, value: this.at + 1, "aria-label": "Step",
       oninput: () => { this.pause(); this.go(Number(this.slider.value) - 1); },
     });
-    this.player = html("button", { type: "button", class: "quiet", onclick: () => this.play() }, "Play");
+    this.player = html("button", { type: "button", class: "quiet", onclick: () => (this.playing ? this.pause() : this.play()) }, "Play");
     this.written = html("p", { class: "written", dir: "auto" });
     this.inner = html("div", { class: "stages" });
     this.place.replaceChildren(html("div", { class: "row" }, this.player, this.slider), this.written, this.inner);
@@ -60,14 +60,12 @@ export class Steps {
   }
 
   play() {
-    if (this.playing) return this.pause();
     this.player.textContent = "Pause";
     if (this.at === this.symbols.length - 1) this.go(0);
     this.playing = setInterval(() => {
       this.go(this.at + 1);
       if (this.at === this.symbols.length - 1) this.pause();
     }, 1000 * READING_SECONDS);
-    return undefined;
   }
 
   pause() {
@@ -133,20 +131,18 @@ export class Steps {
     return html("ol", { class: "weights", tabindex: 0, "aria-label": "Weights", dir: isRightToLeft(this.sources) ? "rtl" : "ltr" }, ...columns);
   }
 
-  summands(count) {
-    return [...this.row().entries()].map(([at, weight]) => [weight, at]).sort(([a], [b]) => b - a).slice(0, count)
-      .filter(([weight]) => weight >= 0.005);
-  }
-
   context() {
-    const summands = this.summands(NUM_SUMMANDS);
-    const rest = 1 - summands.reduce((sum, [weight]) => sum + weight, 0);
-    const names = summands.map(([weight, at]) => `${fixed(weight)} h(${this.sources[at]})`);
-    const parts = [...summands.map(([weight, at]) => [weight, this.sources[at]]), ...(rest > 0.005 ? [[rest, "…"]] : [])];
-    const bar = html("div", { class: "stack", "aria-hidden": "true" }, ...parts.map(([weight, name]) =>
-      html("span", { style: { flexGrow: weight } }, weight > 0.08 ? name : "")));
+    const summands = strongest(this.row(), this.sources, LEAST_SUMMAND);
+    const rest = 1 - summands.reduce((sum, { weight }) => sum + weight, 0);
+    const names = summands.map(({ weight, label }) => `${fixed(weight)} h(${label})`);
+    if (rest > LEAST_SUMMAND) {
+      names.push("…");
+      summands.push({ weight: rest, label: "…" });
+    }
+    const bar = html("div", { class: "stack", "aria-hidden": "true" }, ...summands.map(({ weight, label }) =>
+      html("span", { style: { flexGrow: weight } }, weight > 0.08 ? label : "")));
     return this.stage("2. What is seen: the context", ["c_{t} = Σ_{j} α_{tj} h_{j}"],
-      html("p", { dir: "auto" }, `= ${names.join(" + ")}${rest > 0.005 ? " + …" : ""}`), bar,
+      html("p", { dir: "auto" }, `= ${names.join(" + ")}`), bar,
       html("p", { class: "note" }, "h(x) is what the encoder knows at x, having read the text around it."));
   }
 
@@ -169,7 +165,7 @@ export class Steps {
     const { tokens, tokenLogProbs } = this.hypothesis;
     const chosen = tokens[this.at] ?? "</s>";
     const logProb = tokenLogProbs[this.at];
-    const traced = this.way && this.search.steps[this.at]?.live[this.way[this.at]]?.candidates;
+    const traced = this.search?.steps[this.at]?.live[this.way[this.at]]?.candidates;
     const candidates = (traced ?? []).map((one) => ({ ...one, isChosen: one.token === chosen }));
     if (!candidates.some(({ isChosen }) => isChosen)) candidates.push({ token: chosen, logProb, isChosen: true });
     const others = 1 - candidates.reduce((sum, one) => sum + Math.exp(one.logProb), 0);

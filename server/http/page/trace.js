@@ -1,16 +1,18 @@
-// The course of a search, as the server's trace tells it: the way to an answer, and reasons in words.
+// The course of a search, from the server's trace: the way to an answer, and reasons in words.
 
-// The search that found an answer, and where it ended: {search, end}.
+import { fixed } from "./numbers.js";
+
+// The search that found an answer, where it ended, and the way to it: {search, end, way}.
 export function searchOf(trace, index) {
   for (const search of trace.searches) {
     const end = search.ended.find(({ hypothesis }) => hypothesis === index);
-    if (end) return { search, end };
+    if (end) return { search, end, way: wayTo(search, end.step, end.live) };
   }
-  return { search: trace.searches[0] };
+  return { search: trace.searches[0], way: [] };
 }
 
-// The live hypotheses that led to one, from the first step to `step`: its place in `live` of each.
-export function wayTo(search, step, live) {
+// The live hypotheses that led to one, from the first step to `step`: the place of each in its step's `live`.
+function wayTo(search, step, live) {
   const places = [];
   for (let at = step, place = live; at >= 0; at--) {
     places.unshift(place);
@@ -30,8 +32,8 @@ export const FATES = {
   FATE_SEARCH_ENDED: "cut: the search ended with this step",
 };
 
-// Why a search ended, in a sentence; `fixed` writes numbers.
-export function ending({ reason, steps }, fixed) {
+// A sentence on why a search ended.
+export function ending({ reason, steps }) {
   const { bound, bestPossible } = steps.at(-1);
   const numbers = bound === undefined || bestPossible === undefined
     ? ""

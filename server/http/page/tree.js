@@ -4,25 +4,23 @@
 import { html, oneStop, svg, whilePointed } from "./dom.js";
 import { fixed, probability } from "./numbers.js";
 import { shown } from "./text.js";
-import { ending, FATES, searchOf, wayTo } from "./trace.js";
+import { ending, FATES, searchOf } from "./trace.js";
 
 const NUM_CUT = 4; // of each step: those that came nearest
 const [COLUMN, ROW, WIDTH, HEIGHT] = [104, 30, 74, 24];
 const [THIN, THICK] = [1, 9];
 
-// The nodes of the tree: {column, row, token, logProb, total, fate, parent, tokens}. The first column is the empty
-// hypothesis; a column has what lives, what ended, and the best of what was cut.
+// The nodes of the tree: {column, row, token, logProb, total, fate, parent}. The first column is the empty hypothesis; a
+// column has the live hypotheses, those that ended, and the best of those that were cut.
 function nodesOf(search) {
-  const root = { column: 0, row: 0, token: "", logProb: 0, total: 0, tokens: [], fate: "FATE_LIVES" };
+  const root = { column: 0, row: 0, token: "", logProb: 0, total: 0, fate: "FATE_LIVES" };
   const columns = [[root]];
   search.steps.forEach((step, at) => {
     const parents = columns[at].filter(({ fate }) => fate === "FATE_LIVES");
-    const next = search.steps[at + 1]?.live ?? [];
-    const made = step.live.flatMap(({ candidates }, live) => candidates.map((one) => ({
-      ...one, column: at + 1, parent: parents[live], tokens: [...parents[live].tokens, one.token],
-      place: next.findIndex(({ parent, token }) => parent === live && token === one.token),
-    })));
-    const lives = made.filter(({ fate }) => fate === "FATE_LIVES").sort((a, b) => a.place - b.place);
+    const made = step.live.flatMap(({ candidates }, live) =>
+      candidates.map((one) => ({ ...one, column: at + 1, parent: parents[live] })));
+    const lives = (search.steps[at + 1]?.live ?? []).map(({ parent, token }) =>
+      made.find((node) => node.parent === parents[parent] && node.token === token && node.fate === "FATE_LIVES"));
     const ended = made.filter(({ fate }) => fate === "FATE_ENDED");
     const cut = made.filter(({ fate }) => fate !== "FATE_LIVES" && fate !== "FATE_ENDED")
       .sort((a, b) => b.total - a.total).slice(0, NUM_CUT);
@@ -32,9 +30,8 @@ function nodesOf(search) {
 }
 
 export function drawTree(place, response, index) {
-  const { search, end } = searchOf(response.trace, index);
+  const { search, end, way } = searchOf(response.trace, index);
   const columns = nodesOf(search);
-  const way = end ? wayTo(search, end.step, end.live) : [];
   const isOnWay = (node) => node.fate === "FATE_LIVES"
     ? way[node.column] === node.row
     : node.fate === "FATE_ENDED" && end?.step === node.column - 1 && way[end.step] === node.parent.row;
@@ -42,7 +39,7 @@ export function drawTree(place, response, index) {
   const middle = ({ row }) => row * ROW + ROW / 2;
   const edges = svg("g", { "aria-hidden": "true" });
   const caption = html("figcaption", { "aria-live": "polite" });
-  const rest = () => { caption.textContent = ending(search, fixed); light([]); };
+  const rest = () => { caption.textContent = ending(search); light([]); };
   const drawn = new Map();
 
   function light(nodes) {
@@ -61,10 +58,10 @@ export function drawTree(place, response, index) {
       const edge = svg("path", { class: `branch ${kind}`, d: path, "stroke-width": THIN + (THICK - THIN) * Math.exp(node.logProb) });
       edges.append(edge);
       const ancestors = [];
-      for (let each = node; each; each = each.parent) ancestors.push(each);
+      for (let each = node; each.parent; each = each.parent) ancestors.unshift(each);
       const begin = () => {
         light(ancestors);
-        caption.replaceChildren(html("bdi", {}, node.tokens.map(shown).join(" ")), `: ${about.slice(name.length + 2)}.`);
+        caption.replaceChildren(html("bdi", {}, ancestors.map(({ token }) => shown(token)).join(" ")), `: ${about.slice(name.length + 2)}.`);
       };
       const drawnNode = svg("g", {
         class: `node symbol ${kind} ${node.fate === "FATE_ENDED" ? "ended" : ""}`, role: "img", "aria-label": about,
