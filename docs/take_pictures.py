@@ -140,8 +140,9 @@ def keep(page: Page, name: str, part: Locator | None = None) -> None:
     page.wait_for_timeout(300)
     taken = page.screenshot() if part is None else part.screenshot()
     image = Image.open(io.BytesIO(taken)).convert("RGB").quantize(NUM_COLORS, dither=Image.Dither.NONE)
-    image.save(IMAGES / f"{name}.png", optimize=True)
-    print(f"{name}.png: {(IMAGES / f'{name}.png').stat().st_size / 1000:.0f} kB")
+    path = IMAGES / f"{name}.png"
+    image.save(path, optimize=True)
+    print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")
 
 
 if __name__ == "__main__":

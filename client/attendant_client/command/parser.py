@@ -391,7 +391,7 @@ def _option(group: argparse._ArgumentGroup, name: str, kind: object, option: Opt
     """Adds an option of the API, which is None if it is left out."""
     flag, meaning = "--" + name.replace("_", "-"), _help(option)
     if kind is bool:
-        # What a bundle may have switched on can be switched off.
+        # The bundle may have switched the option on, so it can be switched off too.
         action = argparse.BooleanOptionalAction if option.default == OF_BUNDLE else "store_true"
         group.add_argument(flag, action=action, default=None, help=meaning)
     elif kind in {int, int | None}:
