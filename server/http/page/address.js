@@ -1,6 +1,6 @@
-// What is shown, as an address: texts, models and settings. It is behind the "#", which browsers send to no server.
+// The shown text, models and settings as an address. They follow its "#", which browsers send to no server.
 
-// A value as it was set: texts that look like a number are in quotation marks.
+// A value in an address: a text that looks like a number is in quotation marks.
 const parsed = (text) => {
   try {
     return JSON.parse(text);
@@ -50,7 +50,7 @@ export function writeAddress({ text, panels }) {
   if (location.hash.slice(1) !== String(shown)) history.replaceState(null, "", `#${shown}`);
 }
 
-// Copies a text, and says so on the button that was pressed. Browsers allow it only on pages that come encrypted or from
+// Copies a text, and notes it on the button that was pressed. Browsers allow it only on pages that come encrypted or from
 // this machine; elsewhere the text is shown to be copied by hand.
 export async function copy(text, button) {
   const before = (button.dataset.name ??= button.textContent);

@@ -1,4 +1,4 @@
-// What else could be at a place of an answer, and how the answer would go on from there.
+// The alternatives at a place of an answer, each with the answer that would follow from it.
 
 import { generate } from "./api.js";
 import { html, oneStop } from "./dom.js";

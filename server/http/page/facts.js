@@ -1,4 +1,4 @@
-// What is known of a model: what it is for, its limits, what was measured, and what its certificate says.
+// The facts about a model: its purpose, its limits, its measured quality, and its certificate.
 
 import { html, terms } from "./dom.js";
 import { counted, number } from "./numbers.js";

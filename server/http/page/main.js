@@ -1,4 +1,4 @@
-// The page: what is typed goes to one panel, or to two beside each other; the address says what is shown.
+// The page: the typed text goes to one panel, or to two alongside each other; the address has all that is shown.
 
 import { copy, readAddress, writeAddress } from "./address.js";
 import { models, useToken } from "./api.js";
@@ -111,7 +111,7 @@ async function connect() {
   }
   credentials.hidden = again.hidden = true;
   const { text, panels: states } = readAddress();
-  source.value ||= text; // what was typed while the page connected counts more
+  source.value ||= text; // text typed while the page connected has precedence
   compare.checked ||= states.length === 2;
   open(compare.checked ? 2 : 1, states.map((state) => ({ ...state, text })));
   ask();

@@ -1,4 +1,4 @@
-// One answer: its model and settings, the text as it grows, what else was possible, and what is inside.
+// One answer: its model and settings, the text as it grows, its alternatives, and its steps.
 
 import { copy } from "./address.js";
 import { Alternatives } from "./alternatives.js";
@@ -27,8 +27,8 @@ const LASTING = ["INVALID_ARGUMENT", "UNAUTHENTICATED", "NOT_FOUND"];
 let numPanels = 0;
 
 export class Panel {
-  // `events` are called with what happens: problem(error); stale() if the server has other models than it had, and gives
-  // those of now; change() if what an address says has changed; answer() with each new answer; keep(panel).
+  // `events` are functions: problem(error); stale() if the server may have other models now, which it fetches; change()
+  // if the address has to change; answer() after each new answer; keep(panel).
   constructor(models, name, events) {
     this.events = events;
     this.template = document.getElementById("panel").content.firstElementChild;
@@ -219,7 +219,7 @@ export class Panel {
     return this.model.name === name && this.model.version !== version;
   }
 
-  // Shows what went wrong with a request beside the answer; or answers again, if the model has another version now.
+  // Shows the error of another request than the answer's; or answers again, if the model has another version now.
   async recover(error) {
     return OUTDATED.includes(error.code) && (await this.renew()) ? this.answer() : this.fail(error);
   }
@@ -254,7 +254,7 @@ export class Panel {
     this.part.text.classList.remove("incomplete");
   }
 
-  // Shows what went wrong, and what had come of the answer, as incomplete.
+  // Shows an error, and the text that came before it as incomplete.
   fail(error, grown = "") {
     this.rest();
     if (!(error instanceof Problem)) throw error;
@@ -346,7 +346,7 @@ export class Panel {
       html("button", { type: "button", class: "link", onclick: () => { undo(); this.answer({ refocus: true }); } }, action));
   }
 
-  // The answer's text, in which each group of symbols can be pressed; what is between groups in the text is there here.
+  // The answer's text, in which each group of symbols can be pressed; the text between groups stays.
   pieces({ text, tokens, tokenLogProbs, finishReason }) {
     const { groups, rest } = grouped(text, tokens);
     this.words = groups.map(({ first, last, text: word }) => {

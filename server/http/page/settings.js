@@ -4,7 +4,7 @@
 import { schemas } from "./api.js";
 import { html } from "./dom.js";
 
-const NUM_ANSWERS = 4; // how many this page asks for where a beam is at least that wide
+const NUM_ANSWERS = 4; // requested unless the beam is narrower
 // The page sets these itself, by its symbols and its pictures.
 const OWN = ["targetPrefix", "alternatives", "attention", "tokenLogProbs", "trace"];
 const SIMPLE = ["integer", "number", "boolean", "string"];
@@ -88,7 +88,7 @@ export class Settings {
     return typeof value === "number" ? Math.round(1000 * value) / 1000 : "";
   }
 
-  // This page wants several answers, and a beam is as wide as the answers that are wanted of it.
+  // This page requests several answers, and a beam at least as wide as their number.
   own() {
     const { beam_size: width = this.model.defaults.beamSize, num_hypotheses: wanted } = this.values;
     const isDrawn = Object.keys(this.values).some((name) => name.startsWith("sampling."));

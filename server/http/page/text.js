@@ -19,8 +19,8 @@ function beginnings(text) {
   return new Set(Array.from(segments, ({ index }) => index));
 }
 
-// The groups {first, last, before, text} of an answer's symbols, and what its text has after them. A group has the
-// indices of its first and last symbol, its own text, and what is between it and the group before. A symbol that begins
+// The groups {first, last, before, text} of an answer's symbols, and the rest of its text after them. A group has the
+// indices of its first and last symbol, its own text, and the text between it and the group before. A symbol that begins
 // within a character is in the group of the symbol before it. Symbols that the text does not have as they are, such as
 // bytes, are the group of what it has in their place.
 export function grouped(text, tokens) {
