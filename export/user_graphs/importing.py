@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,20 +19,19 @@ from attendant.export.user_graphs.layout import (
     ROW,
     EncoderPlaces,
     Placed,
+    Places,
     StepInputs,
     StepPlaces,
     place_encoder,
     place_step,
 )
 from attendant.export.user_graphs.module import SOURCE_MASK, GraphModule, StateOfGraphs
-from attendant.export.user_graphs.spec import EncoderTable, Spec, StateTable, StepTable, draft
+from attendant.export.user_graphs.spec import EncoderTable, ScoresAre, Spec, StateTable, StepTable, draft
 from attendant.runtime.bundle.tokenizer import PAD_ID
 from attendant.runtime.errors import UserError
 from attendant.training.data.vocabulary import Vocabulary, read_vocabulary
 
 logger = logging.getLogger(__name__)
-
-ScoresAre = Literal["logits", "log_probs", "probabilities"]
 
 ALIKE = 0.5
 """Least similarity of two names, from 0 to 1, by which an output is taken for an input's next value although both have
@@ -57,9 +56,7 @@ class Graphs:
         return (
             EncoderTable(
                 source_ids=encoder.source_ids.name,
-                source_lengths=encoder.source_lengths.name if encoder.source_lengths else None,
-                source_mask=encoder.source_mask.name if encoder.source_mask else None,
-                mask_is_true_on="padding" if encoder.masks_padding else "symbols",
+                **_padding_fields(encoder),
                 zeros=tuple(placed.name for placed in encoder.zeros),
                 time_major=True if time_major else None,
             ),
@@ -68,9 +65,7 @@ class Graphs:
                 scores=self.scores.name,
                 scores_are=self.scores_are,
                 attention=self.attention.name if self.attention else None,
-                source_lengths=step.source_lengths.name if step.source_lengths else None,
-                source_mask=step.source_mask.name if step.source_mask else None,
-                mask_is_true_on="padding" if step.masks_padding else "symbols",
+                **_padding_fields(step),
             ),
             self.state,
         )
@@ -98,6 +93,15 @@ class Graphs:
                     f"{what} one by one, which is slow: {places.reason}; export it with an axis that is not fixed"
                 )
         return lines
+
+
+def _padding_fields(places: Places) -> dict[str, Any]:
+    """Returns the fields of a graph's table that describe its inputs for padding."""
+    return {
+        "source_lengths": places.source_lengths.name if places.source_lengths else None,
+        "source_mask": places.source_mask.name if places.source_mask else None,
+        "mask_is_true_on": "padding" if places.masks_padding else "symbols",
+    }
 
 
 def import_graphs(encoder: Path, step: Path, spec: Spec) -> UserModel:
@@ -220,8 +224,8 @@ def _encoder_places(graph: UserGraph, table: EncoderTable, needed: Sequence[str]
             raise _unclear(graph, ids, "source's ids", "encoder.source_ids")
         source_ids = ids[0].name
     _require(graph, graph.inputs, [source_ids, *table.zeros], "input", "encoder")
-    others = [declared.name for declared in left if declared.name != source_ids]
     # A recurrent encoder's first state.
+    others = [declared.name for declared in left if declared.name != source_ids]
     return place_encoder(
         graph,
         source_ids,
@@ -428,10 +432,9 @@ def _attention(places: StepPlaces, name: str | None, left: Sequence[str], width:
         output = places.outputs[each]
         axes = [axis for axis in output.axes if axis != ROW]
         values: Tensor = places.example[each]
-        if position in axes and values.is_floating_point() and bool((values >= 0).all()):
-            sums = values.sum(axes.index(position) + 1)
-            if torch.allclose(sums, torch.ones_like(sums), atol=1e-3):
-                return output
+        are_nonnegative = values.is_floating_point() and bool((values >= 0).all())
+        if position in axes and are_nonnegative and _are_one(values.sum(axes.index(position) + 1)):
+            return output
     if name is not None:
         raise UserError(
             f"{places.graph.file}: the output {places.outputs[name]} has no weights of the source's positions, which "
@@ -440,16 +443,16 @@ def _attention(places: StepPlaces, name: str | None, left: Sequence[str], width:
     return None
 
 
+def _are_one(sums: Tensor) -> bool:
+    return torch.allclose(sums, torch.ones_like(sums), atol=1e-3)
+
+
 def _kind_of_scores(places: StepPlaces, scores: Placed, kind: ScoresAre | None) -> ScoresAre:
     values = places.example[scores.name].flatten(1).double()
-
-    def is_one(sums: Tensor) -> bool:
-        return torch.allclose(sums, torch.ones_like(sums), atol=1e-3)
-
     actual: ScoresAre = "logits"
-    if bool((values >= 0).all()) and is_one(values.sum(1)):
+    if bool((values >= 0).all()) and _are_one(values.sum(1)):
         actual = "probabilities"
-    elif bool((values <= 0).all()) and is_one(values.exp().sum(1)):
+    elif bool((values <= 0).all()) and _are_one(values.exp().sum(1)):
         actual = "log_probs"
     # Logits and log-probabilities give the same distribution.
     if kind is not None and (kind == "probabilities") != (actual == "probabilities"):

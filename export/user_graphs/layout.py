@@ -18,6 +18,7 @@ from torch import Tensor
 
 from attendant.export.user_graphs.graph import Declared, UserGraph
 from attendant.runtime.errors import UserError
+from attendant.runtime.onnx.session import PlainSession
 
 ROW: Final = "row"
 POSITION: Final = "position"
@@ -75,24 +76,28 @@ def standard(value: Tensor, placed: Placed, *, row_by_row: bool) -> Tensor:
 
 
 def run_graph(
-    graph: UserGraph, inputs: Mapping[Placed, Tensor], outputs: Sequence[str], *, row_by_row: bool, exact: bool = False
+    graph: UserGraph | PlainSession,
+    inputs: Mapping[Placed, Tensor],
+    outputs: Sequence[str],
+    *,
+    row_by_row: bool,
+    exact: bool = False,
 ) -> list[Tensor]:
     """Runs a graph on inputs in standard form.
 
     Args:
-        exact: in float64.
+        exact: the graph takes float64 where it is declared to take float32.
 
     Returns:
         The outputs as the graph gives them; row by row, those of all rows, stacked.
     """
-    session = graph.in_float64 if exact else graph
 
     def run(values: Mapping[str, Tensor]) -> list[Tensor]:
         arrays = {
             name: value.double().numpy() if exact and value.is_floating_point() else value.numpy()
             for name, value in values.items()
         }
-        return [torch.from_numpy(np.asarray(array)) for array in session.run(arrays, list(outputs))]
+        return [torch.from_numpy(np.asarray(array)) for array in graph.run(arrays, list(outputs))]
 
     values = {placed.name: arranged(value, placed, row_by_row=row_by_row) for placed, value in inputs.items()}
     values = {name: value.contiguous() for name, value in values.items()}
@@ -104,42 +109,58 @@ def run_graph(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncoderPlaces:
-    """An encoder's inputs and outputs.
+class Places:
+    """Inputs and outputs that both graphs may have.
 
     Attributes:
         masks_padding: `source_mask` is true on padding, not on symbols.
-        width: number of positions, if the graph takes no other.
         reason: why it is run row by row; empty if it is not.
     """
 
     graph: UserGraph
-    source_ids: Placed
     source_lengths: Placed | None
     source_mask: Placed | None
     masks_padding: bool
-    zeros: tuple[Placed, ...]
     outputs: Mapping[str, Placed]
     row_by_row: bool
-    width: int | None
     reason: str = ""
 
     @property
-    def input_names(self) -> list[str]:
-        """Returns the names of `inputs`, in their order."""
-        optional = [placed.name for placed in (self.source_lengths, self.source_mask) if placed is not None]
-        return [self.source_ids.name, *optional, *(placed.name for placed in self.zeros)]
+    def padding_names(self) -> list[str]:
+        """Returns the names of `padding_inputs`, in their order."""
+        return [placed.name for placed in (self.source_lengths, self.source_mask) if placed is not None]
 
-    def inputs(self, source_ids: Tensor, valid: Tensor) -> dict[Placed, Tensor]:
-        """Returns the inputs in standard form, of ids [B, S] int64 and valid positions [B, S] bool."""
-        inputs = {self.source_ids: spread(source_ids, self.source_ids)}
+    def padding_inputs(self, valid: Tensor) -> dict[Placed, Tensor]:
+        """Returns the inputs that describe padding in standard form, of valid positions [R, S] bool."""
+        inputs = {}
         if self.source_lengths is not None:
             inputs[self.source_lengths] = spread(valid.sum(1), self.source_lengths)
         if self.source_mask is not None:
             inputs[self.source_mask] = spread(~valid if self.masks_padding else valid, self.source_mask)
-        for placed in self.zeros:
-            inputs[placed] = zeros(placed, valid)
         return inputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderPlaces(Places):
+    """An encoder's inputs and outputs.
+
+    Attributes:
+        width: number of positions, if the graph takes no other.
+    """
+
+    source_ids: Placed
+    zeros: tuple[Placed, ...]
+    width: int | None
+
+    @property
+    def input_names(self) -> list[str]:
+        """Returns the names of `inputs`, in their order."""
+        return [self.source_ids.name, *self.padding_names, *(placed.name for placed in self.zeros)]
+
+    def inputs(self, source_ids: Tensor, valid: Tensor) -> dict[Placed, Tensor]:
+        """Returns the inputs in standard form, of ids [B, S] int64 and valid positions [B, S] bool."""
+        inputs = {self.source_ids: spread(source_ids, self.source_ids), **self.padding_inputs(valid)}
+        return inputs | {placed: zeros(placed, valid) for placed in self.zeros}
 
 
 def zeros(placed: Placed, like: Tensor) -> Tensor:
@@ -274,25 +295,29 @@ def _example(num_sources: int, width: int, changed: int | None = None) -> Tensor
 
 def _tried_encoder(places: EncoderPlaces) -> dict[str, Placed]:
     """Runs an encoder on batches of several sizes; returns the outputs that have an axis of sources."""
-    graph, narrow = places.graph, places.width or NARROW
-    names = list(graph.outputs)
+    graph, names = places.graph, list(places.graph.outputs)
 
     def run(ids: Tensor) -> list[Tensor]:
         valid = torch.ones_like(ids, dtype=torch.bool)
         return run_graph(graph, places.inputs(ids, valid), names, row_by_row=places.row_by_row)
 
-    sizes = [(2, narrow), (3, narrow), *([] if places.width else [(2, WIDE)])]
+    sizes = example_sizes(places.width)
     runs = [run(_example(*size)) for size in sizes]
     outputs = _placed_outputs(graph, names, runs, sizes, row_by_row=places.row_by_row)
     if places.row_by_row:
         return outputs
     for changed in (0, 1):
-        again = dict(zip(names, run(_example(2, narrow, changed)), strict=True))
+        again = dict(zip(names, run(_example(*sizes[0], changed)), strict=True))
         first = dict(zip(names, runs[0], strict=True))
         outputs = {
             name: placed for name, placed in outputs.items() if _same_row(first[name], again[name], placed, 1 - changed)
         }
     return outputs
+
+
+def example_sizes(width: int | None) -> list[tuple[int, int]]:
+    """Returns the numbers of rows and of positions on which a graph is tried; `width`: the only one that it takes."""
+    return [(2, width), (3, width)] if width else [(2, NARROW), (3, NARROW), (2, WIDE)]
 
 
 def _placed_outputs(
@@ -310,9 +335,7 @@ def _placed_outputs(
     """
     placed = {}
     for place, name in enumerate(names):
-        # The axis along which the rows' outputs were stacked is none of the graph's.
-        shapes = [tuple(run[place].shape)[1 if row_by_row else 0 :] for run in runs]
-        axes = [_axis(of_axis, sizes) for of_axis in zip(*shapes, strict=True)]
+        axes = measured_axes([run[place] for run in runs], sizes, row_by_row=row_by_row)
         if None in axes or axes.count(POSITION) > 1 or axes.count(ROW) != (0 if row_by_row else 1):
             continue
         known = tuple(axis for axis in axes if axis is not None)
@@ -320,8 +343,21 @@ def _placed_outputs(
     return placed
 
 
+def measured_axes(
+    values: Sequence[Tensor], sizes: Sequence[tuple[int, int]], *, row_by_row: bool
+) -> list[str | int | None]:
+    """Returns ROW, POSITION or the fixed size of each axis of a graph's value; None for an axis that is none of these.
+
+    Args:
+        values: the value for each of `sizes`, numbers of rows and of positions, as `run_graph` returns it.
+    """
+    # The axis along which the rows' values were stacked is none of the graph's.
+    shapes = [value.shape[1 if row_by_row else 0 :] for value in values]
+    return [_axis(of_axis, sizes) for of_axis in zip(*shapes, strict=True)]
+
+
 def _axis(measured: Sequence[int], sizes: Sequence[tuple[int, int]]) -> str | int | None:
-    """Returns what an axis runs over, by its size for each number of rows and positions; None if by neither."""
+    """Returns what an axis runs over, by its size for each number of rows and positions; None if neither."""
     if len(set(measured)) == 1:
         return measured[0]
     for name, column in ((ROW, 0), (POSITION, 1)):
@@ -331,7 +367,7 @@ def _axis(measured: Sequence[int], sizes: Sequence[tuple[int, int]]) -> str | in
 
 
 def _same_row(first: Tensor, second: Tensor, placed: Placed, row: int) -> bool:
-    """Returns whether a row of two outputs is the same, but for rounding."""
+    """Returns True if two outputs have the same values in a row, up to rounding."""
     a, b = (standard(value, placed, row_by_row=False)[row].double() for value in (first, second))
     return torch.allclose(a, b, rtol=1e-3, atol=1e-4)
 
@@ -352,35 +388,27 @@ class StepInputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepPlaces:
-    """A step's inputs and outputs; see EncoderPlaces."""
+class StepPlaces(Places):
+    """A step's inputs and outputs.
 
-    graph: UserGraph
+    Attributes:
+        example: values of the outputs for two rows, in standard form.
+    """
+
     previous_ids: Placed
-    source_lengths: Placed | None
-    source_mask: Placed | None
-    masks_padding: bool
     state: Mapping[str, Placed]
-    outputs: Mapping[str, Placed]
     example: Mapping[str, Tensor]
-    row_by_row: bool
-    reason: str = ""
 
     @property
     def input_names(self) -> list[str]:
         """Returns the names of `inputs`, in their order."""
-        optional = [placed.name for placed in (self.source_lengths, self.source_mask) if placed is not None]
-        return [self.previous_ids.name, *self.state, *optional]
+        return [self.previous_ids.name, *self.state, *self.padding_names]
 
     def inputs(self, previous_ids: Tensor, state: Mapping[str, Tensor], valid: Tensor) -> dict[Placed, Tensor]:
         """Returns the inputs in standard form, of ids [R], state, and the sources' valid positions [R, S]."""
         inputs = {self.previous_ids: spread(previous_ids, self.previous_ids)}
         inputs |= {placed: state[name] for name, placed in self.state.items()}
-        if self.source_lengths is not None:
-            inputs[self.source_lengths] = spread(valid.sum(1), self.source_lengths)
-        if self.source_mask is not None:
-            inputs[self.source_mask] = spread(~valid if self.masks_padding else valid, self.source_mask)
-        return inputs
+        return inputs | self.padding_inputs(valid)
 
 
 def place_step(graph: UserGraph, names: StepInputs, encoder: EncoderPlaces, needed: Sequence[str]) -> StepPlaces:
@@ -477,7 +505,6 @@ def encoded_example(
     valid = torch.ones_like(ids, dtype=torch.bool)
     names = list(encoder.outputs)
     values = run_graph(encoder.graph, encoder.inputs(ids, valid), names, row_by_row=encoder.row_by_row)
-    outputs = dict(zip(names, values, strict=True))
     outputs = {
         name: standard(value, encoder.outputs[name], row_by_row=encoder.row_by_row)
         for name, value in zip(names, values, strict=True)
@@ -488,6 +515,26 @@ def encoded_example(
         else first_state(outputs[output], encoder.outputs[output], placed[name])
         for name, output in state.items()
     }
+
+
+def step_example(
+    step: StepPlaces,
+    encoder: EncoderPlaces,
+    state: Mapping[str, str | None],
+    num_rows: int,
+    width: int,
+    first_id: int = 1,
+) -> dict[Placed, Tensor]:
+    """Returns a step's inputs for up to three rows of two sources.
+
+    Args:
+        state: input of the step -> output of the encoder, or None for zeros.
+        first_id: the last symbol of the first row.
+    """
+    states = encoded_example(encoder, state, step.state, width)
+    rows = {name: value[[0, 1, 1][:num_rows]] for name, value in states.items()}
+    previous = torch.tensor([first_id, *[1 + row % 3 for row in range(1, num_rows)]])
+    return step.inputs(previous, rows, torch.ones(num_rows, width, dtype=torch.bool))
 
 
 def first_state(value: Tensor, output: Placed, state: Placed) -> Tensor:
@@ -508,20 +555,15 @@ def _tried_step(
     """
     graph, outputs = places.graph, list(places.graph.outputs)
 
-    def run(rows: Sequence[int], width: int, first_id: int = 1) -> list[Tensor]:
-        states = encoded_example(encoder, names.state, places.state, width)
-        chosen = {name: value[list(rows)] for name, value in states.items()}
-        valid = torch.ones(len(rows), width, dtype=torch.bool)
-        previous = torch.tensor([first_id, *[1 + row % 3 for row in range(1, len(rows))]])
-        inputs = places.inputs(previous, chosen, valid)
+    def run(num_rows: int, width: int, first_id: int = 1) -> list[Tensor]:
+        inputs = step_example(places, encoder, names.state, num_rows, width, first_id)
         return run_graph(graph, inputs, outputs, row_by_row=places.row_by_row)
 
-    narrow = encoder.width or NARROW
-    sizes = [(2, narrow), (3, narrow), *([] if encoder.width else [(2, WIDE)])]
-    runs = [run([0, 1, 1][:rows], width) for rows, width in sizes]
+    sizes = example_sizes(encoder.width)
+    runs = [run(*size) for size in sizes]
     placed = _placed_outputs(graph, outputs, runs, sizes, row_by_row=places.row_by_row)
     if not places.row_by_row:
-        again = dict(zip(outputs, run([0, 1], narrow, first_id=2), strict=True))
+        again = dict(zip(outputs, run(*sizes[0], first_id=2), strict=True))
         first = dict(zip(outputs, runs[0], strict=True))
         placed = {name: own for name, own in placed.items() if _same_row(first[name], again[name], own, 1)}
     example = {

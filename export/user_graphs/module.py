@@ -1,4 +1,4 @@
-"""A user's two ONNX graphs as a module in PyTorch, with the contract of Seq2SeqModule (own.py).
+"""A user's two ONNX graphs as a module in PyTorch, with the contract of Seq2SeqModule (contract.py).
 
 Run by itself, the module runs the graphs as they are, by onnxruntime: this is what an export is compared with. In a
 trace each graph is a node, which the graph's nodes then replace (inlining.py).
@@ -9,7 +9,7 @@ Shapes: B sources, R rows, S source positions, V symbols.
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import onnx
 import torch
@@ -25,12 +25,15 @@ from attendant.export.user_graphs.layout import (
     Placed,
     StepPlaces,
     arranged,
-    encoded_example,
+    example_sizes,
     first_state,
+    measured_axes,
     run_graph,
     standard,
+    step_example,
     zeros,
 )
+from attendant.export.user_graphs.spec import ScoresAre
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.session import PlainSession
 
@@ -67,9 +70,8 @@ class _Call(InlinedGraph):
         """
         names = [placed.name for placed in self.outputs]
         if not torch.compiler.is_exporting():
-            values: Sequence[Tensor] = run_graph(
-                self.graph, inputs, names, row_by_row=self.row_by_row, exact=self.exact
-            )
+            graph = self.graph.in_float64 if self.exact else self.graph
+            values: Sequence[Tensor] = run_graph(graph, inputs, names, row_by_row=self.row_by_row, exact=self.exact)
         else:
             tensors = [arranged(value, placed, row_by_row=self.row_by_row) for placed, value in inputs.items()]
             sizes: dict[Any, Any] = {ROW: valid.shape[0], POSITION: valid.shape[1]}
@@ -115,7 +117,7 @@ class GraphModule(nn.Module):
         state: Sequence[StateOfGraphs],
         *,
         scores: Placed,
-        scores_are: Literal["logits", "log_probs", "probabilities"],
+        scores_are: ScoresAre,
         attention: Placed | None,
         pad_id: int,
     ) -> None:
@@ -149,7 +151,7 @@ class GraphModule(nn.Module):
         """
         expected = self._example()
         for call in (self.encode_call, self.step_call):
-            call.exact = call.graph.in_float64 is not None
+            call.exact = True
         # What is exact decides how much of an error is rounding.
         if not torch.allclose(self._example(), expected.double(), rtol=1e-3, atol=1e-3):
             raise UserError(f"{self.decoder_step.graph.file} computes something else in float64")
@@ -217,23 +219,14 @@ class GraphModule(nn.Module):
         places, step = {}, self.decoder_step
         names = softmax_inputs(model)
         session = PlainSession(step.graph.file, with_outputs(model, names).SerializeToString())
-        shapes: list[list[tuple[int, ...]]] = []
-        sizes = [(2, 5), (3, 5), (2, 7)]
         encoders = {tensor.input.name: tensor.encoder for tensor in self.state}
-        for num_rows, width in sizes if names else ():
-            state = encoded_example(self.encoder, encoders, step.state, width)
-            rows = {name: value[[0, 1, 1][:num_rows]] for name, value in state.items()}
-            valid = torch.ones(num_rows, width, dtype=torch.bool)
-            inputs = step.inputs(torch.ones(num_rows, dtype=torch.int64), rows, valid)
-            arrays = {
-                placed.name: arranged(value, placed, row_by_row=step.row_by_row).contiguous().numpy()
-                for placed, value in inputs.items()
-            }
-            if step.row_by_row:
-                arrays = {name: value[0] for name, value in arrays.items()}
-            shapes.append([array.shape for array in session.run(arrays, names)])
-        for name, *of_name in zip(names, *shapes, strict=True):
-            axes = [_followed(of_axis, sizes, step.row_by_row) for of_axis in zip(*of_name, strict=True)]
+        sizes = example_sizes(self.encoder.width)
+        runs = [
+            run_graph(session, step_example(step, self.encoder, encoders, *size), names, row_by_row=step.row_by_row)
+            for size in (sizes if names else ())
+        ]
+        for name, *values in zip(names, *runs, strict=True):
+            axes = measured_axes(values, sizes, row_by_row=step.row_by_row)
             if axes.count(POSITION) == 1:
                 places[name] = axes.index(ROW) if ROW in axes else None, axes.index(POSITION)
         if not places and any(POSITION in tensor.input.axes for tensor in self.state if tensor.output is None):
@@ -244,13 +237,6 @@ class GraphModule(nn.Module):
                 "leaves out padding, and name it as step.source_mask"
             )
         return places, 1 if step.row_by_row else 2
-
-
-def _followed(measured: Sequence[int], sizes: Sequence[tuple[int, int]], row_by_row: bool) -> str | None:
-    """Returns what an axis runs over, by its size for each number of rows and positions."""
-    if list(measured) == [width for _, width in sizes]:
-        return POSITION
-    return ROW if not row_by_row and list(measured) == [rows for rows, _ in sizes] else None
 
 
 def _fitted(values: Tensor, width: int, beyond: bool = True) -> Tensor:

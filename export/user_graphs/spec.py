@@ -16,6 +16,8 @@ from attendant.runtime.errors import UserError
 from attendant.training.data.vocabulary import SymbolKind
 from attendant.training.table import Count, Table, problems_of, requirement
 
+ScoresAre = Literal["logits", "log_probs", "probabilities"]
+
 
 class EncoderTable(Table):
     """`[encoder]`: names of its inputs.
@@ -50,7 +52,7 @@ class StepTable(Table):
 
     previous_ids: str | None = None
     scores: str | None = None
-    scores_are: Literal["logits", "log_probs", "probabilities"] | None = None
+    scores_are: ScoresAre | None = None
     attention: str | None = None
     source_lengths: str | None = None
     source_mask: str | None = None
