@@ -3,20 +3,21 @@
 import argparse
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from attendant.export.bundle_writer import write_bundle
 from attendant.export.calibration import MIN_CALIBRATED, HeldOut, calibrate
-from attendant.export.model import ENCODER, export_model, load_user_model
+from attendant.export.model import ENCODER, UserModel, export_model, load_user_model
 from attendant.export.origins import exportable_checkpoint
 from attendant.export.published import publish
 from attendant.export.run import export_run, summaries, with_defaults
 from attendant.export.user_graphs.importing import draft_spec, import_graphs
 from attendant.export.user_graphs.spec import read_spec
 from attendant.export.verification.quality import MIN_REFERENCE, NUM_REFERENCE, references_of, with_references
-from attendant.runtime.bundle.bundle import BIGRAMS_NAME, Bundle, open_bundle
+from attendant.runtime.bundle.bundle import BIGRAMS_NAME, open_bundle
 from attendant.runtime.bundle.manifest import (
     MANIFEST_NAME,
     SEARCH_OPTIONS,
@@ -61,24 +62,31 @@ def export(options: argparse.Namespace) -> str:
 def _export_user_model(options: argparse.Namespace) -> str:
     if options.checkpoint is not None:
         raise UserError("--checkpoint is for runs: a model of your own takes --weights")
-    model = load_user_model(str(options.origin), options.weights)
-    model = replace(model, **defaults_of(options))
-    bundle = export_model(
-        model,
-        options.output,
+    return _publish_user_model(
+        load_user_model(str(options.origin), options.weights),
+        options,
         sources=[] if options.sources is None else _lines(options.sources),
         data=None if options.skip_evaluation else options.data,
+    )
+
+
+def _publish_user_model(
+    model: UserModel, options: argparse.Namespace, *, sources: Sequence[str] = (), data: str | None
+) -> str:
+    """Publishes a user's model with the command's options; returns a summary."""
+    bundle = export_model(
+        replace(model, **defaults_of(options)),
+        options.output,
+        sources=sources,
+        data=data,
         name=options.name,
         precisions=options.precision,
         force=options.force,
     )
-    return "\n".join([*summaries(options.output, bundle), *_advice(bundle)])
-
-
-def _advice(bundle: Bundle) -> list[str]:
+    lines = list(summaries(options.output, bundle))
     if any(pair.encode_alone for pair in bundle.manifest.graphs.values()):
-        return [f"sources are encoded one by one, since padding changes the encoder: {ENCODER}"]
-    return []
+        lines.append(f"sources are encoded one by one, since padding changes the encoder: {ENCODER}")
+    return "\n".join(lines)
 
 
 def _lines(path: Path) -> list[str]:
@@ -132,16 +140,7 @@ def _import_graphs(options: argparse.Namespace) -> str:
             f"{encoder} {step} --write-spec FILE drafts it"
         )
     spec = read_spec(options.spec)
-    model = replace(import_graphs(encoder, step, spec), **defaults_of(options))
-    bundle = export_model(
-        model,
-        options.output,
-        data=options.data or spec.data,
-        name=options.name,
-        precisions=options.precision,
-        force=options.force,
-    )
-    return "\n".join([*summaries(options.output, bundle), *_advice(bundle)])
+    return _publish_user_model(import_graphs(encoder, step, spec), options, data=options.data or spec.data)
 
 
 def _some_sources(data: EvaluationData) -> list[str]:
