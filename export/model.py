@@ -14,7 +14,7 @@ import torch
 from attendant.export.bundle_writer import write_bundle
 from attendant.export.contract import UserModule
 from attendant.export.graph import TracedPair
-from attendant.export.importing.checkpoint import read_torch
+from attendant.export.importing.checkpoint import read_torch, some_of
 from attendant.export.origins import NUM_SOURCES, ExportableModel, bundle_name, limits_of, provenance_of
 from attendant.export.own import traceable_module
 from attendant.export.published import refuse_occupied
@@ -290,7 +290,7 @@ def _load_weights(module: Any, path: Path) -> None:
             content = {key.removeprefix(wrapper): value for key, value in content.items()}
     expected = module.state_dict()
     wrong = [
-        f"{_some(names)} {what}"
+        f"{some_of(names, NUM_NAMED)} {what}"
         for names, what in (
             ([name for name in expected if name not in content], "missing in the file"),
             ([name for name in content if name not in expected], "not of the module"),
@@ -305,8 +305,3 @@ def _load_weights(module: Any, path: Path) -> None:
         more = f"; and {len(wrong) - NUM_NAMED} more" if len(wrong) > NUM_NAMED else ""
         raise UserError(f"{path}: the weights don't fit {type(module).__name__}: {'; '.join(wrong[:NUM_NAMED])}{more}")
     module.load_state_dict(content)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NUM_NAMED} more" if len(names) > NUM_NAMED else ""
-    return f"{', '.join(names[:NUM_NAMED])}{more}"

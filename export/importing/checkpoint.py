@@ -43,7 +43,7 @@ PLAIN_KINDS: Final = "biufU"
 
 
 def read_torch(
-    path: Path, *plain: type, remedy: str = "save it anew as tensors, dictionaries, lists, text and numbers"
+    path: Path, *plain: type, remedy: str = "save it again, as tensors, dictionaries, lists, text and numbers"
 ) -> dict[str, Any]:
     """Returns a dictionary that torch has saved.
 
@@ -101,15 +101,16 @@ def refuse_folder(path: Path, pattern: str) -> None:
 
 
 def files_in(folder: Path, pattern: str) -> str:
-    """Returns a choice of the files in a folder that match a pattern, or what the folder has in place of them."""
+    """Returns a choice of the files in a folder that match a pattern; if none does, which files it has instead."""
     matching, all_names = (sorted(path.name for path in folder.glob(each)) for each in (pattern, "*"))
     if matching:
-        return f"one of its checkpoints: {_shortened(matching)}"
-    contents = f"has {_shortened(all_names)}" if all_names else "is empty"
+        return f"one of its checkpoints: {some_of(matching)}"
+    contents = f"has {some_of(all_names)}" if all_names else "is empty"
     return f"a checkpoint, {pattern}; this folder {contents}"
 
 
-def _shortened(names: list[str], most: int = 8) -> str:
+def some_of(names: Sequence[str], most: int = 8) -> str:
+    """Returns a list of names; of more than `most` only the first, and the number of further names."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 

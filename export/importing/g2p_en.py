@@ -31,7 +31,7 @@ MAX_SOUNDS = 20
 
 
 def read(path: Path, segmented: bool) -> Imported:
-    """As imported.Reader."""
+    """As checkpoint.Reader."""
     if segmented:
         raise UserError("--segmented is for subwords, and the symbols of g2p_en are letters: leave it out")
     refuse_folder(path, "*.npz")

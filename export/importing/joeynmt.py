@@ -37,7 +37,7 @@ MAX_LENGTH_RATIO = 1.5
 
 
 def read(path: Path, segmented: bool) -> Imported:
-    """As imported.Reader; `path` is a model folder, whose best checkpoint is taken, or a checkpoint in one."""
+    """As checkpoint.Reader; `path` is a model folder, whose best checkpoint is taken, or a checkpoint in one."""
     file = _checkpoint_file(path)
     config = _configuration(file.parent / "config.yaml")
     data = config.table("data")

@@ -32,7 +32,7 @@ LEAVES_TEXTS: Final = frozenset({"filtertoolong", "clean", "switchout", "tokendr
 
 
 def read(path: Path, segmented: bool) -> Imported:
-    """As imported.Reader."""
+    """As checkpoint.Reader."""
     refuse_folder(path, "*.pt")
     checkpoint = read_torch(path, Namespace)
     namespace = checkpoint.get("opt")
