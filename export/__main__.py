@@ -21,7 +21,7 @@ TOOLKITS = ("fairseq", "g2p_en", "joeynmt", "onnx", "opennmt-py")
 
 DESCRIPTION = """\
 Turns a trained run into a bundle: the encoder and the decoder's step as ONNX graphs, verified against PyTorch by the
-loader and the search that serve. Nothing is published that failed. A bundle is exported anew from its own graphs.
+loader and the search that serve. Nothing is published that failed. A bundle is exported again from its own graphs.
 
   attendant export RUN --output BUNDLE     export a run
   attendant export OLD --output BUNDLE --precision fp32,int8
@@ -272,9 +272,9 @@ def _sign_parser() -> argparse.ArgumentParser:
 def _reference_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="attendant reference",
-        description="Publishes a bundle anew with statistics of its answers to held-out texts: reference distributions "
-        "of lengths, unknown symbols and log-probabilities, with which a server compares its answers, and the "
-        "calibration of confidence, the probability that an answer is right. The weights stay as they are.",
+        description="Publishes a copy of a bundle with statistics of its answers to held-out texts: reference "
+        "distributions of lengths, unknown symbols and log-probabilities, with which a server compares its answers, "
+        "and the calibration of confidence, the probability that an answer is right. The weights stay as they are.",
     )
     parser.add_argument("bundle", metavar="BUNDLE", type=Path)
     parser.add_argument(
@@ -294,7 +294,8 @@ def _reference_parser() -> argparse.ArgumentParser:
         help="what makes an answer right: exact_match, or at least so much of chrf, rouge_1, rouge_2 or rouge_l, e.g. "
         "chrf:60 (default: by the bundle's metrics)",
     )
-    _add_output(parser)
+    parser.add_argument("--output", metavar="BUNDLE", type=Path, required=True, help="folder to publish the bundle at")
+    parser.add_argument("--force", action="store_true", help="replace an existing bundle")
     return parser
 
 
@@ -315,11 +316,6 @@ def _in_range(low: float, high: float) -> Callable[[str], float]:
 
     parsed.__name__ = "number"  # argparse names it in its error
     return parsed
-
-
-def _add_output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--output", metavar="BUNDLE", type=Path, required=True, help="folder to publish the bundle at")
-    parser.add_argument("--force", action="store_true", help="replace an existing bundle")
 
 
 def _add_decoding(parser: argparse.ArgumentParser, default: str) -> None:
