@@ -41,20 +41,20 @@ NUM_FOREIGN: Final = 1000
 SEED: Final = 12345
 
 MAX_WARNED: Final = 0.05
-"""A warning comes with about this share of the answers to held-out sources at most: a model that is often wrong would
-warn all the time."""
+"""At most about this share of the answers to held-out sources comes with a warning. Otherwise a model that is often
+wrong would warn all the time."""
 
 LOWEST_CONFIDENCE: Final = 0.5
-"""From here on no warning comes: the answer is more likely right than wrong."""
+"""With this confidence or more there is no warning: the answer is more likely right than wrong."""
 
 BOUNDED_BELOW: Final[ConfidenceSignal] = "length_ratio"
-"""The other signals must not be higher than those of all held-out answers; to be lower is no fault."""
+"""The only signal with a lower limit. Of the other signals, only high values are suspicious."""
 
 MARGIN: Final = 0.25
 """Share of a range by which it is extended: a sample does not have the longest text that there is."""
 
 UNWEIGHTED: Final[ConfidenceSignal] = "source_tokens"
-"""It limits, but the score does without: with it, wrong answers were told less well from right ones."""
+"""A signal with limits, and no weight in the score: with one, right and wrong answers were separated less well."""
 
 RIDGE: Final = 1.0
 """Prior precision of a standardized weight: of a signal that separates all answers, the weight would be infinite."""
@@ -63,7 +63,7 @@ MAX_ITERATIONS: Final = 100
 
 
 class Calibrated(NamedTuple):
-    """A calibration, and the bigrams of training sources that it may need; None if answers have no confidence."""
+    """A calibration and the bigrams of training sources that it may need. Without confidence, both are None."""
 
     calibration: Calibration | None = None
     seen: SeenBigrams | None = None
@@ -85,7 +85,7 @@ class HeldOut:
     """Pairs on which confidence is calibrated.
 
     Attributes:
-        training: the pairs that the model was trained on; None if they are not at hand.
+        training: the pairs that the model was trained on; None if their files are missing.
     """
 
     data: EvaluationData
@@ -94,7 +94,7 @@ class HeldOut:
 
 
 def held_out_of_run(run: LoadedRun) -> HeldOut | None:
-    """Returns the validation split of a run, and its training split; None if the validation split is gone."""
+    """Returns the validation split of a run, and its training split; None if the validation split is missing."""
     data = run.recipe.data
     training, validation = data.files("train"), data.files("validation")
     if validation is None or not all(path.is_file() for path in validation.paths):
@@ -115,7 +115,7 @@ def calibrate(bundle: Bundle, stepper: BundleStepper, held_out: HeldOut) -> Cali
         bundle: may be a draft.
 
     Returns:
-        what the bundle has, if there are fewer than MIN_CALIBRATED sources that a request could give.
+        The calibration; that of the bundle, if fewer than MIN_CALIBRATED sources are valid in a request.
     """
     tokenizer, examples = bundle.source_tokenizer, held_out.data.examples
     examples = examples[:: -(-len(examples) // MAX_CALIBRATED)]
@@ -125,7 +125,7 @@ def calibrate(bundle: Bundle, stepper: BundleStepper, held_out: HeldOut) -> Cali
         return Calibrated(bundle.manifest.confidence, bundle.seen_bigrams)
     is_right = own.are_right(held_out.right, examples, bundle)
     foreign = answer_by_default(bundle, stepper, random_sources(own.source_ids))
-    # Without the training pairs at hand, those that the bundle has noted are still true.
+    # Without the training pairs, the bundle's own bigrams are still valid.
     seen = bundle.seen_bigrams
     if held_out.training is not None:
         seen = SeenBigrams.of_sources(read_source_ids(held_out.training, tokenizer))
@@ -146,7 +146,9 @@ def calibrate(bundle: Bundle, stepper: BundleStepper, held_out: HeldOut) -> Cali
 
 
 def warning_level(confidences: Sequence[float], lowest: float) -> float:
-    """Returns the confidence below which a warning comes: as MAX_WARNED says, but always with the lowest one.
+    """Returns the confidence below which answers come with a warning.
+
+    These are at most about MAX_WARNED of the held-out answers, except that the lowest confidence always gets a warning.
 
     Args:
         confidences: of the answers to held-out sources.
@@ -173,9 +175,9 @@ def fit(own: Sequence[Signals], is_right: Bools, foreign: Sequence[Signals]) -> 
     """Returns the terms of the score, and the probability of a right answer at some scores.
 
     Args:
-        own: of answers to held-out sources.
-        is_right: of each of them.
-        foreign: of answers to sources of another domain, none of which is right.
+        own: signals of answers to held-out sources.
+        is_right: which of these answers are right.
+        foreign: signals of answers to sources of another domain, none of which is right.
     """
     names = [name for name in get_args(ConfidenceSignal) if name in own[0]]
     features = np.array([[each[name] for name in names] for each in (*own, *foreign)])
@@ -198,7 +200,7 @@ def fit(own: Sequence[Signals], is_right: Bools, foreign: Sequence[Signals]) -> 
     blocks = isotonic_blocks(scores, outcomes, importance)
     # Krichevsky and Trofimov's estimate: no probability is 0 or 1. It may undo the order of small blocks.
     shares = np.maximum.accumulate([(block.num_right + 0.5) / (block.weight + 1) for block in blocks])
-    # A dictionary: of scores that are equal when rounded, the last one counts.
+    # In a dictionary, because of scores that are equal when rounded the last one counts.
     table = {_rounded(block.score): _rounded(share) for block, share in zip(blocks, shares, strict=True)}
     return terms, sorted(table.items())
 
@@ -237,9 +239,9 @@ class Block:
     """Answers of neighbouring scores.
 
     Attributes:
-        weight: how often they count.
-        num_right: the same of the right ones.
-        total: the sum of their scores.
+        weight: the sum of their importance.
+        num_right: the sum of the right answers' importance.
+        total: the sum of their scores, by importance.
     """
 
     weight: float

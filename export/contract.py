@@ -40,8 +40,8 @@ class Seq2SeqModule(Protocol):
         Positions beyond a source's length are padding; they may hold any valid id.
 
         Returns:
-            All state tensors, by name: [B, ...], with one row per source. An axis that runs over the source's positions
-            has S entries.
+            State tensors [B, ...] by name, with one entry per source on the first axis. An axis of source positions has
+            S entries.
         """
 
     def step(self, previous_ids: Tensor, row_state: State, source_state: State) -> tuple[Tensor, State, Tensor | None]:

@@ -140,7 +140,7 @@ def size_of(value: ir.Value) -> int:
 
 
 def has_size(value: ir.Value) -> bool:
-    """Returns whether `size_of` is known."""
+    """Returns True if `size_of` can be called: the size of the last axis is fixed."""
     return bool(value.shape) and bool(shape_of(value)[-1])
 
 

@@ -1,4 +1,4 @@
-"""ONNX graphs inside of a model in PyTorch: each is traced as one node, which the graph then replaces.
+"""Puts ONNX graphs into the trace of a model in PyTorch: each is traced as one node, then replaces that node.
 
 Shapes: R rows (of sources, in an encoder).
 """
@@ -33,7 +33,7 @@ class InlinedGraph(nn.Module):
         raise NotImplementedError
 
     def node(self, inputs: Sequence[Tensor], dtypes: Sequence[torch.dtype], shapes: Sequence[Any]) -> Sequence[Tensor]:
-        """Returns the outputs of the node that stands for the graph in a trace."""
+        """Adds the node that the graph will replace to a trace; returns the node's outputs."""
         outputs: Sequence[Tensor] = torch.onnx.ops.symbolic_multi_out(
             f"{DOMAIN}::{self.label}", inputs, dtypes=dtypes, shapes=shapes, version=1
         )
@@ -41,7 +41,7 @@ class InlinedGraph(nn.Module):
 
 
 def inline(model: ir.Model, graphs: Mapping[str, InlinedGraph]) -> None:
-    """Replaces the nodes of a trace by their graphs.
+    """Replaces the nodes of a trace that `InlinedGraph.node` has added by their graphs.
 
     Args:
         graphs: label -> the graph of the nodes with this label.

@@ -167,12 +167,12 @@ class WrappedModel(nn.Module):
         return stepped["logits"], new, stepped.get("attention")
 
     def _ordered(self, logits: Tensor) -> Tensor:
-        """[R, symbols of the bundle]: symbols that the module lacks, padding and BOS are impossible."""
+        """Returns logits [R, symbols of the bundle]; symbols that the module lacks, padding and BOS are impossible."""
         return logits.float().index_select(1, self.target_ids_of).masked_fill(self.missing, IMPOSSIBLE)
 
 
 def _by_length(lengths: Tensor) -> list[tuple[int, Tensor]]:
-    """Returns each length of lengths [N], and its places."""
+    """Returns each different length of lengths [N], and where it occurs."""
     return [(length, (lengths == length).nonzero().squeeze(1)) for length in sorted(set(lengths.tolist()))]
 
 

@@ -146,7 +146,7 @@ class _LengthAwareRecurrence(nn.Module):
     def _one_step(
         self, inputs: Tensor, initial: Sequence[Tensor] | None, number: int
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """One position [B, 1, I], as plain products, which int8 can rewrite."""
+        """Runs one position [B, 1, I] as plain products, which int8 can rewrite."""
         zero = inputs.new_zeros(inputs.shape[0], self.hidden_size)
         state = tuple(part[0] for part in initial) if initial else (zero,) * len(STATE_NAMES[self.cell])
         new = step_of(self._weights[number], self.cell, inputs[:, 0], state)

@@ -28,10 +28,10 @@ from attendant.training.run.loading import load_run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedBundle(Bundle):
-    """A bundle that was just published. It stands for its path; `print` shows what the command prints.
+    """A bundle that was just published. It is accepted as a path; `print` shows the same lines as the command.
 
     Attributes:
-        advice: lines about what was measured, e.g. that beams are worse than greedy search.
+        advice: lines about the measured quality, e.g. that beams are worse than greedy search.
     """
 
     advice: tuple[str, ...]
@@ -66,7 +66,7 @@ def export_run(
     The logger "attendant.export" reports each stage.
 
     Args:
-        origin: a run, or a bundle, which is made anew from its own graphs.
+        origin: a run, or a bundle, whose own graphs are exported again.
         precisions: of weights and arithmetic; all are made of fp32, whether it is published too or left out.
         data: what int8 is measured against fp32 on, and beams against greedy search: files or pairs, as in
             `attendant.evaluate`. If None, a run's test split; a bundle has none.
@@ -80,7 +80,7 @@ def export_run(
         plan: what is compared with PyTorch.
 
     Raises:
-        UserError: `output` exists, `origin` is neither, an option that can't be; bad or no data.
+        UserError: `output` exists, `origin` is neither, an option is invalid, or data are bad or missing.
         VerificationFailed: the graphs compute something else than PyTorch.
     """
     origin, output = Path(origin), Path(output)
@@ -146,7 +146,7 @@ def with_defaults(exportable: Exportable, **defaults: float | None) -> Exportabl
 
 
 def _measures(measure: bool, precisions: Sequence[Precision], decoding: DecodingDefaults) -> bool:
-    """Returns whether to measure the quality, which int8 and beams can reduce."""
+    """Returns True if the quality, which int8 and beams can reduce, is to be measured."""
     return measure and ("int8" in precisions or decoding.beam_size > 1)
 
 

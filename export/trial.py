@@ -189,7 +189,7 @@ def _check_sharing(module: SharingModule, tensors: State, generator: torch.Gener
 
 @contextlib.contextmanager
 def _watched(module: Any, call: str, reaching: str = "") -> Iterator[None]:
-    """Around a call of a user's module: what it raises, or keeps on itself, becomes a line that names its own line.
+    """Raises UserError, naming the user's own line, if a call of a module fails or sets an attribute of the module.
 
     Args:
         reaching: the largest id, for errors of indices.
@@ -245,7 +245,7 @@ def _short(file: str) -> str:
 
 
 def _files_of(module: Any) -> set[str]:
-    """Source files of the classes of a module and its parts that are not torch's own."""
+    """Returns the source files of the classes of a module and its parts that are not torch's own."""
     files = set()
     for part in [module, *module.modules()]:
         for cls in type(part).__mro__:
@@ -273,7 +273,7 @@ def line_in(error: BaseException, files: set[str]) -> str:
 
 
 def explained(error: Exception, module: Any) -> UserError:
-    """Returns what torch's exporter could not trace, as a line that names the user's own line."""
+    """Returns an error of torch's exporter as a UserError that names the user's own line."""
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
         causes.append(cast(Exception, cause))
