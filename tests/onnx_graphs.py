@@ -118,24 +118,23 @@ def _encoder(form: Form) -> str:
     batch, positions = form.batch, form.positions
     shape = f"{positions},{batch}" if form.time_major else f"{batch},{positions}"
     declared, embed = _ids(form, "tokens", shape)
-    if form.padding != "none":
+    # The last inputs of GRU, which may be left out.
+    lengths, h0 = "lengths" if form.padding != "none" else "", "h0" if form.hidden_input else ""
+    if lengths:
         declared += f", int32[{batch}] lengths"
-    if form.hidden_input:
+    if h0:
         declared += f", float[1,{batch},{H}] h0"
-    first = "Identity" if form.time_major else "Transpose <perm = [1, 0, 2]>"
-    last = "Identity" if form.time_major else "Transpose <perm = [1, 0, 2]>"
-    others = f", {'lengths' if form.padding != 'none' else ''}, h0" if form.hidden_input else ""
-    if form.padding != "none" and not form.hidden_input:
-        others = ", lengths"
+    turn = "Identity" if form.time_major else "Transpose <perm = [1, 0, 2]>"
+    others = f", {lengths}, {h0}".rstrip(", ")
     drop = "dropped = Dropout(embedded)" if form.dropout else "dropped = Identity(embedded)"
     memory = f"float[{shape},{H}] memory, " if form.attention else ""
     return f"""
     encoder ({declared}) => ({memory}float[1,{batch},{H}] hidden) {{
         {embed.format("source")}
         {drop}
-        steps = {first}(dropped)
+        steps = {turn}(dropped)
         states, hidden = GRU <hidden_size = {H}, linear_before_reset = 1>(steps, enc_W, enc_R, enc_B{others})
-        {f"squeezed = Squeeze(states, one) memory = {last}(squeezed)" if form.attention else ""}
+        {f"squeezed = Squeeze(states, one) memory = {turn}(squeezed)" if form.attention else ""}
     }}"""
 
 

@@ -4,15 +4,29 @@ Each class is the model as its source writes it; `encode`, `step` and `row_state
 """
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+import attendant
 from attendant.export import UserModel
+from attendant.export.verification.probes import VerificationPlan
 
+TINY = VerificationPlan(
+    batch_sizes=(1, 3),
+    source_lengths=(9, 1, 4),
+    beam_sizes=(1, 4),
+    num_steps=3,
+    num_decoded=6,
+    num_alone=2,
+    max_length=8,
+)
 SYMBOLS = ["<pad>", "<unk>", "<sos>", "<eos>", *"abcdefghij"]
 SIZE = 32
 
@@ -227,6 +241,12 @@ def words(num: int, seed: int) -> list[str]:
     return ["".join(random.choice(SYMBOLS[4:], random.integers(1, 9))) for _ in range(num)]
 
 
+def random_sources(num: int, longest: int = 20) -> list[tuple[str, ...]]:
+    """Returns sources with fewer than `longest` symbols."""
+    random = np.random.default_rng(3)
+    return [tuple(random.choice(SYMBOLS[4:], random.integers(1, longest)).tolist()) for _ in range(num)]
+
+
 def train(module: nn.Module) -> None:
     """Teaches a module to reverse words."""
     torch.manual_seed(0)
@@ -254,7 +274,7 @@ def train(module: nn.Module) -> None:
     module.eval()
 
 
-def naive_search(model: UserModel, source: list[str], beam_size: int, max_length: int) -> tuple[list[str], float]:
+def naive_search(model: UserModel, source: Sequence[str], beam_size: int, max_length: int) -> tuple[list[str], float]:
     """Returns the best target and its log-probability, by the plainest loop around the user's module.
 
     A beam search without cached state or batches: of all continuations, the best `beam_size`; one that is EOS ends. It
@@ -294,3 +314,17 @@ def naive_search(model: UserModel, source: list[str], beam_size: int, max_length
                 break
     tokens, total = max(ended, key=lambda entry: entry[1])
     return [symbols[i] for i in tokens], total
+
+
+def assert_answers(
+    bundle: Path, model: UserModel, sources: list[tuple[str, ...]], beam_sizes: Sequence[int] = (1, 4)
+) -> None:
+    """Compares the fp32 answers of a bundle, in a batch and alone, with those of a naive loop around the model."""
+    loaded = attendant.load(bundle, precision="fp32")
+    for beam_size in beam_sizes:
+        answers = loaded.generate(sources, beam_size=beam_size, max_length=12)
+        for source, answer in zip(sources, answers, strict=True):
+            tokens, log_prob = naive_search(model, source, beam_size, 12)
+            assert list(answer.best.tokens) == tokens
+            assert answer.best.log_prob == pytest.approx(log_prob, abs=1e-3)
+        assert loaded.generate(sources[0], beam_size=beam_size, max_length=12).best.tokens == answers[0].best.tokens

@@ -1,4 +1,4 @@
-"""A bundle is given a confidence, answers with it, is measured, and is exported anew with it."""
+"""A bundle is given a confidence, answers with it, is measured, and is exported again with it."""
 
 import json
 from pathlib import Path

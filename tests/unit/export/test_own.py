@@ -4,7 +4,6 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,33 +12,19 @@ import attendant
 from attendant.export import UserModel, export_model
 from attendant.export.__main__ import main
 from attendant.export.model import load_user_model
-from attendant.export.verification.probes import VerificationPlan
 from attendant.runtime.errors import UserError, VerificationFailed
 from tests.own_models import (
     MODELS,
-    SYMBOLS,
+    TINY,
     SharedDotAttention,
     TutorialTranslator,
+    assert_answers,
     naive_search,
     random_model,
+    random_sources,
     user_model,
     valid,
 )
-
-TINY = VerificationPlan(
-    batch_sizes=(1, 3),
-    source_lengths=(9, 1, 4),
-    beam_sizes=(1, 4),
-    num_steps=3,
-    num_decoded=6,
-    num_alone=2,
-    max_length=8,
-)
-
-
-def random_sources(num: int) -> list[list[str]]:
-    random = np.random.default_rng(3)
-    return [random.choice(SYMBOLS[4:], random.integers(1, 20)).tolist() for _ in range(num)]
 
 
 @pytest.mark.parametrize("name", ["tutorial", "packed"])
@@ -47,14 +32,7 @@ def test_answers_are_those_of_a_naive_loop(name: str, tmp_path: Path) -> None:
     model = random_model(name)
     bundle = export_model(model, tmp_path / name, precisions=("fp32", "int8"), plan=TINY)
     assert {certificate.precision for certificate in bundle.manifest.certificates} == {"fp32", "int8"}
-    loaded = attendant.load(tmp_path / name, precision="fp32")
-    sources = random_sources(12)
-    for beam_size in (1, 4):
-        answers = loaded.generate([tuple(source) for source in sources], beam_size=beam_size, max_length=12)
-        for source, answer in zip(sources, answers, strict=True):
-            tokens, log_prob = naive_search(model, source, beam_size, 12)
-            assert list(answer.best.tokens) == tokens
-            assert answer.best.log_prob == pytest.approx(log_prob, abs=1e-3)
+    assert_answers(tmp_path / name, model, random_sources(12))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -72,13 +50,7 @@ def test_a_step_may_share_its_sources_tensors_among_the_rows_of_a_beam(tmp_path:
     bundle = export_model(user_model(shared), tmp_path / "shared", precisions=("fp32", "int8"), plan=TINY)
     memory = next(i for i in bundle.manifest.graphs["fp32"].decoder_step.inputs if i.name == "outputs")
     assert memory.shape == ("B", "S", 64)
-    loaded = attendant.load(tmp_path / "shared", precision="fp32")
-    sources = random_sources(12)
-    answers = loaded.generate([tuple(source) for source in sources], beam_size=4, max_length=12)
-    for source, answer in zip(sources, answers, strict=True):
-        tokens, log_prob = naive_search(model, source, 4, 12)
-        assert list(answer.best.tokens) == tokens
-        assert answer.best.log_prob == pytest.approx(log_prob, abs=1e-3)
+    assert_answers(tmp_path / "shared", model, random_sources(12), beam_sizes=(4,))
 
 
 class WrongSlots(SharedDotAttention):
@@ -309,9 +281,7 @@ def test_an_encoder_that_sees_padding_encodes_sources_one_by_one(
     assert "padding changes encoder/outputs" in caplog.text
     loaded = attendant.load(tmp_path / "bundle")
     sources = random_sources(6)
-    for source, answer in zip(
-        sources, loaded.generate([tuple(source) for source in sources], max_length=8), strict=True
-    ):
+    for source, answer in zip(sources, loaded.generate(sources, max_length=8), strict=True):
         assert list(answer.best.tokens) == naive_search(model, source, 1, 8)[0]
 
 
@@ -436,7 +406,7 @@ def test_sources_may_begin_with_bos(tmp_path: Path) -> None:
     export_model(model, tmp_path / "mine", sources=["abc", "defg"], plan=TINY)
     loaded = attendant.load(tmp_path / "mine")
     for source in random_sources(6):
-        answer = loaded.generate(tuple(source), max_length=8, attention=True)
+        answer = loaded.generate(source, max_length=8, attention=True)
         assert answer.source_tokens == ("<s>", *source, "</s>")
         assert list(answer.best.tokens) == naive_search(model, source, 1, 8)[0]
     unknown = loaded.generate("aZb", max_length=8, replace_unknowns=True)

@@ -10,7 +10,6 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper
-from torch import nn
 
 import attendant
 from attendant.export.__main__ import main
@@ -18,20 +17,18 @@ from attendant.export.model import export_model
 from attendant.export.user_graphs.graph import UserGraph
 from attendant.export.user_graphs.importing import draft_spec, import_graphs
 from attendant.export.user_graphs.spec import read_spec
-from attendant.export.verification.probes import VerificationPlan
 from attendant.runtime.errors import UserError, VerificationFailed
 from tests.onnx_graphs import KERAS, KERAS_PATHS, Form, H, NaiveGraphs, V, export_with_torch, write_graphs
-from tests.own_models import SYMBOLS, TutorialTranslator, naive_search, random_model, user_model
-
-TINY = VerificationPlan(
-    batch_sizes=(1, 3),
-    source_lengths=(9, 1, 4),
-    beam_sizes=(1, 4),
-    num_steps=3,
-    num_decoded=6,
-    num_alone=2,
-    max_length=8,
+from tests.own_models import (
+    SYMBOLS,
+    TINY,
+    TutorialTranslator,
+    assert_answers,
+    random_model,
+    random_sources,
+    user_model,
 )
+
 SPEC = """
 [source]
 tokenizer = "symbols.txt"
@@ -48,23 +45,6 @@ def write_spec(folder: Path, more: str = "", max_tokens: int = 30) -> Path:
     (folder / "symbols.txt").write_text("".join(f"{symbol}\n" for symbol in SYMBOLS))
     (folder / "spec.toml").write_text(SPEC.format(more=more, max_tokens=max_tokens))
     return folder / "spec.toml"
-
-
-def random_sources(num: int, longest: int = 12) -> list[tuple[str, ...]]:
-    random = np.random.default_rng(3)
-    return [tuple(random.choice(SYMBOLS[4:], random.integers(1, longest)).tolist()) for _ in range(num)]
-
-
-def assert_answers(bundle: Path, reference: nn.Module, num_sources: int = 8, longest: int = 12) -> None:
-    loaded, model = attendant.load(bundle, precision="fp32"), user_model(reference)
-    sources = random_sources(num_sources, longest)
-    for beam_size in (1, 4):
-        answers = loaded.generate(sources, beam_size=beam_size, max_length=12)
-        for source, answer in zip(sources, answers, strict=True):
-            tokens, log_prob = naive_search(model, list(source), beam_size, 12)
-            assert list(answer.best.tokens) == tokens
-            assert answer.best.log_prob == pytest.approx(log_prob, abs=1e-3)
-        assert loaded.generate(sources[0], beam_size=beam_size, max_length=12).best.tokens == answers[0].best.tokens
 
 
 FORMS = {
@@ -95,7 +75,7 @@ def test_every_form_gives_the_answers_of_the_plain_one(name: str, tmp_path: Path
     bundle = export_model(model, tmp_path / "bundle", plan=TINY)
     assert bundle.manifest.graphs["fp32"].encode_alone == encodes_alone
     assert bundle.manifest.provenance.recipe["encoder_graph"]["producer"] == "by hand"
-    assert_answers(tmp_path / "bundle", naive)
+    assert_answers(tmp_path / "bundle", user_model(naive), random_sources(8, longest=12))
 
 
 def test_a_step_without_attention(tmp_path: Path) -> None:
@@ -106,7 +86,7 @@ def test_a_step_without_attention(tmp_path: Path) -> None:
     assert not bundle.manifest.graphs["fp32"].encode_alone
     assert [state.scope for state in bundle.manifest.graphs["fp32"].state] == ["row"]
     assert {certificate.precision for certificate in bundle.manifest.certificates} == {"fp32", "int8"}
-    assert_answers(tmp_path / "bundle", naive)
+    assert_answers(tmp_path / "bundle", user_model(naive), random_sources(8, longest=12))
 
 
 def test_graphs_of_torchs_exporter(tmp_path: Path) -> None:
@@ -115,7 +95,7 @@ def test_graphs_of_torchs_exporter(tmp_path: Path) -> None:
     model = import_graphs(*export_with_torch(module, tmp_path), read_spec(write_spec(tmp_path)))
     bundle = export_model(model, tmp_path / "bundle", precisions=("fp32", "int8"), plan=TINY)
     assert any("int8" in each for each in bundle.manifest.certificates[1].arithmetic.values())
-    assert_answers(tmp_path / "bundle", module)
+    assert_answers(tmp_path / "bundle", user_model(module), random_sources(8, longest=12))
     weights = attendant.load(tmp_path / "bundle").generate("abc", attention=True).best.attention
     assert weights is not None
     np.testing.assert_allclose(np.asarray(weights).sum(1), 1, atol=1e-5)
@@ -124,7 +104,7 @@ def test_graphs_of_torchs_exporter(tmp_path: Path) -> None:
 def test_graphs_of_tf2onnx(tmp_path: Path) -> None:
     model = import_graphs(*KERAS_PATHS, read_spec(write_spec(tmp_path)))
     export_model(model, tmp_path / "bundle", plan=TINY)
-    assert_answers(tmp_path / "bundle", NaiveGraphs(*KERAS_PATHS, KERAS), longest=8)
+    assert_answers(tmp_path / "bundle", user_model(NaiveGraphs(*KERAS_PATHS, KERAS)), random_sources(8, longest=8))
 
 
 def test_a_draft_describes_the_graphs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -303,7 +283,7 @@ def test_a_first_state_of_zeros_and_several_heads(tmp_path: Path) -> None:
     state = f'[step]\nattention = "heads"\n{MEMORY}[[state]]\ninput = "hidden"\noutput = "new_hidden"\n'
     model = import_graphs(encoder, step, read_spec(write_spec(tmp_path, state)))
     export_model(model, tmp_path / "bundle", plan=TINY)
-    assert_answers(tmp_path / "bundle", FromZeros(encoder, step), num_sources=4)
+    assert_answers(tmp_path / "bundle", user_model(FromZeros(encoder, step)), random_sources(4, longest=12))
     weights = attendant.load(tmp_path / "bundle").generate("abc", attention=True).best.attention
     np.testing.assert_allclose(np.asarray(weights).sum(1), 1, atol=1e-5)
 
@@ -321,7 +301,7 @@ def test_an_encoder_that_lies_about_its_batch_encodes_one_by_one(tmp_path: Path)
     changed(encoder, freeze)
     naive = NaiveGraphs(*write_graphs(tmp_path / "plain"))
     export_model(import_graphs(encoder, step, read_spec(write_spec(tmp_path))), tmp_path / "bundle", plan=TINY)
-    assert_answers(tmp_path / "bundle", naive, num_sources=4)
+    assert_answers(tmp_path / "bundle", user_model(naive), random_sources(4, longest=12))
 
 
 def test_a_fault_of_the_conversion_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
