@@ -201,29 +201,32 @@ def answer_fields(
     Args:
         hypotheses: best first.
     """
-    calibration = model.manifest.confidence
-    confidences: Sequence[float | None] = [None] * len(hypotheses)
-    if calibration is not None:
-        confidences = _confidences(hypotheses, request, model, calibration)
-    pairs = zip(hypotheses, confidences, strict=True)
+    confidences = _confidences(hypotheses, request, model)
+    # A text in parts is right if all its parts are.
+    of_whole = [None if each is None else math.prod(each) for each in confidences]
+    pairs = zip(hypotheses, of_whole, strict=True)
     return {
         "hypotheses": [_hypothesis_fields(hypothesis, confidence, request, model) for hypothesis, confidence in pairs],
         "source_tokens": source_tokens(request, model),
-        "warnings": tuple(_warnings(hypotheses[0], request, model)),
+        "warnings": tuple(_warnings(hypotheses[0], confidences[0], request, model)),
         "trace": trace_fields(trace, model),
     }
 
 
 def _confidences(
+    hypotheses: Sequence[Hypothesis], request: ReadRequest, model: BundleModel
+) -> Sequence[tuple[float, ...] | None]:
+    """Returns the confidence of each hypothesis in each unit of its request; None if the bundle is not calibrated."""
+    calibration = model.manifest.confidence
+    if calibration is None:
+        return [None] * len(hypotheses)
+    units = zip(zip(*(hypothesis.units for hypothesis in hypotheses), strict=True), request.units, strict=True)
+    return list(zip(*(_unit_confidences(own, unit, model, calibration) for own, unit in units), strict=True))
+
+
+def _unit_confidences(
     hypotheses: Sequence[Hypothesis], request: ReadRequest, model: BundleModel, calibration: Calibration
 ) -> list[float]:
-    """Returns the confidence of each hypothesis. A text in parts is right if all its parts are."""
-    if request.parts:
-        of_parts = [
-            _confidences([hypothesis.parts[place] for hypothesis in hypotheses], part, model, calibration)
-            for place, part in enumerate(request.parts)
-        ]
-        return [math.prod(each) for each in zip(*of_parts, strict=True)]
     first = int(request.source_ids[0] == BOS_ID)
     source_ids = request.source_ids[first : first + request.num_source_tokens]
     of_source = source_signals(source_ids, model.bundle.seen_bigrams)
@@ -316,13 +319,24 @@ def source_tokens(request: ReadRequest, model: BundleModel) -> list[str]:
     return model.bundle.source_tokenizer.tokens_of(request.source_ids)
 
 
-def _warnings(best: Hypothesis, request: ReadRequest, model: BundleModel) -> Iterator[str]:
-    """Yields why the best hypothesis may be worth little."""
-    for place, (part, part_request) in enumerate(zip(best.parts, request.parts, strict=True), 1):
-        for warning in _warnings(part, part_request, model):
-            yield f"part {place} of {len(request.parts)}: {warning}"
-    if request.parts:
-        return
+def _warnings(
+    best: Hypothesis, confidences: Sequence[float] | None, request: ReadRequest, model: BundleModel
+) -> Iterator[str]:
+    """Yields why the best hypothesis may be worth little.
+
+    Args:
+        confidences: of its units; None if there are none.
+    """
+    for place, (unit, unit_request) in enumerate(zip(best.units, request.units, strict=True)):
+        head = f"part {place + 1} of {len(request.parts)}: " if request.parts else ""
+        confidence = None if confidences is None else confidences[place]
+        for warning in _unit_warnings(unit, confidence, unit_request, model):
+            yield head + warning
+
+
+def _unit_warnings(
+    best: Hypothesis, confidence: float | None, request: ReadRequest, model: BundleModel
+) -> Iterator[str]:
     yield from _of_unknown(request)
     options, calibration = request.options, model.manifest.confidence
     if best.finish_reason is FinishReason.LENGTH and len(best.token_ids) < options.max_length:
@@ -331,12 +345,9 @@ def _warnings(best: Hypothesis, request: ReadRequest, model: BundleModel) -> Ite
         most = model.limits.max_target_tokens
         remedy = f"raise max_length, up to {most}" if options.max_length < most else "split the source"
         yield f"the answer was cut after max_length = {options.max_length} tokens: {remedy}"
-    if (
-        calibration is not None
-        and (confidence := _confidences([best], request, model, calibration)[0]) < calibration.warn_below
-    ):
+    if calibration is not None and confidence is not None and confidence < calibration.warn_below:
         yield f"the confidence is {confidence:.2f}, below {calibration.warn_below:.2f}: the answer may well be wrong"
-    if spans := altered(model.bundle.target_tokenizer.decode(best.token_ids), request.spans):
+    if request.spans and (spans := altered(model.bundle.target_tokenizer.decode(best.token_ids), request.spans)):
         yield f"the answer does not hold each protected part of the source once{_shown(spans)}: compare them"
 
 

@@ -51,6 +51,11 @@ class Hypothesis(NamedTuple):
     attention: Floats | None = None
     parts: "tuple[Hypothesis, ...]" = ()
 
+    @property
+    def units(self) -> "tuple[Hypothesis, ...]":
+        """The hypotheses that were decoded: the parts, or itself if it has none."""
+        return self.parts or (self,)
+
 
 class Progress(NamedTuple):
     """Tokens of a request's best hypothesis that no later step can change.
