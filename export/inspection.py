@@ -62,7 +62,7 @@ def _of_bundle(path: Path, precision: Precision | None) -> Subject:
         source_tokenizer=bundle.source_tokenizer,
         target_tokenizer=bundle.target_tokenizer,
         special_ids=manifest.special_ids,
-        append_eos=manifest.source.append_eos,
+        encoder_ids=bundle.source_ids,
         max_length=default_max_length(manifest, manifest.limits.max_source_tokens),
         has_mask=BundleModel(bundle=bundle, precision=chosen, limits=manifest.limits).masks_positions,
     )
@@ -82,7 +82,7 @@ def _of_run(path: Path, checkpoint: Literal["best", "last"]) -> Subject:
         source_tokenizer=model.source_tokenizer,
         target_tokenizer=model.target_tokenizer,
         special_ids=model.special_ids,
-        append_eos=model.append_eos,
+        encoder_ids=model.encoder_ids,
         max_length=model.max_length,
         has_mask=run.model.decoder.attention is not None,
     )

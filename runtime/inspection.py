@@ -6,7 +6,7 @@ runtime/onnx/inspection.py the graphs of a bundle. What a model or its graphs do
 Shapes: T steps, S source positions, L layers, H decoder size, D memory size, A key size, C context size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -82,6 +82,7 @@ class Subject:
 
     Attributes:
         stepper: fills `record` at every step, for its first row.
+        encoder_ids: returns the encoder's input for a source's tokens.
         max_length: of an answer, in tokens.
         has_mask: attention can be kept from positions.
     """
@@ -91,7 +92,7 @@ class Subject:
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     special_ids: SpecialIds
-    append_eos: bool
+    encoder_ids: Callable[[Sequence[int]], list[int]]
     max_length: int
     has_mask: bool
 
@@ -108,10 +109,10 @@ class Subject:
             UserError: an empty source, unknown tokens, or positions that the source does not have.
         """
         eos = self.special_ids.eos
-        source_ids = _ids("source", source, self.source_tokenizer)
-        if not source_ids:
+        own_ids = _ids("source", source, self.source_tokenizer)
+        if not own_ids:
             raise UserError("source: is empty, must have a token at least")
-        source_ids += [eos] if self.append_eos else []
+        source_ids = self.encoder_ids(own_ids)
         forced = None if target is None else [*_ids("target", target, self.target_tokenizer), eos]
         masked = sorted(set(masked_source_positions))
         if masked and not (masked[0] >= 0 and masked[-1] < len(source_ids) and len(masked) < len(source_ids)):
@@ -121,19 +122,19 @@ class Subject:
         state = self.stepper.encode([source_ids], [masked]) if masked else self.stepper.encode([source_ids])
         previous, target_ids, log_probs = self.special_ids.start, list[int](), list[float]()
         steps: list[Record] = []
-        while (len(target_ids) <= self.max_length if forced is None else len(target_ids) < len(forced)) and (
-            previous != eos or not target_ids
-        ):
-            wanted = NO_ID if forced is None else forced[len(target_ids)]
+        for wanted in [NO_ID] * (self.max_length + 1) if forced is None else forced:
             self.record.clear()
             output, state = self.stepper.step(
                 state, np.array([previous]), num_candidates=1, forced_ids=np.array([wanted]), attention=True
             )
-            steps.append(dict(self.record))
+            weights = {} if output.attention is None else {"weights": output.attention[0]}
+            steps.append(weights | self.record)
             is_free = wanted == NO_ID
             previous = int(output.candidate_ids[0, 0]) if is_free else wanted
             target_ids.append(previous)
             log_probs.append(float((output.candidate_log_probs[0] if is_free else output.forced_log_probs)[0]))
+            if previous == eos:
+                break
         if forced is None and previous != eos:  # cut at the maximum length: the last step only showed that it goes on
             for each in (steps, target_ids, log_probs):
                 each.pop()

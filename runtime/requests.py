@@ -291,7 +291,7 @@ class _DecodingReader:
         positions = sorted(set(self._fields.get("masked_source_positions", ())))
         if not positions:
             return ()
-        num_positions = self._num_source_tokens + self._model.manifest.source.append_eos
+        num_positions = self._num_source_tokens + self._model.manifest.source.num_special
         limit = ""
         if not self._model.masks_positions:
             limit = f"empty: this model has no {'mask of ours' if self._model.has_attention else 'attention'}"
@@ -446,7 +446,7 @@ def read_generate(
             violations.found[num_others:] = [replace(each, value=f"{each.value} in part {place}") for each in wrong]
         options = options_of(len(source_ids))
         if options is not None and options.trace:
-            _check_trace(options, len(source_ids) + model.manifest.source.append_eos, violations)
+            _check_trace(options, len(source_ids) + model.manifest.source.num_special, violations)
         if violations.found or options is None:
             break
         requests.append(replace(_request(side, source_ids, options, output, model), spans=part.spans))

@@ -400,7 +400,7 @@ class BundleModel:
     def masks_positions(self) -> bool:
         """Attention can be kept from positions of the source. A module of a user's own may mean its mask otherwise."""
         state = self.manifest.graphs[self.precision].state
-        return "attention" in self.manifest.model and any(tensor.input == SOURCE_MASK for tensor in state)
+        return self.manifest.has_our_layers and any(tensor.input == SOURCE_MASK for tensor in state)
 
 
 def limits_in_force(manifest: Manifest, max_rows: int) -> Limits:

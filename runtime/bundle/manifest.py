@@ -129,6 +129,11 @@ class SourceSide(Section):
     prepend_bos: bool = False
     tokens_only: bool = False
 
+    @property
+    def num_special(self) -> int:
+        """Symbols of the encoder's input that are not the text's."""
+        return self.prepend_bos + self.append_eos
+
 
 class TargetSide(Section):
     """The target's vocabulary.
@@ -165,13 +170,16 @@ TEXT_OPTIONS: Final = ("protect_spans", "split_sentences")
 
 def search_of(options: object) -> dict[str, Any]:
     """Returns an object's attributes that are SEARCH_OPTIONS, by name, without those that are None."""
-    return {name: value for name in SEARCH_OPTIONS if (value := getattr(options, name)) is not None}
+    return _set_in(options, SEARCH_OPTIONS)
 
 
 def defaults_of(options: object) -> dict[str, Any]:
     """Returns an object's attributes that are SEARCH_OPTIONS or TEXT_OPTIONS, by name, without those that are None."""
-    of_texts = {name: value for name in TEXT_OPTIONS if (value := getattr(options, name)) is not None}
-    return search_of(options) | of_texts
+    return _set_in(options, (*SEARCH_OPTIONS, *TEXT_OPTIONS))
+
+
+def _set_in(options: object, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(options, name)) is not None}
 
 
 class DecodingDefaults(Section):
@@ -428,6 +436,11 @@ class Manifest(Section):
     references: dict[Precision, Reference] = {}
     confidence: Calibration | None = None
     files: dict[str, FileEntry]
+
+    @property
+    def has_our_layers(self) -> bool:
+        """The graphs are of the models that recipes describe; otherwise of a module or graphs of a user's own."""
+        return "attention" in self.model
 
     @property
     def version(self) -> str:

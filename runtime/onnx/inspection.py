@@ -34,6 +34,9 @@ def watched(bundle: Bundle, precision: Precision, record: Record) -> OnnxStepper
     Raises:
         UserError, BundleRefused: as OnnxStepper.
     """
+    if not bundle.manifest.has_our_layers:
+        # A user's own module may compute anything: only what every stepper returns is known of it.
+        return OnnxStepper(bundle, precision)
     step = bundle.graphs_in(precision).decoder_step
     graph = read_graph(read_file(bundle.path / step.file, MAX_GRAPH_BYTES))
 

@@ -9,13 +9,12 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from attendant.runtime.bundle.manifest import GNMT_OFFSET, SpecialIds
-from attendant.runtime.bundle.tokenizer import BOS_ID, Tokenizer
+from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, Tokenizer
 from attendant.runtime.decoding.batch import decode_all, score_all
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.runtime.stepper import Floats, Stepper
 from attendant.training.data.pairs import Example, num_words, num_words_and_end
-from attendant.training.data.tokenization import encode_source
 from attendant.training.evaluation.bootstrap import (
     DEFAULT_RESAMPLES,
     Interval,
@@ -57,8 +56,11 @@ class TextModel:
 
     def source_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the ids of each text as the encoder reads them, with BOS and EOS if it reads them."""
-        beginning = [BOS_ID] * self.prepend_bos
-        return [beginning + ids for ids in encode_source(self.source_tokenizer, texts, append_eos=self.append_eos)]
+        return list(map(self.encoder_ids, self.source_tokenizer.encode_batch(texts)))
+
+    def encoder_ids(self, token_ids: Sequence[int]) -> list[int]:
+        """Returns the encoder's input for a source's tokens."""
+        return [*[BOS_ID] * self.prepend_bos, *token_ids, *[EOS_ID] * self.append_eos]
 
     @property
     def num_special(self) -> int:

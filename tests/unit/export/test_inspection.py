@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import attendant
-from attendant.runtime.bundle.tokenizer import special_ids
+from attendant.runtime.bundle.tokenizer import EOS_ID, special_ids
 from attendant.runtime.inspection import Inspection, Subject
 from attendant.training.model import Seq2Seq
 from attendant.training.model.inspection import watched
@@ -40,7 +40,7 @@ def in_torch(model: Seq2Seq) -> Subject:
         source_tokenizer=letters,
         target_tokenizer=letters if model.config.shared_embeddings else sound_tokenizer(),
         special_ids=special_ids(model.start_id),
-        append_eos=True,
+        encoder_ids=lambda ids: [*ids, EOS_ID],
         max_length=48,
         has_mask=True,
     )

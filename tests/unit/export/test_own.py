@@ -409,6 +409,8 @@ def test_sources_may_begin_with_bos(tmp_path: Path) -> None:
         answer = loaded.generate(source, max_length=8, attention=True)
         assert answer.source_tokens == ("<s>", *source, "</s>")
         assert list(answer.best.tokens) == naive_search(model, source, 1, 8)[0]
+        inside = attendant.inspect(tmp_path / "mine", tuple(source), answer.best.tokens)
+        assert inside.source_tokens == answer.source_tokens
     unknown = loaded.generate("aZb", max_length=8, replace_unknowns=True)
     assert unknown.source_tokens == ("<s>", "a", "<unk>", "b", "</s>")
 
