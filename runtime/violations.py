@@ -1,4 +1,4 @@
-"""What is wrong with a request: every wrong field, reported together, in the API's names."""
+"""The violations of a request: all wrong fields, reported together, by the names of the API."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -29,6 +29,7 @@ from attendant.runtime.bundle.manifest import (
     TargetSide,
 )
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput
 from attendant.server.app import grpc_methods
 from attendant.server.auth import Access
@@ -277,6 +278,13 @@ async def served(
     await eventually(
         lambda: not any(model.leases.num_held for model in models)
     )  # every request has given its lease back
+
+
+def submit(
+    runner: EngineClient, source_ids: tuple[int, ...], options: DecodingOptions, *limits: Any, **more: Any
+) -> "asyncio.Future[Outcome]":
+    """Submits one request; see `EngineClient.submit_all`."""
+    return runner.submit_all([(source_ids, options)], *limits, **more)[0]
 
 
 async def answered(submitted: "asyncio.Future[Outcome]") -> Result:

@@ -150,8 +150,7 @@ class RunningBatch:
         traces: dict[int, Trace] = {}
         if finished:
             for search in searches:
-                traces |= search.traces
-                search.traces.clear()
+                traces |= search.take_traces()
             self._drop_empty_searches()
         searched = self._clock()
         self._select(state)

@@ -105,7 +105,6 @@ class BeamSearch:
     Attributes:
         rows: [R] each row's place in the batch; after `advance`, the place of the row that it continues.
         previous_ids: [R] the symbol that each row is fed next, after `advance`.
-        traces: by key, of requests that have ended since the caller last emptied it.
     """
 
     def __init__(self, beam_size: int, special_ids: SpecialIds, text_of: TextOf | None = None) -> None:
@@ -122,7 +121,8 @@ class BeamSearch:
         self._negated: Scores = np.empty(0, np.float64)
         # [B] live hypotheses of each.
         self._counts: Ids = np.empty(0, np.int64)
-        self.traces: dict[int, Trace] = {}
+        # By key, of requests that have ended and were not taken yet.
+        self._traces: dict[int, Trace] = {}
         # Numbers of beams that can't take the fast path, need attention, ban n-grams, or stream.
         self._num_special = self._num_attending = self._num_banning = self._num_streaming = 0
         self._num_tracing = 0
@@ -238,6 +238,11 @@ class BeamSearch:
     def _num_ordered(self) -> int:
         """Candidates per row that the search puts in order."""
         return self._beam_size + 1 if self._beam_size > 1 else 1
+
+    def take_traces(self) -> dict[int, Trace]:
+        """Removes and returns the traces of requests that have ended, by key."""
+        traces, self._traces = self._traces, {}
+        return traces
 
     def _changed(self, output: StepOutput) -> _Step:
         """Returns the step with the changes that requests' options make to its candidates."""
@@ -545,7 +550,7 @@ class BeamSearch:
                 if request.options.alternatives:
                     hypotheses = distinct(hypotheses, self._text_of)
                 if request.recorders:
-                    self.traces[request.key] = request.trace(hypotheses)
+                    self._traces[request.key] = request.trace(hypotheses)
                 finished.append(Ending(request.key, tuple(hypotheses)))
         return finished
 

@@ -22,7 +22,7 @@ from attendant.runtime.stepper import NO_ID, Floats, Ids
 
 
 class Fate(IntEnum):
-    """What became of a candidate. The numbers are the API's, which describes them."""
+    """The fate of a candidate. The numbers are the API's, which describes them."""
 
     LIVES = 1
     ENDED = 2
@@ -35,7 +35,7 @@ class Fate(IntEnum):
 
 
 class SearchEnd(IntEnum):
-    """Why a search ended. The numbers are the API's, which describes them."""
+    """The reason for the end of a search. The numbers are the API's, which describes them."""
 
     EOS = 1
     BOUND = 2

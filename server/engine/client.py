@@ -10,7 +10,6 @@ from itertools import repeat
 from typing import NamedTuple
 
 from attendant.runtime.decoding.hypothesis import Progress
-from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.config import ServerConfig
 from attendant.server.engine.admission import Accepted, OverloadControl, Prediction, Source
 from attendant.server.engine.pool import WorkerPool
@@ -74,19 +73,6 @@ class EngineClient:
     async def start(self) -> None:
         """Starts the engines. Raises the errors of WorkerPool.start."""
         await self._pool.start(self._deliver, self._die)
-
-    def submit(
-        self,
-        source_ids: tuple[int, ...],
-        options: DecodingOptions,
-        timeout_seconds: float | None,
-        priority: Priority = Priority.INTERACTIVE,
-        client: str = "",
-        on_progress: Callable[[Progress], None] | None = None,
-    ) -> asyncio.Future[Outcome]:
-        """Submits one request; see `submit_all`."""
-        listeners = None if on_progress is None else [on_progress]
-        return self.submit_all([(source_ids, options)], timeout_seconds, priority, client, listeners)[0]
 
     def submit_all(
         self,

@@ -120,11 +120,13 @@ class Result(NamedTuple):
     trace: Trace | None = None
 
 
-def joined_result(request: ReadRequest, parts: Sequence[Result]) -> Result:
-    """Returns the result of a request with parts; its statistics are those of the part that ended last."""
+def joined_result(request: ReadRequest, units: Sequence[Result]) -> Result:
+    """Returns the result of a request, given those of its units; the statistics are of the one that ended last."""
+    if not request.parts:
+        return units[0]
     options = request.options
-    hypotheses = joined([part.hypotheses for part in parts], options.num_hypotheses, draws=options.sampling is not None)
-    return Result(hypotheses, max((part.stats for part in parts), key=lambda stats: stats.total))
+    hypotheses = joined([unit.hypotheses for unit in units], options.num_hypotheses, draws=options.sampling is not None)
+    return Result(hypotheses, max((unit.stats for unit in units), key=lambda stats: stats.total))
 
 
 Outcome = Result | AttendantError

@@ -83,7 +83,7 @@ class ParsedRequest:
         return REQUEST_BYTES + TOKEN_BYTES * num_tokens + WEIGHT_BYTES * content.num_attention_cells + trace
 
     def submit(self, call: Call) -> asyncio.Future[Outcome]:
-        """Submits the request for the client of a call, until the call's deadline. See `EngineClient.submit`."""
+        """Submits the request for the client of a call, until the call's deadline. See `EngineClient.submit_all`."""
         return joined_outcome(self.content, self.submit_units(call.client, call.time_remaining()))
 
     def submit_units(

@@ -440,7 +440,7 @@ class Model:
         units = [unit for request in requests for unit in request.units]
         results = {key: _answered(outcome) for step in self.steps(units) for key, outcome in step.outcomes}
         in_order = iter([results[key] for key in range(len(units))])
-        return [_joined(request, list(islice(in_order, len(request.units)))) for request in requests]
+        return [joined_result(request, list(islice(in_order, len(request.units)))) for request in requests]
 
     def steps(self, requests: Sequence[ReadRequest], *, streams: bool = False) -> Iterator[StepResult]:
         """Steps an engine of its own, which is cheap to make, until all requests have been answered.
@@ -475,14 +475,10 @@ class GenerationStream(Streamed[Generation]):
                 results[place] = _answered(outcome)
                 growing.end(place, results[place].hypotheses[0])
             if len(results) == len(units):
-                result = _joined(self._request, [results[place] for place in range(len(units))])
+                result = joined_result(self._request, [results[place] for place in range(len(units))])
                 self._generation = self._model.generation(self._request, result)
             if (piece := growing.grow()) is not None:
                 yield Delta(tokens=tuple(piece.tokens), text=piece.text)
-
-
-def _joined(request: ReadRequest, results: Sequence[Result]) -> Result:
-    return joined_result(request, results) if request.parts else results[0]
 
 
 def _is_one(source: object) -> bool:

@@ -16,7 +16,7 @@ from attendant.server.engine.queue import Ahead
 from attendant.server.engine.request import Outcome, Outcomes, Priority, Result, StepStats
 from attendant.server.errors import Cancelled, DeadlineExceeded, Draining, QueueFull
 from tests.fakes import FakeStepper
-from tests.serving import GatedStepper, answered, eventually
+from tests.serving import GatedStepper, answered, eventually, submit
 from tests.workers import thread_pool
 
 LONG = DecodingOptions(min_length=30, max_length=30)
@@ -25,13 +25,13 @@ STEP_OF_A_SECOND = StepStats(Priority.INTERACTIVE, 1, 0, 0, 1, 1, {"step": 1.0})
 
 def ask(runner: EngineClient, wanted: DecodingOptions = LONG, timeout: float | None = None) -> asyncio.Task[Result]:
     async def answer() -> Result:
-        return await answered(runner.submit((4, 5, 3), wanted, timeout))
+        return await answered(submit(runner, (4, 5, 3), wanted, timeout))
 
     return asyncio.create_task(answer())
 
 
 def ask_bulk(runner: EngineClient, outcomes: list[Any]) -> "asyncio.Future[Outcome]":
-    submitted = runner.submit((4, 5, 3), LONG, None, Priority.BULK)
+    submitted = submit(runner, (4, 5, 3), LONG, None, Priority.BULK)
     submitted.add_done_callback(lambda ended: outcomes.append("cancelled" if ended.cancelled() else ended.result()))
     return submitted
 
@@ -95,8 +95,8 @@ async def test_outcomes_of_a_flood_are_delivered_in_turns_with_other_work(priori
     )
     runner = EngineClient(pool, ServerConfig(bundles=()), max_bulk=4, on_death=lambda: None)
     wide = DecodingOptions(max_length=5, beam_size=LIGHT_ROWS + 1)
-    flood = [runner.submit((4,), wide, None, priority, "flood") for _ in range(3 * at_once + 1)]
-    small = runner.submit((4,), LONG, None, client="other")
+    flood = [submit(runner, (4,), wide, None, priority, "flood") for _ in range(3 * at_once + 1)]
+    small = submit(runner, (4,), LONG, None, client="other")
     runner._deliver([(key, Cancelled()) for key in range(len(flood) + 1)])
     assert small.done()
     for turn in range(1, 4):
@@ -109,7 +109,7 @@ async def test_what_has_ended_is_told_though_the_server_stops() -> None:
     stepper = FakeStepper()
     async with running(stepper, max_rows=100, max_waiting=100) as (runner, _):
         wide = DecodingOptions(max_length=2, beam_size=LIGHT_ROWS + 1)
-        tasks = [asyncio.ensure_future(runner.submit((4,), wide, None)) for _ in range(20)]
+        tasks = [asyncio.ensure_future(submit(runner, (4,), wide, None)) for _ in range(20)]
         await eventually(lambda: any(task.done() for task in tasks))
         runner.stop()
         assert {type(one) for one in await asyncio.gather(*tasks)} <= {Result, Draining}

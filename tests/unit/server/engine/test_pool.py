@@ -22,7 +22,7 @@ from attendant.server.engine.shares import SharedRows
 from attendant.server.engine.supervision import Slot
 from attendant.server.errors import EngineDead, OutOfTime, PoisonedRequest
 from tests.fakes import SPECIAL_IDS, FakeStepper
-from tests.serving import PATIENCE_SECONDS, GatedStepper, answered, eventually
+from tests.serving import PATIENCE_SECONDS, GatedStepper, answered, eventually, submit
 from tests.workers import thread_pool
 
 LONG = DecodingOptions(min_length=30, max_length=30)
@@ -48,13 +48,13 @@ async def running(
 
 def ask(runner: EngineClient, wanted: DecodingOptions = LONG) -> "asyncio.Task[Result]":
     async def answer() -> Result:
-        return await answered(runner.submit((4, 5, 3), wanted, None))
+        return await answered(submit(runner, (4, 5, 3), wanted, None))
 
     return asyncio.create_task(answer())
 
 
 def ask_bulk(runner: EngineClient, source: tuple[int, ...], wanted: DecodingOptions, outcomes: list[object]) -> None:
-    submitted = runner.submit(source, wanted, None, Priority.BULK)
+    submitted = submit(runner, source, wanted, None, Priority.BULK)
     submitted.add_done_callback(lambda ended: outcomes.append(ended.result()))
 
 
@@ -82,7 +82,7 @@ async def test_answers_are_those_of_offline_decoding_whoever_gave_them() -> None
 async def test_who_was_answered_goes_on_before_the_steps_are_counted() -> None:
     stepper = FakeStepper()
     async with running(stepper) as (runner, stats):
-        await answered(runner.submit((4, 5, 3), LONG, None))
+        await answered(submit(runner, (4, 5, 3), LONG, None))
         assert sum(one.num_rows for one in stats) < stepper.num_steps
         await eventually(lambda: sum(one.num_rows for one in stats) == stepper.num_steps)
 
@@ -107,7 +107,7 @@ async def test_what_waits_too_long_is_told_while_no_worker_says_anything() -> No
     async with running(stepper, max_rows=1) as (runner, _):
         first = ask(runner)
         await stepper.arrival()
-        second = runner.submit((4, 5, 3), LONG, 0.2)
+        second = submit(runner, (4, 5, 3), LONG, 0.2)
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert isinstance(await second, OutOfTime)
         stepper.open()
@@ -153,7 +153,7 @@ async def test_a_poisoned_request_takes_its_neighbours_along_once(num_workers: i
         assert sum(isinstance(one, Result) for one in outcomes) == 29
         assert (runner.num_waiting, runner.num_running) == (0, 0)
         assert available == ([False, False, True] if num_workers == 1 else []), "with two there is always one"
-        again = await ended(asyncio.ensure_future(answered(runner.submit((POISON, 5, 3), LONG, None))))
+        again = await ended(asyncio.ensure_future(answered(submit(runner, (POISON, 5, 3), LONG, None))))
         assert isinstance(again[0], PoisonedRequest), "without a third death, which would be the last"
 
 
@@ -276,7 +276,7 @@ async def test_models_divide_the_rows_for_bulk_work() -> None:
 
         async def most_rows() -> int:
             stats.clear()
-            await asyncio.wait([second.submit((4, 5, 3), LONG, None, Priority.BULK) for _ in range(8)])
+            await asyncio.wait([submit(second, (4, 5, 3), LONG, None, Priority.BULK) for _ in range(8)])
             await eventually(lambda: second.num_rows == 0)
             return max(one.num_rows for one in stats)
 
