@@ -32,14 +32,14 @@ def architectures() -> dict[str, ModelConfig]:
         if reading == "bidirectional" or first_state != "backward"
     ]
     rest = itertools.cycle(_mixed(outside))
-    found = {}
+    configs = {}
     for inner in _inner_choices():
         try:
             name, config = _config(inner, *next(rest))
         except ValidationError:
             continue
-        found[name] = config
-    return found
+        configs[name] = config
+    return configs
 
 
 def covering(cases: Mapping[str, Iterable[tuple[str, Any]]]) -> list[str]:

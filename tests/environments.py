@@ -18,7 +18,7 @@ def python_of(name: str) -> Path:
 
 
 def run(python: Path, *arguments: object, stdin: str = "", **variables: str) -> str:
-    """What it prints."""
+    """Returns the command's output."""
     done = subprocess.run(
         [python, "-P", *map(str, arguments)],
         input=stdin,

@@ -114,7 +114,7 @@ class FakeStepper:
         )
 
     def concat(self, parts: Sequence[DecoderState | Taken]) -> DecoderState:
-        states = [state_of(one) for one in parts]
+        states = [state_of(part) for part in parts]
         offsets = np.cumsum([0, *(state.num_sources for state in states[:-1])])
         return DecoderState(
             {name: np.concatenate([s.row_tensors[name] for s in states]) for name in states[0].row_tensors},

@@ -11,12 +11,14 @@ from attendant.training.model import Seq2Seq
 def logits_of(imported: Imported, source: str, target: str) -> Tensor:
     """The logits [T, V] of every symbol of a target, and of what follows it."""
     tokenizers = imported.source_tokenizer, imported.target_tokenizer
-    model = Seq2Seq(imported.config, *(one.vocabulary_size for one in tokenizers)).eval()
+    model = Seq2Seq(imported.config, *(tokenizer.vocabulary_size for tokenizer in tokenizers)).eval()
     model.load_state_dict(imported.tensors)
-    source_ids, target_ids = (one.encode(text) for one, text in zip(tokenizers, (source, target), strict=True))
+    source_ids, target_ids = (
+        tokenizer.encode(text) for tokenizer, text in zip(tokenizers, (source, target), strict=True)
+    )
     if imported.append_eos:
         source_ids.append(EOS_ID)
     previous_ids = torch.tensor([[model.start_id, *target_ids]])
     with torch.no_grad():
-        found: Tensor = model(torch.tensor([source_ids]), torch.tensor([len(source_ids)]), previous_ids)[0]
-    return found
+        logits: Tensor = model(torch.tensor([source_ids]), torch.tensor([len(source_ids)]), previous_ids)[0]
+    return logits

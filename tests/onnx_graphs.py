@@ -25,7 +25,7 @@ V, E, H = len(SYMBOLS), 8, 16
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """How the graphs are written.
+    """The form in which the graphs are written.
 
     Attributes:
         batch: the name of the axes of sources and rows, or their fixed size.

@@ -9,7 +9,7 @@ LOADING = {"src", "href", "xlink:href", "srcset", "data", "action", "poster"}
 
 @dataclass
 class Page:
-    """What a page has.
+    """The elements, references and text of a page.
 
     Attributes:
         elements: names, in order.

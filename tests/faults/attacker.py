@@ -116,7 +116,7 @@ class RawConnection:
         Args:
             acknowledge: whether the server may send as much again: without, a reader that stops.
         """
-        found: list[h2.events.Event] = []
+        received: list[h2.events.Event] = []
         give_up = time.monotonic() + seconds
         while not self.closed:
             self.socket.settimeout(max(0.0, give_up - time.monotonic()))
@@ -135,7 +135,7 @@ class RawConnection:
             for event in events:
                 if acknowledge and isinstance(event, h2.events.DataReceived) and event.flow_controlled_length:
                     self.http2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-            found += events
+            received += events
             self.flush()
-        self.events += found
-        return found
+        self.events += received
+        return received

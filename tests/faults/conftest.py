@@ -44,9 +44,9 @@ def start(tiny_bundle_path: Path) -> Start:
 
 @pytest.fixture(scope="session")
 def figures() -> Iterator[Figures]:
-    found = Figures()
-    yield found
-    found.write(RESULTS)
+    all_figures = Figures()
+    yield all_figures
+    all_figures.write(RESULTS)
 
 
 @contextmanager

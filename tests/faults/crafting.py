@@ -72,11 +72,11 @@ def fifo(name: str) -> Craft:
 
 
 def unix_socket(folder: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as one:
+    with socket.socket(socket.AF_UNIX) as listener:
         here = Path.cwd()
         os.chdir(folder)  # the name of a socket may have some hundred characters only
         try:
-            one.bind("socket")
+            listener.bind("socket")
         finally:
             os.chdir(here)
 
@@ -138,15 +138,15 @@ def graph(name: str, change: Callable[[onnx.ModelProto], None]) -> Craft:
 
 
 def weight(model: onnx.ModelProto, name: str) -> TensorProto:
-    return next(one for one in model.graph.initializer if one.name == name)
+    return next(tensor for tensor in model.graph.initializer if tensor.name == name)
 
 
 def fewer_rows(name: str) -> Callable[[onnx.ModelProto], None]:
     """A matrix loses its last row: the symbol of the last id is not there."""
 
     def change(model: onnx.ModelProto) -> None:
-        one = weight(model, name)
-        one.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(one)[:-1].copy(), name))
+        tensor = weight(model, name)
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)[:-1].copy(), name))
 
     return change
 
@@ -154,18 +154,18 @@ def fewer_rows(name: str) -> Callable[[onnx.ModelProto], None]:
 def one_symbol_more(model: onnx.ModelProto) -> None:
     """The output layer gives an id that no tokenizer has."""
     matrix = weight(model, "model.output.weight")
-    bias = next(one for one in model.graph.initializer if list(one.dims) == [matrix.dims[0]])
-    for one, row in ((matrix, 0.0), (bias, 9.0)):
-        values = numpy_helper.to_array(one)
+    bias = next(tensor for tensor in model.graph.initializer if list(tensor.dims) == [matrix.dims[0]])
+    for tensor, row in ((matrix, 0.0), (bias, 9.0)):
+        values = numpy_helper.to_array(tensor)
         more = np.full((1, *values.shape[1:]), row, np.float32)
-        one.CopyFrom(numpy_helper.from_array(np.concatenate([values, more]), one.name))
+        tensor.CopyFrom(numpy_helper.from_array(np.concatenate([values, more]), tensor.name))
 
 
 def values_outside(model: onnx.ModelProto) -> None:
-    one = model.graph.initializer[0]
-    one.ClearField("raw_data")
-    one.data_location = TensorProto.EXTERNAL
-    one.external_data.add(key="location", value="../../etc/passwd")
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../../etc/passwd")
 
 
 def foreign_operator(model: onnx.ModelProto) -> None:
@@ -222,11 +222,11 @@ def nested_scans(model: onnx.ModelProto) -> None:
 def greedy_for_memory(model: onnx.ModelProto) -> None:
     """1.6 GiB of ones, and their sum."""
     _constant(model, "shape", np.array([20_000, 21_000], np.int64))
-    one = helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0])
+    unit = helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0])
     _beside(
         model,
         [
-            helper.make_node("ConstantOfShape", ["shape"], ["ones"], value=one),
+            helper.make_node("ConstantOfShape", ["shape"], ["ones"], value=unit),
             helper.make_node("Sqrt", ["ones"], ["roots"]),
             helper.make_node("ReduceSum", ["roots"], ["crafted"], keepdims=0),
         ],

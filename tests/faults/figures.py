@@ -16,7 +16,7 @@ each attack is, and what holds it, stands in [docs/reliability.md](../../docs/re
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a figure must be: at most, or at least, so much."""
+    """The bound of a figure: at most, or at least, this value."""
 
     side: Literal["at most", "at least"]
     value: float

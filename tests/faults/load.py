@@ -38,7 +38,7 @@ class Caller:
 @contextmanager
 def caller(target: str, requests: Sequence[messages.GenerateRequest]) -> Iterator[Caller]:
     """Calls Generate with these requests in turn."""
-    with load_generator(target, [one.SerializeToString() for one in requests]) as process:
+    with load_generator(target, [request.SerializeToString() for request in requests]) as process:
         yield Caller(process)
 
 

@@ -41,8 +41,8 @@ def resets(streams: Iterator[int] | range) -> bytes:
     encoder.encode(header)
     block = encoder.encode(header | {"content-type": "application/grpc"})
     return b"".join(
-        frame(HEADERS, END_HEADERS, one, block) + frame(RST_STREAM, 0, one, struct.pack(">I", CANCEL))
-        for one in streams
+        frame(HEADERS, END_HEADERS, stream, block) + frame(RST_STREAM, 0, stream, struct.pack(">I", CANCEL))
+        for stream in streams
     )
 
 
@@ -53,20 +53,20 @@ def storm(target: str, make: Callable[[int], bytes], *, connections: int) -> Ite
     ending = threading.Event()
 
     def attack(number: int) -> None:
-        with RawConnection(target) as one:
-            one.receive(0.2)
-            one.socket.setblocking(False)
+        with RawConnection(target) as connection:
+            connection.receive(0.2)
+            connection.socket.setblocking(False)
             rest = b""
             while not ending.is_set():
                 rest = rest or make(sent[number])
                 try:
-                    rest = rest[one.socket.send(rest) :]
+                    rest = rest[connection.socket.send(rest) :]
                 except BlockingIOError:
                     time.sleep(0.001)
                 except ConnectionError:
                     return
                 try:
-                    while one.socket.recv(1 << 16):
+                    while connection.socket.recv(1 << 16):
                         pass
                 except BlockingIOError:
                     pass
@@ -75,14 +75,14 @@ def storm(target: str, make: Callable[[int], bytes], *, connections: int) -> Ite
                 sent[number] += not rest
 
     threads = [threading.Thread(target=attack, args=(number,)) for number in range(connections)]
-    for one in threads:
-        one.start()
+    for thread in threads:
+        thread.start()
     try:
         yield sent
     finally:
         ending.set()
-        for one in threads:
-            one.join()
+        for thread in threads:
+            thread.join()
 
 
 def reset_storm(number: int) -> bytes:
@@ -109,23 +109,23 @@ def test_connections_that_are_too_many_are_closed_and_others_served(start: Start
         stub.Generate(messages.GenerateRequest(text="badge"), timeout=20)
         before = running.num_descriptors()
         attackers = [stack.enter_context(RawConnection(running.target)) for _ in range(30)]
-        for one in attackers:
-            one.receive(0.5)
-        assert sum(not one.closed for one in attackers) == 9
+        for attacker in attackers:
+            attacker.receive(0.5)
+        assert sum(not attacker.closed for attacker in attackers) == 9
         assert running.num_descriptors() <= before + 9
         stub.Generate(messages.GenerateRequest(text="badge"), timeout=20)
 
 
-@pytest.mark.parametrize("said", [b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"], ids=["nothing", "the preface"])
-async def test_a_connection_that_never_begins_is_closed(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+@pytest.mark.parametrize("opening", [b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"], ids=["nothing", "the preface"])
+async def test_a_connection_that_never_begins_is_closed(monkeypatch: pytest.MonkeyPatch, opening: bytes) -> None:
     shorter(monkeypatch, "grpc.server_handshake_timeout_ms", 200)
     async with served(fake_stepper()) as running:
         host, port = running.target.split(":")
 
         def attack() -> None:
-            with socket.create_connection((host, int(port)), timeout=20) as one:
-                one.sendall(said)
-                while one.recv(1 << 16):
+            with socket.create_connection((host, int(port)), timeout=20) as connection:
+                connection.sendall(opening)
+                while connection.recv(1 << 16):
                     pass
 
         await asyncio.to_thread(attack)
@@ -143,10 +143,10 @@ async def test_a_peer_that_answers_no_ping_is_given_up(monkeypatch: pytest.Monke
     async with served(fake_stepper()) as running:
 
         def attack() -> None:
-            with RawConnection(running.target) as one:
-                one.receive(0.1)
-                one.open_stream(GENERATE)
-                while one.socket.recv(1 << 16):
+            with RawConnection(running.target) as connection:
+                connection.receive(0.1)
+                connection.open_stream(GENERATE)
+                while connection.socket.recv(1 << 16):
                     pass
 
         await asyncio.to_thread(attack)
@@ -156,11 +156,11 @@ async def test_who_pings_too_often_is_told_to_go() -> None:
     async with served(fake_stepper()) as running:
 
         def attack() -> RawConnection:
-            with RawConnection(running.target) as one:
-                while not one.closed:
-                    one.socket.sendall(frame(PING, 0, 0, b"12345678"))
-                    one.receive(0.01)
-                return one
+            with RawConnection(running.target) as connection:
+                while not connection.closed:
+                    connection.socket.sendall(frame(PING, 0, 0, b"12345678"))
+                    connection.receive(0.01)
+                return connection
 
         attacker = await asyncio.to_thread(attack)
         ends = [event for event in attacker.events if isinstance(event, h2.events.ConnectionTerminated)]
@@ -227,6 +227,6 @@ def shorter(monkeypatch: pytest.MonkeyPatch, option: str, milliseconds: int) -> 
 
 
 def until_closed(target: str) -> None:
-    with RawConnection(target) as one:
-        while not one.closed:
-            one.receive(0.05)
+    with RawConnection(target) as connection:
+        while not connection.closed:
+            connection.receive(0.05)

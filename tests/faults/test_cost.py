@@ -28,21 +28,21 @@ def test_speed_with_the_defaults_and_without(figure: Figure) -> None:
             exits.enter_context(server(bundle)),
             exits.enter_context(server(bundle, *NO_LIMITS, program="tests.faults.bare_server")),
         )
-        guarded, bare = (exits.enter_context(caller(one.target, WORDS)) for one in running)
+        guarded, bare = (exits.enter_context(caller(process.target, WORDS)) for process in running)
         rates, times = list[float](), list[float]()
         for number in range(ROUNDS):
-            found: dict[bool, tuple[Answered, Answered]] = {}
+            answers: dict[bool, tuple[Answered, Answered]] = {}
             # Who goes first changes, since the host does too.
-            for one in (guarded, bare) if number % 2 else (bare, guarded):
-                many = one.call(Load(kind="closed", num_clients=64, seconds=4.0))
-                found[one is guarded] = many, one.call(Load(kind="closed", seconds=1.5))
-            (with_all, with_one), (without_all, without_one) = found[True], found[False]
+            for load_caller in (guarded, bare) if number % 2 else (bare, guarded):
+                many = load_caller.call(Load(kind="closed", num_clients=64, seconds=4.0))
+                answers[load_caller is guarded] = many, load_caller.call(Load(kind="closed", seconds=1.5))
+            (with_all, with_one), (without_all, without_one) = answers[True], answers[False]
             rates.append(_rate(with_all) / _rate(without_all))
             times.append(median(with_one.latencies) / median(without_one.latencies))
     figure("answers to 64 clients, over those without guards", median(rates), at_least(1 - MAX_COST), "times as many")
     figure("time of a lone request, over that without guards", median(times), at_most(1 + MAX_COST), "times as long")
 
 
-def _rate(found: Answered) -> float:
-    assert not found.failures
-    return len(found.latencies) / found.seconds
+def _rate(answered: Answered) -> float:
+    assert not answered.failures
+    return len(answered.latencies) / answered.seconds

@@ -263,14 +263,14 @@ OPENERS: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_refused_by_name(name: str, crafted: Path) -> None:
-    craft, said = CASES[name]
+    craft, reason = CASES[name]
     craft(crafted)
     for by, opens in OPENERS.items():
         if by == "export inspect" and name in SEEN_BY_LOADING:
             continue
         with pytest.raises(Refusal) as refusal:
             opens(crafted)
-        assert said in str(refusal.value), by
+        assert reason in str(refusal.value), by
         assert "\x1b" not in str(refusal.value) and str(refusal.value).count("\n") <= 3
 
 
@@ -294,7 +294,7 @@ def refusal_by(arguments: list[str], environment: dict[str, str]) -> tuple[list[
         seen = psutil.Process(process.pid)
         while process.poll() is None:
             try:
-                most = max(most, sum(one.memory_info().rss for one in (seen, *seen.children())) / MEBIBYTE)
+                most = max(most, sum(member.memory_info().rss for member in (seen, *seen.children())) / MEBIBYTE)
             except psutil.NoSuchProcess:
                 break
             if time.monotonic() - began > 100:
@@ -333,10 +333,10 @@ def commands(bundle: Path, seconds: float, mib: int) -> dict[str, tuple[list[str
     ],
 )
 def test_the_process_that_opens_it_ends_with_a_line(name: str, by: str, seconds: float, crafted: Path) -> None:
-    craft, said = (CASES | UNBOUNDED)[name]
+    craft, reason = (CASES | UNBOUNDED)[name]
     craft(crafted)
     lines, _, _ = refusal_by(*commands(crafted, seconds, MIB)[by])
-    assert any(said in line for line in lines) and len(lines) <= 6
+    assert any(reason in line for line in lines) and len(lines) <= 6
 
 
 @pytest.mark.reliability
@@ -345,11 +345,11 @@ def test_the_process_that_opens_it_ends_with_a_line(name: str, by: str, seconds:
 def test_every_one_is_refused_soon_and_small(by: str, figure: Figure, tiny_bundle_path: Path, tmp_path: Path) -> None:
     worst = {"seconds": 0.0, "mib": 0.0}
     cases = {name: case for name, case in CASES.items() if by != "export inspect" or name not in SEEN_BY_LOADING}
-    for number, (name, (craft, said)) in enumerate(cases.items()):
+    for number, (name, (craft, reason)) in enumerate(cases.items()):
         crafted = Path(shutil.copytree(tiny_bundle_path, tmp_path / f"{number}" / "crafted"))
         craft(crafted)
         lines, seconds, mib = refusal_by(*commands(crafted, LOAD_SECONDS, LOAD_MIB)[by])
-        assert any(said in line for line in lines), (name, lines)
+        assert any(reason in line for line in lines), (name, lines)
         worst = {"seconds": max(worst["seconds"], seconds), "mib": max(worst["mib"], mib)}
     what = f"{by}, refusing one of {len(cases)} crafted bundles"
     figure(f"{what}: from its start to its end", worst["seconds"], at_most(30), "s")

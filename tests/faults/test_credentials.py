@@ -58,14 +58,14 @@ async def test_secrets_are_nowhere_but_in_their_files(
     options = (f"--tokens={tokens}", f"--tls-certificate={certificate}", f"--tls-key={key}", "--log-level=debug")
     with start(*options, f"--log-format={log_format}", "--no-http") as running:
         roots = authority.certificate.read_bytes()
-        told = ""
+        refusals = ""
         for token in (in_file, hashed, wrong, f"{in_file} {hashed}", ""):
             async with AttendantClient(running.target, root_certificates=roots, token=token) as client:
                 for call in (client.generate("badge"), client.models(), client.model("none"), client.score("a", "B")):
                     try:
                         await call
                     except AttendantError as error:
-                        told += str(error)
+                        refusals += str(error)
         tokens.write_text(f"search {in_file}\nmail {malformed} {hashed}\n")
         key.write_text(private.replace("PRIVATE", "PUBLIC"))
         await log_line(running, "reloaded", times=2)
@@ -73,13 +73,13 @@ async def test_secrets_are_nowhere_but_in_their_files(
         metrics = str(running.metrics())
         seen = {
             "the log": running.log(),
-            "what clients are told": told,
+            "what clients are told": refusals,
             "metrics": metrics,
             "the first line": running.line,
             "the command line": (process / "cmdline").read_text(),
             "the environment": (process / "environ").read_text(),
         }
-    assert "UNAUTHENTICATED" in seen["the log"] and "not known" in told
+    assert "UNAUTHENTICATED" in seen["the log"] and "not known" in refusals
     assert ", line 2 must have, after its token, only " in seen["the log"]
     for secret in (in_file, hashed, wrong, malformed, private.splitlines()[1]):
         assert not [where for where, text in seen.items() if secret in text]
@@ -87,7 +87,7 @@ async def test_secrets_are_nowhere_but_in_their_files(
 
 
 async def exchanged(start: Start, authority: Authority, folder: Path, rounds: int) -> Counter[str]:
-    """How calls end, each on a connection of its own, while certificate, key and tokens are exchanged."""
+    """Counts the codes of calls, each on its own connection, while certificate, key and tokens are exchanged."""
     certificate, key, tokens = folder / "tls.crt", folder / "tls.key", folder / "tokens"
     put(authority.issue("server-0"), (certificate, key))
     kept = secrets.token_urlsafe(32)

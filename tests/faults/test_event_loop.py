@@ -160,8 +160,8 @@ async def test_padding_counts_as_part_of_an_answer(monkeypatch: pytest.MonkeyPat
 
     async with served(fake_stepper()) as server:
         model = server.model
-        one, other = (service._read(request([text]), model)[1][0].max_answer_bytes for text in texts[:2])
-        monkeypatch.setattr(reading, "MAX_ANSWER_BYTES", one + 7 * other)
+        long_bytes, short_bytes = (service._read(request([text]), model)[1][0].max_answer_bytes for text in texts[:2])
+        monkeypatch.setattr(reading, "MAX_ANSWER_BYTES", long_bytes + 7 * short_bytes)
         with pytest.raises(InvalidArgument, match="whose answers may take"):
             service._read(request(texts), model)
         service._read(request(texts[1:]), model)

@@ -69,28 +69,28 @@ def test_rows_of_a_client_are_limited(start: Start) -> None:
     with start(*EVERYWHERE, "--max-client-rows", "3") as running:
         for target in targets(running):
             assert code_of(target, small("badge", 3)) == ("OK", "")
-            told = "with this one the client would have 4 rows in flight, must be at most 3"
-            assert code_of(target, small("badge", 4)) == ("RESOURCE_EXHAUSTED", told)
+            refusal = "with this one the client would have 4 rows in flight, must be at most 3"
+            assert code_of(target, small("badge", 4)) == ("RESOURCE_EXHAUSTED", refusal)
 
 
 def test_a_flood_of_one_client_leaves_room_for_another(start: Start) -> None:
     """However many one asks for: the other's calls are let in and answered."""
     with start(*EVERYWHERE, "--max-rows", "4", "--max-waiting", "8") as running:
-        one, other = targets(running)
-        with caller(one, [small("badge", 4)]) as flood, caller(other, [small("badge")]) as quiet:
+        flood_target, quiet_target = targets(running)
+        with caller(flood_target, [small("badge", 4)]) as flood, caller(quiet_target, [small("badge")]) as quiet:
             flood.begin(Load(kind="closed", num_clients=100, num_requests=1000, seconds=60.0))
-            found = quiet.call(Load(kind="closed", num_clients=2, num_requests=20, seconds=60.0))
-            assert found.failures == [] and len(found.latencies) == 20
+            answered = quiet.call(Load(kind="closed", num_clients=2, num_requests=20, seconds=60.0))
+            assert answered.failures == [] and len(answered.latencies) == 20
             assert len(flood.end().latencies) > 0
 
 
 @contextmanager
 def _callers(running: Running) -> Iterator[tuple[Caller, dict[str, Caller]]]:
     """A quiet one, and the floods by name."""
-    one, other = targets(running)
+    flood_target, quiet_target = targets(running)
     with ExitStack() as exits:
-        quiet = exits.enter_context(caller(other, [small(word) for word in WORDS]))
-        floods = {name: exits.enter_context(caller(one, asked)) for name, (asked, _) in FLOODS.items()}
+        quiet = exits.enter_context(caller(quiet_target, [small(word) for word in WORDS]))
+        floods = {name: exits.enter_context(caller(flood_target, requests)) for name, (requests, _) in FLOODS.items()}
         for flood in floods.values():
             flood.give_way()
         yield quiet, floods
@@ -117,10 +117,10 @@ def test_a_small_call_beside_a_flood(workers: int, figure: Figure) -> None:
                 idle += quiet.call(alone).latencies
                 flood.begin(Load(kind="closed", num_clients=clients, seconds=SECONDS + 1.0))
                 time.sleep(0.5)  # until the flood is there
-                found = quiet.call(beside)
+                answered = quiet.call(beside)
                 flood.end()
-                flooded += found.latencies
-                num_failed += len(found.failures)
+                flooded += answered.latencies
+                num_failed += len(answered.failures)
             of = f"beside {name}, {workers} worker{'s' * (workers > 1)}"
             share = len(flooded) / (len(flooded) + num_failed)
             figure(f"answered in 2 s {of}", share, at_least(1.0), "of the small calls")

@@ -108,7 +108,7 @@ def limited(size: int) -> Iterator[None]:
 
 
 def tree(folder: Path) -> dict[str, bytes | str]:
-    """What is there: files with their content, links with what they name."""
+    """Returns the content of each file and the target of each link."""
     return {
         path.relative_to(folder).as_posix(): str(path.readlink())
         if path.is_symlink()
@@ -158,9 +158,9 @@ def a_checkpoint(folder: Path, turn: int) -> None:
 def stands(folder: Path) -> None:
     """Whatever happened, both links name a whole checkpoint."""
     for which in ("best", "last"):
-        found = checkpoint_path(Run(folder), which)
-        assert found is not None and load_state(found).step in (1, 2)
-        load_weights(found, nn.Linear(40, 40))
+        path = checkpoint_path(Run(folder), which)
+        assert path is not None and load_state(path).step in (1, 2)
+        load_weights(path, nn.Linear(40, 40))
 
 
 WRITERS = (a_result, outputs, a_bundle, fetched_data, a_corpus, a_checkpoint)
@@ -180,20 +180,20 @@ def test_whatever_write_is_refused_what_was_there_stands(
         with refusing(folder, refused, number) as refuser:
             try:
                 write(folder, 2)
-                said = ""
+                message = ""
             except UserError as refusal:
-                said = str(refusal)
+                message = str(refusal)
         if write is a_checkpoint:
             stands(folder)
         if refuser.count < refused:
             break
-        if said:
+        if message:
             num_refused += 1
-            assert "\n" not in said and os.strerror(number) in said, said
+            assert "\n" not in message and os.strerror(number) in message, message
             assert write is a_checkpoint or tree(folder) == before, refused
         else:  # a folder that was there already could not be made
             assert tree(folder) != before
-    assert num_refused >= 2 and not said
+    assert num_refused >= 2 and not message
 
 
 @pytest.mark.parametrize("write", WRITERS)

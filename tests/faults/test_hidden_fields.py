@@ -56,7 +56,7 @@ def sound_model() -> onnx.ModelProto:
 
 
 def hostile_models() -> Iterator[onnx.ModelProto]:
-    """What must never pass, so that hiding it can be tried."""
+    """Yields models that must never pass, to try to hide their fields."""
     model = sound_model()
     tensor = model.graph.initializer[0]
     tensor.data_location = TensorProto.EXTERNAL

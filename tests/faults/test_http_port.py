@@ -38,13 +38,13 @@ FEW = 12
 def connected(running: Running, number: int, says: bytes = b"") -> Iterator[list[socket.socket]]:
     """So many clients of the port that do nothing more."""
     with ExitStack() as stack:
-        found = []
+        clients = []
         for _ in range(number):
             client = stack.enter_context(socket.create_connection(("127.0.0.1", running.metrics_port), timeout=10))
             with suppress(OSError):
                 client.sendall(says)
-            found.append(client)
-        yield found
+            clients.append(client)
+        yield clients
 
 
 @pytest.mark.parametrize("says", [b"", HALF, HALF_BODY])

@@ -73,7 +73,9 @@ def watched(running: Running) -> Iterator[list[str]]:
 
 def workers_of(running: Running) -> list[psutil.Process]:
     """Its processes, without those that forked them."""
-    return [one for one in psutil.Process(running.process.pid).children(recursive=True) if not one.children()]
+    return [
+        process for process in psutil.Process(running.process.pid).children(recursive=True) if not process.children()
+    ]
 
 
 def check_nothing_is_stuck(running: Running) -> None:
@@ -85,21 +87,21 @@ def check_nothing_is_stuck(running: Running) -> None:
 @pytest.mark.parametrize("how", [Break.CRASH, Break.RAISE, Break.RUN_OUT_OF_MEMORY])
 def test_a_poisoned_request_is_found_and_its_neighbours_are_answered(start: Start, how: Break) -> None:
     with start(program=PROGRAM) as running, connected(running) as stub:
-        expected = [(one.tokens, one.score) for one in ask(stub).result().hypotheses]
+        expected = [(hypothesis.tokens, hypothesis.score) for hypothesis in ask(stub).result().hypotheses]
         neighbours = [ask(stub) for _ in range(6)]
         poisoned = ask(stub, how.text, request_id="the-poisoned-one")
         neighbours += [ask(stub) for _ in range(6)]
         assert code_of(poisoned) == "INTERNAL"
         assert poisoned.details() == "internal error; the server's log has it under this request's id"
         for call in neighbours:
-            assert [(one.tokens, one.score) for one in call.result().hypotheses] == expected
+            assert [(hypothesis.tokens, hypothesis.score) for hypothesis in call.result().hypotheses] == expected
         restarts = 'attendant_engine_restarts_total{"model": "tiny"}'
         assert running.metrics()[restarts] == 2, "once with its neighbours, once alone"
         assert code_of(ask(stub, how.text)) == "INTERNAL"
         assert running.metrics()[restarts] == 2, "what is known to be poisoned is not tried again"
         check_nothing_is_stuck(running)
         log = running.log()
-        (line,) = [one for one in log.splitlines() if "the-poisoned-one" in one]
+        (line,) = [line for line in log.splitlines() if "the-poisoned-one" in line]
         assert "reason=poisoned" in line
         assert ("the model is broken" in log) == (how is Break.RAISE), "the log has the reason, the caller has not"
         running.process.send_signal(signal.SIGTERM)
@@ -111,9 +113,9 @@ def test_a_bulk_stream_with_a_poisoned_request(start: Start) -> None:
         requests = [messages.GenerateRequest(text="badge", request_id=str(number)) for number in range(40)]
         requests[20].text = Break.CRASH.text
         with witness(running.target, pause_seconds=0.05, timeout_seconds=TIMEOUT) as seen:
-            answers = {one.request_id: one for one in stub.GenerateBatch(iter(requests), timeout=TIMEOUT)}
+            answers = {answer.request_id: answer for answer in stub.GenerateBatch(iter(requests), timeout=TIMEOUT)}
         assert len(answers) == 40, "each is answered once"
-        failed = {key: one.error.code for key, one in answers.items() if one.HasField("error")}
+        failed = {key: answer.error.code for key, answer in answers.items() if answer.HasField("error")}
         assert failed == {"20": grpc.StatusCode.INTERNAL.value[0]}
         assert set(seen.codes) == {"OK"}, "the other worker goes on"
         check_nothing_is_stuck(running)
@@ -209,15 +211,15 @@ def test_a_poisoned_request_among_many(start: Start, figure: Figure) -> None:
         neighbours = [ask(stub) for _ in range(100)]
         poisoned = ask(stub, Break.CRASH.text)
         neighbours += [ask(stub) for _ in range(100)]
-        found = code_of(poisoned), time.monotonic() - began
+        outcome = code_of(poisoned), time.monotonic() - began
         codes = [code_of(call) for call in neighbours]
         seconds = time.monotonic() - began
         deaths = running.metrics()['attendant_engine_restarts_total{"model": "tiny"}']
         check_nothing_is_stuck(running)
-    assert found[0] == "INTERNAL"
+    assert outcome[0] == "INTERNAL"
     figure("poisoned request: neighbours answered, of 200", codes.count("OK"), at_least(200), "")
     figure("poisoned request: engines that it ended", deaths, at_most(2), "")
-    figure("poisoned request: found after", found[1], at_most(30), "s")
+    figure("poisoned request: found after", outcome[1], at_most(30), "s")
     figure("poisoned request: all neighbours answered after", seconds, at_most(30), "s")
 
 

@@ -202,9 +202,9 @@ async def left_over(running: Running) -> dict[str, float]:
     while True:
         metrics = await asyncio.to_thread(running.metrics)
         names = tuple(f"{name}{{" for name in (*GAUGES, *BULK_GAUGES))
-        found = {name: value for name, value in metrics.items() if name.startswith(names) and value}
-        if not found or time.monotonic() > give_up:
-            return found
+        gauges = {name: value for name, value in metrics.items() if name.startswith(names) and value}
+        if not gauges or time.monotonic() > give_up:
+            return gauges
         await asyncio.sleep(0.1)
 
 
@@ -255,7 +255,7 @@ async def test_ten_minutes(tmp_path: Path, figure: Figure) -> None:
     quarters = [samples[len(samples) * i // 4 : len(samples) * (i + 1) // 4] for i in range(4)]
     medians = [[statistics.median(values) for values in zip(*quarter, strict=True)] for quarter in quarters]
     print("medians of the quarters (MiB, descriptors, threads):", medians)
-    spread = max(one.mebibytes for one in quarters[1]) - min(one.mebibytes for one in quarters[1])
+    spread = max(point.mebibytes for point in quarters[1]) - min(point.mebibytes for point in quarters[1])
     figure("calls in ten minutes", sum(c.total() for c in traffic.codes.values()), at_least(1), "")
     figure("memory: last quarter over the second", medians[3][0] - medians[1][0], at_most(max(spread, 4.0)), "MiB more")
     figure("descriptors: last quarter over the second", medians[3][1] - medians[1][1], at_most(4), "more")

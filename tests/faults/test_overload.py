@@ -52,14 +52,14 @@ while True:
 def test_more_than_may_wait_are_refused_with_when_to_come_again(start: Start) -> None:
     request = messages.GenerateRequest(text="badge", decoding=messages.DecodingOptions(beam_size=1))
     with start("--max-rows", "1", "--max-waiting", "4") as running, caller(running.target, [request]) as loud:
-        found = loud.call(Load(kind="closed", num_clients=100, num_requests=400, seconds=60.0))
-        assert len(found.latencies) + len(found.failures) == 400
-        assert found.latencies and found.failures
-        assert {words.partition(":")[0] for words in found.failures} == {"RESOURCE_EXHAUSTED"}
+        answered = loud.call(Load(kind="closed", num_clients=100, num_requests=400, seconds=60.0))
+        assert len(answered.latencies) + len(answered.failures) == 400
+        assert answered.latencies and answered.failures
+        assert {words.partition(":")[0] for words in answered.failures} == {"RESOURCE_EXHAUSTED"}
         metrics = running.metrics()
         refused = {name: value for name, value in metrics.items() if name.startswith("attendant_rejected_total")}
         (name,) = refused
-        assert "queue_full" in name and refused[name] == len(found.failures)
+        assert "queue_full" in name and refused[name] == len(answered.failures)
         assert all(metrics[name] == 0 for name in metrics if name.startswith("attendant_requests_waiting"))
 
 
@@ -68,8 +68,8 @@ def test_a_deadline_out_of_reach_is_refused_and_nothing_is_decoded_for_it(start:
     with start() as running, caller(running.target, [request]) as loud:
         loud.call(Load(kind="closed", num_requests=20, seconds=60.0))
         before = running.metrics()
-        found = loud.call(Load(kind="closed", num_requests=20, seconds=60.0, timeout_seconds=1e-6))
-        assert not found.latencies and len(found.failures) == 20
+        answered = loud.call(Load(kind="closed", num_requests=20, seconds=60.0, timeout_seconds=1e-6))
+        assert not answered.latencies and len(answered.failures) == 20
         after = running.metrics()
         steps = [name for name in after if name.startswith("attendant_steps_total")]
         assert [after[name] for name in steps] == [before[name] for name in steps]
@@ -106,12 +106,15 @@ def test_goodput_under_overload(overloaded: tuple[int, Caller], deadline: float,
         goodputs = {}
         for times in TIMES:
             load = Load(kind="open", rate=times * capacity, seconds=SECONDS, seed=number, timeout_seconds=deadline)
-            found = loud.call(load)
-            assert {words.partition(":")[0] for words in found.failures} <= {"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
-            goodputs[times] = _goodput(found)
-            num_late = sum(words.startswith(LATE) for words in found.failures)
-            late[times].append(num_late / max(1, num_late + len(found.latencies)))
-        refused = zip(found.failures, found.failure_seconds, strict=True)
+            answered = loud.call(load)
+            assert {words.partition(":")[0] for words in answered.failures} <= {
+                "RESOURCE_EXHAUSTED",
+                "DEADLINE_EXCEEDED",
+            }
+            goodputs[times] = _goodput(answered)
+            num_late = sum(words.startswith(LATE) for words in answered.failures)
+            late[times].append(num_late / max(1, num_late + len(answered.latencies)))
+        refused = zip(answered.failures, answered.failure_seconds, strict=True)
         refusals += [took for words, took in refused if not words.startswith(LATE)]
         peak = max(closed, *goodputs.values())
         for times, goodput in goodputs.items():
@@ -131,14 +134,16 @@ def test_goodput_under_overload(overloaded: tuple[int, Caller], deadline: float,
 
 
 def _left_by_a_plain_server(num_busy: int, rate: float) -> tuple[float, float]:
-    """What bounds goodput and refusals: those of a server without Attendant's code, beside busy processes for workers.
+    """Measures what bounds goodput and refusals: a server without Attendant's code, beside busy processes for workers.
 
     Returns:
         The share of their processor time that the busy processes keep while it refuses `rate` calls a second, and the
         p99 of its refusals in ms.
     """
     with ExitStack() as exits:
-        plain = exits.enter_context(running(empty_service([one.SerializeToString() for one in HEAVY], refuses=True)))
+        plain = exits.enter_context(
+            running(empty_service([request.SerializeToString() for request in HEAVY], refuses=True))
+        )
         loud = Caller(plain.generator)
         command, one_thread = [sys.executable, "-c", BUSY], {"OPENBLAS_NUM_THREADS": "1"}
         busy = [exits.enter_context(Process(command, one_thread)) for _ in range(num_busy)]
@@ -153,10 +158,10 @@ def _left_by_a_plain_server(num_busy: int, rate: float) -> tuple[float, float]:
 
 def _cpu_share(processes: Sequence[Process], wait: Callable[[], object]) -> float:
     """Their processor time over the time that the wait takes."""
-    before, start = sum(one.cpu_seconds() for one in processes), time.monotonic()
+    before, start = sum(process.cpu_seconds() for process in processes), time.monotonic()
     wait()
-    return (sum(one.cpu_seconds() for one in processes) - before) / (time.monotonic() - start)
+    return (sum(process.cpu_seconds() for process in processes) - before) / (time.monotonic() - start)
 
 
-def _goodput(found: Answered) -> float:
-    return len(found.latencies) / found.seconds
+def _goodput(answered: Answered) -> float:
+    return len(answered.latencies) / answered.seconds

@@ -64,7 +64,7 @@ async def test_one_token_does_not_take_all_streams_and_watches_take_none(access:
         health = health_pb2_grpc.HealthStub(server.channel)
         watches = [health.Watch(health_pb2.HealthCheckRequest()) for _ in range(6)]
         read = await asyncio.gather(*(watch.read() for watch in watches), return_exceptions=True)
-        assert sum(isinstance(one, grpc.aio.AioRpcError) for one in read) == 4
+        assert sum(isinstance(outcome, grpc.aio.AioRpcError) for outcome in read) == 4
         refused = [await stream(server, "first") for _ in range(8)]
         assert refused == [None] * 4 + [grpc.StatusCode.RESOURCE_EXHAUSTED] * 4
         assert await stream(server, "second") is None
@@ -127,8 +127,8 @@ async def test_connections_without_a_call_make_room() -> None:
         host, port = server.target.split(":")
         with ExitStack() as stack:
             for _ in range(30):
-                one = stack.enter_context(socket.create_connection((host, int(port))))
-                one.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
+                idle = stack.enter_context(socket.create_connection((host, int(port))))
+                idle.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
             async with grpc.aio.insecure_channel(server.target, [("grpc.use_local_subchannel_pool", 1)]) as channel:
                 path = "/attendant.v1.Seq2Seq/Generate"
                 call = channel.unary_unary(path, messages.GenerateRequest.SerializeToString)

@@ -28,12 +28,12 @@ RIGHT = messages.GenerateRequest(text="badge", output={"attention": True, "token
 
 
 def answers_of_others(target: str, requests: int | None = None, seconds: float | None = None) -> list[int]:
-    """How many answers each of ten streams reads: all to so many requests, or those of so many seconds."""
-    asked = [messages.GenerateRequest(text="cabbage")]
+    """Counts the answers that each of ten streams reads: to `requests` requests, or within `seconds`."""
+    batch = [messages.GenerateRequest(text="cabbage")]
     with grpc.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
         calls = [
-            stub.GenerateBatch(iter(asked * requests) if requests else itertools.repeat(asked[0]))
+            stub.GenerateBatch(iter(batch * requests) if requests else itertools.repeat(batch[0]))
             for _ in range(NUM_OTHERS)
         ]
         counts = [0] * NUM_OTHERS

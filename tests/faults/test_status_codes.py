@@ -25,7 +25,7 @@ LOAD_SECONDS = 8.0
 async def at_once(target: str, num_calls: int) -> Counter[str]:
     """The codes of so many calls that are made at once on one connection, without retries."""
     codes: Counter[str] = Counter()
-    said: set[str] = set()
+    details: set[str] = set()
     async with grpc.aio.insecure_channel(target, options=[("grpc.enable_retries", 0)]) as channel:
         stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
 
@@ -36,10 +36,10 @@ async def at_once(target: str, num_calls: int) -> Counter[str]:
             except grpc.aio.AioRpcError as error:
                 codes[error.code().name] += 1
                 if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
-                    said.add(f"{error.code().name}: {error.details()}")
+                    details.add(f"{error.code().name}: {error.details()}")
 
         await asyncio.gather(*(ask() for _ in range(num_calls)))
-    print(*said, sep="\n")  # shown where a test fails
+    print(*details, sep="\n")  # shown where a test fails
     return codes
 
 
@@ -59,14 +59,16 @@ async def until_it_ends(running: Running, *, num_connections: int, seconds: floa
                 await asyncio.sleep(0.005)
 
     channels = [grpc.aio.insecure_channel(running.target, options=options) for _ in range(num_connections)]
-    asking = [asyncio.create_task(ask(seq2seq_pb2_grpc.Seq2SeqStub(one))) for one in channels for _ in range(16)]
+    asking = [
+        asyncio.create_task(ask(seq2seq_pb2_grpc.Seq2SeqStub(channel))) for channel in channels for _ in range(16)
+    ]
     await asyncio.sleep(seconds)
     running.process.send_signal(signal.SIGTERM)
     await asyncio.to_thread(running.process.wait, 240)
     gone.set()
     await asyncio.gather(*asking)
-    for one in channels:
-        await one.close()
+    for channel in channels:
+        await channel.close()
     return codes
 
 
@@ -100,7 +102,7 @@ async def test_10000_calls_at_once(start: Start, figure: Figure) -> None:
             answers = await asyncio.gather(
                 *(client.generate("badge", timeout=240) for _ in range(10_000)), return_exceptions=True
             )
-            failed = sum(isinstance(one, BaseException) for one in answers)
+            failed = sum(isinstance(answer, BaseException) for answer in answers)
             figure("the same by the Python client, which retries: without an answer", failed, at_most(0), "calls")
 
 
@@ -128,11 +130,11 @@ async def test_ten_times_what_can_be_served(workers: str, figure: Figure) -> Non
             rate = 10 * codes["OK"] / LOAD_SECONDS
             codes.clear()
             began = time.monotonic()
-            asked: list[asyncio.Task[None]] = []
+            calls: list[asyncio.Task[None]] = []
             while (passed := time.monotonic() - began) < LOAD_SECONDS:
-                asked += [asyncio.create_task(ask()) for _ in range(round(rate * passed) - len(asked))]
+                calls += [asyncio.create_task(ask()) for _ in range(round(rate * passed) - len(calls))]
                 await asyncio.sleep(0.005)
-            await asyncio.gather(*asked)
+            await asyncio.gather(*calls)
     figure(
         f"10 x what {workers} workers serve: calls with a code that is not retried",
         _not_retried(codes),

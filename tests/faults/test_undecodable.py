@@ -20,7 +20,7 @@ def counted(metrics: dict[str, float], method: str) -> float:
 def test_a_message_that_is_none_is_refused_counted_and_one_line(start: Start) -> None:
     good = messages.GenerateRequest(text="badge", request_id="good").SerializeToString()
     with start() as running, grpc.insecure_channel(running.target) as channel:
-        for method in (*(SERVICE + one for one in UNARY), "/grpc.health.v1.Health/Check"):
+        for method in (*(SERVICE + response for response in UNARY), "/grpc.health.v1.Health/Check"):
             call = channel.unary_unary(method)
             for _ in range(3):
                 try:
@@ -30,13 +30,13 @@ def test_a_message_that_is_none_is_refused_counted_and_one_line(start: Start) ->
                     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
                     assert "6 bytes" in error.details()
 
-        asked = [good, GARBAGE, good, GARBAGE, GARBAGE, good]
-        answers = channel.stream_stream(SERVICE + "GenerateBatch")(iter(asked), timeout=20)
-        found = [messages.GenerateBatchResponse.FromString(one) for one in answers]
-        assert sorted(one.WhichOneof("result") for one in found) == ["error"] * 3 + ["response"] * 3
-        for one in found:
-            if one.WhichOneof("result") == "error":
-                assert (one.error.code, one.request_id) == (grpc.StatusCode.INVALID_ARGUMENT.value[0], "")
+        contents = [good, GARBAGE, good, GARBAGE, GARBAGE, good]
+        answers = channel.stream_stream(SERVICE + "GenerateBatch")(iter(contents), timeout=20)
+        responses = [messages.GenerateBatchResponse.FromString(response) for response in answers]
+        assert sorted(response.WhichOneof("result") for response in responses) == ["error"] * 3 + ["response"] * 3
+        for response in responses:
+            if response.WhichOneof("result") == "error":
+                assert (response.error.code, response.request_id) == (grpc.StatusCode.INVALID_ARGUMENT.value[0], "")
 
         metrics = running.metrics()
         for method in (*UNARY, "GenerateBatch"):

@@ -28,15 +28,15 @@ def unfinished(target: str, path: str, *, connections: int, streams: int, sent_b
     with ExitStack() as stack:
         attackers = [stack.enter_context(RawConnection(target)) for _ in range(connections)]
         left: list[tuple[RawConnection, dict[int, bytes]]] = []
-        for one in attackers:
-            one.receive(0.2)
-            left.append((one, {one.open_stream(path, flush=False): message for _ in range(streams)}))
+        for attacker in attackers:
+            attacker.receive(0.2)
+            left.append((attacker, {attacker.open_stream(path, flush=False): message for _ in range(streams)}))
         idle_since = time.monotonic()
         while time.monotonic() - idle_since < 0.5:
-            for one, rest in left:
+            for attacker, rest in left:
                 for stream in list(rest):
                     try:
-                        sent = one.send(stream, rest[stream], flush=False)
+                        sent = attacker.send(stream, rest[stream], flush=False)
                     except h2.exceptions.ProtocolError:  # the server has ended the call
                         sent, rest[stream] = 0, b""
                     rest[stream] = rest[stream][sent:]
@@ -44,9 +44,9 @@ def unfinished(target: str, path: str, *, connections: int, streams: int, sent_b
                         idle_since = time.monotonic()
                     if not rest[stream]:
                         del rest[stream]
-                one.flush()
-                one.receive(0.005)
-        yield sum(event.__class__.__name__ == "StreamEnded" for one in attackers for event in one.events)
+                attacker.flush()
+                attacker.receive(0.005)
+        yield sum(event.__class__.__name__ == "StreamEnded" for attacker in attackers for event in attacker.events)
 
 
 @pytest.mark.parametrize(("path", "held"), [(GENERATE, MAX_UNREAD), (GENERATE_BATCH, MAX_STREAMS // 2)])
@@ -77,20 +77,22 @@ async def test_many_messages_that_come_a_little_later_than_their_calls_are_read(
         def calls() -> int:
             with ExitStack() as stack:
                 opened = [
-                    (one, [one.open_stream(GENERATE, flush=False) for _ in range(90)])
-                    for one in (stack.enter_context(RawConnection(running.target)) for _ in range(3))
+                    (connection, [connection.open_stream(GENERATE, flush=False) for _ in range(90)])
+                    for connection in (stack.enter_context(RawConnection(running.target)) for _ in range(3))
                 ]
-                for one, _ in opened:
-                    one.flush()
+                for connection, _ in opened:
+                    connection.flush()
                 time.sleep(0.01)
-                for one, streams in opened:
+                for connection, streams in opened:
                     for stream in streams:
-                        one.send(stream, request, end=True, flush=False)
-                    one.flush()
-                for one, streams in opened:
-                    while sum(event.__class__.__name__ == "StreamEnded" for event in one.events) < len(streams):
-                        one.receive(0.05)
-                return sum("(b'grpc-status', b'0')" in str(event) for one, _ in opened for event in one.events)
+                        connection.send(stream, request, end=True, flush=False)
+                    connection.flush()
+                for connection, streams in opened:
+                    while sum(event.__class__.__name__ == "StreamEnded" for event in connection.events) < len(streams):
+                        connection.receive(0.05)
+                return sum(
+                    "(b'grpc-status', b'0')" in str(event) for connection, _ in opened for event in connection.events
+                )
 
         assert await asyncio.to_thread(calls) == 270 > 2 * MAX_UNREAD
 
@@ -101,11 +103,11 @@ async def test_a_message_that_does_not_come_in_time_ends_its_call() -> None:
         request = framed(messages.GenerateRequest(text="ab"))
 
         def attack() -> list[str]:
-            with RawConnection(running.target) as one:
-                one.send(one.open_stream(GENERATE), request[:-1])
-                while not any(event.__class__.__name__ == "StreamEnded" for event in one.events):
-                    one.receive(0.05)
-                return [str(event) for event in one.events]
+            with RawConnection(running.target) as connection:
+                connection.send(connection.open_stream(GENERATE), request[:-1])
+                while not any(event.__class__.__name__ == "StreamEnded" for event in connection.events):
+                    connection.receive(0.05)
+                return [str(event) for event in connection.events]
 
         events = await asyncio.to_thread(attack)
         assert any("(b'grpc-status', b'14')" in event for event in events), events
@@ -117,10 +119,10 @@ async def test_callers_that_go_before_their_message_are_refused_nothing() -> Non
         request = framed(messages.GenerateRequest(text="ab"))
 
         def attack() -> None:
-            with RawConnection(running.target) as one:
+            with RawConnection(running.target) as connection:
                 for _ in range(90):
-                    one.send(one.open_stream(GENERATE), request[:-1])
-                one.receive(0.2)
+                    connection.send(connection.open_stream(GENERATE), request[:-1])
+                connection.receive(0.2)
 
         for _ in range(5):
             await asyncio.to_thread(attack)

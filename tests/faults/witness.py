@@ -15,7 +15,7 @@ from attendant_client.v1 import seq2seq_pb2_grpc
 
 @dataclass
 class Witness:
-    """What it has seen.
+    """The calls of a well-behaved client.
 
     Attributes:
         codes: names of the statuses of its calls, and how often each.
@@ -30,7 +30,7 @@ class Witness:
         return self.codes.total()
 
     def quantile(self, share: float) -> float:
-        """Of the seconds."""
+        """Returns the quantile of the calls' seconds."""
         ordered = sorted(self.seconds)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
@@ -47,7 +47,7 @@ def witness(
 
     Where latencies matter, let the attacker run in another process: this thread shares the interpreter with the test.
     """
-    asked = request or messages.GenerateRequest(text="badge")
+    sent_request = request or messages.GenerateRequest(text="badge")
     seen, ending = Witness(), threading.Event()
 
     def ask() -> None:
@@ -57,7 +57,7 @@ def witness(
             while not ending.wait(pause_seconds):
                 began = time.monotonic()
                 try:
-                    stub.Generate(asked, timeout=timeout_seconds)
+                    stub.Generate(sent_request, timeout=timeout_seconds)
                     code = "OK"
                 except grpc.RpcError as error:
                     code = error.code().name

@@ -63,17 +63,19 @@ def test_steps_are_what_the_cpu_computes(bundle: Bundle, precision: Any, cuda_gr
     device = DeviceStepper(bundle, precision, cuda_graphs=cuda_graphs, captures=Captures(after=1))
     pair = (device, OnnxStepper(bundle))
     first = sources_of(random, 5)
-    states: list[DecoderState] = [one.encode(first) for one in pair]
+    states: list[DecoderState] = [stepper.encode(first) for stepper in pair]
     for number in range(40):
         if number % 8 == 3:
             joining = sources_of(random, 3)
-            states = [one.concat([state, one.encode(joining)]) for one, state in zip(pair, states, strict=True)]
+            states = [
+                stepper.concat([state, stepper.encode(joining)]) for stepper, state in zip(pair, states, strict=True)
+            ]
         num_rows = states[0].num_rows
         previous = random.integers(4, 16, num_rows)
         forced = random.integers(-1, device.vocabulary_size, num_rows)
         banned = random.integers(-1, 16, (num_rows, 2)) if number % 5 == 4 else None
         stepped = [
-            one.step(
+            stepper.step(
                 state,
                 previous,
                 num_candidates=device.vocabulary_size,
@@ -81,22 +83,22 @@ def test_steps_are_what_the_cpu_computes(bundle: Bundle, precision: Any, cuda_gr
                 banned_ids=banned,
                 attention=True,
             )
-            for one, state in zip(pair, states, strict=True)
+            for stepper, state in zip(pair, states, strict=True)
         ]
         tolerance = TOLERANCES[precision]
-        found, expected = (output for output, _ in stepped)
+        actual, expected = (output for output, _ in stepped)
         ordered = [np.zeros((num_rows, device.vocabulary_size), np.float32) for _ in pair]
-        for array, output in zip(ordered, (found, expected), strict=True):
+        for array, output in zip(ordered, (actual, expected), strict=True):
             np.put_along_axis(array, output.candidate_ids, output.candidate_log_probs, axis=1)
         np.testing.assert_allclose(*ordered, rtol=tolerance, atol=tolerance)
-        np.testing.assert_allclose(found.forced_log_probs, expected.forced_log_probs, rtol=tolerance, atol=tolerance)
-        if found.attention is not None and expected.attention is not None:
-            width = min(found.attention.shape[1], expected.attention.shape[1])
-            np.testing.assert_allclose(found.attention[:, :width], expected.attention[:, :width], atol=tolerance)
+        np.testing.assert_allclose(actual.forced_log_probs, expected.forced_log_probs, rtol=tolerance, atol=tolerance)
+        if actual.attention is not None and expected.attention is not None:
+            width = min(actual.attention.shape[1], expected.attention.shape[1])
+            np.testing.assert_allclose(actual.attention[:, :width], expected.attention[:, :width], atol=tolerance)
         states = [state for _, state in stepped]
         if number % 4 == 1:
             rows = np.sort(random.integers(0, num_rows, min(num_rows, 12)))
-            states = [one.select(state, rows) for one, state in zip(pair, states, strict=True)]
+            states = [stepper.select(state, rows) for stepper, state in zip(pair, states, strict=True)]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -110,8 +112,10 @@ def test_recorded_steps_decode_like_those_that_are_not(
         plain = DeviceStepper(bundle, precision, cuda_graphs=False)
         for beam_size in (1, 4, 1, 5, 4):
             options = DecodingOptions(beam_size=beam_size, max_length=24)
-            found, expected = (decode_all(one, sources, options, ids, max_rows=32) for one in (recorded, plain))
-            same = sum(a[0].token_ids == b[0].token_ids for a, b in zip(found, expected, strict=True))
+            actual, expected = (
+                decode_all(stepper, sources, options, ids, max_rows=32) for stepper in (recorded, plain)
+            )
+            same = sum(a[0].token_ids == b[0].token_ids for a, b in zip(actual, expected, strict=True))
             # Random weights are close to ties; another shape of a product may round otherwise.
             assert same >= 0.9 * len(sources)
     assert caplog.records == [], "every step could be recorded"

@@ -38,7 +38,7 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 class Replaying:
-    """What CUDA does with a recorded run: whatever the caller binds, the tensors of the recording are used."""
+    """Imitates CUDA's recorded runs: whatever the caller binds, the tensors of the recording are used."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.recorded: dict[tuple[int, int], Binding] = {}
@@ -63,13 +63,13 @@ def sources_of(random: np.random.Generator, count: int, longest: int = 40) -> li
     return [random.integers(4, 14, length).tolist() for length in random.integers(1, longest, count)]
 
 
-def assert_same(found: StepOutput, expected: StepOutput) -> None:
-    assert np.array_equal(found.candidate_ids, expected.candidate_ids)
-    assert found.candidate_log_probs.tobytes() == expected.candidate_log_probs.tobytes()
-    assert found.forced_log_probs.tobytes() == expected.forced_log_probs.tobytes()
-    assert (found.attention is None) == (expected.attention is None)
-    if found.attention is not None and expected.attention is not None:
-        assert found.attention.tobytes() == expected.attention.tobytes()
+def assert_same(actual: StepOutput, expected: StepOutput) -> None:
+    assert np.array_equal(actual.candidate_ids, expected.candidate_ids)
+    assert actual.candidate_log_probs.tobytes() == expected.candidate_log_probs.tobytes()
+    assert actual.forced_log_probs.tobytes() == expected.forced_log_probs.tobytes()
+    assert (actual.attention is None) == (expected.attention is None)
+    if actual.attention is not None and expected.attention is not None:
+        assert actual.attention.tobytes() == expected.attention.tobytes()
 
 
 def test_every_step_has_the_same_bits(bundle: Bundle) -> None:
@@ -90,8 +90,8 @@ def test_every_step_has_the_same_bits(bundle: Bundle) -> None:
             "banned_ids": random.integers(-1, 16, (num_rows, number % 4)) if number % 4 else None,
         }
         previous = random.integers(4, 16, num_rows)
-        asked = {"num_candidates": int(random.integers(1, 40)), "attention": number % 3 != 1, **ids}
-        stepped = [stepper.step(state, previous, **asked)
+        step_options = {"num_candidates": int(random.integers(1, 40)), "attention": number % 3 != 1, **ids}
+        stepped = [stepper.step(state, previous, **step_options)
                    for stepper, state in zip((device, plain), states, strict=True)]  # fmt: skip
         assert_same(stepped[0][0], stepped[1][0])
         rows = random.integers(0, num_rows, int(random.integers(1, 2 * num_rows + 1)))
@@ -115,13 +115,13 @@ def test_decodings_are_the_same_when_steps_are_replayed(bundle: Bundle, beam_siz
     ids = bundle.manifest.special_ids
     device = DeviceStepper(bundle, provider="cpu", captures=Captures(after=0))
     for max_rows in (7 * beam_size, 16 * beam_size, 7 * beam_size):
-        found = decode_all(device, sources, options, ids, max_rows=max_rows)
+        actual = decode_all(device, sources, options, ids, max_rows=max_rows)
         expected = decode_all(OnnxStepper(bundle), sources, options, ids, max_rows=max_rows)
-        assert [one.token_ids for hypotheses in found for one in hypotheses] == [
-            one.token_ids for hypotheses in expected for one in hypotheses
+        assert [hypothesis.token_ids for hypotheses in actual for hypothesis in hypotheses] == [
+            hypothesis.token_ids for hypotheses in expected for hypothesis in hypotheses
         ]
-        assert [one.token_log_probs for hypotheses in found for one in hypotheses] == [
-            one.token_log_probs for hypotheses in expected for one in hypotheses
+        assert [hypothesis.token_log_probs for hypotheses in actual for hypothesis in hypotheses] == [
+            hypothesis.token_log_probs for hypotheses in expected for hypothesis in hypotheses
         ]
     assert replaying.replays > 20
 

@@ -66,13 +66,13 @@ def test_every_option_is_exported_exactly(options: dict[str, Any], tmp_path: Pat
 def test_the_same_weights_give_the_same_bytes_and_name_no_place_on_this_machine() -> None:
     model = tiny_model()
     first, second = trace_graphs(traceable(model)), trace_graphs(traceable(model))
-    for one, other in ((first.encoder, second.encoder), (first.decoder_step, second.decoder_step)):
-        content = one.to_bytes()
-        assert content == other.to_bytes()
+    for graph, same in ((first.encoder, second.encoder), (first.decoder_step, second.decoder_step)):
+        content = graph.to_bytes()
+        assert content == same.to_bytes()
         assert b".py" not in content
         assert b"site-packages" not in content
         assert str(Path.cwd()).encode() not in content
-        assert not one.model.graph.value_info
+        assert not graph.model.graph.value_info
 
 
 def test_a_step_looks_rows_up_without_computing_sizes() -> None:

@@ -22,7 +22,7 @@ def traced() -> TracedPair:
 
 
 def without_lengths(pair: TracedPair) -> None:
-    """What the exporter writes by itself: recurrent nodes that run over the padding."""
+    """Drops the lengths, as the exporter by itself does: recurrent nodes then run over the padding."""
     (node,) = [node for node in pair.encoder.model.graph.node if node.op_type == "LSTM"]
     node.input[4] = ""
 
@@ -31,7 +31,8 @@ def with_slightly_wrong_weights(pair: TracedPair) -> None:
     """One weight of the output layer, by a thousandth."""
     graph = pair.decoder_step.model.graph
     tensor = max(
-        (one for one in graph.initializer if len(one.dims) == 2 and 16 in one.dims), key=lambda one: one.dims[0]
+        (candidate for candidate in graph.initializer if len(candidate.dims) == 2 and 16 in candidate.dims),
+        key=lambda candidate: candidate.dims[0],
     )
     values = numpy_helper.to_array(tensor).copy()
     values[5] *= 1.001
@@ -65,7 +66,7 @@ def with_neighbours_mixed_in(pair: TracedPair) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "expected"),
     [
         (without_lengths, "encoder/memory: off by"),
         (with_slightly_wrong_weights, "step/log_probs: off by"),
@@ -76,7 +77,7 @@ def with_neighbours_mixed_in(pair: TracedPair) -> None:
 )
 def test_a_wrong_graph_is_refused(
     fault: Callable[[TracedPair], None],
-    said: str,
+    expected: str,
     traced: TracedPair,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -92,7 +93,7 @@ def test_a_wrong_graph_is_refused(
     monkeypatch.setattr("attendant.export.origins.trace_graphs", lambda model: pair)
     with pytest.raises(VerificationFailed) as refusal:
         write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN)
-    assert any(line.startswith(said) for line in refusal.value.differences), refusal.value
+    assert any(line.startswith(expected) for line in refusal.value.differences), refusal.value
     assert list(tmp_path.iterdir()) == []
 
 

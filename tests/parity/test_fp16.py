@@ -65,8 +65,8 @@ def test_the_state_on_the_device_has_the_same_bits(half_bundle: Bundle) -> None:
     for beam_size in (1, 4):
         options = DecodingOptions(beam_size=beam_size, max_length=16)
         steppers = (DeviceStepper(half_bundle, "fp16", "cpu"), OnnxStepper(half_bundle, "fp16"))
-        found, expected = (decode_all(one, sources, options, ids, max_rows=24) for one in steppers)
-        assert found == expected
+        actual, expected = (decode_all(stepper, sources, options, ids, max_rows=24) for stepper in steppers)
+        assert actual == expected
 
 
 def test_a_bundle_is_converted_like_its_run(half_bundle: Bundle, tmp_path: Path) -> None:

@@ -225,8 +225,12 @@ def with_a_gate_closed(pair: TracedPair) -> None:
 
 
 def with_rows_in_wrong_places(pair: TracedPair) -> None:
-    """Of the matrix of the decoder's cell: each input is multiplied with its neighbour's weights."""
-    tensor = next(one for one in pair.decoder_step.model.graph.initializer if "cells.0.rnn.weight_ih" in one.name)
+    """Rolls the matrix of the decoder's cell: each input is multiplied with its neighbour's weights."""
+    tensor = next(
+        candidate
+        for candidate in pair.decoder_step.model.graph.initializer
+        if "cells.0.rnn.weight_ih" in candidate.name
+    )
     tensor.raw_data = np.roll(numpy_helper.to_array(tensor), 1, axis=0).tobytes()
 
 
@@ -242,7 +246,7 @@ def with_a_cell_forgotten(pair: TracedPair) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "expected"),
     [
         (with_neighbours_mixed_in, "step/log_probs: not the same bits alone and with batch-mates"),
         (with_a_gate_closed, "step/log_probs: off by"),
@@ -250,7 +254,9 @@ def with_a_cell_forgotten(pair: TracedPair) -> None:
         (with_a_cell_forgotten, f"step/log_probs: {FAR}"),
     ],
 )
-def test_wrong_int8_graphs_are_refused(fault: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_int8_graphs_are_refused(
+    fault: Any, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def faulty(pair: TracedPair) -> TracedPair:
         quantized = quantize(pair)
         fault(quantized)
@@ -259,5 +265,5 @@ def test_wrong_int8_graphs_are_refused(fault: Any, said: str, tmp_path: Path, mo
     monkeypatch.setitem(REWRITERS, "int8", faulty)
     with pytest.raises(VerificationFailed) as refusal:
         write_bundle(tiny_exportable(), tmp_path / "bundle", precisions=("fp32", "int8"), plan=TINY_PLAN)
-    assert any(re.match(said, line) for line in refusal.value.differences), refusal.value
+    assert any(re.match(expected, line) for line in refusal.value.differences), refusal.value
     assert list(tmp_path.iterdir()) == []

@@ -60,12 +60,12 @@ def test_the_graphs_mask_as_pytorch_does(kind: str, tmp_path: Path) -> None:
         others = [[5, 6, 7], [8] * 12, SOURCE] if len(answers) == 3 else []
         requests = [BatchRequest(key, source, plain) for key, source in enumerate(others, 1)]
         batch.join([*requests, BatchRequest(0, SOURCE, options)])
-        found = {}
+        finished = {}
         while batch.keys:
-            found |= dict(batch.step().finished)
-        answers.append(found[0][0])
+            finished |= dict(batch.step().finished)
+        answers.append(finished[0][0])
         if others:
-            assert found[3][0].token_log_probs != found[0][0].token_log_probs
+            assert finished[3][0].token_log_probs != finished[0][0].token_log_probs
     alone, in_torch, on_device, in_a_batch = answers
     expected, weights = by_hand(model, list(alone.token_ids))
     taken = [*alone.token_ids, *([3] if alone.finish_reason.name == "EOS" else [])]

@@ -37,9 +37,9 @@ def test_dependence_on_batch_mates_fails(monkeypatch: pytest.MonkeyPatch, capsys
     decode = checks.decode_all
 
     def disturbed(stepper, sources, *options):  # type: ignore[no-untyped-def]
-        found = decode(stepper, sources, *options)
+        decoded = decode(stepper, sources, *options)
         return [tuple(each._replace(score=each.score + 1e-12) for each in nbest) if len(sources) > 1 else nbest
-                for nbest in found]  # fmt: skip
+                for nbest in decoded]  # fmt: skip
 
     monkeypatch.setattr(checks, "decode_all", disturbed)
     assert checks.main([str(STORED)]) == 1

@@ -56,15 +56,15 @@ def name_of(page: Path) -> str:
 
 def blocks(page: Path) -> Iterator[Block]:
     text = page.read_text()
-    for found in FENCE.finditer(text):
-        indent = len(found["indent"])
-        body = "".join(line[indent:] for line in found["body"].splitlines(keepends=True))
-        line = text.count("\n", 0, found.start("language")) + 1
-        yield Block(found["language"], body, found["mark"] or "", f"{name_of(page)}:{line}")
+    for fence in FENCE.finditer(text):
+        indent = len(fence["indent"])
+        body = "".join(line[indent:] for line in fence["body"].splitlines(keepends=True))
+        line = text.count("\n", 0, fence.start("language")) + 1
+        yield Block(fence["language"], body, fence["mark"] or "", f"{name_of(page)}:{line}")
 
 
 def is_run(block: Block) -> bool:
-    """Whether this test runs it."""
+    """Returns True if this test runs the block."""
     if block.language not in RUN or block.mark.lstrip().startswith("<!-- not run: "):
         return False
     elsewhere = re.match(r" *<!-- run by: (\S+) -->", block.mark)
@@ -74,15 +74,15 @@ def is_run(block: Block) -> bool:
 
 
 def needs_training(block: Block) -> bool:
-    """Whether it speaks of the reader's own data, run or bundle."""
+    """Returns True if the block uses the reader's own data, run or bundle."""
     return block.place.startswith(name_of(TRAINING)) or re.search(r"\bmine\b", block.body) is not None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_each_block_says_what_it_is(page: Path) -> None:
     text = page.read_text()
-    assert text.count("```") == 2 * len(found := list(blocks(page))), "a fence that is not closed, or not found"
-    assert not [block.place for block in found if block.language not in (*RUN, *SHOWN)]
+    assert text.count("```") == 2 * len(page_blocks := list(blocks(page))), "a fence that is not closed, or not found"
+    assert not [block.place for block in page_blocks if block.language not in (*RUN, *SHOWN)]
     assert not re.search(r"(?m)^    (\$ |make |python -m |pip |docker |attendant )", text), "commands without a fence"
 
 
@@ -116,7 +116,7 @@ class Reader:
         if block.language == "python":
             self._run([sys.executable, "-c", body], block)
         elif block.language == "console":
-            for command, _, shown in (one.partition("\n") for one in re.split(r"(?m)^\$ ", body)[1:]):
+            for command, _, shown in (entry.partition("\n") for entry in re.split(r"(?m)^\$ ", body)[1:]):
                 assert self._run(self._shell(command), block) == shown, block.place
         else:
             self._run(self._shell(SERVER.sub("", body)), block)
@@ -171,14 +171,14 @@ def trained(reader: Reader) -> Reader:
     folder = reader.folder
     (folder / "recipes").unlink()
     (folder / "recipes").mkdir()
-    found = list(blocks(TRAINING))
-    (recipe,) = (block.body for block in found if block.language == "toml" and block.body.startswith("[data]"))
+    page_blocks = list(blocks(TRAINING))
+    (recipe,) = (block.body for block in page_blocks if block.language == "toml" and block.body.startswith("[data]"))
     # Batches so small that three epochs are enough steps for answers that rounding does not change.
     smaller = recipe.replace("size = 256", "size = 64").replace("epochs = 10", "epochs = 3")
     (folder / "recipes/mine.toml").write_text(smaller + "[batches]\nmax_tokens = 256\n")
     sources = [f"{a} {b} {c}" for a in "abcdefgh" for b in "abcdefgh" for c in "abcdefgh"]
     (folder / "pairs.tsv").write_text("".join(f"{source}\t{source}\n" for source in sources))
-    for block in filter(is_run, found):
+    for block in filter(is_run, page_blocks):
         reader.types(block)
     for name in ("wide", "seed1", "seed2", "seed3", "lstm", "gru"):
         shutil.copytree(folder / "runs/mine", folder / "runs" / name, symlinks=True)

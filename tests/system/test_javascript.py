@@ -56,9 +56,9 @@ def test_golden_examples_in_node(javascript: Path) -> None:
     lines = node(javascript, "check.mjs", *BUNDLES).splitlines()
     assert len(lines) >= len(BUNDLES)
     for line in lines:
-        found = re.fullmatch(r"\S+ (?:fp32|int8): (\d+) of (\d+) as expected", line)
-        assert found is not None, line
-        assert found[1] == found[2] != "0", line
+        counts = re.fullmatch(r"\S+ (?:fp32|int8): (\d+) of (\d+) as expected", line)
+        assert counts is not None, line
+        assert counts[1] == counts[2] != "0", line
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ def test_graphs_are_served_as_a_naive_loop_answers(tool: str, tmp_path: Path) ->
     graphs = ("import", "onnx", "encoder.onnx", "step.onnx")
     export_in(tmp_path, *graphs, "--write-spec", "draft.toml")
     # The draft's tables of the graphs, with the tokenizers written in.
-    found = (tmp_path / "draft.toml").read_text().partition("# Found by trying the graphs")[2]
-    (tmp_path / "spec.toml").write_text(f"{SPEC}#{found}")
+    drafted = (tmp_path / "draft.toml").read_text().partition("# Found by trying the graphs")[2]
+    (tmp_path / "spec.toml").write_text(f"{SPEC}#{drafted}")
     line = ("--spec", "spec.toml", "--output", "bundle", "--data", "test.tsv", "--precision", "fp32,int8")
     export_in(tmp_path, *graphs, *line)
     assert_served(tmp_path / "bundle", module)

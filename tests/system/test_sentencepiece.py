@@ -94,7 +94,7 @@ def test_ids_are_those_of_sentencepiece(name: str, tmp_path: Path) -> None:
     vocabulary = read_vocabulary(tmp_path / "own.model", field="source_tokenizer")
     tokenizer, ours = vocabulary.tokenizer, {number: place for place, number in enumerate(vocabulary.module_ids)}
     actual = [[vocabulary.module_ids[i] for i in ids] for ids in tokenizer.encode_batch(texts)]
-    differing = [text for text, one, other in zip(texts, actual, expected, strict=True) if one != other]
+    differing = [text for text, ours, theirs in zip(texts, actual, expected, strict=True) if ours != theirs]
     assert len(differing) <= MANY_MARKS * len(texts), differing[:5]
     for ids, text in zip(expected, decoded, strict=True):
         # SentencePiece shows an unknown symbol as " ⁇ ".

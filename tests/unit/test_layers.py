@@ -96,15 +96,15 @@ MODULES = {name_of(path): path for path in PATHS}
 
 
 def imports(path: Path) -> set[str]:
-    """What a module imports, wherever in it, also for type checking alone."""
-    found = set()
+    """Returns the names that a module imports anywhere, also those for type checking alone."""
+    names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import; say where it comes from"
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
 
 
 def within(name: str, prefix: str) -> bool:
@@ -131,7 +131,7 @@ def test_no_circle_of_imports(folder: str) -> None:
     """Between the files and folders of one folder, whatever is inside them."""
 
     def part_of(name: str) -> str | None:
-        """Which part of the folder a name is in; None: another folder's."""
+        """Returns the part of the folder that has the name, or None."""
         rest = name.removeprefix(folder + ".")
         return rest.split(".")[0] if rest != name else None
 
@@ -147,7 +147,7 @@ def test_no_circle_of_imports(folder: str) -> None:
         pytest.fail(f"{folder}: {' -> '.join(error.args[1])} -> is a circle of imports")
 
 
-@pytest.mark.parametrize("module", [one for one in MODULES if package_of(one) == "attendant.server.engine"])
+@pytest.mark.parametrize("module", [name for name in MODULES if package_of(name) == "attendant.server.engine"])
 def test_the_engine_never_sees_the_wire(module: str) -> None:
     assert not {name for name in imports(MODULES[module]) if name.split(".")[0] in ENGINE_BANS}
 

@@ -19,7 +19,7 @@ def test_the_api_is_in_order_and_keeps_what_was_released(capfd: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("there", "instead", "said"),
+    ("there", "instead", "complaint"),
     [
         ("optional uint32 beam_size = 1;", "optional uint32 beam_size = 30;", 'Previously present field "1"'),
         ("optional uint32 beam_size = 1;", "optional int64 beam_size = 1;", "changed type"),
@@ -29,11 +29,11 @@ def test_the_api_is_in_order_and_keeps_what_was_released(capfd: pytest.CaptureFi
     ],
 )
 def test_what_breaks_callers_is_found(
-    there: str, instead: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    there: str, instead: str, complaint: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(PROTOS / "attendant", tmp_path / "attendant")
     text = (tmp_path / FILE).read_text()
     assert text.count(there) == 1
     (tmp_path / FILE).write_text(text.replace(there, instead))
     assert check(tmp_path) != 0
-    assert said in capfd.readouterr().out
+    assert complaint in capfd.readouterr().out

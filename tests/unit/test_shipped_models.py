@@ -42,8 +42,9 @@ def trained_by(bundle: Path) -> Recipe:
 
 
 def normalizes_alike(field: str, recipe: Recipe, bundle: Path) -> bool:
-    """Whether a recipe that normalizes more than the training did makes the same of its texts: every symbol that the
-    tokenizer has learned from them stays as it is. Texts of other symbols are the server's affair, not the training's.
+    """Returns True if a recipe that normalizes more than the training did leaves every learned symbol as it is.
+
+    Only the server meets texts of other symbols.
     """
     side = field.partition(".")[0]
     config = {"source": recipe.source, "target": recipe.target}[side]

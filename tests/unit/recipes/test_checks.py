@@ -50,4 +50,4 @@ def test_the_shipped_model_keeps_what_programs_read_and_lines() -> None:
     with attendant.load(ROOT / "models/translate-en-fr") as model:
         answers = [generation.best.text for generation in model.generate([check.source for check in inputs])]
     faults = {check.source: check.faults(answer) for check, answer in zip(inputs, answers, strict=True)}
-    assert not {source: found for source, found in faults.items() if found}
+    assert not {source: source_faults for source, source_faults in faults.items() if source_faults}

@@ -20,7 +20,7 @@ BANNED = -1e8
 
 
 @dataclass(frozen=True)
-class Found:
+class Ended:
     tokens: tuple[int, ...]
     log_probs: tuple[float, ...]
     ended: bool
@@ -77,7 +77,7 @@ def completes(tokens: Sequence[int], options: DecodingOptions) -> set[int] | Non
 
 
 def repeats_an_ngram(tokens: Sequence[int], size: int) -> bool:
-    """Whether the last n-gram stands in the tokens before, too."""
+    """Returns True if the last n-gram also occurs earlier."""
     if not size or len(tokens) < size:
         return False
     ngrams = [tuple(tokens[start : start + size]) for start in range(len(tokens) - size + 1)]
@@ -106,7 +106,7 @@ def coverage(stepper: FakeStepper, source: Sequence[int], tokens: Sequence[int],
     had = [0.0] * len(source)
     for length in range(num_summands):
         had[history_of(source, tokens[:length]) % len(source)] += 1.0
-    return sum(math.log(min(max(one, 1e-10), 1.0)) for one in had)
+    return sum(math.log(min(max(share, 1e-10), 1.0)) for share in had)
 
 
 def score(
@@ -120,42 +120,42 @@ def score(
 
 def naive_decode(
     stepper: FakeStepper, source: Sequence[int], options: DecodingOptions, text_of: TextOf = tuple
-) -> list[Found]:
+) -> list[Ended]:
     """All that a request is answered with, best first."""
     return answer_of(naive_searches(stepper, source, options, text_of), options, text_of)
 
 
-def answer_of(searches: "Sequence[Searched]", options: DecodingOptions, text_of: TextOf = tuple) -> list[Found]:
-    found = sorted((one for search in searches for one in search.found), key=by_score)
-    return found if options.sampling is not None else distinct(found, text_of)
+def answer_of(searches: "Sequence[Searched]", options: DecodingOptions, text_of: TextOf = tuple) -> list[Ended]:
+    hypotheses = sorted((hypothesis for search in searches for hypothesis in search.hypotheses), key=by_score)
+    return hypotheses if options.sampling is not None else distinct(hypotheses, text_of)
 
 
-def distinct(ended: Sequence[Found], text_of: TextOf) -> list[Found]:
-    """Of those with one text the best scored one, of equally scored ones the first; in their order."""
+def distinct(ended: Sequence[Ended], text_of: TextOf) -> list[Ended]:
+    """Keeps the best scored hypothesis of each text, and the first of equally scored ones, in their order."""
     return [
-        one
-        for place, one in enumerate(ended)
+        hypothesis
+        for place, hypothesis in enumerate(ended)
         if all(
-            other.score < one.score or (other.score == one.score and later > place)
+            other.score < hypothesis.score or (other.score == hypothesis.score and later > place)
             for later, other in enumerate(ended)
-            if later != place and text_of(other.tokens) == text_of(one.tokens)
+            if later != place and text_of(other.tokens) == text_of(hypothesis.tokens)
         )
     ]
 
 
 def naive_progress(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions) -> list[tuple[int, ...]]:
-    """What is certain of the answer after each step but the last: what all targets share that can still be the best."""
+    """Returns the certain part of the answer after each step except the last: all possible best targets share it."""
     searches = naive_searches(stepper, source, options)
     certain = []
     for step in range(1, max(len(search.trace) for search in searches)):
-        states = [search.trace[step] if step < len(search.trace) else ([], search.found) for search in searches]
-        living = [one for lives, _ in states for one in lives]
-        ended = [one for _, ends in states for one in ends]
-        best = max((one.score for one in ended), default=-math.inf)
-        rivals = [one.tokens for one in ended if one.score == best]
+        states = [search.trace[step] if step < len(search.trace) else ([], search.hypotheses) for search in searches]
+        living = [partial for lives, _ in states for partial in lives]
+        ended = [hypothesis for _, ends in states for hypothesis in ends]
+        best = max((hypothesis.score for hypothesis in ended), default=-math.inf)
+        rivals = [hypothesis.tokens for hypothesis in ended if hypothesis.score == best]
         most = options.max_length + 1
-        rivals += [one.tokens for one in living if penalized(one.total, most, options) >= best]
-        shared = next(n for n in range(len(rivals[0]), -1, -1) if all(one[:n] == rivals[0][:n] for one in rivals))
+        rivals += [partial.tokens for partial in living if penalized(partial.total, most, options) >= best]
+        shared = next(n for n in range(len(rivals[0]), -1, -1) if all(rival[:n] == rivals[0][:n] for rival in rivals))
         certain.append(max(rivals[0][:shared], options.target_prefix, key=len))
     return certain
 
@@ -187,24 +187,24 @@ class Step:
 
 @dataclass(frozen=True)
 class Searched:
-    """What a search of a request found, and what lived and had ended before each of its steps.
+    """The result of one search, with the living and the ended hypotheses before each of its steps.
 
     Attributes:
         steps: what a trace says of them.
         ends: of every hypothesis that ended, in order: the step, its place there, and itself.
     """
 
-    found: list[Found]
-    trace: "list[tuple[list[Partial], list[Found]]]"
+    hypotheses: list[Ended]
+    trace: "list[tuple[list[Partial], list[Ended]]]"
     steps: list[Step] = field(default_factory=list)
-    ends: list[tuple[int, int, Found]] = field(default_factory=list)
+    ends: list[tuple[int, int, Ended]] = field(default_factory=list)
 
     def reason(self, options: DecodingOptions) -> SearchEnd:
         """Why it ended, read off its last step."""
         last = len(self.steps) - 1
         if any(fate is Fate.SEARCH_ENDED for live in self.steps[-1].live for *_, fate in live.candidates):
             return SearchEnd.BOUND if options.patience is None else SearchEnd.PATIENCE
-        if all(found.ended for step, _, found in self.ends if step == last):
+        if all(hypothesis.ended for step, _, hypothesis in self.ends if step == last):
             return SearchEnd.EOS
         return SearchEnd.LENGTH if last == options.max_length else SearchEnd.BANS
 
@@ -248,12 +248,14 @@ def naive_searches(
     log_probs = next_log_probs(stepper, source, options.target_prefix, options)
     order = sorted(range(stepper.vocabulary_size), key=lambda s: -ranked(log_probs, options)[s])
     possible = [symbol for symbol in order if ranked(log_probs, options)[symbol] > BANNED]
-    one = replace(options, num_hypotheses=1)
-    return [naive_beam(stepper, source, one, first=symbol) for symbol in possible[: options.num_hypotheses] or [None]]
+    single = replace(options, num_hypotheses=1)
+    return [
+        naive_beam(stepper, source, single, first=symbol) for symbol in possible[: options.num_hypotheses] or [None]
+    ]
 
 
-def by_score(found: Found) -> float:
-    return -found.score
+def by_score(hypothesis: Ended) -> float:
+    return -hypothesis.score
 
 
 def ranked(log_probs: Sequence[float], options: DecodingOptions) -> list[float]:
@@ -266,10 +268,10 @@ def step_of(
     living: Sequence[tuple[int, Partial]],
     distributions: Sequence[Sequence[float]],
     fates: Sequence[dict[int, Fate]],
-    ended: Sequence[Found],
+    ended: Sequence[Ended],
     options: DecodingOptions,
 ) -> Step:
-    """What a trace says of a step.
+    """Returns a step as a trace records it.
 
     Args:
         living: each with its parent's place.
@@ -290,7 +292,7 @@ def step_of(
         for (parent, partial), log_probs, of_partial in zip(living, distributions, fates, strict=True)
     ]
     num_wanted = 1 if options.num_beams > 1 or options.sampling is not None else options.num_hypotheses
-    scores = sorted((found.score for found in ended), reverse=True)
+    scores = sorted((hypothesis.score for hypothesis in ended), reverse=True)
     bound = scores[num_wanted - 1] if options.patience is None and len(scores) >= num_wanted else None
     lives = {Fate.LIVES, Fate.SEARCH_ENDED}
     totals = [total for each in live for _, _, total, fate in each.candidates if fate in lives]
@@ -304,7 +306,7 @@ def naive_draw(stepper: FakeStepper, source: Sequence[int], options: DecodingOpt
     assert sampling is not None
     random = np.random.Generator(np.random.Philox(key=np.array([sampling.seed, number], np.uint64)))
     partial = Partial()
-    trace: list[tuple[list[Partial], list[Found]]] = []
+    trace: list[tuple[list[Partial], list[Ended]]] = []
     steps: list[Step] = []
     while True:
         trace.append(([partial], []))
@@ -331,10 +333,10 @@ def naive_draw(stepper: FakeStepper, source: Sequence[int], options: DecodingOpt
                     if point * sum(weights[:kept]) < sum(weights[: place + 1]):
                         symbol = order[place]
                         break
-        longer, found = partial, None
+        longer, hypothesis = partial, None
         if symbol is None or (symbol != EOS and len(partial.tokens) == options.max_length):
             value = score(stepper, source, partial, len(partial.tokens), options)
-            found = Found(partial.tokens, partial.log_probs, False, value)
+            hypothesis = Ended(partial.tokens, partial.log_probs, False, value)
             fates = {}
         else:
             summands = (*partial.log_probs, log_probs[symbol])
@@ -342,13 +344,13 @@ def naive_draw(stepper: FakeStepper, source: Sequence[int], options: DecodingOpt
             fates = {symbol: Fate.ENDED if symbol == EOS else Fate.LIVES}
             if symbol == EOS:
                 value = score(stepper, source, longer, len(summands), options)
-                found = Found(partial.tokens, summands, True, value)
+                hypothesis = Ended(partial.tokens, summands, True, value)
             else:
                 longer = replace(longer, tokens=(*partial.tokens, symbol))
-        ended = [] if found is None else [found]
+        ended = [] if hypothesis is None else [hypothesis]
         steps.append(step_of(stepper, source, [(0, partial)], [log_probs], [fates], ended, options))
-        if found is not None:
-            return Searched([found], trace, steps, [(len(steps) - 1, 0, found)])
+        if hypothesis is not None:
+            return Searched([hypothesis], trace, steps, [(len(steps) - 1, 0, hypothesis)])
         partial = longer
 
 
@@ -369,20 +371,20 @@ def naive_beam(
     text_of = text_of if options.num_hypotheses > 1 else tuple
     living = [Partial()]
     parents = [0]
-    ended: list[Found] = []
-    trace: list[tuple[list[Partial], list[Found]]] = []
+    ended: list[Ended] = []
+    trace: list[tuple[list[Partial], list[Ended]]] = []
     steps: list[Step] = []
-    ends: list[tuple[int, int, Found]] = []
+    ends: list[tuple[int, int, Ended]] = []
 
     def end(row: int, partial: Partial, by_eos: bool) -> None:
         value = score(stepper, source, partial, len(partial.log_probs), options)
-        ended.append(Found(partial.tokens, partial.log_probs, by_eos, value))
+        ended.append(Ended(partial.tokens, partial.log_probs, by_eos, value))
         ends.append((len(steps), row, ended[-1]))
 
     while living and not enough(distinct(ended, text_of), living, options):
         trace.append((living, ended.copy()))
-        distributions = [next_log_probs(stepper, source, one.tokens, options) for one in living]
-        orders = [ranking(d, one.tokens, options) for d, one in zip(distributions, living, strict=True)]
+        distributions = [next_log_probs(stepper, source, partial.tokens, options) for partial in living]
+        orders = [ranking(d, partial.tokens, options) for d, partial in zip(distributions, living, strict=True)]
         fates: list[dict[int, Fate]] = [{} for _ in living]
         length = len(living[0].tokens)
         for row, log_probs in enumerate(distributions):
@@ -434,24 +436,24 @@ def naive_beam(
         if options.scores_prefix and living and len(living[0].tokens) == len(options.target_prefix):
             end(0, living[0], False)
             break
-    found = sorted(distinct(ended, text_of), key=by_score)
-    return Searched(found[: options.num_hypotheses], trace, steps, ends)
+    hypotheses = sorted(distinct(ended, text_of), key=by_score)
+    return Searched(hypotheses[: options.num_hypotheses], trace, steps, ends)
 
 
-def enough(ended: Sequence[Found], living: Sequence[Partial], options: DecodingOptions) -> bool:
-    """Whether the search may stop."""
+def enough(ended: Sequence[Ended], living: Sequence[Partial], options: DecodingOptions) -> bool:
+    """Returns True if the search may stop."""
     if options.beam_size == 1:
         return bool(ended)
     if options.patience is not None:
         return len(ended) >= max(math.ceil(options.patience * options.beam_size - 1e-5), options.num_hypotheses)
     if len(ended) < options.num_hypotheses:
         return False
-    nth = sorted([found.score for found in ended], reverse=True)[options.num_hypotheses - 1]
+    nth = sorted([hypothesis.score for hypothesis in ended], reverse=True)[options.num_hypotheses - 1]
     # No live one can do better than to lose nothing until its maximum length.
-    return all(penalized(one.total, options.max_length + 1, options) <= nth for one in living)
+    return all(penalized(partial.total, options.max_length + 1, options) <= nth for partial in living)
 
 
-def best_by_brute_force(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions) -> list[Found]:
+def best_by_brute_force(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions) -> list[Ended]:
     """The n best of all targets that there are: those that end, and those that are cut at the maximum length."""
     symbols = [s for s in range(stepper.vocabulary_size) if s not in (SPECIAL_IDS.pad, SPECIAL_IDS.bos, EOS)]
     everything = []
@@ -462,6 +464,6 @@ def best_by_brute_force(stepper: FakeStepper, source: Sequence[int], options: De
             is_cut = length == options.max_length and max(steps[-1]) != steps[-1][EOS]
             counted = tuple(summands[:-1] if is_cut else summands)
             value = score(stepper, source, Partial(tokens, counted, sum(counted)), len(counted), options)
-            everything.append(Found(tokens, counted, not is_cut, value))
-    everything.sort(key=lambda found: -found.score)
+            everything.append(Ended(tokens, counted, not is_cut, value))
+    everything.sort(key=lambda hypothesis: -hypothesis.score)
     return everything[: options.num_hypotheses]

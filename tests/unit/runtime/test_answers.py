@@ -46,7 +46,7 @@ def tokenizer_of(kind: str) -> Tokenizer:
     symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
     if kind == "byte fallback":
         symbols = [f"<0x{byte:02X}>" for byte in range(256)]
-    library = LibraryTokenizer(models.BPE({one: n for n, one in enumerate([*SPECIAL_TOKENS, *symbols])}, []))
+    library = LibraryTokenizer(models.BPE({symbol: n for n, symbol in enumerate([*SPECIAL_TOKENS, *symbols])}, []))
     library.model.unk_token = SPECIAL_TOKENS[UNK_ID]
     library.model.byte_fallback = kind == "byte fallback"
     library.pre_tokenizer = None if kind == "byte fallback" else pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -56,9 +56,9 @@ def tokenizer_of(kind: str) -> Tokenizer:
 
 def pieces_of(tokenizer: Tokenizer, ids: list[int], cuts: list[int]) -> list[Piece]:
     growing = GrowingText(tokenizer)
-    found = [growing.grow(ids[:cut]) for cut in cuts]
-    found.append(growing.rest(tokenizer.tokens_of(ids), tokenizer.decode(ids)))
-    return [one for one in found if one is not None]
+    pieces = [growing.grow(ids[:cut]) for cut in cuts]
+    pieces.append(growing.rest(tokenizer.tokens_of(ids), tokenizer.decode(ids)))
+    return [piece for piece in pieces if piece is not None]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -166,15 +166,15 @@ def test_each_unknown_symbol_is_used_once_where_that_is_nearly_as_probable(
 ) -> None:
     tokenizer = symbol_tokenizer("ab", characters=True)
     attention = np.array([[*row, 0.0] for row in weights] + [[0.0] * 4], np.float32)
-    found = Hypothesis((UNK_ID,) * 3, (), 0.0, 0.0, FinishReason.EOS, attention)
-    assert replace_unknowns(found, "XYZ", [UNK_ID] * 3 + [3], tokenizer) == (list(text), text)
+    answer = Hypothesis((UNK_ID,) * 3, (), 0.0, 0.0, FinishReason.EOS, attention)
+    assert replace_unknowns(answer, "XYZ", [UNK_ID] * 3 + [3], tokenizer) == (list(text), text)
 
 
 def test_a_known_word_may_be_used_as_often_as_it_is_looked_at() -> None:
     tokenizer = symbol_tokenizer("ab", characters=True)
     attention = np.array([[0.6, 0.4], [0.6, 0.4], [0.0, 0.0]], np.float32)
-    found = Hypothesis((UNK_ID, UNK_ID), (), 0.0, 0.0, FinishReason.EOS, attention)
-    assert replace_unknowns(found, "aX", [4, UNK_ID], tokenizer) == (["a", "a"], "aa")
+    answer = Hypothesis((UNK_ID, UNK_ID), (), 0.0, 0.0, FinishReason.EOS, attention)
+    assert replace_unknowns(answer, "aX", [4, UNK_ID], tokenizer) == (["a", "a"], "aa")
 
 
 def hypothesis(num_tokens: int, reason: FinishReason = FinishReason.EOS) -> Hypothesis:
@@ -184,13 +184,13 @@ def hypothesis(num_tokens: int, reason: FinishReason = FinishReason.EOS) -> Hypo
 
 def answers(num: int, *, longer: float = 1.0, seed: int = 0) -> list[tuple[float, ...]]:
     chance = random.Random(seed)
-    found = []
+    signals = []
     for _ in range(num):
         length = chance.randint(3, 20)
         source = tuple(UNK_ID if chance.random() < 0.02 else 9 for _ in range(length))
         best = hypothesis(max(1, round(longer * length * chance.uniform(0.7, 1.3))))
-        found.append(signals_of((*source, 3), length, best))
-    return found
+        signals.append(signals_of((*source, 3), length, best))
+    return signals
 
 
 def reference(num: int = 1000) -> Reference:
@@ -211,9 +211,9 @@ def test_signals_of_an_answer() -> None:
 
 
 def test_bins_have_equal_shares_where_values_differ() -> None:
-    found = distribution_of([float(value) for value in range(100)])
-    assert found.edges == tuple(float(edge) for edge in range(9, 90, 10))
-    assert found.shares == (0.1,) * 10
+    distribution = distribution_of([float(value) for value in range(100)])
+    assert distribution.edges == tuple(float(edge) for edge in range(9, 90, 10))
+    assert distribution.shares == (0.1,) * 10
 
 
 def test_equal_values_share_a_bin_and_what_is_larger_has_one() -> None:
@@ -232,26 +232,26 @@ def test_the_index_is_the_sum_over_bins(shares: tuple[float, ...]) -> None:
 def test_drift_is_seen_and_its_absence_too() -> None:
     watch = DriftWatch(reference())
     few = answers(MIN_ANSWERS, seed=1)
-    for one in few[1:]:
-        watch.add(one)
+    for signals in few[1:]:
+        watch.add(signals)
     assert all(math.isnan(watch.index(signal)) for signal in SIGNALS)
-    for one in [*few[:1], *answers(3000, seed=2)]:
-        watch.add(one)
+    for signals in [*few[:1], *answers(3000, seed=2)]:
+        watch.add(signals)
     assert all(watch.index(signal) < 0.1 for signal in SIGNALS)
-    for one in answers(3000, longer=1.5, seed=3):
-        watch.add(one)
+    for signals in answers(3000, longer=1.5, seed=3):
+        watch.add(signals)
     assert watch.index("length_ratio") > 0.25
     assert watch.index("source_tokens") < 0.1
-    for one in answers(8000, seed=4):
-        watch.add(one)
+    for signals in answers(8000, seed=4):
+        watch.add(signals)
     assert watch.index("length_ratio") < 0.1, "what is long past does not count any more"
 
 
 def test_it_does_not_grow() -> None:
     watch = DriftWatch(reference(), half_life=1)
-    one = answers(1)[0]
+    signals = answers(1)[0]
     for _ in range(10_000):
-        watch.add(one)
+        watch.add(signals)
     assert all(math.isfinite(watch.index(signal)) for signal in SIGNALS)
     assert sum(sys.getsizeof(counts) for counts in watch._counts) < 2000
 

@@ -95,7 +95,7 @@ def test_patience_of_single_precision_counts_as_written() -> None:
         rows = len(search.rows)
         ids = [[3, *range(4, 14)] if row == 0 else list(range(4, 15)) for row in range(rows)]
         log_probs = [
-            [-0.1 if row == 0 else -5.0 - row, *(-6.0 - row - one / 8 for one in range(10))] for row in range(rows)
+            [-0.1 if row == 0 else -5.0 - row, *(-6.0 - row - rank / 8 for rank in range(10))] for row in range(rows)
         ]
         ended = advance(search, ids, log_probs)
         num_steps += 1
@@ -113,13 +113,13 @@ def test_what_can_only_be_followed_by_banned_symbols_is_cut() -> None:
 @pytest.mark.parametrize("beam_size", [1, 2])
 def test_steps_are_remembered_as_far_back_as_somebody_goes(beam_size: int) -> None:
     search = BeamSearch(beam_size, SPECIAL_IDS)
-    found: dict[int, tuple[Hypothesis, ...]] = {}
+    answers: dict[int, tuple[Hypothesis, ...]] = {}
     for key, most in enumerate([40, *[3] * 200]):
         search.join([Entrant(key, DecodingOptions(max_length=most, beam_size=beam_size), 3, 0)])
-        found |= advance(search, [[5, 4, 6]] * len(search.rows), [[-1.0, -2.0, -3.0]] * len(search.rows))
+        answers |= advance(search, [[5, 4, 6]] * len(search.rows), [[-1.0, -2.0, -3.0]] * len(search.rows))
         assert search._history.width <= 64
     assert search._history.width == 16
-    assert [len(found[key][0].token_ids) for key in range(190)] == [40, *[3] * 189]
+    assert [len(answers[key][0].token_ids) for key in range(190)] == [40, *[3] * 189]
 
 
 def test_when_all_have_left_others_may_come() -> None:

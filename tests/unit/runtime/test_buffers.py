@@ -85,7 +85,7 @@ def double(runs: BoundRuns, x: Array, n: int) -> Array:
 def test_what_is_not_released_is_not_written_to(runs: BoundRuns) -> None:
     x = np.array([1, 2, 3], np.float32)
     held = [double(runs, x + number, number) for number in range(3 * MAX_BINDINGS)]
-    assert [one.tolist() for one in held] == [(2 * (x + number)).tolist() for number in range(3 * MAX_BINDINGS)]
+    assert [array.tolist() for array in held] == [(2 * (x + number)).tolist() for number in range(3 * MAX_BINDINGS)]
 
 
 def test_what_came_with_a_released_array_is_released_too(runs: BoundRuns, session: DoublingSession) -> None:
@@ -133,16 +133,16 @@ def test_other_shapes_in_turns(runs: BoundRuns) -> None:
 
 def test_a_state_that_is_given_away_is_stepped_in_place_to_the_same_bits(tiny_stepper: OnnxStepper) -> None:
     sources, ids = [[4, 5, 3], [6, 7, 8, 9]], np.array([2, 2])
-    state, given = tiny_stepper.encode(sources), tiny_stepper.encode(sources)
+    state, reused = tiny_stepper.encode(sources), tiny_stepper.encode(sources)
     places = set()
     for _ in range(8):
         expected, state = tiny_stepper.step(state, ids, num_candidates=2)
-        output, given = tiny_stepper.step(Taken(given), ids, num_candidates=2)
+        output, reused = tiny_stepper.step(Taken(reused), ids, num_candidates=2)
         ids = expected.candidate_ids[:, 0]
         assert np.array_equal(output.candidate_log_probs, expected.candidate_log_probs)
         for name, tensor in state.row_tensors.items():
-            assert np.array_equal(given.row_tensors[name], tensor)
-        places.add(given.row_tensors["hidden"].ctypes.data)
+            assert np.array_equal(reused.row_tensors[name], tensor)
+        places.add(reused.row_tensors["hidden"].ctypes.data)
     assert len(places) <= 4, "after two runs of their own, two arrays take turns"
 
 
@@ -155,7 +155,7 @@ def test_a_state_that_is_kept_stays_as_it_is(tiny_stepper: OnnxStepper) -> None:
         ids = output.candidate_ids[:, 0]
         states.append(state)
         outputs.append(output)
-    copies = [{name: tensor.copy() for name, tensor in one.row_tensors.items()} for one in states]
+    copies = [{name: tensor.copy() for name, tensor in kept.row_tensors.items()} for kept in states]
     ids = np.array([2, 2])
     for place, before in enumerate(outputs):
         again, after = tiny_stepper.step(states[place], ids, num_candidates=2)
@@ -185,17 +185,17 @@ def test_an_input_that_nobody_can_write_to_is_read_where_it_lies(runs: BoundRuns
 def test_a_beam_that_reorders_goes_to_and_fro_to_the_same_bits(tiny_stepper: OnnxStepper) -> None:
     sources, ids, rows = [[4, 5, 3]], np.array([2, 2, 2]), np.array([2, 0, 0])
     state = tiny_stepper.select(tiny_stepper.encode(sources), np.zeros(3, np.int64))
-    given = tiny_stepper.select(tiny_stepper.encode(sources), np.zeros(3, np.int64))
+    reused = tiny_stepper.select(tiny_stepper.encode(sources), np.zeros(3, np.int64))
     places = set()
     for _ in range(8):
         expected, state = tiny_stepper.step(state, ids, num_candidates=2)
-        output, given = tiny_stepper.step(Taken(given), ids, num_candidates=2)
+        output, reused = tiny_stepper.step(Taken(reused), ids, num_candidates=2)
         assert np.array_equal(output.candidate_log_probs, expected.candidate_log_probs)
         ids = expected.candidate_ids[:, 0] + np.arange(3) % 2
-        state, given = tiny_stepper.select(state, rows), tiny_stepper.select(Taken(given), rows)
+        state, reused = tiny_stepper.select(state, rows), tiny_stepper.select(Taken(reused), rows)
         for name, tensor in state.row_tensors.items():
-            assert np.array_equal(given.row_tensors[name], tensor)
-        places.add(given.row_tensors["hidden"].ctypes.data)
+            assert np.array_equal(reused.row_tensors[name], tensor)
+        places.add(reused.row_tensors["hidden"].ctypes.data)
     assert len(places) == 1, "reordered rows are written to the same arrays each time"
 
 
@@ -225,7 +225,7 @@ def test_arrays_that_are_held_are_not() -> None:
     reordered.release(np.zeros(3))
     for _ in range(MAX_KEPT):
         reordered.take(SECOND, ROWS)
-    assert all(one["c"].tolist() == [2, 0, 0] for one in held)
+    assert all(tensors["c"].tolist() == [2, 0, 0] for tensors in held)
 
 
 def test_other_numbers_of_rows_in_turns() -> None:

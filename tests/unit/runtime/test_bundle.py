@@ -105,7 +105,7 @@ def test_every_difference_is_told(copy: Path) -> None:
     (copy / "int8" / "encoder.onnx").write_bytes(b"")
     differences = refusal_of(copy)
     assert len(differences) == 5
-    for number, said in enumerate(
+    for number, expected in enumerate(
         (
             "int8/encoder.onnx: not listed",
             "notes.txt: not listed",
@@ -114,11 +114,11 @@ def test_every_difference_is_told(copy: Path) -> None:
             "target_tokenizer.json: 2 bytes, the manifest says",
         )
     ):
-        assert differences[number].startswith(said)
+        assert differences[number].startswith(expected)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("", f"{MANIFEST_NAME} can't be read"),
         ("[]", f"{MANIFEST_NAME} is no JSON object"),
@@ -127,9 +127,9 @@ def test_every_difference_is_told(copy: Path) -> None:
         ('{"format_version": 1}', f"{MANIFEST_NAME}: name: Field required"),
     ],
 )
-def test_a_manifest_that_is_none_is_refused(copy: Path, text: str, said: str) -> None:
+def test_a_manifest_that_is_none_is_refused(copy: Path, text: str, expected: str) -> None:
     (copy / MANIFEST_NAME).write_text(text)
-    assert any(line.startswith(said) for line in refusal_of(copy))
+    assert any(line.startswith(expected) for line in refusal_of(copy))
 
 
 def test_an_unknown_key_is_named(copy: Path) -> None:
@@ -162,7 +162,7 @@ def change(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 
 
 @pytest.mark.parametrize(
-    ("mistake", "said"),
+    ("mistake", "expected"),
     [
         (change("source", "vocabulary_size", value=15), "source_tokenizer.json: 14 symbols, the manifest says 15"),
         (change("target", "vocabulary_size", value=9), "target_tokenizer.json: 16 symbols, the manifest says 9"),
@@ -176,10 +176,10 @@ def change(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     ids=lambda value: value.split(":")[0] if isinstance(value, str) else "",
 )
 def test_a_manifest_that_contradicts_itself_is_refused(
-    copy: Path, mistake: Callable[[dict[str, Any]], None], said: str
+    copy: Path, mistake: Callable[[dict[str, Any]], None], expected: str
 ) -> None:
     rewrite(copy, mistake)
-    assert any(line.startswith(said) for line in refusal_of(copy))
+    assert any(line.startswith(expected) for line in refusal_of(copy))
 
 
 def test_graphs_with_other_inputs_than_the_manifest_says_are_refused(copy: Path) -> None:

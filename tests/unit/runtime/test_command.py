@@ -16,7 +16,7 @@ REFUSED = "the bundle x is refused; export it anew, or copy it again:"
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "said"),
+    ("error", "status", "message"),
     [
         (None, 0, ""),
         (UserError("port: 7 is taken"), 2, "name: port: 7 is taken\n"),
@@ -29,14 +29,14 @@ REFUSED = "the bundle x is refused; export it anew, or copy it again:"
     ],
 )
 def test_what_an_exception_means(
-    error: BaseException | None, status: int, said: str, capsys: pytest.CaptureFixture[str]
+    error: BaseException | None, status: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def main() -> None:
         if error is not None:
             raise error
 
     assert run_command("name", main) == status
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == message
 
 
 def test_a_bug_keeps_its_traceback() -> None:

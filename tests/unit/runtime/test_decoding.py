@@ -73,8 +73,8 @@ def test_every_option_is_the_naive_one(special: float) -> None:
     stepper = FakeStepper(vocabulary_size=8)
     sources = [random_source(rng) for _ in range(400)]
     options = [random_options(rng, rng.randrange(1, 5), special) for _ in sources]
-    found = decode_all(stepper, sources, options, SPECIAL_IDS, max_rows=16)
-    for source, option, hypotheses in zip(sources, options, found, strict=True):
+    answers = decode_all(stepper, sources, options, SPECIAL_IDS, max_rows=16)
+    for source, option, hypotheses in zip(sources, options, answers, strict=True):
         expected = naive_decode(stepper, source, option)
         assert [h.token_ids for h in hypotheses] == [e.tokens for e in expected], option
         assert [h.token_log_probs for h in hypotheses] == [e.log_probs for e in expected], option
@@ -90,15 +90,15 @@ def short_text(token_ids: Sequence[int]) -> str:
 
 @pytest.mark.parametrize("special", [0.0, 0.3])
 def test_hypotheses_are_distinct_by_their_text(special: float) -> None:
-    """Of two segmentations the better one stays, and the search goes on until there are enough texts."""
+    """The better of two segmentations stays, and the search continues until there are enough texts."""
     rng = random.Random(9)
     stepper = FakeStepper(vocabulary_size=8)
     sources = [random_source(rng) for _ in range(200)]
     options = [random_options(rng, rng.randrange(2, 6), special) for _ in sources]
-    found = decode_all(stepper, sources, options, SPECIAL_IDS, max_rows=16, text_of=short_text)
+    answers = decode_all(stepper, sources, options, SPECIAL_IDS, max_rows=16, text_of=short_text)
     plain = decode_all(stepper, sources, options, SPECIAL_IDS, max_rows=16)
     num_changed = 0
-    for source, option, hypotheses, others in zip(sources, options, found, plain, strict=True):
+    for source, option, hypotheses, others in zip(sources, options, answers, plain, strict=True):
         expected = naive_decode(stepper, source, option, short_text)
         assert [h.token_ids for h in hypotheses] == [e.tokens for e in expected], option
         assert hypotheses[0].score >= others[0].score
@@ -116,11 +116,11 @@ def test_bans_that_leave_nothing_end_every_live_hypothesis(beam_size: int, min_l
         beam_size=beam_size, num_hypotheses=beam_size, max_length=9, no_repeat_ngram_size=1, min_length=min_length
     )
     sources = [[seed + 4] for seed in range(20)]
-    for source, found in zip(sources, decode_all(FakeStepper(8), sources, options, SPECIAL_IDS), strict=True):
-        assert len(found) == beam_size
-        assert [h.token_ids for h in found] == [e.tokens for e in naive_decode(FakeStepper(8), source, options)]
+    for source, hypotheses in zip(sources, decode_all(FakeStepper(8), sources, options, SPECIAL_IDS), strict=True):
+        assert len(hypotheses) == beam_size
+        assert [h.token_ids for h in hypotheses] == [e.tokens for e in naive_decode(FakeStepper(8), source, options)]
         if min_length == 6:
-            assert {(len(h.token_ids), h.finish_reason) for h in found} == {(5, FinishReason.LENGTH)}
+            assert {(len(h.token_ids), h.finish_reason) for h in hypotheses} == {(5, FinishReason.LENGTH)}
 
 
 @pytest.mark.parametrize("num_hypotheses", [1, 5])
@@ -137,11 +137,11 @@ def test_a_beam_that_holds_everything_finds_the_n_best_of_all(alpha: float, offs
             num_hypotheses=num_hypotheses,
             suppress_unk=True,
         )
-        found = decode_all(stepper, [[seed + 4, 5]], options, SPECIAL_IDS)[0]
+        hypotheses = decode_all(stepper, [[seed + 4, 5]], options, SPECIAL_IDS)[0]
         expected = best_by_brute_force(stepper, [seed + 4, 5], options)
-        assert [h.token_ids for h in found] == [e.tokens for e in expected]
-        assert [h.finish_reason is FinishReason.EOS for h in found] == [e.ended for e in expected]
-        assert [h.score for h in found] == pytest.approx([e.score for e in expected], rel=1e-6)
+        assert [h.token_ids for h in hypotheses] == [e.tokens for e in expected]
+        assert [h.finish_reason is FinishReason.EOS for h in hypotheses] == [e.ended for e in expected]
+        assert [h.score for h in hypotheses] == pytest.approx([e.score for e in expected], rel=1e-6)
 
 
 def test_plain_length_ranks_by_the_mean_log_probability() -> None:
@@ -150,8 +150,8 @@ def test_plain_length_ranks_by_the_mean_log_probability() -> None:
         beam_size=4, num_hypotheses=4, max_length=9, length_penalty=1.0, length_penalty_offset=0.0
     )
     for seed in range(20):
-        for one in decode_all(stepper, [[seed + 4]], options, SPECIAL_IDS)[0]:
-            assert one.score == pytest.approx(np.mean(one.token_log_probs), rel=1e-12)
+        for hypothesis in decode_all(stepper, [[seed + 4]], options, SPECIAL_IDS)[0]:
+            assert hypothesis.score == pytest.approx(np.mean(hypothesis.token_log_probs), rel=1e-12)
 
 
 def test_a_beam_goes_on_while_a_live_hypothesis_is_more_probable_than_those_that_ended() -> None:
@@ -160,9 +160,11 @@ def test_a_beam_goes_on_while_a_live_hypothesis_is_more_probable_than_those_that
     better = 0
     for seed in range(200):
         options = DecodingOptions(beam_size=4, max_length=12)
-        found, impatient = decode_all(stepper, [[seed + 4]] * 2, [options, replace(options, patience=1.0)], SPECIAL_IDS)
-        assert found[0].score >= impatient[0].score
-        better += found[0].score > impatient[0].score
+        patient, impatient = decode_all(
+            stepper, [[seed + 4]] * 2, [options, replace(options, patience=1.0)], SPECIAL_IDS
+        )
+        assert patient[0].score >= impatient[0].score
+        better += patient[0].score > impatient[0].score
     assert better
 
 
@@ -239,28 +241,28 @@ def test_attention_may_be_asked_for_again_after_a_long_while_without() -> None:
     options = [DecodingOptions(max_length=most, min_length=most, attention=most < 40) for most in (2, 40, 5)]
     batch = RunningBatch(FakeStepper(8), SPECIAL_IDS)
     batch.join([BatchRequest(key, [key + 4, 7], options[key]) for key in (0, 1)])
-    found = {}
+    finished = {}
     for number in range(60):
         if number == 20:
             batch.join([BatchRequest(2, [6, 7], options[2])])
         if batch.keys:
-            found.update(batch.step().finished)
+            finished.update(batch.step().finished)
     for key, option in enumerate(options):
-        assert_same(found[key], decode_all(FakeStepper(8), [[key + 4, 7]], option, SPECIAL_IDS)[0])
+        assert_same(finished[key], decode_all(FakeStepper(8), [[key + 4, 7]], option, SPECIAL_IDS)[0])
 
 
 def test_scoring_reproduces_the_decoder() -> None:
     rng = random.Random(11)
     stepper = FakeStepper(vocabulary_size=8)
     sources = [random_source(rng) for _ in range(50)]
-    found = [h[0] for h in decode_all(stepper, sources, DecodingOptions(max_length=8), SPECIAL_IDS)]
-    pairs = list(zip(sources, [h.token_ids for h in found], strict=True))
-    for scored, hypothesis in zip(score_all(stepper, pairs, SPECIAL_IDS, max_rows=7), found, strict=True):
+    hypotheses = [h[0] for h in decode_all(stepper, sources, DecodingOptions(max_length=8), SPECIAL_IDS)]
+    pairs = list(zip(sources, [h.token_ids for h in hypotheses], strict=True))
+    for scored, hypothesis in zip(score_all(stepper, pairs, SPECIAL_IDS, max_rows=7), hypotheses, strict=True):
         length = len(hypothesis.token_log_probs)
         assert scored.token_log_probs[:length] == hypothesis.token_log_probs
         assert scored.token_ids == hypothesis.token_ids
     without_end = score_all(stepper, [pair for pair in pairs if pair[1]], SPECIAL_IDS, include_eos=False)
-    for scored, hypothesis in zip(without_end, [h for h in found if h.token_ids], strict=True):
+    for scored, hypothesis in zip(without_end, [h for h in hypotheses if h.token_ids], strict=True):
         assert scored.token_log_probs == hypothesis.token_log_probs[: len(hypothesis.token_ids)]
     with pytest.raises(ValueError, match="empty target"):
         score_all(stepper, [([5], [])], SPECIAL_IDS, include_eos=False)
@@ -290,6 +292,6 @@ def test_masked_positions_reach_the_encoder_beside_others() -> None:
     stepper = FakeStepper(vocabulary_size=8)
     options = DecodingOptions(beam_size=2, max_length=8)
     masked = replace(options, masked_source_positions=(0, 2))
-    found = decode_all(stepper, [[5, 6, 7], [5, 6, 7], [8]], [options, masked, options], SPECIAL_IDS)
+    actual = decode_all(stepper, [[5, 6, 7], [5, 6, 7], [8]], [options, masked, options], SPECIAL_IDS)
     expected = decode_all(stepper, [[5, 6, 7], [5, 6, 7, MASKED, MASKED + 2], [8]], options, SPECIAL_IDS)
-    assert found == expected and found[0] != found[1]
+    assert actual == expected and actual[0] != actual[1]

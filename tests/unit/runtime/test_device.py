@@ -174,7 +174,7 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def decoded(path: Path, stepper: DeviceStepper) -> bool:
-    """Whether decoding gives what the plain stepper gives."""
+    """Returns True if decoding gives the plain stepper's answers."""
     bundle = open_bundle(path)
     ids = bundle.manifest.special_ids
     return decode_all(stepper, SOURCES, OPTIONS, ids) == decode_all(OnnxStepper(bundle), SOURCES, OPTIONS, ids)

@@ -59,24 +59,24 @@ def test_a_folder_appears_whole_with_the_folders_above_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("number", "said"),
+    ("number", "message"),
     [
         (errno.ENOSPC, "place: can't be written: No space left on device: make room, or name another place"),
         (errno.EROFS, "place: can't be written: Read-only file system: name a place that you may write to"),
         (errno.EIO, "place: can't be written: Input/output error"),
     ],
 )
-def test_a_refusal_is_a_line(number: int, said: str) -> None:
+def test_a_refusal_is_a_line(number: int, message: str) -> None:
     with pytest.raises(CantWrite) as refusal, translate_os_errors(Path("place")):
         raise OSError(number, "words")
-    assert str(refusal.value) == said and refusal.value.number == number
+    assert str(refusal.value) == message and refusal.value.number == number
 
 
 @pytest.mark.parametrize("raised", [FileNotFoundError(errno.ENOENT, "words"), ValueError(), UserError("mine")])
 def test_other_faults_stay_what_they_are(raised: Exception) -> None:
-    with pytest.raises(type(raised)) as found, translate_os_errors(Path("place")):
+    with pytest.raises(type(raised)) as caught, translate_os_errors(Path("place")):
         raise raised
-    assert found.value is raised
+    assert caught.value is raised
 
 
 @pytest.mark.parametrize("path", ["/proc/place", "/proc/deep/place"])
@@ -126,11 +126,11 @@ def test_two_writers_of_one_file_leave_it_whole(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(2) as threads:
         writing = [threads.submit(write, text) for text in texts]
-        found = {path.read_text() for _ in range(200)}
+        contents = {path.read_text() for _ in range(200)}
         ending.set()
-    for one in writing:
-        one.result()
-    assert found <= set(texts) and set(tree(tmp_path)) == {"file"}
+    for writer in writing:
+        writer.result()
+    assert contents <= set(texts) and set(tree(tmp_path)) == {"file"}
 
 
 def test_a_link_at_a_hidden_name_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,8 +46,8 @@ def product(factor: str = "factor", operator: str = "MatMulInteger", domain: str
 
 
 def model(nodes: Sequence[onnx.NodeProto], constants: Mapping[str, Any], **inputs: int) -> bytes:
-    given = {"codes": (UINT8, ["R", K])} | {name: (kind, [K, N]) for name, kind in inputs.items()}
-    return model_of(nodes, given, {"sums": (INT32, ["R", N])}, constants).SerializeToString()
+    values = {"codes": (UINT8, ["R", K])} | {name: (kind, [K, N]) for name, kind in inputs.items()}
+    return model_of(nodes, values, {"sums": (INT32, ["R", N])}, constants).SerializeToString()
 
 
 def codes(largest: int, dtype: Any = np.int8) -> np.ndarray:
@@ -57,7 +57,7 @@ def codes(largest: int, dtype: Any = np.int8) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("factor", "said"),
+    ("factor", "reason"),
     [
         (codes(64), None),
         (codes(-64), None),
@@ -67,9 +67,9 @@ def codes(largest: int, dtype: Any = np.int8) -> np.ndarray:
         (codes(255, np.uint8), None),
     ],
 )
-def test_a_constant_factor_is_as_large_as_its_largest_code(factor: np.ndarray, said: str | None) -> None:
+def test_a_constant_factor_is_as_large_as_its_largest_code(factor: np.ndarray, reason: str | None) -> None:
     lines = wide_factors_of(model([product()], {"factor": factor}))
-    assert lines == ([] if said is None else [f"MatMulInteger 'sums': the factor 'factor' has {said}"])
+    assert lines == ([] if reason is None else [f"MatMulInteger 'sums': the factor 'factor' has {reason}"])
 
 
 def test_a_factor_in_a_body_of_a_node_is_seen_and_may_be_from_outside() -> None:
@@ -130,7 +130,7 @@ def test_what_is_not_known_may_be_of_any_size() -> None:
     assert wide_factors_of(step) == [
         "MatMulInteger 'sums': the factor 'other' has codes of any size, must be at most 64"
     ]
-    circle = [helper.make_node("Identity", [one], [other]) for one, other in (("a", "b"), ("b", "a"))]
+    circle = [helper.make_node("Identity", [source], [result]) for source, result in (("a", "b"), ("b", "a"))]
     assert len(wide_factors_of(model([*circle, product("a")], {}))) == 1
     with pytest.raises(Unfit, match=r"the operator 'QGemm' of 'com.microsoft' is not among those of an export"):
         wide_factors_of(model([product("factor", "QGemm", "com.microsoft")], {"factor": codes(1)}))

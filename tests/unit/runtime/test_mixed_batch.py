@@ -43,8 +43,8 @@ def test_ties_and_tiny_vocabularies(vocabulary_size: int) -> None:
             options = DecodingOptions(
                 beam_size=beam_size, num_hypotheses=beam_size, max_length=3, min_length=min_length, suppress_unk=True
             )
-            found = decode_all(stepper, [[4, 5]], options, SPECIAL_IDS)[0]
-            assert [h.token_ids for h in found] == [f.tokens for f in naive_decode(stepper, [4, 5], options)]
+            hypotheses = decode_all(stepper, [[4, 5]], options, SPECIAL_IDS)[0]
+            assert [h.token_ids for h in hypotheses] == [f.tokens for f in naive_decode(stepper, [4, 5], options)]
 
 
 def test_forced_targets_share_steps_with_beams() -> None:
@@ -122,27 +122,27 @@ def test_requests_of_one_kind_leave_and_join_among_others(beam_sizes: tuple[int,
         assert [h.token_ids for h in results[key]] == [h.token_ids for h in expected[key]]
 
 
-Told = dict[int, list[tuple[int, ...]]]
+Tokens = dict[int, list[tuple[int, ...]]]
 
 
-def translate_os_errors(
+def stream_progress(
     sources: list[list[int]], options: list[DecodingOptions], streams: list[bool], *, spread: float = 2.0
-) -> tuple[Told, Told]:
+) -> tuple[Tokens, Tokens]:
     """By request: what it had been told after each step that it went on after, and the targets that it got."""
     batch = RunningBatch(FakeStepper(8, spread), SPECIAL_IDS)
     waiting, answers = list(range(len(sources))), {}
-    told: Told = {key: [] for key in waiting}
+    progress: Tokens = {key: [] for key in waiting}
     while waiting or batch.keys:
         arriving = [waiting.pop() for _ in range(min(3, len(waiting)))]
         batch.join([BatchRequest(key, sources[key], options[key], streams[key]) for key in arriving])
         report = batch.step()
         for key in batch.keys:
-            told[key].append(told[key][-1] if told[key] else ())
+            progress[key].append(progress[key][-1] if progress[key] else ())
         for key, (first, token_ids) in report.progress:
-            assert token_ids and first == len(told[key][-1])
-            told[key][-1] += token_ids
-        answers |= {key: [one.token_ids for one in found] for key, found in report.finished}
-    return told, answers
+            assert token_ids and first == len(progress[key][-1])
+            progress[key][-1] += token_ids
+        answers |= {key: [hypothesis.token_ids for hypothesis in hypotheses] for key, hypotheses in report.finished}
+    return progress, answers
 
 
 @pytest.mark.parametrize("special", [0.0, 0.3, 0.7], ids=["plain", "some", "many"])
@@ -151,11 +151,11 @@ def test_after_each_step_all_is_told_that_every_possible_answer_shares(special: 
     rng = random.Random(17)
     sources = [random_source(rng) for _ in range(400)]
     options = [random_options(rng, rng.randrange(1, 5), special) for _ in sources]
-    told, answers = translate_os_errors(sources, options, [True] * len(sources), spread=3.0)
+    progress, answers = stream_progress(sources, options, [True] * len(sources), spread=3.0)
     early = 0
     for key, (source, option) in enumerate(zip(sources, options, strict=True)):
-        assert told[key] == naive_progress(FakeStepper(8, 3.0), source, option), option
-        for certain in told[key]:
+        assert progress[key] == naive_progress(FakeStepper(8, 3.0), source, option), option
+        for certain in progress[key]:
             assert answers[key][0][: len(certain)] == certain
             early += bool(certain) and option.beam_size > 1
     assert early > 50
@@ -165,6 +165,6 @@ def test_only_who_streams_is_told() -> None:
     rng = random.Random(5)
     sources = [random_source(rng) for _ in range(20)]
     options = [DecodingOptions(max_length=8, beam_size=1 + key % 2) for key in range(20)]
-    told, _ = translate_os_errors(sources, options, [key % 3 == 0 for key in range(20)])
-    assert {key for key, certain in told.items() if any(certain)} <= {key for key in range(20) if key % 3 == 0}
-    assert any(map(any, told.values()))
+    progress, _ = stream_progress(sources, options, [key % 3 == 0 for key in range(20)])
+    assert {key for key, certain in progress.items() if any(certain)} <= {key for key in range(20) if key % 3 == 0}
+    assert any(map(any, progress.values()))

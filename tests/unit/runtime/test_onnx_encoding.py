@@ -31,7 +31,7 @@ def test_no_other_groups_cost_less(seed: int) -> None:
     groups = alike(lengths)
     assert sorted(place for group in groups for place in group) == list(range(len(lengths)))
     in_order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    assert cost(lengths, groups) == min(cost(lengths, found) for found in partitions(in_order))
+    assert cost(lengths, groups) == min(cost(lengths, parts) for parts in partitions(in_order))
 
 
 def test_what_is_alike_stays_together() -> None:
@@ -50,11 +50,11 @@ def test_the_width_of_an_encoding_changes_no_bit(
     length: int, tiny_stepper: OnnxStepper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sources = [[4] * length, [5, *[6] * (length - 1)], [7]]
-    found = []
+    states = []
     for multiple in (1, SOURCE_WIDTH_MULTIPLE, 3 * SOURCE_WIDTH_MULTIPLE):
         monkeypatch.setattr("attendant.runtime.onnx.stepper.width_multiple", lambda lengths, width=multiple: width)
-        found.append(tiny_stepper.encode(sources))
-    expected, *others = found
+        states.append(tiny_stepper.encode(sources))
+    expected, *others = states
     assert expected.source_tensors["memory"].shape[1] == expected.source_width
     for other in others:
         for name, tensor in expected.row_tensors.items():
@@ -73,10 +73,10 @@ def test_an_encoding_in_groups_is_that_of_each_source_alone(tiny_stepper: OnnxSt
     apart = tiny_stepper.concat([tiny_stepper.encode([source]) for source in sources])
     previous = np.full(len(sources), 2, np.int64)
     for _ in range(3):
-        (found, together), (expected, apart) = (
+        (actual, together), (expected, apart) = (
             tiny_stepper.step(Taken(state), previous, num_candidates=4, attention=True) for state in (together, apart)
         )
-        assert np.array_equal(found.candidate_ids, expected.candidate_ids)
-        assert np.array_equal(found.candidate_log_probs, expected.candidate_log_probs)
-        assert np.array_equal(found.attention, expected.attention)
-        previous = found.candidate_ids[:, 1].copy()
+        assert np.array_equal(actual.candidate_ids, expected.candidate_ids)
+        assert np.array_equal(actual.candidate_log_probs, expected.candidate_log_probs)
+        assert np.array_equal(actual.attention, expected.attention)
+        previous = actual.candidate_ids[:, 1].copy()

@@ -29,12 +29,12 @@ def ids(*values: int) -> Ids:
     return np.array(values, np.int64)
 
 
-def same(one: DecoderState, other: DecoderState) -> bool:
+def same(state: DecoderState, other: DecoderState) -> bool:
     pairs = [
-        *((one.row_tensors[name], other.row_tensors[name]) for name in one.row_tensors),
-        *((one.source_tensors[name], other.source_tensors[name]) for name in one.source_tensors),
-        (one.source_lengths, other.source_lengths),
-        (one.row_sources, other.row_sources),
+        *((state.row_tensors[name], other.row_tensors[name]) for name in state.row_tensors),
+        *((state.source_tensors[name], other.source_tensors[name]) for name in state.source_tensors),
+        (state.source_lengths, other.source_lengths),
+        (state.row_sources, other.row_sources),
     ]
     return all(np.array_equal(a, b) for a, b in pairs)
 

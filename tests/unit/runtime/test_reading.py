@@ -70,10 +70,10 @@ def test_what_parsers_may_read_differently_is_refused(what: str, more: bytes) ->
 @given(st.text())
 def test_any_text_is_json_or_none(text: str) -> None:
     try:
-        found = parse_json(text)
+        value = parse_json(text)
     except Unfit:
         return
-    assert found == json.loads(text)
+    assert value == json.loads(text)
 
 
 @given(VALUES)
@@ -99,8 +99,8 @@ def test_only_files_are_read(tmp_path: Path) -> None:
     files, others = files_in(tmp_path)
     assert files == {"folder/file": 5}
     assert [line.partition(":")[0] for line in others] == ["fifo", "link"]
-    for name, said in (("folder", "a folder"), ("link", "a symbolic link"), ("fifo", "a FIFO")):
-        with pytest.raises(Unfit, match=said):
+    for name, kind in (("folder", "a folder"), ("link", "a symbolic link"), ("fifo", "a FIFO")):
+        with pytest.raises(Unfit, match=kind):
             open_file(tmp_path / name, 9)
     assert read_file(tmp_path / "folder" / "file", 5) == b"12345"
     with pytest.raises(Unfit, match="5 bytes, may have 4"):

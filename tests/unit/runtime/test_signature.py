@@ -141,8 +141,8 @@ def test_what_a_trusted_authority_has_certified_is_opened(bundle: Path, tmp_path
 def _certificate(
     name: str, key: ec.EllipticCurvePrivateKey, issuer: str, by: ec.EllipticCurvePrivateKey, *, is_authority: bool
 ) -> x509.Certificate:
-    def named(one: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, one)])
+    def named(common_name: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)])
 
     now = datetime.datetime.now(datetime.UTC)
     usages = dict.fromkeys(

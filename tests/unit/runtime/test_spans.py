@@ -46,14 +46,14 @@ def test_spans_that_are_protected(text: str, spans: list[str]) -> None:
     ],
 )
 def test_lines_and_sentences(text: str, parts: list[str]) -> None:
-    found = parts_of(text, split=True, protect=False)
-    assert [str(part.text).strip() for part in found] == parts
-    assert "".join(str(part.text) + part.separator for part in found) == text.strip()
+    actual = parts_of(text, split=True, protect=False)
+    assert [str(part.text).strip() for part in actual] == parts
+    assert "".join(str(part.text) + part.separator for part in actual) == text.strip()
 
 
 def test_a_span_is_never_cut_and_numbered_in_its_part() -> None:
-    found = parts_of('<a title="One. Two">Go</a>. Use {a} there.', split=True, protect=True)
-    assert [(part.text, part.spans) for part in found] == [
+    actual = parts_of('<a title="One. Two">Go</a>. Use {a} there.', split=True, protect=True)
+    assert [(part.text, part.spans) for part in actual] == [
         ("{1}Go{2}.", ('<a title="One. Two">', "</a>")),
         ("Use {1} there.", ("{a}",)),
     ]

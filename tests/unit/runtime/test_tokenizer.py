@@ -110,7 +110,7 @@ def test_what_is_not_a_tokenizer_is_refused() -> None:
 
 
 def longest_known_text(tokenizer: Tokenizer, num_tokens: int, separator: str = "") -> str:
-    """Of the longest symbol alone, decomposed as far as it can be."""
+    """Repeats the longest symbol, fully decomposed."""
     longest = max((tokenizer.tokens_of([i])[0] for i in range(UNK_ID + 3, tokenizer.vocabulary_size)), key=len)
     return unicodedata.normalize("NFD", separator.join([longest.replace("▁", " ")] * num_tokens)).strip()
 

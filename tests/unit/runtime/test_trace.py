@@ -13,7 +13,7 @@ from attendant.runtime.decoding.hypothesis import Hypothesis
 from attendant.runtime.decoding.options import Choice, DecodingOptions, Sampling
 from attendant.runtime.decoding.trace import Fate, SearchEnd, Trace, TracedSearch
 from tests.fakes import SPECIAL_IDS, FakeStepper
-from tests.unit.runtime.naive import Found, Live, Searched, Step, answer_of, naive_searches
+from tests.unit.runtime.naive import Ended, Live, Searched, Step, answer_of, naive_searches
 from tests.unit.runtime.test_decoding import assert_same, random_options, random_source, short_text
 
 
@@ -80,18 +80,20 @@ def unfolded(search: TracedSearch) -> list[Step]:
     return steps
 
 
-def assert_naive(trace: Trace, searches: Sequence[Searched], answer: Sequence[Found], options: DecodingOptions) -> None:
+def assert_naive(trace: Trace, searches: Sequence[Searched], answer: Sequence[Ended], options: DecodingOptions) -> None:
     assert len(trace) == len(searches)
     for search, expected in zip(trace, searches, strict=True):
         assert unfolded(search) == expected.steps
         assert SearchEnd(search.reason) is expected.reason(options)
-        places = {id(found): place for place, found in enumerate(answer)}
+        places = {id(hypothesis): place for place, hypothesis in enumerate(answer)}
         assert [(e.step, e.live, e.ended_by_eos, e.hypothesis) for e in search.ended] == [
-            (step, live, found.ended, places.get(id(found))) for step, live, found in expected.ends
+            (step, live, hypothesis.ended, places.get(id(hypothesis))) for step, live, hypothesis in expected.ends
         ]
-        assert [e.score for e in search.ended] == pytest.approx([found.score for *_, found in expected.ends], rel=1e-9)
+        assert [e.score for e in search.ended] == pytest.approx(
+            [hypothesis.score for *_, hypothesis in expected.ends], rel=1e-9
+        )
         assert [e.log_prob for e in search.ended] == pytest.approx(
-            [sum(found.log_probs) for *_, found in expected.ends], rel=1e-12
+            [sum(hypothesis.log_probs) for *_, hypothesis in expected.ends], rel=1e-12
         )
 
 

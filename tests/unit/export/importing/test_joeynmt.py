@@ -122,14 +122,16 @@ def test_limits_and_defaults_are_the_configurations(tmp_path: Path) -> None:
 
 def test_characters(tmp_path: Path) -> None:
     folder = write(tmp_path, Joey())
-    (folder / "src_vocab.txt").write_text("".join(f"{one}\n" for one in ["<unk>", "<pad>", "<s>", "</s>", *"▁abcd"]))
+    (folder / "src_vocab.txt").write_text(
+        "".join(f"{symbol}\n" for symbol in ["<unk>", "<pad>", "<s>", "</s>", *"▁abcd"])
+    )
     edit(folder, "data", "src", value={"level": "char", "lowercase": True, "normalize": True})
     tokenizer = read(folder, False).source_tokenizer
     assert tokenizer.tokens_of(tokenizer.encode(" A  b\u200bＣ !")) == ["a", " ", "b", "c", "<unk>"]
 
 
 @pytest.mark.parametrize(
-    ("keys", "value", "said"),
+    ("keys", "value", "message"),
     [
         (("model", "decoder", "type"), "transformer", "model.decoder.type = 'transformer': can't be imported"),
         (
@@ -152,10 +154,10 @@ def test_characters(tmp_path: Path) -> None:
         (("data", "src"), "de", r"is of version 1 of JoeyNMT.*\{data: \{src: \{lang: de\}, trg: \{lang:"),
     ],
 )
-def test_what_cannot_be_represented_is_named(keys: tuple[str, ...], value: Any, said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_represented_is_named(keys: tuple[str, ...], value: Any, message: str, tmp_path: Path) -> None:
     folder = write(tmp_path, Joey())
     edit(folder, *keys, value=value)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         read(folder, False)
 
 

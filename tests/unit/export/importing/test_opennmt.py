@@ -93,7 +93,7 @@ class Onmt(nn.Module):
             outputs, _ = self.decoder.rnn(embedded, finals if self.is_lstm else finals[0])
             return self.generator(outputs[0] if self.score == "none" else self._attend(outputs[0], memory[0]))
         states = [tuple(part[layer] for part in finals) for layer in range(len(finals[0]))]
-        fed, found = torch.zeros(1, SIZE), []
+        fed, attended = torch.zeros(1, SIZE), []
         for symbol in embedded.unbind(1):
             output = torch.cat([symbol, fed], 1)
             for layer, cell in enumerate(self.decoder.rnn["layers"]):
@@ -101,8 +101,8 @@ class Onmt(nn.Module):
                 states[layer] = new if self.is_lstm else (new,)
                 output = states[layer][0]
             fed = self._attend(output, memory[0])
-            found.append(fed)
-        return self.generator(torch.cat(found))
+            attended.append(fed)
+        return self.generator(torch.cat(attended))
 
     def _attend(self, query: Tensor, memory: Tensor) -> Tensor:
         """onmt/modules/global_attention.py, of queries [T, H] and memory [S, H]."""
@@ -118,14 +118,14 @@ class Onmt(nn.Module):
 
 def write(folder: Path, model: Onmt, start: str = "<s>", layers: int = 1, **options: Any) -> Path:
     """A checkpoint as OpenNMT-py leaves it."""
-    said = {"encoder_type": "brnn", "decoder_type": "rnn", "rnn_type": "LSTM", "global_attention": "general"}
+    choices = {"encoder_type": "brnn", "decoder_type": "rnn", "rnn_type": "LSTM", "global_attention": "general"}
     sizes = {"enc_layers": layers, "dec_layers": layers, "enc_hid_size": SIZE, "dec_hid_size": SIZE}
     state = model.state_dict()
     content = {
         "model": {name: tensor for name, tensor in state.items() if not name.startswith("generator.")},
         "generator": model.generator.state_dict(),
         "vocab": {"src": SYMBOLS, "tgt": SYMBOLS, "data_task": "seq2seq", "decoder_start_token": start},
-        "opt": Namespace(**(said | sizes | options)),
+        "opt": Namespace(**(choices | sizes | options)),
         "optim": {},
     }
     torch.save(content, folder / "model_step_10.pt")
@@ -147,7 +147,7 @@ def test_computes_the_same(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"decoder_type": "transformer"}, "decoder_type = 'transformer': can't be imported, only 'rnn' can"),
         ({"rnn_type": "SRU"}, "rnn_type = 'SRU': can't be imported"),
@@ -166,8 +166,8 @@ def test_computes_the_same(name: str, tmp_path: Path) -> None:
         ({"enc_hid_size": 8}, "weights encoder.rnn.weight_hh_l0 .* hidden size 3; the settings name lstm .* size 4"),
     ],
 )
-def test_what_cannot_be_represented_is_named(options: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=said):
+def test_what_cannot_be_represented_is_named(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
         read(write(tmp_path, Onmt(), **options), False)
 
 
@@ -249,18 +249,18 @@ def test_nothing_of_a_checkpoint_is_executed(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("symbols", "said"),
+    ("symbols", "message"),
     [
         ([*SYMBOLS[:-1], "a"], "'a' stands in the vocabulary twice"),
         ([*SYMBOLS[:-1], "<pad>"], "'<pad>' is an ordinary symbol there, and a special one here"),
         (("a",), "its vocab.src is no list of symbols"),
     ],
 )
-def test_vocabularies_that_cannot_be_ours(symbols: Any, said: str, tmp_path: Path) -> None:
+def test_vocabularies_that_cannot_be_ours(symbols: Any, message: str, tmp_path: Path) -> None:
     path = write(tmp_path, Onmt())
     with torch.serialization.safe_globals([Namespace]):
         content = torch.load(path)
     content["vocab"]["src"] = symbols
     torch.save(content, path)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         read(path, False)

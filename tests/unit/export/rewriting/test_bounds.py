@@ -65,6 +65,6 @@ def test_a_state_that_grows_has_no_bound_and_one_that_is_squashed_has() -> None:
     )
     state = [StateTensor(input=name, output=f"{name}_out", scope="row") for name in ("sum", "hidden")]
     graphs = [GraphEditor(model, "test").graph for model in (encoder, step)]
-    _, found = step_bounds(Bounds, *graphs, state)
+    _, bounds = step_bounds(Bounds, *graphs, state)
     total, hidden = graphs[1].inputs
-    assert found.of(total) is None and found.largest(hidden) == 1.0
+    assert bounds.of(total) is None and bounds.largest(hidden) == 1.0

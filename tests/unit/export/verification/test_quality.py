@@ -74,7 +74,7 @@ def int8(metric: str, value: float, difference: float = 0.0) -> Evaluation:
 
 
 @pytest.mark.parametrize(
-    ("measured", "num_identical", "said"),
+    ("measured", "num_identical", "pattern"),
     [
         (
             [int8("exact_match", 0.0), int8("perplexity", 2.2e9)],
@@ -96,10 +96,10 @@ def int8(metric: str, value: float, difference: float = 0.0) -> Evaluation:
     ],
 )
 def test_what_says_nothing_about_int8_concludes_nothing(
-    measured: list[Evaluation], num_identical: int, said: str
+    measured: list[Evaluation], num_identical: int, pattern: str
 ) -> None:
     reason = doubt(measured, [agreement(0, "fp32"), agreement(num_identical)], 40)
-    assert re.search(said, reason) if said else reason == ""
+    assert re.search(pattern, reason) if pattern else reason == ""
 
 
 def test_what_costs_too_much_is_named_with_what_it_may_cost() -> None:
@@ -120,35 +120,35 @@ MODEL = TextModel(
 
 
 def measured_where_right_is(right: EvaluationConfig) -> tuple[tuple[Evaluation, ...], list[str]]:
-    """What beams of 3 give on a set whose references are the outputs of another search, and what is advised."""
+    """Measures beams of 3 on a set whose references are the outputs of another search; returns the advice too."""
     examples = [Example(source, ("?",)) for source in ("ab", "ba", "cd", "dc", "abc", "dcb", "a", "d")]
     outputs = decode_examples(MODEL, examples, search_options(right, MODEL))
-    data = EvaluationData("words.tsv", [Example(one.example.source, (one.text,)) for one in outputs])
+    data = EvaluationData("words.tsv", [Example(output.example.source, (output.text,)) for output in outputs])
     served = EvaluationConfig(metrics=("perplexity", "exact_match", "per"), beam_size=3)
     measurement = QualityMeasurement(data=data, config=served, model_of=lambda stepper: MODEL)
     return measurement.take({"fp32": MODEL.stepper, "int8": MODEL.stepper}), measurement.advice
 
 
 def test_beams_that_are_worse_than_greedy_search_are_told() -> None:
-    found, (line,) = measured_where_right_is(EvaluationConfig(beam_size=1))
-    assert [(one.precision, one.metric) for one in found] == [
+    evaluations, (line,) = measured_where_right_is(EvaluationConfig(beam_size=1))
+    assert [(evaluation.precision, evaluation.metric) for evaluation in evaluations] == [
         *((precision, metric) for precision in ("fp32", "int8") for metric in ("perplexity", "exact_match", "per")),
         ("fp32", "exact_match"),
         ("fp32", "per"),
     ]
-    beam, greedy = found[1], found[6]
+    beam, greedy = evaluations[1], evaluations[6]
     assert "beam 3" in beam.protocol and "greedy" in greedy.protocol
     assert greedy.value == 100.0 > beam.value and greedy.difference is None
     assert line == (
         f"beams of 3 are worse than greedy search: exact_match {beam.value:g}, greedy 100, on 8 examples; export with "
         "--beam-size 1, or with another --patience"
     )
-    assert found[4].difference == 0.0
+    assert evaluations[4].difference == 0.0
 
 
 def test_beams_that_are_better_are_not() -> None:
-    found, advice = measured_where_right_is(EvaluationConfig(beam_size=3))
-    assert found[1].value == 100.0 and advice == []
+    evaluations, advice = measured_where_right_is(EvaluationConfig(beam_size=3))
+    assert evaluations[1].value == 100.0 and advice == []
 
 
 def test_halved_graphs_are_measured_against_the_former_ones() -> None:
@@ -163,10 +163,13 @@ def test_halved_graphs_are_measured_against_the_former_ones() -> None:
         former=MODEL.stepper,
         recorded={"perplexity": 0.5},
     )
-    found = measurement.take({"int8": flatter})
-    assert [(one.metric, one.precision) for one in found] == [("perplexity", "int8"), ("per", "int8")]
+    evaluations = measurement.take({"int8": flatter})
+    assert [(evaluation.metric, evaluation.precision) for evaluation in evaluations] == [
+        ("perplexity", "int8"),
+        ("per", "int8"),
+    ]
     (former,) = [line for line in measurement.advice if "perplexity" in line]
     before = float(former.split()[-1])
-    assert found[0].value != before
-    assert found[0].difference == pytest.approx(found[0].value - before + 0.5, abs=1e-3)
-    assert found[1].difference is None, "the bundle had recorded none"
+    assert evaluations[0].value != before
+    assert evaluations[0].difference == pytest.approx(evaluations[0].value - before + 0.5, abs=1e-3)
+    assert evaluations[1].difference is None, "the bundle had recorded none"

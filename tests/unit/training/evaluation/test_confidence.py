@@ -78,5 +78,5 @@ def test_what_does_not_exist_is_none() -> None:
 def test_the_rule_follows_the_first_metric_of_outputs(
     metrics: tuple[str, ...], at_least: float | None, rule: str
 ) -> None:
-    found = right_rule(metrics, at_least)
-    assert isinstance(found, RightRule) and str(found) == rule
+    chosen = right_rule(metrics, at_least)
+    assert isinstance(chosen, RightRule) and str(chosen) == rule

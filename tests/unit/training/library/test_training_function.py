@@ -35,16 +35,16 @@ def events(run: Path) -> list[dict[str, Any]]:
     return [{key: line[key] for key in line.keys() - {"seconds", "tokens_per_second"}} for line in lines]
 
 
-def assert_same_training(one: Path, other: Path, *, resumed: bool = False) -> None:
+def assert_same_training(run: Path, other: Path, *, resumed: bool = False) -> None:
     """A resumed run's lines sum up the steps since it was resumed, and its weights are the same."""
     if resumed:
-        assert [(line["event"], line["step"]) for line in events(one)] == [
+        assert [(line["event"], line["step"]) for line in events(run)] == [
             (line["event"], line["step"]) for line in events(other)
         ]
     else:
-        assert events(one) == events(other)
+        assert events(run) == events(other)
     for which in ("best", "last"):
-        first, second = weights(one, which), weights(other, which)
+        first, second = weights(run, which), weights(other, which)
         assert all(torch.equal(first[name], second[name]) for name in first | second)
 
 
@@ -297,13 +297,13 @@ def test_an_interrupted_cell_leaves_a_run_that_resumes(
 
 def test_a_thread_may_train(tmp_path: Path, tiny_recipe: Path) -> None:
     """Only the main thread can be interrupted."""
-    found: list[attendant.TrainedRun] = []
+    trained: list[attendant.TrainedRun] = []
     thread = threading.Thread(
-        target=lambda: found.append(attendant.train(tiny_recipe, output=tmp_path / "run", overrides=SHORT))
+        target=lambda: trained.append(attendant.train(tiny_recipe, output=tmp_path / "run", overrides=SHORT))
     )
     thread.start()
     thread.join()
-    assert found[0].step == 8
+    assert trained[0].step == 8
 
 
 def test_notebooks_show_curves_and_values(tmp_path: Path, tiny_recipe: Path) -> None:

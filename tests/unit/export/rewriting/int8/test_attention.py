@@ -64,9 +64,9 @@ def contexts(graphs: Graphs, queries: np.ndarray) -> list[np.ndarray]:
 @pytest.mark.parametrize("projected", [True, False])
 def test_contexts_and_weights_are_near(projected: bool) -> None:
     graphs = plain(projected)
-    expected, (found, _) = contexts(graphs, QUERIES), in_integers(graphs)
-    assert [node.op_type for node in found[1].graph.node].count("MatMul") == 0
-    for value, reference in zip(contexts(found, QUERIES), expected, strict=True):
+    expected, (integers, _) = contexts(graphs, QUERIES), in_integers(graphs)
+    assert [node.op_type for node in integers[1].graph.node].count("MatMul") == 0
+    for value, reference in zip(contexts(integers, QUERIES), expected, strict=True):
         np.testing.assert_allclose(value, reference, atol=0.02)
 
 
@@ -76,8 +76,8 @@ def test_one_query_gets_the_bits_that_it_gets_among_others(projected: bool) -> N
     together = contexts(graphs, QUERIES)
     for place in range(QUERIES.shape[1]):
         alone = contexts(graphs, QUERIES[:, [place]])
-        for one, all_of_them in zip(alone, together, strict=True):
-            np.testing.assert_array_equal(one[:, 0], all_of_them[:, place])
+        for single, several in zip(alone, together, strict=True):
+            np.testing.assert_array_equal(single[:, 0], several[:, place])
 
 
 def test_keys_are_stored_with_their_positions_last() -> None:

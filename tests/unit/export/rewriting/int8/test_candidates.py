@@ -37,8 +37,8 @@ def test_the_candidates_are_the_same(count: int) -> None:
     assert sum(node.op_type == "TopK" for node in blocks.graph.node) == 3
     for rows in (1, 9):
         inputs = {"inputs": random.integers(-2, 3, (rows, WIDTH)).astype(np.float32), "count": np.array([count])}
-        for expected, found in zip(run(plain, inputs), run(blocks, inputs), strict=True):
-            np.testing.assert_array_equal(found, expected)
+        for expected, actual in zip(run(plain, inputs), run(blocks, inputs), strict=True):
+            np.testing.assert_array_equal(actual, expected)
 
 
 def test_a_vocabulary_that_is_no_multiple_of_a_block_keeps_its_ids() -> None:

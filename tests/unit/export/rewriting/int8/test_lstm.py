@@ -68,8 +68,8 @@ def test_a_layer_is_one_node_near_the_plain_one(num_directions: int) -> None:
     assert "LSTM" not in operators
     ids = np.random.default_rng(0).integers(0, SYMBOLS, (7, 8))
     inputs = {"ids": ids, "lengths": np.array([8, 1, 3, 8, 5, 2, 7])}
-    for expected, found in zip(run(plain, inputs), run(model, inputs), strict=True):
-        np.testing.assert_allclose(found, expected, atol=0.05)
+    for expected, actual in zip(run(plain, inputs), run(model, inputs), strict=True):
+        np.testing.assert_allclose(actual, expected, atol=0.05)
 
 
 @pytest.mark.parametrize("weight", [1.0, 6.0])

@@ -71,16 +71,16 @@ def test_products_of_bounded_inputs_are_one_in_fixed_steps() -> None:
     assert "Gemm" not in operators(model)
     assert "ReduceMax" not in operators(model)
     assert operators(model).count("Concat") == 1, "embedding, tanh x and tanh h are joined at once"
-    assert all("fixed steps" in said for said in arithmetic.values())
+    assert all("fixed steps" in kind for kind in arithmetic.values())
     assert len(arithmetic) == 2
     inputs = {
         "ids": RANDOM.integers(0, 11, 5),
         "x": RANDOM.standard_normal((5, 16)).astype(np.float32),
         "h": RANDOM.standard_normal((5, 16)).astype(np.float32),
     }
-    (expected,), (found,) = run(plain, inputs), run(model, inputs)
+    (expected,), (actual,) = run(plain, inputs), run(model, inputs)
     # Weights of 7 bits are off by up to 1/126 of their column's largest, activations by up to 1/254 of theirs.
-    np.testing.assert_allclose(found, expected, atol=0.03 * np.abs(expected).max())
+    np.testing.assert_allclose(actual, expected, atol=0.03 * np.abs(expected).max())
 
 
 def test_an_unbounded_input_has_a_scale_per_row_and_rows_don_t_see_each_other() -> None:
