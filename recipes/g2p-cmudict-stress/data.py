@@ -14,8 +14,9 @@ from typing import Any, Final
 from attendant.training.data.fetch import Announce, Builder
 from attendant.training.data.pairs import Pair
 
-# The folder's name is not an identifier.
+# The folders' names are not identifiers.
 cmudict: Any = import_module("attendant.recipes.g2p-cmudict.data")
+numbers: Any = import_module("attendant.recipes.normalize-numbers-en.data")
 
 COUNTS: Final = {"train": (107_143, 114_929), "validation": (6_303, 6_755), "test": (12_606, 13_480)}
 """split -> distinct words, distinct pronunciations with stress; without the words as people type them."""
@@ -24,11 +25,6 @@ SEED: Final = 7
 CONSONANTS: Final = "bcdfghjklmnpqrstvwxz"
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 AMPERSAND: Final = "AE1 N D"
-TENS: Final = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-ONES: Final = (
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
-)  # fmt: skip
 
 
 def build(directory: Path, announce: Announce) -> None:
@@ -133,15 +129,9 @@ class _Typist:
 
 def number_words(number: int) -> list[str]:
     """Returns the words of a number below 10,000: `1984` as a year is read, `2,005` as a number."""
-    if number < len(ONES):
-        return [ONES[number]]
-    if number < 100:
-        return [TENS[number // 10 - 2], *([ONES[number % 10]] if number % 10 else [])]
-    if 1100 <= number < 2000 or 2010 <= number < 2100:
-        rest = number % 100
-        return [*number_words(number // 100), *(["hundred"] if not rest else ["oh"] * (rest < 10) + number_words(rest))]
-    size, name = (1000, "thousand") if number >= 1000 else (100, "hundred")
-    return [*number_words(number // size), name, *(number_words(number % size) if number % size else [])]
+    is_year = 1100 <= number < 2000 or 2010 <= number < 2100
+    words: str = numbers.year(number) if is_year else numbers.cardinal(number)
+    return words.replace("-", " ").split()
 
 
 DATA_SETS: dict[str, Builder] = {"cmudict-stress": build}

@@ -18,6 +18,7 @@ from attendant.training.data.pairs import read_pairs
 
 cmudict = import_module("attendant.recipes.g2p-cmudict.data")
 stress = import_module("attendant.recipes.g2p-cmudict-stress.data")
+numbers = import_module("attendant.recipes.normalize-numbers-en.data")
 english_words = import_module("attendant.recipes.g2p-cmudict-distilled.data")
 
 DICTIONARY = """'bout B AW1 T
@@ -58,10 +59,10 @@ def test_the_words_of_a_number(number: int, words: str) -> None:
 
 def test_words_as_people_type_them_are_made_of_known_sounds() -> None:
     names = {f"{letter}.": [f"{letter.upper()}1"] for letter in stress.LETTERS}
-    numbers = {word: [f"{word}1"] for word in (*stress.ONES, *stress.TENS, "hundred", "thousand", "oh")}
+    figures = {word: [f"{word}1"] for word in (*numbers.ONES, *numbers.TENS[2:], "hundred", "thousand", "oh")}
     words = {"".join(letters): [" ".join(letters).upper()] for letters in itertools.product("cbdfg", "aeiou", "tnpmk")}
-    typed = {pair.source: pair.target for pair in stress.typed(words, names | numbers | words)}
-    assert len(typed) == 8000 and not typed.keys() & (names | numbers | words).keys()
+    typed = {pair.source: pair.target for pair in stress.typed(words, names | figures | words)}
+    assert len(typed) == 8000 and not typed.keys() & (names | figures | words).keys()
     first, _, second = next(source for source in typed if source[3:4] == "-" and source[4:].isalpha()).partition("-")
     assert typed[f"{first}-{second}"] == f"{words[first][0]} {words[second][0]}"
     assert typed["19"] == "nineteen1"
