@@ -12,11 +12,10 @@ def parser() -> argparse.ArgumentParser:
     from attendant.recipes.papers.alignment import show_alignment  # noqa: PLC0415
     from attendant.recipes.papers.comparison import show  # noqa: PLC0415
     from attendant.recipes.papers.costs import measure_costs  # noqa: PLC0415
-    from attendant.recipes.papers.lesson import prepare_lesson  # noqa: PLC0415
     from attendant.recipes.papers.long_sources import study_long_sources  # noqa: PLC0415
     from attendant.recipes.papers.memory import TASKS, study_memory  # noqa: PLC0415
     from attendant.recipes.papers.peers import show_peers, train_peers  # noqa: PLC0415
-    from attendant.recipes.papers.plan import plan_names, train  # noqa: PLC0415
+    from attendant.recipes.papers.plan import plan_names, prepare_lesson, train  # noqa: PLC0415
 
     options = argparse.ArgumentParser(prog="python -m recipes.papers", description="Experiments of docs/experiments.")
     commands = options.add_subparsers(required=True)

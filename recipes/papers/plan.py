@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field
 
+from attendant.runtime.bundle.manifest import MANIFEST_NAME
 from attendant.runtime.errors import UserError
 from attendant.training.evaluation.metrics import TextMetricName
 from attendant.training.recipe import Recipe, load_recipe
@@ -19,6 +20,13 @@ from attendant.training.table import Count, Table
 
 PLANS: Final = Path(__file__).parent / "plans"
 RUNS: Final = Path("runs/experiments")
+
+LESSON: Final = "lesson"
+"""The plan of docs/learn.md, whose models are served side by side."""
+
+LESSON_BUNDLES: Final = Path("bundles/lesson")
+LESSON_LINK: Final = "text=attention&model=rnnencdec&open=growth&model.2=rnnsearch&open.2=growth"
+"""The address of a first look: both models of Bahdanau et al. (2015)."""
 
 Results = TypeVar("Results", dict[str, Any], list[Any])
 
@@ -112,16 +120,31 @@ def train(name: str) -> None:
         if not is_done:
             command = [sys.executable, "-m", "attendant.training", str(variant.recipe or plan.recipe)]
             command += [part for change in plan.overrides(variant, seed) for part in ("--set", change)]
-            run_command([*command, "--output", str(run.path), "--resume"])
+            _run([*command, "--output", str(run.path), "--resume"])
 
 
-def run_command(command: list[str]) -> None:
-    """Runs a command of this package on one thread.
+def prepare_lesson() -> None:
+    """Trains and exports the missing models of docs/learn.md, and prints how to serve them side by side.
 
     Raises:
-        UserError: it failed.
-        KeyboardInterrupt: as `train`.
+        UserError: a training or an export failed.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; the next call continues there.
     """
+    train(LESSON)
+    plan = load_plan(LESSON)
+    for variant in plan.variants:
+        bundle = LESSON_BUNDLES / variant.name
+        if not (bundle / MANIFEST_NAME).exists():
+            run = run_of(LESSON, variant, plan.seeds[0]).path
+            export = [sys.executable, "-m", "attendant.export", str(run), "--output", str(bundle)]
+            _run([*export, "--name", variant.name])
+    bundles = " ".join(str(LESSON_BUNDLES / variant.name) for variant in plan.variants)
+    print(f"serve them:   attendant serve {bundles}")
+    print(f"then look at: http://127.0.0.1:9090/#{LESSON_LINK}")
+
+
+def _run(command: list[str]) -> None:
+    """Runs a command of this package on one thread. Raises UserError: it failed."""
     # In a session of its own, so that Ctrl-C reaches it once, from here: a second signal would end it unsaved.
     process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, start_new_session=True)
     try:
