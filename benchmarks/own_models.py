@@ -1,5 +1,5 @@
 """Models of users' own, exported by `attendant.export_model`: a student with simpler simple recurrent units beside our
-LSTMs and CTranslate2's Transformers, and what sharing a source's tensors among the rows of a beam gains.
+LSTMs and CTranslate2's Transformers, and the gain of sharing a source's tensors among the rows of a beam.
 
 Shapes: B sources, R rows, M queries per source, S source positions, D model width, H hidden size.
 """
@@ -30,7 +30,7 @@ from benchmarks.workload import (
     SMALL_PLAN,
     Context,
     Workload,
-    makers_digest,
+    cached_bundle,
     mt_config,
     mt_exportable,
 )
@@ -48,7 +48,7 @@ State = Mapping[str, Tensor]
 class Student(nn.Module):
     """A Transformer encoder, and a decoder of simpler simple recurrent units (Kim et al. 2019), as Marian's students.
 
-    It has the sizes of one of TRANSFORMERS; each layer of its decoder has an SSRU in place of self-attention.
+    It has the sizes of one of TRANSFORMERS; each layer of its decoder has an SSRU instead of self-attention.
     """
 
     row_state = ("cells",)
@@ -183,48 +183,41 @@ MODULES: Mapping[str, Callable[[Workload], nn.Module]] = {
 def exported(context: Context, name: str) -> Path:
     """Returns the bundle of a module with seeded random weights; exported at the first use."""
     workload = context.workload
-    path = context.cache / "bundles" / f"own-{name}-{workload.hidden_size}-{makers_digest()}"
-    if path.exists():
-        return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(1)
-        module: Any = MODULES[name](workload)
-        module.output.weight.mul_(PEAKEDNESS)
-        module.output.bias[EOS_ID] = EOS_BIAS
-    symbols = [*SPECIAL_TOKENS, *map(word_of, range(NUM_SPECIAL_SYMBOLS, workload.vocabulary_size))]
-    model = UserModel(
-        module=module,
-        source_tokenizer=symbols,
-        target_tokenizer=symbols,
-        max_source_tokens=MAX_TOKENS,
-        max_target_tokens=MAX_TOKENS,
-    )
-    sources = [words_of(source) for source in sentences(workload.job(64))]
-    export_model(model, path, sources=sources, precisions=("fp32", "int8"), plan=SMALL_PLAN)
-    return path
+
+    def write(path: Path) -> None:
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(1)
+            module: Any = MODULES[name](workload)
+            module.output.weight.mul_(PEAKEDNESS)
+            module.output.bias[EOS_ID] = EOS_BIAS
+        symbols = [*SPECIAL_TOKENS, *map(word_of, range(NUM_SPECIAL_SYMBOLS, workload.vocabulary_size))]
+        model = UserModel(
+            module=module,
+            source_tokenizer=symbols,
+            target_tokenizer=symbols,
+            max_source_tokens=MAX_TOKENS,
+            max_target_tokens=MAX_TOKENS,
+        )
+        sources = [words_of(source) for source in sentences(workload.job(64))]
+        export_model(model, path, sources=sources, precisions=("fp32", "int8"), plan=SMALL_PLAN)
+
+    return cached_bundle(context.cache, f"own-{name}-{workload.hidden_size}", write)
 
 
 def translation_bundle(context: Context) -> Path:
     """Returns a bundle with the architecture of recipes/translate-debdocs-en-fr, without copying, untied, untrained."""
     workload = context.workload
-    path = context.cache / "bundles" / f"own-translation-{workload.hidden_size}-{makers_digest()}"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        plain = mt_config(workload)
-        config = plain.model_copy(
-            update={
-                "embedding_size": workload.hidden_size,
-                "residual": True,
-                "decoder": DecoderConfig(num_layers=1),
-            }
-        )
-        write_bundle(mt_exportable(workload, config), path, precisions=("fp32", "int8"), plan=SMALL_PLAN)
-    return path
+    changes = {"embedding_size": workload.hidden_size, "residual": True, "decoder": DecoderConfig(num_layers=1)}
+
+    def write(path: Path) -> None:
+        exportable = mt_exportable(workload, mt_config(workload).model_copy(update=changes))
+        write_bundle(exportable, path, precisions=("fp32", "int8"), plan=SMALL_PLAN)
+
+    return cached_bundle(context.cache, f"own-translation-{workload.hidden_size}", write)
 
 
 def decoder_of(key: str, name: str, bundle: Callable[[], Path], precision: str = "int8") -> Decoder:
-    """Returns Attendant with a bundle, in one worker process for each core, on one thread each."""
+    """Returns a decoder that runs Attendant with a bundle, in a worker process per core with one thread each."""
     return Decoder(
         key=key,
         name=f"{name} {precision}, {layout(NUM_WORKERS)}",

@@ -10,7 +10,7 @@ import hashlib
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -155,10 +155,19 @@ def generate_request(source: Sequence[int], num_steps: int, beam_size: int = 1) 
 @functools.cache
 def mt_bundle(workload: Workload, cache: Path, precisions: tuple[Precision, ...] = ("fp32", "int8")) -> Path:
     """Returns the bundle's folder; exports it if the cache has none of the same code."""
-    path = cache / "bundles" / f"mt-{workload.hidden_size}-{'-'.join(precisions)}-{makers_digest()}"
+
+    def write(path: Path) -> None:
+        write_bundle(mt_exportable(workload), path, precisions=precisions, plan=SMALL_PLAN)
+
+    return cached_bundle(cache, f"mt-{workload.hidden_size}-{'-'.join(precisions)}", write)
+
+
+def cached_bundle(cache: Path, name: str, write: Callable[[Path], object]) -> Path:
+    """Returns a bundle's folder; calls `write` with it if the cache has none of the same code."""
+    path = cache / "bundles" / f"{name}-{_digest()}"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_bundle(mt_exportable(workload), path, precisions=precisions, plan=SMALL_PLAN)
+        write(path)
     return path
 
 
@@ -216,8 +225,7 @@ def mt_exportable(workload: Workload, config: ModelConfig | None = None) -> Expo
     )
 
 
-def makers_digest() -> str:
-    """Returns a digest of the code that makes a bundle, by which a cache finds it."""
+def _digest() -> str:
     digest = hashlib.sha256(Path(__file__).read_bytes())
     for path in sorted(path for maker in MAKERS for path in ROOT.glob(maker)):
         digest.update(path.read_bytes())
