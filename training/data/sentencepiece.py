@@ -108,25 +108,22 @@ def read_sentencepiece(name: str, content: bytes) -> tuple[LibraryTokenizer, dic
     if not model.pieces or any(not 1 <= piece.type <= BYTE for piece in model.pieces):
         raise UserError(f"{name}: no SentencePiece model, or damaged at {len(content):,} bytes: copy it again")
     trainer, options = model.trainer_spec, model.normalizer_spec
-
-    def refuse(part: str, remedy: str) -> UserError:
-        return UserError(f"{name}: {part} can't be expressed by Hugging Face's tokenizers: {remedy}")
-
     if kind := OTHER_MODELS.get(trainer.model_type):
-        raise refuse(f"model_type={kind}", "train it as unigram or bpe, or give its symbols as a list")
+        raise _inexpressible(name, f"model_type={kind}", "train it as unigram or bpe, or give its symbols as a list")
     if trainer.treat_whitespace_as_suffix or not options.escape_whitespaces:
-        raise refuse("treat_whitespace_as_suffix, or escape_whitespaces=false", "train it without them")
+        raise _inexpressible(name, "treat_whitespace_as_suffix, or escape_whitespaces=false", "train it without them")
     if any(piece.type == UNUSED for piece in model.pieces):
-        raise refuse("a vocabulary with unused pieces", "train it without restrictions of the vocabulary")
+        raise _inexpressible(name, "a vocabulary with unused pieces", "train it without restrictions of the vocabulary")
     pieces = [piece.piece for piece in model.pieces]
     symbols = [piece.piece for piece in model.pieces if piece.type == USER_DEFINED]
-    library = (_unigram if trainer.model_type == UNIGRAM else _bpe)(name, model)
+    library = _unigram(model) if trainer.model_type == UNIGRAM else _bpe(name, model)
     steps = list(_normalization(name, options))
     library.normalizer = normalizers.Sequence(steps)
     for symbol in symbols:
         kept = library.normalizer.normalize_str(f"a{symbol}a")
         if kept != f"a{symbol}a":
-            raise refuse(
+            raise _inexpressible(
+                name,
                 f"the user-defined symbol {symbol!r}, which the normalization changes to {kept[1:-1]!r},",
                 "train it with a symbol that stays as it is",
             )
@@ -152,12 +149,17 @@ def read_sentencepiece(name: str, content: bytes) -> tuple[LibraryTokenizer, dic
     return library, {role: pieces[number] for role, number in ids.items() if 0 <= number < len(pieces)}
 
 
+def _inexpressible(name: str, part: str, remedy: str) -> UserError:
+    """Returns the error for a part of a model that the library doesn't have."""
+    return UserError(f"{name}: {part} can't be expressed by Hugging Face's tokenizers: {remedy}")
+
+
 def literal(symbol: str) -> str:
     """Returns an expression for a text: no character in it has a meaning."""
     return "".join(rf"\x{{{ord(character):x}}}" for character in symbol)
 
 
-def _unigram(name: str, model: Any) -> LibraryTokenizer:
+def _unigram(model: Any) -> LibraryTokenizer:
     scores = [piece.score for piece in model.pieces if piece.type == NORMAL] or [0.0]
     # SentencePiece looks for the best score from the smallest positive number on (unigram_model.cc), so it is about 0.
     best, worst = max(0.0, *scores), min(scores)
@@ -199,9 +201,10 @@ def _bpe(name: str, model: Any) -> LibraryTokenizer:
         # A user's symbol has no merges: it is found whole. So is every word that is a piece, which must change nothing.
         for piece in scores:
             if [token.value for token in library.model.tokenize(piece)] != [piece]:
-                raise UserError(
-                    f"{name}: a BPE model with user-defined symbols whose merges don't reach the piece {piece!r} can't "
-                    "be expressed by Hugging Face's tokenizers: train it as unigram, or without these symbols"
+                raise _inexpressible(
+                    name,
+                    f"a BPE model with user-defined symbols whose merges don't reach the piece {piece!r}",
+                    "train it as unigram, or without these symbols",
                 )
         library = LibraryTokenizer(BPE(ids, merges, ignore_merges=True, **options))
     return library
@@ -228,7 +231,7 @@ def _normalization(name: str, options: Any) -> Iterator[Normalizer]:
         yield from steps
     if options.remove_extra_whitespaces:
         yield normalizers.Replace(Regex(" {2,}"), " ")
-    outer = "".join(rf"\x{{{ord(character):x}}}" for character in sorted(WHITE_SPACE))
+    outer = literal("".join(sorted(WHITE_SPACE)))
     yield normalizers.Replace(Regex(rf"\A[{outer}]+|[{outer}]+\z"), "")
 
 

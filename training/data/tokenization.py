@@ -165,9 +165,9 @@ class TokenizerConfig(Table):
 
     @model_validator(mode="after")
     def keys_have_an_effect(self) -> Self:
-        own = TokenizerConfig.model_fields.keys() - {"tokenizer"}
-        for name in own if self.file is not None else ():
-            if (value := getattr(self, name)) != TokenizerConfig.model_fields[name].default:
+        for name, field in TokenizerConfig.model_fields.items() if self.file is not None else ():
+            value = getattr(self, name)
+            if name != "tokenizer" and value != field.default:
                 raise ValueError(
                     f"{self.TABLE}.{name} = {value!r} is of a tokenizer that is trained, and {self.TABLE}.tokenizer is "
                     f"the file {self.file}: leave {name} out"
