@@ -167,14 +167,10 @@ def _gradient_charts(runs: Sequence[MeasuredRun]) -> list[Picture]:
 
 def _maps(run: MeasuredRun) -> dict[str, list[Picture]]:
     """Draws the attention of the outputs that a report shows."""
-    steps = {"course": [step for step, _ in run.course]}
-    kinds = {"chosen": run.chosen, "worst": run.worst, "course": [attended for _, attended in run.course]}
     return {
-        kind: [
-            _map(run, each, f"{kind}-{number}", *steps.get(kind, ())[number - 1 : number])
-            for number, each in enumerate(all_of_kind, 1)
-        ]
-        for kind, all_of_kind in kinds.items()
+        "chosen": [_map(run, each, f"chosen-{number}") for number, each in enumerate(run.chosen, 1)],
+        "worst": [_map(run, each, f"worst-{number}") for number, each in enumerate(run.worst, 1)],
+        "course": [_map(run, each, f"course-{number}", step) for number, (step, each) in enumerate(run.course, 1)],
     }
 
 

@@ -429,6 +429,10 @@ class Node:
     row: int = 0
     is_chosen: bool = False
 
+    @property
+    def is_cut(self) -> bool:
+        return self.fate not in (Fate.LIVES, Fate.ENDED)
+
 
 def beam_tree(search: TracedSearch, tokens_of: Callable[[Iterable[int]], list[str]]) -> str:
     """Draws a search as a tree: a column per step, up to MAX_COLUMNS, with the best of what was cut."""
@@ -445,7 +449,6 @@ def beam_tree(search: TracedSearch, tokens_of: Callable[[Iterable[int]], list[st
         box=(BOX_WIDTH, BOX_HEIGHT),
         most=MAX_BOX_LABEL,
         width_of=lambda node: THIN + (THICK - THIN) * math.exp(node.log_prob),
-        is_cut=lambda node: node.fate not in (Fate.LIVES, Fate.ENDED),
         percent=lambda node: f"{math.exp(node.log_prob):.1%}",
         ink=INK,
         faint=FAINT,
@@ -463,7 +466,8 @@ def _columns(search: TracedSearch, tokens_of: Callable[[Iterable[int]], list[str
     labels = [_label(token) for token in tokens_of(search.candidate_ids.tolist())]
     first, begin = 0, 0
     best = next((end for end in search.ended if end.hypothesis == 0), None)
-    for step, num_live in enumerate(search.num_live.tolist()[:MAX_COLUMNS]):
+    counts = [*search.num_live.tolist(), 0]  # None live after the last step.
+    for step, (num_live, num_following) in enumerate(itertools.pairwise(counts[: MAX_COLUMNS + 1])):
         made: dict[tuple[int, int], Node] = {}
         for place in range(num_live):
             end = begin + int(search.num_candidates[first + place])
@@ -484,13 +488,11 @@ def _columns(search: TracedSearch, tokens_of: Callable[[Iterable[int]], list[str
                 chosen.is_chosen, chosen = True, chosen.parent
             for (place, _), node in made.items():
                 node.is_chosen = place == best.live and node.fate is Fate.ENDED
-        following = (
-            slice(first, first + int(search.num_live[step + 1])) if step + 1 < len(search.num_live) else slice(0)
-        )
+        following = slice(first, first + num_following)
         parents, token_ids = search.parents[following].tolist(), search.token_ids[following].tolist()
         live = [made[key] for key in zip(parents, token_ids, strict=True)]
         ended = [node for node in made.values() if node.fate is Fate.ENDED]
-        cut = [node for node in made.values() if node.fate not in (Fate.LIVES, Fate.ENDED)]
+        cut = [node for node in made.values() if node.is_cut]
         column = [*live, *ended, *sorted(cut, key=lambda node: -node.total)[:NUM_CUT]]
         for row, node in enumerate(column):
             node.row = row
