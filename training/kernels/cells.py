@@ -127,9 +127,14 @@ def step(rnn: nn.RNNBase, kind: CellKind, inputs: Tensor, state: CellState) -> C
 
 def step_of(weights: RecurrentWeights, kind: CellKind, inputs: Tensor, state: CellState) -> CellState:
     """Runs one step by weights, as `step`."""
-    projected = F.linear(inputs, weights.of_inputs, weights.input_bias)
-    recurrent = F.linear(state[0], weights.of_hidden, weights.hidden_bias)
+    projected, recurrent = products_of(weights, inputs, state)
     return next_state(kind, (projected + recurrent,) if adds(kind) else (projected, recurrent), state)
+
+
+def products_of(weights: RecurrentWeights, inputs: Tensor, state: CellState) -> tuple[Tensor, Tensor]:
+    """Returns W x + b and U h + b' of a step, [R, G] each."""
+    projected = F.linear(inputs, weights.of_inputs, weights.input_bias)
+    return projected, F.linear(state[0], weights.of_hidden, weights.hidden_bias)
 
 
 def unroll(rnn: nn.RNNBase, inputs: Tensor, state: CellState | None = None) -> Tensor:

@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from attendant.runtime.inspection import Record
-from attendant.training.kernels.cells import CellKind, CellState, RecurrentWeights, weights_of
+from attendant.training.kernels.cells import CellKind, CellState, RecurrentWeights, products_of, weights_of
 from attendant.training.model.decoder import DecoderCell
 from attendant.training.model.seq2seq import Seq2Seq
 
@@ -62,8 +61,7 @@ class _WatchedCell(nn.Module):
 
 def gates_of(kind: CellKind, weights: RecurrentWeights, inputs: Tensor, state: CellState) -> dict[str, Tensor]:
     """Returns the gates [R, H] of a step by name; see the equations in kernels/cells.py. A tanh RNN has none."""
-    projected = F.linear(inputs, weights.of_inputs, weights.input_bias)
-    recurrent = F.linear(state[0], weights.of_hidden, weights.hidden_bias)
+    projected, recurrent = products_of(weights, inputs, state)
     if kind == "lstm":
         input_gate, forget_gate, candidate, output_gate = (projected + recurrent).chunk(4, -1)
         sigmoids = {"input": input_gate, "forget": forget_gate, "output": output_gate}
