@@ -254,29 +254,27 @@ def test_a_callbacks_exception_ends_the_training_and_it_resumes(tmp_path: Path, 
     assert_same_training(tmp_path / "straight", tmp_path / "failed", resumed=True)
 
 
-def test_a_callback_that_fails_before_the_first_step_leaves_no_run(tmp_path: Path, tiny_recipe: Path) -> None:
+def calls_with_failure(method: str, recipe: Path, output: Path) -> list[tuple[str, str]]:
+    """Trains with the callbacks a and b, the second of which fails in a method; returns the calls of both."""
+
     def fail() -> None:
         raise ConnectionError("no tracker")
 
     calls: list[Any] = []
     with pytest.raises(ConnectionError):
-        attendant.train(
-            tiny_recipe, output=tmp_path / "run", callbacks=[Watcher(calls, "a"), Watcher(calls, "b", begin=fail)]
-        )
-    assert [call[:2] for call in calls] == [("a", "begin"), ("b", "begin"), ("a", "end")]
+        attendant.train(recipe, output=output, callbacks=[Watcher(calls, "a"), Watcher(calls, "b", **{method: fail})])
+    return [(name, called) for name, called, _ in calls]
+
+
+def test_a_callback_that_fails_before_the_first_step_leaves_no_run(tmp_path: Path, tiny_recipe: Path) -> None:
+    calls = calls_with_failure("begin", tiny_recipe, tmp_path / "run")
+    assert calls == [("a", "begin"), ("b", "begin"), ("a", "end")]
     assert not (tmp_path / "run").exists()
 
 
 def test_a_callback_that_fails_at_the_end_leaves_a_finished_run(tmp_path: Path, tiny_recipe: Path) -> None:
-    def fail() -> None:
-        raise ConnectionError("no tracker")
-
-    calls: list[Any] = []
-    with pytest.raises(ConnectionError):
-        attendant.train(
-            tiny_recipe, output=tmp_path / "run", callbacks=[Watcher(calls, "a"), Watcher(calls, "b", end=fail)]
-        )
-    assert [call[:2] for call in calls[-2:]] == [("b", "end"), ("a", "end")]
+    calls = calls_with_failure("end", tiny_recipe, tmp_path / "run")
+    assert calls[-2:] == [("b", "end"), ("a", "end")]
     assert attendant.train(tiny_recipe, output=tmp_path / "run", resume=True).results is not None
 
 

@@ -197,7 +197,6 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from attendant.training.loop import trainer
-from attendant.training.loop.callbacks import StepProgress, TrainingProgress
 from tests.unit.training.loop.test_trainer import dying_at, train
 recipe, output, num_batches, *options = sys.argv[1:]
 trainer.collate = dying_at(int(num_batches), lambda: os.kill(os.getpid(), signal.SIGKILL))
