@@ -89,7 +89,7 @@ def _default(info: FieldInfo) -> str:
 
 
 def _choices(info: FieldInfo) -> str:
-    """The names that a field takes, where they are few and fixed."""
+    """Returns the names that a field takes, if they are few and fixed."""
     names = [name for name in _literals(info.annotation) if isinstance(name, str)]
     other = ", or a file's name" if str in typing.get_args(info.annotation) else ""
     return f" One of {', '.join(f'`{name}`' for name in names)}{other}." if names else ""

@@ -18,7 +18,7 @@ from rich.table import Table
 PIPE_WIDTH = 200  # Columns if standard output is not a terminal, so that nothing is folded.
 
 ShowProgress = Callable[[str, int, int], None]
-"""Shows the progress of a work: its name, and how many of its items are done, of how many."""
+"""Shows the progress of a piece of work: its name, the number of finished items, and the number of all items."""
 
 
 def say(line: str) -> None:

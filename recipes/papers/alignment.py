@@ -1,5 +1,5 @@
-"""Attention as an alignment of letters and sounds, compared with one made by hand (letters-to-sounds.md), and the
-positions of the source that answers need.
+"""Two studies of attention: the letters that it links to sounds, compared with links made by hand
+(letters-to-sounds.md), and the source positions without which an answer changes.
 
 Shapes: T sounds, S letters and the end.
 """

@@ -22,7 +22,7 @@ class Check:
     """An input and what its translation must hold.
 
     Attributes:
-        kept: parts that must occur as often as in the source, wherever they stand.
+        kept: parts that must occur as often as in the source, at any place.
         words: for each line of the source, words of which its translation must hold one: it was translated. A line
             beyond them may be anything.
     """
@@ -103,7 +103,7 @@ def _lines() -> Iterator[Check]:
 
 
 AT: Final = "\0"
-"""Stands for the `@` of an address while a text is filled."""
+"""Replaces the `@` of an address while a text is filled."""
 
 SENTENCES: Final = """
 Save the document before you close the window. | document

@@ -60,7 +60,7 @@ FOLDERS: Final = (
 
 @dataclass(slots=True)
 class Filler:
-    """Draws what stands in a text and is the same in every language.
+    """Draws parts of texts that are the same in every language: names, numbers, addresses, placeholders.
 
     Attributes:
         random: the generator that everything is drawn from.
@@ -179,7 +179,9 @@ def variants(sentences: Sequence[Pair], num_pairs: int, seed: int = SEED) -> Ite
     for vary, share in kinds.items():
         num_wanted = round(share * num_pairs)
         for pair in drawn.sample(short, len(short)):
-            variant = vary(pair) if num_wanted else None
+            if not num_wanted:
+                break
+            variant = vary(pair)
             if variant is not None and variant.source != pair.source:
                 num_wanted -= 1
                 # Marks and names also occur in capitals.
@@ -221,7 +223,7 @@ def typed_quickly(pair: Pair) -> Pair | None:
 
 
 def with_slots(pair: Pair, filler: Filler) -> Pair | None:
-    """Returns the pair with other words for one or two that are the same on both sides; None if there are none."""
+    """Replaces one or two words that both sides have in common; returns None if they have none."""
     words = shared_words(pair)
     if not words:
         return None
@@ -231,7 +233,7 @@ def with_slots(pair: Pair, filler: Filler) -> Pair | None:
 
 
 def with_tags(pair: Pair, filler: Filler) -> Pair | None:
-    """Returns the pair with tags, or their stand-ins, around a word that is the same on both sides or around it all."""
+    """Puts tags, or their stand-ins, around a word that both sides have in common, or around each side as a whole."""
     words = shared_words(pair)
     begin, end = _tags(filler)
     if words and filler.random.random() < 0.7:

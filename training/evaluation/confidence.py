@@ -1,4 +1,4 @@
-"""How good the confidence of answers is: whether it is calibrated, and whether it tells right answers from wrong ones.
+"""Measures the confidence of answers: whether it is calibrated, and whether it separates right answers from wrong ones.
 
 N answers, B bins of confidence, R resamples.
 """
@@ -118,7 +118,7 @@ class ReliabilityBin:
 
     Attributes:
         confidence: their mean confidence.
-        share_right: of them, those that are right.
+        share_right: the share of right answers among these.
     """
 
     low: float
@@ -133,8 +133,8 @@ class ForeignInputs:
     """Inputs of another domain, none of whose answers counts as right.
 
     Attributes:
-        num_in_bins: of them, by the bin of their answers' confidence.
-        warned: share of them whose answers come with a warning about their confidence.
+        num_in_bins: numbers of inputs, by the bin of their answers' confidence.
+        warned: share of the inputs whose answers come with a warning about their confidence.
         auroc: probability that a right answer to an example has a higher confidence than an answer to one of these.
     """
 

@@ -32,6 +32,7 @@ from attendant.training.data.pairs import (
     is_measurable,
     no_pairs,
     pairs_in_memory,
+    read_pairs,
 )
 from attendant.training.evaluation.bootstrap import Difference, compare
 from attendant.training.evaluation.evaluating import (
@@ -176,7 +177,7 @@ def _whole_pairs(data: InMemoryPairs) -> list[Pair]:
 
 def read_source_ids(files: CorpusFiles, tokenizer: Tokenizer) -> Iterator[list[int]]:
     """Yields the ids of the files' sources, without EOS. Raises UserError: bad data."""
-    pairs = iter(PairReader(files))
+    pairs = read_pairs(files)
     while texts := [pair.source for pair in islice(pairs, ENCODED_AT_ONCE)]:
         yield from tokenizer.encode_batch(texts)
 

@@ -28,7 +28,7 @@ def report(
         runs: the others are compared with the first.
         output: files to write: FILE.html, or FILE.md with its pictures in FILE_pictures/ beside it.
         data, split: as in `evaluate`.
-        examples: whose attention is shown beside the worst ones': so many of the data, or a file of sources.
+        examples: those whose attention is shown, in addition to the worst ones: their number, or a file of sources.
         length_unit: of the bins. If None, the unit suits the sources.
         progress: as in `evaluate`.
 

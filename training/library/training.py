@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedRun:
-    """The result of `attendant.train`. It stands for its path in all functions that take one.
+    """The result of `attendant.train`. Functions that take the path of a run also take this object.
 
     Attributes:
         path: the run directory.
