@@ -5,7 +5,6 @@ import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from attendant.export.bundle_writer import write_bundle
@@ -29,7 +28,7 @@ from attendant.runtime.bundle.manifest import (
 )
 from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_stepper
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import new_file
+from attendant.runtime.files import read_text, write_text
 from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation.confidence import RIGHT_METRICS, right_rule
 from attendant.training.evaluation.metrics import refuse_missing
@@ -62,10 +61,13 @@ def export(options: argparse.Namespace) -> str:
 def _export_user_model(options: argparse.Namespace) -> str:
     if options.checkpoint is not None:
         raise UserError("--checkpoint is for runs: a model of your own takes --weights")
+    sources: Sequence[str] = ()
+    if options.sources is not None:
+        sources = read_text(options.sources, f"--sources {options.sources}").splitlines()
     return _publish_user_model(
         load_user_model(str(options.origin), options.weights),
         options,
-        sources=[] if options.sources is None else _lines(options.sources),
+        sources=sources,
         data=None if options.skip_evaluation else options.data,
     )
 
@@ -87,15 +89,6 @@ def _publish_user_model(
     if any(pair.encode_alone for pair in bundle.manifest.graphs.values()):
         lines.append(f"sources are encoded one by one, since padding changes the encoder: {ENCODER}")
     return "\n".join(lines)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UserError(f"--sources {path}: can't be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"--sources {path}: it is not UTF-8") from None
 
 
 def import_model(options: argparse.Namespace) -> str:
@@ -130,9 +123,7 @@ def _import_graphs(options: argparse.Namespace) -> str:
     if options.write_spec is not None:
         if options.write_spec.exists() and not options.force:
             raise UserError(f"{options.write_spec} exists already: add --force to replace it")
-        text = draft_spec(encoder, step)
-        with new_file(options.write_spec) as file:
-            file.write(text)
+        write_text(options.write_spec, draft_spec(encoder, step))
         return f"{options.write_spec}: complete it, and give it as --spec"
     if options.spec is None:
         raise UserError(

@@ -14,7 +14,7 @@ import torch
 from attendant.export.bundle_writer import write_bundle
 from attendant.export.contract import UserModule
 from attendant.export.graph import TracedPair
-from attendant.export.importing.checkpoint import read_torch, some_of
+from attendant.export.importing.checkpoint import fill, read_torch
 from attendant.export.origins import NUM_SOURCES, ExportableModel, bundle_name, limits_of, provenance_of
 from attendant.export.own import traceable_module
 from attendant.export.published import refuse_occupied
@@ -269,16 +269,14 @@ def _needed_arguments(function: Callable[..., Any]) -> list[str]:
 
 
 CONTAINERS: Final = ("state_dict", "model_state_dict", "model")
-"""Usual keys of a checkpoint that contains the weights beside other values."""
+"""Usual keys of the weights in a checkpoint that has other values, too."""
 
 WRAPPERS: Final = ("module.", "_orig_mod.")
 """Beginnings of names in weights that nn.DataParallel, DistributedDataParallel and torch.compile have saved."""
 
-NUM_NAMED: Final = 3
-
 
 def _load_weights(module: Any, path: Path) -> None:
-    """Loads a state_dict into a module. Raises UserError, which names the differences, if they don't fit."""
+    """Loads a state_dict into a module. Raises UserError if they don't fit."""
     remedy = f"save the weights alone, by torch.save(model.state_dict(), {path.name!r})"
     content: Mapping[str, Any] = read_torch(path, remedy=remedy)
     for key in CONTAINERS:
@@ -288,20 +286,4 @@ def _load_weights(module: Any, path: Path) -> None:
     for wrapper in WRAPPERS * 2:
         if content and all(key.startswith(wrapper) for key in content):
             content = {key.removeprefix(wrapper): value for key, value in content.items()}
-    expected = module.state_dict()
-    wrong = [
-        f"{some_of(names, NUM_NAMED)} {what}"
-        for names, what in (
-            ([name for name in expected if name not in content], "missing in the file"),
-            ([name for name in content if name not in expected], "not of the module"),
-        )
-        if names
-    ]
-    for name, tensor in expected.items():
-        if name in content and getattr(content[name], "shape", None) != tensor.shape:
-            actual = list(getattr(content[name], "shape", ())) or type(content[name]).__name__
-            wrong.append(f"{name} is {actual}, must be {list(tensor.shape)}")
-    if wrong:
-        more = f"; and {len(wrong) - NUM_NAMED} more" if len(wrong) > NUM_NAMED else ""
-        raise UserError(f"{path}: the weights don't fit {type(module).__name__}: {'; '.join(wrong[:NUM_NAMED])}{more}")
-    module.load_state_dict(content)
+    fill(module, content, f"{path}: the weights don't fit {type(module).__name__}")

@@ -18,12 +18,11 @@ from typing import Any, Final
 import onnx
 import torch
 from pydantic import ValidationError
-from torch import Tensor
 
 from attendant.export.calibration import NOT_CALIBRATED, Calibrated, HeldOut, held_out_of_run
 from attendant.export.graph import TracedGraph, TracedPair
 from attendant.export.importing import fairseq, g2p_en, joeynmt, opennmt
-from attendant.export.importing.checkpoint import Reader
+from attendant.export.importing.checkpoint import Reader, fill
 from attendant.export.rewriting.int8 import halve
 from attendant.export.tracing import TraceableModel, trace_graphs, traceable
 from attendant.export.verification.certification import GridComparison, certify_rewritten, certify_traced
@@ -326,8 +325,7 @@ def exportable_checkpoint(
             "can't be imported: both must have one width"
         )
     model = Seq2Seq(imported.config, *(tokenizer.vocabulary_size for tokenizer in tokenizers))
-    _refuse_other_shapes(imported.file, imported.tensors, model.state_dict())
-    model.load_state_dict(imported.tensors)
+    fill(model, imported.tensors, f"{imported.file}: the weights are not of the model that its settings describe")
     encoded = imported.source_tokenizer.encode_batch(list(texts))
     sources = [source for source in encoded if 0 < len(source) <= imported.max_source_tokens]
     limits = limits_of(imported.target_tokenizer, imported.max_source_tokens, imported.max_target_tokens)
@@ -351,19 +349,6 @@ def exportable_checkpoint(
         validation=sources,
         validation_name=data,
     )
-
-
-def _refuse_other_shapes(path: Path, tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raises UserError, which names the first difference, if the weights don't have the model's names and shapes."""
-    described = f"{path}: the weights are not of the model that its settings describe"
-    if unmatched := sorted(expected.keys() ^ tensors.keys()):
-        raise UserError(f"{described}: only one of both has {', '.join(unmatched)}")
-    differing = [name for name in expected if tensors[name].shape != expected[name].shape]
-    if differing:
-        first, *others = differing
-        shapes = [" x ".join(map(str, side[first].shape)) for side in (tensors, expected)]
-        more = f"; so are {len(others)} more" if others else ""
-        raise UserError(f"{described}: {first} is {shapes[0]}, must be {shapes[1]}{more}")
 
 
 def limits_of(target_tokenizer: Tokenizer, max_source_tokens: int, max_target_tokens: int) -> Limits:

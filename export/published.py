@@ -19,7 +19,7 @@ from attendant.runtime.bundle.manifest import MANIFEST_NAME, SIGNATURE_NAME, Cer
 from attendant.runtime.bundle.signature import open_signed_bundle, sign_bundle
 from attendant.runtime.command import require
 from attendant.runtime.errors import UserError, VerificationFailed, escaped, some_lines
-from attendant.runtime.files import new_folder
+from attendant.runtime.files import new_folder, read_text
 from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS, limited
 
 if TYPE_CHECKING:
@@ -343,10 +343,8 @@ def sign(options: argparse.Namespace) -> str:
         raise UserError("--chain: it leads from a --certificate to its authority, and there is none")
     password = None
     if options.passphrase_file is not None:
-        try:
-            password = options.passphrase_file.read_text(encoding="utf-8").split("\n")[0]
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"--passphrase-file {options.passphrase_file} can't be read: {error}") from error
+        file = options.passphrase_file
+        password = read_text(file, f"--passphrase-file {file}").split("\n")[0]
     written = sign_bundle(
         options.bundle, options.key, certificate=options.certificate, chain=options.chain, password=password
     )

@@ -137,6 +137,25 @@ def _holder(descriptor: int) -> str:
     return "another process"
 
 
+def read_text(path: Path, name: str = "", remedy: str = "") -> str:
+    """Returns the content of a text file, without a byte order mark.
+
+    Args:
+        name: how errors name the file; if empty, by its path.
+        remedy: ends the message if the file can't be read.
+
+    Raises:
+        UserError: it can't be read, or is not UTF-8.
+    """
+    name = name or str(path)
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UserError(f"{name}: can't be read: {error.strerror}{remedy}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{name}: can't be read: it is not UTF-8") from None
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes a file completely or not at all. Raises CantWrite."""
     with new_file(path) as file:

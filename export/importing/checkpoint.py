@@ -6,8 +6,6 @@ Shapes: V symbols, H hidden size, G gates.
 
 import pickle
 import re
-import struct
-import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,28 +13,12 @@ from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attendant.runtime.bundle.manifest import DecodingDefaults
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.errors import UserError
 from attendant.training.model import ModelConfig
-
-UNREADABLE: Final = (
-    pickle.UnpicklingError,
-    zipfile.BadZipFile,
-    struct.error,
-    RuntimeError,
-    ValueError,
-    LookupError,
-    EOFError,
-    AttributeError,
-    TypeError,
-    AssertionError,
-    OverflowError,
-    MemoryError,
-)
-"""Errors that torch and numpy raise for content that they can't read."""
 
 PLAIN_KINDS: Final = "biufU"
 """Kinds of numpy data types that are read: booleans, integers, floats and texts."""
@@ -47,12 +29,12 @@ def read_torch(
 ) -> dict[str, Any]:
     """Returns a dictionary that torch has saved.
 
-    torch's own unpickler reads it, which builds tensors and plain values and calls nothing that the file names. Scalars
-    and arrays of numpy are read by functions of this file, as plain values.
+    torch's own unpickler reads it, which builds tensors and plain values, and calls nothing that the file names. This
+    module's functions read numpy's scalars and arrays as plain values.
 
     Args:
-        plain: further classes that may be built, which hold data and do nothing.
-        remedy: for a file that names something else.
+        plain: further classes that may be built: they hold data and do nothing.
+        remedy: ends the message about a file that names something else.
 
     Raises:
         UserError: the file can't be read, or names something else.
@@ -62,7 +44,7 @@ def read_torch(
             content = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
-    except UNREADABLE as error:
+    except Exception as error:  # damaged content raises a dozen kinds of errors
         if named := re.search(r"(?:GLOBAL|Unsupported class) (\S+)", str(error)):
             raise UserError(f"{path}: it is made of {named[1]}, which would have to be executed: {remedy}") from None
         raise _unreadable(path, "checkpoint that torch has saved") from None
@@ -82,7 +64,7 @@ def read_arrays(path: Path) -> dict[str, torch.Tensor]:
             return {name: torch.from_numpy(array) for name, array in archive.items()}
     except OSError as error:
         raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
-    except UNREADABLE:
+    except Exception:  # as above
         raise _unreadable(path, "archive of plain arrays (.npz)") from None
 
 
@@ -94,14 +76,29 @@ def table_of(path: Path, checkpoint: Mapping[str, Any], name: str) -> dict[str, 
     return table
 
 
-def refuse_folder(path: Path, pattern: str) -> None:
-    """Raises UserError, naming the checkpoints in it, if the path is a folder and must be a file."""
-    if path.is_dir():
-        raise UserError(f"{path}: is a folder: name {files_in(path, pattern)}")
+def checkpoint_file(path: Path, pattern: str, best: str = "") -> Path:
+    """Returns the file of a checkpoint: the path itself, or a folder's best one.
+
+    Args:
+        pattern: of the names of checkpoints.
+        best: the name of a folder's best checkpoint; empty if the toolkit marks none.
+
+    Raises:
+        UserError: the folder has no best checkpoint; the message lists the checkpoints that it has.
+    """
+    if not path.is_dir():
+        return path
+    if not best:
+        raise UserError(f"{path}: is a folder: name {_checkpoints_in(path, pattern)}")
+    file = path / best
+    if not file.exists():
+        state = f"links to {file.readlink()}, which is not there" if file.is_symlink() else "is not there"
+        raise UserError(f"{file}: {state}: name {_checkpoints_in(path, pattern)}")
+    return file
 
 
-def files_in(folder: Path, pattern: str) -> str:
-    """Returns a choice of the files in a folder that match a pattern; if none does, which files it has instead."""
+def _checkpoints_in(folder: Path, pattern: str) -> str:
+    """Returns a list of the checkpoints in a folder; if there are none, of the files that it has."""
     matching, all_names = (sorted(path.name for path in folder.glob(each)) for each in (pattern, "*"))
     if matching:
         return f"one of its checkpoints: {some_of(matching)}"
@@ -130,7 +127,7 @@ class _DataType:
 
     def values(self, content: bytes) -> np.ndarray:
         """Returns the values [N] that bytes hold. Raises UnpicklingError if they are not plain."""
-        # An order of bytes is given for types that have one: | is for the others.
+        # | marks types without an order of bytes.
         data_type = np.dtype(f"{'' if self.order == '|' else self.order}{self.code}")
         if data_type.kind not in PLAIN_KINDS:
             raise pickle.UnpicklingError(f"GLOBAL numpy.{data_type.name}")
@@ -138,7 +135,7 @@ class _DataType:
 
 
 class _Array:
-    """Replaces an array of numpy in a pickle: its values, without their shape."""
+    """Replaces an array of numpy in a pickle by its values, without their shape."""
 
     def __init__(self, *_: object) -> None:
         self.values: list[Any] = []
@@ -159,7 +156,7 @@ def _as_bytes(content: Any) -> bytes:
     return content
 
 
-# numpy 2 has renamed the module.
+# numpy 2 renamed the module.
 _NUMPY_READERS: Final[Sequence[tuple[Callable[..., Any], str]]] = [
     (_DataType, "numpy.dtype"),
     (_Array, "numpy.ndarray"),
@@ -198,9 +195,9 @@ class Imported:
 
 
 Reader = Callable[[Path, bool], Imported]
-"""Reads a checkpoint; if the second argument is true, texts are segmented into symbols, with blanks between them.
+"""Reads a checkpoint. If the second argument is true, texts are already segmented into symbols, with blanks between.
 
-Raises UserError if the file can't be read, or a part, which it names, can't be represented.
+Raises UserError if the file can't be read, or has a part that can't be represented; the message names it.
 """
 
 
@@ -209,11 +206,11 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A table of a checkpoint's settings; each is checked when it is taken.
+    """A table of a checkpoint's settings. Each is checked when it is taken.
 
     Attributes:
-        path: the file, for errors.
-        prefix: the names of the tables that contain this one, for errors.
+        path: the file, for messages.
+        prefix: the names of the tables that contain this one, for messages.
     """
 
     path: Path
@@ -227,7 +224,7 @@ class Settings:
     def value(self, name: str, default: Value) -> Value:
         """Returns a value of the default's type; the default if there is none.
 
-        A whole number is a float too, 100.0 is a whole number, and 0 and 1 are no and yes.
+        Integers are accepted as floats, 100.0 as an integer, and 0 and 1 as false and true.
 
         Raises:
             UserError: it is of another type.
@@ -248,7 +245,7 @@ class Settings:
         return cast(Value, value)
 
     def one_of(self, name: str, representable: Mapping[Any, Value], default: Any) -> Value:
-        """Returns what a value stands for. Raises UserError if it is none of the representable ones."""
+        """Returns the entry of a value in `representable`. Raises UserError if it has none."""
         value = self.value(name, default)
         if value not in representable:
             raise UserError(
@@ -257,12 +254,12 @@ class Settings:
         return representable[value]
 
     def only(self, name: str, value: Any) -> None:
-        """Raises UserError if a setting has another value than this one; 0, "" and [] are None and False too."""
+        """Raises UserError if a setting has another value than this one. 0, "", [], None and False count as equal."""
         if (self.values.get(name) or None) != (value or None):
             raise UserError(f"{self.name_of(name)}: can't be imported, only {value!r} can")
 
     def name_of(self, name: str) -> str:
-        """Returns how errors name a value: with the file, the tables that it is in, and the value."""
+        """Returns a value's name for messages: the file, the tables that contain it, its own name, and the value."""
         return f"{self.path}: {self.prefix}{name} = {self.values.get(name)!r}"
 
 
@@ -274,11 +271,11 @@ class Vocabulary:
     """
 
     def __init__(self, path: Path, symbols: Sequence[str], special: Sequence[str | None]) -> None:
-        """Takes over a list of symbols by their ids.
+        """Stores a list of symbols by their ids.
 
         Args:
-            path: the file, for errors.
-            special: their names of PAD, UNK, BOS and EOS; None for a missing one.
+            path: the file, for messages.
+            special: their names of PAD, UNK, BOS and EOS; None for a missing symbol.
 
         Raises:
             UserError: a symbol occurs twice, or has the name of one of our special ones.
@@ -287,7 +284,7 @@ class Vocabulary:
         ids = {symbol: number for number, symbol in enumerate(symbols)}
         if len(ids) != len(symbols):
             twice = next(symbol for number, symbol in enumerate(symbols) if ids[symbol] != number)
-            raise UserError(f"{path}: the symbol {twice!r} stands in the vocabulary twice")
+            raise UserError(f"{path}: the symbol {twice!r} is in the vocabulary twice")
         self.symbols = [symbol for symbol in symbols if symbol not in special]
         if ours := set(self.symbols) & set(SPECIAL_TOKENS):
             raise UserError(f"{path}: {min(ours)!r} is an ordinary symbol there, and a special one here")
@@ -299,7 +296,7 @@ class Vocabulary:
         """Returns weights [V, ...] with a row per symbol, in our order; zeros for a missing special symbol.
 
         Raises:
-            UserError: they belong to another vocabulary.
+            UserError: they have another number of symbols than the vocabulary.
         """
         if len(weights) != self._num_symbols:
             raise UserError(
@@ -314,13 +311,13 @@ GATES: Final = {"lstm": 4, "gru": 3}
 
 
 class Weights:
-    """The tensors of a checkpoint. Each is taken by its name; `refuse_others` refuses the remaining ones."""
+    """The tensors of a checkpoint. Each is taken by its name; `refuse_others` refuses those that remain."""
 
     def __init__(self, path: Path, tensors: Mapping[str, Any], cell: str) -> None:
         """Stores the tensors.
 
         Args:
-            path: the file, for errors.
+            path: the file, for messages.
             cell: of the recurrent layers: lstm or gru.
 
         Raises:
@@ -357,9 +354,9 @@ class Weights:
         """Returns the tensors [G H, ...] of one direction of a recurrent layer, whose gates are in torch's order.
 
         Args:
-            ours: the layer's name.
-            theirs: the name of its parts, with {} for the part.
-            hidden_size: H, as the checkpoint's settings state it.
+            ours: the layer's name in our models.
+            theirs: the name of its parts in the checkpoint, with {} for the part.
+            hidden_size: H, by the checkpoint's settings.
 
         Raises:
             UserError: the weights are of another cell or another size.
@@ -379,7 +376,7 @@ class Weights:
         """Returns the tensors of all layers of an encoder that is one of torch's recurrent modules.
 
         Args:
-            theirs: its name.
+            theirs: its name in the checkpoint.
             hidden_size: of one direction.
         """
         directions = {"forward_rnn": "", "backward_rnn": "_reverse"} if bidirectional else {"forward_rnn": ""}
@@ -391,13 +388,44 @@ class Weights:
         return tensors
 
     def decoder(self, theirs: Iterable[str], hidden_size: int) -> dict[str, Tensor]:
-        """Returns the tensors of a decoder's layers, given the name of each layer's parts."""
+        """Returns the tensors of a decoder's layers; `theirs` has the name of each layer's parts, with {} for it."""
         tensors: dict[str, Tensor] = {}
         for layer, name in enumerate(theirs):
             tensors |= self.recurrent(f"decoder.cells.{layer}.rnn", name, hidden_size)
         return tensors
 
     def refuse_others(self) -> None:
-        """Raises UserError if weights are left that were not taken."""
+        """Raises UserError if there are weights that were not taken."""
         if self._left:
             raise UserError(f"{self._path}: weights of what can't be imported: {', '.join(sorted(self._left))}")
+
+
+NUM_NAMED: Final = 3
+
+
+def fill(module: nn.Module, tensors: Mapping[str, Any], refusal: str) -> None:
+    """Loads weights into a module, by the names of its state dict.
+
+    Args:
+        refusal: begins the message if they don't fit.
+
+    Raises:
+        UserError: names or shapes differ; the message has the first differences.
+    """
+    expected = module.state_dict()
+    wrong = [
+        f"{some_of(names, NUM_NAMED)} {state}"
+        for names, state in (
+            ([name for name in expected if name not in tensors], "missing in the file"),
+            ([name for name in tensors if name not in expected], "not of the module"),
+        )
+        if names
+    ]
+    for name, tensor in expected.items():
+        if name in tensors and getattr(tensors[name], "shape", None) != tensor.shape:
+            actual = list(getattr(tensors[name], "shape", ())) or type(tensors[name]).__name__
+            wrong.append(f"{name} is {actual}, must be {list(tensor.shape)}")
+    if wrong:
+        more = f"; and {len(wrong) - NUM_NAMED} more" if len(wrong) > NUM_NAMED else ""
+        raise UserError(f"{refusal}: {'; '.join(wrong[:NUM_NAMED])}{more}")
+    module.load_state_dict(tensors)

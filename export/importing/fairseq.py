@@ -1,6 +1,6 @@
-"""fairseq (Ott et al. 2019): a checkpoint of its `lstm` architectures, with the dictionaries beside it.
+"""fairseq (Ott et al. 2019): a checkpoint of its `lstm` architectures, with the dictionaries in the same folder.
 
-Its decoder has input feeding always; its attention is Luong's general score with a tanh readout.
+Its decoder always has input feeding; its attention is Luong's general score with a tanh readout.
 """
 
 from argparse import Namespace
@@ -17,17 +17,18 @@ from attendant.export.importing.checkpoint import (
     Settings,
     Vocabulary,
     Weights,
-    files_in,
+    checkpoint_file,
     read_torch,
     table_of,
 )
 from attendant.runtime.bundle.manifest import DecodingDefaults
 from attendant.runtime.errors import UserError
+from attendant.runtime.files import read_text
 from attendant.training.data.tokenization import tokenizer_of
 from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig
 
 FIRST_SYMBOLS: Final = ("<s>", "<pad>", "</s>", "<unk>")
-"""Every dictionary begins with them; its file has what follows (fairseq/data/dictionary.py)."""
+"""Every dictionary begins with these symbols; its file has only the others (fairseq/data/dictionary.py)."""
 
 SPECIAL: Final = ("<pad>", "<unk>", "<s>", "</s>")
 """In our order."""
@@ -37,10 +38,8 @@ DEFAULTS: Final = DecodingDefaults(beam_size=5, length_penalty=1.0, length_penal
 
 
 def read(path: Path, segmented: bool) -> Imported:
-    """As checkpoint.Reader; `path` is a checkpoint, or a folder with checkpoint_best.pt."""
-    file = path / "checkpoint_best.pt" if path.is_dir() else path
-    if path.is_dir() and not file.exists():
-        raise UserError(f"{file}: is not there: name {files_in(path, '*.pt')}")
+    """Reads a checkpoint, or the best one in a folder; see checkpoint.Reader."""
+    file = checkpoint_file(path, "*.pt", best="checkpoint_best.pt")
     checkpoint = read_torch(file, Namespace)
     settings = _settings(file, checkpoint)
     source, target = (_vocabulary(settings, f"{side}_lang", segmented) for side in ("source", "target"))
@@ -61,7 +60,7 @@ def read(path: Path, segmented: bool) -> Imported:
 
 
 def _settings(path: Path, checkpoint: Mapping[str, Any]) -> Settings:
-    """Returns the model's and the task's settings, of a checkpoint before or after fairseq 0.10."""
+    """Returns the model's and the task's settings; a checkpoint may be older than fairseq 0.10."""
     tables: list[Any] = [checkpoint.get("args")]
     if isinstance(cfg := checkpoint.get("cfg"), Mapping):
         tables += [cfg.get("task"), cfg.get("model")]
@@ -80,17 +79,9 @@ def _settings(path: Path, checkpoint: Mapping[str, Any]) -> Settings:
 def _vocabulary(settings: Settings, side: str, segmented: bool) -> Vocabulary:
     language = settings.value(side, "")
     path = settings.path.parent / f"dict.{language}.txt"
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UserError(
-            f"{path}: can't be read: {error.strerror}: copy the dictionaries from the folder of fairseq's data to the "
-            "checkpoint's"
-        ) from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: it is not UTF-8") from None
+    remedy = ": copy the dictionaries from the folder of fairseq's data to the checkpoint's"
     symbols = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text(path, remedy=remedy).splitlines(), 1):
         symbol, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not symbol or not count.isdigit():
             raise UserError(f"{path}: line {number} is no symbol with its count: {line!r}")
@@ -154,7 +145,7 @@ def _model(
 
 
 def _output(weights: Weights, state: Mapping[str, Any], embedding: Tensor) -> dict[str, Tensor]:
-    """Returns weights [V, H] and biases [V] of the output layer, one product for the two that it may have."""
+    """Returns weights [V, H] and biases [V] of the output layer; the two layers that it may have become one."""
     if "decoder.fc_out.weight" in state:
         weight, bias = weights.take("decoder.fc_out.weight"), weights.take("decoder.fc_out.bias")
     else:

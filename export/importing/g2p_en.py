@@ -1,6 +1,6 @@
 """g2p_en (Park and Kim 2019): pronunciations of English words, by one GRU on each side and without attention.
 
-Its checkpoint is `checkpoint20.npz` in the package's folder. The symbols stand in its code.
+Its checkpoint is `checkpoint20.npz` in the package's folder. The package's code has the symbols.
 """
 
 import string
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tokenizers import normalizers
 
-from attendant.export.importing.checkpoint import Imported, Vocabulary, Weights, read_arrays, refuse_folder
+from attendant.export.importing.checkpoint import Imported, Vocabulary, Weights, checkpoint_file, read_arrays
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS
 from attendant.runtime.errors import UserError
 from attendant.training.data.tokenization import tokenizer_of
@@ -19,7 +19,7 @@ STOPS_AND_FRICATIVES = ("B", "CH", "D", "DH", "F", "G", "HH", "JH", "K", "P", "S
 SONORANTS = ("L", "M", "N", "NG", "R", "W", "Y")
 
 LETTERS = ("<pad>", "<unk>", "</s>", *string.ascii_lowercase)
-# A vowel with each stress; UW stands without one, too.
+# Each vowel has a stress; UW occurs without, too.
 SOUNDS = (
     *SPECIAL_TOKENS,
     *sorted([f"{vowel}{stress}" for vowel in VOWELS for stress in "012"] + [*STOPS_AND_FRICATIVES, *SONORANTS, "UW"]),
@@ -27,15 +27,14 @@ SOUNDS = (
 
 MAX_LETTERS = 64
 MAX_SOUNDS = 20
-"""Of a word: `G2p.predict` takes no more steps."""
+"""Limit of a word's sounds: `G2p.predict` takes no more steps."""
 
 
 def read(path: Path, segmented: bool) -> Imported:
-    """As checkpoint.Reader."""
+    """Reads a checkpoint; see checkpoint.Reader."""
     if segmented:
         raise UserError("--segmented is for subwords, and the symbols of g2p_en are letters: leave it out")
-    refuse_folder(path, "*.npz")
-    weights = Weights(path, read_arrays(path), "gru")
+    weights = Weights(path, read_arrays(checkpoint_file(path, "*.npz")), "gru")
     letters = Vocabulary(path, LETTERS, ("<pad>", "<unk>", None, "</s>"))
     sounds = Vocabulary(path, SOUNDS, SPECIAL_TOKENS)
     tensors = {
@@ -59,7 +58,7 @@ def read(path: Path, segmented: bool) -> Imported:
             decoder=DecoderConfig(initial_state="final"),
         ),
         tensors=tensors,
-        # As `G2p` itself prepares a text before it is given to the model.
+        # `G2p` prepares texts like this.
         source_tokenizer=tokenizer_of(
             "character", letters.symbols, [normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()]
         ),

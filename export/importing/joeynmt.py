@@ -16,13 +16,14 @@ from attendant.export.importing.checkpoint import (
     Settings,
     Vocabulary,
     Weights,
-    files_in,
+    checkpoint_file,
     read_torch,
     table_of,
 )
 from attendant.runtime.bundle.manifest import DecodingDefaults
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
+from attendant.runtime.files import read_text
 from attendant.training.data.tokenization import tokenizer_of
 from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig
 
@@ -37,8 +38,10 @@ MAX_LENGTH_RATIO = 1.5
 
 
 def read(path: Path, segmented: bool) -> Imported:
-    """As checkpoint.Reader; `path` is a model folder, whose best checkpoint is taken, or a checkpoint in one."""
-    file = _checkpoint_file(path)
+    """Reads a checkpoint, or the best one in a model folder; see checkpoint.Reader."""
+    if not path.exists():
+        raise UserError(f"{path}: there is no such model folder or checkpoint")
+    file = checkpoint_file(path, "*.ckpt", best="best.ckpt")
     config = _configuration(file.parent / "config.yaml")
     data = config.table("data")
     _refuse_version_1(data, config.table("testing"))
@@ -58,8 +61,8 @@ def read(path: Path, segmented: bool) -> Imported:
         source_tokenizer=_tokenizer(data.table("src"), source.symbols, segmented),
         target_tokenizer=_tokenizer(data.table("trg"), target.symbols, segmented),
         append_eos=True,
-        max_source_tokens=_or(data.table("src").value("max_length", -1), MAX_TOKENS),
-        max_target_tokens=_or(max_target_tokens, MAX_TOKENS),
+        max_source_tokens=_limit(data.table("src").value("max_length", -1)),
+        max_target_tokens=_limit(max_target_tokens),
         decoding=DecodingDefaults(
             beam_size=max(1, testing.value("beam_size", 1)),
             length_penalty=max(0.0, testing.value("beam_alpha", testing.value("alpha", -1.0))),
@@ -68,27 +71,14 @@ def read(path: Path, segmented: bool) -> Imported:
     )
 
 
-def _or(limit: int, otherwise: int) -> int:
-    return limit if limit > 0 else otherwise
-
-
-def _checkpoint_file(path: Path) -> Path:
-    """Returns a checkpoint; of a model folder the best one, which JoeyNMT links to as best.ckpt."""
-    if not path.exists():
-        raise UserError(f"{path}: there is no such model folder or checkpoint")
-    if not path.is_dir():
-        return path
-    best = path / "best.ckpt"
-    if not best.exists():
-        state = f"links to {best.readlink()}, which is not there" if best.is_symlink() else "is not there"
-        raise UserError(f"{best}: {state}: name {files_in(path, '*.ckpt')}")
-    return best
+def _limit(setting: int) -> int:
+    return setting if setting > 0 else MAX_TOKENS
 
 
 def _refuse_version_1(data: Settings, testing: Settings) -> None:
-    """Raises UserError, with the lines that version 2 would have, if a configuration is of version 1.
+    """Raises UserError, with the lines of version 2, if a configuration is of version 1.
 
-    Version 1 has the languages where version 2 has a table for each side, and one set of settings for both.
+    Version 1 has one set of settings for both sides, and their languages where version 2 has a table for each.
     """
     if not any(isinstance(data.values.get(side), str) for side in ("src", "trg")) and "level" not in data.values:
         return
@@ -105,22 +95,14 @@ def _refuse_version_1(data: Settings, testing: Settings) -> None:
 
 def _configuration(path: Path) -> Settings:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: can't be read: {error.strerror}") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        content = yaml.safe_load(read_text(path))
+    except yaml.YAMLError as error:
         raise UserError(f"{path}: can't be read: {' '.join(str(error).split())}") from None
     return Settings(path, content if isinstance(content, dict) else {})
 
 
 def _vocabulary(path: Path, special: Sequence[str]) -> Vocabulary:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise UserError(f"{path}: can't be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: can't be read: {error}") from None
-    return Vocabulary(path, lines[:-1] if lines[-1] == "" else lines, special)
+    return Vocabulary(path, read_text(path).removesuffix("\n").split("\n"), special)
 
 
 def _tokenizer(side: Settings, symbols: Sequence[str], segmented: bool) -> Tokenizer:
@@ -176,7 +158,7 @@ def _model(
     }
     tensors["output.bias"] = torch.zeros(len(tensors["output.weight"]))
     hidden_size = tensors["decoder.readout.project.bias"].shape[0]
-    # It has the state first and then the context.
+    # JoeyNMT's readout takes the state before the context.
     of_state, of_context = weights.take("decoder.att_vector_layer.weight").tensor_split([hidden_size], 1)
     tensors["decoder.readout.project.weight"] = torch.cat([of_context, of_state], 1)
     if score == "concat":

@@ -1,7 +1,7 @@
 """OpenNMT-py 3 (Klein et al. 2017): a checkpoint of a recurrent model."""
 
 from argparse import Namespace
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -12,8 +12,8 @@ from attendant.export.importing.checkpoint import (
     Settings,
     Vocabulary,
     Weights,
+    checkpoint_file,
     read_torch,
-    refuse_folder,
     table_of,
 )
 from attendant.runtime.errors import UserError
@@ -32,9 +32,8 @@ LEAVES_TEXTS: Final = frozenset({"filtertoolong", "clean", "switchout", "tokendr
 
 
 def read(path: Path, segmented: bool) -> Imported:
-    """As checkpoint.Reader."""
-    refuse_folder(path, "*.pt")
-    checkpoint = read_torch(path, Namespace)
+    """Reads a checkpoint; see checkpoint.Reader."""
+    checkpoint = read_torch(checkpoint_file(path, "*.pt"), Namespace)
     namespace = checkpoint.get("opt")
     if not isinstance(namespace, Namespace):
         raise UserError(f"{path}: no checkpoint of this toolkit: it has no opt")
@@ -59,12 +58,15 @@ def read(path: Path, segmented: bool) -> Imported:
 
 
 def _refuse_transforms(options: Settings, segmented: bool) -> None:
-    """Raises UserError, by their names, if there are transforms that a text goes through before the model.
+    """Raises UserError, which names them, if transforms change a text before the model reads it.
 
-    A checkpoint names those of all its corpora, and may name each corpus's own.
+    A checkpoint lists the transforms of all its corpora, and may list those of each corpus.
     """
-    tables = [options, *(Settings(options.path, corpus) for corpus in _corpora(options) if isinstance(corpus, dict))]
-    fields = [table.values.get(name) for table in tables for name in ("transforms", "_all_transform")]
+    data = options.values.get("data")
+    tables = [options.values, *(data.values() if isinstance(data, dict) else ())]
+    fields = [
+        table.get(name) for table in tables if isinstance(table, Mapping) for name in ("transforms", "_all_transform")
+    ]
     names = {str(name) for field in fields if isinstance(field, list | tuple | set | frozenset) for name in field}
     names |= {field for field in fields if isinstance(field, str)}
     if (changing := sorted(names - LEAVES_TEXTS)) and not segmented:
@@ -72,11 +74,6 @@ def _refuse_transforms(options: Settings, segmented: bool) -> None:
             f"{options.path}: its transforms {', '.join(changing)} can't be imported: add --segmented and give "
             "texts as they leave them"
         )
-
-
-def _corpora(options: Settings) -> Collection[Any]:
-    data = options.values.get("data")
-    return data.values() if isinstance(data, dict) else ()
 
 
 def _vocabulary(path: Path, vocabularies: Mapping[str, Any], side: str) -> Vocabulary:
@@ -87,7 +84,7 @@ def _vocabulary(path: Path, vocabularies: Mapping[str, Any], side: str) -> Vocab
 
 
 def _refuse_architectures(options: Settings) -> None:
-    """Raises UserError, by its option, if the model has a part that ours have not."""
+    """Raises UserError, which names the option, if the model has a part that our models can't have."""
     options.one_of("model_task", {"seq2seq": None}, "seq2seq")
     options.one_of("decoder_type", {"rnn": None}, "rnn")
     options.one_of("global_attention_function", {"softmax": None}, "softmax")
@@ -156,7 +153,7 @@ def _model(
 
 
 def _of_side(options: Settings, of_both: Sequence[str], name: str, default: int) -> int:
-    """Returns an option of one side. If the option of both sides is set, it takes its place (onmt/utils/parse.py)."""
+    """Returns an option of one side, or the option of both sides if that is set (onmt/utils/parse.py)."""
     for each in of_both:
         if (value := options.value(each, -1)) > 0:
             return value
@@ -164,7 +161,7 @@ def _of_side(options: Settings, of_both: Sequence[str], name: str, default: int)
 
 
 def _attention(weights: Weights, score: str) -> dict[str, Tensor]:
-    """Its GlobalAttention, which is our score and our readout."""
+    """Returns the tensors of its GlobalAttention, which is our score and our readout."""
     if score == "none":
         return {}
     tensors = {"decoder.readout.project.weight": weights.take("decoder.attn.linear_out.weight")}

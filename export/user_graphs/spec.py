@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 
 from attendant.runtime.bundle.manifest import GNMT_OFFSET
 from attendant.runtime.errors import UserError
+from attendant.runtime.files import read_text
 from attendant.training.data.vocabulary import SymbolKind
 from attendant.training.table import Count, Table, problems_of, requirement
 
@@ -140,15 +141,9 @@ def read_spec(path: Path) -> Spec:
         UserError: it can't be read, or a field, which is named, is wrong.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise UserError(f"--spec {path}: can't be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"--spec {path}: it is not UTF-8") from None
+        spec = Spec.model_validate(tomllib.loads(read_text(path, f"--spec {path}")), strict=True)
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"--spec {path}: no TOML: {error}") from None
-    try:
-        spec = Spec.model_validate(content, strict=True)
+        raise UserError(f"--spec {path}: is no TOML: {error}") from None
     except ValidationError as error:
         problem = problems_of(error)[0]
         field = ".".join(map(str, problem["loc"]))

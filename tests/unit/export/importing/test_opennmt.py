@@ -208,7 +208,7 @@ def test_a_model_that_none_of_ours_is(tmp_path: Path) -> None:
 def test_weights_of_another_size(tmp_path: Path) -> None:
     model = Onmt()
     model.decoder.attn["linear_out"] = nn.Linear(SIZE, SIZE, bias=False)
-    with pytest.raises(UserError, match=r"readout.project.weight is 6 x 6, must be 6 x 12$"):
+    with pytest.raises(UserError, match=r"readout.project.weight is \[6, 6\], must be \[6, 12\]$"):
         exportable_checkpoint("opennmt-py", write(tmp_path, model), tmp_path / "bundle")
 
 
