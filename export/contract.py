@@ -1,16 +1,32 @@
-"""The contract of users' own modules, which `attendant.export.export_model` takes.
+"""The contract of users' own modules, which `attendant.export.export_model` takes, and the trial of a module.
+
+A module is tried before it is traced. Every mistake becomes a message that names the user's own line.
 
 Shapes: B sources, R rows, S source positions, V symbols of the module's target vocabulary, M queries per source.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Final, Literal, Protocol, cast, runtime_checkable
+import contextlib
+import inspect
+import linecache
+import re
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import rnn
+
+from attendant.runtime.bundle.manifest import StateTensor
+from attendant.runtime.errors import UserError, reason_of
+from attendant.runtime.stepper import attention_layout
+from attendant.training.data.vocabulary import Vocabulary
 
 VALID: Final = "valid_positions"
-"""A source tensor of the wrapper's own, [B, S] bool: which positions are not padding."""
+"""A source tensor that the wrapper adds: True at positions that are not padding, [B, S] bool."""
 
 RESERVED: Final = frozenset(
     {
@@ -69,7 +85,7 @@ class SharingModule(Protocol):
     shares_sources: Literal[True]
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> State:
-        """As Seq2SeqModule's."""
+        """Encodes sources; see Seq2SeqModule."""
 
     def step(
         self,
@@ -87,7 +103,7 @@ class SharingModule(Protocol):
         Args:
             previous_ids, row_state: as Seq2SeqModule's.
             source_state: the other tensors, as `encode` returned them: [B, S, ...].
-            source_rows: [B, M] int64, the rows of each source; places that are left repeat any row.
+            source_rows: [B, M] int64, the rows of each source; unused places repeat any row.
             row_slots: [R] int64, the place of each row in the flattened [B * M].
 
         Returns:
@@ -111,3 +127,277 @@ def step_gathered(
         return cast(Seq2SeqModule, module).step(previous_ids, row_state, source_state)
     places = torch.arange(len(previous_ids), device=previous_ids.device)
     return cast(SharingModule, module).step(previous_ids, row_state, source_state, places[:, None], places)
+
+
+PROBES: Final = ((1, 5), (3, 8), (2, 16), (4, 1))
+"""Batches on which a module is tried before it is traced: numbers of sources and their longest."""
+
+
+def tried(
+    module: UserModule, source: Vocabulary, target: Vocabulary, max_source_tokens: int
+) -> tuple[tuple[StateTensor, ...], dict[str, int]]:
+    """Runs a module on batches of several sizes.
+
+    Returns:
+        Its state tensors, and the axis S of those that have one.
+
+    Raises:
+        UserError: the module breaks the contract.
+    """
+    _check_module(module)
+    seen: dict[tuple[int, int], dict[str, Tensor]] = {}
+    last: State = {}
+    generator = torch.Generator().manual_seed(0)
+    longest = (2, min(max_source_tokens, 64))
+    for num_sources, width in (*PROBES, longest):
+        lengths = torch.tensor([max(1, width - number * 2) for number in range(num_sources)])
+        ids = torch.randint(0, source.num_module_ids, (num_sources, width), generator=generator)
+        # The largest ids, too.
+        ids[0, 0] = source.num_module_ids - 1
+        case = f"{num_sources} sources of {width} positions"
+        reaching = f"ids reach {source.num_module_ids - 1}, as in source_tokenizer"
+        with _watched(module, f"encode, called with {case},", reaching), torch.no_grad():
+            tensors = module.encode(ids, lengths)
+        _check_state(module, tensors, num_sources, case)
+        previous = torch.randint(0, target.num_module_ids, (2 * num_sources,), generator=generator)
+        previous[0] = target.num_module_ids - 1
+        rows = {name: tensors[name].repeat_interleave(2, 0) for name in module.row_state}
+        sources = {
+            name: tensor.repeat_interleave(2, 0) for name, tensor in tensors.items() if name not in module.row_state
+        }
+        reaching = f"ids reach {target.num_module_ids - 1}, as in target_tokenizer"
+        with _watched(module, f"step, called with {2 * num_sources} rows of {case},", reaching), torch.no_grad():
+            stepped = step_gathered(module, previous, rows, sources)
+            again = step_gathered(module, previous, rows, sources)
+        _check_step(stepped, rows, target, 2 * num_sources, width if sources else 0)
+        if not torch.equal(stepped[0], again[0]):
+            raise UserError(
+                f"{type(module).__name__}.step gives other logits for the same arguments: it must be a function of "
+                "them (no dropout in evaluation, no random numbers, nothing kept on the module)"
+            )
+        if shares_sources(module):
+            _check_sharing(cast(SharingModule, module), tensors, generator, target)
+        seen[num_sources, width] = dict(tensors)
+        last = tensors
+    positional: dict[str, int] = {}
+    for name in last:
+        shapes = [(width, tensors[name].shape) for (_, width), tensors in seen.items()]
+        axes = [axis for axis in range(1, len(shapes[0][1])) if len({shape[axis] for _, shape in shapes}) > 1]
+        if len(axes) > 1 or any(shape[axis] != width for axis in axes for width, shape in shapes):
+            described = ", ".join(f"{tuple(shape)} for width {width}" for width, shape in shapes)
+            raise UserError(
+                f"{type(module).__name__}.encode returns {name} of shapes that follow the source's width, but not by "
+                f"one axis of as many positions: {described}"
+            )
+        if axes:
+            positional[name] = axes[0]
+    state = [StateTensor(input=name, output=f"{name}_out", scope="row") for name in module.row_state]
+    sources_only = [name for name in last if name not in module.row_state]
+    state += [StateTensor(input=name, output=None, scope="source") for name in sources_only]
+    if sources_only:
+        state.append(StateTensor(input=VALID, output=None, scope="source"))
+        positional[VALID] = 1
+    return tuple(state), positional
+
+
+def _check_module(module: UserModule) -> None:
+    """Raises UserError if a module's weights or its `row_state` can't be exported as they are."""
+    name = type(module).__name__
+    for weight, tensor in cast(nn.Module, module).state_dict().items():
+        if tensor.device.type != "cpu":
+            raise UserError(
+                f"{name}'s weights {weight} are on {tensor.device}: the export runs on the CPU: call module.cpu() first"
+            )
+        if tensor.is_floating_point() and tensor.dtype != torch.float32:
+            raise UserError(
+                f"{name}'s weights {weight} are {tensor.dtype}: fp32 is traced, and other precisions are made of it: "
+                "call module.float() first"
+            )
+    if isinstance(module.row_state, str):
+        raise UserError(f"{name}.row_state is the text {module.row_state!r}: must be a tuple, ({module.row_state!r},)")
+    if not module.row_state:
+        raise UserError(f"{name}.row_state is empty: a decoder step needs a state of its own")
+
+
+def _refuse_others(what: str, tensors: object) -> None:
+    """Raises UserError unless these are a dictionary of tensors."""
+    if not isinstance(tensors, Mapping):
+        raise UserError(f"{what} must return a dictionary of tensors, got {type(tensors).__name__}")
+    for key, value in tensors.items():
+        if isinstance(value, rnn.PackedSequence):
+            raise UserError(f"{what} returns {key} as a PackedSequence: unpack it by pad_packed_sequence")
+        if isinstance(value, tuple | list):
+            raise UserError(
+                f"{what} returns {key} as a {type(value).__name__} of {len(value)}: return each part under a name of "
+                "its own, such as an LSTM's hidden and cell"
+            )
+        if not isinstance(value, Tensor):
+            raise UserError(f"{what} returns {key} as {type(value).__name__}, must be a tensor")
+
+
+def _check_state(module: UserModule, tensors: State, num_sources: int, case: str) -> None:
+    name = type(module).__name__
+    _refuse_others(f"{name}.encode", tensors)
+    if missing := [row for row in module.row_state if row not in tensors]:
+        raise UserError(f"{name}.row_state names {', '.join(missing)}, which encode does not return")
+    for key, tensor in tensors.items():
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", key) or key in RESERVED or key.endswith("_out"):
+            raise UserError(f"{name}.encode returns {key!r}: choose another name, of a-z, 0-9 and _")
+        if tensor.dim() < 1 or tensor.shape[0] != num_sources:
+            raise UserError(
+                f"{name}.encode returns {key} of shape {tuple(tensor.shape)} for {case}: its first axis must have "
+                f"{num_sources} entries, one for each source (for layers first, as torch's recurrent layers return "
+                "their states, use .transpose(0, 1))"
+            )
+        if tensor.dtype not in (torch.float32, torch.int64, torch.bool):
+            raise UserError(f"{name}.encode returns {key} as {tensor.dtype}: float32, int64 and bool can be exported")
+
+
+def _check_step(stepped: Any, rows: State, target: Vocabulary, num_rows: int, width: int) -> None:
+    if not isinstance(stepped, tuple) or len(stepped) != 3:
+        raise UserError("step must return (logits, row state, attention or None)")
+    logits, new, attention = stepped
+    _refuse_others("step", {"logits": logits} if attention is None else {"logits": logits, "attention": attention})
+    _refuse_others("step", new)
+    if tuple(logits.shape) != (num_rows, target.num_module_ids):
+        raise UserError(
+            f"step returns logits of shape {tuple(logits.shape)}, must be [{num_rows} rows, {target.num_module_ids} "
+            "symbols of target_tokenizer]; leave out symbols that the module pads its vocabulary with"
+        )
+    if logits.isnan().any():
+        raise UserError("step returns logits that are NaN: mask by -1e9 instead of -inf, which all positions may have")
+    if new.keys() != rows.keys():
+        raise UserError(f"step returns the row state {', '.join(new)}, must be {', '.join(rows)}")
+    for name, tensor in new.items():
+        if tensor.shape != rows[name].shape or tensor.dtype != rows[name].dtype:
+            raise UserError(
+                f"step returns {name} as {tensor.dtype} {tuple(tensor.shape)}, must stay "
+                f"{rows[name].dtype} {tuple(rows[name].shape)}"
+            )
+    if attention is not None and tuple(attention.shape) != (num_rows, width):
+        raise UserError(f"step returns attention of shape {tuple(attention.shape)}, must be [{num_rows}, {width}]")
+
+
+def _check_sharing(module: SharingModule, tensors: State, generator: torch.Generator, target: Vocabulary) -> None:
+    """Compares rows that share their sources (three of the first source, one of each other) with gathered rows."""
+    num_sources = len(tensors[module.row_state[0]])
+    row_sources = np.array([0, *range(num_sources), 0])
+    source_rows, row_slots = map(torch.from_numpy, attention_layout(row_sources, num_sources))
+    previous = torch.randint(0, target.num_module_ids, (len(row_sources),), generator=generator)
+    rows = {name: tensors[name][torch.from_numpy(row_sources)] for name in module.row_state}
+    sources = {name: tensor for name, tensor in tensors.items() if name not in rows}
+    gathered = {name: tensor[torch.from_numpy(row_sources)] for name, tensor in sources.items()}
+    call = f"step, called with {len(row_sources)} rows of {num_sources} sources,"
+    with _watched(module, call), torch.no_grad():
+        logits = module.step(previous, rows, sources, source_rows, row_slots)[0]
+        alone = step_gathered(module, previous, rows, gathered)[0]
+    if logits.shape != alone.shape or not torch.allclose(logits, alone, rtol=1e-4, atol=1e-4):
+        raise UserError(
+            f"{type(module).__name__}.step gives other logits to rows that share their source than to rows alone: lay "
+            "queries side by side by query[source_rows], and give each row its own result by "
+            "context.flatten(0, 1)[row_slots]"
+        )
+
+
+@contextlib.contextmanager
+def _watched(module: Any, call: str, reaching: str = "") -> Iterator[None]:
+    """Raises UserError, naming the user's own line, if a call of a module fails or sets an attribute of the module.
+
+    Args:
+        reaching: the largest id, for errors of indices.
+    """
+    parts = set(map(id, module.modules()))
+    kept: list[str] = []
+    plain = nn.Module.__setattr__
+
+    def recorded(self: nn.Module, name: str, value: Any) -> None:
+        if id(self) in parts:
+            frame = inspect.currentframe()
+            kept.append(f"self.{name} at {_place(frame.f_back if frame else None)}")
+        plain(self, name, value)
+
+    nn.Module.__setattr__ = recorded  # type: ignore[method-assign]
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        where = _line_of(error, module)
+        remedy = (
+            "every number of sources, positions (up to the longest source) and rows must work: take sizes from the "
+            "arguments' shapes (source_ids.shape, previous_ids.shape), not from numbers"
+        )
+        if isinstance(error, TypeError) and not where:
+            remedy = "its arguments are those of attendant.export.Seq2SeqModule; with shares_sources, of SharingModule"
+        elif "cuda" in str(error).lower():
+            remedy = "the export runs on the CPU: make tensors on the arguments' device, not on a fixed one"
+        elif isinstance(error, IndexError) and reaching:
+            remedy = f"{reaching}: the embedding needs that many rows"
+        raise UserError(f"{type(module).__name__}.{call} failed: {reason_of(error)}{where}; {remedy}") from None
+    finally:
+        nn.Module.__setattr__ = plain  # type: ignore[method-assign]
+    if kept:
+        raise UserError(
+            f"{type(module).__name__}.{call} keeps {kept[0]}: state must not stay on the module, since rows of many "
+            "requests take turns: return it from encode, and from step as row state"
+        )
+
+
+def _place(frame: FrameType | None) -> str:
+    if frame is None:
+        return "an unknown line"
+    return f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _short(file: str) -> str:
+    path = Path(file)
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
+
+
+def _files_of(module: Any) -> set[str]:
+    """Returns the source files of the classes of a module and its parts that are not torch's own."""
+    files = set()
+    for part in [module, *module.modules()]:
+        for cls in type(part).__mro__:
+            if not cls.__module__.startswith(("torch.", "attendant.")) and cls is not object:
+                with contextlib.suppress(TypeError, OSError):
+                    files.add(str(inspect.getsourcefile(cls)))
+    return files
+
+
+def _line_of(error: BaseException, module: Any) -> str:
+    return line_in(error, _files_of(module))
+
+
+def line_in(error: BaseException, files: set[str]) -> str:
+    """Returns " at FILE:LINE: code" of the innermost line of the user's own files in an error; empty if none."""
+    places = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
+    places += [(file, int(line)) for file, line in re.findall(r'File "([^"]+)", line (\d+)', str(error))]
+    places += [(file, int(line)) for file, line in re.findall(r"\b(/[^\s:]+\.py):(\d+)\b", str(error))]
+    own = [place for place in places if place[0] in files]
+    if not own:
+        return ""
+    file, line = own[-1]
+    code = linecache.getline(file, line).strip()
+    return f" at {_short(file)}:{line}: {code}"
+
+
+def explained(error: Exception, module: Any) -> UserError:
+    """Returns an error of torch's exporter as a UserError that names the user's own line."""
+    causes = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
+        causes.append(cast(Exception, cause))
+    where = next((line for cause in reversed(causes) if (line := _line_of(cause, module))), "")
+    text = " ".join(str(cause) for cause in causes)
+    if re.search(r"data-dependent|GuardOnDataDependent|Could not guard|_local_scalar_dense|item\(\)", text):
+        remedy = (
+            "Python's control flow depends on a tensor's values: use torch.where, masks or torch.arange(width) < "
+            "lengths instead of if, while, .item(), .tolist() and max() of lengths"
+        )
+    elif re.search(r"specializ|Constraints violated|constant", text):
+        remedy = "a size is frozen to the example's: take it from an argument's shape, not from a number or int(...)"
+    else:
+        remedy = "torch.export can't trace this; write it with operations on tensors"
+    return UserError(f"{type(module).__name__} can't be traced{where}: {remedy} ({reason_of(causes[-1])})")

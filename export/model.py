@@ -12,13 +12,12 @@ from typing import Any, Final
 import torch
 
 from attendant.export.bundle_writer import write_bundle
-from attendant.export.contract import UserModule
+from attendant.export.contract import UserModule, explained, line_in
 from attendant.export.graph import TracedPair
 from attendant.export.importing.checkpoint import fill, read_torch
 from attendant.export.origins import NUM_SOURCES, ExportableModel, bundle_name, limits_of, provenance_of
 from attendant.export.own import traceable_module
 from attendant.export.published import refuse_occupied
-from attendant.export.trial import explained, line_in
 from attendant.export.verification.probes import FULL_PLAN, VerificationPlan
 from attendant.export.verification.quality import NUM_REFERENCE, QualityMeasurement
 from attendant.runtime.bundle.bundle import Bundle

@@ -5,8 +5,9 @@ inputs, H hidden size of one direction, D = 1 or 2 directions, G = 4 (LSTM), 3 (
 
 Nothing here depends on an architecture: a model lists by `state_tensors()` which tensors pass between the graphs, and
 its own encoding shows their shapes. torch's exporter writes the encoder's recurrent nodes without `sequence_lens`: the
-backward direction then runs over the padding, and a source's encoding depends on the width of its batch. So these
-layers are replaced by `OnnxRecurrentLayer`, which takes the lengths.
+backward direction then runs over the padding, and a source's encoding depends on the width of its batch. So
+`OnnxRecurrentLayer`, which takes the lengths, replaces these layers. `InlinedGraph` puts a user's ONNX graphs into a
+trace.
 """
 
 import contextlib
@@ -19,12 +20,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import torch
+from onnx import compose
 from torch import Tensor, nn
 
 from attendant.export.graph import TracedGraph, TracedPair
-from attendant.export.inlining import DOMAIN, InlinedGraph, inline
 from attendant.runtime.bundle import graph_io
 from attendant.runtime.bundle.manifest import SpecialIds, StateTensor, TensorSpec
 from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES
@@ -37,7 +39,7 @@ from attendant.training.model.encoder import RecurrentLayer
 from attendant.training.model.stepper import TorchStepper, candidates
 
 NODE_VERSION: Final = 14
-"""Of the ONNX operators LSTM, GRU and RNN."""
+"""Version of the ONNX operators LSTM, GRU and RNN."""
 
 OPERATORS: Final = {
     # torch: input, forget, cell, output. ONNX: input, output, forget, cell.
@@ -57,7 +59,7 @@ class OnnxRecurrentLayer(nn.Module):
     biases: Tensor
 
     def __init__(self, cell: str, directions: Sequence[RecurrentWeights]) -> None:
-        """Takes over the weights of the forward direction, and of the backward one if there are two.
+        """Copies the weights of the forward direction, and those of the backward direction if there is one.
 
         Args:
             cell: a key of OPERATORS.
@@ -66,12 +68,12 @@ class OnnxRecurrentLayer(nn.Module):
         self.operator, gates, self.num_outputs = OPERATORS[cell]
         self.num_final_parts = self.num_outputs - 1
         self.num_directions = len(directions)
-        # ONNX Runtime's RNN rounds differently for a batch of one: it gets another row.
+        # ONNX Runtime's RNN rounds differently for a batch of one, so it gets another row.
         self.has_spare = self.operator == "RNN"
         self.hidden_size = directions[0][1].shape[1]
 
         def reordered(part: int) -> Tensor:
-            """[D, G * H, ...] from each direction's [G * H, ...]."""
+            """Returns [D, G * H, ...] from each direction's [G * H, ...], with the gates in ONNX's order."""
             blocks = [weights[part].detach().chunk(len(gates)) for weights in directions]
             return torch.stack([torch.cat([block[gate] for gate in gates]) for block in blocks])
 
@@ -81,7 +83,7 @@ class OnnxRecurrentLayer(nn.Module):
 
     @classmethod
     def of(cls, layer: RecurrentLayer) -> "OnnxRecurrentLayer":
-        """Replaces a layer of ours: same call, same weights."""
+        """Returns the layer that replaces one of our encoders: the same call and weights."""
         rnns = [rnn for rnn in (layer.forward_rnn, layer.backward_rnn) if rnn is not None]
         return cls(layer.cell, [weights_of(rnn) for rnn in rnns])
 
@@ -99,7 +101,7 @@ class OnnxRecurrentLayer(nn.Module):
     def run(
         self, inputs: Tensor, lengths: Tensor | None, initial: Sequence[Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """As `forward`, with first states, each part [D, B, H], and the last ones in that shape.
+        """Runs the layer from first states, each part [D, B, H]; returns the last ones in that shape, too.
 
         Args:
             lengths: [B] int64; None if all sequences have S positions.
@@ -110,7 +112,7 @@ class OnnxRecurrentLayer(nn.Module):
     def _with_spare(
         self, inputs: Tensor, lengths: Tensor | None, initial: Sequence[Tensor]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Runs the node, with a further row if `has_spare`; returns outputs [B, S, D * H] and parts [D, B, H]."""
+        """Runs the node, with another row if `has_spare`; returns outputs [B, S, D * H] and parts [D, B, H]."""
         if self.has_spare:
             inputs = torch.cat([inputs, inputs[:1]])
             lengths = None if lengths is None else torch.cat([lengths, lengths[:1]])
@@ -121,7 +123,7 @@ class OnnxRecurrentLayer(nn.Module):
         return outputs.permute(2, 0, 1, 3).flatten(2), tuple(finals[: self.num_final_parts])
 
     def _node(self, inputs: Tensor, lengths: Tensor | None, initial: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Returns outputs [S, D, B, H], last states and, of an LSTM, last cells [D, B, H] each, of inputs [S, B, I]."""
+        """Returns outputs [S, D, B, H] of inputs [S, B, I], last states [D, B, H] and an LSTM's last cells."""
         width, num_sources, _ = inputs.shape
         final_shape = (self.num_directions, num_sources, self.hidden_size)
         attributes: dict[str, Any] = {
@@ -129,7 +131,7 @@ class OnnxRecurrentLayer(nn.Module):
             "direction": "bidirectional" if self.num_directions == 2 else "forward",
         }
         if self.operator == "GRU":
-            # The reset gate after the recurrent product: torch's way, and cuDNN's.
+            # torch and cuDNN apply the reset gate after the recurrent product.
             attributes["linear_before_reset"] = 1
         outputs: Sequence[Tensor] = torch.onnx.ops.symbolic_multi_out(
             self.operator,
@@ -144,11 +146,11 @@ class OnnxRecurrentLayer(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceableModel:
-    """A model in PyTorch as an export needs it.
+    """A model in PyTorch, prepared for an export.
 
     Attributes:
         encoder: from ids [B, S] int64 and lengths [B] int64 of sources to the state tensors, in the order of `state`.
-        decoder_step: as DecoderStep. Both are traced as they are: they hold no layer that depends on padding.
+        decoder_step: see DecoderStep. Both are traced as they are: they have no layer that depends on padding.
         state: the tensors that pass between the graphs, with their scopes.
         architecture: the manifest's description of the model.
         reference: decodes with the model in PyTorch; the graphs are compared with it.
@@ -168,7 +170,7 @@ class TraceableModel:
 
 
 def traceable(model: Seq2Seq) -> TraceableModel:
-    """Returns a trained model for tracing, in a copy whose recurrent layers are ONNX nodes; `model` stays as it is."""
+    """Returns a trained model for tracing: a copy whose recurrent layers are ONNX nodes."""
     traced, state = copy.deepcopy(model).eval(), model.state_tensors()
     for module in list(traced.modules()):
         for name, child in list(module.named_children()):
@@ -187,7 +189,7 @@ def traceable(model: Seq2Seq) -> TraceableModel:
 
 
 def traceable_parts(model: nn.Module, state: Sequence[StateTensor]) -> tuple[nn.Module, nn.Module]:
-    """Returns encoder and decoder step, as they are traced, of a model with `encode` and `step` like Seq2Seq's."""
+    """Returns the encoder and the decoder step that are traced, of a model with `encode` and `step` like Seq2Seq's."""
     return Encoder(model, state), DecoderStep(model, state)
 
 
@@ -195,7 +197,7 @@ EXAMPLE_SOURCES, EXAMPLE_ROWS, EXAMPLE_WIDTH, EXAMPLE_BANS = 3, 5, 8, 3
 
 
 class Encoder(nn.Module):
-    """A model's encoder as it is traced; see TraceableModel."""
+    """The encoder that is traced; see TraceableModel."""
 
     def __init__(self, model: Any, state: Sequence[StateTensor]) -> None:
         super().__init__()
@@ -236,6 +238,84 @@ class DecoderStep(nn.Module):
         return log_probs, ids, forced_log_probs, *([] if attention is None else [attention]), *stepped
 
 
+DOMAIN: Final = "inlined"
+"""The domain of the nodes that ONNX graphs within a model replace."""
+
+
+class InlinedGraph(nn.Module):
+    """An ONNX graph within a model in PyTorch. It is traced as one node, which the graph's nodes then replace.
+
+    Attributes:
+        label: names the node; unique in the model.
+        row_by_row: the graph takes a single row. It becomes the body of a `Scan` over the first axis of all its inputs,
+            and its outputs get that axis, too.
+    """
+
+    def __init__(self, label: str, *, row_by_row: bool) -> None:
+        super().__init__()
+        self.label, self.row_by_row = label, row_by_row
+
+    def onnx_model(self, opset: int) -> onnx.ModelProto:
+        """Returns the graph in this version of ONNX's operators."""
+        raise NotImplementedError
+
+    def node(self, inputs: Sequence[Tensor], dtypes: Sequence[torch.dtype], shapes: Sequence[Any]) -> Sequence[Tensor]:
+        """Adds the graph's node to a trace; returns the node's outputs."""
+        outputs: Sequence[Tensor] = torch.onnx.ops.symbolic_multi_out(
+            f"{DOMAIN}::{self.label}", inputs, dtypes=dtypes, shapes=shapes, version=1
+        )
+        return outputs
+
+
+def _inline(model: ir.Model, module: nn.Module) -> None:
+    """Replaces the nodes of a module's inlined graphs in its trace."""
+    graphs = {part.label: part for part in module.modules() if isinstance(part, InlinedGraph)}
+    opset = model.opset_imports[""]
+    for number, node in enumerate([node for node in model.graph if node.domain == DOMAIN]):
+        inlined = graphs[node.op_type]
+        proto = compose.add_prefix(inlined.onnx_model(opset), f"{node.op_type}_{number}/")
+        inner = ir.from_proto(proto).graph
+        (_scan if inlined.row_by_row else _insert)(model.graph, node, inner)
+    model.opset_imports.pop(DOMAIN, None)
+
+
+def _insert(graph: ir.Graph, node: ir.Node, inner: ir.Graph) -> None:
+    """Moves the nodes and constants of a graph to the place of a node."""
+    for outer, value in zip(node.inputs, list(inner.inputs), strict=True):
+        assert outer is not None
+        value.replace_all_uses_with(outer, replace_graph_outputs=True)
+    results = list(inner.outputs)
+    inner.outputs.clear()
+    for name, value in list(inner.initializers.items()):
+        del inner.initializers[name]
+        graph.register_initializer(value)
+    nodes = list(inner)
+    inner.remove(nodes)
+    graph.insert_before(node, nodes)
+    _replace(graph, node, results)
+
+
+def _scan(graph: ir.Graph, node: ir.Node, body: ir.Graph) -> None:
+    """Replaces a node by a `Scan` over rows, whose body is a graph of one row."""
+    attributes: dict[str, Any] = {"body": body, "num_scan_inputs": len(node.inputs)}
+    scan = ir.node("Scan", list(node.inputs), attributes, num_outputs=len(node.outputs), name=node.name)
+    graph.insert_before(node, scan)
+    _replace(graph, node, scan.outputs)
+
+
+def _replace(graph: ir.Graph, node: ir.Node, results: Sequence[ir.Value]) -> None:
+    """Redirects all uses of a node's outputs to these values, and removes the node."""
+    for old, new in zip(node.outputs, results, strict=True):
+        if old.is_graph_output():
+            identity = ir.node("Identity", [new])
+            graph.insert_before(node, identity)
+            new = identity.outputs[0]  # noqa: PLW2901
+            old.name, new.name = f"{old.name}/replaced", old.name
+        new.type, new.shape = old.type, old.shape
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+
+
 def trace_graphs(model: TraceableModel) -> TracedPair:
     """Exports both graphs in fp32.
 
@@ -272,7 +352,7 @@ def trace_graphs(model: TraceableModel) -> TracedPair:
         model.encoder,
         _example_sources(EXAMPLE_WIDTH),
         graph_io.ENCODER_INPUTS,
-        # In the encoder every source still has one row.
+        # The encoder gives every source one row.
         specs(input_names, {"row": "B", "source": "B"}),
         splits_gemms=model.splits_gemms,
     )
@@ -353,14 +433,14 @@ def _export(
         graph.inputs.append(count)
         (top,) = [node for node in graph if node.op_type == "TopK"]
         top.replace_input_with(1, count)
-    inline(program.model, {part.label: part for part in module.modules() if isinstance(part, InlinedGraph)})
+    _inline(program.model, module)
     if splits_gemms:
         _split_gemms(graph)
     return TracedGraph.of(program.model)
 
 
 def _split_gemms(graph: ir.Graph) -> None:
-    """Writes products with weights as MatMul and Add: a Gemm of one row rounds differently from one of several."""
+    """Replaces products with weights by MatMul and Add, because a Gemm of one row rounds differently."""
     for node in list(graph):
         weights = node.inputs[1] if node.op_type == "Gemm" else None
         if weights is None or weights.const_value is None or len(node.inputs) != 3 or node.inputs[0] is None:
@@ -386,7 +466,7 @@ def _split_gemms(graph: ir.Graph) -> None:
 
 
 def _declare(values: Sequence[ir.Value], specs: Sequence[TensorSpec]) -> None:
-    """Names the dimensions; types and ranks must be those that were traced."""
+    """Names the dimensions of inputs or outputs, whose types and ranks must be those that were traced."""
     assert [value.name for value in values] == [spec.name for spec in specs]
     for value, spec in zip(values, specs, strict=True):
         assert value.dtype == _dtype(spec) and len(value.shape or ()) == len(spec.shape), f"{value} is not {spec}"
@@ -399,7 +479,7 @@ def _dtype(spec: TensorSpec) -> ir.DataType:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Silences the exporter, which warns and logs about itself; its graphs are verified anyway."""
+    """Silences the exporter's warnings about itself. Its graphs are verified anyway."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,7 +1,7 @@
 """A user's two ONNX graphs as a module in PyTorch, with the contract of Seq2SeqModule (contract.py).
 
 Run by itself, the module runs the graphs as they are, by onnxruntime: this is what an export is compared with. In a
-trace each graph is a node, which the graph's nodes then replace (inlining.py).
+trace each graph is a node, which the graph's nodes then replace (tracing.py).
 
 Shapes: B sources, R rows, S source positions, V symbols.
 """
@@ -15,7 +15,7 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from attendant.export.inlining import InlinedGraph
+from attendant.export.tracing import InlinedGraph
 from attendant.export.user_graphs.graph import masked, softmax_inputs, with_outputs
 from attendant.export.user_graphs.layout import (
     NARROW,

@@ -251,7 +251,7 @@ def test_nothing_of_a_checkpoint_is_executed(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("symbols", "message"),
     [
-        ([*SYMBOLS[:-1], "a"], "'a' stands in the vocabulary twice"),
+        ([*SYMBOLS[:-1], "a"], "'a' is in the vocabulary twice"),
         ([*SYMBOLS[:-1], "<pad>"], "'<pad>' is an ordinary symbol there, and a special one here"),
         (("a",), "its vocab.src is no list of symbols"),
     ],
