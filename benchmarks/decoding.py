@@ -1,11 +1,9 @@
-"""Decoding without a server: toolkits in worker processes on the same sentences, in turns; and the server's engine."""
+"""Measures decoding without a server: toolkits in worker processes, on the same sentences, in turns; and the engine."""
 
 import itertools
-import json
 import random
 import statistics
 import subprocess
-import sys
 import time
 import timeit
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,8 +49,8 @@ NUM_ALONE = 20
 NUM_ROWS = 64
 MAX_WARM_UPS = 6
 WARM = 1.05
-"""Some runtimes become faster while the allocator learns the sizes. A system is warm when a run is less than this times
-as fast as the one before."""
+"""Some runtimes become faster while the allocator learns the sizes. A system is warm when its speed is less than this
+times that of the run before."""
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
@@ -77,7 +75,9 @@ class Decoder:
     about: str = ""
 
     def system(self, jobs: Mapping[str, Job], seconds: float) -> System:
-        """Does each job in every round, for about `seconds`; a job without a batch size in the fastest one."""
+        """Returns a system that runs each job in every round, for about `seconds`; a job without a batch size takes the
+        fastest one.
+        """
 
         def visit(pool: Workers, job: Job) -> Visit:
             fastest = pool.fastest(job, seconds, [job.batch_size] if job.batch_size else self.batch_sizes)
@@ -93,7 +93,7 @@ class Decoder:
 def own_decoder(
     context: Context, precision: str, *, num_workers: int = 1, num_threads: int = 1, bare: bool = False
 ) -> Decoder:
-    """Returns Attendant's own decoding, or with `bare` the same calls into the graphs with nothing between them."""
+    """Returns Attendant's own decoding, or with `bare` the same calls of its graphs, replayed without search."""
     return Decoder(
         key=f"{'bare' if bare else 'attendant'}_{precision}",
         name=f"{'bare graphs' if bare else 'Attendant'} {precision}, {layout(num_workers, num_threads)}",
@@ -106,7 +106,7 @@ def own_decoder(
 
 
 def layout(num_workers: int, num_threads: int = 1) -> str:
-    """Returns the worker processes and the threads of each as text."""
+    """Returns text on the worker processes and the threads of each."""
     counts = ((num_workers, "worker"), (num_threads, "thread"))
     return " x ".join(f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in counts)
 
@@ -365,14 +365,8 @@ def _other_decoder(context: Context, folder: Path, precision: str) -> Decoder:
 
     def command() -> Sequence[str]:
         workload, cache = asdict(context.workload), str(context.cache / "against")
-        if (folder / "benchmarks" / "job.py").exists() and not (folder / "benchmarks" / "mt.py").exists():
-            lines = output_of([*python, *program("workload:print_bundle", workload=workload, cache=cache)])
-            path = lines.strip().splitlines()[-1]
-            return [*python, *program("own_worker:work", path=path, precision=precision, num_threads=1)]
-        # Checkouts of version 0.2.0 and before.
-        make = "import json, pathlib, sys; from benchmarks import mt; a = sys.argv"
-        make += "; print(mt.mt_bundle(mt.Workload(**json.loads(a[1])), pathlib.Path(a[2])))"
-        path = output_of([*python, sys.executable, "-c", make, json.dumps(workload), cache]).strip().splitlines()[-1]
-        return [*python, sys.executable, "-m", "benchmarks.decoding.attendant_worker", path, precision, "1"]
+        lines = output_of([*python, *program("workload:print_bundle", workload=workload, cache=cache)])
+        path = lines.strip().splitlines()[-1]
+        return [*python, *program("own_worker:work", path=path, precision=precision, num_threads=1)]
 
     return Decoder(key=f"other_{precision}", name=f"the other checkout, {precision}", command=command)

@@ -1,4 +1,4 @@
-"""One decoder step on a GPU (benchmarks/gpu.sh): parity with the CPU, then the time of a step, in under 8 minutes.
+"""Measures one decoder step on a GPU (benchmarks/gpu.sh): parity with the CPU, then its time, in under 8 minutes.
 
 Our stepper with and without CUDA graphs, PyTorch eager and compiled, in fp32 and fp16. A step is timed from the upload
 of the ids to the download of the candidates.
@@ -59,7 +59,7 @@ QUICK = Effort(num_rows=(1, 8), warm_steps=4, seconds=0.02)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A stepper that `make` creates within seconds; if `is_compiled`, every shape is compiled by itself."""
+    """A stepper that `make` creates within seconds. If `is_compiled`, each shape is compiled separately."""
 
     name: str
     precision: Precision

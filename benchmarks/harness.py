@@ -1,6 +1,6 @@
-"""The harness: systems that are measured in turns, their processes, and the environments of the peers.
+"""Measures systems in turns, runs their processes, and installs the environments of the peers.
 
-Turns make a machine that slows down slow all systems.
+If the machine slows down during a measurement, turns slow all systems alike.
 """
 
 import json
@@ -38,7 +38,7 @@ KEEP_MEMORY: Final = {
 """glibc keeps freed memory, in every system: it saves CTranslate2 a quarter of its processor time."""
 
 Samples = Mapping[str, float | list[float]]
-"""One or several samples of each figure; the first figure is shown while the benchmark runs."""
+"""One or several samples of each figure. The first figure is shown while the benchmark runs."""
 
 Visit = Callable[[int], Samples]
 """Measures a running system once. Takes the number of the round, from 1, which is also a seed. May return nothing."""
@@ -102,7 +102,7 @@ class Measurement:
 
     @contextmanager
     def noting_failure(self) -> Iterator[None]:
-        """Replaces all samples by the reason of a failure."""
+        """Records a failure in its context: the reason replaces all samples."""
         try:
             yield
         except Unavailable as error:
@@ -198,7 +198,7 @@ class Process:
 
         Args:
             environment: additional variables.
-            answers: it answers questions, as `job.answer_questions` does.
+            answers: the program answers questions, as `job.answer_questions` does.
         """
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
         self._process = subprocess.Popen(
@@ -246,7 +246,7 @@ class Process:
         return json.loads(self._line())
 
     def output(self) -> str:
-        """Returns all that it has printed, except answers."""
+        """Returns all that the program has printed, except answers."""
         # No seek: the program writes at the position of the shared file.
         return os.pread(self._log.fileno(), 1 << 24, 0).decode(errors="replace")
 

@@ -1,7 +1,7 @@
-"""Worker processes: the jobs that they get, how they answer, and how a function is run as a program.
+"""The protocol of worker processes: jobs and answers; and the command that runs a function as a program.
 
-Only the standard library of Python 3.9: peers import this file in their own environments. Workers of other checkouts
-get the same jobs (`--against`), so the fields keep their names.
+It needs only the standard library of Python 3.9, because peers import it in their own environments. Workers of other
+checkouts get the same jobs (`--against`), so the fields keep their names.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def answer_jobs(
 
 def answer_questions(answer: Callable[[dict[str, Any]], object]) -> None:
     """Prints READY, then answers each line of standard input with a line; both are JSON."""
-    # What a toolkit prints goes to standard error instead.
+    # A toolkit's own output goes to standard error instead.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     answers.write(READY)

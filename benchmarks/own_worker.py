@@ -1,6 +1,6 @@
-"""Attendant in processes of their own: decoding in process, and a server with request-level batching.
+"""Programs that run Attendant: a decoding worker, and a server with request-level batching.
 
-Imports only what such a process needs: without torch it starts and runs as a server's worker does.
+They import no torch, so they start and run as a server's worker does.
 """
 
 import sys
@@ -35,8 +35,8 @@ class GraphCalls:
 
     Attributes:
         seconds: time in their runs.
-        calls: if not None, each call is appended. Inputs are not copied: if one is overwritten later, a replay computes
-            something else in the same time.
+        calls: if not None, each call is appended. Inputs are not copied. If one is overwritten later, a replay takes
+            the same time and gives other results.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class GraphCalls:
 
 
 def replay(calls: Iterable[Call]) -> None:
-    """Makes the same calls again, with nothing between them."""
+    """Repeats the calls one directly after another."""
     for session, outputs, inputs in calls:
         session.run(outputs, inputs)
 
@@ -71,7 +71,7 @@ def work(path: str, precision: str, num_threads: int, bare: bool = False) -> Non
     """Decodes jobs with a bundle.
 
     Args:
-        bare: the calls into the graphs are recorded once and then replayed: no engine around them can be faster.
+        bare: records the calls of the graphs once, and then replays them. No engine around them can be faster.
     """
     bundle, watcher = open_bundle(Path(path)), GraphCalls()
     open_session: Callable[..., OnnxSession] = watcher.open if bare else OnnxSession

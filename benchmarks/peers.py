@@ -1,4 +1,4 @@
-"""Peers that decode in process beside Attendant: each with its environment, its model and its worker.
+"""Measures peers that decode in process, and Attendant. Each peer has its environment, its model and its worker.
 
 Their workers are functions of programs.py and plain_model.py.
 """

@@ -1,4 +1,4 @@
-"""A plain model of the same sizes, in torch's own layers: written without a thought of serving.
+"""A plain model of the same sizes, in torch's own layers, that is not designed for serving.
 
 Shapes: B sentences (or rows), S source positions, E embedding, H hidden size, V vocabulary, K candidates.
 """

@@ -1,7 +1,7 @@
-"""Programs in processes of their own: the load generator, empty services, and the peers.
+"""Functions to run as programs: the load generator, empty services, and the peers. `job.program` makes the commands.
 
-Each peer runs in its own environment, so functions import their libraries themselves, and all else is the standard
-library: Marian's is Python 3.9. `job.program` makes the commands.
+Each peer runs in its own environment. So each function imports its libraries itself, and the module needs only the
+standard library of Python 3.9, which Marian's environment has.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from benchmarks import DATA, ROOT
 from benchmarks.job import NUM_SPECIAL_SYMBOLS, Job, Sources, answer_jobs, answer_questions, word_of, words_of
 
 Array = Any
-"""A numpy array, which the type checker can't see here: numpy is a library of some environments."""
+"""A numpy array. The type checker can't see it, because only some environments have numpy."""
 
 G2P_BUNDLE = ROOT / "models" / "g2p-en"
 HOST = "127.0.0.1"
@@ -86,7 +86,7 @@ async def serve(service: str, handlers: dict[str, Any]) -> None:
 
 
 def serve_nothing(refuses: bool = False) -> None:
-    """Runs a service with our calls that returns its requests, or refuses each: the time that gRPC itself takes."""
+    """Runs a service with our calls that returns its requests, or refuses each, to measure gRPC itself."""
     import grpc
     import uvloop
 
@@ -152,7 +152,7 @@ class PlainLoop:
 
 
 def _row_axis(name: str) -> int:
-    """States of torch's LSTM have their layers first."""
+    """Returns the axis of the rows: in states of torch's LSTM the layers come first."""
     return 1 if name in {"hidden", "cell"} else 0
 
 
@@ -177,7 +177,7 @@ def onnx_loop(folder: str) -> PlainLoop:
 
 
 def serve_triton(folder: str, num_instances: int, batch_size: int) -> None:
-    """Its dynamic batcher collects requests of one shape; each instance, a process, decodes a batch on one thread."""
+    """Runs Triton. Its dynamic batcher collects requests of one shape; each instance is a process with one thread."""
     import numpy as np
     from pytriton.decorators import batch
     from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
@@ -294,10 +294,10 @@ def work_ctranslate2(folder: str, num_workers: int) -> None:
 
 
 def serve_ctranslate2(folder: str, num_workers: int, batch_size: int) -> None:
-    """Serves behind the batcher that one would write first, on grpc.aio.
+    """Runs CTranslate2 with a plain batcher on grpc.aio.
 
-    Requests wait in a list. When a worker is free, it gets all that wait, up to a batch, and they are answered
-    together. A request is the number of its steps and its words, an answer words.
+    A free worker takes all waiting requests, up to a batch, which are answered together. A request is the number of its
+    steps and its words; an answer is words.
     """
     import grpc
 
@@ -416,7 +416,7 @@ def make_marian(folder: str, vocabulary: int, embedding: int, width: int) -> Non
 
 
 def work_marian(folder: str, num_workers: int) -> None:
-    """Decodes jobs by the package's compiled module: the package itself fetches a list of models when imported."""
+    """Decodes jobs by the package's compiled module, because importing the package fetches a list of models."""
     package = importlib.util.find_spec("bergamot")
     assert package is not None
     spec = PathFinder.find_spec("_bergamot", package.submodule_search_locations)
@@ -459,7 +459,7 @@ def g2p_words(job: Job) -> list[str]:
 
 
 def work_g2p_en(folder: str) -> None:
-    """Pronounces words one by one: it has no batches."""
+    """Pronounces words one by one, because the package has no batches."""
     # When imported it fetches a dictionary and a tagger. Single words need neither; these contain one word.
     corpora = {"corpora/cmudict.zip": {"cmudict/cmudict": "A 1 AH0\n"}, "taggers/averaged_perceptron_tagger.zip": {}}
     for name, files in corpora.items():

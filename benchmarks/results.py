@@ -1,6 +1,6 @@
-"""Results: a JSON file per suite, the Markdown page and the pictures that show it, and the speed goals (yardsticks).
+"""Stores results in a JSON file per suite, and writes its Markdown page and pictures, and the speed goals (yardsticks).
 
-A part that is measured again replaces its former result.
+A new result of a part replaces the former one.
 """
 
 import datetime
@@ -78,7 +78,7 @@ def this_machine() -> Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A part, what it is (`about` is Markdown), and the command and the machine that measured it."""
+    """A part with its title and description (`about`, Markdown), and the command and the machine that measured it."""
 
     title: str
     about: str
@@ -104,7 +104,7 @@ def add_result(path: Path, name: str, measured: Measured) -> dict[str, Measured]
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Aligns the first column left and the others right."""
+    """Returns a table whose first column is aligned left, and the others right."""
     lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *([shown(cell) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -187,7 +187,7 @@ def _yardstick_row(stick: Mapping[str, Any], results: Mapping[str, Mapping[str, 
 
 def write_yardsticks(output: Path) -> str:
     """Writes yardsticks.md; returns its text."""
-    columns = ("what", "ours", "theirs", "measured", "asked", "holds", "bound")
+    columns = ("what", "ours", "theirs", "measured", "goal", "holds", "bound")
     text = (
         "# Yardsticks\n\nWritten by `make bench` and `make bench-peers` from serving.json and peers.json, which have "
         "the command, date and machine of each part. Bound: the best that this row could be on that machine, if ours "

@@ -1,4 +1,4 @@
-"""Peers that serve, and our server, under the same loads."""
+"""Measures servers of peers and our server under the same loads."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Servers under load, each in processes of its own: closed loops, random arrivals, overhead, memory, idling."""
+"""Measures servers under load, each in its own processes: closed loops, random arrivals, overhead, memory, idling."""
 
 import base64
 import random
@@ -119,7 +119,7 @@ def real_requests(context: Context) -> list[bytes]:
 
 
 def empty_service(requests: Sequence[bytes], *, refuses: bool = False) -> Server:
-    """Returns a service that does nothing, or refuses everything: the time that gRPC itself takes."""
+    """Returns a service that does nothing or refuses everything, to measure the time that gRPC itself takes."""
     command = program("programs:serve_nothing", refuses=refuses)
     name = "refusing" if refuses else "empty"
     return Server(key=name, name=f"{name} service", command=lambda: command, requests=requests)
@@ -191,14 +191,14 @@ class Running:
         """Loads the server. Raises Unavailable if it refuses a request or ends.
 
         Returns:
-            Answers per second, percentiles of the latency in ms (of streamed answers also until their first message),
-            the processor time of the server and of the load generator per answer in ms, the number of answers; of a
-            server with metrics also the mean rows of its steps and share of useful cells.
+            Answers per second; percentiles of the latency in ms, and for streamed answers of the time to the first
+            message; the processor time of the server and of the load generator per answer in ms; the number of answers.
+            If the server has metrics: the mean rows of its steps and the share of useful cells.
         """
         return self.watched(load)[0]
 
     def watched(self, load: Load) -> tuple[dict[str, float], Mapping[str, float]]:
-        """Returns the figures of `load`, and the growth of the server's metrics meanwhile (see `metrics`)."""
+        """Returns the figures of `load`, and the growth of the server's metrics during it (see `metrics`)."""
         before, processes = self.metrics(), {"cpu_ms": self.process, "generator_ms": self.generator}
         cpu_seconds = {name: process.cpu_seconds() for name, process in processes.items()}
         self.generator.ask(asdict(load))

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-# It imports all of its text transforms, and these modules with them, of which nothing is used.
+# OpenNMT-py imports all of its text transforms, and with them these modules, which are not used.
 sys.modules |= {name: types.ModuleType(name) for name in ("fasttext", "spacy")}
-# It reads checkpoints as torch did before 2.6.
+# OpenNMT-py reads checkpoints as torch did before 2.6.
 torch.serialization.add_safe_globals([argparse.Namespace])
 
 
@@ -23,7 +23,7 @@ def mend_copying() -> None:
     load = BaseModel.load_state_dict
 
     def load_state_dict(self: BaseModel, checkpoint: dict[str, Any], *more: Any, **options: Any) -> None:
-        # Among the output layer's weights it looks for those of copying under wrong names.
+        # OpenNMT-py looks for the weights of copying under wrong names.
         checkpoint["model"].update({f"generator.{name}": weights for name, weights in checkpoint["generator"].items()})
         load(self, checkpoint | {"generator": {}}, *more, **options)
 

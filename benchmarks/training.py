@@ -1,4 +1,4 @@
-"""Training speed: Attendant beside JoeyNMT and OpenNMT-py, watched by one clock."""
+"""Measures the training speed of Attendant, JoeyNMT and OpenNMT-py by one clock."""
 
 import os
 import random
@@ -36,7 +36,7 @@ class Toolkit:
     """A toolkit's training command: an entry of toolkits.toml.
 
     Attributes:
-        differences: between its model and work and the others'.
+        differences: of its model and work from the others'.
         template: the file of its configuration. `Training.configure` replaces names after a dollar sign.
         arguments: of its Python; `$config` is the configuration, `$folder` the training's folder.
         environment: of environments.toml. If empty, this Python's.
@@ -182,8 +182,8 @@ class Training:
         return [Template(text).substitute(config=config, folder=self.folder) for text in self.toolkit.arguments]
 
     def _visit(self, python: str) -> Samples:
-        """Trains; returns a sample per window: target tokens per second, and per second of all threads' processor time,
-        which is the figure to compare on a busy machine.
+        """Trains; returns a sample per window: target tokens per second, and per second of all threads' processor time.
+        The latter is the figure to compare on a busy machine.
 
         Raises:
             Unavailable: the toolkit ended by itself.

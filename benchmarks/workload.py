@@ -1,4 +1,4 @@
-"""The work that every system does: the sizes of the model, its bundle of random weights, sentences and requests.
+"""The workload of all systems: the sizes of the model, its bundle of random weights, sentences and requests.
 
 The values of weights affect speed only through the end of sentences. So the end symbol's bias is so low that no
 hypothesis ends before its length limit, and every system decodes the same number of steps.
@@ -93,7 +93,7 @@ class Workload:
 QUICK = Workload(
     vocabulary_size=200, embedding_size=32, hidden_size=64, batch_sentences=8, num_batches=40, window_steps=20
 )
-"""Too small to measure speed; shows that everything runs."""
+"""Sizes that are too small to measure speed, but show that everything runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
-"""Two studies of attention: the letters that it links to sounds, compared with links made by hand
-(letters-to-sounds.md), and the source positions without which an answer changes.
+"""Measures the attention of pronunciation models: how well it aligns letters with sounds, compared with an alignment
+made by hand (letters-to-sounds.md), and which source positions an answer needs.
 
 Shapes: T sounds, S letters and the end.
 """
@@ -7,7 +7,7 @@ Shapes: T sounds, S letters and the end.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -36,7 +36,7 @@ PAGE: Final = "alignment"
 SHOWN_WORD: Final = "thoroughfare"
 
 WEIGHTS: Final = ("below 0.01", 0.01), ("0.01 to 0.1", 0.1), ("0.1 to 0.5", 0.5), ("above 0.5", 1.1)
-"""Classes of positions: a name, and the bound of the highest weight that a position gets in any step."""
+"""Classes of source positions by their highest weight in any step: the name, and the upper bound of that weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class AlignedWord:
     """A word, its sounds, and its links of letters and sounds, both counted from 0.
 
     Attributes:
-        sure: the links that an aligner must find.
-        possible: the links that it may find, the sure ones included.
+        sure: links that an alignment must have.
+        possible: links that it may have; they include the sure ones.
     """
 
     word: str
@@ -114,42 +114,35 @@ def _error_rate(totals: Floats64) -> float:
     return float(100 * (1 - (in_sure + in_possible) / (num_links + num_sure)))
 
 
-class Spoken(Protocol):
-    """A word, or several words run together, and its sounds."""
-
-    @property
-    def word(self) -> str: ...
-    @property
-    def sounds(self) -> tuple[str, ...]: ...
-
-
 def open_model(path: Path) -> TextModel:
     """Opens a run or a bundle. Raises UserError: it is neither."""
     return (open_bundle_model(path) if is_bundle(path) else open_runs([path])).model
 
 
-def attended(model: TextModel, words: Sequence[Spoken]) -> list[Floats]:
-    """Returns the attention [T, S] for each word when the model is forced to say the word's own sounds.
+def attended(model: TextModel, words: Sequence[str], sounds: Sequence[Sequence[str]]) -> list[Floats]:
+    """Returns the attention [T, S] of each word, with its own sounds as the target (teacher forcing).
 
     Raises:
         UserError: the model has no attention.
     """
-    sources = model.source_ids([word.word for word in words])
-    targets = model.target_tokenizer.encode_batch([" ".join(word.sounds) for word in words])
+    targets = model.target_tokenizer.encode_batch([" ".join(of_word) for of_word in sounds])
     options = [scoring_options(target, model.special_ids.eos, attention=True) for target in targets]
-    scored = decode_all(model.stepper, sources, options, model.special_ids)
+    scored = decode_all(model.stepper, model.source_ids(words), options, model.special_ids)
     weights = [hypothesis.attention for (hypothesis, *_) in scored if hypothesis.attention is not None]
     if not weights:
         raise UserError("the model has no attention")
     return weights
 
 
+def _attended_words(model: TextModel, words: Sequence[AlignedWord]) -> list[Floats]:
+    return attended(model, [word.word for word in words], [word.sounds for word in words])
+
+
 def changed_by_masking(model: TextModel, sources: Sequence[Sequence[int]]) -> tuple[list[Floats], list[list[bool]]]:
-    """Answers sources greedily, as they are and without attention to each of their positions in turn.
+    """Decodes sources greedily: first unmasked, then with each of their positions masked in turn.
 
     Returns:
-        For each source its attention [T, S] in the unmasked answer, and for each position whether its mask changes the
-        answer.
+        the attention [T, S] of each unmasked answer; and for each position, True if masking it changes the answer.
     """
     limit = 2 * max(map(len, sources))
     plain = decode_all(model.stepper, sources, DecodingOptions(max_length=limit, attention=True), model.special_ids)
@@ -163,7 +156,7 @@ def changed_by_masking(model: TextModel, sources: Sequence[Sequence[int]]) -> tu
 
 
 def _needed_rows(weights: Sequence[Floats], changed: Sequence[Sequence[bool]]) -> Iterator[list[str]]:
-    """Yields a row per class of positions: its name, the positions, and the share that answers need, with interval."""
+    """Yields a row per class of positions: its name, their number, and the share that answers need, with interval."""
     low = 0.0
     for name, high in WEIGHTS:
         counts = np.zeros((len(weights), 2))
@@ -200,13 +193,13 @@ def diagonal_links(words: Sequence[AlignedWord]) -> list[tuple[Link, ...]]:
 def error_rate_of(path: Path) -> Agreement:
     """Returns the agreement of a run or bundle. Raises UserError: it is neither, or has no attention."""
     words = read_words()
-    return agreement(attention_links(attended(open_model(path), words), words), words)
+    return agreement(attention_links(_attended_words(open_model(path), words), words), words)
 
 
 def show_alignment(path: Path) -> None:
     """Writes the tables and the picture of docs/experiments/alignment.md for a run or a bundle. Raises UserError."""
     words, model = read_words(), open_model(path)
-    weights = attended(model, words)
+    weights = _attended_words(model, words)
     links = attention_links(weights, words)
     rows = []
     for name, own in (("attention", links), ("the diagonal", diagonal_links(words))):

@@ -1,4 +1,4 @@
-"""Sources far longer than those of training: models of single words read words that are run together.
+"""Measures models of single words on sources far longer than those of training: words joined without separators.
 
 Shapes: T sounds, S letters and the end.
 """
@@ -49,7 +49,7 @@ PANELS: Final = (("per", "PER (%)"), ("on_word", "attention on the word that is 
 
 @dataclass(frozen=True, slots=True)
 class LongSource:
-    """Words without anything between them.
+    """Several words joined without separators.
 
     Attributes:
         sounds: the sounds of all words, in order.
@@ -113,18 +113,18 @@ def _measure_missing() -> None:
 
 
 def _measure(model: TextModel, sources: Sequence[LongSource]) -> dict[str, Any]:
-    """Measures greedy outputs, and attention when the model is forced to say the words' own sounds, in %.
+    """Measures greedy outputs, and attention with the words' own sounds as the target, in %.
 
     Returns:
-        for each length: `per`; `on_word`, attention on the letters of the word that is being said. For sources of the
-        length DETAILED, by bins of sounds: `right`, sounds that are in the output; `on_word_by_place`.
+        for each length: `per`; `on_word`, attention on the letters of the sound's own word. For sources of the length
+        DETAILED, by bins of sounds: `right`, sounds that are in the output; `on_word_by_place`.
     """
     # Outputs are cut after as many sounds as there are letters.
     options = [DecodingOptions(max_length=len(source.word)) for source in sources]
-    ids = model.source_ids([source.word for source in sources])
-    decoded = decode_all(model.stepper, ids, options, model.special_ids)
+    words = [source.word for source in sources]
+    decoded = decode_all(model.stepper, model.source_ids(words), options, model.special_ids)
     outputs = [model.target_tokenizer.decode(best.token_ids) for (best, *_) in decoded]
-    weights = attended(model, sources)
+    weights = attended(model, words, [source.sounds for source in sources])
     on_words = [attention_on_words(source, own) for source, own in zip(sources, weights, strict=True)]
     per, on_word = list[float](), list[float]()
     for start in range(0, len(sources), NUM_SOURCES):

@@ -65,8 +65,8 @@ class Task:
 
 
 def draw_copying(number: int, lag: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draws a symbol and then a lag of noise: other symbols at random. After the noise the network must say the first
-    symbol: the latch problem of Bengio, Simard and Frasconi (1994).
+    """Draws a symbol and then a lag of noise: other symbols at random. After the noise the network must output the
+    first symbol: the latch problem of Bengio, Simard and Frasconi (1994).
     """
     symbols = torch.randint(NUM_SYMBOLS, (number,), generator=generator)
     noise = torch.randint(NUM_NOISE, (number, lag), generator=generator) + NUM_SYMBOLS

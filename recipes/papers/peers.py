@@ -226,7 +226,7 @@ def train_peer(entry: Entry) -> None:
 
 
 def _restore_interrupts() -> None:
-    """In the child: a shell's background job ignores SIGINT and its children inherit that, but SIGINT ends a peer."""
+    """Restores SIGINT in the child, which ends a peer: background jobs and their children ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

@@ -1,8 +1,9 @@
-"""Checks that a translation keeps what it must: 300 inputs as people type them, and the parts that must come back.
+"""Checks translations of 300 inputs as people type them: placeholders, tags, addresses, numbers, names, capitals and
+line breaks must come back.
 
     python -m attendant.recipes.translate-debdocs-en-fr.checks models/translate-en-fr
 
-The inputs are none of the phrases that the model learns from.
+No input is a phrase of the training data.
 """
 
 import argparse
@@ -19,12 +20,12 @@ from attendant.server.library import load
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """An input and what its translation must hold.
+    """An input, and the parts that its translation must have.
 
     Attributes:
-        kept: parts that must occur as often as in the source, at any place.
-        words: for each line of the source, words of which its translation must hold one: it was translated. A line
-            beyond them may be anything.
+        kept: parts that must occur as often as in the source, in any order.
+        words: for each line of the source, words separated by slashes, one of which its translation must have.
+            Further lines may have any translation.
     """
 
     kind: str
@@ -33,7 +34,7 @@ class Check:
     words: tuple[str, ...] = ()
 
     def faults(self, answer: str) -> list[str]:
-        """Returns what is wrong with a translation; nothing if it keeps all that it must."""
+        """Returns the faults of a translation, as text."""
         faults = [
             f"{part} {answer.count(part)} times, must be {self.source.count(part)} times"
             for part in self.kept
@@ -75,7 +76,7 @@ def _capitals() -> Iterator[Check]:
 
 
 def _filled(kind: str, texts: str, values: Sequence[str]) -> Iterator[Check]:
-    """Yields the texts again and again, each `@` replaced by the next value, which may be a pair around a word."""
+    """Yields the texts repeatedly, each `@` replaced by the next value, or by a pair of values around a word."""
     following = cycle(values)
     for text in cycle(texts.strip().split("\n")):
         source, kept = text, list[str]()
@@ -262,7 +263,7 @@ Open the document of @ in a new window.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the share of each kind that keeps what it must; returns 1 if it is below 95 % of all inputs."""
+    """Prints how many inputs of each kind have no fault; returns 1 if they are below 95 % of all inputs."""
     parser = argparse.ArgumentParser(description="Checks what the translations of a bundle keep.")
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--show", action="store_true", help="print each input that fails, with its translation")

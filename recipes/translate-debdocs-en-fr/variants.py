@@ -1,4 +1,4 @@
-"""Variants of pairs, in the ways in which people type texts: in capitals, with placeholders, tags, addresses and names.
+"""Makes variants of pairs, as people type texts: in capitals, with placeholders, tags, addresses and names.
 
 Documentation has few of them. A variant is made from a sentence pair of the training split by the same change on both
 sides, or from PHRASES, which are our own. The same pairs and the same seed give the same variants.
@@ -16,12 +16,12 @@ from attendant.training.data.pairs import Pair, num_words
 
 SEED: Final = 41
 MAX_WORDS: Final = 20
-"""Words and marks of a source that is varied: long ones would cost as much training as several short ones."""
+"""Longest source that is varied, in words and marks: a long one would cost as much training as several short ones."""
 
 KEPT: Final = re.compile(
     r"https?://\S+|\S+@\S+|</?[a-z][^>]*>|\$?\{+[^{}]*\}+|\$[A-Z_]+|%(?:\d\$|\(\w+\))?[a-z@]|(?<!\w)[~.]?/\S+|[A-Z]:\\\S+"
 )
-"""Parts that mean something to a program, and keep their letters' case."""
+"""Parts that a program reads; their letters keep their case."""
 
 WORD: Final = re.compile(r"(?<![^\s(\"“«'])(?:\d|#?\w[\w.+#:/=-]*\w)(?:\(\w*\))?(?=[,.;:!?)\"”»']*(?:\s|$))")
 
@@ -60,7 +60,7 @@ FOLDERS: Final = (
 
 @dataclass(slots=True)
 class Filler:
-    """Draws parts of texts that are the same in every language: names, numbers, addresses, placeholders.
+    """Draws parts of texts that are the same in every language: names, numbers, placeholders, addresses.
 
     Attributes:
         random: the generator that everything is drawn from.
@@ -223,7 +223,7 @@ def typed_quickly(pair: Pair) -> Pair | None:
 
 
 def with_slots(pair: Pair, filler: Filler) -> Pair | None:
-    """Replaces one or two words that both sides have in common; returns None if they have none."""
+    """Returns the pair with drawn parts instead of one or two shared words; None if the sides share no word."""
     words = shared_words(pair)
     if not words:
         return None
@@ -233,7 +233,7 @@ def with_slots(pair: Pair, filler: Filler) -> Pair | None:
 
 
 def with_tags(pair: Pair, filler: Filler) -> Pair | None:
-    """Puts tags, or their stand-ins, around a word that both sides have in common, or around each side as a whole."""
+    """Returns the pair with tags, or their stand-ins, around a shared word or around both texts; or None."""
     words = shared_words(pair)
     begin, end = _tags(filler)
     if words and filler.random.random() < 0.7:
@@ -243,7 +243,7 @@ def with_tags(pair: Pair, filler: Filler) -> Pair | None:
 
 
 def with_affix(pair: Pair, filler: Filler) -> Pair | None:
-    """Returns the pair with an emoji, a name or another part before it, after it, or in brackets at its end."""
+    """Returns the pair with an emoji, a name or another part before it, after it, or in brackets; or None."""
     part = filler.emoji() if filler.random.random() < 0.5 else filler.any()
     roll = filler.random.random()
     if roll < 0.3:
@@ -270,7 +270,7 @@ def _tags(filler: Filler) -> tuple[str, str]:
 
 
 def shared_words(pair: Pair) -> list[str]:
-    """Returns the words that occur once on either side and are the same there: names, numbers, commands, some nouns."""
+    """Returns the words that occur exactly once on both sides: names, numbers, commands, some nouns."""
     sources, targets = WORD.findall(pair.source), WORD.findall(pair.target)
     return [
         word
@@ -309,7 +309,7 @@ def _phrases(filler: Filler, num_pairs: int) -> Iterator[Pair]:
 
 
 def _filled(pair: Pair, filler: Filler) -> Pair:
-    """Returns a phrase with a part for each of `@name`, `@count`, `@file`, `@date`, `@url`, `@mail` and `@any`."""
+    """Returns a phrase whose slots (`@name`, `@count`, `@file`, `@date`, `@url`, `@mail`, `@any`) are filled."""
     kinds: dict[str, Sequence[Callable[[], str]]] = {
         "@name": (filler.name, filler.name, filler.placeholder, filler.stand_in),
         "@count": (filler.number, filler.placeholder, filler.stand_in),

@@ -1,17 +1,20 @@
-"""Writes docs/recipes.md from the recipe's own tables: their fields, defaults and docstrings."""
+"""Writes the pages and the schema that are made from code: `python docs/write_pages.py`."""
 
 import inspect
+import json
 import re
 import typing
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from attendant.runtime.bundle.manifest import Manifest
+from attendant.server.config import OPTIONS
 from attendant.training.recipe import Recipe
 
-PAGE = Path(__file__).parent / "recipes.md"
-INTRODUCTION = """# Recipes
+RECIPES = """# Recipes
 
 A recipe is one TOML file that describes a whole experiment: data, model, training. Those in `recipes/` come with the
 package and go by their names: `attendant train g2p-cmudict-small`. Each is the `recipe.toml` of a folder, which also
@@ -38,15 +41,39 @@ max_epochs = 10
 data files that are not found there are looked up beside the recipe. `attendant train RECIPE --set table.key=value`
 changes single fields. If a key is unknown or a value is bad, the error message names the nearest key or the choices.
 The run directory keeps the recipe with every field resolved.
-`python docs/write_recipes.py` writes this page from the tables themselves; `None` stands for a field that is left out.
+`python docs/write_pages.py` writes this page from the tables themselves; `None` stands for a field that is left out.
+"""
+
+SERVING = """# Serving options
+
+```sh
+attendant serve models/g2p-en
+```
+
+This page lists the server's options. Positional arguments are bundles and [repositories](models.md) of bundles;
+`ATTENDANT_BUNDLES` names them too, separated by colons. Every option is also an environment variable: `--max-rows` is
+`ATTENDANT_MAX_ROWS`. The command line takes precedence. A value out of range is refused with the option's name, the
+value and the range.
+
+The server ends with status 0 after SIGTERM or SIGINT, with 1 when an engine has failed for good, and with 2 for a bad
+option, a port in use or a refused bundle ([what to do then](operations.md)).
+
+In the table, a row is a live hypothesis: a request has `beam_size` rows. An engine decodes one model, in a process of
+its own. The requests of bulk streams are bulk work; all others are interactive.
+
+`python docs/write_pages.py` writes this page from the options themselves.
+
+| option | default | what |
+|---|---|---|
 """
 
 
-def page() -> str:
+def recipes_page() -> str:
+    """Returns docs/recipes.md: the fields, defaults and docstrings of a recipe's tables."""
     described = _attributes(Recipe)
     rows = [f"| `{name}` | {_default(Recipe.model_fields[name])} | {text} |" for name, text in described.items()]
     tables = [_table(name, field.annotation) for name, field in Recipe.model_fields.items() if name not in described]
-    return "\n".join([INTRODUCTION, "| field | default | what |\n|---|---|---|", *rows, "", *tables])
+    return "\n".join([RECIPES, "| field | default | what |\n|---|---|---|", *rows, "", *tables])
 
 
 def _table(name: str, table: type[BaseModel] | None) -> str:
@@ -74,7 +101,7 @@ def _summary(table: type[BaseModel]) -> str:
 
 
 def _attributes(table: type[BaseModel]) -> dict[str, str]:
-    """Field -> its words in the docstring."""
+    """Returns field -> its text in the docstring."""
     _, _, listed = inspect.cleandoc(table.__doc__ or "").partition("Attributes:\n")
     entries = re.findall(r"^ {4}([\w, ]+?): (.*?)(?=^ {4}\w|\Z)", listed, re.DOTALL | re.MULTILINE)
     return {name.strip(): " ".join(text.split()) for names, text in entries for name in names.split(",")}
@@ -101,5 +128,35 @@ def _literals(annotation: object) -> list[object]:
     return [name for part in typing.get_args(annotation) for name in _literals(part)]
 
 
+def serving_page() -> str:
+    """Returns docs/serving.md: the server's options."""
+    rows = []
+    for option in OPTIONS:
+        flag = f"`{option.flag} {option.kind.unit}`" if option.kind.unit else f"`{option.flag}`"
+        about = f"{option.about[0].upper()}{option.about[1:]}."
+        rows.append(" | ".join(cell.replace("|", "\\|") for cell in (flag, option.default_text, about)))
+    return SERVING + "".join(f"| {row} |\n" for row in rows)
+
+
+def manifest_schema() -> str:
+    """Returns docs/manifest.schema.json, without the classes' docstrings: docs/bundle.md describes the fields."""
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **_without_descriptions(Manifest.model_json_schema(mode="validation")),
+        "title": "The manifest of a bundle, format version 1",
+    }
+    return json.dumps(schema, indent=1, sort_keys=True) + "\n"
+
+
+def _without_descriptions(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {key: part for key, part in value.items() if key != "description" or not isinstance(part, str)}
+        return {key: _without_descriptions(part) for key, part in kept.items() if key != "title" or "properties" in key}
+    return [_without_descriptions(part) for part in value] if isinstance(value, list) else value
+
+
+PAGES = {"recipes.md": recipes_page, "serving.md": serving_page, "manifest.schema.json": manifest_schema}
+
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    for name, page in PAGES.items():
+        (Path(__file__).parent / name).write_text(page())
