@@ -42,6 +42,21 @@ def architectures() -> dict[str, ModelConfig]:
     return configs
 
 
+def choices_of(config: ModelConfig) -> frozenset[tuple[str, Any]]:
+    """Returns the architecture's choices by dotted name; sizes are no choice."""
+    plain = config.model_dump(mode="json")
+    tables = {name: plain.pop(name) for name in ("encoder", "attention", "decoder")}
+    named = plain | {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()}
+    chosen = {name: value is not None if name.endswith("_size") else value for name, value in named.items()}
+    return frozenset(item for item in chosen.items() if item[0] not in ("embedding_size", "hidden_size", "dropout"))
+
+
+def covering_architectures() -> dict[str, ModelConfig]:
+    """Returns few architectures in which every two choices meet that meet in any of them, most telling ones first."""
+    configs = architectures()
+    return {name: configs[name] for name in covering({name: choices_of(config) for name, config in configs.items()})}
+
+
 def covering(cases: Mapping[str, Iterable[tuple[str, Any]]]) -> list[str]:
     """Pairwise cover: names of few cases in which every two choices meet that meet in any; most telling ones first.
 

@@ -13,12 +13,19 @@ from attendant.runtime.stepper import attention_layout, pad_sources
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.reference import reference_logits
 from attendant.training.model.stepper import TorchStepper
-from tests.architectures import architectures
+from tests.architectures import architectures, covering_architectures
 
 VOCABULARY = 13
 LENGTHS = (5, 1, 9, 3)
 NUM_STEPS = 6
 ARCHITECTURES = architectures()
+QUICK = covering_architectures().keys()
+"""Every two choices meet in these; `make test-slow` runs the others."""
+
+CASES = [
+    pytest.param(config, id=name, marks=[] if name in QUICK else pytest.mark.slow)
+    for name, config in ARCHITECTURES.items()
+]
 
 
 def build(config: ModelConfig) -> Seq2Seq:
@@ -62,7 +69,7 @@ def test_the_walk_is_not_a_stroll() -> None:
         assert sum(config.cell == cell for config in ARCHITECTURES.values()) > 100
 
 
-@pytest.mark.parametrize("config", ARCHITECTURES.values(), ids=ARCHITECTURES)
+@pytest.mark.parametrize("config", CASES)
 def test_stepwise_equals_teacher_forced(config: ModelConfig) -> None:
     model = build(config)
     sources, previous = random_pairs()
@@ -81,7 +88,7 @@ def test_stepwise_equals_teacher_forced(config: ModelConfig) -> None:
     torch.testing.assert_close(logits.double(), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("config", ARCHITECTURES.values(), ids=ARCHITECTURES)
+@pytest.mark.parametrize("config", CASES)
 def test_gradients_equal_those_of_the_steps(config: ModelConfig) -> None:
     """Teacher forcing has rules of its own for gradients; autograd through the plain training step is the reference."""
     model = build(config)

@@ -1,4 +1,4 @@
-"""Every architecture goes the whole way: trained from a recipe, exported, loaded, asked over gRPC.
+"""Every architecture goes the whole way: trained from a recipe, exported, loaded, called over gRPC.
 
 That its numbers are right on the way is for tests/parity; here each stage takes what the one before has left.
 """
@@ -6,7 +6,6 @@ That its numbers are right on the way is for tests/parity; here each stage takes
 import itertools
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,7 @@ from attendant.training.model import ModelConfig
 from attendant.training.model.stepper import TorchStepper
 from attendant.training.run.loading import load_run
 from attendant_client import AttendantClient
-from tests.architectures import architectures, covering
+from tests.architectures import covering_architectures
 from tests.bundles import TINY_PLAN
 from tests.serving import served
 
@@ -48,18 +47,8 @@ device = "cpu"
 WORDS = ["".join(letters) for letters in itertools.product("abc", repeat=3)]
 
 
-def options_of(config: ModelConfig) -> frozenset[tuple[str, Any]]:
-    """Returns the architecture's choices by dotted name; sizes are no choice."""
-    plain = config.model_dump(mode="json")
-    tables = {name: plain.pop(name) for name in ("encoder", "attention", "decoder")}
-    named = plain | {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()}
-    chosen = {name: value is not None if name.endswith("_size") else value for name, value in named.items()}
-    return frozenset(item for item in chosen.items() if item[0] not in ("embedding_size", "hidden_size", "dropout"))
-
-
-ARCHITECTURES = architectures()
-COVERING = covering({name: options_of(config) for name, config in ARCHITECTURES.items()})
-NUM_QUICK = 6
+COVERING = covering_architectures()
+NUM_QUICK = 3
 """The first ones, in which most pairs of choices meet already."""
 
 
@@ -100,12 +89,8 @@ async def goes_the_whole_way(config: ModelConfig, folder: Path) -> None:
                 assert scored.log_prob == pytest.approx(answer.log_prob, abs=1e-5 * (len(answer.tokens) + 1))
 
 
-@pytest.mark.parametrize("name", COVERING[:NUM_QUICK])
-async def test_most_pairs_of_choices(name: str, tmp_path: Path) -> None:
-    await goes_the_whole_way(ARCHITECTURES[name], tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", COVERING[NUM_QUICK:])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (place >= NUM_QUICK)) for place, name in enumerate(COVERING)]
+)
 async def test_every_pair_of_choices(name: str, tmp_path: Path) -> None:
-    await goes_the_whole_way(ARCHITECTURES[name], tmp_path)
+    await goes_the_whole_way(COVERING[name], tmp_path)

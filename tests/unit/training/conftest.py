@@ -1,10 +1,16 @@
 """A training small enough for a test: copying words of three letters, a second or less."""
 
+import contextlib
+import functools
+import io
 import itertools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+CopyRun = Callable[..., Path]
 
 RECIPE = """
 seed = 5
@@ -41,15 +47,19 @@ metrics = ["wer", "per"]
 """
 
 
-@pytest.fixture
-def tiny_recipe(tmp_path: Path) -> Path:
-    """A recipe file beside its data: 8 batches an epoch."""
+def write_recipe(folder: Path) -> Path:
+    """Writes a recipe file beside its data: 8 batches an epoch."""
     words = ["".join(letters) for letters in itertools.product("abcd", repeat=3)]
     for name, part in (("train", words[::2] + words[1::4]), ("validation", words[3::4])):
-        (tmp_path / f"{name}.tsv").write_text("".join(f"{word}\t{' '.join(word)}\n" for word in part))
-    path = tmp_path / "tiny.toml"
-    path.write_text(RECIPE.format(folder=tmp_path))
+        (folder / f"{name}.tsv").write_text("".join(f"{word}\t{' '.join(word)}\n" for word in part))
+    path = folder / "tiny.toml"
+    path.write_text(RECIPE.format(folder=folder))
     return path
+
+
+@pytest.fixture
+def tiny_recipe(tmp_path: Path) -> Path:
+    return write_recipe(tmp_path)
 
 
 @pytest.fixture(autouse=True)
@@ -71,10 +81,44 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str,
     return run
 
 
+@pytest.fixture(scope="session")
+def trained_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Trains the tiny recipe once per session for each tuple of overrides; tests must not change the folder."""
+    import torch
+
+    from attendant.runtime.command import run_command
+    from attendant.training.__main__ import main
+
+    @functools.cache
+    def train(*overrides: str) -> Path:
+        folder = tmp_path_factory.mktemp("trained")
+        arguments = [str(write_recipe(folder)), "--output", str(folder / "run")]
+        arguments += [part for override in overrides for part in ("--set", override)]
+        threads = torch.get_num_threads()
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert run_command("training", lambda: main(arguments)) == 0
+        torch.set_num_threads(threads)
+        return folder
+
+    return train
+
+
 @pytest.fixture
-def finished_run(tmp_path: Path, tiny_recipe: Path, command: Callable[..., tuple[int, str, str]]) -> Path:
-    """A run that has ended."""
-    output = tmp_path / "run"
-    status, _, errors = command(tiny_recipe, "--output", output, "--set", "training.max_epochs=1")
-    assert status == 0, errors
-    return output
+def copy_run(tmp_path: Path, tiny_recipe: Path, trained_folder: Callable[..., Path]) -> CopyRun:
+    """Copies a finished run of the tiny recipe into the test's folder: `copy_run("other", "seed=2")`."""
+
+    def copy(name: str, *overrides: str) -> Path:
+        folder = trained_folder(*overrides)
+        run = Path(shutil.copytree(folder / "run", tmp_path / name, symlinks=True))
+        for path in run.rglob("*"):
+            if path.suffix in (".toml", ".json", ".jsonl"):
+                path.write_text(path.read_text().replace(str(folder), str(tmp_path)))
+        return run
+
+    return copy
+
+
+@pytest.fixture
+def finished_run(copy_run: CopyRun) -> Path:
+    """A run of one epoch that has ended."""
+    return copy_run("run", "training.max_epochs=1")

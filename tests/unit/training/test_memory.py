@@ -68,7 +68,7 @@ def peak_gib(folder: Path, num_pairs: int) -> float:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0
-    return usage.ru_maxrss / 2**20  # Linux says kilobytes
+    return usage.ru_maxrss / 2**20  # kilobytes on Linux
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def test_a_long_training_does_not_fill_a_file() -> None:
     assert 6 < len(lines) < 20
 
 
-def test_the_live_bar_shows_where_it_stands_and_keeps_what_is_said() -> None:
+def test_the_live_bar_shows_progress_and_keeps_messages() -> None:
     written = io.StringIO()
     progress = LiveProgress(Console(file=written, force_terminal=True, width=120))
     progress.begin(start(Path()))

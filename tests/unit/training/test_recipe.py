@@ -1,4 +1,4 @@
-"""Recipes: what is wrong in one is said in one line, with the way out."""
+"""Recipes: a mistake is one line, with the remedy."""
 
 import tomllib
 from pathlib import Path
@@ -80,6 +80,9 @@ def test_overrides_are_toml_values_or_bare_strings(tmp_path: Path) -> None:
         ("data.train=[]", "data.train: give either FILE, or [FILE, ...]"),
         ('data.columns=["en"]', "data.columns: must be the two names of a header row"),
         ("data.drop_empty=1", "data.drop_empty = 1: must be a valid boolean"),
+        ('model.hidden_size="160"', "model.hidden_size = '160': must be a valid integer"),
+        ("model.residual=1", "model.residual = 1: must be a valid boolean"),
+        ("training.num_threads=true", "training.num_threads = True: must be a valid integer"),
         ("data.drop_duplicates=7.5", "data.drop_duplicates = 7.5: must be a valid boolean"),
         ("data.cache=7", "data.cache = 7: must be a valid string"),
         ("training.label_smoothing=x", "training.label_smoothing = 'x': must be a valid number"),
@@ -130,7 +133,7 @@ def test_data_may_stand_beside_the_recipe(tmp_path: Path, monkeypatch: pytest.Mo
     assert str(load(beside, SMALL).data.train) == "train.tsv", "the working directory comes first"
 
 
-def test_a_missing_recipe_is_said(tmp_path: Path) -> None:
+def test_a_missing_recipe_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no such recipe"):
         load_recipe(tmp_path / "none.toml")
 

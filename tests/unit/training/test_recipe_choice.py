@@ -42,7 +42,7 @@ def test_scripts_are_shares_of_the_letters() -> None:
     assert script_shares(["12", "?"]) == {}
 
 
-def test_signs_of_broken_pairs_are_told_with_an_example() -> None:
+def test_signs_of_broken_pairs_are_reported_with_an_example() -> None:
     good = [Pair("hello", "привет"), Pair("cat", "кот"), Pair("dog", "пёс")]
     assert suspicions(good) == []
     bad = [

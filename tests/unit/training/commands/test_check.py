@@ -1,4 +1,4 @@
-"""`check`, and what a training says and refuses of its data."""
+"""`check`, and what a training reports and refuses in its data."""
 
 import json
 from collections.abc import Callable
@@ -63,7 +63,7 @@ def test_few_unknown_symbols_are_a_warning_and_recorded(tmp_path: Path, tiny_rec
                       (("train", 0.0), ("validation", 0.125), ("test", 0.125))}  # fmt: skip
 
 
-def test_bad_lines_of_all_splits_are_told_in_one_run(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+def test_bad_lines_of_all_splits_are_reported_together(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
     for name in ("train", "validation"):
         path = tmp_path / f"{name}.tsv"
         path.write_text(path.read_text() + "\na\tb\tc\n")
@@ -74,7 +74,7 @@ def test_bad_lines_of_all_splits_are_told_in_one_run(tmp_path: Path, tiny_recipe
         assert errors.count(place) == 1
 
 
-def test_empty_pairs_and_quotes_are_told_at_the_start(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+def test_empty_pairs_and_quotes_are_reported_at_the_start(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
     words = [line.split("\t") for line in (tmp_path / "train.tsv").read_text().splitlines()]
     (tmp_path / "train.tsv").write_text("".join(f'"{source}"\t"{target}"\n' for source, target in words) + "\t\n")
     options = ("--set", "data.drop_empty=true", "--set", "training.max_steps=1")

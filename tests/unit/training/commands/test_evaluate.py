@@ -19,6 +19,7 @@ from attendant.training.evaluation import evaluating
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import open_runs
 from tests.paths import ROOT
+from tests.unit.training.conftest import CopyRun
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -272,7 +273,7 @@ def test_options_are_checked_before_anything_is_decoded(
         (("--data", "{data}", "--beam-size", "9"), "--beam-size 9: {bundle} allows at most 8"),
     ],
 )
-def test_what_a_bundle_lacks_is_said(
+def test_what_a_bundle_lacks_is_named(
     tiny_bundle_path: Path, letters: Path, command: Command, options: tuple[str, ...], message: str
 ) -> None:
     status, _, errors = command("evaluate", tiny_bundle_path, *(option.format(data=letters) for option in options))
@@ -300,9 +301,8 @@ def test_what_the_page_shows_of_python_runs(
     assert "Interval(low=" in capsys.readouterr().out
 
 
-def test_an_ensemble_of_runs(tmp_path: Path, tiny_recipe: Path, finished_run: Path, command: Command) -> None:
-    other, before = tmp_path / "other", entries(finished_run)
-    assert command(tiny_recipe, "--output", other, "--set", "training.max_epochs=1", "--set", "seed=2")[0] == 0
+def test_an_ensemble_of_runs(finished_run: Path, copy_run: CopyRun, command: Command) -> None:
+    other, before = copy_run("other", "training.max_epochs=1", "seed=2"), entries(finished_run)
     for options, words in (((), "as an ensemble"), (("--checkpoint", "last"), "last checkpoint, with")):
         status, message, _ = command("evaluate", finished_run, other, "--ensemble", "--metrics", "wer", *options)
         assert status == 0 and words in " ".join(message.split()), message
@@ -317,10 +317,9 @@ def test_what_is_no_ensemble_is_refused(finished_run: Path, tiny_bundle_path: Pa
 
 
 def test_hypotheses_ranked_by_another_run(
-    tmp_path: Path, tiny_recipe: Path, finished_run: Path, command: Command
+    tmp_path: Path, finished_run: Path, copy_run: CopyRun, command: Command
 ) -> None:
-    other, before = tmp_path / "other", entries(finished_run)
-    assert command(tiny_recipe, "--output", other, "--set", "training.max_epochs=1", "--set", "seed=2")[0] == 0
+    other, before = copy_run("other", "training.max_epochs=1", "seed=2"), entries(finished_run)
     options = ("--beam-size", 4, "--length-penalty", 1, "--metrics", "wer", "--outputs", tmp_path / "outputs.tsv")
     status, message, errors = command("evaluate", finished_run, *options, "--rescore", other)
     assert status == 0 and "rescored" in message, errors

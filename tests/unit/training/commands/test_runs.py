@@ -13,18 +13,14 @@ from attendant.training.commands import runs
 from attendant.training.run.checkpoint import MODEL_FILE, load_tensors, validated_checkpoints
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
+from tests.unit.training.conftest import CopyRun
 
 Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def finished(tmp_path: Path, tiny_recipe: Path, command: Command) -> Path:
-    options = ("training.keep_checkpoints=3", "validation.metric=loss", "validation.every_steps=4")
-    assert (
-        command(tiny_recipe, "--output", tmp_path / "run", *(part for each in options for part in ("--set", each)))[0]
-        == 0
-    )
-    return tmp_path / "run"
+def finished(copy_run: CopyRun) -> Path:
+    return copy_run("run", "training.keep_checkpoints=3", "validation.metric=loss", "validation.every_steps=4")
 
 
 def test_the_last_validated_checkpoints_are_kept_and_averaged(tmp_path: Path, finished: Path, command: Command) -> None:
@@ -96,7 +92,7 @@ def test_it_goes_on_where_it_was_interrupted(
     assert cut.read_text() == content
 
 
-def test_what_can_be_labelled_by_nobody_is_refused(tmp_path: Path, finished_run: Path, command: Command) -> None:
+def test_sources_that_can_not_be_labelled_are_refused(tmp_path: Path, finished_run: Path, command: Command) -> None:
     empty = tmp_path / "empty.txt"
     empty.write_text("\n")
     for path, words in ((empty, "no source"), (tmp_path / "none.txt", "no such file")):

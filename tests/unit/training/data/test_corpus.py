@@ -116,7 +116,7 @@ def test_holds_what_memory_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert sum(len(collate(corpus, indices, 2).source_ids) for indices in batches) == 25
 
 
-def test_what_stands_nowhere_is_not_found(tmp_path: Path) -> None:
+def test_a_missing_corpus_is_none(tmp_path: Path) -> None:
     assert open_stored(tmp_path / "part") is None
 
 
@@ -132,7 +132,7 @@ def test_dying_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_damage_is_said(tmp_path: Path) -> None:
+def test_damage_is_refused(tmp_path: Path) -> None:
     store(tmp_path / "part", PAIRS, encoder(), {})
     with (tmp_path / "part" / "source_ids.bin").open("ab") as file:
         file.write(b"\0")
@@ -159,7 +159,7 @@ def prepare(tmp_path: Path, **options: object) -> Path:
     return new.pop() if new else tmp_path / "found"
 
 
-def test_is_made_once_for_the_same_inputs_and_anew_for_others(tmp_path: Path) -> None:
+def test_is_made_once_for_the_same_inputs_and_again_for_others(tmp_path: Path) -> None:
     assert prepare(tmp_path).name != "found"
     assert prepare(tmp_path).name == "found"
     changes = ({"drop_duplicates": True}, {"max_length_ratio": 2.0}, {"max_source_tokens": 4}, {"max_source_words": 4})

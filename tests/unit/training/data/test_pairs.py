@@ -90,7 +90,7 @@ def test_names_the_file_where_parallel_files_part(tmp_path: Path, source: bytes,
     assert message in str(caught.value)
 
 
-def test_says_when_a_file_is_missing_or_no_gzip(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_truncated_gzip_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no such file"):
         list(read_pairs(CorpusFiles(tsv=str(tmp_path / "none.tsv"))))
     with pytest.raises(UserError, match=re.escape(f"none.tsv: there is no such file in {Path.cwd()}, where relative")):
@@ -148,7 +148,7 @@ def test_an_archive_is_refused_by_name(tmp_path: Path) -> None:
         list(read_pairs(CorpusFiles(pairs=(str(tmp_path / "pairs.tar.gz"),))))
 
 
-def test_all_bad_lines_are_told_at_once_the_first_ten_by_number(tmp_path: Path) -> None:
+def test_all_bad_lines_are_counted_and_the_first_ten_numbered(tmp_path: Path) -> None:
     files = tsv(tmp_path, b"a\tb\n" + b"\t\n" * 7 + b"a\xff\tb\n" * 2 + b"one\n" * 5)
     with pytest.raises(UserError) as caught:
         list(read_pairs(files))
@@ -290,7 +290,7 @@ def test_splits_that_contradict_each_other_are_refused(inputs: dict[str, object]
         DataConfig.model_validate(inputs)
 
 
-def test_a_split_without_a_pair_says_what_to_raise(tmp_path: Path) -> None:
+def test_a_split_without_a_pair_names_the_field_to_raise(tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("a\tb\n")
     config = DataConfig.model_validate({"train": str(tmp_path / "pairs.tsv"), "split": {"validation": 1e-9}})
     files = config.files("validation")

@@ -67,7 +67,7 @@ def test_a_wrong_vocabulary_is_refused(symbols: object, special: dict[str, str] 
         read_vocabulary(symbols, special, "word", field="source_tokenizer")  # type: ignore[arg-type]
 
 
-def test_symbols_that_a_user_added_are_found_within_texts(tmp_path: Path) -> None:
+def test_symbols_that_a_user_added_are_matched_within_texts(tmp_path: Path) -> None:
     library = LibraryTokenizer(models.BPE({"<unk>": 0, "a": 1, "b": 2, "ab": 3}, [("a", "b")], unk_token="<unk>"))
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     library.add_tokens([AddedToken("<sep>", normalized=False)])

@@ -46,7 +46,7 @@ def texts(count: int, share_right: float, seed: int = 1) -> tuple[list[str], lis
 
 
 @pytest.mark.parametrize("metric", get_args(TextMetricName))
-def test_resamples_are_worth_what_scoring_their_texts_again_says(metric: TextMetricName) -> None:
+def test_resamples_have_the_values_of_scoring_their_texts_again(metric: TextMetricName) -> None:
     outputs, references = texts(23, 0.7)
     values = resampled_values(take_statistics(metric, outputs, references), 40)
     generator = np.random.default_rng(SEED)
@@ -65,7 +65,7 @@ def test_the_size_of_the_blocks_changes_nothing(monkeypatch: pytest.MonkeyPatch)
         assert np.array_equal(resampled_totals(rows, 33), whole)
 
 
-def test_an_interval_is_as_wide_as_theory_says() -> None:
+def test_an_interval_is_as_wide_as_the_normal_approximation() -> None:
     # 30 of 100 right: the normal approximation gives 30 +- 1.96 * sqrt(0.3 * 0.7 / 100), in %.
     right = np.arange(100) < 30
     statistics = counts(right)
@@ -79,7 +79,7 @@ def test_where_all_examples_are_alike_there_is_nothing_to_doubt() -> None:
     assert confidence_interval(counts(np.ones(7, bool))) == Interval(100.0, 100.0)
 
 
-def test_a_paired_difference_knows_which_examples_differ() -> None:
+def test_a_paired_difference_is_narrower_than_two_intervals() -> None:
     # Both are right on about half, and the second on one in twenty more: unpaired, their intervals overlap widely.
     baseline = np.random.default_rng(5).random(400) < 0.5
     better = baseline | (np.arange(400) % 20 == 0)

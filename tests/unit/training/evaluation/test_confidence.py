@@ -48,7 +48,7 @@ def test_calibrated_confidences_have_hardly_any_error_and_shifted_ones_do() -> N
     assert interval is not None and interval.low < calibrated.auroc.value < interval.high < interval.low + 0.05
 
 
-def test_foreign_inputs_are_told_from_right_answers_alone() -> None:
+def test_foreign_inputs_are_separated_from_right_answers_alone() -> None:
     confidences, is_right = np.array([0.9, 0.8, 0.3]), np.array([True, True, False])
     foreign = [("low", np.array([0.1, 0.2])), ("high", np.array([0.85, 1.0]))]
     result = reliability(confidences, is_right, rule="r", warn_below=0.5, foreign=foreign, num_resamples=50)

@@ -1,4 +1,4 @@
-"""An evaluation decodes with the search that serves, and says how it measured. Perplexity, in training, validation and
+"""An evaluation decodes with the search that serves, and records its protocol. Perplexity, in training, validation and
 evaluation, against numpy on the probabilities themselves.
 """
 
@@ -85,7 +85,7 @@ def test_ignored_characters_are_left_out_of_both_sides() -> None:
     assert plain.value == 0.0 and "; without the characters '012'; greedy" in plain.protocol
 
 
-def test_patience_is_passed_on_and_said() -> None:
+def test_patience_is_passed_on_and_in_the_protocol() -> None:
     (result,) = measure([Example("ab", ("c d",))], metrics=["wer"], beam_size=2, patience=3).measurements
     assert result.decoding == {"beam_size": 2, "length_penalty": 0.0, "max_length": 6, "patience": 3.0}
     assert result.protocol.endswith("beam 2, length penalty 0, patience 3, at most 6 tokens")
@@ -93,7 +93,7 @@ def test_patience_is_passed_on_and_said() -> None:
     assert "patience" not in greedy.decoding and "greedy, at most" in greedy.protocol
 
 
-def test_what_the_model_says_is_what_is_scored() -> None:
+def test_the_decoded_text_is_scored() -> None:
     assert measure([Example("ab", ("?",))], metrics=["exact_match"]).measurements[0].value == 0.0
     ((hypothesis,),) = decode_all(
         FakeStepper(TOKENIZER.vocabulary_size),
@@ -105,7 +105,7 @@ def test_what_the_model_says_is_what_is_scored() -> None:
     assert measure([Example("ab", ("?", message))], metrics=["exact_match"]).measurements[0].value == 100.0
 
 
-def test_outputs_come_in_the_order_given_with_their_scores_and_attention() -> None:
+def test_outputs_come_in_the_examples_order_with_scores_and_attention() -> None:
     model = text_model()
     examples = [Example("ab", ("x",)), Example("a", ("y",)), Example("abcd", ("z",))]
     options = DecodingOptions(max_length=6, beam_size=2, length_penalty=1.0, attention=True)

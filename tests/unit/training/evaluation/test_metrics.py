@@ -115,7 +115,7 @@ def test_rouge_is_the_mean_of_the_best_reference(metric: TextMetricName, value: 
     assert f"rouge-score rouge{metric[-1].upper()}" in result.rule
 
 
-def test_rouge_of_english_is_what_the_library_says_on_its_own() -> None:
+def test_rouge_of_english_is_the_librarys_own() -> None:
     outputs = ["Runs 2 servers, don't they?", "snake_case e.g. this-one"]
     targets = ["they run 2 SERVERS; don't they", "snake case: this one, e.g."]
     kinds: tuple[TextMetricName, ...] = ("rouge_1", "rouge_2", "rouge_l")
@@ -159,7 +159,7 @@ def test_nothing_is_not_scored() -> None:
     ("metric", "better"),
     [("wer", 1.0), ("per", 1.0), ("loss", 1.0), ("bleu", 3.0), ("exact_match", 3.0), ("rouge_l", 3.0)],
 )
-def test_knows_which_way_is_better(metric: str, better: float) -> None:
+def test_the_better_direction_of_a_metric(metric: str, better: float) -> None:
     assert is_better(metric, better, 2.0)
     assert not is_better(metric, 4.0 - better, 2.0)
     assert not is_better(metric, 2.0, 2.0)

@@ -1,4 +1,4 @@
-""""""
+"""Products in a loop, and dropout: outputs, gradients and random numbers are those of torch's plain operators."""
 
 import gc
 import weakref

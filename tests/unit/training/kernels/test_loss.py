@@ -135,7 +135,7 @@ def test_teachers_have_their_share(weight: float, label_smoothing: float) -> Non
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 def test_copies_are_mixed_in(label_smoothing: float) -> None:
-    """Symbols that stand in the source several times, too, and padding behind them."""
+    """Sources with repeated symbols, and padding after them."""
     generator = torch.Generator().manual_seed(1)
     symbols = torch.randint(3, 7, (N, S), generator=generator)
     symbols[:, -1] = PAD_ID

@@ -1,5 +1,6 @@
-"""The programs of docs/python.md: the walk is run as it is, the trackers with stand-ins that have the same calls."""
+"""The programs of docs/python.md: the walk is run as it is, the trackers are replaced by fakes with the same calls."""
 
+import functools
 import re
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 import attendant
+from tests.bundles import TINY_PLAN
 from tests.paths import ROOT
 
 WALK, BAR, MLFLOW, WANDB = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
@@ -40,7 +42,7 @@ class Recorder(ModuleType):
 
 @pytest.fixture
 def calls(tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, Any]]:
-    """A folder with recipes/mine.toml, in which trackers are stand-ins; their calls."""
+    """A folder with recipes/mine.toml, in which trackers are fakes; returns their calls."""
     calls: list[tuple[str, Any, Any]] = []
     for name in ("mlflow", "wandb", "tqdm", "tqdm.auto"):
         monkeypatch.setitem(sys.modules, name, Recorder(name, calls))
@@ -52,6 +54,7 @@ def calls(tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(attendant, "export_run", functools.partial(attendant.export_run, plan=TINY_PLAN))
     assert len(WALK.strip().splitlines()) <= 30
     names: dict[str, Any] = {}
     exec(WALK, names)

@@ -20,6 +20,7 @@ import attendant
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 from tests.paths import ROOT
+from tests.unit.training.conftest import CopyRun
 
 Command = Callable[..., tuple[int, str, str]]
 SHORT = {"training.max_epochs": 1}
@@ -105,15 +106,14 @@ def test_verbose_prints_what_the_command_prints(
     assert "48 of 48 pairs" in message and "validation loss" in message and "trained 8 steps" in message
 
 
-def test_a_recipe_as_tables_with_pairs_in_memory(tmp_path: Path, tiny_recipe: Path) -> None:
-    attendant.train(tiny_recipe, output=tmp_path / "file")
+def test_a_recipe_as_tables_with_pairs_in_memory(tmp_path: Path, tiny_recipe: Path, copy_run: CopyRun) -> None:
     tables = tomllib.loads(tiny_recipe.read_text())
     for split in ("train", "validation", "test"):
         tables["data"][split] = pairs_of(Path(tables["data"][split]))
     before = json.dumps(tables)
     trained = attendant.train(tables, output=tmp_path / "memory")
     assert json.dumps(tables) == before, "the caller's tables are left alone"
-    assert_same_training(tmp_path / "file", tmp_path / "memory")
+    assert_same_training(copy_run("file"), tmp_path / "memory")
     # A finished run's recipe is a recipe; a split may be changed alone.
     again = attendant.train(trained.recipe, output=tmp_path / "again", overrides={"data.test": None, **SHORT})
     assert again.results is None and again.step == 8
@@ -153,19 +153,6 @@ def test_pairs_alone_have_a_recipe_chosen_and_resume(tmp_path: Path) -> None:
         attendant.train(pairs[1:], output=tmp_path / "run", resume=True)
     assert attendant.train(pairs, output=tmp_path / "run", resume=True, overrides={"training.max_steps": 5}).step == 5
     assert attendant.train([tmp_path / "pairs.tsv"], output=tmp_path / "file", resume=True).step == 3
-
-
-def test_an_existing_run_is_refused_unless_it_is_resumed(
-    tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert attendant.train("tiny.toml", overrides=SHORT).path == Path("runs/tiny")
-    with pytest.raises(attendant.UserError, match=r"^runs/tiny exists: --resume continues it"):
-        attendant.train("tiny.toml")
-    resumed = attendant.train("tiny.toml", resume=True)
-    assert resumed.step == 16 and resumed.results is not None
-    done = attendant.train("tiny.toml", resume=True)
-    assert done.step == 16 and done.results is None, "nothing is left to do: nothing is measured again"
 
 
 @pytest.mark.parametrize(
@@ -229,9 +216,10 @@ def test_callbacks_are_called_in_order_with_what_happened(tmp_path: Path, tiny_r
 
 
 @pytest.mark.parametrize("method", ["step_3", "step_4", "record"])
-def test_a_callbacks_exception_ends_the_training_and_it_resumes(tmp_path: Path, tiny_recipe: Path, method: str) -> None:
+def test_a_callbacks_exception_ends_the_training_and_it_resumes(
+    tmp_path: Path, tiny_recipe: Path, copy_run: CopyRun, method: str
+) -> None:
     """As its own exception, with its own lines, after the step was saved."""
-    attendant.train(tiny_recipe, output=tmp_path / "straight")
 
     def fail() -> None:
         raise ZeroDivisionError("of the user")
@@ -251,7 +239,7 @@ def test_a_callbacks_exception_ends_the_training_and_it_resumes(tmp_path: Path, 
     assert load_run(tmp_path / "failed", "last").state.step == stopped
     torch.manual_seed(99)
     attendant.train(tiny_recipe, output=tmp_path / "failed", resume=True)
-    assert_same_training(tmp_path / "straight", tmp_path / "failed", resumed=True)
+    assert_same_training(copy_run("straight"), tmp_path / "failed", resumed=True)
 
 
 def calls_with_failure(method: str, recipe: Path, output: Path) -> list[tuple[str, str]]:
@@ -279,9 +267,9 @@ def test_a_callback_that_fails_at_the_end_leaves_a_finished_run(tmp_path: Path, 
 
 
 def test_an_interrupted_cell_leaves_a_run_that_resumes(
-    tmp_path: Path, tiny_recipe: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, tiny_recipe: Path, copy_run: CopyRun, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    attendant.train(tiny_recipe, output=tmp_path / "straight")
+    straight = copy_run("straight")
     handler, calls = signal.getsignal(signal.SIGINT), []
     watcher = Watcher(calls, step_5=lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt, match="stopped at step 5; --resume goes on from there"):
@@ -289,7 +277,7 @@ def test_an_interrupted_cell_leaves_a_run_that_resumes(
     assert signal.getsignal(signal.SIGINT) is handler
     assert isinstance(calls[-1][2], KeyboardInterrupt) and calls[-1][1] == "end"
     attendant.train(tiny_recipe, output=tmp_path / "stopped", resume=True)
-    assert_same_training(tmp_path / "straight", tmp_path / "stopped", resumed=True)
+    assert_same_training(straight, tmp_path / "stopped", resumed=True)
     assert capfd.readouterr() == ("", "")
 
 
@@ -333,7 +321,7 @@ print([check.subject for check in attendant.verify(sys.argv[2])])
 """
 
 
-def test_without_torch_a_line_says_what_to_install(finished_run: Path) -> None:
+def test_without_torch_a_line_names_the_extra_to_install(finished_run: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, finished_run, ROOT / "models/g2p-en"],
         env={"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"},

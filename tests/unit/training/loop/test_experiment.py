@@ -1,4 +1,4 @@
-"""What a run learns from others: their distributions, in their places, asked for once; and what fits together."""
+"""Distillation: the teachers' distributions, at their places, computed once; and which runs fit together."""
 
 import json
 import shutil
@@ -15,17 +15,15 @@ from attendant.training.model.stepper import Ensemble
 from attendant.training.recipe import load_recipe
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
+from tests.unit.training.conftest import CopyRun
 
 Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def teachers(tmp_path: Path, tiny_recipe: Path, command: Command) -> list[Path]:
+def teachers(copy_run: CopyRun) -> list[Path]:
     """Two runs of their own seeds, the second of another architecture."""
-    folders = [tmp_path / "one", tmp_path / "two"]
-    for folder, override in zip(folders, ("seed=1", "model.cell=gru"), strict=True):
-        assert command(tiny_recipe, "--output", folder, "--set", override)[0] == 0
-    return folders
+    return [copy_run("one", "seed=1"), copy_run("two", "model.cell=gru")]
 
 
 def learning_from(teachers: list[Path], *overrides: str) -> list[str]:
@@ -33,7 +31,7 @@ def learning_from(teachers: list[Path], *overrides: str) -> list[str]:
     return [part for each in (f"distillation.teachers={names}", *overrides) for part in ("--set", each)]
 
 
-def test_batches_have_what_the_ensemble_says(tmp_path: Path, tiny_recipe: Path, teachers: list[Path]) -> None:
+def test_batches_have_the_ensembles_distributions(tmp_path: Path, tiny_recipe: Path, teachers: list[Path]) -> None:
     names = json.dumps(list(map(str, teachers)))
     overrides = [f"distillation.teachers={names}", "distillation.top_k=3", "distillation.weight=0.25"]
     corpus = prepare(Run(tmp_path / "run"), load_recipe(tiny_recipe, overrides)).corpus
@@ -98,7 +96,7 @@ def test_what_does_not_fit_is_refused(
     assert "have different tokenizers" in message and not (tmp_path / "run").exists()
 
 
-def test_a_damaged_store_is_told_of(tmp_path: Path, tiny_recipe: Path, teachers: list[Path], command: Command) -> None:
+def test_a_damaged_store_is_refused(tmp_path: Path, tiny_recipe: Path, teachers: list[Path], command: Command) -> None:
     options = learning_from(teachers)
     assert command(tiny_recipe, "--output", tmp_path / "run", *options)[0] == 0
     (path,) = (tmp_path / "run").glob("corpus/*/symbols.bin")

@@ -1,11 +1,11 @@
-"""Two processes train as one does, and only the first of them writes and speaks."""
+"""Two processes match single-process training up to rounding, and only the first of them writes and prints."""
 
 import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,8 +31,11 @@ OPTIONS = (
 )
 
 
-# Says, at the end of `python -m training`, which threads of gloo are left.
-TELLING = """
+ENVIRONMENT = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}", "OMP_NUM_THREADS": "1"}
+
+# Prints, at the end of a training, which threads of gloo are left: they may wait for the interpreter, which waits for
+# them.
+PRINTS_THREADS = """
 import os, sys
 from attendant.training.__main__ import main
 main(sys.argv[1:])
@@ -41,22 +44,12 @@ print("left behind:", *(name for name in threads if "gloo" in name), flush=True)
 """
 
 
-def launch_two(*command: object) -> subprocess.CompletedProcess[str]:
-    """`command`: what Python is given to run."""
-    torchrun = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    return subprocess.run(
-        [sys.executable, "-m", *torchrun, *map(str, command)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
+def launch_machines(program: Sequence[str], recipe: Path, output: Path, *arguments: object) -> str:
+    """Runs here what each of the two machines of deploy/torchrun runs, with `program` as its module.
 
-
-def launch_machines(recipe: Path, output: Path, *arguments: object) -> str:
-    """Runs what each of the two machines of deploy/torchrun runs, here; returns what they say."""
+    Returns:
+        The standard output of both.
+    """
     lines = (ROOT / "deploy" / "torchrun" / "job.yaml").read_text().partition("command:\n")[2].splitlines()
     words = [
         line.strip().removeprefix("- ") for line in itertools.takewhile(lambda line: line.strip()[0] == "-", lines)
@@ -71,6 +64,8 @@ def launch_machines(recipe: Path, output: Path, *arguments: object) -> str:
     }
     assert ours.keys() <= set(words)
     words = [ours.get(word, word) for word in words[1:]]
+    place = words.index("-m")
+    words[place : place + 2] = program
     machines = [
         subprocess.Popen(
             [
@@ -79,7 +74,7 @@ def launch_machines(recipe: Path, output: Path, *arguments: object) -> str:
                 *map(str, arguments),
             ],
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}", "OMP_NUM_THREADS": "1"},
+            env=ENVIRONMENT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -112,8 +107,11 @@ def test_alone_it_is_itself() -> None:
 def test_two_processes_are_as_one(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
     overrides = [part for option in (*OPTIONS, "model.dropout=1e-9") for part in ("--set", option)]
     assert command(tiny_recipe, "--output", tmp_path / "1", *overrides)[0] == 0
-    message = launch_machines(tiny_recipe, tmp_path / "2", *overrides)
+    program = tmp_path / "prints_threads.py"
+    program.write_text(PRINTS_THREADS)
+    message = launch_machines([str(program)], tiny_recipe, tmp_path / "2", *overrides)
     assert "2 processes" in message and message.count("trained 6 steps") == 1
+    assert [line for line in message.splitlines() if line.startswith("left behind:")] == ["left behind:"] * 2
     each, two = losses(tmp_path / "1"), losses(tmp_path / "2")
     # Each step once, as one process wrote it.
     assert len(each) == 8
@@ -134,26 +132,41 @@ def test_two_processes_are_as_one(tmp_path: Path, tiny_recipe: Path, command: Co
 def test_two_machines_go_on_exactly(tmp_path: Path, tiny_recipe: Path) -> None:
     """Interrupted after an epoch, two processes end bit for bit as if they had not been; with dropout of their own."""
     overrides = [part for option in OPTIONS for part in ("--set", option)]
-    launch_machines(tiny_recipe, tmp_path / "whole", *overrides)
-    launch_machines(tiny_recipe, tmp_path / "parts", *overrides, "--set", "training.max_epochs=1")
-    launch_machines(tiny_recipe, tmp_path / "parts", *overrides)
+    program = ["-m", "attendant.training"]
+    launch_machines(program, tiny_recipe, tmp_path / "whole", *overrides)
+    launch_machines(program, tiny_recipe, tmp_path / "parts", *overrides, "--set", "training.max_epochs=1")
+    launch_machines(program, tiny_recipe, tmp_path / "parts", *overrides)
     whole, parts = (load_run(tmp_path / name, "last") for name in ("whole", "parts"))
     assert whole.state.step == parts.state.step == 6
     for name, weight in whole.model.state_dict().items():
         assert torch.equal(parts.model.state_dict()[name], weight), name
 
 
-def test_the_group_has_ended_before_the_interpreter_does(tmp_path: Path, tiny_recipe: Path) -> None:
-    """Threads of gloo that are left then may wait for the interpreter while it waits for them."""
-    program = tmp_path / "telling.py"
-    program.write_text(TELLING)
-    done = launch_two(program, tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_epochs=1")
-    assert done.returncode == 0, done.stderr
-    assert [line for line in done.stdout.splitlines() if line.startswith("left behind:")] == ["left behind:"] * 2
+def test_the_first_process_alone_prints_a_mistake(
+    tmp_path: Path, tiny_recipe: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = (tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_epoch=3")
+    for name, value in (("TORCHELASTIC_RUN_ID", "mine"), ("WORLD_SIZE", "2"), ("RANK", "0")):
+        monkeypatch.setenv(name, value)
+    status, _, errors = command(*arguments)
+    assert (status, len(errors.splitlines())) == (2, 1) and "unknown key training.max_epoch" in errors
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit, match="2"):
+        command(*arguments)
 
 
-def test_a_mistake_is_said_once(tmp_path: Path, tiny_recipe: Path) -> None:
-    done = launch_two("-m", "training", tiny_recipe, "--output", tmp_path / "run", "--set", "data.train=none.tsv")
+@pytest.mark.slow
+def test_a_mistake_is_printed_once(tmp_path: Path, tiny_recipe: Path) -> None:
+    torchrun = ("torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "training")
+    options = ("--output", str(tmp_path / "run"), "--set", "data.train=none.tsv")
+    done = subprocess.run(
+        [sys.executable, "-m", *torchrun, str(tiny_recipe), *options],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
     assert done.returncode != 0
     assert done.stderr.count("training: none.tsv: there is no such file in") == 1
     assert "rank1]: Traceback" not in done.stderr

@@ -1,7 +1,8 @@
-"""What stops a training: no number at once, a loss that went up only when it stays there. The trainer: it learns; it
-ends when told; killed and resumed it ends as if it had not been.
+"""What stops a training: no number at once, a loss that went up only when it stays there. The trainer learns and ends
+at its limits; killed and resumed it ends as if it had not been.
 """
 
+import functools
 import itertools
 import json
 import math
@@ -31,6 +32,7 @@ from attendant.training.run.checkpoint import TrainingState
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 from tests.paths import ROOT
+from tests.unit.training.conftest import write_recipe
 
 
 def watch(guard: Guard, *losses: float) -> None:
@@ -103,6 +105,21 @@ def train(
     return Trainer(experiment, clock=clock).train([Journal(run), *([watcher] if watcher else [])])
 
 
+Straight = Callable[..., tuple[TrainingState, Path]]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Straight:
+    """Trains without an interruption, once for each tuple of options; returns the last state and the run."""
+
+    @functools.cache
+    def run(*options: str) -> tuple[TrainingState, Path]:
+        folder = tmp_path_factory.mktemp("straight")
+        return train(write_recipe(folder), folder / "run", *options), folder / "run"
+
+    return run
+
+
 def weights(output: Path, which: str = "last") -> dict[str, torch.Tensor]:
     return load_run(output, which).model.state_dict()
 
@@ -111,9 +128,11 @@ def events(output: Path) -> list[dict]:
     return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
 
 
-def assert_same(each: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
-    assert each.keys() == other.keys()
-    assert all(torch.equal(each[name], other[name]) for name in each)
+def assert_same_weights(run: Path, other: Path) -> None:
+    for which in ("last", "best"):
+        first, second = weights(run, which), weights(other, which)
+        assert first.keys() == second.keys()
+        assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_learns_to_copy(tmp_path: Path, tiny_recipe: Path) -> None:
@@ -125,22 +144,21 @@ def test_learns_to_copy(tmp_path: Path, tiny_recipe: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("stop", "options"),
     [
-        (),
-        ("optimizer.kind=sgd", "optimizer.momentum=0.9", "schedule.kind=plateau", "validation.metric=loss"),
-        ("optimizer.kind=adamw", "optimizer.weight_decay=0.1", "schedule.kind=cosine", "schedule.warmup_steps=3"),
-        ("training.accumulate_batches=3", "training.ema_decay=0.9", "training.keep_checkpoints=2"),
-        ("training.scheduled_sampling=0.5",),
+        (4, ()),
+        (11, ("optimizer.kind=sgd", "optimizer.momentum=0.9", "schedule.kind=plateau", "validation.metric=loss")),
+        (7, ("optimizer.kind=adamw", "optimizer.weight_decay=0.1", "schedule.kind=cosine", "schedule.warmup_steps=3")),
+        (7, ("training.accumulate_batches=3", "training.ema_decay=0.9", "training.keep_checkpoints=2")),
+        (11, ("training.scheduled_sampling=0.5",)),
     ],
     ids=["adam", "sgd-plateau", "adamw-cosine", "accumulation-ema", "scheduled-sampling"],
 )
-@pytest.mark.parametrize("stop", [4, 7])
 def test_interrupted_and_resumed_is_as_uninterrupted(
-    tmp_path: Path, tiny_recipe: Path, options: tuple[str, ...], stop: int
+    tmp_path: Path, tiny_recipe: Path, straight: Straight, stop: int, options: tuple[str, ...]
 ) -> None:
     options = (*options, "training.max_epochs=3")
-    straight = train(tiny_recipe, tmp_path / "straight", *options)
+    expected, run = straight(*options)
     watcher = Watcher({stop: lambda: os.kill(os.getpid(), signal.SIGTERM)})
     with pytest.raises(KeyboardInterrupt):
         train(tiny_recipe, tmp_path / "stopped", *options, watcher=watcher)
@@ -148,10 +166,9 @@ def test_interrupted_and_resumed_is_as_uninterrupted(
     assert watcher.lines[-1] == f"stopped at step {stop}; --resume goes on from there"
     torch.manual_seed(99)  # another process has another random state
     resumed = train(tiny_recipe, tmp_path / "stopped", *options)
-    assert_same(weights(tmp_path / "straight"), weights(tmp_path / "stopped"))
-    assert_same(weights(tmp_path / "straight", "best"), weights(tmp_path / "stopped", "best"))
-    resumed.seconds = straight.seconds
-    assert resumed == straight
+    assert_same_weights(run, tmp_path / "stopped")
+    resumed.seconds = expected.seconds
+    assert resumed == expected
 
 
 ACCUMULATED = ("training.accumulate_batches=3", "training.ema_decay=0.9", "training.checkpoint_every_steps=2")
@@ -164,21 +181,27 @@ def kill() -> None:
     raise Killed
 
 
-@pytest.mark.parametrize("num_batches", [1, 2, 4, 8, 9, 13, 16])
-@pytest.mark.parametrize("options", [(), ACCUMULATED], ids=["plain", "accumulation-ema"])
+@pytest.mark.parametrize(
+    ("options", "num_batches"),
+    [*(((), number) for number in (1, 4, 9, 16)), *((ACCUMULATED, number) for number in (2, 8, 13))],
+    ids=lambda value: value if isinstance(value, int) else "accumulation-ema" if value else "plain",
+)
 def test_dead_at_any_batch_and_resumed_is_as_uninterrupted(
-    tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], num_batches: int
+    tmp_path: Path,
+    tiny_recipe: Path,
+    straight: Straight,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    num_batches: int,
 ) -> None:
     """In the middle of a step, and of an accumulation: nothing is saved on the way out."""
-    train(tiny_recipe, tmp_path / "straight", *options)
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "collate", dying_at(num_batches, kill))
         with pytest.raises(Killed):
             train(tiny_recipe, tmp_path / "killed", *options)
     torch.manual_seed(99)
     train(tiny_recipe, tmp_path / "killed", *options)
-    assert_same(weights(tmp_path / "straight"), weights(tmp_path / "killed"))
-    assert_same(weights(tmp_path / "straight", "best"), weights(tmp_path / "killed", "best"))
+    assert_same_weights(straight(*options)[1], tmp_path / "killed")
 
 
 def dying_at(num_batches: int, die: Callable[[], object]) -> Callable[..., Batch]:
@@ -204,25 +227,23 @@ train(Path(recipe), Path(output), *options)
 """
 
 
-@pytest.mark.parametrize(("num_batches", "options"), [(2, ()), (14, ACCUMULATED)], ids=["plain", "accumulation-ema"])
-def test_killed_and_resumed_is_as_uninterrupted(
-    tmp_path: Path, tiny_recipe: Path, num_batches: int, options: tuple[str, ...]
-) -> None:
-    train(tiny_recipe, tmp_path / "straight", *options)
+def test_killed_and_resumed_is_as_uninterrupted(tmp_path: Path, tiny_recipe: Path, straight: Straight) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tiny_recipe), str(tmp_path / "killed"), str(num_batches), *options],
+        [sys.executable, "-c", KILLED, str(tiny_recipe), str(tmp_path / "killed"), "14", *ACCUMULATED],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         check=False,
         timeout=120,
     )
     assert done.returncode == -signal.SIGKILL
-    train(tiny_recipe, tmp_path / "killed", *options)
-    assert_same(weights(tmp_path / "straight"), weights(tmp_path / "killed"))
-    # The journal says each step once, too.
-    assert [(event["event"], event["step"]) for event in events(tmp_path / "killed")] == [
-        (event["event"], event["step"]) for event in events(tmp_path / "straight")
-    ]
+    train(tiny_recipe, tmp_path / "killed", *ACCUMULATED)
+    _, run = straight(*ACCUMULATED)
+    assert_same_weights(run, tmp_path / "killed")
+    # The journal has each step once.
+    killed, expected = (
+        [(event["event"], event["step"]) for event in events(path)] for path in (tmp_path / "killed", run)
+    )
+    assert killed == expected
 
 
 def test_an_epoch_of_accumulated_batches_is_a_whole_epoch(tmp_path: Path, tiny_recipe: Path) -> None:
@@ -233,9 +254,10 @@ def test_an_epoch_of_accumulated_batches_is_a_whole_epoch(tmp_path: Path, tiny_r
     assert [at.batch for at in watcher.steps] == [3, 6, 8, 3, 6, 8]
 
 
-def test_the_moving_average_is_what_is_validated_and_published(tmp_path: Path, tiny_recipe: Path) -> None:
-    plain, averaged = tmp_path / "plain", tmp_path / "averaged"
-    train(tiny_recipe, plain)
+def test_the_moving_average_is_what_is_validated_and_published(
+    tmp_path: Path, tiny_recipe: Path, straight: Straight
+) -> None:
+    (_, plain), averaged = straight(), tmp_path / "averaged"
     train(tiny_recipe, averaged, "training.ema_decay=0.99")
     # The training itself goes the same way.
     losses = [[event["loss"] for event in events(path) if event["event"] == "train"] for path in (plain, averaged)]

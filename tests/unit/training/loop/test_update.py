@@ -27,7 +27,7 @@ BATCH = collate(Corpus(TARGETS, TARGETS, num_too_long=0), range(3), BOS_ID)
 
 
 def model_saying(offset: int) -> Seq2Seq:
-    """After a symbol below 9 it says one `offset` higher, and EOS after 9."""
+    """Predicts, after a symbol below 9, the symbol that is `offset` higher, and EOS after 9."""
     torch.manual_seed(1)
     model = Seq2Seq(ModelConfig.model_validate(SIZES), 12, 12)
 
@@ -39,7 +39,7 @@ def model_saying(offset: int) -> Seq2Seq:
     return model
 
 
-def test_each_input_is_what_was_said_after_the_true_symbols_before_it() -> None:
+def test_each_input_is_predicted_from_the_true_symbols_before_it() -> None:
     assert sampled_inputs(model_saying(2), BATCH, 1.0).tolist() == [
         [BOS_ID, BOS_ID + 2, 6, 7, 8],
         [BOS_ID, BOS_ID + 2, PAD_ID, PAD_ID, PAD_ID],

@@ -1,5 +1,5 @@
 """Cells step by step give what torch's own layers give; a loop of training gives what steps give. Mixed precision:
-bfloat16 where torch's autocast says so, gradients in full and pointing where they should.
+bfloat16 where torch's autocast has it, gradients in full and pointing where they should.
 """
 
 import os
@@ -14,7 +14,7 @@ from attendant.training.kernels.cells import RNN_CLASSES, STATE_NAMES, CellKind,
 from attendant.training.kernels.loss import smoothed_cross_entropy
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.decoder import CellLoop, DecoderCell
-from tests.architectures import architectures
+from tests.architectures import covering_architectures
 from tests.paths import ROOT
 
 NUM_ROWS, NUM_STEPS, INPUT_SIZE, HIDDEN_SIZE = 3, 5, 4, 6
@@ -115,8 +115,7 @@ def test_unrolled_in_bfloat16(kind: CellKind) -> None:
     assert torch.cosine_similarity(*(gradient.flatten() for gradient in gradients), dim=0) > 0.99
 
 
-# Every eleventh: 11 shares no factor with the choices' numbers, so that all of them come up.
-ARCHITECTURES = dict(list(architectures().items())[::11])
+ARCHITECTURES = covering_architectures()
 
 AS_ON_AVX2 = """
 from attendant.training.kernels.hardware import _onednn_has_bfloat16_lstm

@@ -90,7 +90,7 @@ def logits_of(model: Seq2Seq, readout: Array) -> Array:
 
 
 class Paper:
-    """A model, its weights drawn anew and large enough to tell, and what it is fed."""
+    """A model with weights large enough to show errors, and its inputs."""
 
     def __init__(self, **config: Any) -> None:
         torch.manual_seed(3)
@@ -195,7 +195,7 @@ def test_deep_lstms_on_reversed_sources() -> None:
 
 @pytest.mark.parametrize("readout", ["tanh", "sum", "concatenation", "addition"])
 def test_global_attention_with_input_feeding(readout: str) -> None:
-    """Luong et al. 2015, sections 3.1 and 3.3: the state after the cell asks; the next step is fed the readout."""
+    """Luong et al. 2015, sections 3.1 and 3.3: the state after the cell queries; the next step is fed the readout."""
     paper = Paper(
         cell="lstm",
         encoder={"num_layers": 2, "bidirectional": False},

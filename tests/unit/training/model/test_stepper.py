@@ -89,7 +89,7 @@ def test_probabilities_are_the_mean() -> None:
         previous = np.full(3, symbol)
 
 
-def test_a_model_beside_itself_decodes_as_it_does_alone() -> None:
+def test_an_ensemble_of_one_model_twice_decodes_as_the_model() -> None:
     model = tiny_model()
     ids = special_ids(model.start_id)
     options = DecodingOptions(beam_size=3, max_length=12)
@@ -158,7 +158,7 @@ def test_newcomers_join_running_rows(stepper: TorchStepper) -> None:
     )
 
 
-def test_attention_only_when_asked_for(stepper: TorchStepper) -> None:
+def test_attention_only_when_requested(stepper: TorchStepper) -> None:
     state = stepper.encode(SOURCES_STEPPER)
     output, _ = stepper.step(state, np.array([3, 3, 3]), num_candidates=2)
     assert output.attention is None

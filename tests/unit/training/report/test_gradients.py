@@ -100,7 +100,7 @@ def reference(model: Seq2Seq) -> tuple[dict[int, list[float]], dict[int, list[fl
 )
 def test_norms_are_those_of_finite_differences(options: dict[str, Any]) -> None:
     model = make_model(**options)
-    # A distance needs ten values to be told; the neighbours are padded and end later.
+    # A distance needs ten values to be reported; the neighbours are padded and end later.
     sources, targets = [SOURCE] * 10 + [[4, 5, 6, 7, 8, 3]], [TARGET] * 10 + [[4] * 5]
     result = measure_gradients(model, sources[:10], targets[:10])
     for reach, by_distance in zip((result.states, result.inputs), reference(model), strict=True):

@@ -1,4 +1,4 @@
-"""What a journal says, as curves. Bins that suit the lengths. Which outputs are shown."""
+"""A journal as curves. Bins that suit the lengths. Which outputs are shown."""
 
 import json
 from dataclasses import replace
@@ -137,7 +137,7 @@ def test_single_outputs_are_ranked_by_a_graded_metric() -> None:
 
 
 @pytest.mark.parametrize("metric", ["wer", "chrf"])
-def test_lists_begin_with_what_stands_out_most(metric: str) -> None:
+def test_lists_begin_with_the_most_extreme(metric: str) -> None:
     rankings = rank(judge(OUTPUTS, metric))
     first = {ranking.title.split(";")[0]: ranking.entries[0].decoded.example.source for ranking in rankings}
     assert first == {

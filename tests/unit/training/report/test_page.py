@@ -135,6 +135,6 @@ def test_files_are_written_whole(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.html", "r.md", "r_pictures"]
 
 
-def test_a_form_that_there_is_not_is_told_first() -> None:
+def test_an_unknown_form_is_refused() -> None:
     with pytest.raises(UserError, match=r"must end in \.html or \.md"):
         check_form(Path("r.pdf"))

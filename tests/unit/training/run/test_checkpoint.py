@@ -133,7 +133,7 @@ def test_every_process_finds_its_random_state(tmp_path: Path) -> None:
         assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_keeps_as_many_validated_checkpoints_as_it_is_told(tmp_path: Path) -> None:
+def test_keeps_num_kept_validated_checkpoints(tmp_path: Path) -> None:
     run = Run(tmp_path)
     for step in range(1, 8):
         state = TrainingState(step=step, validated_step=step - step % 2)

@@ -25,7 +25,7 @@ def look(**options: object) -> tuple:
     return result, list(compress(PAIRS, stays))
 
 
-def test_all_is_counted_and_nothing_leaves_unasked() -> None:
+def test_all_is_counted_and_by_default_everything_stays() -> None:
     for options in ({}, {"shared_sources": "drop_from_held_out"}):
         result, kept = look(**options)
         assert (result.num_pairs, result.num_duplicates, result.num_shared, result.num_left_out) == (7, 2, 4, 0)
@@ -134,6 +134,6 @@ def test_what_leaves_nothing_is_refused(tmp_path: Path, tiny_recipe: Path, comma
 
 
 def test_no_pairs_at_all_are_a_survey_too() -> None:
-    """Whoever asks for it says that the file is empty."""
+    """The caller reports that the file is empty."""
     result, stays = survey(iter(()), DataConfig.model_validate({"train": "t.tsv", "validation": "v.tsv"}), {})
     assert (result.num_pairs, result.num_left_out, len(stays)) == (0, 0, 0)

@@ -18,6 +18,7 @@ from attendant.training.data.tokenization import TokenizerConfig, train_tokenize
 from attendant.training.run.checkpoint import BEST, MODEL_FILE, checkpoint_path
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run, read_vectors, words_of
+from tests.unit.training.conftest import CopyRun
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -40,7 +41,7 @@ def test_the_formats_of_others(tmp_path: Path, header: str) -> None:
     assert (read_vectors(packed, words, 8)[1] == result).all()
 
 
-def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
+def test_a_wrong_file_of_vectors_is_refused(tmp_path: Path) -> None:
     for path, message in (
         (vectors(tmp_path / "wide.vec", "a", size=9), r"wide.vec:1: has 9 numbers, and model.embedding_size is 8"),
         (vectors(tmp_path / "said.vec", "a", size=9, header="1 9\n"), r"said.vec:2: has 9 numbers"),
@@ -52,7 +53,7 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["x", "nan", "-inf", "1e39"])
-def test_all_lines_without_finite_numbers_are_told(tmp_path: Path, number: str) -> None:
+def test_all_lines_without_finite_numbers_are_named(tmp_path: Path, number: str) -> None:
     (tmp_path / "bad.vec").write_text(f"a 1 2 {number}\nb 1 2 3\nc {number} 2 3\nother {number} 2 3\n")
     with pytest.raises(UserError) as caught:
         read_vectors(tmp_path / "bad.vec", {"a": 4, "b": 5, "c": 6}, 3)
@@ -118,17 +119,16 @@ def test_two_beginnings_are_refused(
 
 
 @pytest.fixture
-def trained(tmp_path: Path, tiny_recipe: Path, command: Command) -> Path:
+def trained(copy_run: CopyRun) -> Path:
     """A run whose published weights are an average."""
-    assert command(tiny_recipe, "--output", tmp_path / "first", "--set", "training.ema_decay=0.9")[0] == 0
-    return tmp_path / "first"
+    return copy_run("first", "training.ema_decay=0.9")
 
 
 def starting(run: Path, *overrides: str) -> list[str]:
     return [part for each in (f"training.start_from={run}", *overrides) for part in ("--set", each)]
 
 
-def test_begins_with_the_published_weights_and_says_so(
+def test_begins_with_the_published_weights_and_records_it(
     tmp_path: Path, tiny_recipe: Path, trained: Path, command: Command
 ) -> None:
     output = tmp_path / "second"
