@@ -1,4 +1,4 @@
-"""An imported model, asked in text."""
+"""Logits of an imported model for texts."""
 
 import torch
 from torch import Tensor

@@ -32,11 +32,11 @@ def framed(message: Message | bytes) -> bytes:
 
 
 class RawConnection:
-    """A connection that does only what it is told; reading and answering pings included (`receive`).
+    """A connection that does nothing by itself: it reads and answers pings in `receive` only.
 
     Attributes:
-        socket: for what h2 would not say: connection.socket.sendall(...).
-        http2: h2's state machine; what it has to say is sent by `flush`.
+        socket: for bytes that h2 would not send: connection.socket.sendall(...).
+        http2: h2's state machine; `flush` sends its output.
         events: all that have been received.
         closed: by the server.
     """
@@ -49,7 +49,7 @@ class RawConnection:
         wrap: Callable[[socket.socket], socket.socket] = lambda plain: plain,
         timeout: float = 10.0,
     ) -> None:
-        """Connects and says hello.
+        """Connects and sends the preface.
 
         Args:
             settings: of HTTP/2, beside h2's own: {h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0}.
@@ -59,7 +59,7 @@ class RawConnection:
         host, _, port = target.rpartition(":")
         self.socket = wrap(socket.create_connection((host, int(port)), timeout=timeout))
         self._timeout = timeout
-        # What is malformed on purpose is sent as it stands.
+        # What is malformed on purpose is sent unchanged.
         config = h2.config.H2Configuration(validate_outbound_headers=False, normalize_outbound_headers=False)
         self.http2 = h2.connection.H2Connection(config)
         if settings:
@@ -78,7 +78,7 @@ class RawConnection:
         self.socket.close()
 
     def flush(self) -> None:
-        """Sends what h2 has to say. A server that has closed the connection is no error: `closed` tells it."""
+        """Sends h2's output. A server that has closed the connection is no error: `closed` is set."""
         try:
             self.socket.sendall(self.http2.data_to_send())
         except (ConnectionError, TimeoutError):

@@ -1,4 +1,4 @@
-"""`python -m server` without what guards its front by default: gRPC reads the messages, and nobody asks who calls."""
+"""`python -m server` without its default guards: gRPC reads the messages, and clients are not identified."""
 
 from collections.abc import AsyncIterator
 from typing import Any

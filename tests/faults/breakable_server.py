@@ -1,4 +1,4 @@
-"""`python -m server` with an engine that some requests break, told by the length of their sources."""
+"""`python -m server` with an engine that requests of certain source lengths break."""
 
 import ctypes
 import os
@@ -26,7 +26,7 @@ class Break(IntEnum):
 
 
 class BreakableScheduler(Scheduler):
-    """Breaks what it belongs to, where a request that asks for it is computed."""
+    """Breaks its engine when it computes a request of such a length."""
 
     def admit(self, priority: Priority) -> list[EngineRequest]:
         admitted = super().admit(priority)

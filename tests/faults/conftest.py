@@ -1,7 +1,7 @@
 """Attacks on a real server over loopback, and the figures that they give.
 
 Each fault has a test that fails without the mechanism against it. It has a small size, which `make test` runs and which
-asserts what is deterministic (bounded counts, codes, answers; never speed), and, where a figure was asked for, a full
+asserts what is deterministic (bounded counts, codes, answers; never speed), and, where a figure is recorded, a full
 size marked `reliability`, which `make reliability` runs. `docs/reliability.md` has a section per subject.
 """
 

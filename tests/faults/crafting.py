@@ -23,7 +23,7 @@ HUGE = 10**9
 
 
 def seal(folder: Path, change: Callable[[dict[str, Any]], None] = lambda content: None) -> None:
-    """Writes the manifest anew: sizes and digests of the files as they are, then `change`, then its own digest."""
+    """Writes the manifest again: sizes and digests of the files as they are, then `change`, then its own digest."""
     content = json.loads((folder / MANIFEST_NAME).read_text())
     for name, entry in content["files"].items():
         if (folder / name).is_file():
@@ -36,7 +36,7 @@ def seal(folder: Path, change: Callable[[dict[str, Any]], None] = lambda content
     try:
         text = Manifest.model_validate(content).signed().to_text()
     except ValueError:
-        # Nobody could sign it; it is refused before that.
+        # It can't be signed; it is refused before that.
         text = json.dumps(content)
     (folder / MANIFEST_NAME).write_text(text)
 

@@ -1,4 +1,4 @@
-"""Open and closed loads from a process of its own: benchmarks/programs.py, asked by a test."""
+"""Open and closed loads from a process of its own: benchmarks/programs.py, called by a test."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from benchmarks.serving import load_generator
 
 
 class Caller:
-    """A load generator: one connection to a server, and what it asks there."""
+    """A load generator: one connection to a server, and its requests."""
 
     def __init__(self, process: Process) -> None:
         self._process = process

@@ -1,6 +1,6 @@
 """Answers of a bulk stream.
 
-Requests that are refused must wait for room like others: who sends them and reads nothing is held back.
+Requests that are refused must wait for room like others: a client that sends them and reads nothing is held back.
 """
 
 import itertools

@@ -137,7 +137,7 @@ async def test_a_connection_without_calls_is_closed(monkeypatch: pytest.MonkeyPa
         await asyncio.to_thread(until_closed, running.target)
 
 
-async def test_a_peer_that_answers_no_ping_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_that_answers_no_ping_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     shorter(monkeypatch, "grpc.keepalive_time_ms", 1000)
     shorter(monkeypatch, "grpc.http2.ping_timeout_ms", 200)
     async with served(fake_stepper()) as running:
@@ -152,7 +152,7 @@ async def test_a_peer_that_answers_no_ping_is_given_up(monkeypatch: pytest.Monke
         await asyncio.to_thread(attack)
 
 
-async def test_who_pings_too_often_is_told_to_go() -> None:
+async def test_a_client_that_pings_too_often_is_disconnected() -> None:
     async with served(fake_stepper()) as running:
 
         def attack() -> RawConnection:

@@ -1,6 +1,6 @@
 """Hostile bundles.
 
-Whoever makes a bundle writes its digests too, so that right digests say nothing of what it means to do.
+The author of a bundle writes its digests too, so right digests do not make it harmless.
 """
 
 import shutil
@@ -274,7 +274,7 @@ def test_it_is_refused_by_name(name: str, crafted: Path) -> None:
         assert "\x1b" not in str(refusal.value) and str(refusal.value).count("\n") <= 3
 
 
-def test_what_was_made_anew_and_not_spoiled_is_served(crafted: Path) -> None:
+def test_a_sealed_sound_bundle_is_served(crafted: Path) -> None:
     seal(crafted)
     load(crafted)
 

@@ -1,8 +1,8 @@
 """Clients: credentials and rates.
 
 Secrets must be nowhere but in their files, whatever clients send and however the files are broken. Certificates and
-tokens are exchanged under load without a call that fails. A client that asks faster than it may is told so, and nobody
-else is.
+tokens are exchanged under load without a call that fails. A client beyond its rate is refused, and no
+other client is.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 async def log_line(running: Running, words: str, times: int = 1) -> None:
-    """Waits until the log has said it so many times."""
+    """Waits until the log has these words `times` times."""
     give_up = time.monotonic() + PATIENCE_SECONDS
     while running.log().count(words) < times:
         assert time.monotonic() < give_up, f"not in the log: {words}"
@@ -139,7 +139,7 @@ async def test_exchanging_certificates_and_tokens_fails_no_call(
     assert set(codes) == {"OK"}, codes
 
 
-async def test_a_client_that_asks_too_fast_is_held_back_and_no_other(start: Start, tmp_path: Path) -> None:
+async def test_a_client_beyond_its_rate_is_refused_and_no_other(start: Start, tmp_path: Path) -> None:
     tokens = {name: secrets.token_urlsafe(32) for name in ("flood", "witness")}
     (tmp_path / "tokens").write_text("".join(f"{name} {token}\n" for name, token in tokens.items()))
     options = (f"--tokens={tmp_path / 'tokens'}", "--client-requests-per-second=20")
@@ -163,7 +163,7 @@ async def test_a_client_that_asks_too_fast_is_held_back_and_no_other(start: Star
 
 
 async def strangers(start: Start, num_calls: int, folder: Path) -> float:
-    """MiB that a server has more after so many calls, each with another wrong token."""
+    """Returns the MiB that a server has more after `num_calls` calls, each with another wrong token."""
     (folder / "tokens").write_text(f"search {secrets.token_urlsafe(32)}\n")
     with start(f"--tokens={folder / 'tokens'}", "--client-requests-per-second=20") as running:
         async with grpc.aio.insecure_channel(running.target) as channel:
@@ -205,7 +205,7 @@ async def test_exchanging_them_for_a_minute(start: Start, authority: Authority, 
 @pytest.mark.reliability
 @pytest.mark.parametrize("by", ["address", "token", "certificate"])
 async def test_what_the_gatekeeper_costs_a_call(authority: Authority, tmp_path: Path, figure: Figure, by: str) -> None:
-    """In the real context of a call: who it is, and whether it keeps to its rate."""
+    """In the real context of a call: identifies the client and checks its rate."""
     token = secrets.token_urlsafe(32)
     others = "".join(f"client {secrets.token_urlsafe(32)}\n" for _ in range(1000))
     (tmp_path / "tokens").write_text(f"{others}search {token}\n")

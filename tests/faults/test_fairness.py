@@ -74,7 +74,7 @@ def test_rows_of_a_client_are_limited(start: Start) -> None:
 
 
 def test_a_flood_of_one_client_leaves_room_for_another(start: Start) -> None:
-    """However many one asks for: the other's calls are let in and answered."""
+    """However many calls a client makes, the other's are admitted and answered."""
     with start(*EVERYWHERE, "--max-rows", "4", "--max-waiting", "8") as running:
         flood_target, quiet_target = targets(running)
         with caller(flood_target, [small("badge", 4)]) as flood, caller(quiet_target, [small("badge")]) as quiet:
@@ -100,7 +100,7 @@ def _callers(running: Running) -> Iterator[tuple[Caller, dict[str, Caller]]]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_small_call_beside_a_flood(workers: int, figure: Figure) -> None:
-    """p99 of small calls, 40 a second of another client, over that with nobody beside them; and with 2 s deadlines."""
+    """p99 of small calls, 40 a second of another client, over that without a flood; and with 2 s deadlines."""
     options = *EVERYWHERE, "--workers", str(workers), "--log-level", "warning"
     with (
         server(str(ROOT / "models" / "g2p-en"), *options) as running,

@@ -168,9 +168,7 @@ WRITERS = (a_result, outputs, a_bundle, fetched_data, a_corpus, a_checkpoint)
 
 @pytest.mark.parametrize("number", REFUSALS)
 @pytest.mark.parametrize("write", WRITERS)
-def test_whatever_write_is_refused_what_was_there_stands(
-    tmp_path: Path, write: Callable[[Path, int], None], number: int
-) -> None:
+def test_a_refused_write_leaves_the_old_state(tmp_path: Path, write: Callable[[Path, int], None], number: int) -> None:
     num_refused = 0
     for refused in range(1, 100):
         folder = tmp_path / str(refused)
@@ -197,7 +195,7 @@ def test_whatever_write_is_refused_what_was_there_stands(
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_whatever_file_does_not_fit_what_was_there_stands(tmp_path: Path, write: Callable[[Path, int], None]) -> None:
+def test_a_file_that_does_not_fit_leaves_the_old_state(tmp_path: Path, write: Callable[[Path, int], None]) -> None:
     write(tmp_path, 1)
     before, num_refused = tree(tmp_path), 0
     for size in LIMITS:

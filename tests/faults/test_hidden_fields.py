@@ -1,7 +1,7 @@
 """Fields that an ONNX file hides.
 
 A graph is changed field by field: tags, lengths and numbers in encodings that parsers read differently, fields that
-stand twice, elsewhere, in groups or one level deeper. Whatever the reader of graphs lets pass must be to `onnx` what it
+occur twice, elsewhere, in groups or one level deeper. Whatever the reader of graphs lets pass must be to `onnx` what it
 was to the reader: nothing unknown, nothing dropped, no operator, tensor or function that it would have refused.
 """
 

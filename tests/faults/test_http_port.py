@@ -1,6 +1,6 @@
 """The HTTP port.
 
-Clients connect to it and say nothing, half of a request, or a request again and again.
+Clients connect to it and send nothing, half of a request, or a request again and again.
 """
 
 import resource
@@ -36,7 +36,7 @@ FEW = 12
 
 @contextmanager
 def connected(running: Running, number: int, says: bytes = b"") -> Iterator[list[socket.socket]]:
-    """So many clients of the port that do nothing more."""
+    """Connects `number` clients, which send these bytes and nothing more."""
     with ExitStack() as stack:
         clients = []
         for _ in range(number):
@@ -48,7 +48,7 @@ def connected(running: Running, number: int, says: bytes = b"") -> Iterator[list
 
 
 @pytest.mark.parametrize("says", [b"", HALF, HALF_BODY])
-def test_idle_connections_cost_what_the_limit_allows_and_keep_nobody_out(start: Start, says: bytes) -> None:
+def test_idle_connections_stay_within_the_limit_and_keep_no_client_out(start: Start, says: bytes) -> None:
     with start() as running, witness(running.target) as seen:
         running.metrics()
         descriptors, threads = running.num_descriptors(), running.num_threads()
@@ -62,7 +62,7 @@ def test_idle_connections_cost_what_the_limit_allows_and_keep_nobody_out(start: 
     assert set(seen.codes) == {"OK"}
 
 
-def test_who_asks_again_and_again_is_held_to_a_share_of_the_time(start: Start) -> None:
+def test_repeated_scrapes_are_limited_to_a_share_of_the_time(start: Start) -> None:
     with start() as running, witness(running.target) as seen:
         answers: list[int] = []
         ending = threading.Event()

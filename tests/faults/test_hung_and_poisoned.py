@@ -85,7 +85,7 @@ def check_nothing_is_stuck(running: Running) -> None:
 
 
 @pytest.mark.parametrize("how", [Break.CRASH, Break.RAISE, Break.RUN_OUT_OF_MEMORY])
-def test_a_poisoned_request_is_found_and_its_neighbours_are_answered(start: Start, how: Break) -> None:
+def test_a_poisoned_request_is_refused_and_its_neighbours_are_answered(start: Start, how: Break) -> None:
     with start(program=PROGRAM) as running, connected(running) as stub:
         expected = [(hypothesis.tokens, hypothesis.score) for hypothesis in ask(stub).result().hypotheses]
         neighbours = [ask(stub) for _ in range(6)]
@@ -238,7 +238,7 @@ def test_workers_that_are_killed_under_load(start: Start, figure: Figure) -> Non
                 time.sleep(0.05)
         codes = [code_of(call) for call in calls]
         check_nothing_is_stuck(running)
-        give_up = time.monotonic() + 20  # what has just asked for health and metrics is still hanging up
+        give_up = time.monotonic() + 20  # the calls of health and metrics are still hanging up
         while (more_descriptors := running.num_descriptors() - descriptors) > 0 and time.monotonic() < give_up:
             time.sleep(0.1)
         answered = running.metrics()['attendant_requests_total{"code": "OK", "method": "Generate", "model": "tiny"}']

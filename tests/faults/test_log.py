@@ -1,6 +1,6 @@
 """The log.
 
-A client says what it likes as it goes away, in a frame that gRPC's core used to print as it came.
+A client sends any bytes as it goes away, in a frame that gRPC's core used to print as it came.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ FAREWELL = frame(GOAWAY, struct.pack(">II", 0, ENHANCE_YOUR_CALM) + LAST_WORDS)
 
 
 def say(target: str, num_farewells: int) -> int:
-    """Says farewell again and again on one connection; returns how many bytes of it."""
+    """Sends farewells on one connection; returns the number of their bytes."""
     with RawConnection(target) as connection:
         connection.receive(0.1)
         for number in range(num_farewells):
@@ -84,7 +84,7 @@ def test_a_request_writes_one_printable_line(start: Start, log_format: str) -> N
 
 
 @pytest.mark.parametrize(("options", "num_lines"), [((), 0), (("--log-requests", "on"), 2)])
-def test_requests_are_logged_at_level_info_where_that_is_asked_for(
+def test_requests_are_logged_at_level_info_when_configured(
     start: Start, options: tuple[str, ...], num_lines: int
 ) -> None:
     with start(*options) as running, grpc.insecure_channel(running.target) as channel:

@@ -197,7 +197,7 @@ async def _code(call: Any) -> str:
 
 
 async def left_over(running: Running) -> dict[str, float]:
-    """Gauges of work that are not 0 though nobody asks: looked at until they are, 10 s at most."""
+    """Returns gauges of work that are not 0 without calls, after at most 10 s of waiting."""
     give_up = time.monotonic() + 10
     while True:
         metrics = await asyncio.to_thread(running.metrics)

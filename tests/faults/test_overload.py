@@ -77,7 +77,7 @@ def test_a_deadline_out_of_reach_is_refused_and_nothing_is_decoded_for_it(start:
 
 @pytest.fixture(params=(1, 2))
 def overloaded(request: pytest.FixtureRequest) -> Iterator[tuple[int, Caller]]:
-    """A server with so many workers, warm, and who asks it."""
+    """A warm server's number of workers, and its caller."""
     workers: int = request.param
     options = "--precision", "fp32", "--workers", str(workers), "--max-wait-seconds", "2", "--log-level", "warning"
     with (
@@ -95,7 +95,7 @@ def test_goodput_under_overload(overloaded: tuple[int, Caller], deadline: float,
     """Goodput: answers before their deadlines, over the time from the first request to the last answer.
 
     The peak is the most that a closed loop or any of the loads got in the same round. Refusals are timed by the caller,
-    who has the machine's cores in common with the server.
+    which has the machine's cores in common with the server.
     """
     workers, loud = overloaded
     shares, late, refusals = defaultdict[float, list[float]](list), defaultdict[float, list[float]](list), list[float]()

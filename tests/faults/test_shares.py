@@ -121,7 +121,7 @@ async def test_a_connection_that_leaves_a_large_answer_unread_is_closed(
 
 
 async def test_connections_without_a_call_make_room() -> None:
-    """Each says HTTP/2's first words, and no more."""
+    """Each sends HTTP/2's preface, and no more."""
     async with served(fake_stepper(), max_connections=8) as server:
         await server.stub.Generate(REQUEST)
         host, port = server.target.split(":")

@@ -39,7 +39,7 @@ def answers_of_others(target: str, requests: int | None = None, seconds: float |
         counts = [0] * NUM_OTHERS
 
         def read(number: int) -> None:
-            with suppress(grpc.RpcError):  # cancelled, after so many seconds
+            with suppress(grpc.RpcError):  # cancelled, after `seconds`
                 for _ in calls[number]:
                     counts[number] += 1
 
@@ -55,7 +55,7 @@ def answers_of_others(target: str, requests: int | None = None, seconds: float |
     return counts
 
 
-def test_one_that_is_never_read_stops_nobody(start: Start) -> None:
+def test_a_stream_that_is_never_read_stops_no_other(start: Start) -> None:
     options = ("--max-rows", "16", "--bulk-seconds", "1", "--unread-seconds", "4")
     with start(*options) as running, never_reading(running.target, itertools.repeat(RIGHT, 900)):
         eventually(lambda: running.metrics()[STALLED] == 1)

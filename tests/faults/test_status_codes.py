@@ -23,7 +23,7 @@ LOAD_SECONDS = 8.0
 
 
 async def at_once(target: str, num_calls: int) -> Counter[str]:
-    """The codes of so many calls that are made at once on one connection, without retries."""
+    """Makes `num_calls` calls at once on one connection, without retries; returns their codes."""
     codes: Counter[str] = Counter()
     details: set[str] = set()
     async with grpc.aio.insecure_channel(target, options=[("grpc.enable_retries", 0)]) as channel:
@@ -44,7 +44,7 @@ async def at_once(target: str, num_calls: int) -> Counter[str]:
 
 
 async def until_it_ends(running: Running, *, num_connections: int, seconds: float) -> Counter[str]:
-    """Codes of callers who ask again and again, without retries, until some time after SIGTERM the server is gone."""
+    """Returns the codes of calls that are repeated, without retries, until the server has ended after SIGTERM."""
     codes: Counter[str] = Counter()
     options = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
     gone = asyncio.Event()

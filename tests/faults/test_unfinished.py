@@ -56,7 +56,7 @@ def test_the_calls_that_may_be_unfinished_are_few_and_others_are_served(start: S
         witness(running.target) as seen,
         unfinished(running.target, path, connections=2, streams=150, sent_bytes=20_000) as num_ended,
     ):
-        # A call of the witness may stand in the place of one of the attacker's.
+        # A call of the witness may take the place of one of the attacker's.
         assert 300 - held <= num_ended <= 300 - held + 1
         before = seen.num_calls
         while seen.num_calls < before + 5:

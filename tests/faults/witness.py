@@ -43,7 +43,7 @@ def witness(
     pause_seconds: float = 0.02,
     timeout_seconds: float | None = 20.0,
 ) -> Iterator[Witness]:
-    """Asks one call after another from a thread of its own, without retries, until the context ends.
+    """Makes one call after another from a thread of its own, without retries, until the context ends.
 
     Where latencies matter, let the attacker run in another process: this thread shares the interpreter with the test.
     """

@@ -61,7 +61,7 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     command = ["buildah", "--root", str(folder / "store"), "--runroot", str(folder / "run")]
     system = folder / "base"
     run("debootstrap", "--variant=minbase", "--include=python3,python3-venv,ca-certificates", "bookworm", system)
-    # Whatever stands between this machine and the index is trusted there as it is here.
+    # A proxy between this machine and the index is trusted there as it is here.
     shutil.copy("/etc/ssl/certs/ca-certificates.crt", system / "etc/ssl/certs/ca-certificates.crt")
     container = run(*command, "from", "scratch")
     run(*command, "add", "--quiet", container, system, "/")
@@ -83,7 +83,7 @@ def built(buildah: list[str], target: str, name: str) -> Image:
 
 @pytest.fixture(scope="module")
 def images(buildah: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Image]:
-    """Builds a target when it is asked for first."""
+    """Builds a target at its first use."""
 
     @functools.cache
     def image(target: str) -> Image:
@@ -132,7 +132,7 @@ def test_it_is_the_same_again(buildah: list[str], images: Callable[[str], Image]
 def container(
     image: Image, command: list[str], *, volume: Path = ROOT / "models/g2p-en", **environment: str
 ) -> Iterator["subprocess.Popen[str]"]:
-    """As process 1, on a root file system that is read-only but for the volume: a server's bundle, a trainer's work."""
+    """As process 1, on a root file system that is read-only except for the volume: a bundle, or the trainer's work."""
     root, folder = image.root, image.config["WorkingDir"] or "/"
     for name in ("proc", "dev"):
         (root / name).mkdir(exist_ok=True)
@@ -162,7 +162,7 @@ def container(
 
 
 @pytest.mark.parametrize("target", SERVERS)
-async def test_they_serve_and_end_when_they_are_told_to(images: Callable[[str], Image], target: str) -> None:
+async def test_they_serve_and_end_by_sigterm(images: Callable[[str], Image], target: str) -> None:
     image = images(target)
     command = [*image.config["Entrypoint"], "--provider", "cpu", "--port", "0", "--metrics-port", "0"]
     with container(image, command, ATTENDANT_HOST="127.0.0.1", OMP_NUM_THREADS="1") as process:
@@ -188,7 +188,7 @@ async def test_they_serve_and_end_when_they_are_told_to(images: Callable[[str], 
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU")
-def test_a_server_without_its_gpu_says_so(images: Callable[[str], Image]) -> None:
+def test_a_server_without_its_gpu_ends_with_a_line(images: Callable[[str], Image]) -> None:
     image = images("server-gpu")
     with container(image, image.config["Entrypoint"], ATTENDANT_HOST="127.0.0.1") as process:
         output, _ = process.communicate(timeout=120)

@@ -1,4 +1,7 @@
-"""deploy/ and compose.yaml: valid by their schemas, and in agreement with the server's code. Nothing of them is run."""
+"""deploy/ and compose.yaml: valid by their schemas, and in agreement with the server's code. Nothing of them is run.
+
+The alert rules are checked by Prometheus' own tool, where it is installed (Debian: prometheus).
+"""
 
 import json
 import re
@@ -16,9 +19,11 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry
 
 from attendant.server.config import BUNDLES_VARIABLE, OPTIONS, PREFIX, ServerConfig
 from attendant.server.lifecycle import LIVENESS, STARTUP
+from attendant.server.metrics import Metrics
 from attendant_client.command import parser as client_parser
 from tests.configuration import parse_config
 from tests.paths import ROOT
@@ -214,7 +219,7 @@ def test_compose_mounts_and_builds_what_there_is() -> None:
     assert [service["pull_policy"] for service in own] == ["build"]
 
 
-def test_grafana_is_given_the_dashboard_and_its_data() -> None:
+def test_grafana_has_the_dashboard_and_its_data() -> None:
     (source,) = load(GRAFANA / "provisioning" / "datasources" / "prometheus.yml")["datasources"]
     assert source["url"] == "http://prometheus:9090"
     (provider,) = load(GRAFANA / "provisioning" / "dashboards" / "attendant.yml")["providers"]
@@ -229,3 +234,35 @@ def test_the_dashboard_is_current() -> None:
     assert (GRAFANA / "attendant.json").read_text() == written
     titles = [panel["title"] for panel in json.loads(written)["panels"] if panel["type"] != "row"]
     assert len(titles) == len(set(titles))
+
+
+RULES = DEPLOY / "prometheus"
+PROMTOOL = shutil.which("promtool")
+SUFFIXES = {"counter": ("_total",), "histogram": ("", "_bucket", "_sum", "_count"), "gauge": ("",)}
+MADE = {"attendant_occupancy"}
+"""By prometheus-adapter."""
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="there is no promtool; apt-get install prometheus")
+@pytest.mark.parametrize("arguments", ["test rules attendant.test.yml", "check config prometheus.yml"])
+def test_prometheus_own_tool_finds_nothing(arguments: str) -> None:
+    assert PROMTOOL is not None
+    run = subprocess.run([PROMTOOL, *arguments.split()], cwd=RULES, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_each_alert_is_seen_to_fire() -> None:
+    rules = yaml.safe_load((RULES / "attendant.rules.yml").read_text())
+    alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"] if "alert" in rule}
+    (tests,) = yaml.safe_load((RULES / "attendant.test.yml").read_text())["tests"]
+    assert alerts == {test["alertname"] for test in tests["alert_rule_test"] if test["exp_alerts"]}
+
+
+def test_queries_name_metrics_that_there_are() -> None:
+    registry = CollectorRegistry()
+    Metrics(registry)
+    known = MADE | {family.name + suffix for family in registry.collect() for suffix in SUFFIXES.get(family.type, ())}
+    paths = [*RULES.glob("*.rules.yml"), DEPLOY / "grafana" / "attendant.json", *DEPLOY.rglob("kubernetes/**/*.yaml")]
+    named = {name for path in paths for name in re.findall(r"(?<![:\w])attendant_\w+(?!:)\b", path.read_text())}
+    assert len(named) > 30
+    assert named <= known

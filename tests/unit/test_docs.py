@@ -1,9 +1,10 @@
-"""What the documents show is run, and what they list is complete."""
+"""Programs of the pages run, and their lists are complete; what was released of the API can't change unnoticed."""
 
 import ast
 import json
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,7 +46,7 @@ def test_the_score_of_extending_trains_and_steps(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("page", sorted((DOCS / "experiments").glob("*.md")), ids=lambda page: page.stem)
-def test_a_table_without_figures_says_so(page: Path) -> None:
+def test_a_table_without_figures_has_a_note(page: Path) -> None:
     text = page.read_text()
     assert not re.search(r"-->\n<!-- end -->", text) or "Not trained yet" in text
 
@@ -87,8 +88,9 @@ def test_the_schema_of_manifests_holds() -> None:
     assert len(list(validator.iter_errors(changed))) == 1
 
 
+@pytest.mark.slow
 def test_every_link_between_pages_leads_somewhere(tmp_path: Path) -> None:
-    """`make docs`."""
+    """`make docs`, which every push runs by itself."""
     line = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs", "-d", str(tmp_path / "read"), "."]
     done = subprocess.run([*line, str(tmp_path / "site")], cwd=DOCS.parent, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -121,3 +123,34 @@ def test_pages_name_the_command() -> None:
     pages = [name for name in listed.split() if name not in OF_CHECKOUTS]
     module = re.compile(r"python -m (training|export|server)\b")
     assert not [name for name in pages if module.search((ROOT / name).read_text())]
+
+
+PROTOS = ROOT / "protos"
+FILE = "attendant/v1/seq2seq.proto"
+
+check = runpy.run_path(str(PROTOS / "check.py"))["check"]
+
+
+def test_the_api_is_in_order_and_keeps_what_was_released(capfd: pytest.CaptureFixture[str]) -> None:
+    assert check() == 0, capfd.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("there", "instead", "complaint"),
+    [
+        ("optional uint32 beam_size = 1;", "optional uint32 beam_size = 30;", 'Previously present field "1"'),
+        ("optional uint32 beam_size = 1;", "optional int64 beam_size = 1;", "changed type"),
+        ("optional uint32 beam_size = 1;", "optional uint32 beams = 1;", 'changed name from "beam_size" to "beams"'),
+        ("rpc Score(ScoreRequest) returns (ScoreResponse);", "", 'Previously present RPC "Score"'),
+        ("optional uint32 beam_size = 1;", "optional uint32 beamSize = 1;", "should be lower_snake_case"),
+    ],
+)
+def test_what_breaks_callers_is_refused(
+    there: str, instead: str, complaint: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(PROTOS / "attendant", tmp_path / "attendant")
+    text = (tmp_path / FILE).read_text()
+    assert text.count(there) == 1
+    (tmp_path / FILE).write_text(text.replace(there, instead))
+    assert check(tmp_path) != 0
+    assert complaint in capfd.readouterr().out

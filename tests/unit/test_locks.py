@@ -1,4 +1,5 @@
-"""Third-party packages: no name of ours is looked up on an index, and deploy/locks is complete.
+"""Third-party packages: no name of ours is looked up on an index, and deploy/locks is complete. Targets, actions and
+images that the Makefile, the workflow and the hooks name exist, and are pinned.
 
 `make audit` runs this, and tools for licences and known vulnerabilities.
 """
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from tests.paths import ROOT
@@ -120,3 +122,45 @@ def test_the_audit_fails_if_a_tool_fails(tool: str, tmp_path: Path) -> None:
     command = ["make", "-f", str(ROOT / "Makefile"), "-o", "setup", "-o", "build/audit/.installed", "audit"]
     run = subprocess.run([*command, "BIN=build/audit/bin"], cwd=tmp_path, capture_output=True, text=True)
     assert run.returncode == (2 if tool else 0) and "Error 3" * bool(tool) in run.stderr, run.stderr
+
+
+WORKFLOWS = "".join(path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml"))
+TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+
+
+def test_every_target_that_is_named_has_a_rule() -> None:
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
+    hooks = re.findall(r"entry: make (\S+)", (ROOT / ".pre-commit-config.yaml").read_text())
+    steps = [name for line in re.findall(r"run: make (.*)", WORKFLOWS) for name in line.split() if "=" not in name]
+    contributing = re.findall(r"^make (\S+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert len(hooks) >= 2 and len(steps) >= 4 and len(contributing) >= 5
+    assert {*phony.split(), *hooks, *steps, *contributing} <= TARGETS
+
+
+def test_actions_and_images_of_others_are_named_by_their_digests() -> None:
+    used = re.findall(r"uses: (\S+)", WORKFLOWS)
+    assert used and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", name) for name in used)
+    pulled = re.findall(r"^ +image: (\S+/\S+)", (ROOT / "compose.yaml").read_text(), re.MULTILINE)
+    assert pulled and all(re.fullmatch(r"\S+:v?[\d.]+@sha256:[0-9a-f]{64}", name) for name in pulled)
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    assert re.search(r"^ARG BASE=\S+@sha256:[0-9a-f]{64}$", dockerfile, re.MULTILINE)
+    stages = set(re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.MULTILINE))
+    assert set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) <= {"${BASE}", "scratch"} | stages
+
+
+def test_the_workflow_tests_the_versions_that_are_declared() -> None:
+    (matrix,) = re.findall(r"python: \[(.*)\]", WORKFLOWS)
+    for project in ("pyproject.toml", "client/pyproject.toml"):
+        declared = re.findall(r'"Programming Language :: Python :: ([\d.]+)"', (ROOT / project).read_text())
+        assert declared == matrix.replace('"', "").split(", ")
+
+
+def test_the_oldest_python_that_is_declared_can_install_everything() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    oldest = declared.removeprefix(">=") + ".0"
+    constrained = {line.partition("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    required = {
+        each.name: each.metadata.get("Requires-Python") for each in distributions() if each.name.lower() in constrained
+    }
+    assert len(required) > 50
+    assert [name for name, versions in required.items() if not SpecifierSet(versions or "").contains(oldest)] == []

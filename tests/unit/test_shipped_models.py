@@ -1,4 +1,4 @@
-"""What a shipped bundle says of its training is what the recipe says that its page names."""
+"""A shipped bundle's training is that of the recipe that its page names."""
 
 import json
 import re

@@ -1,5 +1,7 @@
-"""The peers: sizes of their models, their requests, and the results of the plain loops."""
+"""The peers: sizes of their models, their requests, results of the plain loops, and trainings watched from outside."""
 
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 from string import Template
 
@@ -7,14 +9,22 @@ import numpy as np
 import pytest
 import torch
 
+from attendant.export.own import traceable_module
+from attendant.export.rewriting.int8 import quantize
+from attendant.export.tracing import trace_graphs
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS
 from attendant.server.inference.v2.open_inference_pb2 import ModelInferRequest
+from attendant.training.data.vocabulary import read_vocabulary
 from benchmarks import DATA
-from benchmarks.job import Job, sentences
+from benchmarks.harness import measure
+from benchmarks.job import Job, sentences, word_of
+from benchmarks.own_models import MODULES, Student
 from benchmarks.peers import TRANSFORMERS, transformer_parameters
 from benchmarks.plain_model import export_plain, plain_model, torch_loop
 from benchmarks.programs import BOS_ID, MARIAN_BLOCK, marian_parameters, marian_shapes, marian_width, onnx_loop
 from benchmarks.served_peers import triton_requests
-from benchmarks.workload import QUICK
+from benchmarks.training import TOOLKITS, Toolkit, Training, write_corpus
+from benchmarks.workload import QUICK, Workload
 
 
 def test_transformers_have_about_as_many_parameters_as_the_model() -> None:
@@ -74,3 +84,78 @@ def test_marians_parameters_are_those_of_its_layers() -> None:
         assert sum(a * b for name, (a, b) in shapes.items() if part in name) == size, part
     assert marian_parameters(100, 64, 128) == sum(layers.values())
     assert Template((DATA / "marian.yml").read_text()).get_identifiers() == ["vocabulary", "embedding", "width"]
+
+
+def test_a_students_attention_in_several_layers_and_heads_stays_in_fp32() -> None:
+    workload = Workload(vocabulary_size=60)
+    vocabulary = read_vocabulary([*SPECIAL_TOKENS, *map(word_of, range(4, 60))], field="source_tokenizer")
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2, "width": 32, "feed_forward": 64}
+    model = traceable_module(Student(sizes, workload), vocabulary, vocabulary, max_source_tokens=40)
+    rewritten = quantize(trace_graphs(model))
+    dtypes = {spec.name: spec.dtype for spec in rewritten.decoder_step.inputs}
+    assert dtypes["keys_0"] == dtypes["values_1"] == "float32"
+    assert any("int8" in how for how in rewritten.arithmetic.values())
+
+
+def test_both_forms_compute_the_same() -> None:
+    torch.manual_seed(1)
+    gathered, shared = MODULES["gathered"](QUICK), MODULES["shared"](QUICK)
+    shared.load_state_dict(gathered.state_dict())
+    with torch.no_grad():
+        state = shared.encode(torch.randint(4, 200, (2, 7)), torch.tensor([7, 4]))
+        row_sources, previous = torch.tensor([0, 1, 0]), torch.tensor([5, 6, 7])
+        rows = {name: state[name][row_sources] for name in shared.row_state}
+        sources = {name: tensor for name, tensor in state.items() if name not in rows}
+        alone = gathered.step(previous, rows, {name: tensor[row_sources] for name, tensor in sources.items()})
+        together = shared.step(previous, rows, sources, torch.tensor([[0, 2], [1, 1]]), torch.tensor([0, 2, 1]))
+    for number in (0, 2):
+        torch.testing.assert_close(alone[number], together[number])
+
+
+COUNTING = """
+import time
+print("1,234 parameters", flush=True)
+for step in range(1, 1000):
+    print(f"Step {step}0/", flush=True)
+    while time.process_time() < 0.05 * step:
+        pass
+"""
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Training:
+    corpus, toolkit = write_corpus(QUICK, tmp_path / "data"), TOOLKITS["attendant"]
+    return Training(toolkit=toolkit, workload=QUICK, corpus=corpus, folder=tmp_path / "run", seconds=0.5)
+
+
+def toolkit(program: str) -> Toolkit:
+    return Toolkit(
+        name="Counter",
+        differences="it counts",
+        template="attendant.toml",
+        arguments=("-c", program),
+        step_line=r"Step (\d+)/",
+        parameters_line=r"([\d,]+) parameters",
+    )
+
+
+@pytest.mark.parametrize("name", TOOLKITS)
+def test_configurations_have_every_value(name: str, training: Training) -> None:
+    arguments = replace(training, toolkit=TOOLKITS[name]).configure()
+    config = training.folder / TOOLKITS[name].template
+    assert str(config) in arguments
+    text = config.read_text()
+    assert "$" not in text
+    assert str(QUICK.hidden_size) in text and str(training.corpus / "train") in text
+    if name == "attendant":
+        recipe = tomllib.loads(text)
+        assert recipe["training"]["precision"] == "fp32" and recipe["model"]["decoder"]["input_feeding"] is True
+        assert recipe["batches"]["max_tokens"] == 2 * QUICK.batch_tokens
+
+
+def test_windows_come_from_lines_of_progress(training: Training, tmp_path: Path) -> None:
+    (measurement,) = measure([replace(training, toolkit=toolkit(COUNTING)).system(tmp_path)], num_rounds=2)
+    assert measurement.problem is None and measurement.system.name == "Counter fp32"
+    assert len(measurement.samples["speed"]) == len(measurement.samples["cpu_speed"]) >= 4
+    assert measurement.samples["parameters"] == [1234.0, 1234.0]
+    assert measurement.median("speed") > QUICK.batch_tokens, "ten steps in 50 ms"

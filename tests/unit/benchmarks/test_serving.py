@@ -1,7 +1,5 @@
 """Measuring servers: processes, the load generator, request-level batching, figures of loads."""
 
-import json
-import os
 import subprocess
 import sys
 import time
@@ -10,16 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.bench.load import Load
-from attendant.server.engine.request import EngineRequest, Priority
-from attendant.server.engine.scheduler import Budget
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.harness import Unavailable, cpu_seconds, resident_bytes, tree
 from benchmarks.job import program
-from benchmarks.own_worker import RequestLevelScheduler
 from benchmarks.serving import Server, empty_service, load_generator, mean_of, rate_at, request_parts, running
-from benchmarks.workload import LENGTHS, QUICK, generate_request, real_work
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
 
@@ -36,40 +29,6 @@ def test_a_process_tree_has_its_descendants_and_their_memory() -> None:
     assert cpu_seconds(processes) == 0, "ended processes count for nothing"
 
 
-def test_processor_time_of_this_process() -> None:
-    own = tree(os.getpid())
-    before, give_up = cpu_seconds(own), time.monotonic() + 20
-    while cpu_seconds(own) < before + 0.02:
-        assert time.monotonic() < give_up
-
-
-def test_requests_have_their_steps_and_the_lengths_of_real_sentences() -> None:
-    request = messages.GenerateRequest.FromString(generate_request([4, 5, 3], 7, beam_size=2))
-    assert request.text == "w4 w5"
-    assert (request.decoding.max_length, request.decoding.beam_size) == (6, 2)
-    lengths = sorted((len(source), num_steps) for source, num_steps in real_work(QUICK))
-    assert lengths == sorted(map(tuple, json.loads(LENGTHS.read_text(encoding="utf-8"))))
-
-
-def test_no_request_joins_a_running_batch() -> None:
-    scheduler = RequestLevelScheduler(Budget(max_rows=8, max_source_positions=512))
-
-    def request(key: int) -> EngineRequest:
-        return EngineRequest(key=key, source_ids=(4, 3), options=DecodingOptions(max_length=4), submitted=0.0)
-
-    def admitted() -> list[int]:
-        return [each.key for each in scheduler.admit(Priority.INTERACTIVE)]
-
-    scheduler.add(request(0))
-    scheduler.add(request(1))
-    assert admitted() == [0, 1]
-    scheduler.add(request(2))
-    scheduler.remove(0)
-    assert admitted() == []
-    scheduler.remove(1)
-    assert admitted() == [2]
-
-
 def tiny_server(bundle: Path, requests: list[bytes], *, per_request: bool = False) -> Server:
     arguments = [str(bundle), "--port", "0", "--metrics-port", "0", "--log-level", "warning"]
     command = [sys.executable, "-m", "server", *arguments]
@@ -78,10 +37,10 @@ def tiny_server(bundle: Path, requests: list[bytes], *, per_request: bool = Fals
     return Server(key="tiny", name="tiny", command=lambda: command, requests=requests)
 
 
-@pytest.mark.parametrize("per_request", [False, True])
-def test_a_server_under_each_kind_of_load(per_request: bool, tiny: Path) -> None:
+@pytest.mark.parametrize("per_request", [False, True], ids=["per step", "per request"])
+def test_a_server_under_each_kind_of_load(per_request: bool, tiny_bundle_path: Path) -> None:
     requests = [messages.GenerateRequest(text=text).SerializeToString() for text in ("abc", "face", "jig")]
-    with running(tiny_server(tiny, requests, per_request=per_request)) as server:
+    with running(tiny_server(tiny_bundle_path, requests, per_request=per_request)) as server:
         closed, growth = server.watched(Load(kind="closed", num_clients=3, seconds=60.0, num_requests=30))
         opened = server.load(Load(kind="open", rate=200.0, seconds=0.2))
         bulk = server.load(Load(kind="bulk", num_clients=4, seconds=60.0, num_requests=20))
@@ -109,13 +68,13 @@ def test_the_empty_service_answers_each_kind_of_call_also_at_the_same_time() -> 
         server.load(Load(kind="closed", seconds=60.0, num_requests=1))
 
 
-def test_a_refused_request_is_no_figure(tiny: Path) -> None:
+def test_a_refused_request_is_no_figure(tiny_bundle_path: Path) -> None:
     requests = [
         messages.GenerateRequest(text="abc").SerializeToString(),
         messages.GenerateRequest().SerializeToString(),
     ]
     with (
-        running(tiny_server(tiny, requests)) as server,
+        running(tiny_server(tiny_bundle_path, requests)) as server,
         pytest.raises(Unavailable, match=r"1 requests failed: .*INVALID_ARGUMENT"),
     ):
         server.load(Load(kind="closed", seconds=60.0, num_requests=2))

@@ -1,4 +1,4 @@
-"""Plans train what is missing, tables say what runs have reached, and gradients are those of finite differences."""
+"""Plans train what is missing, tables have the results of runs, and gradients are those of finite differences."""
 
 import random
 import signal
