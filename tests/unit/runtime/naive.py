@@ -13,7 +13,7 @@ from attendant.runtime.decoding.trace import Fate, SearchEnd
 from tests.fakes import SPECIAL_IDS, FakeStepper, absorb, log_softmax, logits_of
 
 TextOf = Callable[[tuple[int, ...]], Hashable]
-"""What hypotheses are told apart by."""
+"""Hypotheses with equal values are duplicates."""
 
 EOS = SPECIAL_IDS.eos
 BANNED = -1e8
@@ -190,7 +190,7 @@ class Searched:
     """The result of one search, with the living and the ended hypotheses before each of its steps.
 
     Attributes:
-        steps: what a trace says of them.
+        steps: the steps as a trace records them.
         ends: of every hypothesis that ended, in order: the step, its place there, and itself.
     """
 

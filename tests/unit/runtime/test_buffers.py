@@ -166,7 +166,7 @@ def test_a_state_that_is_kept_stays_as_it_is(tiny_stepper: OnnxStepper) -> None:
             assert np.array_equal(states[place + 1].row_tensors[name], tensor)
 
 
-def test_an_input_that_nobody_can_write_to_is_read_where_it_lies(runs: BoundRuns, session: DoublingSession) -> None:
+def test_a_read_only_input_is_read_in_place(runs: BoundRuns, session: DoublingSession) -> None:
     x, fixed = np.ones(3, np.float32), np.array([5])
     fixed.flags.writeable = False
     double(runs, x, 0)
@@ -276,7 +276,7 @@ def test_newcomers_take_free_slots_and_then_the_room_behind_the_last() -> None:
     assert np.shares_memory(before, buffers.tensors()["memory"])
 
 
-def test_free_slots_that_nobody_needs_stay_free() -> None:
+def test_free_slots_beyond_the_need_stay_free() -> None:
     buffers = buffers_with(1, 2, 3)
     assert buffers.write(*sources(9), np.array([0, 2])).tolist() == [0]
     assert marks_of(buffers) == [9, 2, 3]

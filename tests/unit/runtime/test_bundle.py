@@ -93,7 +93,7 @@ def test_a_bundle_has_examples_to_show() -> None:
     assert bundle.description == ""
 
 
-def test_every_difference_is_told(copy: Path) -> None:
+def test_every_difference_is_reported(copy: Path) -> None:
     graph = copy / "fp32" / "encoder.onnx"
     content = bytearray(graph.read_bytes())
     content[len(content) // 2] ^= 1
@@ -182,7 +182,7 @@ def test_a_manifest_that_contradicts_itself_is_refused(
     assert any(line.startswith(expected) for line in refusal_of(copy))
 
 
-def test_graphs_with_other_inputs_than_the_manifest_says_are_refused(copy: Path) -> None:
+def test_graphs_with_other_inputs_than_the_manifests_are_refused(copy: Path) -> None:
     def lie(content: dict[str, Any]) -> None:
         graphs = content["graphs"]["fp32"]
         graphs["decoder_step"]["inputs"][0]["dtype"] = "int32"
@@ -209,7 +209,7 @@ def test_a_file_that_is_no_graph_is_refused_in_one_line(copy: Path) -> None:
         open_stepper(open_bundle(copy), "fp32", "cpu", 1)
 
 
-def test_changed_golden_examples_are_found(copy: Path) -> None:
+def test_changed_golden_examples_are_refused(copy: Path) -> None:
     lines = [json.loads(line) for line in (copy / GOLDEN_NAME).read_text().splitlines()]
     lines[0]["target_tokens"] = ["AA", "AE"]
     lines[1]["score"] += 0.01
@@ -288,7 +288,7 @@ def test_int8_is_refused_on_cuda_with_the_reason(bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
-def test_a_precision_that_is_not_there_is_said_to_be_missing(bundle: Bundle, precision: str) -> None:
+def test_a_missing_precision_is_refused(bundle: Bundle, precision: str) -> None:
     with pytest.raises(UserError, match=f"precision {precision} is not in the bundle tiny; it has fp32"):
         open_stepper(bundle, precision)  # type: ignore[arg-type]
 

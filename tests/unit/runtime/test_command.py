@@ -1,6 +1,7 @@
-"""How commands end."""
+"""Commands end with a status and a line, also when Ctrl-C interrupts the import of their libraries."""
 
 import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -67,7 +68,7 @@ exit_command("x", EventLoop)
 """
 
 
-def test_what_an_interruption_left_half_made_says_nothing() -> None:
+def test_a_half_made_object_prints_nothing_after_an_interruption() -> None:
     """An event loop that Ctrl-C interrupts while it is made ends by a traceback where it is freed."""
     run = subprocess.run([sys.executable, "-c", HALF_MADE], cwd=ROOT, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (130, "\nx: interrupted\n")
@@ -80,3 +81,49 @@ def test_a_command_whose_standard_streams_are_closed_goes_on() -> None:
     )
     closed = ["bash", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, program]
     assert subprocess.run(closed, cwd=ROOT, check=False, timeout=60).returncode == 0
+
+
+INTERRUPTED_IMPORT = """
+import runpy, sys
+
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name == {library!r}:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupted())
+sys.argv = {argv!r}
+{run}
+"""
+
+ATTENDANT = "from attendant_client.command import main; sys.exit(main())"
+MODULE = "runpy.run_module({name!r}, run_name='__main__', alter_sys=True)"
+
+
+@pytest.mark.parametrize(
+    ("library", "argv", "run", "name"),
+    [
+        ("grpc", ["attendant", "health"], ATTENDANT, "attendant"),
+        ("torch", ["attendant", "train", "copy"], ATTENDANT, "attendant"),
+        ("onnxruntime", ["attendant", "generate", "--bundle", "models/g2p-en", "a"], ATTENDANT, "attendant"),
+        ("torch", ["training", "copy"], MODULE.format(name="attendant.training"), "training"),
+        ("pydantic", ["export", "inspect", "models/g2p-en"], MODULE.format(name="attendant.export"), "export"),
+        ("grpc", ["server", "models/g2p-en"], MODULE.format(name="attendant.server"), "server"),
+        ("torch", ["papers", "show", "which-attention"], MODULE.format(name="recipes.papers"), "recipes.papers"),
+        ("ray", ["cluster", "serve", "models/g2p-en"], MODULE.format(name="attendant.server.cluster"), "cluster"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+def test_an_interruption_while_libraries_are_imported_is_one_line(
+    library: str, argv: list[str], run: str, name: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT.format(library=library, argv=argv, run=run)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", f"\n{name}: interrupted\n")

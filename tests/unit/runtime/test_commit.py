@@ -34,7 +34,7 @@ def commit_of(folder: Path) -> str:
     return result
 
 
-def test_a_checkout_asks_git_and_marks_changes(checkout: Path) -> None:
+def test_a_checkout_has_the_commit_of_git_and_marks_changes(checkout: Path) -> None:
     head = git(checkout, "rev-parse", "HEAD")
     assert commit_of(checkout) == head
     (checkout / "untracked.txt").touch()

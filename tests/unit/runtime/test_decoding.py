@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from attendant.runtime.decoding.batch import BatchRequest, RunningBatch, decode_all, score_all
+from attendant.runtime.decoding.beam_search import BeamSearch, Entrant
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
-from attendant.runtime.decoding.options import Choice, DecodingOptions, Sampling
+from attendant.runtime.decoding.options import Choice, DecodingOptions, Sampling, scoring_options
+from attendant.runtime.stepper import DecoderState, StepOutput, Taken
 from tests.fakes import MASKED, SPECIAL_IDS, FakeStepper
-from tests.unit.runtime.naive import best_by_brute_force, naive_decode, next_log_probs
+from tests.unit.runtime.naive import best_by_brute_force, naive_decode, naive_progress
 
 SYMBOLS = [1, 4, 5, 6, 7]
 
@@ -144,46 +146,7 @@ def test_a_beam_that_holds_everything_finds_the_n_best_of_all(alpha: float, offs
         assert [h.score for h in hypotheses] == pytest.approx([e.score for e in expected], rel=1e-6)
 
 
-def test_plain_length_ranks_by_the_mean_log_probability() -> None:
-    stepper = FakeStepper(vocabulary_size=8)
-    options = DecodingOptions(
-        beam_size=4, num_hypotheses=4, max_length=9, length_penalty=1.0, length_penalty_offset=0.0
-    )
-    for seed in range(20):
-        for hypothesis in decode_all(stepper, [[seed + 4]], options, SPECIAL_IDS)[0]:
-            assert hypothesis.score == pytest.approx(np.mean(hypothesis.token_log_probs), rel=1e-12)
-
-
-def test_a_beam_goes_on_while_a_live_hypothesis_is_more_probable_than_those_that_ended() -> None:
-    """A beam that stops at its k-th ended hypothesis answers with improbable short ones, as patience 1 does."""
-    stepper = FakeStepper(vocabulary_size=8, spread=4.0)
-    better = 0
-    for seed in range(200):
-        options = DecodingOptions(beam_size=4, max_length=12)
-        patient, impatient = decode_all(
-            stepper, [[seed + 4]] * 2, [options, replace(options, patience=1.0)], SPECIAL_IDS
-        )
-        assert patient[0].score >= impatient[0].score
-        better += patient[0].score > impatient[0].score
-    assert better
-
-
-def test_beam_one_is_argmax() -> None:
-    stepper = FakeStepper(vocabulary_size=9)
-    options = DecodingOptions(max_length=12)
-    for seed in range(40):
-        source = [seed + 4]
-        tokens: list[int] = []
-        while len(tokens) < options.max_length:
-            symbol = int(np.argmax(next_log_probs(stepper, source, tokens, options)))
-            if symbol == SPECIAL_IDS.eos:
-                break
-            tokens.append(symbol)
-        (hypothesis,) = decode_all(stepper, [source], options, SPECIAL_IDS)[0]
-        assert list(hypothesis.token_ids) == tokens
-
-
-def test_arrivals_and_removals_at_random_change_nobodys_answer() -> None:
+def test_random_arrivals_and_removals_change_no_answer() -> None:
     rng = random.Random(3)
     stepper = FakeStepper(vocabulary_size=8)
     sources = {key: random_source(rng) for key in range(60)}
@@ -236,8 +199,8 @@ def test_attention_has_a_row_per_summand_and_a_column_per_source_symbol() -> Non
     assert all(hypothesis.attention is None for hypothesis in dropped)
 
 
-def test_attention_may_be_asked_for_again_after_a_long_while_without() -> None:
-    """One who needs attention leaves, the other goes on for longer than was remembered, and another one joins."""
+def test_attention_may_be_requested_again_after_many_steps_without() -> None:
+    """A request with attention leaves, the other continues for longer than steps are kept, and a third joins."""
     options = [DecodingOptions(max_length=most, min_length=most, attention=most < 40) for most in (2, 40, 5)]
     batch = RunningBatch(FakeStepper(8), SPECIAL_IDS)
     batch.join([BatchRequest(key, [key + 4, 7], options[key]) for key in (0, 1)])
@@ -287,7 +250,7 @@ def test_the_report_counts_padding() -> None:
     assert report.seconds.keys() == {"step", "search", "select"}
 
 
-def test_masked_positions_reach_the_encoder_beside_others() -> None:
+def test_masked_positions_reach_the_encoder_in_a_batch() -> None:
     """To the fake a masked position is a further symbol of the source."""
     stepper = FakeStepper(vocabulary_size=8)
     options = DecodingOptions(beam_size=2, max_length=8)
@@ -295,3 +258,184 @@ def test_masked_positions_reach_the_encoder_beside_others() -> None:
     actual = decode_all(stepper, [[5, 6, 7], [5, 6, 7], [8]], [options, masked, options], SPECIAL_IDS)
     expected = decode_all(stepper, [[5, 6, 7], [5, 6, 7, MASKED, MASKED + 2], [8]], options, SPECIAL_IDS)
     assert actual == expected and actual[0] != actual[1]
+
+
+class Widest(FakeStepper):
+    """Remembers the most rows it was given."""
+
+    max_rows = 0
+
+    def concat(self, parts: Sequence[DecoderState | Taken]) -> DecoderState:
+        state = super().concat(parts)
+        self.max_rows = max(self.max_rows, state.num_rows)
+        return state
+
+    def encode(self, sources: Sequence[Sequence[int]]) -> DecoderState:
+        self.max_rows = max(self.max_rows, len(sources))
+        return super().encode(sources)
+
+    def select(self, before: DecoderState | Taken, rows: np.ndarray) -> DecoderState:
+        self.max_rows = max(self.max_rows, len(rows))
+        return super().select(before, rows)
+
+
+@pytest.mark.parametrize("vocabulary_size", [5, 6, 8])
+def test_ties_and_tiny_vocabularies(vocabulary_size: int) -> None:
+    """With no spread all symbols are equally probable: everything is a tie, and wide beams run out of candidates."""
+    stepper = FakeStepper(vocabulary_size, spread=0.0)
+    for beam_size in range(1, 7):
+        for min_length in (0, 2):
+            options = DecodingOptions(
+                beam_size=beam_size, num_hypotheses=beam_size, max_length=3, min_length=min_length, suppress_unk=True
+            )
+            hypotheses = decode_all(stepper, [[4, 5]], options, SPECIAL_IDS)[0]
+            assert [h.token_ids for h in hypotheses] == [f.tokens for f in naive_decode(stepper, [4, 5], options)]
+
+
+def test_forced_targets_share_steps_with_beams() -> None:
+    rng = random.Random(5)
+    stepper = FakeStepper(vocabulary_size=8)
+    options = DecodingOptions(beam_size=3, num_hypotheses=2, max_length=6, min_length=1, suppress_unk=True)
+    sources = [[rng.randrange(4, 40) for _ in range(rng.randrange(1, 9))] for _ in range(40)]
+    targets = [tuple(rng.choice([1, 4, 5, 6, 7]) for _ in range(rng.randrange(6))) for _ in sources]
+    batch: RunningBatch[tuple[str, int]] = RunningBatch(stepper, SPECIAL_IDS)
+    results: dict[tuple[str, int], tuple[Hypothesis, ...]] = {}
+    for index, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        scored = scoring_options(target, SPECIAL_IDS.eos)
+        batch.join([BatchRequest(("beam", index), source, options)])
+        batch.join([BatchRequest(("score", index), source, scored)])
+        results.update(batch.step().finished)
+    while batch.keys:
+        results.update(batch.step().finished)
+    alone = score_all(stepper, list(zip(sources, targets, strict=True)), SPECIAL_IDS, max_rows=1)
+    for index, source in enumerate(sources):
+        assert results["score", index] == (alone[index],)
+        expected = naive_decode(stepper, source, options)
+        assert [h.token_log_probs for h in results["beam", index]] == [f.log_probs for f in expected]
+
+
+def test_attention_follows_its_hypothesis_through_the_beam() -> None:
+    """Scoring a hypothesis runs its row alone, and must see the attention that the beam kept for it."""
+    stepper = FakeStepper(vocabulary_size=8)
+    options = DecodingOptions(beam_size=4, num_hypotheses=4, max_length=7, attention=True)
+    for seed in range(20):
+        source = [seed + 4, 5, 9, 6, 7, 8, 4]
+        for hypothesis in decode_all(stepper, [source], options, SPECIAL_IDS)[0]:
+            batch = RunningBatch(stepper, SPECIAL_IDS)
+            batch.join(
+                [BatchRequest(0, source, scoring_options(hypothesis.token_ids, SPECIAL_IDS.eos, attention=True))]
+            )
+            finished: list[tuple[int, tuple[Hypothesis, ...]]] = []
+            while not finished:
+                finished = batch.step().finished
+            forced = finished[0][1][0].attention
+            assert hypothesis.attention is not None and forced is not None
+            np.testing.assert_array_equal(hypothesis.attention, forced[: len(hypothesis.attention)])
+
+
+def test_rows_stay_within_the_limit_and_progress_counts_sources() -> None:
+    stepper = Widest(vocabulary_size=8)
+    finished: list[int] = []
+    options = [DecodingOptions(max_length=5, beam_size=1 + n % 4) for n in range(60)]
+    decode_all(stepper, [[n + 4] for n in range(60)], options, SPECIAL_IDS, max_rows=12, progress=finished.append)
+    assert 4 < stepper.max_rows <= 12
+    assert sum(finished) == 60
+
+
+Tokens = dict[int, list[tuple[int, ...]]]
+
+
+def stream_progress(
+    sources: list[list[int]], options: list[DecodingOptions], streams: list[bool], *, spread: float = 2.0
+) -> tuple[Tokens, Tokens]:
+    """Returns, by request, the streamed tokens after each step except its last, and its targets."""
+    batch = RunningBatch(FakeStepper(8, spread), SPECIAL_IDS)
+    waiting, answers = list(range(len(sources))), {}
+    progress: Tokens = {key: [] for key in waiting}
+    while waiting or batch.keys:
+        arriving = [waiting.pop() for _ in range(min(3, len(waiting)))]
+        batch.join([BatchRequest(key, sources[key], options[key], streams[key]) for key in arriving])
+        report = batch.step()
+        for key in batch.keys:
+            progress[key].append(progress[key][-1] if progress[key] else ())
+        for key, (first, token_ids) in report.progress:
+            assert token_ids and first == len(progress[key][-1])
+            progress[key][-1] += token_ids
+        answers |= {key: [hypothesis.token_ids for hypothesis in hypotheses] for key, hypotheses in report.finished}
+    return progress, answers
+
+
+@pytest.mark.parametrize("special", [0.0, 0.3, 0.7], ids=["plain", "some", "many"])
+def test_progress_is_the_prefix_that_all_possible_answers_share(special: float) -> None:
+    """400 random requests of any options that share their steps, against a search that recomputes everything."""
+    rng = random.Random(17)
+    sources = [random_source(rng) for _ in range(400)]
+    options = [random_options(rng, rng.randrange(1, 5), special) for _ in sources]
+    progress, answers = stream_progress(sources, options, [True] * len(sources), spread=3.0)
+    early = 0
+    for key, (source, option) in enumerate(zip(sources, options, strict=True)):
+        assert progress[key] == naive_progress(FakeStepper(8, 3.0), source, option), option
+        for certain in progress[key]:
+            assert answers[key][0][: len(certain)] == certain
+            early += bool(certain) and option.beam_size > 1
+    assert early > 50
+
+
+def test_only_streaming_requests_have_progress() -> None:
+    rng = random.Random(5)
+    sources = [random_source(rng) for _ in range(20)]
+    options = [DecodingOptions(max_length=8, beam_size=1 + key % 2) for key in range(20)]
+    progress, _ = stream_progress(sources, options, [key % 3 == 0 for key in range(20)])
+    assert {key for key, certain in progress.items() if any(certain)} <= {key for key in range(20) if key % 3 == 0}
+    assert any(map(any, progress.values()))
+
+
+def search_with(*options: DecodingOptions) -> BeamSearch:
+    search = BeamSearch(options[0].beam_size, SPECIAL_IDS)
+    search.join([Entrant(key, option, 3, key) for key, option in enumerate(options)])
+    return search
+
+
+def advance(
+    search: BeamSearch, ids: Sequence[Sequence[int]], log_probs: Sequence[Sequence[float]]
+) -> dict[int, tuple[Hypothesis, ...]]:
+    forced = np.zeros(len(ids), np.float32)
+    output = StepOutput(np.array(ids, np.int64), np.array(log_probs, np.float32), forced, None)
+    return {ending.key: ending.hypotheses for ending in search.advance(output)}
+
+
+def test_patience_of_single_precision_counts_as_written() -> None:
+    """1.1 arrives over the wire as 1.10000002: times 10 that is 11 hypotheses, not 12."""
+    search = search_with(DecodingOptions(beam_size=10, max_length=99, patience=float(np.float32(1.1))))
+    ended: dict[int, tuple[Hypothesis, ...]] = {}
+    num_steps = 0
+    while not ended:
+        rows = len(search.rows)
+        ids = [[3, *range(4, 14)] if row == 0 else list(range(4, 15)) for row in range(rows)]
+        log_probs = [
+            [-0.1 if row == 0 else -5.0 - row, *(-6.0 - row - rank / 8 for rank in range(10))] for row in range(rows)
+        ]
+        ended = advance(search, ids, log_probs)
+        num_steps += 1
+    assert num_steps == 11
+
+
+@pytest.mark.parametrize("beam_size", [1, 2])
+def test_steps_are_kept_as_far_back_as_the_longest_request(beam_size: int) -> None:
+    search = BeamSearch(beam_size, SPECIAL_IDS)
+    answers: dict[int, tuple[Hypothesis, ...]] = {}
+    for key, most in enumerate([40, *[3] * 200]):
+        search.join([Entrant(key, DecodingOptions(max_length=most, beam_size=beam_size), 3, 0)])
+        answers |= advance(search, [[5, 4, 6]] * len(search.rows), [[-1.0, -2.0, -3.0]] * len(search.rows))
+        assert search._history.width <= 64
+    assert search._history.width == 16
+    assert [len(answers[key][0].token_ids) for key in range(190)] == [40, *[3] * 189]
+
+
+def test_when_all_have_left_others_may_come() -> None:
+    search: BeamSearch[str] = BeamSearch(1, SPECIAL_IDS)
+    for key, most in (("long", 5000), ("short", 2)):
+        search.join([Entrant(key, DecodingOptions(max_length=most), 3, 0)])
+        output = StepOutput(np.array([[3]]), np.array([[-0.5]], np.float32), np.zeros(1, np.float32), None)
+        ((ended, (hypothesis,)),) = search.advance(output)
+        assert (ended, hypothesis.token_ids, hypothesis.token_log_probs) == (key, (), (-0.5,))

@@ -57,15 +57,15 @@ def test_a_shape_is_recorded_when_it_has_come_back_often_enough() -> None:
     assert len(captures) == 2
 
 
-def test_numbers_are_never_given_twice() -> None:
-    """Another thread starts anew: onnxruntime keeps a thread's recordings with the thread."""
+def test_numbers_are_never_reused() -> None:
+    """Another thread starts again: onnxruntime keeps a thread's recordings with the thread."""
     captures = Captures(limit=1, after=0)
     assert captures.number("a") == 1
     captures.forget()
     assert captures.number("a") == 2
 
 
-def test_a_set_that_is_held_is_not_given_away() -> None:
+def test_a_set_that_is_held_is_not_reused() -> None:
     made: list[int] = []
     sets: BufferSets[int, list[int]] = BufferSets(make=lambda size: made.append(size) or made, size=lambda size: size)
     _, first = sets.take(8)
@@ -244,7 +244,7 @@ def test_a_session_that_can_not_record_is_loaded_without(
     assert numbers == []
 
 
-def test_another_thread_records_anew(tiny_bundle_path: Path, numbers: list[int]) -> None:
+def test_another_thread_records_again(tiny_bundle_path: Path, numbers: list[int]) -> None:
     """A server loads a model on one thread and decodes on another; onnxruntime keeps recordings by thread."""
     stepper = DeviceStepper(open_bundle(tiny_bundle_path), provider="cpu", captures=Captures(after=0))
     assert decoded(tiny_bundle_path, stepper)

@@ -95,7 +95,7 @@ def broken_link(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, broken_link])
-def test_what_stands_at_a_files_place(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_a_folder_or_link_at_a_files_place(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "place")
     if make is Path.mkdir:
         with pytest.raises(CantWrite, match="place: can't be written: Is a directory"):
@@ -106,7 +106,7 @@ def test_what_stands_at_a_files_place(tmp_path: Path, make: Callable[[Path], Non
         assert tree(tmp_path) == {"place": "new"}
 
 
-def test_a_file_that_is_not_there_is_told_with_the_folder_that_was_looked_in(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_with_the_searched_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"^data/train.tsv: there is no such file in {re.escape(str(Path.cwd()))}$"):
         sha256_of(Path("data/train.tsv"))
     with pytest.raises(UserError, match=r"/train\.tsv: there is no such file$"):
@@ -142,7 +142,7 @@ def test_a_link_at_a_hidden_name_is_not_followed(tmp_path: Path, monkeypatch: py
     assert (tmp_path / "precious").read_text() == "kept"
 
 
-def test_a_folder_has_one_writer_who_is_named(tmp_path: Path) -> None:
+def test_a_folder_has_one_writer_which_is_named(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "mine"
     with only_writer(run):
         refused = pytest.raises(UserError, match=rf"mine: process {os.getpid()} is writing to it")

@@ -110,7 +110,7 @@ def clipped(least: int, most: int) -> bytes:
         (clipped(-64, 64), None, None),
         (clipped(-64, 65), None, "up to 65"),
         (clipped(-128, 64), None, "up to 128"),
-        # Steps change it: what it is after the first one, the encoder doesn't say.
+        # Steps change it: the encoder doesn't bound its value after the first step.
         (clipped(-64, 64), "keys_out", "of any size"),
         (model_of([], {"keys": (INT8, [K, N])}, {"keys": (INT8, [K, N])}, {}).SerializeToString(), None, "of any size"),
     ],

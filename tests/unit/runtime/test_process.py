@@ -69,7 +69,7 @@ def test_the_lower_of_quota_and_affinity_is_taken(
     assert available_cpus() == cpus
 
 
-def test_processors_of_one_name_are_told_apart_by_family_and_model(tmp_path: Path) -> None:
+def test_processors_of_one_name_differ_by_family_and_model(tmp_path: Path) -> None:
     def described(cpuinfo: str) -> str:
         path = tmp_path / "cpuinfo"
         path.write_text(cpuinfo)

@@ -113,6 +113,6 @@ def test_a_line_is_printable_and_short(text: str) -> None:
         assert line.isprintable() and len(line) <= MAX_LINE
 
 
-def test_of_many_lines_some_are_told() -> None:
+def test_many_lines_are_shortened() -> None:
     lines = some_lines([f"{number}" for number in range(1000)])
     assert len(lines) == MAX_LINES + 1 and lines[-1] == f"and {1000 - MAX_LINES} more"

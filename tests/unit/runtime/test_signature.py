@@ -1,4 +1,4 @@
-"""A bundle is served where somebody who is trusted has signed it, and as it was signed."""
+"""A bundle is served if a trusted key or authority has signed it, and under the name that was signed."""
 
 import datetime
 import shutil
@@ -76,7 +76,7 @@ def test_a_version_that_was_signed_is_not_served_as_another(bundle: Path, keys: 
         open_signed_bundle(other, [public], by_name=True)
 
 
-def test_nobody_has_signed_it(bundle: Path, keys: Keys) -> None:
+def test_an_unsigned_bundle_is_refused(bundle: Path, keys: Keys) -> None:
     _, public = keys("ours")
     with pytest.raises(BundleRefused, match=r"model\.sig is missing: nobody has signed it"):
         open_signed_bundle(bundle, [public])

@@ -1,4 +1,4 @@
-"""Tokenizers: their ids and texts, and files that are refused."""
+"""Tokenizers: their ids and texts, files that are refused, white space and invisible characters."""
 
 import base64
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Regex, decoders, models, pre_tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from attendant.runtime.bundle.tokenizer import (
@@ -21,6 +21,8 @@ from attendant.runtime.bundle.tokenizer import (
     Tokenizer,
     UnknownTokenError,
     check_content,
+    has_own_spacing,
+    spacing,
 )
 from attendant.training.data.tokenization import TokenizerConfig, TokenizerKind, train_tokenizer
 
@@ -87,12 +89,12 @@ def test_tokens_that_a_caller_may_not_give(token: str) -> None:
     assert caught.value.positions == [1] and repr(token) in str(caught.value)
 
 
-def test_unk_may_be_given_and_shows() -> None:
+def test_unk_is_accepted_and_shown() -> None:
     assert words().ids_of(["HH", "<unk>"]) == [4, UNK_ID]
     assert words().decode([4, UNK_ID]) == "HH <unk>"
 
 
-def test_the_file_says_everything(tmp_path: Path) -> None:
+def test_a_tokenizer_survives_its_file(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(words().to_text(), encoding="utf-8")
     read = Tokenizer.from_file(path)
@@ -194,3 +196,89 @@ def test_what_an_expression_inserts_is_measured() -> None:
 @pytest.mark.parametrize("name", [str(path) for path in sorted(Path("models").glob("*/*_tokenizer.json"))])
 def test_tokenizers_of_models_are_accepted(name: str) -> None:
     Tokenizer.from_file(Path(name)).check_encoding()
+
+
+SPACED = [
+    "ab cd\n", "ab cd\r\n", "\tab cd", " ab cd ", "\ufeffab cd", "ab\u00a0cd", "ab  cd", "ab \t cd", "ab\ncd",
+    "ab\u2009cd", "ab\u202fcd", "ab\u3000cd", "a\u200bb cd", "a\u00adb cd", "ab \u200b cd", "ab cd\u200e", "a\x00b cd",
+    "ab\u2028cd", "\u2066ab cd\u2069", "a\u2060b cd", "ab\x85cd", "ab cd\u3164", "a\u200db c\u200cd", "ab cd\U000e0041",
+]  # fmt: skip
+
+FAMILY = "\U0001f469\u200d\u2764\ufe0f\u200d\U0001f468"
+FLAG = "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
+
+
+def former_tokenizer(symbols: str, *, longer: tuple[str, ...] = ()) -> Tokenizer:
+    """A tokenizer without a normalizer, as earlier versions wrote it."""
+    vocabulary = {token: index for index, token in enumerate([*SPECIAL_TOKENS, *symbols, *longer])}
+    library = LibraryTokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    library.decoder = decoders.Fuse()
+    return Tokenizer(library)
+
+
+@pytest.mark.parametrize("text", SPACED, ids=ascii)
+def test_white_space_and_what_is_not_seen_make_no_difference(text: str) -> None:
+    former = former_tokenizer("abcd ")
+    assert former.tokens_of(former.encode(text)) == list("ab cd")
+    for kind in ("character", "word", "bpe"):
+        tokenizer = train_tokenizer(TokenizerConfig(tokenizer=kind), ["ab cd"])  # type: ignore[arg-type]
+        assert tokenizer.encode(text) == tokenizer.encode("ab cd") and UNK_ID not in tokenizer.encode(text)
+        assert tokenizer.encode_batch([text]) == [tokenizer.encode("ab cd")]
+        assert len(tokenizer.words_of(text)) == len(tokenizer.encode(text))
+        assert Tokenizer.from_text(tokenizer.to_text()).encode(text) == tokenizer.encode("ab cd")
+
+
+@pytest.mark.parametrize(
+    "text", [FAMILY, FLAG, "\u0645\u06cc\u200c\u062e", "\u0915\u094d\u200d\u0937", "\u0600a"], ids=ascii
+)
+def test_what_changes_the_look_of_a_text_stays(text: str) -> None:
+    """Joiners of emoji, Persian and Devanagari, a flag's tags, a sign that is drawn."""
+    step = normalizers.Sequence(spacing())
+    assert step.normalize_str(f" {text}\n") == text
+    symbols = "".join(dict.fromkeys(text))
+    assert former_tokenizer(symbols).decode(former_tokenizer(symbols).encode(text)) == text
+
+
+def test_blank_texts_have_no_tokens() -> None:
+    for tokenizer in (former_tokenizer("ab "), train_tokenizer(TokenizerConfig(tokenizer="bpe"), ["ab"])):
+        for text in ("", " ", "\ufeff\n", "\u200b", "\x00"):
+            assert tokenizer.encode(text) == []
+
+
+def test_white_space_in_an_earlier_vocabulary_stays() -> None:
+    tokenizer = former_tokenizer("ab \u00a0")
+    assert tokenizer.tokens_of(tokenizer.encode(" a\u00a0 b")) == ["a", "\u00a0", " ", "b"]
+
+
+def test_invisible_characters_within_known_symbols_stay() -> None:
+    """A soft hyphen alone in a vocabulary is noise of its data; within a word it belongs to the word."""
+    alone = former_tokenizer("ab\u00ad")
+    assert alone.encode("a\u00adb") == alone.encode("ab")
+    within = former_tokenizer("ab", longer=("a\u00adb",))
+    assert within.spaced("a\u00adb") == "a\u00adb"
+
+
+def test_typographic_marks_that_an_earlier_tokenizer_does_not_know_are_the_plain_ones() -> None:
+    tokenizer = former_tokenizer("dont'\"-")
+    for text in ("don’t", "“don't”", "don–t", "don‘t"):
+        assert UNK_ID not in tokenizer.encode(text)
+    knows = former_tokenizer("dont'’")
+    assert knows.tokens_of(knows.encode("don’t")) == list("don’t")
+    assert UNK_ID in former_tokenizer("dont").encode("don’t")
+
+
+def test_a_tokenizer_that_strips_decides_for_itself() -> None:
+    library = LibraryTokenizer(
+        models.WordLevel({token: i for i, token in enumerate([*SPECIAL_TOKENS, "a", "\u00ad"])}, unk_token="<unk>")
+    )
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    library.normalizer = normalizers.Strip()
+    assert has_own_spacing(library)
+    assert Tokenizer(library).encode(" a\u00ad\n") == [4, 5]
+
+
+@pytest.mark.parametrize("kind", ["character", "word", "bpe"])
+def test_pieces_of_a_text_have_no_invisible_characters(kind: TokenizerKind) -> None:
+    tokenizer = train_tokenizer(TokenizerConfig(tokenizer=kind, normalize=("nfc", "lowercase")), ["ab cd"])
+    assert "".join(tokenizer.words_of("\ufeff A\u200bB\u00a0\u00a0XY ")).replace(" ", "") == "ABXY"

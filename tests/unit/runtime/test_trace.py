@@ -1,4 +1,4 @@
-"""What a trace records, against a search that runs every prefix anew and writes down what it does."""
+"""What a trace records, against a search that runs every prefix from the start and records its steps."""
 
 import pickle
 import random
