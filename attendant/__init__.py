@@ -13,12 +13,12 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
+    from attendant.export.commands import ExportedBundle as ExportedBundle
+    from attendant.export.commands import export_run as export_run
     from attendant.export.inspection import inspect as inspect
     from attendant.export.model import export_model as export_model
     from attendant.export.published import Check as Check
     from attendant.export.published import verify as verify
-    from attendant.export.run import ExportedBundle as ExportedBundle
-    from attendant.export.run import export_run as export_run
     from attendant.runtime.errors import VerificationFailed as VerificationFailed
     from attendant.server.library import *  # noqa: F403
     from attendant.training.library.evaluation import Results as Results
@@ -36,8 +36,8 @@ _PACKAGES = {"export", "runtime", "server", "training"}
 # By the place of each name: the package under `attendant`, and the extras of the distribution that it needs.
 _PLACES = {
     "export_model": ("export.model", "cpu,export"),
-    "export_run": ("export.run", "cpu,export"),
-    "ExportedBundle": ("export.run", "cpu,export"),
+    "export_run": ("export.commands", "cpu,export"),
+    "ExportedBundle": ("export.commands", "cpu,export"),
     "inspect": ("export.inspection", "cpu"),
     "verify": ("export.published", "cpu"),
     "Check": ("export.published", "cpu"),

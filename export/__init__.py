@@ -1,7 +1,7 @@
 """The export: two ONNX graphs of a trained model, verified and published as a bundle.
 
-Begin with run.py; bundle_writer.py runs everything, and origins.py reads where models come from. Users' models enter by
-`export_model` (model.py); contract.py says what their modules are, own.py wraps them. The names below need torch and
+Begin with commands.py. origins.py reads a model from its origin, and bundle_writer.py writes the bundle. Users' models
+enter by `export_model` (model.py): contract.py defines their modules, own.py wraps them. The names below need torch and
 are imported on first use.
 """
 
@@ -18,7 +18,7 @@ _PLACES = {"Seq2SeqModule": "contract", "SharingModule": "contract", "UserModel"
 
 
 def __getattr__(name: str) -> Any:
-    """Returns what the export offers by that name."""
+    """Imports one of the names above."""
     if name not in _PLACES:
         raise AttributeError(f"module 'attendant.export' has no attribute {name!r}")
     return getattr(importlib.import_module(f"attendant.export.{_PLACES[name]}"), name)

@@ -21,7 +21,7 @@ TOOLKITS = ("fairseq", "g2p_en", "joeynmt", "onnx", "opennmt-py")
 
 DESCRIPTION = """\
 Turns a trained run into a bundle: the encoder and the decoder's step as ONNX graphs, verified against PyTorch by the
-loader and the search that serve. Nothing is published that failed. A bundle is exported again from its own graphs.
+loader and the search that serve. Nothing is published if a check fails. A bundle is exported again from its own graphs.
 
   attendant export RUN --output BUNDLE     export a run
   attendant export OLD --output BUNDLE --precision fp32,int8
@@ -41,7 +41,7 @@ loader and the search that serve. Nothing is published that failed. A bundle is 
 
 
 def command(name: str) -> Command:
-    """A subcommand, or `export`."""
+    """Returns a subcommand, or `export`."""
     return Command(PARSERS[name](), partial(_run, name))
 
 
@@ -128,7 +128,7 @@ def _export_parser() -> argparse.ArgumentParser:
         "--web",
         metavar="FOLDER",
         type=Path,
-        help="folder to publish a static page at that runs the bundle RUN|BUNDLE in the browser, without a server",
+        help="folder to publish a static page at, which runs the bundle in the browser, without a server",
     )
     parser.add_argument("--force", action="store_true", help="replace an existing bundle, or page")
     parser.add_argument(
@@ -142,19 +142,18 @@ def _export_parser() -> argparse.ArgumentParser:
         "--precision",
         metavar="P,...",
         type=_precisions,
-        help="of weights and arithmetic: fp32, int8 (for CPUs), fp16 (for CUDA); all are made of fp32 and certified by "
-        "it, whether it is published too or, for a small bundle, left out (default: fp32; of a page: int8 "
-        "if the bundle has it)",
+        help="of weights and arithmetic: fp32, int8 (for CPUs), fp16 (for CUDA); all are made from fp32 and certified "
+        "against it, even if it is left out to make the bundle smaller (default: fp32; of a page: int8 if the bundle "
+        "has it)",
     )
     measuring = parser.add_mutually_exclusive_group()
     measuring.add_argument(
         "--data",
         metavar="FILE.tsv|SOURCE,TARGET",
-        help="what int8 is measured against fp32 on, and beams against greedy search: pairs (default: "
-        "a run's test split)",
+        help="pairs on which int8 is compared with fp32, and beams with greedy search (default: a run's test split)",
     )
     measuring.add_argument(
-        "--skip-evaluation", action="store_true", help="don't measure; servers then take int8 only when told to"
+        "--skip-evaluation", action="store_true", help="don't measure; servers then use int8 only if it is named"
     )
     _add_decoding(parser, "the run's [evaluation], or the bundle's")
     parser.add_argument("--name", help="the model's name in requests (default: the run directory's, or the bundle's)")
@@ -166,7 +165,7 @@ def _import_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="attendant import",
         description="Turns a recurrent model of another toolkit, or two ONNX graphs, into a bundle, verified like a "
-        "run of ours. Nothing in a checkpoint is executed.",
+        "trained run. Nothing in a checkpoint is executed.",
     )
     parser.add_argument("toolkit", metavar="TOOLKIT", type=str.lower, choices=TOOLKITS, help=" or ".join(TOOLKITS))
     parser.add_argument(
@@ -196,13 +195,13 @@ def _import_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--data",
         metavar="FILE.tsv|SOURCE,TARGET",
-        help="held-out pairs: on their sources the graphs are verified too, and golden examples are of them (default: "
-        "random symbols); for onnx, precisions are measured on them",
+        help="held-out pairs: their sources verify the graphs and give the golden examples (default: random symbols); "
+        "for onnx, precisions are measured on them",
     )
     parser.add_argument(
         "--segmented",
         action="store_true",
-        help="the bundle takes and gives texts as the toolkit's subwords, with blanks between them",
+        help="texts of requests and answers are the toolkit's subwords, with blanks between them",
     )
     _add_decoding(parser, "the checkpoint's, or the description's, else greedy search")
     parser.add_argument("--name", help="the model's name in requests (default: the output folder's)")
@@ -243,8 +242,8 @@ def _inspect_parser() -> argparse.ArgumentParser:
 def _sign_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="attendant sign",
-        description="Signs a bundle: writes model.sig beside its files, by the library model-signing. "
-        "A server with --require-signature serves what was signed by a key that it trusts.",
+        description="Signs a bundle: writes model.sig into its folder, by the library model-signing. "
+        "A server with --require-signature serves bundles that were signed by a key that it trusts.",
     )
     parser.add_argument("bundle", metavar="BUNDLE", type=Path)
     parser.add_argument(
@@ -274,7 +273,7 @@ def _reference_parser() -> argparse.ArgumentParser:
         prog="attendant reference",
         description="Publishes a copy of a bundle with statistics of its answers to held-out texts: reference "
         "distributions of lengths, unknown symbols and log-probabilities, with which a server compares its answers, "
-        "and the calibration of confidence, the probability that an answer is right. The weights stay as they are.",
+        "and the calibration of confidence, the probability that an answer is right. The weights don't change.",
     )
     parser.add_argument("bundle", metavar="BUNDLE", type=Path)
     parser.add_argument(
@@ -286,12 +285,12 @@ def _reference_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--training",
         metavar="FILE.tsv|SOURCE,TARGET",
-        help="the pairs that the model was trained on: with them, inputs of another domain are found better",
+        help="the pairs that the model was trained on: with them, inputs of another domain are recognized better",
     )
     parser.add_argument(
         "--right",
         metavar="METRIC:PERCENT",
-        help="what makes an answer right: exact_match, or at least so much of chrf, rouge_1, rouge_2 or rouge_l, e.g. "
+        help="when an answer is right: exact_match, or a least value of chrf, rouge_1, rouge_2 or rouge_l, e.g. "
         "chrf:60 (default: by the bundle's metrics)",
     )
     parser.add_argument("--output", metavar="BUNDLE", type=Path, required=True, help="folder to publish the bundle at")

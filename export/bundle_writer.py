@@ -94,8 +94,8 @@ def write_bundle(
         measure: measures the quality of every precision; if None, nothing is measured.
 
     Raises:
-        UserError: `output` is occupied, or the model is too large; it is to protect spans, and its vocabularies can't
-            spell stand-ins.
+        UserError: `output` is occupied, the model is too large, or it protects spans by default and its vocabularies
+            can't spell stand-ins.
         VerificationFailed: the graphs or the golden examples differ from the reference, or int8 depends on the batch.
             Nothing is published.
     """
@@ -128,7 +128,7 @@ class _Draft:
         if base != "fp32" and set(precisions) != {base}:
             raise UserError(
                 f"the origin has only {base}, and no fp32 graphs to make others of: --precision {base} exports it "
-                "anew; for others, export its run"
+                "again; for others, export its run"
             )
         self._write_text(SOURCE_TOKENIZER_NAME, origin.source_tokenizer.to_text())
         self._write_text(TARGET_TOKENIZER_NAME, origin.target_tokenizer.to_text())
@@ -222,7 +222,7 @@ class _Draft:
         self.golden += choose_golden(bundle, stepper, sources)
 
     def _bundle(self) -> Bundle:
-        """Returns the bundle as far as it is written."""
+        """Returns the bundle with its present graphs, and without golden examples."""
         return Bundle(
             path=self.folder,
             manifest=self._manifest(),
@@ -277,7 +277,7 @@ def choose_golden(
 
     Args:
         bundle: a draft, whose golden examples are not read.
-        sources: ids as a request gives them, without EOS; those that no request may give are left out.
+        sources: ids without EOS; sources that no request may have are left out.
 
     Raises:
         VerificationFailed: no source has a clear margin: the model's outcomes are ties.

@@ -1,4 +1,4 @@
-"""Calibrates the confidence of a bundle's answers on held-out pairs: which of them are right, and what shows it.
+"""Calibrates the confidence of a bundle's answers on held-out pairs: which are right, and which signals show it.
 
 A logistic regression on the answers' signals gives each answer a score, and isotonic regression the share of right
 answers at each score. The runtime needs the weights and a small table (runtime/confidence.py).
@@ -200,7 +200,7 @@ def fit(own: Sequence[Signals], is_right: Bools, foreign: Sequence[Signals]) -> 
     blocks = isotonic_blocks(scores, outcomes, importance)
     # Krichevsky and Trofimov's estimate: no probability is 0 or 1. It may undo the order of small blocks.
     shares = np.maximum.accumulate([(block.num_right + 0.5) / (block.weight + 1) for block in blocks])
-    # In a dictionary, because of scores that are equal when rounded the last one counts.
+    # A dictionary: of scores that are equal when rounded, the last one counts.
     table = {_rounded(block.score): _rounded(share) for block, share in zip(blocks, shares, strict=True)}
     return terms, sorted(table.items())
 

@@ -1,26 +1,36 @@
-"""The commands that make a bundle: export, import and reference. Their parsers are in __main__.py."""
+"""The commands that make a bundle: export, `attendant.export_run` in Python, import and reference.
+
+Their parsers are in __main__.py.
+"""
 
 import argparse
 import re
 import shutil
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Final, Literal, get_args
 
 from attendant.export.bundle_writer import write_bundle
 from attendant.export.calibration import MIN_CALIBRATED, HeldOut, calibrate
 from attendant.export.model import ENCODER, UserModel, export_model, load_user_model
-from attendant.export.origins import exportable_checkpoint
-from attendant.export.published import publish
-from attendant.export.run import export_run, summaries, with_defaults
+from attendant.export.origins import (
+    Exportable,
+    bundle_name,
+    exportable_bundle,
+    exportable_checkpoint,
+    exportable_run,
+    with_defaults,
+)
+from attendant.export.published import REFERENCES, publish, refuse_occupied
 from attendant.export.user_graphs.importing import draft_spec, import_graphs
 from attendant.export.user_graphs.spec import read_spec
-from attendant.export.verification.quality import MIN_REFERENCE, NUM_REFERENCE, references_of, with_references
-from attendant.runtime.bundle.bundle import BIGRAMS_NAME, open_bundle
+from attendant.export.verification import quality
+from attendant.export.verification.probes import FULL_PLAN, VerificationPlan
+from attendant.runtime.bundle.bundle import BIGRAMS_NAME, Bundle, open_bundle
 from attendant.runtime.bundle.manifest import (
     MANIFEST_NAME,
-    SEARCH_OPTIONS,
-    TEXT_OPTIONS,
+    DecodingDefaults,
     Manifest,
     Precision,
     RightRule,
@@ -32,7 +42,153 @@ from attendant.runtime.files import read_text, write_text
 from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation.confidence import RIGHT_METRICS, right_rule
 from attendant.training.evaluation.metrics import refuse_missing
-from attendant.training.evaluation.session import EvaluationData, read_data
+from attendant.training.evaluation.session import Data, EvaluationData, PathName, read_data
+from attendant.training.run.loading import load_run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedBundle(Bundle):
+    """A bundle that was just published. It is accepted as a path; `print` shows the same lines as the command.
+
+    Attributes:
+        advice: lines about the measured quality, e.g. that beams are worse than greedy search.
+    """
+
+    advice: tuple[str, ...]
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return "\n".join([*summaries(self.path, self), *self.advice])
+
+
+def export_run(
+    origin: PathName,
+    output: PathName,
+    *,
+    precisions: Precision | Sequence[Precision] = ("fp32",),
+    data: Data | None = None,
+    measure: bool = True,
+    beam_size: int | None = None,
+    length_penalty: float | None = None,
+    length_penalty_offset: float | None = None,
+    patience: float | None = None,
+    protect_spans: bool | None = None,
+    split_sentences: bool | None = None,
+    name: str | None = None,
+    checkpoint: Literal["best", "last"] | None = None,
+    force: bool = False,
+    plan: VerificationPlan = FULL_PLAN,
+) -> ExportedBundle:
+    """Publishes a bundle, verified against PyTorch by the loader and the search that serve, or nothing.
+
+    The logger "attendant.export" reports each stage.
+
+    Args:
+        origin: a run, or a bundle, whose own graphs are exported again.
+        precisions: of weights and arithmetic; all are made of fp32, whether it is published too or left out.
+        data: what int8 is measured against fp32 on, and beams against greedy search: files or pairs, as in
+            `attendant.evaluate`. If None, a run's test split; a bundle has none.
+        measure: if False, nothing is measured; servers then take int8 only when it is named.
+        beam_size, length_penalty, length_penalty_offset, patience: values of a request's unset options. If None, those
+            of the run's [evaluation], or the bundle's.
+        protect_spans, split_sentences: likewise; a run has none.
+        name: the model's in requests; if None, that of the run's folder, or the bundle's.
+        checkpoint: of a run; if None, the best.
+        force: replaces an existing bundle.
+        plan: what is compared with PyTorch.
+
+    Raises:
+        UserError: `output` exists, `origin` is neither, an option is invalid, or data are bad or missing.
+        VerificationFailed: the graphs compute something else than PyTorch.
+    """
+    origin, output = Path(origin), Path(output)
+    refuse_occupied(output, force=force)
+    wanted: tuple[Precision, ...] = (precisions,) if isinstance(precisions, str) else tuple(precisions)
+    for each in wanted:
+        if each not in get_args(Precision):
+            raise UserError(f"--precision {each}: must be of {', '.join(get_args(Precision))}")
+    defaults = {
+        "beam_size": beam_size,
+        "length_penalty": length_penalty,
+        "length_penalty_offset": length_penalty_offset,
+        "patience": patience,
+        "protect_spans": protect_spans,
+        "split_sentences": split_sentences,
+    }
+    is_bundle = (origin / MANIFEST_NAME).is_file()
+    if is_bundle and checkpoint is not None:
+        raise UserError(f"--checkpoint is for runs: the bundle {origin} has one set of weights")
+    measurement: quality.QualityMeasurement | None = None
+    exportable: Exportable
+    if is_bundle:
+        former = exportable_bundle(open_bundle(origin), None if name is None else bundle_name(name, ""))
+        exportable = with_defaults(former, **defaults)
+        if data is not None and _measures(measure, wanted, exportable.decoding):
+            measurement = quality.measurement_of_bundle(
+                former.bundle, data, exportable.decoding, former.base, halves=former.halves
+            )
+    else:
+        run = load_run(origin, checkpoint or "best")
+        exportable = with_defaults(exportable_run(run, name), **defaults)
+        if _measures(measure, wanted, exportable.decoding):
+            measurement = quality.measurement_of_run(run, data, exportable.decoding, required="int8" in wanted)
+    bundle = write_bundle(
+        exportable,
+        output,
+        precisions=wanted,
+        force=force,
+        plan=plan,
+        measure=None if measurement is None else measurement.take,
+    )
+    published = {field.name: getattr(bundle, field.name) for field in fields(bundle)}
+    return ExportedBundle(**published, advice=() if measurement is None else tuple(measurement.advice))
+
+
+def _measures(measure: bool, precisions: Sequence[Precision], decoding: DecodingDefaults) -> bool:
+    """Returns True if the quality, which int8 and beams can reduce, is to be measured."""
+    return measure and ("int8" in precisions or decoding.beam_size > 1)
+
+
+def summaries(path: Path, bundle: Bundle) -> Iterator[str]:
+    """Yields what the commands print about a published bundle."""
+    manifest = bundle.manifest
+    yield f"{path}: {manifest.name} {manifest.version}, {len(bundle.golden)} golden examples"
+    for certificate in manifest.certificates:
+        tokens = certificate.tokens
+        whose = REFERENCES[certificate.reference]
+        largest = f"{max(certificate.errors.values()):.1e}"
+        yield (
+            f"{certificate.precision}: {tokens.num_identical} of {tokens.num_compared} decodings identical to {whose}, "
+            + (
+                f"largest error of a tensor {largest}"
+                if certificate.reference == "pytorch"
+                else f"a tensor's value up to {largest} from theirs by rounding: what that costs shows in the quality"
+            )
+        )
+        if (certificate.precision, certificate.provider) == ("fp16", "cpu"):
+            yield "fp16: certified on the CPU, through conversions; CUDA's kernels have not run"
+    for entry in manifest.evaluation:
+        if entry.precision == "int8":
+            difference = "" if entry.difference is None else f", {entry.difference:+g} to fp32"
+            yield f"int8: {entry.metric} {entry.value:g}{difference}, on {entry.num_examples} examples"
+    if {"fp32", "int8"} <= manifest.graphs.keys():
+        yield f"served on CPUs by default: {manifest.default_precision['cpu']}{_why(manifest)}"
+    default = manifest.default_precision.get("cpu")
+    if default is not None and (manifest.reference or manifest.references) and not manifest.reference_of(default):
+        yield f"no reference distributions in {default}: attendant reference BUNDLE --data FILE --output NEW adds them"
+
+
+def _why(manifest: Manifest) -> str:
+    """Returns why int8 is not served by default; empty if it is."""
+    evaluation = manifest.evaluation
+    if not quality.losses(evaluation):
+        return "; int8 was not measured"
+    if reason := quality.doubt(evaluation, manifest.certificates, manifest.target.vocabulary_size):
+        return f"; what int8 costs can't be told: {reason}"
+    limits = [f"{limit:g} {metric}" for metric, limit in quality.too_costly(evaluation).items()]
+    return f"; int8 may lose at most {' and '.join(limits)}" if limits else ""
 
 
 def export(options: argparse.Namespace) -> str:
@@ -50,7 +206,7 @@ def export(options: argparse.Namespace) -> str:
         precisions=options.precision,
         data=options.data,
         measure=not options.skip_evaluation,
-        **{name: getattr(options, name) for name in (*SEARCH_OPTIONS, *TEXT_OPTIONS)},
+        **defaults_of(options),
         name=options.name,
         checkpoint=options.checkpoint,
         force=options.force,
@@ -109,8 +265,8 @@ def import_model(options: argparse.Namespace) -> str:
         texts=[] if options.data is None else _some_sources(read_data(options.data)),
         data=options.data or "",
     )
-    chosen = with_defaults(exportable, **{name: getattr(options, name) for name in (*SEARCH_OPTIONS, *TEXT_OPTIONS)})
-    bundle = write_bundle(chosen, options.output, precisions=options.precision, force=options.force)
+    exportable = with_defaults(exportable, **defaults_of(options))
+    bundle = write_bundle(exportable, options.output, precisions=options.precision, force=options.force)
     return "\n".join(summaries(options.output, bundle))
 
 
@@ -135,9 +291,9 @@ def _import_graphs(options: argparse.Namespace) -> str:
 
 
 def _some_sources(data: EvaluationData) -> list[str]:
-    """Returns sources from all parts of the data, which may be sorted: NUM_REFERENCE or up to twice as many."""
+    """Returns sources from all parts of the data, which may be sorted: quality.NUM_REFERENCE or up to twice as many."""
     examples = data.examples
-    return [example.source for example in examples[:: max(1, len(examples) // NUM_REFERENCE)]]
+    return [example.source for example in examples[:: max(1, len(examples) // quality.NUM_REFERENCE)]]
 
 
 def reference(options: argparse.Namespace) -> str:
@@ -159,16 +315,18 @@ def reference(options: argparse.Namespace) -> str:
         steppers: dict[Precision, BundleStepper] = {
             name: open_stepper(bundle, name) for name in manifest.graphs if name != "fp16"
         }
-        references = references_of(bundle, steppers.values(), sources, options.data)
+        references = quality.references_of(bundle, steppers.values(), sources, options.data)
         if not references:
-            raise UserError(f"--data {options.data}: fewer than {MIN_REFERENCE} sources that a request could give")
+            raise UserError(
+                f"--data {options.data}: fewer than {quality.MIN_REFERENCE} sources that a request could give"
+            )
         calibrated = calibrate(bundle, steppers[default_precision(bundle, "cpu")], held_out)
         files = {name: entry for name, entry in manifest.files.items() if name != BIGRAMS_NAME}
         for name in files:
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(bundle.path / name, folder / name)
         files |= calibrated.write(folder)
-        manifest = with_references(manifest, references).model_copy(
+        manifest = quality.with_references(manifest, references).model_copy(
             update={"files": files, "confidence": calibrated.calibration}
         )
         (folder / MANIFEST_NAME).write_text(manifest.signed().to_text(), encoding="utf-8")

@@ -35,7 +35,7 @@ class TracedGraph:
         RemoveUnusedNodesPass()(model)
         ClearMetadataAndDocStringPass()(model)
         proto = ir.to_proto(model)
-        # Inferred shapes have the example's sizes, of which the runtime would warn, or belong to replaced values.
+        # Inferred shapes have the example's sizes, about which the runtime would warn, or belong to replaced values.
         del proto.graph.value_info[:]
         # The passes leave these.
         del proto.metadata_props[:]
@@ -127,7 +127,7 @@ def inputs_of(node: ir.Node) -> list[ir.Value]:
 
 
 def shape_of(value: ir.Value) -> tuple[int, ...]:
-    """Returns the shape of a value; 0 stands for a size that is not fixed."""
+    """Returns the shape of a value, with 0 for sizes that are not fixed."""
     assert value.shape is not None, f"{value.name} has no shape"
     return tuple(size if isinstance(size, int) else 0 for size in value.shape)
 

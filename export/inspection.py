@@ -1,18 +1,26 @@
 """`attendant.inspect`: the inner quantities of a run's or a bundle's decoder."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from attendant.runtime.bundle.bundle import BundleModel, open_bundle
-from attendant.runtime.bundle.manifest import MANIFEST_NAME, Precision
+from attendant.runtime.bundle.manifest import Precision
+from attendant.runtime.bundle.tokenizer import Tokenizer, UnknownTokenError
 from attendant.runtime.bundle_stepper import default_precision
 from attendant.runtime.command import needed
 from attendant.runtime.decoding.options import default_max_length
 from attendant.runtime.errors import UserError
-from attendant.runtime.inspection import Inspection, Record, Subject
+from attendant.runtime.inspection import OF_POSITIONS, OF_SOURCE, Inspection, Record
 from attendant.runtime.onnx.inspection import watched
+from attendant.runtime.stepper import NO_ID
+from attendant.training.evaluation.evaluating import TextModel
+from attendant.training.evaluation.session import is_bundle
 
 
 def inspect(
@@ -24,7 +32,7 @@ def inspect(
     precision: Precision | None = None,
     checkpoint: Literal["best", "last"] = "best",
 ) -> Inspection:
-    """Returns what a decoder computes inside: scores, weights, query, keys, context, gates, p_gen.
+    """Returns a decoder's inner quantities: scores, weights, query, keys, context, gates, p_gen.
 
     Args:
         path: a run, which is decoded in PyTorch and needs torch, or a bundle, whose graphs are run.
@@ -39,36 +47,35 @@ def inspect(
         UserError: the path is neither, the bundle is refused, or the source or target is invalid.
     """
     path = Path(path)
-    if (path / MANIFEST_NAME).is_file():
+    if is_bundle(path):
         subject = _of_bundle(path, precision)
-    elif (path / "recipe.toml").is_file():
-        if precision is not None:
-            raise UserError(f"precision: is {precision}, must be None: {path} is a run, which is computed in fp32")
-        subject = _of_run(path, checkpoint)
+    elif precision is not None:
+        raise UserError(f"precision: is {precision}, must be None: {path} is a run, which is computed in fp32")
     else:
-        raise UserError(f"{path}: is neither a run (a folder with recipe.toml) nor a bundle (with {MANIFEST_NAME})")
+        subject = _of_run(path, checkpoint)
     if masked_source_positions and not subject.has_mask:
         raise UserError("masked_source_positions: must be empty, because this model has no attention of ours")
     return subject.inspect(source, target, masked_source_positions)
 
 
-def _of_bundle(path: Path, precision: Precision | None) -> Subject:
+def _of_bundle(path: Path, precision: Precision | None) -> "Subject":
     bundle, record = open_bundle(path), Record()
     manifest = bundle.manifest
     chosen = precision or ("fp32" if "fp32" in manifest.graphs else default_precision(bundle, "cpu"))
-    return Subject(
+    model = TextModel(
         stepper=watched(bundle, chosen, record),
-        record=record,
         source_tokenizer=bundle.source_tokenizer,
         target_tokenizer=bundle.target_tokenizer,
         special_ids=manifest.special_ids,
-        encoder_ids=bundle.source_ids,
+        append_eos=manifest.source.append_eos,
+        prepend_bos=manifest.source.prepend_bos,
         max_length=default_max_length(manifest, manifest.limits.max_source_tokens),
-        has_mask=BundleModel(bundle=bundle, precision=chosen, limits=manifest.limits).masks_positions,
     )
+    has_mask = BundleModel(bundle=bundle, precision=chosen, limits=manifest.limits).masks_positions
+    return Subject(model=model, record=record, has_mask=has_mask)
 
 
-def _of_run(path: Path, checkpoint: Literal["best", "last"]) -> Subject:
+def _of_run(path: Path, checkpoint: Literal["best", "last"]) -> "Subject":
     try:  # torch is only needed here
         loading = import_module("attendant.training.run.loading")
         inspection, stepper = (import_module(f"attendant.training.model.{name}") for name in ("inspection", "stepper"))
@@ -76,13 +83,96 @@ def _of_run(path: Path, checkpoint: Literal["best", "last"]) -> Subject:
         raise UserError(f"{path} is a run, and {needed(missing, 'cpu,training')}") from None
     run, record = loading.load_run(path, checkpoint), Record()
     model = run.text_model(stepper.TorchStepper(inspection.watched(run.model, record)))
-    return Subject(
-        stepper=model.stepper,
-        record=record,
-        source_tokenizer=model.source_tokenizer,
-        target_tokenizer=model.target_tokenizer,
-        special_ids=model.special_ids,
-        encoder_ids=model.encoder_ids,
-        max_length=model.max_length,
-        has_mask=run.model.decoder.attention is not None,
-    )
+    return Subject(model=model, record=record, has_mask=run.model.decoder.attention is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A model whose steps are watched.
+
+    Attributes:
+        model: its stepper fills `record` at every step, for its first row.
+        has_mask: attention can be kept from positions.
+    """
+
+    model: TextModel
+    record: Record
+    has_mask: bool
+
+    def inspect(
+        self, source: str | Sequence[str], target: str | Sequence[str] | None, masked_source_positions: Sequence[int]
+    ) -> Inspection:
+        """Decodes a source: to a given target and its end, or greedily.
+
+        Args:
+            source, target: texts or tokens; if the target is None, the model's own greedy answer.
+            masked_source_positions: as the option of that name of the API.
+
+        Raises:
+            UserError: an empty source, unknown tokens, or positions that the source does not have.
+        """
+        model, stepper, eos = self.model, self.model.stepper, self.model.special_ids.eos
+        own_ids = _ids("source", source, model.source_tokenizer)
+        if not own_ids:
+            raise UserError("source: is empty, must have a token at least")
+        source_ids = model.encoder_ids(own_ids)
+        forced = None if target is None else [*_ids("target", target, model.target_tokenizer), eos]
+        masked = sorted(set(masked_source_positions))
+        if masked and not (masked[0] >= 0 and masked[-1] < len(source_ids) and len(masked) < len(source_ids)):
+            raise UserError(
+                f"masked_source_positions: is {masked}, must be places from 0 to {len(source_ids) - 1}, not all of them"
+            )
+        state = stepper.encode([source_ids], [masked]) if masked else stepper.encode([source_ids])
+        previous, target_ids, log_probs = model.special_ids.start, list[int](), list[float]()
+        steps: list[Record] = []
+        for forced_id in [NO_ID] * (model.max_length + 1) if forced is None else forced:
+            self.record.clear()
+            output, state = stepper.step(
+                state, np.array([previous]), num_candidates=1, forced_ids=np.array([forced_id]), attention=True
+            )
+            weights = {} if output.attention is None else {"weights": output.attention[0]}
+            steps.append(weights | self.record)
+            is_free = forced_id == NO_ID
+            previous = int(output.candidate_ids[0, 0]) if is_free else forced_id
+            target_ids.append(previous)
+            log_probs.append(float((output.candidate_log_probs[0] if is_free else output.forced_log_probs)[0]))
+            if previous == eos:
+                break
+        if forced is None and previous != eos:  # cut at the maximum length: the last step only showed that it goes on
+            for each in (steps, target_ids, log_probs):
+                each.pop()
+        values = _stacked(steps, len(source_ids))
+        gates = {name.removeprefix("gates."): values.pop(name) for name in list(values) if name.startswith("gates.")}
+        return Inspection(
+            source_tokens=tuple(model.source_tokenizer.tokens_of(source_ids)),
+            target_tokens=tuple(model.target_tokenizer.tokens_of(target_ids)),
+            log_probs=np.array(log_probs, np.float32),
+            gates=gates,
+            **values,
+        )
+
+
+def _ids(field: str, value: str | Sequence[str], tokenizer: Tokenizer) -> list[int]:
+    if isinstance(value, str):
+        if not tokenizer.takes_texts:
+            raise UserError(
+                f"{field}: is a text, must be tokens: this model's texts are segmented by its user's program"
+            )
+        return list(tokenizer.encode(value))
+    try:
+        return list(tokenizer.ids_of(list(value)))
+    except UnknownTokenError as error:
+        unknown = ", ".join(repr(value[place]) for place in error.positions[:4])
+        raise UserError(f"{field}: has tokens that are not in the vocabulary: {unknown}") from None
+
+
+def _stacked(steps: Sequence[Record], num_positions: int) -> dict[str, NDArray[np.float32]]:
+    """Returns the quantities of all steps; those of the source once, of its valid positions."""
+    values = {}
+    for name in steps[0]:
+        rows = [np.asarray(step[name], np.float32) for step in steps]
+        if name in OF_SOURCE:
+            values[name] = rows[0][:num_positions]
+        else:
+            values[name] = np.stack([row[:num_positions] if name in OF_POSITIONS else row for row in rows])
+    return values

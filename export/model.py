@@ -15,7 +15,14 @@ from attendant.export.bundle_writer import write_bundle
 from attendant.export.contract import UserModule, explained, line_in
 from attendant.export.graph import TracedPair
 from attendant.export.importing.checkpoint import fill, read_torch
-from attendant.export.origins import NUM_SOURCES, ExportableModel, bundle_name, limits_of, provenance_of
+from attendant.export.origins import (
+    NUM_SOURCES,
+    ExportableModel,
+    bundle_name,
+    limits_of,
+    provenance_of,
+    with_defaults,
+)
 from attendant.export.own import traceable_module
 from attendant.export.published import refuse_occupied
 from attendant.export.verification.probes import FULL_PLAN, VerificationPlan
@@ -42,20 +49,20 @@ REMEDY: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class UserModel:
-    """A model of a user's own, with all that a bundle needs; `build` of `attendant export FILE.py:build` returns it.
+    """A user's own model, with all that a bundle needs; `build` of `attendant export FILE.py:build` returns it.
 
     Attributes:
-        module: its encoder and step, trained.
+        module: its trained encoder and step.
         source_tokenizer, target_tokenizer: symbols by their ids (a list, or a file with a symbol per line), or a file
             of Hugging Face's `tokenizers`.
-        source_special, target_special: what "pad", "unk", "bos" and "eos" are called there; None recognizes usual
-            names.
-        source_kind, target_kind: for lists of symbols, how a text is split: at white space, or into characters.
+        source_special, target_special: the names of "pad", "unk", "bos" and "eos" there; if None, the usual names are
+            recognized.
+        source_kind, target_kind: for lists of symbols: texts are split at white space, or into characters.
         append_eos, prepend_bos: the module was trained with EOS after every source, with BOS before it.
         max_source_tokens, max_target_tokens: limits of a request, without BOS and EOS.
         beam_size, length_penalty, length_penalty_offset, patience, protect_spans, split_sentences: defaults of a
             request (DecodingDefaults).
-        origin: where the module comes from, for the bundle's provenance.
+        origin: a description of the module's origin, for the bundle's provenance.
     """
 
     module: UserModule
@@ -128,11 +135,7 @@ def export_model(
     texts = [*sources, *(example.source for example in (() if pairs is None else pairs.examples))]
     encoded = [ids for ids in source.tokenizer.encode_batch(texts) if 0 < len(ids) <= model.max_source_tokens]
     validation = encoded[:: max(1, len(encoded) // NUM_REFERENCE)]
-    limits = limits_of(target.tokenizer, model.max_source_tokens, model.max_target_tokens)
-    if not 1 <= model.beam_size <= limits.max_beam_size:
-        raise UserError(f"beam_size is {model.beam_size}, must be 1 to {limits.max_beam_size}")
-    decoding = DecodingDefaults(**defaults_of(model))
-    exportable = ExportableModule(
+    plain = ExportableModule(
         name=bundle_name(name, output.absolute().name),
         model=traced,
         module=model.module,
@@ -141,8 +144,8 @@ def export_model(
         target_tokenizer=target.tokenizer,
         append_eos=model.append_eos,
         prepend_bos=model.prepend_bos,
-        limits=limits,
-        decoding=decoding,
+        limits=limits_of(target.tokenizer, model.max_source_tokens, model.max_target_tokens),
+        decoding=DecodingDefaults(),
         provenance=provenance_of(
             commit="a model of a user's own",
             versions={"torch": torch.__version__},
@@ -154,6 +157,7 @@ def export_model(
         validation=validation,
         validation_name=data or "",
     )
+    exportable = with_defaults(plain, **defaults_of(model))
     measurement = None
     if pairs is not None:
 
@@ -168,7 +172,7 @@ def export_model(
                 max_length=model.max_target_tokens,
             )
 
-        config = EvaluationConfig().model_copy(update=search_of(decoding))
+        config = EvaluationConfig().model_copy(update=search_of(exportable.decoding))
         measurement = QualityMeasurement(data=pairs, config=config, model_of=text_model)
 
     def write(tried: ExportableModule) -> Bundle:

@@ -9,11 +9,11 @@ halved, and certified against the former ones.
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import onnx
 import torch
@@ -136,6 +136,9 @@ class Exportable(ABC):
         return [
             [*[BOS_ID] * self.prepend_bos, *source, *[EOS_ID] * self.append_eos] for source in self.sources if source
         ]
+
+
+AnyExportable = TypeVar("AnyExportable", bound=Exportable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,7 +354,27 @@ def exportable_checkpoint(
     )
 
 
+def with_defaults(exportable: AnyExportable, **defaults: float | None) -> AnyExportable:
+    """Returns the exportable with other decoding defaults; those that are None stay as they are.
+
+    Raises:
+        UserError: a value is out of its range, or the beam is wider than the bundle's limit.
+    """
+    chosen = {name: value for name, value in defaults.items() if value is not None}
+    try:
+        decoding = DecodingDefaults.model_validate(exportable.decoding.model_dump() | chosen)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        option = str(problem["loc"][0]).replace("_", "-")
+        raise UserError(f"--{option} {problem['input']}: {problem['msg'].replace('Input should', 'must')}") from None
+    if not exportable.decoding.num_hypotheses <= decoding.beam_size <= exportable.limits.max_beam_size:
+        least, most = exportable.decoding.num_hypotheses, exportable.limits.max_beam_size
+        raise UserError(f"--beam-size {decoding.beam_size}: this model's beams have {least} to {most} hypotheses")
+    return replace(exportable, decoding=decoding)
+
+
 def limits_of(target_tokenizer: Tokenizer, max_source_tokens: int, max_target_tokens: int) -> Limits:
+    """Returns the limits of requests; the vocabulary and MAX_BEAM_SIZE limit beams."""
     max_beam_size = max(1, min(MAX_BEAM_SIZE, target_tokenizer.vocabulary_size - len(SPECIAL_TOKENS)))
     return Limits(
         max_source_tokens=max_source_tokens,
@@ -362,6 +385,7 @@ def limits_of(target_tokenizer: Tokenizer, max_source_tokens: int, max_target_to
 
 
 def provenance_of(*, versions: Mapping[str, str], **fields: Any) -> Provenance:
+    """Returns the origin of the weights, with the time and the versions of this export."""
     exporting = {"onnx": version("onnx"), "onnxruntime": RUNTIME_VERSION.split()[1]}
     created = datetime.now(UTC).isoformat(timespec="seconds")
     return Provenance(created=created, versions={**versions, **exporting}, **fields)

@@ -1,4 +1,4 @@
-"""Published bundles: how a folder is published whole or not at all, and the commands that check, show and sign one.
+"""Publishes a folder completely or not at all; and the commands that check, show and sign a bundle.
 
 Nothing here needs PyTorch or onnx, except the comparison with a run. Only `verify` needs onnxruntime.
 """
@@ -75,7 +75,7 @@ def _take_place(folder: Path, output: Path, *, force: bool, marker: str) -> None
 
 
 REFERENCES: Final = {"pytorch": "PyTorch's", "fp32": "the fp32 graphs'", "int8": "the former int8 graphs'"}
-"""Whose decodings a certificate's are compared with."""
+"""A certificate's reference -> its name in texts."""
 
 
 def describe(bundle: Bundle) -> Iterator[str]:
@@ -151,8 +151,8 @@ def _certificate_lines(certificate: Certificate) -> Iterator[str]:
     )
     worst = max(certificate.errors, key=lambda name: certificate.errors[name])
     own = certificate.reference_errors.get(worst)
-    beside = "" if own is None else f"; PyTorch's own there {own:.1e}"
-    yield f"  largest error   {certificate.errors[worst]:.1e} ({worst}){beside}"
+    of_pytorch = "" if own is None else f"; PyTorch's own there {own:.1e}"
+    yield f"  largest error   {certificate.errors[worst]:.1e} ({worst}){of_pytorch}"
     whose = REFERENCES[certificate.reference]
     ties = f", {tokens.num_excused} differ by a tie" if certificate.reference == "pytorch" else ""
     yield f"  tokens          {tokens.num_identical} of {tokens.num_compared} decodings identical to {whose}{ties}"
@@ -176,7 +176,7 @@ class Check:
     Attributes:
         subject: the files' digests, the signature, the golden examples on this host, or the run that it was made of.
         precision: None for files and signature.
-        held: False if this host can't make the check; the text says why.
+        held: False if this host can't make the check; the text has the reason.
     """
 
     subject: Literal["files", "signature", "golden", "run"]
@@ -208,7 +208,7 @@ def verify(
         load_seconds, load_mib: what opening it, and checking each precision, may take.
 
     Raises:
-        BundleRefused: a file is not what the manifest says.
+        BundleRefused: a file differs from the manifest.
         UserError: the run is not the one that the bundle was exported from, the provider is missing, or this host
             can compute nothing of the bundle exactly.
         VerificationFailed: a golden example, or PyTorch, differs.
@@ -261,7 +261,7 @@ def verify(
 
 
 def _checked(bundle: Bundle, precision: Precision, provider: Provider) -> "tuple[BundleStepper, list[str]]":
-    """Returns the stepper of a precision, and how its golden examples differ."""
+    """Returns the stepper of a precision, and the differences of its golden examples."""
     from attendant.runtime.bundle_stepper import check_decoding  # noqa: PLC0415
     from attendant.runtime.device.stepper import DeviceStepper  # noqa: PLC0415
     from attendant.runtime.onnx.stepper import OnnxStepper  # noqa: PLC0415

@@ -1,7 +1,7 @@
 """A bundle as a static page: `attendant export BUNDLE --web FOLDER`.
 
-The folder works on any static host: the graphs run in the browser by onnxruntime-web (WebAssembly), and the page asks
-nothing but the files beside it. The search is examples/javascript/bundle.mjs; the drawing is the playground's.
+The folder works on any static host: the graphs run in the browser by onnxruntime-web (WebAssembly), and the page
+requests only files of its folder. The search is examples/javascript/bundle.mjs; the drawing is the playground's.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def export(options: argparse.Namespace) -> None:
 def write_page(
     bundle: Bundle, output: Path, *, precision: Precision | None, libraries: Path | None, force: bool
 ) -> None:
-    """Publishes the page, complete or not at all.
+    """Publishes the page, completely or not at all.
 
     Args:
         precision: None takes int8 if the bundle has it, because of its size.

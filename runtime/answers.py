@@ -1,7 +1,7 @@
-"""Answers by the names of the API: their text, also while it grows, their warnings, and signals of their quality.
+"""Answers under the names of the API: their text, also while it grows, their warnings, and signals of their quality.
 
-The signals of an answer need no reference. The population stability index says how far their distribution is from
-another one, usually that of held-out texts:
+The signals of an answer need no reference. The population stability index measures the distance of their distribution
+from another one, usually that of held-out texts:
 
     PSI = sum over bins of (observed - expected) ln(observed / expected)
 
@@ -50,7 +50,7 @@ class GrowingText:
 
         Args:
             spans: of the source, which replace their stand-ins.
-            replaces_unknowns: hold everything from the first UNK on: its replacement is known at the end.
+            replaces_unknowns: hold everything from the first UNK on, whose replacement is known at the end.
         """
         self._tokenizer = tokenizer
         self._spans = spans
@@ -71,16 +71,13 @@ class GrowingText:
                 text = self._tokenizer.decode(token_ids[:end])
                 if _is_whole(text, known) and not self._ends_in_stand_in(text):
                     break
-        return self._next(self._tokenizer.tokens_of(token_ids[:end]), restored(text, self._spans))
-
-    def rest(self, tokens: Sequence[str], text: str) -> Piece | None:
-        """Returns the last piece, given the whole answer; None if nothing is missing."""
-        return self._next(tokens, text)
+        return self.rest(self._tokenizer.tokens_of(token_ids[:end]), restored(text, self._spans))
 
     def _ends_in_stand_in(self, text: str) -> bool:
         return bool(self._spans) and OPEN_STAND_IN.search(text) is not None
 
-    def _next(self, tokens: Sequence[str], text: str) -> Piece | None:
+    def rest(self, tokens: Sequence[str], text: str) -> Piece | None:
+        """Returns the part of an answer after the former pieces; None if it has no tokens."""
         piece = Piece(list(tokens[self._num_tokens :]), text[self._num_characters :])
         if not piece.tokens:
             return None
@@ -115,7 +112,7 @@ class GrowingAnswer:
         self._best[place] = best
 
     def grow(self) -> Piece | None:
-        """Returns the next piece of what is certain so far; None if there is none."""
+        """Returns the next piece of the certain tokens; None if there is none."""
         tokens, text = list[str](), ""
         while self._place < len(self._units):
             growing, best = self._texts[self._place], self._best[self._place]
@@ -133,7 +130,7 @@ class GrowingAnswer:
 
 
 def _is_whole(text: str, known: str) -> bool:
-    """Returns whether a text ends at the end of a character of the longer text `known`."""
+    """Returns True if a text ends at the end of a character of the longer text `known`."""
     return known.startswith(text) and len(text) < len(known) and not combines(known[len(text)], text[-1:])
 
 
@@ -169,7 +166,7 @@ def replace_unknowns(
 def _positions(attention: Floats, unknown: set[int]) -> list[int]:
     """Returns the source position that replaces each UNK: the one with the most attention.
 
-    Unknown symbols look alike to a model, so it often divides its attention among several, or attends to one of them
+    A model can't distinguish unknown symbols, so it often divides its attention among several, or attends to the same
     twice. So each is used once as long as an unused one has nearly as much attention.
 
     Args:

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.files import UNWRITABLE, CantWrite
-from attendant.runtime.process import anything_given_up
+from attendant.runtime.process import has_abandoned_work
 from attendant_client.version import VERSION
 
 INTERRUPTED = 130
@@ -61,14 +61,14 @@ def suggestion(word: str, choices: Iterable[str]) -> str:
 
 
 def require(package: str, extras: str = "") -> None:
-    """Refuses to go on without a package, without a slow import.
+    """Raises an error if a package is missing, without importing it.
 
     Args:
-        extras: as of `run_command`; if empty, the caller knows them.
+        extras: see `run_command`; if empty, the caller has them.
 
     Raises:
-        UserError: the package is not installed; the message says what to install.
-        ModuleNotFoundError: likewise, if `extras` is empty.
+        UserError: the package is not installed; the message has the command that installs it.
+        ModuleNotFoundError: the same, if `extras` is empty.
     """
     if find_spec(package) is None:
         missing = ModuleNotFoundError(f"No module named {package!r}", name=package)
@@ -81,8 +81,8 @@ def run_command(name: str, main: Callable[[], int | None], extras: str = "") -> 
     Args:
         name: what the line on standard error begins with, e.g. "training".
         main: returns its own exit status, or None for 0.
-        extras: of the distribution attendant-seq2seq; they have the packages that `main` imports. If empty, a missing
-            package is raised to the caller, which knows the extras.
+        extras: of the distribution attendant-seq2seq, with the packages that `main` imports. If empty, the error about
+            a missing package is raised to the caller, which has the extras.
     """
     try:
         status = main() or 0
@@ -113,7 +113,7 @@ def run_command(name: str, main: Callable[[], int | None], extras: str = "") -> 
 
 
 def needed(missing: ModuleNotFoundError, extras: str) -> str:
-    """Returns which package is missing and what to install. Raises the error again if no extra has the package."""
+    """Returns a message with the missing package and its installation. Raises the error again if no extra has it."""
     if not extras or missing.name is None or missing.name.startswith("attendant"):
         raise missing
     return f"{missing.name} is not installed: pip install 'attendant-seq2seq[{extras}]'"
@@ -149,9 +149,9 @@ def _open_standard_streams() -> None:
 def exit_command(name: str, main: Callable[[], int | None], extras: str = "") -> NoReturn:
     """Runs a command as `run_command` and ends the process.
 
-    CPython ends a process by SIGINT, whatever its exit status, if a KeyboardInterrupt has ever passed through code that
-    was compiled from a string, as tracing libraries do. So the process ends by os._exit after an interruption, and also
-    while native code still runs that was given up: a normal exit around it may crash.
+    CPython ends a process by SIGINT, with any exit status, if a KeyboardInterrupt has ever passed through code that was
+    compiled from a string, as tracing libraries do. So the process ends by os._exit after an interruption, and also if
+    abandoned native code still runs: a normal exit may crash then.
     """
     threading.excepthook = _thread_failed
     _open_standard_streams()
@@ -167,7 +167,7 @@ def exit_command(name: str, main: Callable[[], int | None], extras: str = "") ->
             raise
 
     status = run_command(name, interruptible, extras)
-    if status == INTERRUPTED or anything_given_up():
+    if status == INTERRUPTED or has_abandoned_work():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

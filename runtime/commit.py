@@ -11,7 +11,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 """The checkout, or the folder of the installed package."""
 
 COMMIT_FILE: Final = Path(__file__).with_name("commit.txt")
-"""What is known without git: `git archive`, `make dist` and building a wheel or an image write the commit there."""
+"""The commit for use without git: `git archive`, `make dist` and building a wheel or an image write it."""
 
 
 def commit() -> str:

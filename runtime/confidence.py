@@ -2,10 +2,9 @@
 
 Signals of the answer and of its source are weighted and added up to a score, and the calibration has the share of right
 answers at each score among held-out ones, by isotonic regression (Zadrozny and Elkan 2002). An answer with a signal
-beyond the limits of the calibration is unlike all that were held out: nothing is known of such answers, and they get
-the lowest confidence that there is.
+beyond the limits of the calibration is unlike all held-out answers, and gets the lowest confidence.
 
-No signal needs attention weights, or anything else that the search does not compute anyway.
+No signal needs attention weights, or other values that the search does not compute anyway.
 """
 
 import math
@@ -43,8 +42,8 @@ def source_signals(source_ids: Sequence[int], seen: SeenBigrams | None) -> Signa
 def answer_signals(of_source: Signals, hypothesis: Hypothesis) -> Signals:
     """Returns all signals of an answer.
 
-    The surprise of a token is its negative log-probability; of the mean, the highest and the sum of the surprises the
-    signals are the logarithms, and that of the lengths' ratio.
+    The surprise of a token is its negative log-probability. The signals are the logarithms of the mean, the highest and
+    the sum of the surprises, and of the ratio of the lengths.
     """
     log_probs = hypothesis.token_log_probs or (0.0,)
     return of_source | {

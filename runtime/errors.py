@@ -1,11 +1,11 @@
 """The errors that every command may raise on purpose, and the exit status that each means.
 
     Refusal
-    |-- UserError             2   the user's mistake: a line that says what and how to mend it
+    |-- UserError             2   the user's mistake: a line with the field, the value and the remedy
     `-- VerificationFailed    1   a check did not hold; one line per difference
 
-Any other exception that ends a command is a bug of ours and keeps its traceback. No character of a text from outside
-ends a line of ours, or changes how the rest of it is shown.
+Any other exception that ends a command is a bug of ours and keeps its traceback. Texts from outside can neither end a
+line of a message nor change how the rest of it is shown.
 """
 
 import json
@@ -25,7 +25,7 @@ def escaped(text: str) -> str:
 
 
 MAX_LINE: Final = 400
-"""Characters of a line that shows a part of a stranger's file."""
+"""Characters of a line that shows a part of a file from elsewhere."""
 
 MAX_LINES: Final = 30
 

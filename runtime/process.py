@@ -1,7 +1,7 @@
 """The process and its host: its processor and CPUs, its standard error, and work with limits of time and memory.
 
-Native libraries write to standard error past every log level. A stranger's model may not end, or take all memory; a
-library that traces may not let itself be interrupted.
+Native libraries write to standard error at any log level. A model from elsewhere may run endlessly, or take all
+memory; a library that traces may ignore an interruption.
 """
 
 import contextlib
@@ -53,12 +53,15 @@ def cgroup_quota(root: Path = CGROUP_ROOT, own_cgroup: Path = OWN_CGROUP) -> flo
 
 
 def _quotas_of(root: Path, line: str) -> Iterator[float]:
-    """Yields the limits on the way up from a line of /proc/self/cgroup: hierarchy:controllers (v2: none):path."""
+    """Yields the limits of a line of /proc/self/cgroup, hierarchy:controllers:path, and of its parents.
+
+    A line of version 2 has no controllers.
+    """
     _, controllers, path = line.split(":", 2)
     if not controllers:
         mount, quota_of = root, _quota_v2
     elif "cpu" in controllers.split(","):
-        # Mounted under the names of its controllers, or linked there by the one.
+        # Mounted under the names of its controllers, or linked under its own name.
         mount, quota_of = root / (controllers if (root / controllers).is_dir() else "cpu"), _quota_v1
     else:
         return
@@ -89,8 +92,8 @@ def _quota_v1(folder: Path) -> float | None:
 def processor(cpuinfo: Path = CPUINFO) -> str:
     """Returns the processor's name, family, model and instruction sets, as far as /proc/cpuinfo has them.
 
-    Virtual machines call processors of several generations by one name, while their integer products differ by a factor
-    of two: family and model tell them apart.
+    Virtual machines give processors of several generations one name, while their integer products differ by a factor of
+    two: family and model distinguish them.
     """
     try:
         text = cpuinfo.read_text(encoding="utf-8", errors="replace")
@@ -123,7 +126,7 @@ def quiet_stderr() -> Iterator[CapturedText]:
     Used only while a model is loaded, before anything is served.
     """
     captured = CapturedText()
-    # In memory: where the whole file system is read-only there is no folder for temporary files.
+    # In memory, because a read-only file system has no folder for temporary files.
     with os.fdopen(os.memfd_create("attendant-stderr"), "rb") as kept:
         saved = os.dup(2)
         _saved.append(saved)
@@ -139,13 +142,6 @@ def quiet_stderr() -> Iterator[CapturedText]:
             captured.text = kept.read().decode(errors="replace")
 
 
-def speak_again() -> None:
-    """Restores the process's standard output and error, which abandoned work may never do."""
-    if _saved:
-        os.dup2(_saved[0], 2)
-        sys.stdout = sys.__stdout__
-
-
 LOAD_SECONDS: Final = 120.0
 LOAD_MIB: Final = 4096
 """Default limits of loading and checking one bundle."""
@@ -158,7 +154,7 @@ PAGE_BYTES: Final = resource.getpagesize()
 
 T = TypeVar("T")
 
-_given_up: list[threading.Thread] = []
+_abandoned: list[threading.Thread] = []
 
 
 class ResourceLimitExceeded(UserError):
@@ -188,7 +184,7 @@ def limited(
         ResourceLimitExceeded: it exceeded them.
     """
     began, had = time.monotonic(), resident_bytes()
-    with _left_behind(function, "limited") as future:
+    with _abandonable(function, "limited") as future:
         while True:
             try:
                 return future.result(POLL_SECONDS)
@@ -207,20 +203,22 @@ def interruptible(function: Callable[[], T]) -> T:
     For libraries that swallow KeyboardInterrupt, or turn it into an error of their own. After an interruption the
     process should end.
     """
-    with _left_behind(function, "interruptible") as future:
+    with _abandonable(function, "interruptible") as future:
         return future.result()
 
 
 @contextmanager
-def _left_behind(function: Callable[[], T], name: str) -> Iterator[Future[T]]:
+def _abandonable(function: Callable[[], T], name: str) -> Iterator[Future[T]]:
     """Calls the function on a thread; if it still runs at the block's end, it is abandoned."""
     thread, future = on_a_thread(function, name)
     try:
         yield future
     finally:
         if thread.is_alive() and not future.done():
-            _given_up.append(thread)
-            speak_again()
+            _abandoned.append(thread)
+            if _saved:  # the abandoned work may never restore standard output and error
+                os.dup2(_saved[0], 2)
+                sys.stdout = sys.__stdout__
 
 
 def on_a_thread(function: Callable[[], T], name: str) -> tuple[threading.Thread, Future[T]]:
@@ -239,9 +237,9 @@ def on_a_thread(function: Callable[[], T], name: str) -> tuple[threading.Thread,
     return thread, future
 
 
-def anything_given_up() -> bool:
-    """Returns whether an abandoned thread still runs."""
-    return any(thread.is_alive() for thread in _given_up)
+def has_abandoned_work() -> bool:
+    """Returns True if an abandoned thread still runs."""
+    return any(thread.is_alive() for thread in _abandoned)
 
 
 def resident_bytes() -> int:

@@ -1,7 +1,7 @@
 """Reads requests against a bundle and the limits in force, and reports everything that is wrong with them together.
 
-Values are plain here, and named as in the API. What a caller leaves out is absent. Nothing is clipped, nothing ignored:
-each check says what a value must be, and goes on to the next.
+Values are plain here, and named as in the API; unset options are absent. Nothing is clipped or ignored: each check
+that fails adds a violation with the allowed values, and reading continues.
 """
 
 import math
@@ -94,7 +94,7 @@ def unknown_symbols(value: str | Sequence[str], ids: Sequence[int], tokenizer: T
     """Returns the parts of a text that the vocabulary lacks, each once, in their order.
 
     Args:
-        value: the text; or tokens, none of which is unknown: a caller who writes UNK means UNK.
+        value: the text; or tokens, none of which is unknown, since a caller may write UNK on purpose.
         ids: of the text.
     """
     if UNK_ID not in ids or not isinstance(value, str):
@@ -104,7 +104,7 @@ def unknown_symbols(value: str | Sequence[str], ids: Sequence[int], tokenizer: T
 
 
 def is_unknown(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
-    """Returns whether a side has only unknown symbols and marks of the beginning of words."""
+    """Returns True if a side has only unknown symbols and marks of the beginning of words."""
     return UNK_ID in ids and all(
         token_id == UNK_ID or not token.strip(WORD_MARKS)
         for token_id, token in zip(ids, tokenizer.tokens_of(ids), strict=True)
@@ -366,12 +366,12 @@ class ReadRequest:
         num_source_tokens: without the end symbol.
         attention, token_log_probs: the answer contains them.
         source_words: the word at each position of the source; None if unknown symbols are not replaced.
-        unknown_source, unknown_target: parts of the texts that the vocabularies lack.
+        unknown_source, unknown_target: parts of the texts that are not in the vocabularies.
         is_unknown: the vocabulary has no symbol of the source.
         spans: the source's protected spans, in the order of their stand-ins.
         parts: of a text that is decoded in several parts, a request for each; otherwise empty. The fields above are
             those of all parts together; `options` has the sum of their maximum lengths.
-        separators: what stands between the parts; one less than there are.
+        separators: the texts between the parts, one fewer than parts.
     """
 
     source_ids: tuple[int, ...]
@@ -407,14 +407,14 @@ OptionsOf = Callable[[int], DecodingOptions | None]
 
 
 def read_source(source: Side | None, model: BundleModel, violations: Violations) -> list[int]:
-    """Returns the ids of a source; none if it is missing (which the caller has added to the violations) or wrong."""
+    """Returns the ids of a source; none if it is invalid, or missing, for which the caller has added a violation."""
     if source is None:
         return []
     return read_side(*source, model.bundle.source_tokenizer, 1, model.limits.max_source_tokens, violations)
 
 
 def recording(output: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of `read_decoding` that follow from the output options of a request."""
+    """Returns the arguments of `read_decoding` that depend on the output options of a request."""
     needs_attention = output.get("attention", False) or output.get("replace_unknowns", False)
     return {"attention": needs_attention, "trace": output.get("trace", 0)}
 
@@ -430,7 +430,7 @@ def read_generate(
     """Returns a request to generate; None if there are violations.
 
     Args:
-        source: None if it is missing, which the caller has added to the violations.
+        source: None if it is missing; the caller has added the violation.
         decoding: the set options; may be empty if neither they nor the bundle protect spans or split texts.
         output: attention, token_log_probs, replace_unknowns and trace, if the request sets them.
     """
@@ -473,7 +473,7 @@ def _parts_of(source: Side, decoding: Mapping[str, Any], model: BundleModel, vio
     is_text, chosen = isinstance(source.value, str), {}
     for name, others in EXCLUDED.items():
         excluding = [other for other in others if decoding.get(other)] if is_text else [source.field]
-        # The bundle's default gives way; what the request sets does not.
+        # The bundle's default is switched off; the request's own option is refused.
         if excluding and decoding.get(name):
             violations.add(f"decoding.{name}", True, f"false or unset where {excluding[0]} is set")
         chosen[name] = not excluding and decoding.get(name, getattr(model.manifest.decoding, name))

@@ -1,4 +1,4 @@
-"""Texts before and after the engine: parts that are decoded apart, and spans that come back as they were written.
+"""Texts before and after the engine: parts that are decoded separately, and spans that return unchanged.
 
 A text may be cut into its lines and sentences: each is a request of its own, and the answers are joined. A span that
 means something to a program (a placeholder, a tag, an address) is replaced by a stand-in, `{1}`, `{2}`, ..., which the
@@ -52,10 +52,10 @@ ABBREVIATION: Final = re.compile(
     r"\b(?:[A-Za-z]|e\.g|i\.e|p\.ex|etc|vs|cf|ca|approx|[Nn]os?|vol|[Ff]ig|sec|[Cc]h|[Cc]hap|pp?|eds?|Mr|Mrs|Ms|Dr|Prof|St|Jr"
     r"|Sr|Inc|Ltd|Co|Corp|Mt|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\.\Z"
 )
-"""The end of a text that no sentence ends with: an abbreviation, or an initial."""
+"""An abbreviation or an initial at the end of a text: no sentence ends there."""
 ABBREVIATION_CHARACTERS: Final = 8
 ITEM_NUMBER: Final = re.compile(r"\(?(?:[0-9]{1,3}|[A-Za-z]|[ivx]{1,4})[.)]")
-"""A sentence so far that is only the number of an item."""
+"""The beginning of a sentence that is only the number of a list's item."""
 LINE_END: Final = re.compile(r"(?:\r\n|[\n\r\x0b\x0c\u2028\u2029])\s*")
 
 
@@ -65,7 +65,7 @@ class Part(NamedTuple):
     Attributes:
         text: with a stand-in for each of its spans; or tokens, which are never cut or changed.
         spans: the protected spans, in the order of their stand-ins.
-        separator: what stands between it and the next part; empty after the last one.
+        separator: the text between it and the next part; empty after the last part.
     """
 
     text: str | Sequence[str]
@@ -105,7 +105,7 @@ def _part(text: str, begin: int, end: int, spans: Sequence[tuple[int, int]], sep
 
 
 def _cuts(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns the begin and end of what separates the parts: the ends of lines, and blanks after sentences."""
+    """Returns the begin and end of each separator: the ends of lines, and blanks after sentences."""
     line_ends = {match.span() for match in LINE_END.finditer(text)}
     sentence_ends = {match.span(match.lastgroup or 0) for match in SENTENCE_END.finditer(text)}
     cuts: list[tuple[int, int]] = []
@@ -121,13 +121,13 @@ def _cuts(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _is_sentence(text: str, begin: int, end: int, next_begin: int) -> bool:
-    """Returns whether a sentence ends at `end`, which a mark and a blank suggest."""
+    """Returns True if a sentence ends at `end`, which a mark and a blank suggest."""
     last_word = text[max(begin, end - ABBREVIATION_CHARACTERS) : end]
     return not (text[next_begin].islower() or ABBREVIATION.search(last_word) or ITEM_NUMBER.fullmatch(text, begin, end))
 
 
 def spell_stand_ins(*tokenizers: Tokenizer) -> bool:
-    """Returns whether stand-ins survive these tokenizers."""
+    """Returns True if these tokenizers keep stand-ins unchanged."""
     return all(
         tokenizer.takes_texts and tokenizer.decode(tokenizer.encode(ALL_DIGITS)) == ALL_DIGITS
         for tokenizer in tokenizers
@@ -135,7 +135,7 @@ def spell_stand_ins(*tokenizers: Tokenizer) -> bool:
 
 
 def restored(text: str, spans: Sequence[str]) -> str:
-    """Returns a text with the spans in the place of their stand-ins. A number without a span stays as it is."""
+    """Returns a text with stand-ins replaced by their spans. A number without a span stays as it is."""
 
     def span(match: re.Match[str]) -> str:
         number = int(match[1])
@@ -145,7 +145,7 @@ def restored(text: str, spans: Sequence[str]) -> str:
 
 
 def altered(text: str, spans: Sequence[str]) -> list[str]:
-    """Returns the spans that a text, with stand-ins, does not hold exactly once."""
+    """Returns the spans whose stand-ins a text does not have exactly once."""
     counts = Counter(int(match[1]) for match in STAND_IN.finditer(text))
     return [span for number, span in enumerate(spans, 1) if counts[number] != 1]
 
@@ -158,7 +158,7 @@ def joined(parts: Sequence[Sequence[Hypothesis]], num_hypotheses: int, *, draws:
     Args:
         parts: the hypotheses of each part, best first; at least one of each.
         num_hypotheses: the number of hypotheses, if there are enough combinations.
-        draws: they were drawn: the first draws are joined, then the second ones, and so on.
+        draws: the hypotheses were drawn: the first draws are joined, then the second ones, and so on.
     """
     if draws:
         return tuple(map(_joined, zip(*parts, strict=False)))

@@ -11,7 +11,7 @@ MAX_VIOLATION_CHARACTERS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One field of a request that can't be served.
+    """A wrong field of a request.
 
     Attributes:
         field: its path, as in the proto: "decoding.beam_size".

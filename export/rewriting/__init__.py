@@ -1,1 +1,1 @@
-"""Rewrites a pair of fp32 graphs into one of another precision; what int8 and fp16 share stands here."""
+"""Rewrites a pair of fp32 graphs to another precision. Begin with int8.py or fp16.py, which share bounds.py."""

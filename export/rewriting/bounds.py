@@ -4,7 +4,7 @@ tanh, sigmoid and softmax are bounded, and so are hidden states, means of them a
 int8 quantizes a bounded value in fixed steps, and one without a bound (cell states, projections) by a scale per row;
 fp16 keeps in fp32 what could overflow.
 
-A bound is the largest |x| of each feature (the last axis): a scalar where all have the same, else [K].
+A bound is the largest |x| of each feature (the last axis): a scalar if all features have the same, else [K].
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ COMBINING: Mapping[str, Callable[[Sequence[float]], float]] = {
     "Max": max,
     "Where": max,
 }
-"""Combines the bounds of a node's inputs into that of its output."""
+"""Operator -> the function from the bounds of a node's inputs to that of its output."""
 
 
 class Bounds:
@@ -94,7 +94,7 @@ class Bounds:
         return self.largest(node.inputs[1]) if made_by(node.inputs[0], "Softmax") is not None else None
 
     def _mixture(self, node: ir.Node) -> float | None:
-        """A + z (b - a) with z in [0, 1] lies between a and b (GRU)."""
+        """Returns the bound of a + z (b - a), which lies between a and b if z is in [0, 1] (GRU)."""
         for a, product in (node.inputs, reversed(node.inputs)):
             mul = made_by(product, "Mul")
             for z, difference in (mul.inputs, reversed(mul.inputs)) if mul is not None else ():

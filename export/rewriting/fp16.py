@@ -1,14 +1,14 @@
 """Rewrites fp32 graphs to fp16 for CUDA: products, their inputs and stored tensors in fp16; sums in fp32.
 
 It needs the graphs alone, not the model: a bundle is converted like a run. fp16 has 11 bits and ends at 65504, so
-what overflows or loses what it adds up stays in fp32:
+values that would overflow, and sums that would lose their summands, stay in fp32:
 
     Softmax, LogSoftmax and what follows   sums of exponentials over thousands of symbols; and the log-probabilities
                                            are summed over a whole hypothesis
-    masks and bans                         their large negatives are beyond fp16, where they would be -inf, and a
-                                           row that is masked altogether NaN
-    means, sums, quotients                 over as many summands as there are positions
-    cell states, GRU states, coverage      each step adds to them: what is small beside them would be rounded away
+    masks and bans                         their large negatives are beyond fp16: they would become -inf, and a row
+                                           that is masked altogether NaN
+    means, sums, quotients                 they have a summand for each position
+    cell states, GRU states, coverage      each step adds to them: small increments would be rounded away
     products that could overflow           by the largest values that the weights allow (bounds.py)
 """
 
@@ -39,7 +39,7 @@ UNTOUCHED: Final = "fp32: sums of exponentials, and masks whose large negatives 
 
 
 def convert(pair: TracedPair) -> TracedPair:
-    """Returns the fp16 graphs of fp32 graphs, which stay as they are."""
+    """Returns the fp16 graphs of fp32 graphs, which don't change."""
     encoder, step = GraphEditor(pair.encoder.model, "fp16"), GraphEditor(pair.decoder_step.model, "fp16")
     encoder_magnitudes, magnitudes = step_bounds(Magnitudes, encoder.graph, step.graph, pair.state)
     dtypes = {
@@ -78,7 +78,7 @@ def convert(pair: TracedPair) -> TracedPair:
 def _storage(tensor: StateTensor, dtype: ir.DataType) -> str:
     if dtype == HALF:
         return "stored as fp16"
-    return f"stored as fp32: {'every step adds to it' if tensor.output else 'what reads it computes in fp32'}"
+    return f"stored as fp32: {'every step adds to it' if tensor.output else 'its readers compute in fp32'}"
 
 
 def _adds_up(output: ir.Value) -> bool:

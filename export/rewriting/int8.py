@@ -28,7 +28,7 @@ FLOAT_SCORES: Final = "fp32: a tanh for every pair of query and position, which 
 
 
 def quantize(pair: TracedPair) -> TracedPair:
-    """Returns the int8 graphs of fp32 graphs, which stay as they are."""
+    """Returns the int8 graphs of fp32 graphs, which don't change."""
     encoder, step = GraphEditor(pair.encoder.model, "int8"), GraphEditor(pair.decoder_step.model, "int8")
     encoder_bounds, bounds = step_bounds(Bounds, encoder.graph, step.graph, pair.state)
     rows, attention = plan_rows(step, bounds, pair.state), Attention(step)
@@ -72,7 +72,7 @@ def _state(plain: Sequence[StateTensor], rows: Sequence[RowTensor], attention: A
 
 HALVED: Final = (
     f"halved from 8 bits to codes of at most {LARGEST_FACTOR}, rounded a second time: there were no fp32 graphs to "
-    "quantize anew"
+    "quantize again"
 )
 NOT_OURS: Final = "its int8 graphs are not as an export writes them, so their codes can't be halved: export its run"
 
@@ -81,7 +81,7 @@ LSTM_FACTORS: Final = ((1, 8), (2, 10))
 
 
 def halve(pair: TracedPair) -> TracedPair:
-    """Returns int8 graphs with all factors halved; the given graphs stay as they are.
+    """Returns int8 graphs with all factors halved. The former graphs don't change.
 
     Raises:
         UserError: they have a product that no export writes.
@@ -161,7 +161,7 @@ def _set(value: ir.Value, values: Any) -> None:
 
 
 def _double_context(editor: GraphEditor, node: ir.Node) -> None:
-    """Doubles the step of the memory, a constant of which attention's sums are multiplied (attention.py)."""
+    """Doubles the step of the memory, a constant by which attention's sums are multiplied (state.py)."""
     product = node.outputs[0]
     for operator in ("Cast", "Mul"):
         consumers = list(product.consumers())
@@ -176,7 +176,7 @@ def _double_context(editor: GraphEditor, node: ir.Node) -> None:
 
 
 def _halve_stored(encoder: GraphEditor, name: str) -> None:
-    """Halves an output of the encoder, where its codes are made, unless another output has the same codes."""
+    """Halves the codes of an encoder's output where they are made, unless another output has the same codes."""
     value: ir.Value | None = encoder.output(name)
     while (node := made_by(value, "Transpose", "Identity")) is not None:
         value = node.inputs[0]

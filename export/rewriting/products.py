@@ -144,7 +144,7 @@ class Activations:
 
     def side_by_side(self, parts: Sequence[Codes]) -> Codes:
         """Joins parts of fixed steps to one value, each in its own steps."""
-        assert all(part.row_scale is None for part in parts), "what has a scale of its own stands alone"
+        assert all(part.row_scale is None for part in parts), "values with a scale per row can't be joined"
         values: list[ir.Value] = []
         for part in parts:
             # The parts of a value that was joined before: one node less to run.
@@ -275,7 +275,7 @@ def multiply(
 
 
 def find_product(node: ir.Node | None) -> Product | None:
-    """Returns the node as a product of an activation with a constant matrix; None if it is something else."""
+    """Returns a node as a product of an activation with a constant matrix; None if it is not such a product."""
     if node is None or node.op_type not in ("Gemm", "MatMul"):
         return None
     matrix = constant(node.inputs[1])
@@ -368,7 +368,7 @@ def replace_top(editor: GraphEditor) -> None:
     num_blocks = -(-size // BLOCK)
     enough = editor.add("Min", [count, integers(num_blocks)])
     _, chosen = editor.add_many("TopK", [maxima, enough], 2)
-    # In the vocabulary's order, so that the lower id stands first among equals.
+    # In the vocabulary's order, so that the lower id comes first among equals.
     chosen, _ = editor.add_many("TopK", [chosen, enough], 2, largest=0)
     inside = editor.add("GatherND", [blocks, editor.add("Unsqueeze", [chosen, integers(-1)])], batch_dims=1)
     values, places = editor.add_many("TopK", [editor.add("Reshape", [inside, integers(0, -1)]), count], 2)

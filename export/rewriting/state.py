@@ -42,7 +42,7 @@ SCALE_SUFFIX: Final = "_scale"
 """Ends the name of the state tensor [B, S] that holds a scale per position."""
 
 TRANSPOSED_SUFFIX: Final = "_transposed"
-"""Ends the name of keys that are the memory itself: they are stored beside it, with their positions last."""
+"""Ends the name of keys that are the memory itself: they are stored a second time, with their positions last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,13 @@ class Attention:
     """The products of a plain step graph's attention, and the source tensors that are stored for them.
 
     Attributes:
-        memory, keys: what `store` made the encoder store instead of them.
+        memory, keys: the codes that `store` made the encoder store instead of them.
     """
 
     def __init__(self, step: GraphEditor) -> None:
-        # Weights [B, M, S] times memory [B, S, C]; None: there is no attention, or one of another form.
+        # Weights [B, M, S] times memory [B, S, C]; None if there is no attention of this form.
         self._contexts = _product(step, 1, "Softmax")
-        # Keys [B, S, A] times queries [B, A, M]; None: the score is no product of this form.
+        # Keys [B, S, A] times queries [B, A, M]; None if the score is no product of this form.
         scores = _product(step, 0, "Transpose")
         self._scores = scores if scores is not None and _is_transposed(scores) else None
         self._step = step
@@ -170,7 +170,7 @@ def _replace_scores(
         scores = step.add("Mul", [scores, step.add("Unsqueeze", [inputs[keys.scale], step.integers(1)])])
     if queries.row_scale is not None:
         scores = step.add("Mul", [scores, queries.row_scale])
-    # [B, M, S], where the plain graph has [B, S, M] and transposes it.
+    # [B, M, S]; the plain graph has [B, S, M] and transposes it.
     for reader in node.outputs[0].consumers():
         step.replace(reader.outputs[0], scores)
 

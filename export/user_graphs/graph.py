@@ -1,4 +1,4 @@
-"""An ONNX graph of a user's: read from its file, run as it is, and converted to what a bundle may contain."""
+"""A user's ONNX graph: read from its file, run as it is, and converted to the operators that bundles may contain."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from attendant.runtime.process import available_cpus
 from attendant.runtime.stepper import Array
 
 MASK: Final = "attendant_source_mask"
-"""Name of the input that `onnx_model` adds if it masks."""
+"""Name of the input that `masked` adds."""
 
 IMPOSSIBLE: Final = -1e9
 """Score of a position that is padding: its exponential is zero in float32."""
@@ -66,7 +66,7 @@ class UserGraph:
             raise UserError(f"{path}: no ONNX model, or damaged: {reason_of(error)}") from None
         if self.proto.ByteSize() >= MAX_GRAPH_BYTES:
             raise UserError(f"{path}: has {self.proto.ByteSize() / 1e9:.1f} GB, and a graph must have less than 2.1 GB")
-        # Bundles have no weights in other files, and no field that says so.
+        # A bundle's weights are in its graphs, and it has no field for another place.
         for tensor in (
             *self.proto.graph.initializer,
             *(attribute.t for node in self.proto.graph.node for attribute in node.attribute if attribute.HasField("t")),
@@ -166,11 +166,11 @@ def softmax_inputs(model: onnx.ModelProto) -> list[str]:
 
 
 def masked(model: onnx.ModelProto, places: Mapping[str, tuple[int | None, int]], rank: int) -> onnx.ModelProto:
-    """Returns a graph with another input, a mask, by which its softmaxes leave out padding.
+    """Returns a graph with a mask as another input, by which its softmaxes leave out padding.
 
     Args:
-        places: the name of what is normalized -> the axes of its rows (None: it has none) and of its positions.
-        rank: of the mask: 2, [R, S], or 1, [S], for a graph of one row.
+        places: the name of a normalized value -> its axis of rows, None if it has none, and its axis of positions.
+        rank: of the mask: 2 for [R, S], or 1 for [S] if the graph takes one row.
     """
     edited = ir.from_proto(onnx.shape_inference.infer_shapes(model))
     builder = GraphBuilder(edited.graph, "mask")
@@ -271,7 +271,7 @@ def _widened(proto: onnx.ModelProto) -> onnx.ModelProto:
         if node.op_type not in RECURRENT:
             graph.node.append(node)
             continue
-        # The fifth input are lengths, which are integers.
+        # The fifth input has the lengths, which are integers.
         for place, name in enumerate(node.input):
             if name and place != 4:
                 narrow = f"{next(filter(None, node.output))}/input{place}"

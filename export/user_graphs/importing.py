@@ -34,8 +34,8 @@ from attendant.training.data.vocabulary import Vocabulary, read_vocabulary
 logger = logging.getLogger(__name__)
 
 ALIKE = 0.5
-"""Least similarity of two names, from 0 to 1, by which an output is taken for an input's next value although both have
-an axis of positions: a step may well output attention of the shape of a mask."""
+"""Least similarity of two names, from 0 to 1, to match an output with an input if both have an axis of positions: a
+step may output attention of the same shape as a mask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,8 @@ def import_graphs(encoder: Path, step: Path, spec: Spec) -> UserModel:
     _check_ids(graphs.encoder.graph, graphs.encoder.source_ids, source, "source")
     _check_ids(graphs.step.graph, graphs.step.previous_ids, target, "target")
     _try_largest_ids(module, source, target)
-    widest = None if graphs.encoder.width is None else graphs.encoder.width - spec.source.num_added
+    num_added = spec.source.append_eos + spec.source.prepend_bos
+    widest = None if graphs.encoder.width is None else graphs.encoder.width - num_added
     if widest is not None and spec.source.max_tokens is not None and spec.source.max_tokens > widest:
         raise UserError(
             f"source.max_tokens is {spec.source.max_tokens}, and {graphs.encoder.graph.file} takes "
@@ -185,7 +186,7 @@ def completed(
         num_symbols: V; None if it is not known.
 
     Raises:
-        UserError: a tensor is missing, or its part can't be guessed.
+        UserError: a tensor is missing, or its role can't be guessed.
     """
     needed = tuple(dict.fromkeys(tensor.encoder for tensor in state if tensor.encoder is not None))
     _require(encoder, encoder.outputs, needed, "output", "state.encoder")
@@ -304,26 +305,14 @@ def _require(graph: UserGraph, known: Mapping[str, Any], names: Iterable[str], k
 
 
 def _plain(name: str) -> str:
-    """Returns a name without what tells an input from an output of the same tensor."""
+    """Returns a name without the words that distinguish an input from an output of the same tensor."""
     words = re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
     return "".join(word for word in words if word not in _SIDES) or name.lower()
 
 
 _SIDES = {
-    "",
-    "in",
-    "out",
-    "input",
-    "output",
-    "new",
-    "next",
-    "prev",
-    "previous",
-    "past",
-    "present",
-    "last",
-    "final",
-    "n",
+    *("", "in", "out", "input", "output", "new", "next", "n"),
+    *("prev", "previous", "past", "present", "last", "final"),
 }
 
 
@@ -332,9 +321,9 @@ def _alike(first: str, second: str) -> float:
 
 
 def _matched(inputs: Sequence[Any], outputs: Sequence[Placed], fits: Any) -> list[tuple[str, str | None]]:
-    """Returns for each input the output that is most alike in name among those that fit; None if there is none.
+    """Returns for each input the output with the most similar name among those that fit; None if none fits.
 
-    Names that are equally alike keep their order.
+    Equally similar names keep their order.
     """
     pairs = sorted(
         (
@@ -364,7 +353,7 @@ def _may_begin(declared: Declared, output: Placed) -> bool:
 
 
 def _guessed_state(names: StepInputs, places: StepPlaces) -> list[StateTable]:
-    """Takes outputs of the same shape, and of a name alike, for the next values of the step's inputs."""
+    """Matches the step's inputs with outputs of the same shape and a similar name: their next values."""
 
     def fits(state: Placed, output: Placed) -> bool:
         same = state.of_one_row == output.of_one_row and state.dtype == output.dtype
@@ -464,7 +453,7 @@ def _kind_of_scores(places: StepPlaces, scores: Placed, kind: ScoresAre | None) 
 
 
 def _check_ids(graph: UserGraph, placed: Placed, vocabulary: Vocabulary, side: str) -> None:
-    """Refuses vectors of another size than the vocabulary's."""
+    """Refuses one-hot vectors of another size than the vocabulary's."""
     if placed.dtype == "float32" and placed.axes[-1] != vocabulary.num_module_ids:
         raise UserError(
             f"{graph.file}: the input {placed} has {placed.axes[-1]} places for symbols, and {side}.tokenizer has "
@@ -489,7 +478,7 @@ def _try_largest_ids(module: GraphModule, source: Vocabulary, target: Vocabulary
 
 
 def _named(graphs: Graphs) -> list[StateOfGraphs]:
-    """Gives the state names that bundles allow."""
+    """Returns the state, with names that bundles allow."""
     names: list[str] = []
     for tensor in graphs.state:
         name = re.sub(r"[^a-z0-9_]+", "_", tensor.input.lower()).strip("_").removesuffix("_out") or "state"

@@ -1,10 +1,10 @@
-"""The axes of a user's graphs, found by running them: which axis of each tensor runs over rows, which over positions.
+"""The axes of rows and of positions of a user's graphs, found by running the graphs.
 
 Shapes: B sources, R rows, S source positions, V symbols. Between the graphs, all tensors are in standard form: rows are
-the first axis, and the other axes are the graph's. A graph that takes a single row only is run row by row.
+the first axis, and the other axes are the graph's. A graph that takes a single row is run row by row.
 
-A graph's declared shapes are not enough: exporters leave sizes without names, and a batch size may be frozen inside of
-a graph that declares any. So an arrangement of the inputs is tried on several sizes. It is right if the outputs' sizes
+A graph's declared shapes are not enough: exporters leave sizes without names, and a graph that declares any batch size
+may contain a fixed one. So an arrangement of the inputs is tried on several sizes. It is right if the outputs' sizes
 follow, and if a row's results don't depend on the other rows.
 """
 
@@ -48,9 +48,9 @@ class Placed:
 
 
 def spread(value: Tensor, placed: Placed) -> Tensor:
-    """Returns ids [R] or [R, S], or what belongs to them, in the standard form of an input: with its axes of size 1.
+    """Returns ids, lengths or a mask, [R] or [R, S], in the standard form of an input: with its axes of size 1.
 
-    Ids of an input of floats become vectors with a single one.
+    For an input of floats, ids become one-hot vectors.
     """
     rest = [axis for axis in placed.axes if axis != ROW]
     if placed.dtype == "float32" and value.dtype == torch.int64 and rest and rest[-1] not in (1, POSITION):
@@ -60,7 +60,7 @@ def spread(value: Tensor, placed: Placed) -> Tensor:
 
 
 def arranged(value: Tensor, placed: Placed, *, row_by_row: bool) -> Tensor:
-    """Returns a tensor in standard form as the graph takes it; row by row, each of its entries is."""
+    """Returns a tensor in standard form as the graph takes it; row by row, the graph takes its entries."""
     if ROW not in placed.axes:
         return value
     axis = placed.axes.index(ROW)
@@ -86,10 +86,10 @@ def run_graph(
     """Runs a graph on inputs in standard form.
 
     Args:
-        exact: the graph takes float64 where it is declared to take float32.
+        exact: the graph takes float64 instead of float32.
 
     Returns:
-        The outputs as the graph gives them; row by row, those of all rows, stacked.
+        The graph's outputs; row by row, those of all rows, stacked.
     """
 
     def run(values: Mapping[str, Tensor]) -> list[Tensor]:
@@ -114,7 +114,7 @@ class Places:
 
     Attributes:
         masks_padding: `source_mask` is true on padding, not on symbols.
-        reason: why it is run row by row; empty if it is not.
+        reason: the reason for running the graph row by row; empty if it is not.
     """
 
     graph: UserGraph
@@ -218,7 +218,7 @@ def place_encoder(
             if outputs and all(name in outputs for name in needed):
                 right.append(replace(places, outputs=outputs))
                 continue
-            # Its first axes are something else: a single source would not be one either.
+            # The axes run over something else, even with a single source.
             mixing.append(places.source_ids.of_one_row)
             lost = ", ".join(name for name in (needed or graph.outputs) if name not in outputs)
             problems.append(
@@ -255,7 +255,7 @@ def _arrangements(declared: Declared, time_major: bool | None) -> Iterator[tuple
 
 
 def _without_vectors(declared: Declared) -> tuple[Axes, Axes]:
-    """Returns the axes of an input of ids, and the axis of the vectors if it takes vectors."""
+    """Returns the axes of an input of ids, and the last axis of one-hot vectors if it takes them."""
     if declared.dtype != "float32":
         return declared.shape, ()
     if not declared.shape or not isinstance(declared.shape[-1], int):
@@ -316,7 +316,7 @@ def _tried_encoder(places: EncoderPlaces) -> dict[str, Placed]:
 
 
 def example_sizes(width: int | None) -> list[tuple[int, int]]:
-    """Returns the numbers of rows and of positions on which a graph is tried; `width`: the only one that it takes."""
+    """Returns the numbers of rows and of positions on which a graph is tried, if `width` is not None only of that."""
     return [(2, width), (3, width)] if width else [(2, NARROW), (3, NARROW), (2, WIDE)]
 
 
@@ -351,13 +351,13 @@ def measured_axes(
     Args:
         values: the value for each of `sizes`, numbers of rows and of positions, as `run_graph` returns it.
     """
-    # The axis along which the rows' values were stacked is none of the graph's.
+    # The first axis of stacked rows is not the graph's.
     shapes = [value.shape[1 if row_by_row else 0 :] for value in values]
     return [_axis(of_axis, sizes) for of_axis in zip(*shapes, strict=True)]
 
 
 def _axis(measured: Sequence[int], sizes: Sequence[tuple[int, int]]) -> str | int | None:
-    """Returns what an axis runs over, by its size for each number of rows and positions; None if neither."""
+    """Returns ROW, POSITION or a fixed size, by an axis's size for each number of rows and positions; else None."""
     if len(set(measured)) == 1:
         return measured[0]
     for name, column in ((ROW, 0), (POSITION, 1)):
@@ -492,7 +492,7 @@ def _state_input(declared: Declared, encoder: EncoderPlaces, output: str | None,
         )
     free = [place for place, size in enumerate(declared.shape) if isinstance(size, str) and axes[place] == 1]
     if encoder.row_by_row and not row_by_row and free:
-        # The encoder, which takes one source, does not show which of its axes runs over sources.
+        # An encoder that takes one source doesn't show its axis of sources.
         axes = tuple(ROW if place == free[0] else axis for place, axis in enumerate(axes))
     return Placed(declared.name, declared.dtype, axes)
 
@@ -540,7 +540,7 @@ def step_example(
 def first_state(value: Tensor, output: Placed, state: Placed) -> Tensor:
     """Returns an encoder's output as a state, both in standard form."""
     if ROW in state.axes and ROW not in output.axes:
-        # The encoder takes one source: the step shows which of the axes of size 1 runs over rows.
+        # The encoder takes one source: the step shows its axis of rows among those of size 1.
         return value.squeeze(state.axes.index(ROW) + 1)
     return value
 

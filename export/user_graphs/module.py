@@ -1,6 +1,6 @@
 """A user's two ONNX graphs as a module in PyTorch, with the contract of Seq2SeqModule (contract.py).
 
-Run by itself, the module runs the graphs as they are, by onnxruntime: this is what an export is compared with. In a
+Outside of a trace, the module runs the graphs as they are by onnxruntime; an export is compared with that. In a
 trace each graph is a node, which the graph's nodes then replace (tracing.py).
 
 Shapes: B sources, R rows, S source positions, V symbols.
@@ -38,7 +38,7 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.session import PlainSession
 
 SOURCE_MASK: Final = "source_mask"
-"""A source tensor that the module adds, [B, S] bool: which positions hold symbols."""
+"""A source tensor that the module adds, [B, S] bool: True at positions of symbols."""
 
 LEAST_PROBABILITY: Final = 1.2e-38
 """The smallest normal float32: a probability below it has no logarithm."""
@@ -54,7 +54,7 @@ class _Call(InlinedGraph):
     def __init__(
         self, label: str, places: EncoderPlaces | StepPlaces, outputs: Sequence[Placed], masks: Any = None
     ) -> None:
-        """`masks` makes what `masked` takes, for a step that needs a mask and has no input for it."""
+        """Stores the graph. `masks` returns the arguments of `masked`, for a step that lacks an input for a mask."""
         super().__init__(label, row_by_row=places.row_by_row)
         self.graph, self.inputs, self.outputs = places.graph, places.input_names, list(outputs)
         self.masks, self.exact = masks, False
@@ -66,7 +66,7 @@ class _Call(InlinedGraph):
         """Returns the outputs by name.
 
         Args:
-            valid: [R, S] bool, of which positions are not padding; for the sizes, and for `masks`.
+            valid: [R, S] bool, True at positions that are not padding; for the sizes, and for `masks`.
         """
         names = [placed.name for placed in self.outputs]
         if not torch.compiler.is_exporting():
@@ -98,7 +98,7 @@ class StateOfGraphs:
     Attributes:
         name: the bundle's.
         input, output: of the step; a state without output belongs to the source.
-        encoder: output of the encoder; None: zeros.
+        encoder: output of the encoder; None for zeros.
     """
 
     name: str
@@ -124,7 +124,7 @@ class GraphModule(nn.Module):
         """Takes over the graphs.
 
         Args:
-            pad_id: the module's, of positions without symbols.
+            pad_id: the graphs' id of positions without symbols.
         """
         super().__init__()
         self.encoder, self.decoder_step, self.state = encoder, step, tuple(state)
@@ -152,7 +152,7 @@ class GraphModule(nn.Module):
         expected = self._example()
         for call in (self.encode_call, self.step_call):
             call.exact = True
-        # What is exact decides how much of an error is rounding.
+        # The exact scores decide how much of an error is rounding.
         if not torch.allclose(self._example(), expected.double(), rtol=1e-3, atol=1e-3):
             raise UserError(f"{self.decoder_step.graph.file} computes something else in float64")
         return self
@@ -170,7 +170,7 @@ class GraphModule(nn.Module):
         return {"graphs": [graph.file for graph in graphs], "num_parameters": sum(g.num_parameters for g in graphs)}
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> dict[str, Tensor]:
-        """As Seq2SeqModule.encode."""
+        """Encodes sources; see Seq2SeqModule."""
         valid = torch.arange(source_ids.shape[1]) < source_lengths.unsqueeze(1)
         ids, known = source_ids, valid
         if self.encoder.width is not None:
@@ -188,7 +188,7 @@ class GraphModule(nn.Module):
     def step(
         self, previous_ids: Tensor, row_state: Mapping[str, Tensor], source_state: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
-        """As Seq2SeqModule.step."""
+        """Steps rows; see Seq2SeqModule."""
         tensors = {**row_state, **source_state}
         valid = tensors[SOURCE_MASK] if self.has_sources else previous_ids.unsqueeze(1) == previous_ids.unsqueeze(1)
         known = valid if self.encoder.width is None else _fitted(valid, self.encoder.width, beyond=False)
@@ -211,7 +211,7 @@ class GraphModule(nn.Module):
         return weights if self.encoder.width is None else _fitted(weights, valid.shape[1])
 
     def _softmaxes(self, model: onnx.ModelProto) -> tuple[dict[str, tuple[int | None, int]], int]:
-        """Finds what a step normalizes over positions, and the axes of it; see `masked`.
+        """Returns the values that a step normalizes over positions, with their axes, and the rank of a mask.
 
         Raises:
             UserError: the step has no such softmax, and so no place for a mask.

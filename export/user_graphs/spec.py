@@ -1,6 +1,6 @@
-"""The description of two ONNX graphs: a TOML file, of which only the tokenizers must be there.
+"""The description of two ONNX graphs: a TOML file, which must name the tokenizers.
 
-What it leaves out is found by trying the graphs (layout.py), and `draft` writes it down.
+All other fields may be missing: they are found by trying the graphs (layout.py), and `draft` writes them.
 """
 
 import tomllib
@@ -24,10 +24,10 @@ class EncoderTable(Table):
     """`[encoder]`: names of its inputs.
 
     Attributes:
-        source_ids: ids of the sources' symbols, or one vector per symbol with a single one in it.
+        source_ids: ids of the sources' symbols, or their one-hot vectors.
         source_lengths: numbers of symbols.
-        source_mask: which positions hold symbols.
-        mask_is_true_on: what `source_mask` is true on.
+        source_mask: positions that hold symbols, or those that hold padding.
+        mask_is_true_on: the positions at which `source_mask` is true.
         zeros: inputs that are fed zeros, such as a first hidden state.
         time_major: the first axis of `source_ids` runs over positions, the second over sources.
     """
@@ -45,9 +45,9 @@ class StepTable(Table):
 
     Attributes:
         previous_ids: each row's last symbol.
-        scores: what symbols are chosen by.
+        scores: the output by which symbols are chosen.
         scores_are: logits, log-probabilities or probabilities of all target symbols.
-        attention: weights of the source's positions; an empty text: the step has none.
+        attention: weights of the source's positions; an empty text if the step has none.
         source_lengths, source_mask, mask_is_true_on: as those of `[encoder]`, if the step takes them.
     """
 
@@ -65,8 +65,9 @@ class StateTable(Table):
 
     Attributes:
         input: of the step.
-        encoder: output of the encoder that is its first value; None: zeros.
-        output: of the step that is its next value; None: steps leave it as it is, and all rows of a source share it.
+        encoder: output of the encoder that is its first value; None for zeros.
+        output: output of the step that is its next value; if None, steps don't change it, and all rows of a source
+            share it.
     """
 
     input: str
@@ -79,7 +80,7 @@ class SideTable(Table):
 
     Attributes:
         tokenizer: a file, whose path is relative to the description's.
-        special: "pad", "unk", "bos" and "eos" -> their names; None: the usual ones.
+        special: "pad", "unk", "bos" and "eos" -> their names; if None, the usual names.
         kind: for a file with a symbol per line: texts are split at white space, or into characters, or not at all.
         max_tokens: limit of a request.
     """
@@ -99,11 +100,6 @@ class SourceTable(SideTable):
 
     append_eos: bool = True
     prepend_bos: bool = False
-
-    @property
-    def num_added(self) -> int:
-        """Number of symbols that a source gets."""
-        return self.append_eos + self.prepend_bos
 
 
 class DecodingTable(Table):
@@ -168,7 +164,7 @@ def _explained(problem: Any) -> str:
 
 
 def draft(encoder: EncoderTable, step: StepTable, state: tuple[StateTable, ...]) -> str:
-    """Returns a description to complete: what was found in the graphs, and places for the tokenizers."""
+    """Returns a description to complete: the tables of the graphs, and places for the tokenizers."""
     tables = [("[encoder]", encoder), ("[step]", step), *(("[[state]]", tensor) for tensor in state)]
     return "\n".join(
         [
@@ -183,7 +179,7 @@ def draft(encoder: EncoderTable, step: StepTable, state: tuple[StateTable, ...])
             "",
             '[target]\ntokenizer = "target.txt"',
             "",
-            "# Found by trying the graphs. What is left out is found again.",
+            "# Found by trying the graphs. Fields that are deleted are found again.",
             *(f"{name}\n{tomli_w.dumps(_written(table))}" for name, table in tables),
         ]
     )

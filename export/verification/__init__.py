@@ -1,1 +1,1 @@
-"""Whether graphs compute what they stand for, and what a precision costs: the content of a bundle's certificates."""
+"""Verifies that graphs compute the model, and measures the cost of a precision. Begin with certification.py."""

@@ -1,7 +1,7 @@
 """The certificate: compares a bundle's graphs with a reference on the grid of a plan, and refuses graphs that differ.
 
-The graphs are run by the stepper and decoded by the search that serve. PyTorch is the reference of the fp32 graphs;
-these are the reference of int8 and fp16, and int8 graphs of 8 bits that of halved ones.
+The graphs are run by the stepper and decoded by the search that serve. PyTorch is the reference of the fp32 graphs,
+the fp32 graphs that of int8 and fp16 graphs, and int8 graphs with factors of 8 bits that of halved ones.
 """
 
 import itertools
@@ -72,8 +72,8 @@ kernels, which round in other places."""
 MAX_LINES = 8
 
 NOT_RUN: Final = (
-    "not run on CUDA when it was exported: what is certified is the graph on the CPU, where onnxruntime computes in "
-    "fp32 between conversions"
+    "not run on CUDA when it was exported: the graph is certified on the CPU, where onnxruntime computes in fp32 "
+    "between conversions"
 )
 
 NUM_DRAWS = 12
@@ -103,7 +103,7 @@ class GridComparison:
 
     Attributes:
         manifest: of the bundle that `stepper` runs; its certificates are not read.
-        reference: PyTorch for the fp32 graphs, and these for any other precision; see `former`.
+        reference: PyTorch for the fp32 graphs, and the fp32 graphs for other precisions; see `former`.
         real_sources: source ids from the run's own data, as the encoder takes them; random ones fill up.
         former: the graphs that `reference` runs, if it is another bundle: int8 graphs with factors of 8 bits.
         expected: the reference's trace of each probe.
@@ -183,8 +183,8 @@ class GridComparison:
     def refuse(self, lines: Sequence[str]) -> None:
         """Raises VerificationFailed if there are lines, each of which names a difference."""
         if lines:
-            what = f"the {self.stepper.precision} graphs on {self.stepper.provider}"
-            raise VerificationFailed(f"{what} are refused", lines)
+            stepper = self.stepper
+            raise VerificationFailed(f"the {stepper.precision} graphs on {stepper.provider} are refused", lines)
 
     def certificate(
         self,
@@ -224,7 +224,7 @@ def certify_traced(grid: GridComparison, exact: Stepper, *, must_be_invariant: b
 
     Args:
         exact: the grid's reference in float64.
-        must_be_invariant: bits that depend on the batch are refused on CPU; else the certificate states them.
+        must_be_invariant: on a CPU, bits that depend on the batch are refused; otherwise the certificate states them.
 
     Raises:
         VerificationFailed: one line per tensor, or per decoded source, that differs.
@@ -260,7 +260,7 @@ def certify_rewritten(
 
     Args:
         arithmetic: see TracedPair.
-        must_be_invariant: int8 whose bits depend on the batch is refused; else the certificate states it.
+        must_be_invariant: int8 whose bits depend on the batch is refused; otherwise the certificate states it.
 
     Raises:
         VerificationFailed: log-probabilities are off by more than rounding explains, a value is not a number, or a

@@ -1,4 +1,4 @@
-"""Teacher-forced probes: sources, their steps, and the trace that a stepper gives of them.
+"""Teacher-forced probes: sources, their steps, and a stepper's trace of them.
 
 Shapes: R rows of one source, S source positions, V target vocabulary, N bans.
 
@@ -26,12 +26,12 @@ class VerificationPlan:
     """The grid of a certificate.
 
     Attributes:
-        batch_sizes: sources stepped together, in every one of which each source must give the same.
-        source_lengths: dealt out in turn, so that every batch has unequal ones.
-        beam_sizes: rows per source, dealt out in turn; and the beams of the decodings.
+        batch_sizes: numbers of sources stepped together; each source must give the same results in all of them.
+        source_lengths: taken in turn, so that every batch has unequal lengths.
+        beam_sizes: rows per source, taken in turn; and the beams of the decodings.
         num_steps: teacher-forced steps, between which each source's rows are reordered, repeated and dropped.
         num_decoded: sources decoded by both sides and compared token for token, per beam size.
-        num_alone: of these, the ones decoded alone as well, and compared bit for bit.
+        num_alone: number of these that are also decoded alone, and compared bit for bit.
         max_length: of the decodings.
     """
 
@@ -58,7 +58,7 @@ class ProbeStep:
     """One step of a source's rows.
 
     Attributes:
-        rows: [R] int64, which of the source's rows, before the step, go on: reordered, repeated, dropped.
+        rows: [R] int64, the source's rows before the step that continue: reordered, repeated, dropped.
         previous_ids, forced_ids: [R] int64; -1 forces none.
         banned_ids: [R, N] int64, -1 is padding.
     """
@@ -80,10 +80,10 @@ class Probe:
 def write_probes(
     plan: VerificationPlan, manifest: Manifest, real_sources: Sequence[Sequence[int]], random: np.random.Generator
 ) -> list[Probe]:
-    """As many probes as the largest batch needs: lengths and beams in turn, symbols at random.
+    """Returns the probes of the largest batch: lengths and beams in turn, symbols at random.
 
     Args:
-        real_sources: sources of the run's own data; every other probe whose length one of them has takes it.
+        real_sources: sources of the run's own data; every second probe takes one of its length, if there is one.
     """
     probes = []
     by_length = {len(source): source for source in real_sources}
@@ -98,7 +98,7 @@ def write_probes(
 
 
 def random_source(manifest: Manifest, length: int, random: np.random.Generator) -> list[int]:
-    """A source of `length` symbols, with unknown ones among them, that begins and ends as the bundle's sources do."""
+    """Returns a source of `length` symbols, some of them unknown, that begins and ends as the bundle's sources do."""
     symbols = np.array([UNK_ID, *range(len(SPECIAL_TOKENS), manifest.source.vocabulary_size)])
     source: list[int] = random.choice(symbols, length).tolist()
     if manifest.source.append_eos:
@@ -137,10 +137,10 @@ def trace_probes(
     """Steps probes together.
 
     Args:
-        graphs: what the stepper runs, or stands for: their shapes tell which tensors have an axis of source positions.
-        started_from: another stepper's traces of the same probes, from whose row tensors every step then starts. What
-            differs is then the step's own error, not the errors before it, which a recurrence may amplify. (How errors
-            add up is seen by the decodings.)
+        graphs: of the stepper, or of the model that it runs: their shapes show the axes of source positions.
+        started_from: another stepper's traces of the same probes. Every step starts from their row tensors, so a
+            difference is the step's own error, without earlier errors, which a recurrence may amplify. (The decodings
+            show how errors add up.)
 
     Returns:
         One trace per probe, in order.
@@ -152,7 +152,7 @@ def trace_probes(
     state = stepper.encode([probe.source for probe in probes])
     for name, tensor in _arrays(state.source_tensors).items():
         for trace, values, length in zip(traces, tensor, state.source_lengths, strict=True):
-            # Of one source, so an axis less.
+            # The values of one source have an axis less.
             trace[f"encoder/{name}"] = narrowed(values, positional[name] - 1, length) if name in positional else values
     _record_rows(traces, "encoder", state, _arrays(state.row_tensors), positional)
     for number in range(len(probes[0].steps)):

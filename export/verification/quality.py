@@ -22,9 +22,8 @@ from attendant.runtime.bundle.manifest import (
     search_of,
 )
 from attendant.runtime.bundle_stepper import BundleStepper
-from attendant.runtime.decoding.batch import decode_all
-from attendant.runtime.decoding.options import DecodingOptions, default_max_length
 from attendant.runtime.stepper import Stepper
+from attendant.training.evaluation.confidence import answer_by_default
 from attendant.training.evaluation.evaluating import (
     EvaluationConfig,
     TextModel,
@@ -55,7 +54,7 @@ WORTHLESS: Final[Mapping[str, float]] = {
     "wer": 95,
     "per": 95,
 }
-"""Values of fp32 from which on a metric shows nothing about int8: outputs for unrelated texts get as much.
+"""Values of fp32 at which a metric shows nothing about int8: outputs for unrelated texts reach them.
 
 Both precisions then fail alike at any cost of int8. Unrelated texts of a language have letters and common words in
 common, so chrF and ROUGE begin higher than BLEU."""
@@ -290,22 +289,17 @@ def references_of(
     """Returns the reference distributions of each stepper's precision; none if there are too few sources.
 
     Args:
-        sources: ids without EOS, decoded as requests without options are; sources beyond a request's limits are left
-            out.
+        sources: ids without EOS; sources beyond a request's limits are left out.
     """
-    manifest, references = bundle.manifest, dict[Precision, Reference]()
-    allowed = [source for source in sources if 0 < len(source) <= manifest.limits.max_source_tokens][:NUM_REFERENCE]
-    encoded = [bundle.source_ids(source) for source in allowed]
-    options = [
-        DecodingOptions(**search_of(manifest.decoding), max_length=default_max_length(manifest, len(source)))
-        for source in allowed
-    ]
+    references = dict[Precision, Reference]()
+    limit = bundle.manifest.limits.max_source_tokens
+    allowed = [source for source in sources if 0 < len(source) <= limit][:NUM_REFERENCE]
     for stepper in steppers if len(allowed) >= MIN_REFERENCE else ():
         logger.info("decoding %d held-out texts in %s, for reference", len(allowed), stepper.precision)
-        outputs = decode_all(stepper, encoded, options, manifest.special_ids)
+        answered = answer_by_default(bundle, stepper, allowed)
         values = [
-            signals_of(ids, len(source), hypotheses[0])
-            for ids, source, hypotheses in zip(encoded, allowed, outputs, strict=True)
+            signals_of(bundle.source_ids(source), len(source), hypothesis)
+            for source, hypothesis in zip(answered.source_ids, answered.hypotheses, strict=True)
         ]
         columns = zip(SIGNALS, zip(*values, strict=True), strict=True)
         references[stepper.precision] = Reference(

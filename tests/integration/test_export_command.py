@@ -309,7 +309,7 @@ def test_int8_alone(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     capsys.readouterr()
     assert command(alone, "--output", tmp_path / "more", "--precision", "fp32,int8") == 2
     assert (
-        "only int8, and no fp32 graphs to make others of: --precision int8 exports it anew" in capsys.readouterr().err
+        "only int8, and no fp32 graphs to make others of: --precision int8 exports it again" in capsys.readouterr().err
     )
 
 

@@ -1,6 +1,6 @@
 """What an export says at its end."""
 
-from attendant.export.run import summaries
+from attendant.export.commands import summaries
 from attendant.runtime.bundle.bundle import open_bundle
 from tests.paths import ROOT
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import attendant
-from attendant.runtime.bundle.tokenizer import EOS_ID, special_ids
-from attendant.runtime.inspection import Inspection, Subject
+from attendant.export.inspection import Subject
+from attendant.runtime.bundle.tokenizer import special_ids
+from attendant.runtime.inspection import Inspection
+from attendant.training.evaluation.evaluating import TextModel
 from attendant.training.model import Seq2Seq
 from attendant.training.model.inspection import watched
 from attendant.training.model.stepper import TorchStepper
@@ -34,16 +36,15 @@ ARRAYS = ("log_probs", "memory", "keys", "hidden", "cell", "query", "scores", "w
 def in_torch(model: Seq2Seq) -> Subject:
     record: dict = {}
     letters = letter_tokenizer()
-    return Subject(
+    text_model = TextModel(
         stepper=TorchStepper(watched(model, record)),
-        record=record,
         source_tokenizer=letters,
         target_tokenizer=letters if model.config.shared_embeddings else sound_tokenizer(),
         special_ids=special_ids(model.start_id),
-        encoder_ids=lambda ids: [*ids, EOS_ID],
+        append_eos=True,
         max_length=48,
-        has_mask=True,
     )
+    return Subject(model=text_model, record=record, has_mask=True)
 
 
 def assert_alike(a: Inspection, b: Inspection, atol: float = 1e-4) -> None:

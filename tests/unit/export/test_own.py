@@ -367,7 +367,7 @@ class Executed:
         ),
         (["mine.py:build", "--weights", "missing.pt"], "missing.pt: can't be read"),
         (["mine.py:build", "--sources", "missing.txt"], "--sources missing.txt: can't be read"),
-        (["mine.py:build", "--beam-size", "99"], "beam_size is 99, must be 1 to 10"),
+        (["mine.py:build", "--beam-size", "99"], "--beam-size 99: this model's beams have 1 to 10 hypotheses"),
         (["mine.py:build", "--checkpoint", "last"], "--checkpoint is for runs"),
         (["runs", "--weights", "other.pt"], "--weights is for a model of your own"),
     ],
@@ -413,6 +413,12 @@ def test_sources_may_begin_with_bos(tmp_path: Path) -> None:
         assert inside.source_tokens == answer.source_tokens
     unknown = loaded.generate("aZb", max_length=8, replace_unknowns=True)
     assert unknown.source_tokens == ("<s>", "a", "<unk>", "b", "</s>")
+
+
+def test_a_default_out_of_its_range_is_named(tmp_path: Path) -> None:
+    model = UserModel(**{**vars(random_model("tutorial")), "length_penalty": 99.0})
+    with pytest.raises(UserError, match=r"--length-penalty 99.0: must be less than or equal to 10$"):
+        export_model(model, tmp_path / "mine")
 
 
 def test_fields_of_a_user_model_reach_the_manifest(tmp_path: Path) -> None:
