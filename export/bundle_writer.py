@@ -12,18 +12,12 @@ import numpy as np
 from attendant.export.calibration import calibrate
 from attendant.export.graph import TracedPair
 from attendant.export.origins import Exportable
-from attendant.export.published import publish
+from attendant.export.published import publish, write_manifest
 from attendant.export.rewriting.fp16 import convert
 from attendant.export.rewriting.int8 import quantize
+from attendant.export.verification import quality
 from attendant.export.verification.certification import GridComparison, certify_rewritten, outcomes_under_noise
 from attendant.export.verification.probes import FULL_PLAN, VerificationPlan, random_source
-from attendant.export.verification.quality import (
-    doubt,
-    preferred_precision,
-    references_of,
-    with_measured,
-    with_references,
-)
 from attendant.runtime.bundle.bundle import (
     GOLDEN_NAME,
     SOURCE_TOKENIZER_NAME,
@@ -35,10 +29,8 @@ from attendant.runtime.bundle.bundle import (
 )
 from attendant.runtime.bundle.graph_content import wide_factors
 from attendant.runtime.bundle.manifest import (
-    MANIFEST_NAME,
     Certificate,
     Evaluation,
-    FileEntry,
     GraphPair,
     Manifest,
     Precision,
@@ -52,7 +44,6 @@ from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError, VerificationFailed
-from attendant.runtime.files import sha256_of
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.spans import spell_stand_ins
 from attendant.runtime.stepper import Stepper
@@ -143,27 +134,21 @@ class _Draft:
                 steppers[precision] = self._add_rewritten(precision, plain, reference)
         # The CPU is too slow to measure fp16, and computes it differently from a GPU.
         steppers.pop("fp16", None)
-        evaluation = with_measured(origin.evaluation, () if measure is None else measure(steppers))
+        evaluation = quality.with_measured(origin.evaluation, () if measure is None else measure(steppers))
         if "fp32" in self.graphs and "fp32" not in precisions:
             self._leave_out_fp32()
         self._write_text(GOLDEN_NAME, golden_text(tuple(self.golden)))
         references = {name: entry for name, entry in origin.references.items() if name in self.graphs}
         if origin.validation:
             remaining = [stepper for name, stepper in steppers.items() if name in self.graphs]
-            references = references_of(self._bundle(), remaining, origin.validation, origin.validation_name)
+            references = quality.references_of(self._bundle(), remaining, origin.validation, origin.validation_name)
         calibrated = origin.calibrated
         if origin.held_out is not None:
             served = self._manifest(evaluation).default_precision.get("cpu", "fp32")
             calibrated = calibrate(self._bundle(), steppers[served], origin.held_out)
         calibrated.write(self.folder)
-        files = {
-            path.relative_to(self.folder).as_posix(): FileEntry(size=path.stat().st_size, sha256=sha256_of(path))
-            for path in sorted(self.folder.rglob("*"))
-            if path.is_file()
-        }
-        manifest = with_references(self._manifest(evaluation, files), references)
-        manifest = manifest.model_copy(update={"confidence": calibrated.calibration})
-        self._write_text(MANIFEST_NAME, manifest.signed().to_text())
+        manifest = quality.with_references(self._manifest(evaluation), references)
+        write_manifest(self.folder, manifest.model_copy(update={"confidence": calibrated.calibration}))
 
     def _leave_out_fp32(self) -> None:
         """Removes the fp32 graphs, but not their certificate, on which the other certificates are based."""
@@ -231,16 +216,15 @@ class _Draft:
             golden=(),
         )
 
-    def _manifest(
-        self, evaluation: tuple[Evaluation, ...] = (), files: Mapping[str, FileEntry] | None = None
-    ) -> Manifest:
+    def _manifest(self, evaluation: tuple[Evaluation, ...] = ()) -> Manifest:
+        """Returns the manifest of the present graphs, without files."""
         origin = self.exportable
         source, target = origin.source_tokenizer, origin.target_tokenizer
         num_targets = target.vocabulary_size
-        trusted = not doubt(evaluation, self.certificates, num_targets)
+        trusted = not quality.doubt(evaluation, self.certificates, num_targets)
         # Provider -> its choices for a default, in order of preference.
         choices: dict[str, tuple[Precision, ...]] = {
-            "cpu": (preferred_precision(evaluation) if trusted else "fp32", "int8"),
+            "cpu": (quality.preferred_precision(evaluation) if trusted else "fp32", "int8"),
             "cuda": ("fp32", "fp16"),
         }
         defaults = {
@@ -266,7 +250,7 @@ class _Draft:
             provenance=origin.provenance.model_copy(update={"versions": {**origin.provenance.versions, **exporter}}),
             evaluation=evaluation,
             certificates=tuple(self.certificates),
-            files=dict(files or {}),
+            files={},
         )
 
 

@@ -16,10 +16,9 @@ import numpy as np
 
 from attendant.runtime.bundle.bigrams import SeenBigrams
 from attendant.runtime.bundle.bundle import BIGRAMS_NAME, Bundle
-from attendant.runtime.bundle.manifest import Calibration, ConfidenceSignal, FileEntry, RightRule, SignalTerm
+from attendant.runtime.bundle.manifest import Calibration, ConfidenceSignal, RightRule, SignalTerm
 from attendant.runtime.bundle_stepper import BundleStepper
 from attendant.runtime.confidence import Signals, confidence_of
-from attendant.runtime.files import sha256_of
 from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation.confidence import Bools, answer_by_default, right_rule
 from attendant.training.evaluation.metrics import Floats64
@@ -68,13 +67,10 @@ class Calibrated(NamedTuple):
     calibration: Calibration | None = None
     seen: SeenBigrams | None = None
 
-    def write(self, folder: Path) -> dict[str, FileEntry]:
-        """Writes the bigrams into a bundle's folder; returns the entries of the written files."""
-        if self.seen is None:
-            return {}
-        path = folder / BIGRAMS_NAME
-        path.write_bytes(self.seen.content)
-        return {BIGRAMS_NAME: FileEntry(size=path.stat().st_size, sha256=sha256_of(path))}
+    def write(self, folder: Path) -> None:
+        """Writes the bigrams, if there are any, into a bundle's folder."""
+        if self.seen is not None:
+            (folder / BIGRAMS_NAME).write_bytes(self.seen.content)
 
 
 NOT_CALIBRATED: Final = Calibrated()

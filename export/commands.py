@@ -22,7 +22,7 @@ from attendant.export.origins import (
     exportable_run,
     with_defaults,
 )
-from attendant.export.published import REFERENCES, publish, refuse_occupied
+from attendant.export.published import REFERENCES, publish, refuse_occupied, write_manifest
 from attendant.export.user_graphs.importing import draft_spec, import_graphs
 from attendant.export.user_graphs.spec import read_spec
 from attendant.export.verification import quality
@@ -88,20 +88,20 @@ def export_run(
     Args:
         origin: a run, or a bundle, whose own graphs are exported again.
         precisions: of weights and arithmetic; all are made of fp32, whether it is published too or left out.
-        data: what int8 is measured against fp32 on, and beams against greedy search: files or pairs, as in
+        data: pairs on which int8 is compared with fp32, and beams with greedy search: files or pairs, as in
             `attendant.evaluate`. If None, a run's test split; a bundle has none.
-        measure: if False, nothing is measured; servers then take int8 only when it is named.
+        measure: if False, nothing is measured; servers then use int8 only if it is named.
         beam_size, length_penalty, length_penalty_offset, patience: values of a request's unset options. If None, those
             of the run's [evaluation], or the bundle's.
         protect_spans, split_sentences: likewise; a run has none.
         name: the model's in requests; if None, that of the run's folder, or the bundle's.
         checkpoint: of a run; if None, the best.
         force: replaces an existing bundle.
-        plan: what is compared with PyTorch.
+        plan: the grid of the comparison with PyTorch.
 
     Raises:
         UserError: `output` exists, `origin` is neither, an option is invalid, or data are bad or missing.
-        VerificationFailed: the graphs compute something else than PyTorch.
+        VerificationFailed: the graphs' results differ from PyTorch's.
     """
     origin, output = Path(origin), Path(output)
     refuse_occupied(output, force=force)
@@ -152,7 +152,7 @@ def _measures(measure: bool, precisions: Sequence[Precision], decoding: Decoding
 
 
 def summaries(path: Path, bundle: Bundle) -> Iterator[str]:
-    """Yields what the commands print about a published bundle."""
+    """Yields the lines that the commands print about a published bundle."""
     manifest = bundle.manifest
     yield f"{path}: {manifest.name} {manifest.version}, {len(bundle.golden)} golden examples"
     for certificate in manifest.certificates:
@@ -181,12 +181,12 @@ def summaries(path: Path, bundle: Bundle) -> Iterator[str]:
 
 
 def _why(manifest: Manifest) -> str:
-    """Returns why int8 is not served by default; empty if it is."""
+    """Returns the reason why int8 is not served by default; empty if it is."""
     evaluation = manifest.evaluation
     if not quality.losses(evaluation):
         return "; int8 was not measured"
     if reason := quality.doubt(evaluation, manifest.certificates, manifest.target.vocabulary_size):
-        return f"; what int8 costs can't be told: {reason}"
+        return f"; the cost of int8 is unknown: {reason}"
     limits = [f"{limit:g} {metric}" for metric, limit in quality.too_costly(evaluation).items()]
     return f"; int8 may lose at most {' and '.join(limits)}" if limits else ""
 
@@ -321,15 +321,12 @@ def reference(options: argparse.Namespace) -> str:
                 f"--data {options.data}: fewer than {quality.MIN_REFERENCE} sources that a request could give"
             )
         calibrated = calibrate(bundle, steppers[default_precision(bundle, "cpu")], held_out)
-        files = {name: entry for name, entry in manifest.files.items() if name != BIGRAMS_NAME}
-        for name in files:
+        for name in manifest.files.keys() - {BIGRAMS_NAME}:
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(bundle.path / name, folder / name)
-        files |= calibrated.write(folder)
-        manifest = quality.with_references(manifest, references).model_copy(
-            update={"files": files, "confidence": calibrated.calibration}
-        )
-        (folder / MANIFEST_NAME).write_text(manifest.signed().to_text(), encoding="utf-8")
+        calibrated.write(folder)
+        described = quality.with_references(manifest, references)
+        write_manifest(folder, described.model_copy(update={"confidence": calibrated.calibration}))
         manifest = open_bundle(folder).manifest
     num_texts = next(iter(references.values())).num_examples
     calibration = manifest.confidence

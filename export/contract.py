@@ -78,7 +78,7 @@ class SharingModule(Protocol):
     """The fast form of Seq2SeqModule: the rows of a beam share their source's tensors, which are not gathered.
 
     Attributes:
-        shares_sources: true, by which a module says that its step has this form.
+        shares_sources: true; declares that the step has this form.
     """
 
     row_state: Sequence[str]
@@ -97,8 +97,8 @@ class SharingModule(Protocol):
     ) -> tuple[Tensor, State, Tensor | None]:
         """Feeds each row its last symbol.
 
-        Queries of rows are laid side by side by their sources, `query[source_rows]` [B, M, ...], and what attention
-        gives each place is returned to its row by `context.flatten(0, 1)[row_slots]` [R, ...].
+        `query[source_rows]` [B, M, ...] lays the queries of a source's rows side by side, and
+        `context.flatten(0, 1)[row_slots]` [R, ...] returns the context of each place to its row.
 
         Args:
             previous_ids, row_state: as Seq2SeqModule's.

@@ -1,7 +1,7 @@
 """Graphs of a bundle: finished ones, as the manifest describes them, and one that is being rewritten.
 
-A graph that is being rewritten is `onnx_ir`'s: a value knows the node that makes it and those that read it, whatever
-its name. Nodes may be added in any order; `GraphEditor.finished` removes unused nodes and sorts the rest.
+A graph that is being rewritten is `onnx_ir`'s: a value refers to the node that makes it and to those that read it.
+Nodes may be added in any order; `GraphEditor.finished` removes unused nodes and sorts the rest.
 """
 
 import hashlib

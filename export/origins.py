@@ -395,9 +395,9 @@ def bundle_name(name: str | None, folder: str) -> str:
     """Returns the name, or one made from a folder's name if it is None. Raises UserError if it can't be a bundle's."""
     valid = name or re.sub(r"[^a-z0-9._-]+", "-", folder.lower()).strip("-._")
     if not re.fullmatch(NAME_PATTERN, valid):
-        what = f"--name {name}" if name else f"the folder {folder!r} gives no name"
+        source = f"--name {name}" if name else f"the folder {folder!r} gives no name"
         raise UserError(
-            f"{what}: a bundle's name has 1 to 64 of a-z, 0-9, '.', '_' and '-' and begins with a letter or digit; "
+            f"{source}: a bundle's name has 1 to 64 of a-z, 0-9, '.', '_' and '-' and begins with a letter or digit; "
             "give another by --name"
         )
     return valid

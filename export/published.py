@@ -15,11 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
-from attendant.runtime.bundle.manifest import MANIFEST_NAME, SIGNATURE_NAME, Certificate, Manifest, Precision, Provider
+from attendant.runtime.bundle.manifest import (
+    MANIFEST_NAME,
+    SIGNATURE_NAME,
+    Certificate,
+    FileEntry,
+    Manifest,
+    Precision,
+    Provider,
+)
 from attendant.runtime.bundle.signature import open_signed_bundle, sign_bundle
 from attendant.runtime.command import require
 from attendant.runtime.errors import UserError, VerificationFailed, escaped, some_lines
-from attendant.runtime.files import new_folder, read_text
+from attendant.runtime.files import new_folder, read_text, sha256_of
 from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS, limited
 
 if TYPE_CHECKING:
@@ -72,6 +80,17 @@ def _take_place(folder: Path, output: Path, *, force: bool, marker: str) -> None
         raise
     if replaced is not None:
         shutil.rmtree(replaced, ignore_errors=True)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Writes a bundle's manifest, with the entries of all its files and the digest."""
+    files = {
+        path.relative_to(folder).as_posix(): FileEntry(size=path.stat().st_size, sha256=sha256_of(path))
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    signed = manifest.model_copy(update={"files": files}).signed()
+    (folder / MANIFEST_NAME).write_text(signed.to_text(), encoding="utf-8")
 
 
 REFERENCES: Final = {"pytorch": "PyTorch's", "fp32": "the fp32 graphs'", "int8": "the former int8 graphs'"}
@@ -171,7 +190,7 @@ def _bytes(size: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A check that a bundle has passed. Its text is what the command prints.
+    """A check that a bundle has passed. The command prints its text.
 
     Attributes:
         subject: the files' digests, the signature, the golden examples on this host, or the run that it was made of.
@@ -201,11 +220,11 @@ def verify(
     """Opens the bundle as a server does, and decodes its golden examples in every precision.
 
     Args:
-        run: the run that it was exported from: its model is then compared with the fp32 graphs, and those with the
+        run: the run that it was exported from. Its model is then compared with the fp32 graphs, and these with the
             int8 graphs.
         checkpoint: of the run.
         signature: public keys or certificates, one of which must have signed the bundle; if empty, it may be unsigned.
-        load_seconds, load_mib: what opening it, and checking each precision, may take.
+        load_seconds, load_mib: limits of opening it, and of checking each precision.
 
     Raises:
         BundleRefused: a file differs from the manifest.
@@ -228,7 +247,7 @@ def verify(
     )
     opened: Bundle = within(lambda: open_signed_bundle(path, signature))
     manifest = opened.manifest
-    described = f"{len(manifest.files)} files are what the manifest of {manifest.version} says"
+    described = f"{len(manifest.files)} files match the manifest of {manifest.version}"
     checks = [Check(subject="files", text=described)]
     if signature:
         checks.append(Check(subject="signature", text=f"signed, as {' or '.join(map(str, signature))} confirms"))

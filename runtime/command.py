@@ -19,7 +19,7 @@ from attendant.runtime.process import has_abandoned_work
 from attendant_client.version import VERSION
 
 INTERRUPTED = 130
-NO_MEMORY = "there is too little memory: end other programs, allow this one more, or ask it for less"
+NO_MEMORY = "there is too little memory: end other programs, allow this one more, or give it less work"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def run_command(name: str, main: Callable[[], int | None], extras: str = "") -> 
     """Runs `main` and returns the exit status: 0 done, 1 verification failed, 2 the user's mistake, 130 Ctrl-C.
 
     Args:
-        name: what the line on standard error begins with, e.g. "training".
+        name: begins the line on standard error, e.g. "training".
         main: returns its own exit status, or None for 0.
         extras: of the distribution attendant-seq2seq, with the packages that `main` imports. If empty, the error about
             a missing package is raised to the caller, which has the extras.

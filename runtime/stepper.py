@@ -1,4 +1,4 @@
-"""The seam between a model and everything that decodes with it.
+"""The interface between a model and all code that decodes with it.
 
 Shapes: B sources (requests), R rows (live hypotheses of all requests), S source positions, M rows of one source,
 K candidates, L layers, H hidden size.
@@ -20,14 +20,14 @@ Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 SOURCE_WIDTH_MULTIPLE = 8
-"""Sources are padded to a multiple of this many positions: the sums over padded positions then have the same bits
-whatever the padding's length, so that an answer does not depend on the neighbours' lengths (tests/parity)."""
+"""Sources are padded to a multiple of this number of positions: the sums over padded positions then have the same bits
+for any length of the padding, so that an answer does not depend on the neighbours' lengths (tests/parity)."""
 
 SOURCE_MASK = "source_mask"
 """The source tensor of our models that is True at the positions which attention may look at, [B, S]."""
 
 NO_ID = -1
-"""Stands for no id: none is forced, none is banned."""
+"""No id: no symbol is forced, or banned."""
 
 MIN_QUERIES_PER_SOURCE = 2
 """A matrix product with one column takes another kernel, with other rounding, than one with several: a source with a
@@ -36,7 +36,7 @@ single row therefore queries its memory twice (tests/parity)."""
 
 @dataclass(frozen=True, slots=True)
 class DecoderState:
-    """The state of R rows over B sources. Opaque to everything but the stepper that made it.
+    """The state of R rows over B sources. Only the stepper that made it reads its tensors.
 
     Attributes:
         row_tensors: name -> [R, ...], the stepper's own array type.
@@ -136,8 +136,7 @@ class Stepper(Protocol):
     def concat(self, parts: Sequence[DecoderState | Taken]) -> DecoderState:
         """Joins the rows of all states, in order; sources are padded to the widest.
 
-        New sources are written into the buffers of the first state if it is handed over, in place of sources that have
-        left.
+        New sources are written into the buffers of the first state if it is handed over, where sources have left.
         """
 
 
@@ -190,10 +189,10 @@ def pad_sources(
 
 
 def attention_layout(row_sources: Ids, num_sources: int, min_queries: int = MIN_QUERIES_PER_SOURCE) -> tuple[Ids, Ids]:
-    """Returns the places of the rows when the rows of a source query their shared memory together.
+    """Returns the layout of attention's queries, in which the rows of a source query their shared memory together.
 
     Attention is computed for M queries per source at once, [B, M, ...], so that memory is read once per source and
-    never copied per row. Sources with fewer rows than M repeat one of them; free places query with any row.
+    never copied per row. A source with fewer rows repeats one of them; one without rows repeats any row.
 
     Args:
         row_sources: [R] the source of each row.

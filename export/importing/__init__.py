@@ -1,1 +1,1 @@
-"""Checkpoints of other toolkits, read as models of ours. Nothing that stands in them is executed."""
+"""Reads checkpoints of other toolkits as models of ours. Nothing in them is executed. Begin with checkpoint.py."""

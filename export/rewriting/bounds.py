@@ -2,7 +2,7 @@
 
 tanh, sigmoid and softmax are bounded, and so are hidden states, means of them and embeddings (a table of constants).
 int8 quantizes a bounded value in fixed steps, and one without a bound (cell states, projections) by a scale per row;
-fp16 keeps in fp32 what could overflow.
+fp16 keeps values in fp32 that could overflow.
 
 A bound is the largest |x| of each feature (the last axis): a scalar if all features have the same, else [K].
 """

@@ -3,7 +3,7 @@
 Shapes: B sources, M queries of each, S source positions, A key size, C context size (runtime/stepper.py); R rows, L
 layers, H decoder size.
 
-Memory and keys are most of a request's state, and most of what a step reads. As codes they take a fourth. Scores and
+Memory and keys are most of a request's state, and a step reads little else. As codes they take a fourth. Scores and
 contexts become products of integers; attention weights are quantized in steps of a 255th of the largest in their row.
 Scores that are not products (additive, concat) keep keys and arithmetic in fp32.
 

@@ -1,4 +1,4 @@
-"""The bundle on disk: its manifest, tokenizers, graphs and golden examples, and the checks of a stranger's files.
+"""The bundle on disk: its manifest, tokenizers, graphs and golden examples, and the checks of untrusted files.
 
 `bundle.open_bundle` opens one. Begin with `manifest.py`, the contract between export and server.
 """

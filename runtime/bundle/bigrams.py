@@ -77,6 +77,6 @@ def _keys(symbols: Keys) -> Keys:
 
 
 def _probes(keys: Keys, num_bytes: int) -> Keys:
-    """Returns [N, P] the bits that stand for each key."""
+    """Returns [N, P] the bits of each key."""
     first, step = keys & LOWER_HALF, keys >> np.uint64(32)
     return (first[:, None] + PROBES * step[:, None]) % np.uint64(8 * num_bytes)

@@ -110,14 +110,14 @@ BIGRAMS_NAME = "seen_bigrams.bin"
 NUM_EXAMPLES = 3
 
 WORDS_REMEMBERED = 1000
-"""Bounds the cache of a bundle's tokenizer, whose texts come from anywhere, to 8 MiB."""
+"""Limits the cache of a bundle's tokenizer to 8 MiB, because its texts come from anywhere."""
 
 
 class BundleRefused(UserError):
     """A bundle that differs from its manifest; one line per difference."""
 
     def __init__(self, path: Path, differences: Sequence[str]) -> None:
-        super().__init__(f"the bundle {path} is refused; export it anew, or copy it again:", some_lines(differences))
+        super().__init__(f"the bundle {path} is refused; export or copy it again:", some_lines(differences))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class Bundle:
 
     @property
     def description(self) -> str:
-        """A sentence on what the model is for; empty if its recipe has none."""
+        """The model's purpose in a sentence; empty if its recipe has none."""
         return str(self.manifest.provenance.recipe.get("description", ""))
 
     def examples(self) -> list[tuple[str, str]]:
@@ -172,9 +172,9 @@ class Bundle:
 
 
 def open_bundle(path: Path | str) -> Bundle:
-    """Opens the bundle in the folder `path`, whatever the folder's name.
+    """Opens the bundle in the folder `path`, which may have any name.
 
-    The folder may be a stranger's: links are not followed, and nothing is read beyond its bound.
+    The folder may be untrusted: links are not followed, and no file is read beyond its limit.
 
     Raises:
         BundleRefused: with one line for every file, digest, size or id that differs from the manifest.
@@ -286,7 +286,7 @@ def _text(name: str, texts: dict[str, bytes]) -> str:
 
 def _tokenizer(name: str, texts: dict[str, bytes]) -> Tokenizer:
     try:
-        # A panic says the same once more on standard error, in several lines.
+        # A panic of the library also prints its message on standard error.
         with quiet_stderr():
             tokenizer = Tokenizer.from_text(_text(name, texts))
             tokenizer.check_encoding()
@@ -354,7 +354,7 @@ def _vocabulary_differences(bundle: Bundle) -> Iterator[str]:
 
 
 def _golden_differences(bundle: Bundle) -> Iterator[str]:
-    """Yields a line for each example that no request could ask for, and each precision without examples."""
+    """Yields a line for each example that no request can have, and each precision without examples."""
     limits = bundle.manifest.limits
     for precision in sorted(bundle.manifest.graphs.keys() - {example.precision for example in bundle.golden}):
         yield f"{GOLDEN_NAME}: no example in {precision}: these graphs would be served unseen"
@@ -398,7 +398,7 @@ class BundleModel:
 
     @property
     def masks_positions(self) -> bool:
-        """Attention can be kept from positions of the source. A module of a user's own may mean its mask otherwise."""
+        """Requests may mask positions of the source. A user's own module may have another meaning of its mask."""
         state = self.manifest.graphs[self.precision].state
         return self.manifest.has_our_layers and any(tensor.input == SOURCE_MASK for tensor in state)
 

@@ -1,12 +1,12 @@
-"""Reads an ONNX file as protobuf's wire format, accepts only what the exporter writes, and bounds its integer factors.
+"""ONNX files in protobuf's wire format: reads those that an exporter writes, and bounds their integer factors.
 
 The server has no `onnx`, and a message class of protobuf would copy the weights. Parsers differ on unusual bytes: a tag
-of more than 32 bits, a field that occurs twice, a number with more bytes than it needs. The reader refuses every field
-that it does not know and every encoding that a writer of protobuf does not choose. What passes means the same to every
-parser. ONNX Runtime and the golden examples decide if the graph is sound.
+of more than 32 bits, a field that occurs twice, a number with more bytes than it needs. The reader refuses unknown
+fields, and encodings that no writer of protobuf chooses. A file that passes means the same to every parser. ONNX
+Runtime and the golden examples decide if the graph is sound.
 
 ONNX Runtime multiplies activations a (uint8) by factors b (int8). On x86 processors without VNNI its kernels add two
-neighbouring products in signed 16 bits and cut off what is beyond. That never happens if every factor is at most 64:
+neighbouring products in signed 16 bits and cut off larger sums. There are none if every factor is at most 64:
 
     |a1 b1 + a2 b2| <= 255 (|b1| + |b2|) <= 255 * 128 = 32,640 <= 32,767
 
@@ -14,7 +14,7 @@ Activations count with all of their 255: kernels multiply the bytes as they are 
 Factors are constants, or tensors of the state (keys and memory) whose codes the encoder clips.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -76,11 +76,11 @@ class _Field(NamedTuple):
     is_small: bool = False
 
 
-def _one(message: str) -> _Field:
+def _single(message: str) -> _Field:
     return _Field(DELIMITED, message=message)
 
 
-def _many(message: str = "") -> _Field:
+def _repeated(message: str = "") -> _Field:
     return _Field(DELIMITED, is_repeated=True, message=message)
 
 
@@ -91,30 +91,30 @@ _NUMBERS, _FLOATS = _Field(VARINT, is_repeated=True), _Field(FIXED32, is_repeate
 _FIELDS: Final[Mapping[str, Mapping[int, _Field]]] = {
     "model": {
         **{1: _NUMBER, 2: _BYTES, 3: _BYTES, 4: _BYTES, 5: _NUMBER, 6: _BYTES},
-        **{7: _one("graph"), 8: _many("opset")},
+        **{7: _single("graph"), 8: _repeated("opset")},
     },
     "opset": {1: _BYTES, 2: _NUMBER},
     "graph": {
-        **{1: _many("node"), 2: _BYTES, 5: _many("tensor"), 10: _BYTES},
-        **{11: _many("value"), 12: _many("value"), 13: _many("value")},
+        **{1: _repeated("node"), 2: _BYTES, 5: _repeated("tensor"), 10: _BYTES},
+        **{11: _repeated("value"), 12: _repeated("value"), 13: _repeated("value")},
     },
-    "node": {1: _many(), 2: _many(), 3: _BYTES, 4: _BYTES, 5: _many("attribute"), 6: _BYTES, 7: _BYTES},
+    "node": {1: _repeated(), 2: _repeated(), 3: _BYTES, 4: _BYTES, 5: _repeated("attribute"), 6: _BYTES, 7: _BYTES},
     "attribute": {
-        **{1: _BYTES, 2: _Field(FIXED32), 3: _NUMBER, 4: _BYTES, 5: _one("tensor"), 6: _one("graph")},
-        **{7: _FLOATS, 8: _NUMBERS, 9: _many(), 13: _BYTES, 20: _SMALL},
+        **{1: _BYTES, 2: _Field(FIXED32), 3: _NUMBER, 4: _BYTES, 5: _single("tensor"), 6: _single("graph")},
+        **{7: _FLOATS, 8: _NUMBERS, 9: _repeated(), 13: _BYTES, 20: _SMALL},
     },
     "tensor": {
         **{1: _NUMBERS, 2: _SMALL, 4: _BYTES, 5: _BYTES, 7: _BYTES},
         **{8: _BYTES, 9: _BYTES, 10: _BYTES, 11: _BYTES, 12: _BYTES},
     },
-    "value": {1: _BYTES, 2: _one("type"), 3: _BYTES},
-    "type": {1: _one("tensor_type"), 6: _BYTES},
-    "tensor_type": {1: _SMALL, 2: _one("shape")},
-    "shape": {1: _many("dimension")},
+    "value": {1: _BYTES, 2: _single("type"), 3: _BYTES},
+    "type": {1: _single("tensor_type"), 6: _BYTES},
+    "tensor_type": {1: _SMALL, 2: _single("shape")},
+    "shape": {1: _repeated("dimension")},
     "dimension": {1: _NUMBER, 2: _BYTES, 3: _BYTES},
 }
 _MODEL_GRAPH = 7
-_GRAPH_NODES, _GRAPH_CONSTANTS, _GRAPH_INPUTS = 1, 5, 11
+_GRAPH_NODES, _GRAPH_CONSTANTS, _GRAPH_INPUTS, _GRAPH_OUTPUTS = 1, 5, 11, 12
 _NODE_INPUTS, _NODE_OUTPUTS, _NODE_OPERATOR, _NODE_ATTRIBUTES, _NODE_DOMAIN = 1, 2, 4, 5, 7
 _ATTRIBUTE_GRAPH = 6
 _TENSOR_TYPE, _TENSOR_NAME, _TENSOR_BYTES, _TENSOR_OUTSIDE = 2, 8, 9, (13, 14)
@@ -332,3 +332,33 @@ def _text(message: _Message, number: int) -> str:
 
 def _texts(message: _Message, number: int) -> list[str]:
     return [bytes(value).decode(errors="replace") for value in message.get(number, ())]
+
+
+def outputs_part(names: Sequence[str]) -> bytes:
+    """Returns the end of an ONNX file that makes these values outputs: parsers merge it into the graph before it."""
+    values = (message_field(_GRAPH_OUTPUTS, text_field(_VALUE_NAME, name)) for name in names)
+    return message_field(_MODEL_GRAPH, b"".join(values)) if names else b""
+
+
+def number_field(number: int, value: int) -> bytes:
+    """Returns a field of a message that has a number, which is not negative."""
+    return bytes([*_varint(number << 3 | VARINT), *_varint(value)])
+
+
+def text_field(number: int, text: str) -> bytes:
+    """Returns a field of a message that has a text."""
+    return message_field(number, text.encode())
+
+
+def message_field(number: int, content: bytes) -> bytes:
+    """Returns a field of a message that has bytes, or a message in turn."""
+    return bytes([*_varint(number << 3 | DELIMITED), *_varint(len(content))]) + content
+
+
+def _varint(value: int) -> Iterator[int]:
+    """Yields seven bits per byte, the lowest first; the eighth bit is set if more follow."""
+    assert value >= 0
+    while value > 0x7F:
+        yield value & 0x7F | 0x80
+        value >>= 7
+    yield value

@@ -76,7 +76,7 @@ def position_bytes(pair: GraphPair) -> int:
 
 
 def contract_differences(pair: GraphPair) -> list[str]:
-    """Returns one line for each input or output that the stepper misses in the graphs, or does not know."""
+    """Returns one line for each input or output of the graphs that is missing, or unknown to the stepper."""
     encoder, decoder_step, state = pair.encoder, pair.decoder_step, pair.state
     attends = has_attention(decoder_step)
 

@@ -330,7 +330,7 @@ class Reference(Section):
 
 
 class RightRule(Section):
-    """When an answer counts as right: its metric, against the nearest of its references, reaches a value.
+    """The rule for right answers: the metric, against the nearest of the references, reaches a value.
 
     Attributes:
         metric: exact_match, chrf, rouge_1, ..., of the answer alone, in percent.

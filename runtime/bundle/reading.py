@@ -1,7 +1,7 @@
-"""Reads a folder that a stranger may have made: follows no link, never blocks, and reads no more than the bounds allow.
+"""Reads an untrusted folder: follows no link, never blocks, and reads no more than the limits.
 
-A digest shows that a file is the one that its manifest lists. It does not show that the bundle is harmless: its author
-writes the digests, too.
+A digest shows that a file is the one that its manifest lists. It does not show that the bundle is harmless, because its
+author writes the digests, too.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 MIB: Final = 2**20
 MAX_MANIFEST_BYTES: Final = 4 * MIB
 MAX_TEXT_BYTES: Final = 64 * MIB
-"""Of a tokenizer or the golden examples."""
+"""Limit of a tokenizer or the golden examples."""
 
 MAX_GRAPH_BYTES: Final = 2**31
 """The largest protobuf message."""
@@ -150,5 +150,5 @@ def _no_number(name: str) -> NoReturn:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise Unfit(f"{text} is beyond what a number can be")
+        raise Unfit(f"{text} is too large for a number")
     return value

@@ -51,7 +51,7 @@ APOSTROPHES: Final = "’‘‛ʼʻ′＇´ʹꞌ"
 QUOTES: Final = "“”„‟«»‹›‚″＂〝〞〟"
 DASHES: Final = "‐‑‒–—―−﹘﹣－"
 PLAIN_SPELLINGS: Final = (("'", APOSTROPHES), ('"', QUOTES), ("-", DASHES))
-"""ASCII characters, and the typographic ones that stand for them."""
+"""ASCII characters, and the typographic characters that they replace."""
 
 
 def replace_any(characters: Collection[str], replacement: str) -> Normalizer:
@@ -256,7 +256,7 @@ JOINER = "\u200d"
 LAST_CHARACTER = "\U0010ffff"
 
 PROBES = (" ", "a", "A b", "\x00\t\n", "\xe9\u0301\u6f22", "\U0001f600\u202e\uffff", "</s><unk>", "a1 \u00df." * 64)
-"""Texts that every tokenizer must accept, whatever its vocabulary."""
+"""Texts that every tokenizer must accept, with any vocabulary."""
 
 LENGTHENED = "\ufdfa\u3300\u0390\u0130\xdf\ufb03\U0001d160\u1f82"
 """Characters that normalization expands, U+FDFA most: to 18."""
@@ -329,7 +329,7 @@ class Tokenizer:
             "ByteLevel" in decoders
             or bool(self._bytes)
             or (
-                # Without a decoder, a blank stands between two tokens.
+                # Without a decoder, there is a blank between two tokens.
                 not self.joins_by_blanks and any(s.endswith(JOINER) or combines(s[:1]) for s in symbols)
             )
         )

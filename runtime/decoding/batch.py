@@ -1,7 +1,7 @@
 """Requests that are decoded together, one step at a time: the algebra of continuous batching.
 
 The server's engine, training's validation and export's verification all decode through `RunningBatch`. It has no
-queues or threads, and no clock but the one that it is given.
+queues or threads; the caller passes the clock.
 
 Shapes: R rows (live hypotheses of all requests), N bans (runtime/stepper.py).
 """

@@ -100,7 +100,7 @@ class BeamSearch:
     """The requests of one beam size, and their live hypotheses.
 
     The model's weights evict our arrays from the caches between two steps, so a step costs what its number of numpy
-    calls costs, whatever their size. So there are few calls when no request ends and none has special options.
+    calls costs, for arrays of any size. So there are few calls if no request ends and none has special options.
 
     Attributes:
         rows: [R] each row's place in the batch; after `advance`, the place of the row that it continues.
@@ -184,7 +184,7 @@ class BeamSearch:
         """Returns the symbols that must not follow each row [R, N], padded with -1; None if there are none."""
         of_beams = self._limits.banned_ids(self._step)
         if of_beams is not None and self._num_special:
-            # A prefix is taken as it is given.
+            # Bans don't apply to a prefix.
             of_beams[[beam.forced_id(self._step) != NO_ID for beam in self._beams]] = NO_ID
         banned = of_beams if of_beams is None or self._beam_size == 1 else of_beams.repeat(self._counts, axis=0)
         if banned is not None and self._num_special:

@@ -1,7 +1,7 @@
 """Changes a step's candidates as options require: bans, forced symbols, penalties, draws, and limits of length.
 
-The model says which symbols are probable; a prefix, a repetition penalty, sampling and alternatives change which of
-them a hypothesis takes. Each changes the lists of its own rows only, so all share one search.
+A hypothesis takes the symbols that are most probable by the model, unless a prefix, a repetition penalty, sampling or
+alternatives change their order. Each changes the lists of its own rows only, so all share one search.
 
 Shapes: B searches (beams), R rows, K candidates of each.
 """
@@ -101,7 +101,7 @@ def repeated_ngram_ends(token_ids: Sequence[int], size: int) -> list[int]:
 
 
 EVERY_CANDIDATE: Final = 2**31 - 1
-"""Stands for the whole vocabulary."""
+"""The whole vocabulary: more candidates than any has."""
 
 
 def num_candidates(beam: Beam, rows: range, history: History, num_ordered: int) -> int:

@@ -63,7 +63,7 @@ class Sampling:
     Attributes:
         seed: the same seed and request give the same targets in every batch.
         temperature: divides the log-probabilities; 1 samples from the model's own distribution.
-        top_k: draw among the k most probable symbols; 0 stands for MAX_SAMPLED_CANDIDATES.
+        top_k: draw among the k most probable symbols; if 0, among MAX_SAMPLED_CANDIDATES.
         top_p: draw among the most probable symbols that together reach this probability (Holtzman et al. 2020).
     """
 

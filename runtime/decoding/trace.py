@@ -1,4 +1,4 @@
-"""The course of a search, recorded for requests that ask for it.
+"""The course of a search, recorded if a request sets the option.
 
 A step continues live hypotheses. Each has candidates, the symbols that may follow it, and each candidate has a fate. So
 a trace is a tree: a live hypothesis continues one of the step before, whose candidate it took.
@@ -183,7 +183,7 @@ class Recorder:
 
         Args:
             first_row: the number of the search's first row, by which `extend` and `end` name rows.
-            candidates: by rank; those that the search does not take are shown up to the number that is asked for.
+            candidates: by rank; those that the search does not take are shown up to the requested number.
             attention: [R, S] of these rows.
         """
         penalty = self.options.penalty(len(self._steps))

@@ -1,9 +1,8 @@
-"""A decoder state that lies on a device: the buckets of its shapes, its buffers, and the graphs that reorder it there.
+"""A decoder state on a device: the buckets of its shapes, its buffers, and the graphs that reorder it there.
 
 Shapes: R rows, B sources, S source positions, M queries per source, K candidates, N bans (runtime/stepper.py). Tensors
-are rounded up to buckets: [R', ...] and [B', S', ...], where what is beyond R and B repeats the first row or source,
-and what is beyond the positions that there were began as zero, which for a mask is invalid. Whatever a graph makes of
-these, no real row reads it.
+are rounded up to buckets: [R', ...] and [B', S', ...]. Entries beyond R and B repeat the first row or source, and
+positions beyond the former ones begin as zero, which is invalid in a mask. No real row reads the results of these.
 
 A CUDA graph is a recording of kernels with the addresses and sizes that they were launched with. So shapes are rounded
 up to buckets, tensors stay in their buffers, and every combination of buffers that a step reads and writes has a
@@ -30,6 +29,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
+from attendant.runtime.bundle.graph_content import message_field, number_field, text_field
 from attendant.runtime.bundle.graph_io import position_axis
 from attendant.runtime.bundle.manifest import Provider, TensorSpec
 from attendant.runtime.onnx.session import BoundSession, DeviceTensor
@@ -271,60 +271,40 @@ def _model(
 ) -> bytes:
     graph = b"".join(
         [
-            *(_message(1, node) for node in nodes),
-            _text(2, "reordering"),
-            *(_message(5, constant) for constant in constants),
-            *(_message(11, value) for value in inputs),
-            *(_message(12, value) for value in outputs),
+            *(message_field(1, node) for node in nodes),
+            text_field(2, "reordering"),
+            *(message_field(5, constant) for constant in constants),
+            *(message_field(11, value) for value in inputs),
+            *(message_field(12, value) for value in outputs),
         ]
     )
-    return _number(1, IR_VERSION) + _message(7, graph) + _message(8, _text(1, "") + _number(2, OPSET))
+    opset = message_field(8, text_field(1, "") + number_field(2, OPSET))
+    return number_field(1, IR_VERSION) + message_field(7, graph) + opset
 
 
 def _node(operator: str, inputs: Sequence[str], output: str, **attributes: int) -> bytes:
     """NodeProto: input 1, output 2, name 3, op_type 4, attribute 5."""
     described = [
-        _message(5, _text(1, name) + _number(3, value) + _number(20, INTEGER_ATTRIBUTE))
+        message_field(5, text_field(1, name) + number_field(3, value) + number_field(20, INTEGER_ATTRIBUTE))
         for name, value in attributes.items()
     ]
-    named = [_text(2, output), _text(3, output), _text(4, operator)]
-    return b"".join([*(_text(1, name) for name in inputs), *named, *described])
+    named = [text_field(2, output), text_field(3, output), text_field(4, operator)]
+    return b"".join([*(text_field(1, name) for name in inputs), *named, *described])
 
 
 def _constant(name: str, value: int) -> bytes:
     """TensorProto of one int64: dims 1, data_type 2, int64_data 7, name 8."""
-    return _number(1, 1) + _number(2, INT64) + _number(7, value) + _text(8, name)
+    return number_field(1, 1) + number_field(2, INT64) + number_field(7, value) + text_field(8, name)
 
 
 def _value(name: str, element: int, rank: int) -> bytes:
     """ValueInfoProto: name 1, type 2 {tensor_type 1 {elem_type 1, shape 2 {dim 1, each without a size}}}."""
-    shape = b"".join(_message(1, b"") for _ in range(rank))
-    return _text(1, name) + _message(2, _message(1, _number(1, element) + _message(2, shape)))
-
-
-def _number(field: int, value: int) -> bytes:
-    return bytes([*_varint(field << 3), *_varint(value)])
-
-
-def _text(field: int, text: str) -> bytes:
-    return _message(field, text.encode())
-
-
-def _message(field: int, content: bytes) -> bytes:
-    return bytes([*_varint(field << 3 | 2), *_varint(len(content))]) + content
-
-
-def _varint(value: int) -> Iterator[int]:
-    """Yields seven bits per byte, the lowest first; the eighth bit is set if more follow."""
-    assert value >= 0
-    while value > 0x7F:
-        yield value & 0x7F | 0x80
-        value >>= 7
-    yield value
+    shape = b"".join(message_field(1, b"") for _ in range(rank))
+    return text_field(1, name) + message_field(2, message_field(1, number_field(1, element) + message_field(2, shape)))
 
 
 class TensorView:
-    """A state tensor's real part: [:R] or [:B, :S] of what lies on the device. numpy reads it as an array."""
+    """A state tensor's real part: [:R] or [:B, :S] of the tensor on the device. numpy reads it as an array."""
 
     def __init__(self, tensor: DeviceTensor, shape: tuple[int, ...]) -> None:
         self.shape = shape

@@ -102,7 +102,7 @@ class DeviceStep:
         """Loads the graph.
 
         Args:
-            load: loads the session; its argument says if runs can be recorded.
+            load: loads the session; if its argument is true, runs can be recorded.
             inputs: of the step graph.
             following: a row tensor's name -> the name of the step's output.
             captures: None to record nothing.
@@ -399,8 +399,8 @@ class DeviceStepper:
         with self._turn():
             rows = [self._row_tensors(state) for state in (first, second)]
             shared = [self._held(state.source_tensors) for state in (first, second)]
-            row_indices = _behind(first.num_rows, rows[0].count, second.num_rows)
-            source_indices = _behind(first.num_sources, shared[0].count, second.num_sources)
+            row_indices = _indices_of_two(first.num_rows, rows[0].count, second.num_rows)
+            source_indices = _indices_of_two(first.num_sources, shared[0].count, second.num_sources)
             return DecoderState(
                 self._rows.reordered(rows, row_indices, width),
                 self._sources.reordered(shared, source_indices, width),
@@ -450,6 +450,6 @@ def _scope(graphs: GraphPair, scope: str, provider: Provider, num_threads: int) 
     return StateScope([specs[name] for name in names], provider, num_threads)
 
 
-def _behind(first: int, first_count: int, second: int) -> Ids:
+def _indices_of_two(first: int, first_count: int, second: int) -> Ids:
     """Returns indices of `first` entries of a part with `first_count`, and of `second` entries of the next part."""
     return np.concatenate([np.arange(first), first_count + np.arange(second)]).astype(np.int64)

@@ -1,7 +1,7 @@
 """Watches the steps of a bundle's graph, for `attendant.inspect`: values within the graph become outputs.
 
-They are found by what computes them, starting from the inputs and outputs that every graph has by name, because the
-exporter's names within a graph are its own.
+The nodes that compute them identify them, starting from the inputs and outputs, whose names are the same in every
+graph. The names within a graph are the exporter's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ LSTM_GATES: Final = (("input", "Sigmoid"), ("forget", "Sigmoid"), ("candidate", 
 """In torch's order, with their functions."""
 
 MAX_WAY: Final = 12
-"""Nodes between two that belong together: casts, scales and changes of shape."""
+"""The most nodes between two that belong together: casts, scales and changes of shape."""
 
 
 def watched(bundle: Bundle, precision: Precision, record: Record) -> OnnxStepper:
@@ -35,7 +35,7 @@ def watched(bundle: Bundle, precision: Precision, record: Record) -> OnnxStepper
         UserError, BundleRefused: as OnnxStepper.
     """
     if not bundle.manifest.has_our_layers:
-        # A user's own module may compute anything: only what every stepper returns is known of it.
+        # A user's own module may compute anything: only the outputs of every stepper are known.
         return OnnxStepper(bundle, precision)
     step = bundle.graphs_in(precision).decoder_step
     graph = read_graph(read_file(bundle.path / step.file, MAX_GRAPH_BYTES))
@@ -91,24 +91,24 @@ def inner_values(graph: Graph) -> dict[str, list[str]]:
     """Returns the names of the values in a step graph by the quantities that they are; a name for each layer.
 
     `scores` and `weights` are [B, M, S], the others [R, ...]; `p_gen` is the logit of the probability. States are those
-    that a step returns, of all layers, if the layers are not found. What is not found is absent.
+    that a step returns, of all layers, if the layers are not found. Quantities that are not found are absent.
     """
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     if (softmax := _first_before(graph, graph_io.ATTENTION, "Softmax")) is not None:
-        found["weights"] = softmax.outputs[:1]
+        values["weights"] = softmax.outputs[:1]
         if (where := _first_before(graph, softmax.inputs[0], "Where")) is not None:
-            found["scores"] = [where.inputs[1]]
-        found["query"], found["context"] = _query(graph), _context(graph, softmax)
+            values["scores"] = [where.inputs[1]]
+        values["query"], values["context"] = _query(graph), _context(graph, softmax)
     for layer in [*_lstm_layers(graph), *_gru_layers(graph)]:
         for name, value in layer.items():
-            found.setdefault(name, []).append(value)
+            values.setdefault(name, []).append(value)
     for node in graph.nodes:
         if node.operator == "Sub" and (log := graph.maker(node.inputs[0])) is not None and log.operator == "Log":
-            found["p_gen"] = [node.inputs[1]]
+            values["p_gen"] = [node.inputs[1]]
     for name in ("hidden", "cell"):
-        if name not in found and graph.maker(f"{name}_out") is not None:
-            found[name] = [f"{name}_out"]
-    return {name: values for name, values in found.items() if values}
+        if name not in values and graph.maker(f"{name}_out") is not None:
+            values[name] = [f"{name}_out"]
+    return {name: names for name, names in values.items() if names}
 
 
 def _first_before(graph: Graph, name: str, operator: str) -> Node | None:
@@ -122,7 +122,7 @@ def _first_before(graph: Graph, name: str, operator: str) -> Node | None:
 
 
 def _query(graph: Graph) -> list[str]:
-    """Returns what is gathered by `source_rows`, except state tensors of the source's width, such as coverage."""
+    """Returns the value that `source_rows` gathers, except state tensors of the source's width, such as coverage."""
     for node in graph.nodes:
         if node.operator == "Gather" and node.inputs[0] not in graph.bounds:
             index = graph.maker(node.inputs[1])

@@ -23,7 +23,7 @@ except ModuleNotFoundError as missing:
     remedy = "pip install 'attendant-seq2seq[cpu]', or with [gpu] for CUDA"
     raise ModuleNotFoundError(f"{missing.name} is not installed: {remedy}", name=missing.name) from None
 
-from attendant.runtime.bundle.graph_content import read_graph
+from attendant.runtime.bundle.graph_content import outputs_part, read_graph
 from attendant.runtime.bundle.manifest import GraphSpec, Provider, TensorSpec
 from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES, Unfit, digest_of, read_file
 from attendant.runtime.errors import UserError, one_line
@@ -81,7 +81,7 @@ class OnnxSession:
         self.spec = spec
         self.provider: Provider = provider
         self._exposed = frozenset(exposed)
-        content = _content(folder, spec) + _outputs(exposed)
+        content = _content(folder, spec) + outputs_part(exposed)
         self._session = _load(spec.file, content, provider, num_threads, cuda_graphs=cuda_graphs)
         self._bound_runs: BoundRuns | None = None
         if provider == "cpu":
@@ -242,24 +242,6 @@ def _content(folder: Path, spec: GraphSpec) -> bytes:
     if (digest := digest_of(io.BytesIO(content))) != spec.sha256:
         raise UserError(f"{spec.file}: sha256 is {digest}, the manifest says {spec.sha256}")
     return content
-
-
-def _outputs(names: Sequence[str]) -> bytes:
-    """Returns the end of an ONNX file that makes these values outputs: parsers merge it into the graph before it."""
-
-    def field(number: int, content: bytes) -> bytes:
-        size, length = len(content), bytearray()
-        while size >= 0x80:
-            length.append(size & 0x7F | 0x80)
-            size >>= 7
-        return bytes([number << 3 | 2, *length, size]) + content
-
-    outputs = b"".join(field(_GRAPH_OUTPUT, field(_VALUE_NAME, name.encode())) for name in names)
-    return field(_MODEL_GRAPH, outputs) if names else b""
-
-
-_MODEL_GRAPH, _GRAPH_OUTPUT, _VALUE_NAME = 7, 12, 1
-"""Numbers of fields in onnx.proto, all of which hold messages or texts."""
 
 
 def _load(label: str, graph: bytes, provider: Provider, num_threads: int, *, cuda_graphs: bool) -> ort.InferenceSession:

@@ -1,12 +1,12 @@
 """The Stepper that serves: the bundle's two graphs on ONNX Runtime.
 
 Shapes: B sources, R rows, S source positions, M queries per source, K candidates, N bans (runtime/stepper.py).
-State tensors are numpy arrays. Nothing here knows the architecture: the manifest lists the tensors and what follows
-from each. Joined states have room for newcomers (runtime/onnx/buffers.py).
+State tensors are numpy arrays. Nothing here depends on the architecture: the manifest lists the tensors, and the
+outputs that replace them. Joined states have room for further sources (runtime/onnx/buffers.py).
 
-ONNX Runtime's products of uint8 by int8 add pairs of them in 16 bits on x86 processors without VNNI, and cut off what
-is beyond. int8 graphs whose factors can exceed 64 then give other answers than those that were certified. Bundles that
-this version exports have no such factors, older ones have.
+On x86 processors without VNNI, ONNX Runtime adds pairs of products of uint8 by int8 in 16 bits, and cuts off larger
+sums. int8 graphs whose factors can exceed 64 then give other answers than those that were certified. Older bundles may
+have such factors; this version exports none.
 """
 
 import functools
@@ -72,7 +72,7 @@ ROW_PRODUCT: Final = (
 
 @functools.cache
 def kernels_are_exact() -> bool:
-    """Returns whether the kernels add right, by a product whose pairs need 17 bits."""
+    """Returns True if the kernels add correctly, by a product whose pairs need 17 bits."""
     a, b = np.full((2, 8), 255, np.uint8), np.full((8, 16), 127, np.int8)
     (product,) = run_once(PRODUCT, {"a": a, "b": b})
     (row,) = run_once(ROW_PRODUCT, {"a": a[:1], "b": b})
@@ -94,9 +94,9 @@ def refuse_inexact(bundle: Bundle, precision: Precision) -> None:
     if factors:
         # From fp32 graphs any processor makes int8; codes of 8 bits are only halved where they can be computed.
         remedy = (
-            "choose precision fp32, or export it anew"
+            "choose precision fp32, or export it again"
             if "fp32" in graphs
-            else "it has no other precision; export it anew on a processor with VNNI"
+            else "it has no other precision; export it again on a processor with VNNI"
         )
         raise UserError(
             f"the int8 of the bundle {bundle.manifest.name} can't be computed exactly on this processor "

@@ -137,7 +137,7 @@ CASES: dict[str, tuple[Craft, str]] = {
     ),
     "infinity in the manifest": (
         manifest_text(lambda text: text.replace('"score_tolerance": 0.0001', '"score_tolerance": 1e999')),
-        f"{MANIFEST_NAME} can't be read: 1e999 is beyond what a number can be",
+        f"{MANIFEST_NAME} can't be read: 1e999 is too large for a number",
     ),
     "a key twice": (
         manifest_text(lambda text: text.replace('"max_beam_size": 8', '"max_beam_size": 8, "max_beam_size": 9')),

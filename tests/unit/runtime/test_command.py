@@ -13,7 +13,7 @@ from attendant.runtime.command import NO_MEMORY, run_command
 from attendant.runtime.errors import UserError, VerificationFailed
 from tests.paths import ROOT
 
-REFUSED = "the bundle x is refused; export it anew, or copy it again:"
+REFUSED = "the bundle x is refused; export or copy it again:"
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,7 @@ def test_an_overflow_is_seen_and_old_int8_refused(saturating: None) -> None:
     assert not onnx_stepper.kernels_are_exact()
     alone = open_bundle(OLD / "lstm")
     both = with_fp32(alone)
-    remedy = r".*; choose precision fp32, or export it anew .* --precision fp32,int8\), which"
+    remedy = r".*; choose precision fp32, or export it again .* --precision fp32,int8\), which"
     for opened in (OnnxStepper, open_stepper):
         with pytest.raises(UserError, match=REFUSED + remedy):
             opened(both, "int8")  # type: ignore[operator]

@@ -80,7 +80,7 @@ def test_what_is_read_in_fp32_alone_is_stored_as_fp32() -> None:
     """The memory is only added to the sum: in fp16 each step would convert it back."""
     converted = convert(pair_of(0.5))
     assert types_of(converted.encoder)["memory"] == TensorProto.FLOAT
-    assert converted.arithmetic["memory"] == "stored as fp32: what reads it computes in fp32"
+    assert converted.arithmetic["memory"] == "stored as fp32: its readers compute in fp32"
 
 
 def test_a_product_that_could_overflow_stays_in_fp32() -> None:
