@@ -55,16 +55,15 @@ def main(arguments: Sequence[str]) -> None:
 def _run(name: str, options: argparse.Namespace) -> None:
     from attendant.export import published  # noqa: PLC0415
 
-    if name == "export" and options.web is not None:
-        # No torch, which takes seconds to import and which a server's environment lacks.
-        from attendant.export import static_page  # noqa: PLC0415
-
-        static_page.export(options)
-        return
     if name in ("export", "import", "reference") and options.output is not None:
         published.refuse_occupied(options.output, force=options.force)
     with _status():
-        if name in published.COMMANDS:
+        if name == "export" and options.web is not None:
+            # No torch, which takes seconds to import and which a server's environment lacks.
+            from attendant.export import static_page  # noqa: PLC0415
+
+            text = static_page.export(options)
+        elif name in published.COMMANDS:
             text = published.COMMANDS[name](options)
         else:
             # Importing torch takes seconds: --help and a mistyped option don't wait for it.

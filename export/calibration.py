@@ -40,8 +40,8 @@ NUM_FOREIGN: Final = 1000
 SEED: Final = 12345
 
 MAX_WARNED: Final = 0.05
-"""At most about this share of the answers to held-out sources comes with a warning. Otherwise a model that is often
-wrong would warn all the time."""
+"""Largest share of the answers to held-out sources that come with a warning. Otherwise a model that is often wrong
+would warn all the time."""
 
 LOWEST_CONFIDENCE: Final = 0.5
 """With this confidence or more there is no warning: the answer is more likely right than wrong."""

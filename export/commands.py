@@ -93,7 +93,7 @@ def export_run(
         measure: if False, nothing is measured; servers then use int8 only if it is named.
         beam_size, length_penalty, length_penalty_offset, patience: values of a request's unset options. If None, those
             of the run's [evaluation], or the bundle's.
-        protect_spans, split_sentences: likewise; a run has none.
+        protect_spans, split_sentences: the same; a run has none.
         name: the model's in requests; if None, that of the run's folder, or the bundle's.
         checkpoint: of a run; if None, the best.
         force: replaces an existing bundle.

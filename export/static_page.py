@@ -42,8 +42,8 @@ tokenizers.min.mjs is Hugging Face's (Apache License 2.0). The bundle is under i
 """
 
 
-def export(options: argparse.Namespace) -> None:
-    """Publishes the page and prints how to look at it."""
+def export(options: argparse.Namespace) -> str:
+    """Publishes the page. Returns its size, and the command that shows it."""
     for name in ("data", "name", "checkpoint", "beam_size", "length_penalty", "length_penalty_offset", "patience"):
         if getattr(options, name) is not None:
             raise UserError(
@@ -60,8 +60,10 @@ def export(options: argparse.Namespace) -> None:
     (precision,) = options.precision or (None,)
     write_page(bundle, options.web, precision=precision, libraries=options.web_libraries, force=options.force)
     size = sum(path.stat().st_size for path in options.web.rglob("*"))
-    print(f"{options.web}: a page of {size / 1e6:.0f} MB that runs {bundle.manifest.name} {bundle.manifest.version}")
-    print(f"look at it: python -m http.server --directory {options.web}")
+    return (
+        f"{options.web}: a page of {size / 1e6:.0f} MB that runs {bundle.manifest.name} {bundle.manifest.version}\n"
+        f"look at it: python -m http.server --directory {options.web}"
+    )
 
 
 def write_page(

@@ -55,7 +55,7 @@ class ScanBody(GraphBuilder):
 
     @property
     def coded_states(self) -> list[bool]:
-        """For each state [B, H], in order, whether it is codes; they begin with the code of 0, values with 0."""
+        """True for each state [B, H] that is codes, which begin with the code of 0, as values begin with 0."""
         return [state.dtype == ir.DataType.UINT8 for state in self._states]
 
     def add_direction(self, matrix: Matrix, bias: Matrix) -> None:
@@ -118,7 +118,7 @@ def stacked(operator: str, weights: Matrix, recurrent: Matrix, biases: Matrix) -
     A GRU's reset gate multiplies only the recurrent half of its candidate: the halves stay apart, N = 4 H.
 
     Args:
-        weights: [I, G H] float64, its activation's steps folded in; recurrent: [H, G H], likewise.
+        weights, recurrent: [I, G H] and [H, G H] float64, with the steps of their activations folded in.
         biases: [2 G H] float32 of both, as the ONNX node has them.
     """
     of_inputs, of_hidden = np.split(biases, 2)

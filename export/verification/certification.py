@@ -57,8 +57,8 @@ TIE_TOLERANCES = 10
 """Tokens may differ if the reference's own decision depends on less than this many tolerances."""
 
 FIRST_STEP_TOLERANCE: Final[Mapping[Precision, float]] = {"int8": 1.0, "fp16": 0.05}
-"""As TOLERANCE, for a first step's log-probabilities against the fp32 graphs': a wrong rewrite is further off. The cost
-of int8 in quality is measured on a test set. Rounding logits of 8 to 16 to fp16 alone moves them by up to 0.004."""
+"""Like TOLERANCE, for a first step's log-probabilities against the fp32 graphs'; a wrong rewrite is further off. The
+cost of int8 in quality is measured on a test set. Rounding logits of 8 to 16 to fp16 moves them by up to 0.004."""
 
 INT8_DISTANCE = 0.2
 """Limit of `distance` between int8 and fp32, for every teacher-forced step's log-probabilities and attention. Rounding

@@ -353,7 +353,7 @@ ConfidenceSignal = Literal[
     "unknown_ratio",
     "unseen_ratio",
 ]
-"""As runtime/confidence.py computes them."""
+"""The signals that runtime/confidence.py computes."""
 
 
 class SignalTerm(Section):

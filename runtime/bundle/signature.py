@@ -74,7 +74,7 @@ def _refusal(path: Path, signature: bytes, trusted: Path) -> str:
             else:
                 verifying.use_certificate_verifier(certificate_chain=[trusted])
             verifying.verify(path, Path(copied.name))
-        # Any exception that a stranger's signature causes means that it is not verified.
+        # Any exception that an untrusted signature causes means that it is not verified.
         except Exception as error:
             return f"{trusted} does not vouch for it: {str(error) or type(error).__name__}"
     return ""

@@ -144,7 +144,7 @@ COMPONENTS: Final = {
 """The types that each part may have, besides none."""
 
 MAX_COMPONENTS: Final = 32
-"""Of one part, e.g. the steps of a normalizer."""
+"""Limit of one part, e.g. of the steps of a normalizer."""
 
 MAX_OF_A_TYPE: Final = {"NFC": 2, "NFD": 2, "NFKC": 1, "NFKD": 1, "Prepend": 1, "Precompiled": 1, "BertNormalizer": 1}
 """Types that make texts longer: a character may become 18, or by a map of `Precompiled` MAX_GROWTH."""
@@ -375,7 +375,7 @@ class Tokenizer:
     def bound_cache(self, num_words: int) -> None:
         """Sets how many words the library caches with their merges; its default is 10,000, of up to 8 KiB each.
 
-        This bounds the memory of a tokenizer of strangers' texts.
+        This limits the memory of a tokenizer whose texts come from anywhere.
         """
         model = self._library.model
         if isinstance(model, models.BPE | models.Unigram):

@@ -93,7 +93,7 @@ class StepShape:
 
 
 class Captures:
-    """The numbers of steps' recordings, at most `limit`. A recording is never given up.
+    """The numbers of steps' recordings, at most `limit`. A recording is kept until the session ends.
 
     A key contains everything on which a recording depends: the shape, and each set of buffers.
     """
@@ -283,7 +283,7 @@ def _model(
 
 
 def _node(operator: str, inputs: Sequence[str], output: str, **attributes: int) -> bytes:
-    """NodeProto: input 1, output 2, name 3, op_type 4, attribute 5."""
+    """Returns a NodeProto: input 1, output 2, name 3, op_type 4, attribute 5."""
     described = [
         message_field(5, text_field(1, name) + number_field(3, value) + number_field(20, INTEGER_ATTRIBUTE))
         for name, value in attributes.items()
@@ -293,12 +293,12 @@ def _node(operator: str, inputs: Sequence[str], output: str, **attributes: int) 
 
 
 def _constant(name: str, value: int) -> bytes:
-    """TensorProto of one int64: dims 1, data_type 2, int64_data 7, name 8."""
+    """Returns a TensorProto of one int64: dims 1, data_type 2, int64_data 7, name 8."""
     return number_field(1, 1) + number_field(2, INT64) + number_field(7, value) + text_field(8, name)
 
 
 def _value(name: str, element: int, rank: int) -> bytes:
-    """ValueInfoProto: name 1, type 2 {tensor_type 1 {elem_type 1, shape 2 {dim 1, each without a size}}}."""
+    """Returns a ValueInfoProto: name 1, type 2 {tensor_type 1 {elem_type 1, shape 2 {dim 1, each without a size}}}."""
     shape = b"".join(message_field(1, b"") for _ in range(rank))
     return text_field(1, name) + message_field(2, message_field(1, number_field(1, element) + message_field(2, shape)))
 
@@ -331,7 +331,7 @@ class HeldTensors(Mapping[str, TensorView]):
         size: tuple[int, int],
         real_size: tuple[int, int],
     ) -> None:
-        """`size` is (N', S') and `real_size` (N, S)."""
+        """Holds the tensors. `size` is (N', S') and `real_size` (N, S)."""
         self.tensors = tensors
         self.count, self.width = size
         self._axes = axes

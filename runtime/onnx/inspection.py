@@ -59,7 +59,7 @@ class _WatchedSession(OnnxSession):
     def run(
         self, outputs: Sequence[str] | Mapping[str, Shape], inputs: Mapping[str, Array], *, in_place: bool = False
     ) -> list[Array]:
-        """As OnnxSession."""
+        """Runs the graph, as OnnxSession does, and records the inner values."""
         names = list(outputs)
         names += [name for name in self._names if name not in names]
         results = super().run(names, inputs)
