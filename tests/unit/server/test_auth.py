@@ -1,4 +1,4 @@
-"""The rates of clients, on a clock that only the test moves; options that need another one; warnings."""
+"""Clients' addresses, names and rates, on a clock that only the test moves; options that need another one; warnings."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pytest
 
 from attendant.runtime.errors import UserError
 from attendant.server.auth import Rates, open_access
+from attendant.server.call import address_of, name_in_certificate
 from attendant.server.config import ServerConfig
 from tests.certificates import new_authority
 from tests.configuration import parse_config
@@ -20,7 +21,7 @@ class Clock:
 
 
 def num_taken(rates: Rates, clock: Clock, *, seconds: float, client: str = "a", num_bytes: int = 1) -> int:
-    """How many of a thousand requests, evenly over so many seconds, are let in."""
+    """Returns how many of a thousand requests, spread evenly over the seconds, are let in."""
     let_in = 0
     for _ in range(1000):
         let_in += rates.take(client, num_bytes) == 0
@@ -42,7 +43,7 @@ def test_a_rate_below_one_a_second() -> None:
     assert 10 <= num_taken(Rates(requests_per_second=0.1, clock=clock), clock, seconds=100) <= 11
 
 
-def test_whoever_waits_as_long_as_told_is_let_in() -> None:
+def test_a_client_that_waits_as_long_as_required_is_let_in() -> None:
     clock = Clock()
     rates = Rates(requests_per_second=3, bytes_per_second=1000, clock=clock)
     for _ in range(50):
@@ -62,7 +63,7 @@ def test_a_large_request_is_let_in_whole_and_waited_for_afterwards() -> None:
     assert 1.4 < rates.take("a", 1) < 1.6, "a list counts as the requests that it holds"
 
 
-def test_the_accounts_are_bounded_and_those_who_ask_are_kept() -> None:
+def test_the_accounts_are_bounded_and_active_clients_are_kept() -> None:
     clock = Clock()
     rates = Rates(requests_per_second=5, max_clients=8, clock=clock)
     num_taken(rates, clock, seconds=0, client="a")
@@ -73,7 +74,7 @@ def test_the_accounts_are_bounded_and_those_who_ask_are_kept() -> None:
     assert rates.take("a", 1) > 0 and rates.take("b", 1) == 0
 
 
-def test_without_limits_nobody_need_be_asked_for() -> None:
+def test_without_limits_no_account_is_needed() -> None:
     assert not Rates().limited
     assert Rates(requests_per_second=1).limited and Rates(bytes_per_second=1).limited
 
@@ -88,7 +89,7 @@ def test_a_client_with_limits_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("option", "message"),
     [
         ("--tls-key", r"^--tls-certificate and --tls-key need each other"),
         ("--tls-certificate", r"^--tls-certificate and --tls-key need each other"),
@@ -97,13 +98,13 @@ def test_a_client_with_limits_of_its_own() -> None:
         ("--reflection=closed", r"^--reflection is 'closed', but there are no credentials"),
     ],
 )
-def test_options_that_need_another_one(given: str, message: str) -> None:
+def test_options_that_need_another_one(option: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        open_access(parse_config(["bundle", given if "=" in given else f"{given}=file"], {}))
+        open_access(parse_config(["bundle", option if "=" in option else f"{option}=file"], {}))
 
 
 @pytest.mark.parametrize(
-    ("host", "given", "warned"),
+    ("host", "options", "warned"),
     [
         ("127.0.0.1", "", []),
         ("::1", "", []),
@@ -116,7 +117,7 @@ def test_options_that_need_another_one(given: str, message: str) -> None:
     ],
 )
 def test_the_log_warns_of_a_port_that_other_machines_reach(
-    host: str, given: str, warned: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    host: str, options: str, warned: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority, tokens = new_authority(tmp_path), tmp_path / "tokens"
     tokens.write_text("search search-token-0123456789\n")
@@ -124,11 +125,42 @@ def test_the_log_warns_of_a_port_that_other_machines_reach(
     access = open_access(
         ServerConfig(
             bundles=(),
-            tokens=tokens if "tokens" in given else None,
-            tls_certificate=certificate if "tls" in given else None,
-            tls_key=key if "tls" in given else None,
-            tls_client_ca=authority.certificate if "clients" in given else None,
+            tokens=tokens if "tokens" in options else None,
+            tls_certificate=certificate if "tls" in options else None,
+            tls_key=key if "tls" in options else None,
+            tls_client_ca=authority.certificate if "clients" in options else None,
         )
     )
     access.warn_if_exposed(host)
     assert [record.getMessage().split(":")[0] for record in caplog.records] == warned
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:192.0.2.7:50112", "192.0.2.7"),
+        ("ipv6:%5B2001:db8:1:2:aaaa::1%5D:50112", "2001:db8:1:2::/64"),
+        ("ipv6:[2001:db8:1:2:bbbb::9]:7", "2001:db8:1:2::/64"),
+        ("ipv6:%5B::ffff:192.0.2.7%5D:50112", "192.0.2.7"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:50112", "fe80::/64"),
+        ("unix:", "unix"),
+        ("unix:/run/attendant.sock", "unix"),
+        ("nonsense", ""),
+    ],
+)
+def test_an_address_without_its_port(peer: str, address: str) -> None:
+    assert address_of(peer) == address
+
+
+@pytest.mark.parametrize(
+    ("facts", "subject"),
+    [
+        ({"x509_common_name": [b"search"], "x509_subject_alternative_name": [b"a"]}, "search"),
+        ({"x509_common_name": [b""], "x509_subject_alternative_name": [b"spiffe://example/search", b"b"]},
+         "spiffe://example/search"),
+        ({"x509_common_name": [b"\xff"]}, "\\xff"),
+        ({}, ""),
+    ],
+)  # fmt: skip
+def test_the_client_of_a_certificate(facts: dict[str, list[bytes]], subject: str) -> None:
+    assert name_in_certificate(facts) == subject

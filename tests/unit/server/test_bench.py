@@ -27,15 +27,17 @@ from attendant.server.bench.command import (
     read_result,
     requests_for,
 )
+from attendant_client.command import main
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.paths import ROOT
 
+BUNDLE = str(ROOT / "models" / "g2p-en")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
 def bundle() -> Bundle:
-    return open_bundle(ROOT / "models" / "g2p-en")
+    return open_bundle(Path(BUNDLE))
 
 
 def parsed(payloads: list[bytes]) -> list[messages.GenerateRequest]:
@@ -140,6 +142,26 @@ def test_the_picture_has_a_point_for_each_visit_within_it() -> None:
 def test_axes_end_at_a_round_number_above_all_points(highest: float) -> None:
     drawn = ET.fromstring(f'<svg xmlns="{SVG[1:-1]}">{chart("", "", "", {"line": [(1.0, highest)]})}</svg>')
     assert float(drawn.findall(f".//{SVG}circle")[0].attrib["cy"]) >= 40 - 0.05
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["nowhere"], "attendant bench: the bundle nowhere is refused"),
+        ([BUNDLE, "--beam-size", "99"], "attendant bench: --beam-size is 99, must be 1 to "),
+        ([BUNDLE, "--plan", "-1"], "attendant bench: --plan is -1, must be a positive number"),
+        ([__file__, "--plan", "5"], f"attendant bench: {__file__} is no bench.json"),
+        ([BUNDLE, "--seconds", "1"], "attendant bench: --seconds is 1, must be 3 or more on this host of 1 CPUs"),
+    ],
+)
+def test_a_mistake_is_a_line(
+    arguments: list[str], line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
+    with pytest.raises(SystemExit) as caught:
+        main(["bench", *arguments])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.startswith(line)
 
 
 MEBIBYTES = 64

@@ -25,7 +25,7 @@ def parse(*arguments: str, **environment: str) -> ServerConfig:
 
 
 def examples(option: Option) -> tuple[str, list[str]]:
-    """A valid text that is not the default, and invalid ones."""
+    """Returns a valid text that is not the default, and invalid ones."""
     must_be = option.kind.must_be
     if number := re.fullmatch(r"a whole number from (\d+)(?: to (\d+))?", must_be):
         least, most = number[1], number[2]

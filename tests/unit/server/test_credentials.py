@@ -26,7 +26,7 @@ FACTS = "must have, after its token, only expires=DATE and requests_per_second=N
 
 
 def hashed(token: str) -> str:
-    """As the documents say to make it: printf %s TOKEN | sha256sum."""
+    """Makes a digest as the documents do: printf %s TOKEN | sha256sum."""
     return "sha256:" + hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -135,7 +135,7 @@ def number(path: Path) -> Reloaded[int]:
 
 
 def settle(number: Reloaded[int]) -> int:
-    """After two looks, as the server takes them."""
+    """Returns the value after two looks, as the server takes them."""
     number.look()
     number.look()
     return number.value
@@ -159,14 +159,14 @@ def test_a_change_counts_when_the_file_is_at_rest(path: Path, number: Reloaded[i
 
 
 def test_links_are_followed(path: Path, number: Reloaded[int], tmp_path: Path) -> None:
-    """As Kubernetes exchanges the files of a secret: the link of a folder is renamed into place."""
+    """Kubernetes exchanges the files of a secret by renaming the link of a folder."""
     (tmp_path / "elsewhere").write_text("7")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "link").rename(path)
     assert settle(number) == 7
 
 
-def test_what_can_not_be_used_changes_nothing_and_is_told_once(
+def test_an_unusable_file_changes_nothing_and_is_logged_once(
     path: Path, number: Reloaded[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -186,10 +186,10 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(path: Path) -> None:
     meddle = True
 
     def read() -> int:
-        found = int(path.read_text())
+        content = int(path.read_text())
         if meddle:
-            replace(path, str(found + 1))
-        return found
+            replace(path, str(content + 1))
+        return content
 
     number = Reloaded([path], read)
     first = number.value

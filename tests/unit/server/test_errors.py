@@ -10,64 +10,36 @@ from google.rpc import error_details_pb2, status_pb2
 from attendant.runtime.violations import Violation
 from attendant.server import errors
 from attendant.server.grpc.handlers import DETAILS_KEY, PUSHBACK_KEY, REQUEST_ID_KEY, abort
+from attendant.server.http.endpoints import STATUSES
 
-EXAMPLES: list[errors.AttendantError] = [
-    errors.InvalidArgument(Violation("text", "0 tokens long", "1 to 64 tokens long")),
-    errors.Undecodable(17),
-    errors.UnknownModel("nope", ["b", "a"]),
-    errors.UnknownVersion("a", "9", []),
-    errors.LoadRefused("2: the bundle is refused"),
-    errors.QueueFull(1024, 600, 0.25),
-    errors.WaitTooLong(40.0, 30.0),
-    errors.ClientLimit(9, "rows", 8, 0.5),
-    errors.DeadlineTooShort(0.1, 1.5),
-    errors.TooManyStreams(128, 64),
-    errors.TooManyUnread(1000),
-    errors.IdleStream(300),
-    errors.TooManyCalls(100, 64),
-    errors.RateLimited(0.25),
-    errors.Unauthenticated("no token"),
-    errors.PermissionDenied("for administrators"),
-    errors.UnknownMethod(),
-    errors.OutOfTime(0.3),
-    errors.DeadlineExceeded(),
-    errors.Cancelled(),
-    errors.NotReady(),
-    errors.Draining(),
-    errors.Unread(),
-    errors.Stalled(30.0),
-    errors.EngineDead(),
-    errors.InternalError(),
-    errors.PoisonedRequest(),
-]
-CODES = {
-    "InvalidArgument": "INVALID_ARGUMENT",
-    "Undecodable": "INVALID_ARGUMENT",
-    "UnknownModel": "NOT_FOUND",
-    "UnknownVersion": "NOT_FOUND",
-    "LoadRefused": "FAILED_PRECONDITION",
-    "QueueFull": "RESOURCE_EXHAUSTED",
-    "WaitTooLong": "RESOURCE_EXHAUSTED",
-    "ClientLimit": "RESOURCE_EXHAUSTED",
-    "OutOfTime": "RESOURCE_EXHAUSTED",
-    "DeadlineTooShort": "RESOURCE_EXHAUSTED",
-    "TooManyStreams": "RESOURCE_EXHAUSTED",
-    "TooManyCalls": "RESOURCE_EXHAUSTED",
-    "TooManyUnread": "RESOURCE_EXHAUSTED",
-    "RateLimited": "RESOURCE_EXHAUSTED",
-    "Unauthenticated": "UNAUTHENTICATED",
-    "PermissionDenied": "PERMISSION_DENIED",
-    "UnknownMethod": "UNIMPLEMENTED",
-    "DeadlineExceeded": "DEADLINE_EXCEEDED",
-    "Cancelled": "CANCELLED",
-    "NotReady": "UNAVAILABLE",
-    "Draining": "UNAVAILABLE",
-    "Unread": "UNAVAILABLE",
-    "IdleStream": "UNAVAILABLE",
-    "Stalled": "UNAVAILABLE",
-    "EngineDead": "UNAVAILABLE",
-    "InternalError": "INTERNAL",
-    "PoisonedRequest": "INTERNAL",
+EXAMPLES: dict[errors.AttendantError, str] = {
+    errors.InvalidArgument(Violation("text", "0 tokens long", "1 to 64 tokens long")): "INVALID_ARGUMENT",
+    errors.Undecodable(17): "INVALID_ARGUMENT",
+    errors.UnknownModel("nope", ["b", "a"]): "NOT_FOUND",
+    errors.UnknownVersion("a", "9", []): "NOT_FOUND",
+    errors.LoadRefused("2: the bundle is refused"): "FAILED_PRECONDITION",
+    errors.QueueFull(1024, 600, 0.25): "RESOURCE_EXHAUSTED",
+    errors.WaitTooLong(40.0, 30.0): "RESOURCE_EXHAUSTED",
+    errors.ClientLimit(9, "rows", 8, 0.5): "RESOURCE_EXHAUSTED",
+    errors.DeadlineTooShort(0.1, 1.5): "RESOURCE_EXHAUSTED",
+    errors.TooManyStreams(128, 64): "RESOURCE_EXHAUSTED",
+    errors.TooManyUnread(1000): "RESOURCE_EXHAUSTED",
+    errors.IdleStream(300): "UNAVAILABLE",
+    errors.TooManyCalls(100, 64): "RESOURCE_EXHAUSTED",
+    errors.RateLimited(0.25): "RESOURCE_EXHAUSTED",
+    errors.Unauthenticated("no token"): "UNAUTHENTICATED",
+    errors.PermissionDenied("for administrators"): "PERMISSION_DENIED",
+    errors.UnknownMethod(): "UNIMPLEMENTED",
+    errors.OutOfTime(0.3): "RESOURCE_EXHAUSTED",
+    errors.DeadlineExceeded(): "DEADLINE_EXCEEDED",
+    errors.Cancelled(): "CANCELLED",
+    errors.NotReady(): "UNAVAILABLE",
+    errors.Draining(): "UNAVAILABLE",
+    errors.Unread(): "UNAVAILABLE",
+    errors.Stalled(30.0): "UNAVAILABLE",
+    errors.EngineDead(): "UNAVAILABLE",
+    errors.InternalError(): "INTERNAL",
+    errors.PoisonedRequest(): "INTERNAL",
 }
 
 
@@ -76,7 +48,7 @@ class Aborted(Exception):
 
 
 class RecordingContext:
-    """What abort was called with."""
+    """Keeps the arguments of `abort`."""
 
     async def abort(self, code: grpc.StatusCode, details: str, trailing_metadata: tuple[tuple[str, str], ...]) -> None:
         self.code, self.details, self.metadata = code, details, dict(trailing_metadata)
@@ -105,26 +77,26 @@ def test_an_error_of_a_worker_process_arrives_as_it_was(error: errors.AttendantE
 
 
 def leaves(kind: type[errors.AttendantError] = errors.AttendantError) -> set[str]:
-    below = [one for one in kind.__subclasses__() if one.__module__ == errors.__name__]
+    below = [subclass for subclass in kind.__subclasses__() if subclass.__module__ == errors.__name__]
     return set().union(*map(leaves, below)) if below else {kind.__name__}
 
 
-def test_the_examples_are_the_whole_tree() -> None:
-    assert {type(one).__name__ for one in EXAMPLES} == leaves() == set(CODES)
+def test_the_examples_are_all_errors() -> None:
+    assert {type(error).__name__ for error in EXAMPLES} == leaves()
 
 
 def test_the_drawing_shows_every_class_with_its_code_and_label() -> None:
     drawing = errors.__doc__ or ""
     lines = {line.strip("|`- ").split(" ", 1)[0]: line for line in drawing.splitlines()}
-    for one in EXAMPLES:
-        assert one.reason in lines[type(one).__name__].split()
-    assert len({one.reason for one in EXAMPLES}) == len(EXAMPLES), "labels tell them apart"
+    for error in EXAMPLES:
+        assert error.reason in lines[type(error).__name__].split()
+    assert len({error.reason for error in EXAMPLES}) == len(EXAMPLES), "labels tell them apart"
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
 async def test_every_error_has_its_status(error: errors.AttendantError) -> None:
     context = await aborted(error)
-    assert context.code.name == CODES[type(error).__name__]
+    assert context.code.name == EXAMPLES[error] and error.code in STATUSES
     assert context.details == str(error) != ""
     assert "\n" not in context.details
     assert (PUSHBACK_KEY in context.metadata) == isinstance(error, errors.Overloaded)
@@ -141,7 +113,7 @@ async def test_every_violation_is_in_the_details() -> None:
     detail = unpacked(context, error_details_pb2.BadRequest)
     assert isinstance(detail, error_details_pb2.BadRequest)
     assert [(v.field, v.description) for v in detail.field_violations] == [
-        (one.field, f"is {one.value}, must be something else") for one in violations
+        (violation.field, f"is {violation.value}, must be something else") for violation in violations
     ]
     assert "field_7 is 7, must be something else" in context.details
     assert context.details.endswith("and 12 more")
@@ -156,7 +128,7 @@ async def test_details_fit_into_trailing_metadata() -> None:
     assert 4 / 3 * len(context.metadata[DETAILS_KEY]) + len(context.details) < 8192
 
 
-async def test_the_retry_delay_is_told_twice() -> None:
+async def test_the_retry_delay_is_sent_twice() -> None:
     context = await aborted(errors.QueueFull(3, 2, 0.2504))
     detail = unpacked(context, error_details_pb2.RetryInfo)
     assert isinstance(detail, error_details_pb2.RetryInfo)

@@ -12,7 +12,7 @@ from tests.serving import PATIENCE_SECONDS
 
 
 async def said(lifecycle: Lifecycle) -> tuple[bool, bool, bool]:
-    """Whether it is alive, has started, and is ready."""
+    """Returns if the server is alive, has started, and is ready."""
     requests = [health_pb2.HealthCheckRequest(service=name) for name in (LIVENESS, STARTUP, "")]
     answers = [await lifecycle.health.Check(request, None) for request in requests]
     alive, started, ready = (answer.status == SERVING for answer in answers)

@@ -121,17 +121,17 @@ def test_the_audit_log_has_a_level_and_a_format_of_its_own() -> None:
             AUDIT.warning("refused", extra={"client": "127.0.0.1", "code": "UNAUTHENTICATED"})
     finally:
         AUDIT.handlers, AUDIT.level, AUDIT.propagate = before
-    found = {level: [json.loads(line) for line in stream.getvalue().splitlines()] for level, stream in lines.items()}
-    assert [one["message"] for one in found["info"]] == ["done", "refused"]
-    assert [(one["client"], one["code"]) for one in found["warning"]] == [("127.0.0.1", "UNAUTHENTICATED")]
-    assert not found["off"] and {one["logger"] for one in found["info"]} == {"audit"}
+    entries = {level: [json.loads(line) for line in stream.getvalue().splitlines()] for level, stream in lines.items()}
+    assert [entry["message"] for entry in entries["info"]] == ["done", "refused"]
+    assert [(entry["client"], entry["code"]) for entry in entries["warning"]] == [("127.0.0.1", "UNAUTHENTICATED")]
+    assert not entries["off"] and {entry["logger"] for entry in entries["info"]} == {"audit"}
 
 
 def violations() -> InvalidArgument:
-    found = Violations()
-    found.add("tokens.tokens[3]", SECRET, "in the vocabulary")
-    found.add("decoding.beam_size", 99, "1 to 32")
-    return InvalidArgument(*found.found)
+    violated = Violations()
+    violated.add("tokens.tokens[3]", SECRET, "in the vocabulary")
+    violated.add("decoding.beam_size", 99, "1 to 32")
+    return InvalidArgument(*violated.found)
 
 
 def fault() -> Exception:
@@ -180,7 +180,7 @@ def test_exceptions_are_logged_by_class_and_line(allowed: bool) -> None:
 
 
 def test_exceptions_of_the_engine_keep_their_words() -> None:
-    """It only knows ids."""
+    """The engine only knows ids."""
     stream = io.StringIO()
     configure_logging("debug", "text", "off", stream)
     logging.getLogger("attendant.server.engine.thread").error("a step failed", exc_info=ValueError("bad shape"))

@@ -75,7 +75,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 def exercise(metrics: Metrics) -> None:
-    """One of everything."""
+    """Updates every metric once."""
     model = metrics.of_model("m")
     runner: Any = SimpleNamespace(num_waiting=3, num_running=2, num_rows=5, bulk_permits=FairSemaphore(16))
     model.watch(runner, rows_limit=8, version="v", precision="fp32", provider="cpu")
@@ -217,7 +217,7 @@ def _no_created_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def page(library: Any, form: str) -> bytes:
-    """What is scraped after a thousand values, some of them on the edge of a bucket; an example of some buckets."""
+    """Renders the page after a thousand values, some on the edge of a bucket; some buckets have an exemplar."""
     registry, random = CollectorRegistry(), Random(1)
     seen = {"namespace": "attendant", "registry": registry}
     ended = library.Counter("ended", 'How "calls" ended.', ("model", "code"), **seen)

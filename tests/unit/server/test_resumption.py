@@ -75,7 +75,7 @@ def forget(authority: Authority, access: Access, folder: Path) -> None:
     access.certificates.look()
 
 
-@pytest.mark.parametrize("version", VERSIONS, ids=lambda one: one.name)
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
 async def test_over_http_a_removed_authority_is_out(
     authority: Authority, access: Access, version: ssl.TLSVersion, tmp_path: Path
 ) -> None:
@@ -101,7 +101,7 @@ async def test_over_http_an_expired_certificate_is_out(
             assert not (await asyncio.to_thread(client.connect, port))[1]
 
 
-@pytest.mark.parametrize("version", VERSIONS, ids=lambda one: one.name)
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
 def test_over_grpc_no_session_is_resumed(authority: Authority, access: Access, version: ssl.TLSVersion) -> None:
     client = Client(authority, version, "h2")
     server = grpc.server(ThreadPoolExecutor(1))

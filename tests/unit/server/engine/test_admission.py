@@ -1,6 +1,6 @@
 """Which requests are accepted, before engines whose queue and throughput the test makes up."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -75,9 +75,9 @@ class Harness:
         self.key += length
         return self.control.accept(keys, [((5, 6, 3), TEN)] * length, Priority.INTERACTIVE, client, 0.0, timeout)
 
-    def accepts_list(self, length: int, **asked: Any) -> bool:
+    def accepts_list(self, length: int, **options: Any) -> bool:
         try:
-            self.accept_list(length, **asked)
+            self.accept_list(length, **options)
         except Overloaded:
             return False
         return True
@@ -88,7 +88,11 @@ def result(seconds: float, steps: int = 10) -> Result:
     return Result((hypothesis,), RequestStats(0.0, 0.0, seconds, 0.0, seconds, steps, 1.0, 0.0))
 
 
-def test_what_is_expected_of_a_request_goes_with_it() -> None:
+def priorities(accepted: Sequence[Accepted]) -> set[Priority]:
+    return {each.request.priority for each in accepted}
+
+
+def test_the_expectations_of_a_request_go_with_it() -> None:
     harness = Harness()
     harness.host.work = 80.0
     accepted = harness.accept(timeout=5.0, now=100.0)
@@ -111,7 +115,7 @@ def test_a_deadline_that_would_pass_is_refused_with_when_to_come_again() -> None
     harness.accept(timeout=None)
 
 
-def test_whoever_finds_nothing_in_its_way_is_tried() -> None:
+def test_a_request_that_finds_an_idle_server_is_tried() -> None:
     harness = Harness()
     tried = harness.accept(timeout=0.06)
     assert tried.request.start_by is None, "or it would be dropped before it began"
@@ -129,7 +133,7 @@ def test_nothing_is_refused_for_time_before_anything_was_measured() -> None:
     harness.accept(timeout=0.001)
 
 
-def test_a_client_may_fill_what_is_left_of_the_queue() -> None:
+def test_a_client_may_fill_half_of_the_free_queue() -> None:
     harness = Harness(max_waiting=10)
     harness.host.waiting, harness.host.own = 5, 5
     refusal = harness.refusal()
@@ -140,7 +144,7 @@ def test_a_client_may_fill_what_is_left_of_the_queue() -> None:
     assert isinstance(harness.refusal(client="other"), QueueFull)
 
 
-def test_nobody_waits_longer_than_is_useful() -> None:
+def test_no_request_waits_longer_than_is_useful() -> None:
     harness = Harness(max_wait_seconds=2.0)
     harness.host.work = 4 * 201
     refusal = harness.refusal()
@@ -165,11 +169,11 @@ def test_limits_of_a_client() -> None:
 def test_many_rows_in_flight_are_heavy() -> None:
     harness = Harness()
     accepted = [harness.accept() for _ in range(LIGHT_ROWS)]
-    assert {one.request.priority for one in accepted} == {Priority.INTERACTIVE}
+    assert priorities(accepted) == {Priority.INTERACTIVE}
     assert harness.accept().request.priority is Priority.HEAVY
     assert harness.accept(client="other").request.priority is Priority.INTERACTIVE
-    for one in accepted:
-        harness.control.ended(one, None, 1.0)
+    for each in accepted:
+        harness.control.ended(each, None, 1.0)
     assert harness.accept().request.priority is Priority.INTERACTIVE
     wide = DecodingOptions(max_length=9, beam_size=LIGHT_ROWS + 1)
     assert harness.accept(client="third", options=wide).request.priority is Priority.HEAVY
@@ -181,7 +185,7 @@ def test_how_many_rows_are_heavy_can_be_chosen() -> None:
     assert harness.accept().request.priority is Priority.HEAVY
 
 
-def test_who_is_heavy_is_so_until_half_of_its_rows_have_left() -> None:
+def test_a_client_is_heavy_until_half_of_its_rows_have_left() -> None:
     harness = Harness()
     accepted = [harness.accept() for _ in range(LIGHT_ROWS + 1)]
     for _ in range(LIGHT_ROWS // 2):
@@ -190,11 +194,11 @@ def test_who_is_heavy_is_so_until_half_of_its_rows_have_left() -> None:
         assert accepted[-1].request.priority is Priority.HEAVY
     while len(accepted) >= LIGHT_ROWS // 2:
         harness.control.ended(accepted.pop(0), None, 1.0)
-    assert {one.request.priority for one in accepted} == {Priority.HEAVY}
+    assert priorities(accepted) == {Priority.HEAVY}
     assert harness.accept().request.priority is Priority.INTERACTIVE
 
 
-def test_what_answers_take_corrects_what_is_expected() -> None:
+def test_durations_of_answers_correct_the_expectation() -> None:
     harness = Harness()
     for _ in range(1000):
         harness.control.ended(harness.accept(), result(0.25), 0.3)  # delivered later than it was ready
@@ -203,7 +207,7 @@ def test_what_answers_take_corrects_what_is_expected() -> None:
 
 
 @pytest.mark.parametrize("outcome", [DeadlineExceeded(), OutOfTime(1.0)])
-def test_who_came_too_late_is_counted_and_is_no_answer(outcome: Outcome) -> None:
+def test_a_late_request_is_counted_and_is_no_answer(outcome: Outcome) -> None:
     harness = Harness()
     harness.control.ended(harness.accept(timeout=5.0), outcome, 0.02)
     assert harness.predictions == [Prediction(pytest.approx(0.1), 0.02, 10, 0, True)]
@@ -212,12 +216,12 @@ def test_who_came_too_late_is_counted_and_is_no_answer(outcome: Outcome) -> None
     assert harness.accept().expected_seconds > 0.1
 
 
-def test_who_went_at_its_deadline_came_too_late_and_who_went_before_did_not() -> None:
+def test_only_cancellations_at_the_deadline_are_late() -> None:
     harness = Harness()
     harness.control.ended(harness.accept(timeout=5.0), None, 4.8)
     assert harness.predictions == []
     harness.control.ended(harness.accept(timeout=5.0), None, 5.0 - EARLY_SECONDS / 2)
-    assert [one.late for one in harness.predictions] == [True]
+    assert [prediction.late for prediction in harness.predictions] == [True]
 
 
 def test_lengths_are_learned() -> None:
@@ -235,12 +239,12 @@ def test_bulk_work_is_accepted() -> None:
     assert harness.predictions == []
 
 
-def test_a_list_is_accepted_by_what_becomes_of_its_last_request() -> None:
+def test_a_list_is_accepted_by_the_expectation_of_its_last_request() -> None:
     harness = Harness()
     fits, too_long = harness.accept_list(4, timeout=5.0), Harness().accept_list(8, timeout=5.0)
-    assert [one.request.key for one in fits] == [1, 2, 3, 4]
-    assert [one.request.start_by for one in fits] == pytest.approx([5.0 - 10 * STEP_SECONDS] * 4)
-    assert [bool(one.expected_seconds) for one in fits] == [False, False, False, True]
+    assert [accepted.request.key for accepted in fits] == [1, 2, 3, 4]
+    assert [accepted.request.start_by for accepted in fits] == pytest.approx([5.0 - 10 * STEP_SECONDS] * 4)
+    assert [bool(accepted.expected_seconds) for accepted in fits] == [False, False, False, True]
     assert fits[-1].expected_seconds == pytest.approx(10 * STEP_SECONDS), "there are rows for all of them"
     # Four have rows, and the last one waits for three: 30 steps, four at a time.
     assert too_long[-1].expected_seconds == pytest.approx((7.5 + 10) * STEP_SECONDS)
@@ -275,5 +279,5 @@ def test_a_list_takes_as_much_of_the_queue_as_its_requests_one_by_one(max_waitin
 
 
 def test_a_list_of_many_rows_is_heavy_throughout() -> None:
-    assert {one.request.priority for one in Harness().accept_list(8)} == {Priority.INTERACTIVE}
-    assert {one.request.priority for one in Harness(max_waiting=100).accept_list(LIGHT_ROWS + 1)} == {Priority.HEAVY}
+    assert priorities(Harness().accept_list(8)) == {Priority.INTERACTIVE}
+    assert priorities(Harness(max_waiting=100).accept_list(LIGHT_ROWS + 1)) == {Priority.HEAVY}

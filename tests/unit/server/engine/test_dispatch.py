@@ -35,7 +35,7 @@ class Desk(Dispatcher):
 
 
 def desk_of(num_workers: int, max_rows: int) -> Desk:
-    """A desk all of whose workers are open."""
+    """Makes a desk with open workers."""
     desk = Desk(num_workers, max_rows)
     for worker in range(num_workers):
         desk.open(worker)
@@ -79,7 +79,7 @@ def test_short_requests_go_to_long_ones_where_there_is_no_other_room() -> None:
     assert desk.after_end(0, request(0)) == [(0, 8)]
 
 
-def test_what_a_closed_worker_had_counts_no_longer() -> None:
+def test_requests_of_a_closed_worker_no_longer_count() -> None:
     desk = desk_of(2, max_rows=100)
     ask(desk, *range(20), steps=10)
     assert ask(desk, 20, steps=100) == [0]
@@ -251,7 +251,7 @@ class Versions:
         return sum(held.max_rows for held in self.running[version].values() if held.priority is priority)
 
 
-def test_whoever_is_alone_may_have_all_and_others_wait() -> None:
+def test_a_version_alone_may_have_all_rows_and_others_wait() -> None:
     versions = Versions(2, max_rows=4)
     versions.ask(0, *range(6))
     versions.ask(1, 10)
@@ -287,7 +287,7 @@ def test_a_wide_request_is_not_passed_by_small_ones_of_others() -> None:
     assert (versions.held(0), versions.held(1)) == (0, 4)
 
 
-def test_who_waits_no_more_keeps_nobody_waiting() -> None:
+def test_a_cancelled_request_keeps_no_version_waiting() -> None:
     versions = Versions(2, max_rows=4)
     versions.ask(0, *range(8))
     versions.ask(1, 100, rows=4)
@@ -296,7 +296,7 @@ def test_who_waits_no_more_keeps_nobody_waiting() -> None:
     assert versions.held(0) == 4
 
 
-def test_what_a_version_leaves_behind_is_given_to_others() -> None:
+def test_rows_of_a_version_that_ends_go_to_others() -> None:
     versions = Versions(2, max_rows=4)
     versions.ask(0, *range(8))
     versions.ask(1, *range(10, 18))
@@ -352,7 +352,7 @@ def test_bulk_work_that_comes_to_an_idle_server_is_alone() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 8))
-def test_the_budget_holds_and_everybody_is_served(seed: int, number: int, max_rows: int) -> None:
+def test_the_budget_holds_and_all_requests_are_served(seed: int, number: int, max_rows: int) -> None:
     rng = random.Random(seed)
     versions = Versions(number, max_rows)
     wanted = 0

@@ -31,7 +31,7 @@ class TimedStepper(FakeStepper):
 
 
 def options(length: int, beam_size: int = 1, **more: Any) -> DecodingOptions:
-    """Exactly `length` tokens long, whatever the model thinks."""
+    """Makes options with which answers have exactly `length` tokens."""
     return DecodingOptions(beam_size=beam_size, min_length=length, max_length=length, **more)
 
 
@@ -103,8 +103,8 @@ def test_answers_are_those_of_offline_decoding() -> None:
     desk = Desk(max_rows=6)
     wanted = [DecodingOptions(beam_size=1 + key % 4, max_length=9, num_hypotheses=1 + key % 2) for key in range(12)]
     wanted = [w if w.num_hypotheses <= w.beam_size else options(3) for w in wanted]
-    for key, one in enumerate(wanted):
-        desk.submit(key, one)
+    for key, each in enumerate(wanted):
+        desk.submit(key, each)
         if key % 3 == 0:
             desk.step()
     desk.run()
@@ -191,29 +191,29 @@ def test_a_deadline_frees_the_rows_within_one_step() -> None:
     assert (result.stats.cancelled_rows, desk.stepper.num_steps) == (1, steps)
 
 
-def test_rounds_that_go_on_alike_ask_nothing_of_the_scheduler() -> None:
-    asked: list[Priority] = []
+def test_equal_rounds_do_not_call_the_scheduler() -> None:
+    priorities: list[Priority] = []
 
     class Counting(Scheduler):
         def admit(self, priority: Priority) -> list[EngineRequest]:
-            asked.append(priority)
+            priorities.append(priority)
             return super().admit(priority)
 
     desk = Desk(scheduler=Counting)
     desk.submit(0, options(30), deadline=desk.stepper.now + 9)
     rounds = [desk.step().stats for _ in range(3)]
-    assert (len(asked), [one.num_rows for one in rounds]) == (1, [1, 1, 1])
+    assert (len(priorities), [step.num_rows for step in rounds]) == (1, [1, 1, 1])
     assert "admit" in rounds[0].phase_seconds and "admit" not in rounds[2].phase_seconds
     desk.submit(1, options(30))
-    assert (desk.step().stats.num_encoded, len(asked)) == (1, 2), "somebody came"
+    assert (desk.step().stats.num_encoded, len(priorities)) == (1, 2), "somebody came"
     desk.engine.cancel(1)
-    assert (desk.step().stats.cancelled_rows, len(asked)) == (1, 3), "somebody went"
+    assert (desk.step().stats.cancelled_rows, len(priorities)) == (1, 3), "somebody went"
     while 0 not in desk.outcomes:
         desk.step()
-    assert isinstance(desk.outcomes[0], DeadlineExceeded) and len(asked) == 4, "a deadline passed"
+    assert isinstance(desk.outcomes[0], DeadlineExceeded) and len(priorities) == 4, "a deadline passed"
 
 
-def test_rounds_beside_bulk_work_ask_the_scheduler_each_time() -> None:
+def test_rounds_alongside_bulk_work_call_the_scheduler_each_time() -> None:
     desk = Desk()
     desk.submit(0, options(3), priority=Priority.BULK)
     desk.submit(1, options(99))

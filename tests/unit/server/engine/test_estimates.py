@@ -129,7 +129,7 @@ def test_a_budget_ignores_small_and_immeasurable_calls() -> None:
     assert budget.units == 64
 
 
-def test_rounds_may_take_several_times_what_they_took_with_as_much_work() -> None:
+def test_rounds_may_take_several_times_their_usual_duration() -> None:
     bound = RoundBound(5.0)
     assert bound.seconds(100) == 5.0
     bound.note(100, 0.01)

@@ -21,14 +21,14 @@ from tests.paths import ROOT
 
 
 @pytest.mark.parametrize(("provider", "clock"), [("cpu", "thread_time"), ("cuda", "perf_counter")])
-def test_a_request_is_timed_by_what_it_computes_where_others_may_hold_it_up(
+def test_a_request_is_timed_by_processor_time_on_a_shared_host(
     provider: Provider,
     clock: str,
     tiny_bundle_path: Path,
     tiny_stepper: OnnxStepper,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a busy host the time on the wall is that of the neighbours, and bulk work would be let take as long."""
+    """On a busy host, wall time includes the neighbours' work, and would allow bulk work as much."""
     readings = itertools.count()
     monkeypatch.setattr(f"attendant.server.engine.loading.time.{clock}", lambda: 0.5 * next(readings))
     assert loading._request_seconds(open_bundle(tiny_bundle_path), tiny_stepper, "fp32", provider) == 0.5
@@ -58,12 +58,12 @@ def test_the_engine_tells_hypotheses_apart_by_their_texts(tiny_bundle_path: Path
     options = DecodingOptions(max_length=4, beam_size=4, num_hypotheses=4)
     search = engine._batches[Priority.INTERACTIVE].batch
     search.join([BatchRequest(0, bundle.source_ids([4, 5]), options)])
-    (beams,) = [one._beams for one in search._searches.values()]
+    (beams,) = [request_search._beams for request_search in search._searches.values()]
     assert [beam.text_of and beam.text_of([4, 5]) for beam in beams] == [bundle.target_tokenizer.decode([4, 5])]
 
 
 def test_a_default_request_must_fit() -> None:
-    """Wherever a bundle is opened: it may stand alone or in a repository."""
+    """The check is the same for a bundle alone and in a repository."""
     path = ROOT / "models" / "g2p-en"
     assert open_bundle(path).manifest.decoding.beam_size == 4
     open_within_limits(path, parse_config(["b", "--max-rows", "4"], {}))
@@ -71,7 +71,7 @@ def test_a_default_request_must_fit() -> None:
         open_within_limits(path, parse_config(["b", "--max-rows", "3"], {}))
 
 
-def test_by_default_a_bulk_call_takes_half_of_what_a_request_takes(
+def test_by_default_a_bulk_call_takes_half_the_time_of_a_request(
     tiny_bundle_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "_request_seconds", lambda *_: 0.5)

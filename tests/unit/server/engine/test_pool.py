@@ -1,10 +1,11 @@
-"""Engines behind sockets: who decodes what, and what becomes of it when a worker dies or hangs."""
+"""Requests to engines behind sockets: which worker decodes what, and what becomes of it when a worker dies or hangs."""
 
 import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,14 +14,24 @@ from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import DecoderState
-from attendant.server.config import ServerConfig
+from attendant.server.config import LIGHT_ROWS, ServerConfig
 from attendant.server.engine import pool as pools
 from attendant.server.engine import shares
-from attendant.server.engine.client import EngineClient
-from attendant.server.engine.request import BulkRoom, Priority, Result, StepStats
+from attendant.server.engine.client import DELIVERED_AT_ONCE, HEAVY_WEIGHT, EngineClient
+from attendant.server.engine.estimates import ThroughputEstimate
+from attendant.server.engine.queue import Ahead
+from attendant.server.engine.request import BulkRoom, Outcome, Outcomes, Priority, Result, StepStats
 from attendant.server.engine.shares import SharedRows
 from attendant.server.engine.supervision import Slot
-from attendant.server.errors import EngineDead, OutOfTime, PoisonedRequest
+from attendant.server.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    Draining,
+    EngineDead,
+    OutOfTime,
+    PoisonedRequest,
+    QueueFull,
+)
 from tests.fakes import SPECIAL_IDS, FakeStepper
 from tests.serving import PATIENCE_SECONDS, GatedStepper, answered, eventually, submit
 from tests.workers import thread_pool
@@ -31,11 +42,17 @@ POISON = 6
 
 @asynccontextmanager
 async def running(
-    *steppers: FakeStepper, max_rows: int = 4, on_death: Callable[[], None] = lambda: None, **options: Any
+    *steppers: FakeStepper,
+    max_rows: int = 4,
+    max_waiting: int = 100,
+    on_death: Callable[[], None] = lambda: None,
+    **options: Any,
 ) -> AsyncIterator[tuple[EngineClient, list[StepStats]]]:
+    """Runs a worker per stepper; yields their client, and what their steps report."""
     stats: list[StepStats] = []
     pool = thread_pool(*steppers, max_rows=max_rows, on_step=stats.append, **options)
-    runner = EngineClient(pool, ServerConfig(bundles=()), max_bulk=20, on_death=on_death)
+    config = ServerConfig(bundles=(), max_waiting=max_waiting, max_wait_seconds=60.0)
+    runner = EngineClient(pool, config, max_bulk=20, on_death=on_death)
     await runner.start()
     try:
         yield runner, stats
@@ -46,45 +63,53 @@ async def running(
                 stepper.open()
 
 
-def ask(runner: EngineClient, wanted: DecodingOptions = LONG) -> "asyncio.Task[Result]":
+def ask(runner: EngineClient, options: DecodingOptions = LONG, timeout: float | None = None) -> "asyncio.Task[Result]":
     async def answer() -> Result:
-        return await answered(submit(runner, (4, 5, 3), wanted, None))
+        return await answered(submit(runner, (4, 5, 3), options, timeout))
 
     return asyncio.create_task(answer())
 
 
-def ask_bulk(runner: EngineClient, source: tuple[int, ...], wanted: DecodingOptions, outcomes: list[object]) -> None:
-    submitted = submit(runner, source, wanted, None, Priority.BULK)
-    submitted.add_done_callback(lambda ended: outcomes.append(ended.result()))
+def ask_bulk(
+    runner: EngineClient,
+    outcomes: list[object],
+    source: tuple[int, ...] = (4, 5, 3),
+    options: DecodingOptions = LONG,
+) -> "asyncio.Future[Outcome]":
+    submitted = submit(runner, source, options, None, Priority.BULK)
+    submitted.add_done_callback(lambda ended: outcomes.append("cancelled" if ended.cancelled() else ended.result()))
+    return submitted
 
 
 async def ended(*tasks: "asyncio.Task[Result]") -> list[Result | BaseException]:
     return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE_SECONDS)
 
 
-async def test_answers_are_those_of_offline_decoding_whoever_gave_them() -> None:
+async def test_answers_of_all_workers_are_those_of_offline_decoding() -> None:
     steppers = FakeStepper(), FakeStepper()
     wanted = [DecodingOptions(beam_size=1 + number % 3, max_length=12, attention=True) for number in range(20)]
     async with running(*steppers, max_rows=6) as (runner, stats):
-        results = await ended(*(ask(runner, one) for one in wanted[:10]))
-        results += await ended(*(ask(runner, one) for one in wanted[10:]))
+        results = await ended(*(ask(runner, options) for options in wanted[:10]))
+        results += await ended(*(ask(runner, options) for options in wanted[10:]))
         await eventually(lambda: (runner.num_waiting, runner.num_running, runner.num_rows) == (0, 0, 0))
     expected = decode_all(FakeStepper(), [(4, 5, 3)] * 20, wanted, SPECIAL_IDS)
     for result, hypotheses in zip(results, expected, strict=True):
         assert isinstance(result, Result)
-        assert [one.token_ids for one in result.hypotheses] == [one.token_ids for one in hypotheses]
-        assert [one.score for one in result.hypotheses] == [one.score for one in hypotheses]
+        assert [hypothesis.token_ids for hypothesis in result.hypotheses] == [
+            hypothesis.token_ids for hypothesis in hypotheses
+        ]
+        assert [hypothesis.score for hypothesis in result.hypotheses] == [hypothesis.score for hypothesis in hypotheses]
         assert result.stats.total > 0
     assert all(stepper.num_steps for stepper in steppers), "both had work"
-    assert sum(one.num_rows > 0 for one in stats) == sum(stepper.num_steps for stepper in steppers)
+    assert sum(step.num_rows > 0 for step in stats) == sum(stepper.num_steps for stepper in steppers)
 
 
-async def test_who_was_answered_goes_on_before_the_steps_are_counted() -> None:
+async def test_an_answer_is_delivered_before_its_steps_are_counted() -> None:
     stepper = FakeStepper()
     async with running(stepper) as (runner, stats):
         await answered(submit(runner, (4, 5, 3), LONG, None))
-        assert sum(one.num_rows for one in stats) < stepper.num_steps
-        await eventually(lambda: sum(one.num_rows for one in stats) == stepper.num_steps)
+        assert sum(step.num_rows for step in stats) < stepper.num_steps
+        await eventually(lambda: sum(step.num_rows for step in stats) == stepper.num_steps)
 
 
 async def test_the_queue_is_the_servers() -> None:
@@ -97,12 +122,14 @@ async def test_the_queue_is_the_servers() -> None:
         tasks[4].cancel()
         await eventually(lambda: runner.num_waiting == 2)
         steppers[1].open()
-        assert all(isinstance(one, Result) for one in await ended(*tasks[1:4])), "one worker does the work of both"
+        assert all(isinstance(outcome, Result) for outcome in await ended(*tasks[1:4])), (
+            "one worker does the work of both"
+        )
         steppers[0].open()
         assert isinstance((await ended(tasks[0]))[0], Result)
 
 
-async def test_what_waits_too_long_is_told_while_no_worker_says_anything() -> None:
+async def test_a_request_that_waits_too_long_ends_while_the_worker_is_silent() -> None:
     stepper = GatedStepper(7)
     async with running(stepper, max_rows=1) as (runner, _):
         first = ask(runner)
@@ -114,14 +141,14 @@ async def test_what_waits_too_long_is_told_while_no_worker_says_anything() -> No
         assert isinstance((await ended(first))[0], Result)
 
 
-async def test_a_worker_that_dies_fails_everybody_and_says_so_once() -> None:
+async def test_a_worker_that_dies_fails_all_requests_and_is_reported_once() -> None:
     broken, whole, deaths = GatedStepper(7), GatedStepper(7), []
     broken.fail_at_step = 2
     async with running(broken, whole, max_rows=1, on_death=lambda: deaths.append(1)) as (runner, _):
         tasks = [ask(runner) for _ in range(4)]
         await whole.arrival()
         broken.open()
-        assert [type(one) for one in await ended(*tasks)] == [EngineDead] * 4
+        assert [type(outcome) for outcome in await ended(*tasks)] == [EngineDead] * 4
         with pytest.raises(EngineDead):
             await ask(runner)
         assert deaths == [1]
@@ -145,12 +172,12 @@ async def test_a_poisoned_request_takes_its_neighbours_along_once(num_workers: i
     async with running(*steppers, max_rows=64, **options) as (runner, _):
         outcomes: list[object] = []
         for number in range(30):
-            ask_bulk(runner, (POISON if number == 7 else 4 + number % 2, 5, 3), LONG, outcomes)
+            ask_bulk(runner, outcomes, (POISON if number == 7 else 4 + number % 2, 5, 3))
         tasks = [ask(runner) for _ in range(6)]
-        assert all(isinstance(one, Result) for one in await ended(*tasks))
+        assert all(isinstance(outcome, Result) for outcome in await ended(*tasks))
         await eventually(lambda: len(outcomes) == 30)
-        assert sum(isinstance(one, PoisonedRequest) for one in outcomes) == 1
-        assert sum(isinstance(one, Result) for one in outcomes) == 29
+        assert sum(isinstance(outcome, PoisonedRequest) for outcome in outcomes) == 1
+        assert sum(isinstance(outcome, Result) for outcome in outcomes) == 29
         assert (runner.num_waiting, runner.num_running) == (0, 0)
         assert available == ([False, False, True] if num_workers == 1 else []), "with two there is always one"
         again = await ended(asyncio.ensure_future(answered(submit(runner, (POISON, 5, 3), LONG, None))))
@@ -191,7 +218,7 @@ async def test_a_worker_that_hangs_is_replaced_and_its_requests_are_decoded_agai
         await asyncio.sleep(0.5)  # it may be silent as long as it likes while it has no work
         assert not restarts
         results = await ended(*(ask(runner) for _ in range(3)))
-        assert all(isinstance(one, Result) for one in results) and restarts == [1]
+        assert all(isinstance(result, Result) for result in results) and restarts == [1]
         assert (runner.num_waiting, runner.num_running, runner.num_rows) == (0, 0, 0)
 
 
@@ -202,7 +229,7 @@ async def test_workers_that_hang_again_and_again_end_the_model(monkeypatch: pyte
     options = {"num_workers": 1, "max_restarts": 1, "on_death": lambda: deaths.append(1)}
     async with running(GatedStepper(7), GatedStepper(7), hang_seconds=0.2, **options) as (runner, _):
         results = await ended(*(ask(runner) for _ in range(3)))
-        assert {type(one) for one in results} == {EngineDead, PoisonedRequest}
+        assert {type(result) for result in results} == {EngineDead, PoisonedRequest}
         assert deaths == [1]
 
 
@@ -226,7 +253,7 @@ async def test_a_bundle_that_has_changed_meanwhile_is_not_served() -> None:
     loads = iter([lambda: None, refuse])
     options = {"num_workers": 1, "max_restarts": 5, "load": lambda: next(loads)()}
     async with running(broken, FakeStepper(), on_death=lambda: deaths.append(1), **options) as (runner, _):
-        assert [type(one) for one in await ended(ask(runner))] == [EngineDead]
+        assert [type(outcome) for outcome in await ended(ask(runner))] == [EngineDead]
         assert deaths == [1]
 
 
@@ -238,7 +265,7 @@ async def test_a_worker_that_does_not_listen_does_not_hold_up_the_server() -> No
         source = (4,) * 5000
         outcomes: list[object] = []
         for _ in range(200):  # several times what a socket holds
-            ask_bulk(runner, source, DecodingOptions(max_length=1), outcomes)
+            ask_bulk(runner, outcomes, source, DecodingOptions(max_length=1))
             await asyncio.sleep(0)
         stepper.open()
         assert isinstance((await ended(task))[0], Result)
@@ -263,7 +290,7 @@ async def test_models_share_the_rows_of_a_server() -> None:
         # What a model that goes still had is free as well, whether or not its worker says how it ended.
         first.stop()
         gated.open()
-        assert [type(one) for one in await ended(*(ask(second) for _ in range(2)))] == [Result, Result]
+        assert [type(outcome) for outcome in await ended(*(ask(second) for _ in range(2)))] == [Result, Result]
         await ended(*mine)
 
 
@@ -278,11 +305,11 @@ async def test_models_divide_the_rows_for_bulk_work() -> None:
             stats.clear()
             await asyncio.wait([submit(second, (4, 5, 3), LONG, None, Priority.BULK) for _ in range(8)])
             await eventually(lambda: second.num_rows == 0)
-            return max(one.num_rows for one in stats)
+            return max(step.num_rows for step in stats)
 
         assert await most_rows() == 4
         outcomes: list[object] = []
-        ask_bulk(first, (4, 5, 3), LONG, outcomes)
+        ask_bulk(first, outcomes)
         await gated.arrival()
         assert await most_rows() == 2
         gated.open()
@@ -290,7 +317,7 @@ async def test_models_divide_the_rows_for_bulk_work() -> None:
         assert await most_rows() == 4
 
 
-async def test_every_worker_is_told_whether_bulk_work_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_worker_learns_if_bulk_work_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "TICK_SECONDS", 0.01)
     monkeypatch.setattr(shares, "ALONE_SECONDS", 0.05)
     rooms: dict[int, list[BulkRoom]] = defaultdict(list)
@@ -305,7 +332,7 @@ async def test_every_worker_is_told_whether_bulk_work_is_alone(monkeypatch: pyte
     async with running(*steppers) as (runner, _):
         outcomes: list[object] = []
         for stepper in steppers:
-            ask_bulk(runner, (4, 5, 3), LONG, outcomes)
+            ask_bulk(runner, outcomes)
             await stepper.arrival()
         await eventually(lambda: rooms[0][-1].is_alone and rooms[1][-1].is_alone)
         waiting = ask(runner)
@@ -314,3 +341,157 @@ async def test_every_worker_is_told_whether_bulk_work_is_alone(monkeypatch: pyte
         for stepper in steppers:
             stepper.open()
         assert isinstance((await ended(waiting))[0], Result)
+
+
+STEP_OF_A_SECOND = StepStats(Priority.INTERACTIVE, 1, 0, 0, 1, 1, {"step": 1.0})
+
+
+async def test_outcomes_of_one_step_are_delivered_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+    original = EngineClient._deliver
+
+    def counted(runner: EngineClient, outcomes: Outcomes) -> None:
+        lengths.append(len(outcomes))
+        original(runner, outcomes)
+
+    monkeypatch.setattr(EngineClient, "_deliver", counted)
+    stepper = GatedStepper(7)
+    async with running(stepper) as (runner, _):
+        tasks = [ask(runner)]
+        await stepper.arrival()
+        tasks += [ask(runner) for _ in range(3)]
+        await eventually(lambda: runner.num_running == 4)
+        await asyncio.sleep(0.01)  # on their way by socket, which nothing else tells
+        stepper.open()
+        await ended(*tasks)
+        assert [length for length in lengths if length] == [1, 3], "the first is a step ahead of the others"
+
+
+@pytest.mark.parametrize(
+    ("priority", "at_once"),
+    [(Priority.INTERACTIVE, DELIVERED_AT_ONCE // HEAVY_WEIGHT), (Priority.BULK, DELIVERED_AT_ONCE)],
+    ids=["heavy", "bulk"],
+)
+async def test_outcomes_of_a_flood_are_delivered_in_turns_with_other_work(priority: Priority, at_once: int) -> None:
+    pool: Any = SimpleNamespace(
+        num_engines=1,
+        max_rows=256,
+        throughput=ThroughputEstimate(),
+        num_waiting=lambda priority: 0,
+        ahead=lambda *request: Ahead(0.0, 0.0, 0),
+        submit=lambda request: None,
+        stop=lambda: None,
+    )
+    runner = EngineClient(pool, ServerConfig(bundles=()), max_bulk=4, on_death=lambda: None)
+    wide = DecodingOptions(max_length=5, beam_size=LIGHT_ROWS + 1)
+    flood = [submit(runner, (4,), wide, None, priority, "flood") for _ in range(3 * at_once + 1)]
+    small = submit(runner, (4,), LONG, None, client="other")
+    runner._deliver([(key, Cancelled()) for key in range(len(flood) + 1)])
+    assert small.done()
+    for turn in range(1, 4):
+        assert sum(submitted.done() for submitted in flood) == turn * at_once
+        await asyncio.sleep(0)
+    assert all(isinstance(submitted.result(), Cancelled) for submitted in flood)
+
+
+async def test_ended_requests_are_delivered_though_the_server_stops() -> None:
+    stepper = FakeStepper()
+    async with running(stepper, max_rows=100, max_waiting=100) as (runner, _):
+        wide = DecodingOptions(max_length=2, beam_size=LIGHT_ROWS + 1)
+        tasks = [asyncio.ensure_future(submit(runner, (4,), wide, None)) for _ in range(20)]
+        await eventually(lambda: any(task.done() for task in tasks))
+        runner.stop()
+        assert {type(outcome) for outcome in await asyncio.gather(*tasks)} <= {Result, Draining}
+
+
+async def test_a_full_queue_refuses_at_once() -> None:
+    stepper = GatedStepper(7)
+    async with running(stepper, max_rows=1, max_waiting=4) as (runner, _):
+        tasks = [ask(runner)]
+        await stepper.arrival()
+        tasks += [ask(runner), ask(runner)]
+        await eventually(lambda: runner.num_waiting == 2)
+        with pytest.raises(QueueFull) as caught:
+            await ask(runner)
+        assert caught.value.retry_seconds > 0
+        tasks[1].cancel()
+        stepper.open()
+        first, second, third = await ended(*tasks)
+        assert isinstance(first, Result) and isinstance(third, Result)
+        assert isinstance(second, asyncio.CancelledError)
+
+
+async def test_a_deadline_ends_a_running_request() -> None:
+    stepper = GatedStepper(7)
+    async with running(stepper) as (runner, _):
+        task = ask(runner, timeout=0.05)
+        await stepper.arrival()
+        await asyncio.sleep(0.06)  # not to synchronize: this is the deadline's own time
+        stepper.let_one_pass()
+        (outcome,) = await ended(task)
+        assert isinstance(outcome, DeadlineExceeded)
+        assert runner.num_rows == 0
+
+
+async def test_cancelling_frees_the_rows_within_one_step() -> None:
+    stepper = GatedStepper(7)
+    async with running(stepper) as (runner, stats):
+        task = ask(runner, DecodingOptions(beam_size=3, min_length=30, max_length=30))
+        await stepper.arrival()
+        stepper.let_one_pass()
+        await stepper.arrival()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0.01)  # on its way by socket, which nothing else tells
+        stepper.let_one_pass()
+        await eventually(lambda: runner.num_rows == 0)
+        await eventually(lambda: bool(stats) and stats[-1].cancelled_rows == 3)
+        assert stepper.num_steps == 2, "the step under way was its last"
+
+
+async def test_draining_refuses_new_requests_and_finishes_the_others() -> None:
+    stepper, bulk = GatedStepper(7), list[Any]()
+    async with running(stepper, max_rows=1) as (runner, _):
+        tasks = [ask(runner), ask(runner)]
+        ask_bulk(runner, bulk)
+        await stepper.arrival()
+        runner.drain()
+        for refused in (lambda: ask(runner), lambda: ask_bulk(runner, bulk)):
+            with pytest.raises(Draining):
+                await refused()
+        stepper.open()
+        await asyncio.wait_for(runner.finished(), 20)
+        assert all(isinstance(result, Result) for result in (*await ended(*tasks), *bulk)) and len(bulk) == 1
+
+
+async def test_stopping_ends_the_requests_that_are_still_in() -> None:
+    stepper = GatedStepper(7)
+    async with running(stepper, max_rows=1) as (runner, _):
+        tasks = [ask(runner), ask(runner)]
+        await stepper.arrival()
+        runner.stop()
+        stepper.let_one_pass()
+        assert [type(outcome) for outcome in await ended(*tasks)] == [Draining] * 2
+
+
+async def test_bulk_requests_are_delivered_and_may_be_cancelled() -> None:
+    stepper, outcomes = GatedStepper(7), list[Any]()
+    async with running(stepper) as (runner, _):
+        submitted = [ask_bulk(runner, outcomes) for _ in range(3)]
+        await stepper.arrival()
+        assert submitted[0].cancel()
+        assert not submitted[0].cancel()
+        stepper.open()
+        await eventually(lambda: len(outcomes) == 3)
+        assert outcomes[0] == "cancelled" and all(isinstance(outcome, Result) for outcome in outcomes[1:])
+        await eventually(lambda: runner.num_running == 0)
+
+
+async def test_an_idle_engine_does_nothing() -> None:
+    stepper = FakeStepper()
+    async with running(stepper) as (runner, stats):
+        await ended(ask(runner))
+        rounds = len(stats)
+        await ended(ask(runner, DecodingOptions(max_length=1)))
+        assert len(stats) <= rounds + 2, "no rounds but those of the requests"

@@ -60,11 +60,11 @@ def test_requests_of_the_same_options_share_them_where_they_arrive() -> None:
 
 
 def test_options_of_a_single_request_are_not_remembered() -> None:
-    """A prefix may be long, and what completes its last word may be thousands of tokens."""
+    """A prefix may be long, and thousands of tokens may complete its last word."""
     choice = Choice((), np.arange(4, 2000, dtype=np.int32).tobytes())
     options = DecodingOptions(max_length=9, completion=(choice,)), DecodingOptions(max_length=9, target_prefix=(4, 5))
     before = protocol._dumps.cache_info().currsize
-    commands = Commands([request(key, one) for key, one in enumerate(options)])
+    commands = Commands([request(key, each) for key, each in enumerate(options)])
     assert arrived(commands) == commands
     assert protocol._dumps.cache_info().currsize == before
 
@@ -90,9 +90,9 @@ def test_attention_arrives_as_it_was() -> None:
     assert isinstance(report, Report)
     ((_, outcome),) = report.outcomes
     assert isinstance(outcome, Result)
-    found = outcome.hypotheses[0].attention
-    assert found is not None and found.dtype == np.float32
-    np.testing.assert_array_equal(found, attention)
+    weights = outcome.hypotheses[0].attention
+    assert weights is not None and weights.dtype == np.float32
+    np.testing.assert_array_equal(weights, attention)
 
 
 def test_an_error_arrives_among_results() -> None:
@@ -113,7 +113,7 @@ def test_messages_arrive_whole_however_they_are_cut() -> None:
     stream = b"".join(map(framed, messages))
     for size in (1, 3, 64, len(stream)):
         frames = Frames()
-        got = [one for at in range(0, len(stream), size) for one in frames.feed(stream[at : at + size])]
+        got = [message for at in range(0, len(stream), size) for message in frames.feed(stream[at : at + size])]
         assert got == messages
 
 

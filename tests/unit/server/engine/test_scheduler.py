@@ -52,11 +52,11 @@ def scheduler(max_rows: int = 8, max_source_positions: int = 1000, bulk_seconds:
 
 
 def keys(requests: list[EngineRequest]) -> list[int]:
-    return [one.key for one in requests]
+    return [request.key for request in requests]
 
 
 @pytest.mark.parametrize("other", [HEAVY, BULK])
-def test_an_interactive_request_is_admitted_whatever_other_work_there_is(other: Priority) -> None:
+def test_an_interactive_request_is_admitted_beyond_other_work(other: Priority) -> None:
     queue = scheduler(max_rows=4)
     for key in range(20):
         queue.add(request(key, other, client="flood"))
@@ -116,7 +116,7 @@ def test_steps_without_newcomers_are_not_counted_as_waiting() -> None:
     assert keys(queue.admit(INTERACTIVE)) == [102]
 
 
-def test_whoever_waits_to_fill_a_batch_joins_when_those_that_ran_have_ended() -> None:
+def test_a_request_that_waits_to_fill_a_batch_joins_when_the_others_have_ended() -> None:
     queue = running(2 * MIN_NEWCOMERS_PART)
     queue.add(request(101))
     assert queue.admit(INTERACTIVE) == []
@@ -174,7 +174,7 @@ def test_bulk_calls_grow_while_they_are_alone() -> None:
     queue = scheduler(max_rows=256, max_source_positions=10**6, bulk_seconds=0.01)
 
     def rows(*, is_alone: bool) -> int:
-        """Of the fiftieth step, where each row takes two milliseconds, and everything has ended before the next one."""
+        """Returns the rows of the fiftieth step. A row takes two milliseconds; every request ends after a step."""
         queue.limit_bulk(BulkRoom(256, is_alone))
         admitted = []
         for number in range(50):
@@ -241,7 +241,7 @@ def test_calls_for_heavy_requests_are_limited_too() -> None:
 
 
 @pytest.mark.parametrize("priority", Priority)
-def test_what_waits_and_comes_too_late_is_told_before_it_is_admitted(priority: Priority) -> None:
+def test_waiting_requests_that_will_be_late_are_dropped(priority: Priority) -> None:
     queue = scheduler(max_rows=2)
     for key, start_by in enumerate((1.0, 9.0, 3.0, 4.0, None)):
         queue.add(request(key, priority, start_by=start_by))
@@ -280,8 +280,8 @@ def test_more_rows_than_there_are_is_a_bug_of_the_caller() -> None:
 
 def queue_of(*requests: EngineRequest) -> PriorityQueue:
     queue = PriorityQueue()
-    for one in requests:
-        queue.add(one)
+    for request in requests:
+        queue.add(request)
     return queue
 
 
@@ -306,7 +306,7 @@ def test_budgets_hold_under_random_traffic(seed: int, max_rows: int, positions: 
         elif action < 0.7 and (waiting or running):
             gone = rng.choice([*waiting, *running])
             assert queue.remove(gone.key) is gone
-            waiting, running = ([one for one in those if one is not gone] for those in (waiting, running))
+            waiting, running = ([other for other in those if other is not gone] for those in (waiting, running))
         else:
             admitted = queue.admit(max_rows, positions, joining)
             if waiting and not running:
@@ -314,18 +314,18 @@ def test_budgets_hold_under_random_traffic(seed: int, max_rows: int, positions: 
             if admitted:
                 assert admitted[0] is waiting[0], "whoever has waited longest goes first"
             running += admitted
-            waiting = [one for one in waiting if one not in admitted]
+            waiting = [other for other in waiting if other not in admitted]
             widest = max(map(width_of, running), default=0)
             assert len(running) == 1 or widest * len(running) <= positions or not admitted
             assert len(admitted) <= 1 or len(admitted) * max(map(width_of, admitted)) <= joining
-        assert queue.reserved_rows == sum(one.max_rows for one in running) <= max_rows
+        assert queue.reserved_rows == sum(held.max_rows for held in running) <= max_rows
         assert (len(queue.waiting), len(queue.running)) == (len(waiting), len(running))
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 6))
-def test_nobody_starves_behind_those_that_fit_better(seed: int, room: int) -> None:
-    """However long newcomers of the favoured length keep coming: a bounded number of them goes ahead."""
+def test_no_request_starves_behind_better_fitting_ones(seed: int, room: int) -> None:
+    """Newcomers of the favoured length keep coming, but only a bounded number of them goes ahead."""
     rng = random.Random(seed)
     queue = PriorityQueue()
     arrivals, order = 0, list[int]()
@@ -333,9 +333,9 @@ def test_nobody_starves_behind_those_that_fit_better(seed: int, room: int) -> No
         for _ in range(rng.randint(0, room + 1)):
             queue.add(request(arrivals, length=rng.choice((4, 4, 4, 20, 90))))
             arrivals += 1
-        for one in queue.admit(room, 10**6):
-            order.append(one.key)
-            queue.remove(one.key)
+        for admitted in queue.admit(room, 10**6):
+            order.append(admitted.key)
+            queue.remove(admitted.key)
     for place, key in enumerate(order):
         later_ones = sum(other > key for other in order[:place])
         assert later_ones <= MAX_OVERTAKEN + WINDOW
@@ -346,7 +346,7 @@ def test_nobody_starves_behind_those_that_fit_better(seed: int, room: int) -> No
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.floats(0.001, 1.0), st.floats(0.001, 1.0), st.floats(0.05, 0.5))
 def test_bulk_has_its_share_and_no_more(seed: int, interactive: float, bulk: float, share: float) -> None:
-    """While both always want to go on: neither starves, whatever their rounds take."""
+    """If both always have work, neither starves, for any durations of their rounds."""
     rng = random.Random(seed)
     fair_share = FairShare()
     seconds = {True: 0.0, False: 0.0}
@@ -360,7 +360,7 @@ def test_bulk_has_its_share_and_no_more(seed: int, interactive: float, bulk: flo
     assert abs(seconds[True] - share * total) <= 4 * max(interactive, bulk)
 
 
-def test_what_was_done_alone_is_neither_earned_nor_owed() -> None:
+def test_time_of_work_alone_is_neither_earned_nor_owed() -> None:
     fair_share = FairShare()
     for _ in range(100):
         fair_share.note(1.0, first=True, contended=False, share=0.5)

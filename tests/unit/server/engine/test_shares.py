@@ -8,7 +8,7 @@ from attendant.server.engine.shares import STALLED_SECONDS, AnswerBudget, FairSe
 
 
 async def begun(waiting: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-    """A task that has come as far as it comes without others."""
+    """Starts a task and lets it run until it waits."""
     task = asyncio.create_task(waiting)
     await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -31,7 +31,7 @@ def test_suspects_are_tried_one_at_a_time_interactive_ones_first() -> None:
     assert tried == [2, 4, 3] and not quarantine
 
 
-def test_the_one_that_was_alone_is_to_blame() -> None:
+def test_the_request_that_was_alone_is_to_blame() -> None:
     quarantine = Quarantine()
     assert quarantine.died() is None
     quarantine.add([request(1), request(2)])
@@ -41,7 +41,7 @@ def test_the_one_that_was_alone_is_to_blame() -> None:
     assert quarantine.next() == request(2)
 
 
-def test_the_same_request_is_poisoned_whoever_asks() -> None:
+def test_the_same_request_of_any_client_is_poisoned() -> None:
     poisoned = Poisoned()
     assert request(1) not in poisoned
     poisoned.add(request(1, rows=2))
@@ -59,7 +59,7 @@ def test_restarts_come_later_and_later_and_end() -> None:
     assert Restarts(0).delay(0.0) is None
 
 
-def test_what_was_noted_is_read_through_another_mapping() -> None:
+def test_notes_are_read_through_another_mapping() -> None:
     descriptor = new_record(4)
     theirs, ours = FlightRecord(descriptor), FlightRecord(descriptor)
     os.close(descriptor)

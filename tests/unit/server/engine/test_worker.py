@@ -81,7 +81,7 @@ def test_an_error_leaves_at_once_and_takes_the_others_along() -> None:
 
 
 def test_answers_with_much_attention_are_divided_into_messages() -> None:
-    """The event loop has turns between them."""
+    """The event loop has turns between the messages."""
     (hypothesis,) = result(1.0).hypotheses
     weights = np.zeros((100, MESSAGE_BYTES // 1000), np.float32)
     large = result(1.0)._replace(hypotheses=(hypothesis._replace(attention=weights),) * 2)
@@ -95,7 +95,7 @@ def test_answers_with_much_attention_are_divided_into_messages() -> None:
     assert len(in_messages([(key, result(1.0)) for key in range(MANY)])) == 1
 
 
-def test_progress_is_held_for_a_moment_and_told_once() -> None:
+def test_progress_is_held_for_a_moment_and_reported_once() -> None:
     outbox = Outbox()
     steps: Sequence[tuple[int, Progress]] = [(7, Progress(1, (5,))), (8, Progress(3, (6,))), (7, Progress(2, (4, 3)))]
     for key, progress in steps:
@@ -108,7 +108,7 @@ def test_progress_is_held_for_a_moment_and_told_once() -> None:
 
 
 def test_progress_leaves_with_outcomes() -> None:
-    """The engine tells of no progress in the step that ends a request: what is held came before its outcome."""
+    """The step that ends a request reports no progress, so held progress came before the outcome."""
     outbox = Outbox()
     outbox.add([], [(7, Progress(1, (5,)))], now=10.0)
     outbox.add([(7, result(1.0))], [], now=10.001)
@@ -188,7 +188,7 @@ def test_nothing_is_unpickled_of_a_socket_that_others_can_reach(tmp_path: Path, 
     assert not (tmp_path / "exploded").exists()
 
 
-def test_what_is_no_socket_at_all(tmp_path: Path) -> None:
+def test_a_file_is_no_socket(tmp_path: Path) -> None:
     with (tmp_path / "file").open("w") as file, pytest.raises(StrangeSocket, match="descriptor"):
         inherited(file.fileno())
 

@@ -1,10 +1,14 @@
-"""Reading of messages: what gRPC has begun is ended, whoever waits for it."""
+"""Messages and connections of the gRPC port, while callers come and go."""
 
 import asyncio
+import socket
+import struct
+from contextlib import closing
 from typing import Any
 
 import pytest
 
+from attendant.server.grpc.connections import Connections
 from attendant.server.grpc.incoming import read
 
 
@@ -43,10 +47,28 @@ async def test_a_cancelled_reading_goes_on_until_its_call_has_ended() -> None:
     assert call.has_freed
 
 
-async def test_what_a_reading_raises_is_raised() -> None:
+async def test_exceptions_of_a_reading_are_raised() -> None:
     call = Call()
     reading = read(call)
     call.aborted = ValueError("aborted")
     call.arrived.set_result(b"")
     with pytest.raises(ValueError, match="aborted"):
         await reading
+
+
+def test_a_peer_that_has_reset_its_connection_stops_nothing() -> None:
+    """gRPC closes such a socket a moment later; until then it has no peer any more."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        port = listener.getsockname()[1]
+        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+        accepted = [listener.accept()[0] for _ in clients]
+        clients[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        clients[0].close()
+        Connections(max_connections=1).make_room(port)
+        # The connection that has been open for longer was closed.
+        assert clients[1].recv(1) == b""
+        clients[2].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            clients[2].recv(1)
+        for peer in (*clients[1:], *accepted):
+            peer.close()

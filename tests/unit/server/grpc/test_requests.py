@@ -1,22 +1,251 @@
-"""Every other field of a request: what is taken, and what is refused with which words."""
+"""Every field of a request to a fake model: which options the server reads, and which violations it returns."""
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from attendant.runtime.bundle.manifest import TEXT_OPTIONS
 from attendant.runtime.bundle.tokenizer import Tokenizer
-from attendant.runtime.decoding.options import scoring_options
+from attendant.runtime.decoding.options import DecodingOptions, Sampling, scoring_options
 from attendant.runtime.requests import max_trace_bytes
 from attendant.server.catalogue.models import ServedModel
 from attendant.server.errors import InvalidArgument
 from attendant.server.grpc.conversion import status_of
-from attendant.server.grpc.requests import parse, read_generate, read_score
+from attendant.server.grpc.requests import _read_once, parse, read_generate, read_score
+from attendant.server.metrics import Metrics
 from attendant_client.v1 import seq2seq_pb2 as messages
-from tests.unit.server.grpc.reading import Decoding, model, refused
+from tests.serving import fake_bundle, fake_stepper, serve_fake
+
+Decoding = messages.DecodingOptions
+
+
+def model(*, max_rows: int = 8, attention: bool = True, **defaults: Any) -> ServedModel:
+    bundle = fake_bundle(attention=attention, **defaults)
+    return serve_fake(fake_stepper(), Metrics(CollectorRegistry()), bundle, max_rows=max_rows)
+
+
+def options_of(decoding: Decoding | None = None, attention: bool = False, **how: Any) -> DecodingOptions:
+    request = messages.GenerateRequest(
+        text="abc", decoding=decoding, output=messages.OutputOptions(attention=attention)
+    )
+    return read_generate(request, model(**how)).content.options
+
+
+def refused(read: Callable[[Any, ServedModel], Any], request: Any, served: ServedModel | None = None) -> dict[str, str]:
+    with pytest.raises(InvalidArgument) as caught:
+        read(request, served or model())
+    return {violation.field: violation.description for violation in caught.value.violations}
+
+
+def refused_decoding(decoding: Decoding, **how: Any) -> dict[str, str]:
+    return refused(read_generate, messages.GenerateRequest(text="abc", decoding=decoding), model(**how))
+
+
+def test_unset_options_take_the_bundles_defaults() -> None:
+    assert options_of() == DecodingOptions(beam_size=2, length_penalty=0.6, max_length=20)
+    assert options_of(max_length=7, num_hypotheses=2) == DecodingOptions(
+        beam_size=2, num_hypotheses=2, length_penalty=0.6, max_length=7
+    )
+
+
+def test_the_same_options_are_held_against_each_models_own_limits() -> None:
+    request = messages.GenerateRequest(text="abc", decoding=Decoding(beam_size=4))
+    wide, narrow = model(max_rows=8), model(max_rows=2)
+    for _ in range(2):
+        assert read_generate(request, wide).content.options.beam_size == 4
+        assert list(refused(read_generate, request, narrow)) == ["decoding.beam_size"]
+
+
+def test_set_options_are_taken_as_they_were_typed() -> None:
+    options: dict[str, Any] = {
+        "beam_size": 5,
+        "num_hypotheses": 4,
+        "length_penalty": 1.1,
+        "length_penalty_offset": 0.0,
+        "coverage_penalty": 0.2,
+        "min_length": 2,
+        "max_length": 9,
+        "patience": 2.2,
+        "no_repeat_ngram_size": 3,
+        "repetition_penalty": 1.2,
+        "suppress_unk": True,
+    }
+    decoding = Decoding(**options, target_prefix=messages.Tokens(tokens=["AA", "B"]))
+    assert options_of(decoding, attention=True) == DecodingOptions(**options, target_prefix=(4, 5), attention=True)
+    several = options_of(Decoding(alternatives=True, num_hypotheses=3, length_penalty=0.0))
+    assert (several.alternatives, several.num_hypotheses, several.beam_size) == (True, 3, 2)
+    assert several.length_penalty == 0.0, "zero is not unset"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "limit"),
+    [
+        # Ranges that are the same for every model are in tests/integration/test_http_api.py, by the OpenAPI document.
+        ("beam_size", 0, "1 to 6"),
+        ("beam_size", 7, "1 to 6"),
+        ("num_hypotheses", 3, "1 to 2, and at most beam_size"),
+        ("max_length", 0, "1 to 20"),
+        ("max_length", 21, "1 to 20"),
+        ("min_length", 21, "0 to 20, and at most max_length"),
+        ("length_penalty", math.nan, "0 to 10"),
+        ("length_penalty", math.inf, "0 to 10"),
+        ("patience", math.nan, "more than 0 and at most 10"),
+        ("patience", math.inf, "more than 0 and at most 10"),
+        ("no_repeat_ngram_size", 21, "0 to 20"),
+        ("repetition_penalty", math.nan, "1 to 10"),
+        ("max_length_ratio", math.nan, "more than 0 and at most 100"),
+    ],
+)
+def test_a_number_out_of_range(field: str, value: float, limit: str) -> None:
+    shown = f"{value:g}" if isinstance(value, float) else str(value)
+    assert refused_decoding(Decoding(**{field: value})) == {f"decoding.{field}": f"is {shown}, must be {limit}"}
+
+
+def test_limits_that_follow_from_other_options() -> None:
+    assert options_of(Decoding(beam_size=6, num_hypotheses=4)).num_hypotheses == 4
+    assert "decoding.num_hypotheses" in refused_decoding(Decoding(beam_size=6, num_hypotheses=5))
+    assert options_of(Decoding(min_length=5, max_length=5)).min_length == 5
+    assert refused_decoding(Decoding(min_length=6, max_length=5)) == {
+        "decoding.min_length": "is 6, must be 0 to 5, and at most max_length"
+    }
+    assert "decoding.num_hypotheses" in refused_decoding(Decoding(beam_size=1), num_hypotheses=2), "never clipped"
+
+
+def test_no_beam_is_wider_than_the_engine() -> None:
+    assert refused_decoding(Decoding(beam_size=4), max_rows=3) == {"decoding.beam_size": "is 4, must be 1 to 3"}
+
+
+def test_lengths_by_ratio() -> None:
+    """The source has 3 tokens. The stricter of both counts."""
+    assert options_of(Decoding(max_length_ratio=1.1)).max_length == 4
+    assert options_of(Decoding(max_length_ratio=1.1, max_length=3)).max_length == 3
+    assert options_of(Decoding(max_length_ratio=50)).max_length == 20, "the model's own limit"
+    assert options_of(Decoding(min_length_ratio=1, min_length=2)).min_length == 3
+    assert refused_decoding(Decoding(min_length_ratio=2, max_length=5)) == {
+        "decoding.min_length_ratio": "is 2, 6 tokens of this source, must be 0 to 5 tokens, and at most max_length"
+    }
+    assert options_of(max_length=None, max_length_ratio=1.5).max_length == 5 + 10, "the bundle's default"
+    assert options_of(Decoding(max_length=7), max_length=None, max_length_ratio=1.5).max_length == 7
+
+
+def test_sampling() -> None:
+    sampling = messages.SamplingOptions(temperature=0.7, top_k=5, top_p=0.9, seed=2**64 - 1)
+    options = options_of(Decoding(sampling=sampling, num_hypotheses=3))
+    assert options.sampling == Sampling(seed=2**64 - 1, temperature=0.7, top_k=5, top_p=0.9)
+    assert (options.beam_size, options.num_hypotheses, options.max_rows) == (1, 3, 3), "the bundle's beam is for beams"
+    seeds = {options_of(Decoding(sampling=messages.SamplingOptions())).sampling for _ in range(3)}
+    assert len(seeds) == 3, "without a seed every answer is another one"
+
+
+@pytest.mark.parametrize(
+    ("decoding", "violations"),
+    [
+        (
+            Decoding(sampling=messages.SamplingOptions(temperature=0, top_k=257, top_p=0)),
+            {
+                "decoding.sampling.temperature": "is 0, must be more than 0 and at most 10",
+                "decoding.sampling.top_k": "is 257, must be 0 to 256",
+                "decoding.sampling.top_p": "is 0, must be more than 0 and at most 1",
+            },
+        ),
+        (
+            Decoding(sampling=messages.SamplingOptions(), beam_size=2),
+            {"decoding.beam_size": "is 2, must be 1 or unset: sampling searches no beam"},
+        ),
+        (
+            Decoding(sampling=messages.SamplingOptions(), alternatives=True),
+            {"decoding.alternatives": "is true, must be false or unset: draws differ by themselves"},
+        ),
+        (
+            Decoding(alternatives=True, beam_size=4, num_hypotheses=2),
+            {
+                "decoding.num_hypotheses": "is 2, must be 1 to 1, and 6 live hypotheses at most: alternatives have "
+                "beam_size each"
+            },
+        ),
+        (
+            Decoding(target_prefix=messages.Tokens(tokens=["AA", "zz"])),
+            {
+                "decoding.target_prefix.tokens[1]": "is 'zz', must be in the vocabulary; a text belongs into "
+                "target_prefix_text"
+            },
+        ),
+        (
+            Decoding(target_prefix=messages.Tokens(tokens=["AA"] * 4), max_length=3),
+            {"decoding.target_prefix.tokens": "is 4 tokens long, must be 0 to 3 tokens long"},
+        ),
+    ],
+)
+def test_options_that_do_not_go_together(decoding: Decoding, violations: dict[str, str]) -> None:
+    assert refused_decoding(decoding) == violations
+
+
+def test_unknowns_are_replaced_by_attention() -> None:
+    request = messages.GenerateRequest(text="abc", output=messages.OutputOptions(replace_unknowns=True))
+    assert read_generate(request, model()).content.options.attention
+    assert refused(read_generate, request, model(attention=False)) == {
+        "output.replace_unknowns": "is true, must be false: this model has no attention"
+    }
+    penalized = messages.GenerateRequest(text="abc", decoding=Decoding(coverage_penalty=0.1))
+    assert refused(read_generate, penalized, model(attention=False)) == {
+        "decoding.coverage_penalty": "is 0.1, must be 0: this model has no attention"
+    }
+
+
+def test_every_decoding_option_is_read_or_refused() -> None:
+    """A field that is added to the proto and forgotten in the reader would be ignored silently."""
+    values = {
+        "min_length": 1,
+        "suppress_unk": True,
+        "num_hypotheses": 2,
+        "alternatives": True,
+        "target_prefix_text": "A",
+    }
+    for field in Decoding.DESCRIPTOR.fields:
+        if field.name in TEXT_OPTIONS:
+            continue  # They change the text: tests/integration/test_spans.py.
+        decoding = Decoding()
+        if field.message_type is not None:
+            getattr(decoding, field.name).SetInParent()
+            if field.name == "target_prefix":
+                decoding.target_prefix.tokens.append("AA")
+        elif field.is_repeated:
+            getattr(decoding, field.name).append(1)
+        else:
+            setattr(
+                decoding,
+                field.name,
+                values.get(field.name, 3),
+            )
+        try:
+            assert options_of(decoding) != options_of(), f"{field.name} changes nothing"
+        except InvalidArgument as error:
+            assert [violation.field for violation in error.violations] == [f"decoding.{field.name}"]
+
+
+def test_options_that_clients_make_up_are_not_cached() -> None:
+    served = model()
+
+    def num_remembered(*decodings: Decoding) -> int:
+        before = _read_once.cache_info().currsize
+        for decoding in decodings:
+            with suppress(InvalidArgument):
+                read_generate(messages.GenerateRequest(text="abc", decoding=decoding), served)
+        return _read_once.cache_info().currsize - before
+
+    unknown_field = bytes([0xFA, 0x7F, 0x80, 0x7F])  # number 2047, 16,256 bytes
+    unknown = [Decoding.FromString(unknown_field + f"{number:016256}".encode()) for number in range(3)]
+    prefixes = [Decoding(target_prefix=messages.Tokens(tokens=["HH"] * number)) for number in range(50, 53)]
+    _read_once.cache_clear()
+    texts = [Decoding(target_prefix_text=text) for text in ("H", "HH AA", "K")]
+    assert num_remembered(*unknown, *prefixes, *texts) == 0
+    assert num_remembered(Decoding(beam_size=3), Decoding(beam_size=3), Decoding(beam_size=99)) == 2
 
 
 @pytest.mark.parametrize("text", ["", "   ", "\t\n", "\u3000"])
@@ -71,7 +300,7 @@ def test_a_text_that_can_not_fit_is_not_tokenized() -> None:
     assert set(refused(read_generate, prefix, served)) == {"tokens.tokens", "decoding.target_prefix.tokens"}
 
 
-async def test_a_large_request_is_read_beside_the_event_loop() -> None:
+async def test_a_large_request_is_read_off_the_event_loop() -> None:
     def read(request: messages.GenerateRequest, served: ServedModel) -> Any:
         return threading.current_thread()
 
@@ -83,12 +312,12 @@ async def test_a_large_request_is_read_beside_the_event_loop() -> None:
     assert await parse(read, large, model()) is not threading.current_thread()
 
 
-def test_a_text_never_fails_on_what_is_unknown() -> None:
+def test_a_text_may_have_unknown_symbols() -> None:
     assert read_generate(messages.GenerateRequest(text="a!"), model()).content.source_ids == (4, 1, 3)
 
 
-def tokens(*given: str) -> messages.GenerateRequest:
-    return messages.GenerateRequest(tokens=messages.Tokens(tokens=given))
+def tokens(*symbols: str) -> messages.GenerateRequest:
+    return messages.GenerateRequest(tokens=messages.Tokens(tokens=symbols))
 
 
 def test_tokens() -> None:
@@ -100,16 +329,16 @@ def test_tokens() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "z", "ab", "</s>", "<pad>", "<s>"])
-def test_unknown_tokens_are_told_one_by_one(token: str) -> None:
+def test_unknown_tokens_are_violations_one_by_one(token: str) -> None:
     assert refused(read_generate, tokens("a", token)) == {
         "tokens.tokens[1]": f"is {token!r}, must be in the vocabulary"
     }
 
 
 def test_many_unknown_tokens_are_counted() -> None:
-    found = refused(read_generate, tokens("a", *"zzzzzz"))
-    assert list(found) == [*(f"tokens.tokens[{i}]" for i in range(1, 5)), "tokens.tokens"]
-    assert found["tokens.tokens"] == "is a list with 6 unknown tokens, must be in the vocabulary throughout"
+    violations = refused(read_generate, tokens("a", *"zzzzzz"))
+    assert list(violations) == [*(f"tokens.tokens[{i}]" for i in range(1, 5)), "tokens.tokens"]
+    assert violations["tokens.tokens"] == "is a list with 6 unknown tokens, must be in the vocabulary throughout"
 
 
 def test_no_source() -> None:
@@ -128,7 +357,7 @@ def test_a_request_id_that_would_spoil_the_log(request_id: str) -> None:
     assert list(refused(read_generate, messages.GenerateRequest(text="a", request_id=request_id))) == ["request_id"]
 
 
-def test_all_violations_are_told_together() -> None:
+def test_all_violations_are_reported_together() -> None:
     request = messages.GenerateRequest(
         request_id="\n",
         decoding=Decoding(
@@ -146,8 +375,8 @@ def test_all_violations_are_told_together() -> None:
         ),
         output=messages.OutputOptions(replace_unknowns=True, attention=True),
     )
-    found = refused(read_generate, request, model(attention=False))
-    assert len(found) == 15
+    violations = refused(read_generate, request, model(attention=False))
+    assert len(violations) == 15
 
 
 def test_the_worst_request_has_a_status_that_fits_in_headers() -> None:
@@ -211,7 +440,7 @@ def test_a_score() -> None:
     assert empty.target_prefix == (3,), "the end alone has a probability"
 
 
-def test_what_a_score_refuses() -> None:
+def test_violations_of_a_score() -> None:
     assert refused(read_score, messages.ScoreRequest()) == {
         "source": "is unset, must be source_text or source_tokens",
         "target": "is unset, must be target_text or target_tokens",

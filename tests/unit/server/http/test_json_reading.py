@@ -27,9 +27,9 @@ def decoded(raw: bytes, method: str = "Generate") -> Any:
 
 
 def error_of(body: Any) -> Exception:
-    found = decoded(json.dumps(body).encode())
-    assert isinstance(found, UndecodableRequest)
-    return found.error
+    request = decoded(json.dumps(body).encode())
+    assert isinstance(request, UndecodableRequest)
+    return request.error
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def error_of(body: Any) -> Exception:
         ),
     ],
 )
-def test_a_fault_is_told_by_its_path(body: Any, message: str) -> None:
+def test_a_fault_is_named_by_its_path(body: Any, message: str) -> None:
     error = error_of(body)
     assert isinstance(error, InvalidArgument)
     assert str(error).startswith(message)
@@ -88,7 +88,7 @@ def test_a_fault_is_told_by_its_path(body: Any, message: str) -> None:
 def test_names_that_there_are_not_are_one_fault_and_stay_out_of_the_log() -> None:
     error = error_of({f"secret{number}": 1 for number in range(1000)} | {"text": ["secret"]})
     assert isinstance(error, InvalidArgument)
-    assert [one.field for one in error.violations] == ["body", "text"]
+    assert [violation.field for violation in error.violations] == ["body", "text"]
     assert "secret0" in str(error) and len(str(error)) < 500
     assert "secret" not in error.without_quotes
 
@@ -107,19 +107,19 @@ def test_names_that_there_are_not_are_one_fault_and_stay_out_of_the_log() -> Non
         '{"text": "a"}'.encode("utf-16"),
     ],
 )
-def test_what_is_no_json_is_told_in_the_readers_words(raw: bytes) -> None:
-    found = decoded(raw)
-    assert isinstance(found.error, Undecodable)
-    assert str(found.error).startswith(f"the request, {len(raw)} bytes, is no message of this method's: ")
+def test_a_body_that_is_no_json_has_the_readers_message(raw: bytes) -> None:
+    request = decoded(raw)
+    assert isinstance(request.error, Undecodable)
+    assert str(request.error).startswith(f"the request, {len(raw)} bytes, is no message of this method's: ")
 
 
 def test_a_list_of_faults_ends() -> None:
-    """An answer as long as the list would be."""
+    """Otherwise the answer would be as long as the list."""
     error = error_of({"tokens": {"tokens": [5] * 10_000}})
     assert isinstance(error, InvalidArgument) and len(error.violations) == MAX_FAULTS
 
 
-def test_what_the_reader_knows_is_all_that_requests_have() -> None:
+def test_the_reader_knows_all_types_of_fields() -> None:
     kinds = {FieldDescriptor.CPPTYPE_STRING, FieldDescriptor.CPPTYPE_BOOL, FieldDescriptor.CPPTYPE_FLOAT, *WHOLE_KINDS}
 
     def walk(message: Any) -> None:
@@ -144,7 +144,7 @@ VALUES: dict[int, st.SearchStrategy[Any]] = {
 
 
 @given(st.data())
-def test_what_the_library_writes_is_read_back(data: st.DataObject) -> None:
+def test_the_librarys_json_is_read_back(data: st.DataObject) -> None:
     decoding = messages.DecodingOptions()
     for field in messages.DecodingOptions.DESCRIPTOR.fields:
         if field.message_type is None and field.type != FieldDescriptor.TYPE_STRING and data.draw(st.booleans()):
@@ -155,17 +155,17 @@ def test_what_the_library_writes_is_read_back(data: st.DataObject) -> None:
     decoding.sampling.seed = data.draw(st.integers(0, 2**64 - 1))
     tokens = data.draw(st.lists(TEXTS))
     request = messages.GenerateRequest(tokens={"tokens": tokens}, decoding=decoding)
-    found = decoded(json_format.MessageToJson(request).encode())
-    assert json_format.MessageToJson(found) == json_format.MessageToJson(request)
+    message = decoded(json_format.MessageToJson(request).encode())
+    assert json_format.MessageToJson(message) == json_format.MessageToJson(request)
 
 
 class TestTexts:
     """A list of texts with what their requests share."""
 
     def test_each_text_is_a_request(self) -> None:
-        found = decoded(b'{"texts": ["a", "b"], "model": "m", "decoding": {"beamSize": 2}}', "GenerateMany")
+        message = decoded(b'{"texts": ["a", "b"], "model": "m", "decoding": {"beamSize": 2}}', "GenerateMany")
         requests = [messages.GenerateRequest(text=text, model="m", decoding={"beam_size": 2}) for text in "ab"]
-        assert found == messages.GenerateManyRequest(requests=requests)
+        assert message == messages.GenerateManyRequest(requests=requests)
 
     @pytest.mark.parametrize(
         ("body", "message"),
@@ -187,10 +187,10 @@ class TestTexts:
             ({"requests": [{"text": "a"}, {"text": 5}]}, "requests[1].text is 5, must be a string"),
         ],
     )
-    def test_a_fault_is_told_by_its_path(self, body: Any, message: str) -> None:
-        found = decoded(json.dumps(body).encode(), "GenerateMany")
-        assert isinstance(found.error, InvalidArgument)
-        assert str(found.error).startswith(message)
+    def test_a_fault_is_named_by_its_path(self, body: Any, message: str) -> None:
+        request = decoded(json.dumps(body).encode(), "GenerateMany")
+        assert isinstance(request.error, InvalidArgument)
+        assert str(request.error).startswith(message)
 
 
 def test_the_requests_own_id_is_kept() -> None:
@@ -199,8 +199,8 @@ def test_the_requests_own_id_is_kept() -> None:
     assert decoded(b'{"requestId": "half \\ud800"}').request_id == "", "no answer could hold it"
 
 
-def test_what_the_mapping_allows_is_no_fault() -> None:
+def test_the_mappings_other_forms_are_no_fault() -> None:
     body = {"text": "a", "model": None, "decoding": {"beamSize": "4", "max_length": 9.0, "sampling": {"seed": "7"}}}
     assert decoded(json.dumps(body).encode()) == json_format.ParseDict(body, messages.GenerateRequest())
     error = error_of(body | {"output": 5})
-    assert isinstance(error, InvalidArgument) and [one.field for one in error.violations] == ["output"]
+    assert isinstance(error, InvalidArgument) and [violation.field for violation in error.violations] == ["output"]

@@ -74,14 +74,14 @@ async def connect(application: Application) -> AsyncIterator[Connect]:
 
 
 async def ask(connect: Connect, path: bytes) -> bytes:
-    """The status line of an answer."""
+    """Returns the status line of an answer."""
     reader, writer = await connect()
     writer.write(GET % path)
     return await reader.readline()
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the server closes, which it does within seconds."""
+    """Reads until the server closes, which it does within seconds."""
     async with asyncio.timeout(10):
         try:
             return await reader.read()
@@ -100,7 +100,7 @@ async def test_several_requests_on_one_connection(connect: Connect) -> None:
 async def test_a_connection_that_brings_no_whole_request_ends(
     connect: Connect, piece: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before its first request and after one alike."""
+    """The limit is the same before the first request and after it."""
     monkeypatch.setattr(http, "REQUEST_SECONDS", 0.2)
     reader, writer = await connect()
     writer.write(piece)
@@ -123,7 +123,7 @@ async def test_an_application_that_works_is_waited_for(connect: Connect, monkeyp
     reader, writer = await connect()
     writer.write(GET % b"/never")
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.5):
+        async with asyncio.timeout(0.3):
             await reader.read(1)
 
 
@@ -133,7 +133,7 @@ async def test_a_reader_that_stops_ends(connect: Connect, monkeypatch: pytest.Mo
     writer.write(GET % b"/big")
     await reader.readline()
     writer.transport.pause_reading()  # type: ignore[attr-defined]
-    await asyncio.sleep(1)
+    await asyncio.sleep(0.5)
     writer.transport.resume_reading()  # type: ignore[attr-defined]
     assert len(await ended(reader)) < len(BIG)
 
@@ -176,7 +176,7 @@ async def test_where_all_connections_work_a_newcomer_is_refused(
         b"\n" * 100_000,
     ],
 )
-async def test_what_is_no_request_is_refused_and_not_logged(
+async def test_bytes_that_are_no_request_are_refused_and_not_logged(
     connect: Connect, sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader, writer = await connect()
@@ -264,16 +264,18 @@ async def test_connections_wait_where_too_many_files_are_open(
         waiting.settimeout(PATIENCE_SECONDS)
         waiting.sendall(GET % b"/quick")
         assert (await asyncio.to_thread(waiting.recv, 1000)).startswith(b"HTTP/1.1 200")
-    told = [vars(record)["reason"] for record in caplog.records if record.message == "no connection could be accepted"]
-    assert set(told) == {"Too many open files"}
+    reasons = [
+        vars(record)["reason"] for record in caplog.records if record.message == "no connection could be accepted"
+    ]
+    assert set(reasons) == {"Too many open files"}
 
 
-@pytest.mark.parametrize("turns", range(6))
-async def test_what_is_accepted_at_the_end_is_closed(turns: int, application: Application) -> None:
-    async with http_server(Starlette(), "127.0.0.1", 0) as port:
-        peer = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
-        for _ in range(turns):
-            await asyncio.sleep(0)
-    with closing(peer), suppress(ConnectionResetError):
-        assert await asyncio.to_thread(peer.recv, 1) == b""
+async def test_connections_accepted_at_the_end_are_closed() -> None:
+    for turns in range(6):
+        async with http_server(Starlette(), "127.0.0.1", 0) as port:
+            peer = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        with closing(peer), suppress(ConnectionResetError):
+            assert await asyncio.to_thread(peer.recv, 1) == b""
     gc.collect()  # which would find a socket that was left open

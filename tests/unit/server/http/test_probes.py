@@ -39,8 +39,15 @@ async def get(app: Any, path: str, method: str = "GET", **headers: str) -> tuple
     async def send(message: Any) -> None:
         sent.append(message)
 
-    given = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": given, "root_path": ""}
+    raw_headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": b"",
+        "headers": raw_headers,
+        "root_path": "",
+    }
     await app(scope, receive, send)
     answered = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     return sent[0]["status"], answered, b"".join(message.get("body", b"") for message in sent[1:])
@@ -100,13 +107,13 @@ def slow() -> tuple[Slow, MetricsPages]:
     return collector, MetricsPages(registry)
 
 
-async def test_all_who_wait_get_the_same_page(slow: tuple[Slow, MetricsPages]) -> None:
+async def test_all_waiting_callers_get_the_same_page(slow: tuple[Slow, MetricsPages]) -> None:
     collector, pages = slow
     form = Form.of("", "")
-    asked = [asyncio.create_task(pages.page(form)) for _ in range(100)]
-    asked[0].cancel()
-    found = await asyncio.gather(*asked[1:])
-    assert collector.num_pages == 1 and len({response.body for response in found}) == 1
+    tasks = [asyncio.create_task(pages.page(form)) for _ in range(100)]
+    tasks[0].cancel()
+    responses = await asyncio.gather(*tasks[1:])
+    assert collector.num_pages == 1 and len({response.body for response in responses}) == 1
     assert b" 2.0" in (await pages.page(form)).body, "never older than the question"
 
 

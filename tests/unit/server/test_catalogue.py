@@ -1,3 +1,6 @@
+"""Repositories' folders and policies, and leases: an engine ends after its last request."""
+
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -7,10 +10,12 @@ from prometheus_client import CollectorRegistry
 
 from attendant.runtime.errors import UserError
 from attendant.server.catalogue.folders import Policy, is_repository, look_into, read_policy
-from attendant.server.catalogue.models import Catalogue
+from attendant.server.catalogue.models import Catalogue, Retirement, Routes, ServedModel
 from attendant.server.catalogue.reconciler import Reconciler
+from attendant.server.engine.client import EngineClient
 from attendant.server.errors import LoadRefused
 from attendant.server.metrics import Metrics
+from tests.serving import eventually, fake_bundle, fake_stepper, serve_fake
 
 
 def put(path: Path, text: str = "x") -> None:
@@ -41,13 +46,13 @@ def test_a_version_changes_with_any_of_its_files(tmp_path: Path) -> None:
     assert look_into(tmp_path) != changed
 
 
-def test_what_is_a_repository(tmp_path: Path) -> None:
+def test_folders_that_are_repositories(tmp_path: Path) -> None:
     put(tmp_path / "models" / "m" / "1" / "manifest.json")
     put(tmp_path / "bundle" / "manifest.json")
     put(tmp_path / "bundle" / "fp32" / "1" / "x")
     put(tmp_path / "broken" / "fp32" / "encoder.onnx")
-    found = {path.name for path in tmp_path.iterdir() if is_repository(path)}
-    assert found == {"models"} and not is_repository(tmp_path / "nowhere")
+    repositories = {path.name for path in tmp_path.iterdir() if is_repository(path)}
+    assert repositories == {"models"} and not is_repository(tmp_path / "nowhere")
     with pytest.raises(UserError, match="can't be read: No such file"):
         look_into(tmp_path / "nowhere")
 
@@ -61,7 +66,7 @@ def test_which_version_is_the_stable_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         ("stabel = '1'", "stabel: Extra inputs are not permitted"),
         ("stable = 1", "stable: Input should be a valid string"),
@@ -71,12 +76,12 @@ def test_which_version_is_the_stable_one(tmp_path: Path) -> None:
         ("stable = '\udcff'", "'utf-8' codec can't decode"),
     ],
 )
-def test_a_policy_that_is_none(tmp_path: Path, text: str, told: str) -> None:
+def test_a_policy_that_is_none(tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "serving.toml"
     path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(UserError) as caught:
         read_policy(path)
-    assert str(caught.value).startswith(f"{path}: ") and told in str(caught.value) and "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"{path}: ") and reason in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_policy_that_is_a_fifo_is_refused_at_once(tmp_path: Path) -> None:
@@ -105,3 +110,58 @@ async def test_a_name_in_two_repositories_stops_no_other_model(tmp_path: Path) -
     assert {(entry.name, entry.label) for entry in reconciler.index()} == {("a", "1"), ("b", "1"), ("c", "1")}
     with pytest.raises(LoadRefused, match="two models are named a"):
         await reconciler.load("a")
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(CollectorRegistry())
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> list[EngineClient]:
+    engines: list[EngineClient] = []
+    monkeypatch.setattr(EngineClient, "stop", lambda engine: engines.append(engine))  # a method
+    return engines
+
+
+def version(metrics: Metrics) -> ServedModel:
+    return serve_fake(fake_stepper(), metrics, fake_bundle())
+
+
+async def test_an_engine_ends_after_the_last_lease(metrics: Metrics, stopped: list[EngineClient]) -> None:
+    catalogue, retirement, old, new = Catalogue(), Retirement(), version(metrics), version(metrics)
+    catalogue.put(Routes(stable=old))
+    catalogue.open()
+    leases = [catalogue.lease("fake") for _ in range(2)]
+    catalogue.put(Routes(stable=new))
+    retirement.add(old)
+    for lease in leases:
+        assert lease is old
+        await asyncio.sleep(0.01)
+        assert not stopped and list(retirement) == [old.runner]
+        await asyncio.to_thread(lease.leases.release)
+    await eventually(lambda: stopped == [old.runner])
+    assert not list(retirement) and not old.leases.acquire() and catalogue.lease("fake") is new
+
+
+async def test_an_unused_version_ends_at_once(metrics: Metrics, stopped: list[EngineClient]) -> None:
+    retirement, unused = Retirement(), version(metrics)
+    retirement.add(unused)
+    await eventually(lambda: stopped == [unused.runner])
+
+
+async def test_a_request_between_two_routes_gets_the_new_version(metrics: Metrics, stopped: list[EngineClient]) -> None:
+    """It has read the old routes when the version ends."""
+    old, new = version(metrics), version(metrics)
+    await old.leases.retire()
+
+    class Changing(Catalogue):
+        def routes(self, name: str) -> Routes:
+            routes = super().routes(name)
+            self.put(Routes(stable=new))
+            return routes
+
+    catalogue: Any = Changing()
+    catalogue.put(Routes(stable=old))
+    catalogue.open()
+    assert catalogue.lease("fake") is new
