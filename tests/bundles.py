@@ -74,7 +74,7 @@ def tiny_model(*, seed: int = 27, weight_bound: float = 1.5, **options: Any) -> 
 
 
 def letter_tokenizer(letters: Sequence[str] = LETTERS) -> Tokenizer:
-    """One symbol per character, lower-cased."""
+    """Makes a tokenizer of lower-cased characters."""
     library = _library(letters)
     library.normalizer = normalizers.Lowercase()
     library.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
@@ -83,7 +83,7 @@ def letter_tokenizer(letters: Sequence[str] = LETTERS) -> Tokenizer:
 
 
 def sound_tokenizer(sounds: Sequence[str] = SOUNDS) -> Tokenizer:
-    """One symbol per word; decoded with spaces between them."""
+    """Makes a tokenizer of words, which are decoded with spaces between them."""
     library = _library(sounds)
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return Tokenizer(library)
@@ -97,7 +97,7 @@ def _library(symbols: Sequence[str]) -> LibraryTokenizer:
 def tiny_exportable(
     model: Seq2Seq | None = None, *, name: str = "tiny", append_eos: bool = True, **options: Any
 ) -> ExportableModel:
-    """Everything that `write_bundle` wants, around `model` or a new one of these options."""
+    """Makes all that `write_bundle` takes, around `model` or a new one with these options."""
     source_tokenizer, model = letter_tokenizer(), model or tiny_model(**options)
     words = ["abc", "jab", "face", "bead", "hid", "badge", "cage", "deaf", "ice", "ahead", "jig", "gag"]
     return ExportableModel(

@@ -19,7 +19,7 @@ class Authority:
     certificate: Path
 
     def issue(self, name: str, *identities: str) -> tuple[Path, Path]:
-        """The files of a certificate and its key; `name` is in its subject."""
+        """Writes a certificate and its key; returns their files. Its subject has `name`."""
         issued = self.ca.issue_cert(*(identities or ("localhost", "127.0.0.1")), common_name=name)
         certificate, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))

@@ -7,7 +7,7 @@ from attendant.server.config import ServerConfig, config_of, config_parser
 
 
 def parse_config(arguments: Sequence[str], environment: Mapping[str, str]) -> ServerConfig:
-    """The options of a command line and an environment.
+    """Returns the options of a command line and an environment.
 
     Raises:
         UserError: the first option that is unknown, or whose value is not what it must be.

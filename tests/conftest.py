@@ -1,5 +1,6 @@
 """Fixtures that several folders share."""
 
+import fcntl
 import os
 import signal
 from collections.abc import Iterator
@@ -21,16 +22,23 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture(scope="session")
 def tiny_bundle_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of an untrained model, made once per session; tests must not change it."""
-    # Imported here: most tests need neither torch nor the exporter.
-    from tests.bundles import tiny_bundle
+    """Returns a bundle of an untrained model, which a run of the tests makes once. Tests must not change it."""
+    folder = tmp_path_factory.getbasetemp()
+    # The processes of pytest-xdist have folders of their own in the folder of the run.
+    path = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "tiny"
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            # Imported here: most tests need neither torch nor the exporter.
+            from tests.bundles import tiny_bundle
 
-    return tiny_bundle(tmp_path_factory.mktemp("bundles") / "tiny")
+            tiny_bundle(path)
+    return path
 
 
 @pytest.fixture(scope="session")
 def tiny_stepper(tiny_bundle_path: Path) -> "OnnxStepper":
-    """The tiny bundle's graphs, loaded once; a stepper keeps nothing between calls."""
+    """Loads the tiny bundle's graphs once: a stepper keeps nothing between calls."""
     from attendant.runtime.bundle.bundle import open_bundle
     from attendant.runtime.onnx.stepper import OnnxStepper
 

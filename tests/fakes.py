@@ -18,12 +18,12 @@ MASKED = 1_000_000
 
 
 def absorb(history: int, symbol: int) -> int:
-    """The hash of a history with one more symbol."""
+    """Returns the hash of a history with one more symbol."""
     return (history * 48271 + symbol * 16807 + 11) % MODULUS
 
 
 def logits_of(history: int, vocabulary_size: int, spread: float = 2.0) -> Floats:
-    """[V] pseudo-random, a function of the history alone; PAD and BOS impossible, as in the real models."""
+    """Returns pseudo-random logits [V] of a history; PAD and BOS are impossible, as in the real models."""
     logits = np.random.default_rng(history).normal(0.0, spread, vocabulary_size).astype(np.float32)
     logits[[SPECIAL_IDS.pad, SPECIAL_IDS.bos]] = -1e9
     return logits
@@ -130,7 +130,7 @@ class FakeStepper:
         return log_softmax(logits)
 
     def _attention(self, state: DecoderState, history: Ids) -> Floats:
-        """[R, S] one-hot on a position that the history picks; padding beyond the source's length."""
+        """Returns weights [R, S], one-hot on a position that the history picks; zero beyond the source's length."""
         weights = np.zeros((state.num_rows, int(state.source_lengths.max()) + 3), np.float32)
         weights[np.arange(state.num_rows), history % state.source_lengths[state.row_sources]] = 1.0
         return weights

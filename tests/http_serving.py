@@ -35,7 +35,7 @@ class Answer:
 
     @property
     def events(self) -> list[tuple[str, Any]]:
-        """The names and the data of server-sent events."""
+        """Returns the names and the data of server-sent events."""
         pieces = self.text.removesuffix("\n\n").split("\n\n")
         lines = [piece.split("\n") for piece in pieces]
         return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in lines]
@@ -43,7 +43,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """Where a server listens for HTTP."""
+    """Calls the HTTP port of a server."""
 
     port: int
     tls: ssl.SSLContext | None = None
@@ -54,16 +54,16 @@ class Http:
         return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS, context=self.tls)
 
     def ask(self, verb: str, path: str, body: Any = None, **headers: str) -> Answer:
-        """A request on a connection of its own; a `body` that is neither text nor bytes is sent as JSON."""
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        """Sends a request on a new connection; a `body` that is neither text nor bytes is sent as JSON."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if body is not None and not isinstance(body, str | bytes):
             body = json.dumps(body)
         connection = self.connection()
         try:
-            connection.request(verb, path, body, (JSON if body is not None else {}) | given)
+            connection.request(verb, path, body, (JSON if body is not None else {}) | sent)
             answer = connection.getresponse()
-            found = {name.lower(): value for name, value in answer.getheaders()}
-            return Answer(answer.status, found, answer.read().decode())
+            received = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, received, answer.read().decode())
         finally:
             connection.close()
 
@@ -78,7 +78,7 @@ class Http:
 async def http_served(
     server: Served, access: Access | None = None, *, origins: Sequence[str] = (), tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Http]:
-    """The HTTP port of that server; `tls`: the client's."""
+    """Opens the HTTP port of a server; `tls` is the client's context."""
     access = access or Access()
     app = http_app(server.metrics.registry, lambda: server.lifecycle.is_serving)
     servicer = Seq2SeqServicer(server.catalogue, server.log, AnswerBudget(unread_seconds=PATIENCE_SECONDS))

@@ -8,7 +8,7 @@ PORTS = range(12_000, 32_000)
 
 
 def free_ports(number: int) -> list[int]:
-    """Different ports on which nobody listens."""
+    """Returns different ports that are free."""
     return [port for port in random.sample(PORTS, 10 * number) if _is_free(port)][:number]
 
 

@@ -40,7 +40,7 @@ class Running:
     log_file: IO[bytes]
 
     def metrics(self) -> dict[str, float]:
-        """Sample name and labels, as exposed, to value."""
+        """Returns the value of each sample by its name and labels."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as response:
             families = text_string_to_metric_families(response.read().decode())
             return {
@@ -50,7 +50,7 @@ class Running:
             }
 
     def resident_mebibytes(self) -> float:
-        """Of the server and its workers."""
+        """Returns the resident memory of the server and its workers."""
         return resident_bytes(tree(self.process.pid)) / MEBIBYTE
 
     def num_descriptors(self) -> int:
@@ -60,12 +60,12 @@ class Running:
         return psutil.Process(self.process.pid).num_threads()
 
     def num_connections(self) -> int:
-        """Established ones, to all of its ports."""
+        """Returns the number of established connections to all of its ports."""
         connections = psutil.Process(self.process.pid).net_connections("tcp")
-        return sum(one.status == psutil.CONN_ESTABLISHED for one in connections)
+        return sum(connection.status == psutil.CONN_ESTABLISHED for connection in connections)
 
     def log(self) -> str:
-        """What it has written to standard error so far, the first 16 MiB of it."""
+        """Returns its standard error so far, at most the first 16 MiB."""
         # Not sought: the position of a shared file is where the server writes on.
         return os.pread(self.log_file.fileno(), MAX_LOG_BYTES_READ, 0).decode(errors="surrogateescape")
 
@@ -74,7 +74,7 @@ class Running:
 
 
 def command(*arguments: str, program: str = "server") -> tuple[list[str], dict[str, str]]:
-    """A server's command line, and the environment to run it in.
+    """Returns a server's command line, and the environment to run it in.
 
     Args:
         program: the module that Python runs: another one that takes the server's options.
@@ -108,10 +108,12 @@ def server(*arguments: str, program: str = "server", num_threads: int = 1) -> It
     ):
         try:
             assert process.stdout is not None
-            said = process.stdout.readline()
-            found = addresses(said)
-            assert found, said + os.pread(log_file.fileno(), MAX_LOG_BYTES_READ, 0).decode(errors="replace")
-            running = Running(process, said, found["serving"], int(found["metrics"].rpartition(":")[2]), log_file)
+            line_of_start = process.stdout.readline()
+            places = addresses(line_of_start)
+            assert places, line_of_start + os.pread(log_file.fileno(), MAX_LOG_BYTES_READ, 0).decode(errors="replace")
+            running = Running(
+                process, line_of_start, places["serving"], int(places["metrics"].rpartition(":")[2]), log_file
+            )
             try:
                 yield running
             except BaseException:

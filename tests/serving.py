@@ -91,7 +91,7 @@ class GatedStepper(FakeStepper):
 
 
 def symbol_tokenizer(symbols: Sequence[str], *, characters: bool) -> Tokenizer:
-    """One symbol per character, or per word."""
+    """Makes a tokenizer of characters or of words."""
     vocabulary = {symbol: number for number, symbol in enumerate([*SPECIAL_TOKENS, *symbols])}
     library = LibraryTokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS[1]))
     if characters:
@@ -103,7 +103,7 @@ def symbol_tokenizer(symbols: Sequence[str], *, characters: bool) -> Tokenizer:
 
 
 def fake_bundle(name: str = "fake", *, attention: bool = True, **decoding: Any) -> Bundle:
-    """A bundle without files, whose manifest is just whole enough to be served; `decoding`: its defaults."""
+    """Makes a bundle without files that can be served; `decoding` has its defaults."""
     source, target = symbol_tokenizer(LETTERS, characters=True), symbol_tokenizer(SOUNDS, characters=False)
     inputs, outputs = step_inputs(attention), step_outputs(attention)
     graph = GraphSpec(file="", sha256="", opset=18, inputs=inputs, outputs=outputs)
@@ -143,7 +143,7 @@ def serve_fake(
     max_bulk: int = 16,
     on_death: Callable[[], None] = lambda: None,
 ) -> ServedModel:
-    """A model whose engine is not started yet."""
+    """Makes a model whose engine is not started yet."""
     bundle = bundle or fake_bundle()
     rendered = metrics.of_model(bundle.manifest.name)
     budget = Budget(max_rows=max_rows, max_source_positions=1024)
@@ -173,7 +173,7 @@ def serve_fake(
 
 
 def no_repositories(catalogue: Catalogue, metrics: Metrics) -> Reconciler:
-    """What a server without a repository has: nothing comes or goes."""
+    """Makes the reconciler of a server without a repository."""
 
     def never(*args: Any, **options: Any) -> Any:
         raise AssertionError("there is no repository")
@@ -199,11 +199,11 @@ class Served:
         return self.models[0]
 
     def sample(self, name: str, **labels: str) -> float:
-        """A metric's value; 0 where it has none yet."""
+        """Returns a metric's value; 0 if it has none yet."""
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
     def num_ended(self, *codes: str) -> float:
-        """Generate calls of the first model that have ended with one of these codes, as the server sees it."""
+        """Returns the number of Generate calls of the first model that ended with one of these codes."""
         labels = {"model": self.model.name, "method": "Generate"}
         return sum(self.sample("attendant_requests_total", code=code, **labels) for code in codes)
 
@@ -225,7 +225,7 @@ async def served(
     tracer: Tracer | None = None,
     **options: Any,
 ) -> AsyncIterator[Served]:
-    """A server on a free port: every bundle with this stepper's engine; `options`: of `serve_fake`."""
+    """Starts a server on a free port, each bundle with this stepper's engine; `options` are those of `serve_fake`."""
     access = access or Access()
     metrics, catalogue, lifecycle = Metrics(CollectorRegistry()), Catalogue(), Lifecycle()
     answer_budget = AnswerBudget(unread_seconds=unread_seconds, max_bytes=max_answer_bytes)
@@ -288,7 +288,7 @@ def submit(
 
 
 async def answered(submitted: "asyncio.Future[Outcome]") -> Result:
-    """The result that a request ends with, or the error, raised."""
+    """Returns the result of a request; raises its error."""
     outcome = await submitted
     if isinstance(outcome, AttendantError):
         raise outcome

@@ -23,7 +23,7 @@ class ThreadWorker:
     def __init__(
         self, stepper: Stepper, budget: Budget, load: Callable[[], None] = lambda: None, version: str = ""
     ) -> None:
-        """`load`: what it does before it is ready; `version`: of the bundle that it claims to have loaded."""
+        """Calls `load` before it is ready; it claims to have loaded a bundle of this version."""
         self.connection, self._theirs = socket.socketpair()
         self.record = FlightRecord(new_record(budget.max_rows))
         self.thread = threading.Thread(target=self._live, args=(stepper, budget, load, version), daemon=True)
@@ -49,14 +49,14 @@ class ThreadWorker:
 
 
 def thread_pool(*steppers: Stepper, max_rows: int = 4, **options: Any) -> WorkerPool:
-    """A pool of a worker per stepper, which dies with the first of them.
+    """Makes a pool with a worker per stepper, which dies with the first of them.
 
     Args:
         options: of WorkerPool or its configuration, or `budget` and `load` of each worker.
     """
     budget = options.pop("budget", None) or Budget(max_rows=max_rows, max_source_positions=1000)
     load = options.pop("load", lambda: None)
-    given = iter(steppers)
+    remaining = iter(steppers)
     config = ServerConfig(
         bundles=(),
         workers=options.pop("num_workers", len(steppers)),
@@ -66,4 +66,4 @@ def thread_pool(*steppers: Stepper, max_rows: int = 4, **options: Any) -> Worker
         load_seconds=options.pop("load_seconds", 60.0),
     )
     wanted = {"version": "", "on_step": lambda stats: None} | options
-    return WorkerPool(lambda: ThreadWorker(next(given), budget, load), config, **wanted)
+    return WorkerPool(lambda: ThreadWorker(next(remaining), budget, load), config, **wanted)

@@ -17,13 +17,13 @@ from tests.serving import Served, fake_stepper, served
 
 @pytest.fixture(scope="session")
 def environment() -> dict[str, str]:
-    """What our commands run in."""
+    """Returns the environment that commands run in."""
     return command()[1]
 
 
 @pytest.fixture(scope="module")
 def target(tiny_bundle_path: Path) -> Iterator[str]:
-    """Where it listens."""
+    """Starts a server of the tiny bundle; yields its address."""
     # On a busy machine bulk steps would be kept small, for interactive requests that don't come here.
     with server_process(str(tiny_bundle_path), "--bulk-seconds", "1") as started:
         yield started.target
@@ -33,7 +33,7 @@ def target(tiny_bundle_path: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def repository(tiny_bundle_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository of a model, `first`, in a version."""
+    """Makes a repository with one version of a model, `first`."""
     path = tmp_path_factory.mktemp("models")
     put_version(tiny_bundle_path, path, "first", "1")
     return path
@@ -55,11 +55,3 @@ async def web(server: Served) -> AsyncIterator[Http]:
 async def client(target: str) -> AsyncIterator[AttendantClient]:
     async with AttendantClient(target) as connected:
         yield connected
-
-
-@pytest.fixture(scope="session")
-def other_bundle_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As the tiny bundle, with other weights: it answers otherwise."""
-    from tests.bundles import tiny_bundle
-
-    return tiny_bundle(tmp_path_factory.mktemp("bundles") / "other", seed=5)

@@ -1,11 +1,10 @@
-"""Certificates, tokens and rates over real sockets."""
+"""Access over real sockets: tokens, certificates and rates of both ports, origins of pages, names of hosts."""
 
 import asyncio
 import logging
 import ssl
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,25 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_status import rpc_status
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
+from starlette.applications import Starlette
 
 from attendant.server.auth import Access, Rates, open_access
+from attendant.server.catalogue.models import Catalogue
 from attendant.server.config import ServerConfig
+from attendant.server.grpc.request_log import RequestLog
+from attendant.server.http.app import guard_hosts
 from attendant.server.inference.v2 import open_inference_pb2 as wire
 from attendant.server.inference.v2 import open_inference_pb2_grpc
+from attendant.server.metrics import Metrics
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.certificates import Authority, new_authority, put
 from tests.http_serving import http_served
+from tests.inference import infer_body, infer_request
 from tests.serving import Served, fake_stepper, gated_stepper, served
 
-SEARCH, MAIL = "search-token-0123456789", "mail-token-0123456789"
+SEARCH, MAIL, ADMIN = "search-token-0123456789", "mail-token-0123456789", "admin-token-0123456789"
 REQUEST = messages.GenerateRequest(text="abc")
 REQUEST_BYTES = REQUEST.ByteSize()
 
@@ -36,8 +41,12 @@ def bearer(token: str) -> dict[str, Any]:
     return {"metadata": (("authorization", f"Bearer {token}"),), "timeout": 20}
 
 
+def authorization(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
 async def code_of(call: Any) -> str:
-    """How a call ends."""
+    """Returns the status with which a call ends."""
     try:
         await call
     except grpc.aio.AioRpcError as error:
@@ -45,8 +54,8 @@ async def code_of(call: Any) -> str:
     return "OK"
 
 
-def options(**given: Any) -> ServerConfig:
-    return ServerConfig(bundles=(), **given)
+def options(**fields: Any) -> ServerConfig:
+    return ServerConfig(bundles=(), **fields)
 
 
 @pytest.fixture
@@ -62,41 +71,113 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def change(access: Access) -> None:
-    """Two looks at the files, as the server takes them in two seconds."""
+    """Looks twice at the files, as the server does in two seconds."""
     for reloaded in (access.certificates, access.tokens) * 2:
         if reloaded is not None:
             reloaded.look()
 
 
-class TestTokens:
-    async def test_a_call_needs_one_that_is_known(self, tokens: Path) -> None:
-        async with served(fake_stepper(), access=open_access(options(tokens=tokens))) as server:
-            assert (await server.stub.Generate(REQUEST, **bearer(SEARCH))).hypotheses
-            for call in (
-                server.stub.Generate(REQUEST),
-                server.stub.Generate(REQUEST, **bearer(SEARCH + "x")),
-                server.stub.Score(messages.ScoreRequest(), **bearer("x")),
-                server.stub.ListModels(messages.ListModelsRequest()),
-                server.stub.GetModel(messages.GetModelRequest()),
-            ):
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await call
-                assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
-                assert SEARCH not in (caught.value.details() or "")
-            for stream in (server.stub.GenerateStream(REQUEST), server.stub.GenerateBatch(iter([REQUEST]))):
-                assert await code_of(stream.read()) == "UNAUTHENTICATED"
-            labels = {"model": "fake", "method": "Generate"}
-            assert server.sample("attendant_requests_total", **labels, code="UNAUTHENTICATED") == 2
-            assert server.sample("attendant_rejected_total", model="fake", reason="unauthenticated") == 7
+def access_to(tokens: Path, tmp_path: Path, **more: Any) -> Access:
+    """Makes access with tokens of clients and of an administrator."""
+    (tmp_path / "admins").write_text(f"operator {ADMIN}\n")
+    return open_access(options(tokens=tokens, admin_tokens=tmp_path / "admins", **more))
 
-    async def test_health_is_open_and_reflection_closed_unless_it_is_said_otherwise(self, tokens: Path) -> None:
-        for said, health, reflected in (
+
+DENIED, ALL, KNOWN = "UNAUTHENTICATED", ("OK",) * 3, ("UNAUTHENTICATED", "OK", "OK")
+ADMINISTRATORS = "UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND"
+
+
+class TestTokens:
+    async def test_the_methods_of_grpc_ask_for_them(
+        self, tokens: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with served(fake_stepper(), access=access_to(tokens, tmp_path)) as server:
+            ours, theirs = server.stub, open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
+            load = wire.RepositoryModelLoadRequest(model_name="fake")
+            score = messages.ScoreRequest(source_text="abc", target_text="AA")
+            for method, request, codes in (
+                (ours.Generate, REQUEST, KNOWN),
+                (ours.Score, score, KNOWN),
+                (ours.ListModels, messages.ListModelsRequest(), KNOWN),
+                (ours.GetModel, messages.GetModelRequest(), KNOWN),
+                (ours.GenerateMany, messages.GenerateManyRequest(requests=[REQUEST]), KNOWN),
+                (theirs.ServerLive, wire.ServerLiveRequest(), ALL),
+                (theirs.ServerReady, wire.ServerReadyRequest(), ALL),
+                (theirs.ModelReady, wire.ModelReadyRequest(), KNOWN),
+                (theirs.ServerMetadata, wire.ServerMetadataRequest(), KNOWN),
+                (theirs.ModelMetadata, wire.ModelMetadataRequest(), KNOWN),
+                (theirs.ModelInfer, infer_request("abc"), KNOWN),
+                (theirs.RepositoryIndex, wire.RepositoryIndexRequest(), KNOWN),
+                (theirs.RepositoryModelLoad, load, ADMINISTRATORS),
+                (theirs.RepositoryModelUnload, wire.RepositoryModelUnloadRequest(), ADMINISTRATORS),
+            ):
+                callers = ({}, bearer(SEARCH), bearer(ADMIN))
+                assert [await code_of(method(request, **caller)) for caller in callers] == list(codes)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await ours.Generate(REQUEST, **bearer(SEARCH + "x"))
+            assert caught.value.code().name == DENIED and SEARCH not in (caught.value.details() or "")
+            for stream in (ours.GenerateStream(REQUEST), ours.GenerateBatch(iter([REQUEST]))):
+                assert await code_of(stream.read()) == DENIED
+            labels = {"model": "fake", "method": "Generate", "code": DENIED}
+            assert server.sample("attendant_requests_total", **labels) == 2
+            assert server.sample("attendant_rejected_total", model="fake", reason="unauthenticated") >= 8
+        facts = [vars(record) for record in caplog.records if record.name == "audit"]
+        assert {(fact["client"], fact["method"], fact["code"]) for fact in facts} >= {
+            ("operator", "RepositoryModelLoad", "NOT_FOUND"),
+            ("search", "RepositoryModelLoad", "PERMISSION_DENIED"),
+            ("127.0.0.1", "Generate", "UNAUTHENTICATED"),
+        }
+
+    async def test_the_paths_of_http_ask_for_them(self, tokens: Path, tmp_path: Path) -> None:
+        load = "/v2/repository/models/nobody/load"
+        paths: tuple[tuple[str, Any, tuple[int, int, int]], ...] = (
+            ("/", None, (200, 200, 200)),
+            ("/openapi.json", None, (200, 200, 200)),
+            ("/metrics", None, (200, 200, 200)),
+            ("/healthz", None, (200, 200, 200)),
+            ("/v1/models", None, (401, 200, 200)),
+            ("/v1/generate", {"text": "abc"}, (401, 200, 200)),
+            ("/v1/generate?stream=1", "not even JSON", (401, 400, 400)),
+            ("/v1/score", "not even JSON", (401, 400, 400)),
+            ("/v2/health/live", None, (200, 200, 200)),
+            ("/v2/health/ready", None, (200, 200, 200)),
+            ("/v2", None, (401, 200, 200)),
+            ("/v2/models/fake", None, (401, 200, 200)),
+            ("/v2/models/fake/ready", None, (401, 200, 200)),
+            ("/v2/models/fake/infer", infer_body("abc"), (401, 200, 200)),
+            (load, {}, (401, 403, 404)),
+            (load, {"parameters": {"config": "x"}}, (401, 403, 400)),
+        )
+        async with served(fake_stepper()) as server:
+            async with http_served(server, access_to(tokens, tmp_path)) as web:
+                for path, body, statuses in paths:
+                    for headers, status in zip(({}, *map(authorization, (SEARCH, ADMIN))), statuses, strict=True):
+                        answer = await (web.get(path, **headers) if body is None else web.post(path, body, **headers))
+                        assert (path, answer.status) == (path, status)
+                        assert status != 401 or answer.headers["www-authenticate"] == "Bearer"
+            async with http_served(server, access_to(tokens, tmp_path, health="closed")) as web:
+                assert (await web.get("/v2/health/live")).status == 401
+                assert (await web.get("/v2/health/live", **authorization(SEARCH))).status == 200
+
+    async def test_without_tokens_of_administrators_no_client_may_load(self) -> None:
+        async with served(fake_stepper()) as server:
+            stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
+            for call in (
+                stub.RepositoryModelUnload(wire.RepositoryModelUnloadRequest(model_name="fake")),
+                stub.RepositoryModelLoad(wire.RepositoryModelLoadRequest(model_name="fake"), **bearer(ADMIN)),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError, match="without --admin-tokens") as caught:
+                    await call
+                assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+    async def test_health_is_open_and_reflection_closed_by_default(self, tokens: Path) -> None:
+        for fields, health, reflected in (
             (dict[str, Any](), "OK", "OK"),
             ({"tokens": tokens}, "OK", "UNAUTHENTICATED"),
             ({"tokens": tokens, "reflection": "open"}, "OK", "OK"),
             ({"tokens": tokens, "health": "closed", "reflection": "off"}, "UNAUTHENTICATED", "UNIMPLEMENTED"),
         ):
-            async with served(fake_stepper(), access=open_access(options(**said))) as server:
+            async with served(fake_stepper(), access=open_access(options(**fields))) as server:
                 assert await health_code(server) == health
                 assert await watch_code(server) == health
                 known = bearer(SEARCH)
@@ -137,10 +218,10 @@ class TestTokens:
             # From Python 3.12 on, a record names its asyncio task, which grpc names by the path; no format writes that.
             assert "ecret" not in str({key: value for key, value in vars(record).items() if key != "taskName"})
 
-    async def test_a_path_that_is_not_even_text_ends_nobodys_call(
+    async def test_a_path_that_is_not_text_ends_no_other_call(
         self, tokens: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """grpcio's server ends by it; another one listens at the port before a client has given up."""
+        """Such a path ends grpcio's server; another one listens at the port before a client has given up."""
         stepper = gated_stepper()
         async with served(stepper, access=open_access(options(tokens=tokens))) as server:
             begun = asyncio.ensure_future(server.stub.Generate(REQUEST, **bearer(SEARCH)))
@@ -160,63 +241,6 @@ class TestTokens:
             stepper.open()
             assert (await begun).hypotheses
         assert "Secret" not in "".join(record.getMessage() for record in caplog.records)
-
-    async def test_the_open_inference_protocol_is_guarded_likewise(
-        self, tokens: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        admins = tmp_path / "admins"
-        admins.write_text("operator admin-token-0123456789\n")
-        access = open_access(options(tokens=tokens, admin_tokens=admins))
-        infer = wire.ModelInferRequest(
-            inputs=[{"name": "text", "datatype": "BYTES", "shape": [1], "contents": {"bytes_contents": [b"abc"]}}]
-        )
-        known, admin = bearer(SEARCH), bearer("admin-token-0123456789")
-        async with served(fake_stepper(), access=access) as server:
-            stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
-            load = wire.RepositoryModelLoadRequest(model_name="fake")
-            for call, nobody, client, administrator in (
-                (partial(stub.ServerLive, wire.ServerLiveRequest()), "OK", "OK", "OK"),
-                (partial(stub.ServerReady, wire.ServerReadyRequest()), "OK", "OK", "OK"),
-                (partial(stub.ModelReady, wire.ModelReadyRequest()), "UNAUTHENTICATED", "OK", "OK"),
-                (partial(stub.ServerMetadata, wire.ServerMetadataRequest()), "UNAUTHENTICATED", "OK", "OK"),
-                (partial(stub.ModelMetadata, wire.ModelMetadataRequest()), "UNAUTHENTICATED", "OK", "OK"),
-                (partial(stub.ModelInfer, infer), "UNAUTHENTICATED", "OK", "OK"),
-                (partial(stub.RepositoryIndex, wire.RepositoryIndexRequest()), "UNAUTHENTICATED", "OK", "OK"),
-                (partial(stub.RepositoryModelLoad, load), "UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND"),
-                (
-                    partial(stub.RepositoryModelUnload, wire.RepositoryModelUnloadRequest()),
-                    "UNAUTHENTICATED",
-                    "PERMISSION_DENIED",
-                    "NOT_FOUND",
-                ),
-                (partial(server.stub.Generate, REQUEST), "UNAUTHENTICATED", "OK", "OK"),
-            ):
-                found = [await code_of(call(**how)) for how in ({}, known, admin)]
-                assert found == [nobody, client, administrator]
-        facts = [vars(record) for record in caplog.records if record.name == "audit"]
-        assert {(one["client"], one["method"], one["code"]) for one in facts} >= {
-            ("operator", "RepositoryModelLoad", "NOT_FOUND"),
-            ("search", "RepositoryModelLoad", "PERMISSION_DENIED"),
-            ("127.0.0.1", "Generate", "UNAUTHENTICATED"),
-        }
-        async with served(fake_stepper()) as server:
-            stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
-            unload = wire.RepositoryModelUnloadRequest(model_name="fake")
-            assert await code_of(stub.RepositoryModelUnload(unload)) == "PERMISSION_DENIED"
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await stub.RepositoryModelLoad(load, **admin)
-            assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
-            assert caught.value.details() == "nobody may do this here: the server was started without --admin-tokens"
-
-    async def test_a_tensor_counts_for_as_many_requests_as_it_has_texts(self) -> None:
-        infer = wire.ModelInferRequest(
-            inputs=[{"name": "text", "datatype": "BYTES", "shape": [5], "contents": {"bytes_contents": [b"a"] * 5}}]
-        )
-        access = Access(rates=Rates(2.0, clock=lambda: 100.0))
-        async with served(fake_stepper(), access=access) as server:
-            stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
-            assert await code_of(stub.ModelInfer(infer, timeout=20)) == "OK"
-            assert await code_of(stub.ModelInfer(infer, timeout=20)) == "RESOURCE_EXHAUSTED"
 
     async def test_a_stream_ends_when_its_token_is_taken_away(self, tokens: Path) -> None:
         access = open_access(options(tokens=tokens))
@@ -262,8 +286,8 @@ async def reflection_code(server: Served, version: str = "v1", **call: Any) -> s
         f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
         request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
     )
-    asked = reflect(iter([reflection_pb2.ServerReflectionRequest(list_services="")]), **call)
-    return await code_of(asked.read())
+    answers = reflect(iter([reflection_pb2.ServerReflectionRequest(list_services="")]), **call)
+    return await code_of(answers.read())
 
 
 class TestCertificates:
@@ -334,7 +358,7 @@ def client_context(trusted: Authority, shown: tuple[Path, Path] | None) -> ssl.S
 
 
 async def ask(target: str, authority: Authority, client: tuple[Path, Path] | None = None) -> str:
-    """How a call on a connection of its own ends."""
+    """Returns the status of a call on a new connection."""
     async with channel_to(target, authority, client) as channel:
         return await code_of(seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(REQUEST, timeout=20))
 
@@ -343,7 +367,7 @@ class TestWhoCalls:
     async def test_by_address_token_or_certificate(
         self, tokens: Path, authority: Authority, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """By gRPC and by HTTP alike."""
+        """The log names the same client for gRPC and for HTTP."""
         caplog.set_level(logging.DEBUG, "attendant.server.grpc")
         certificate, key = authority.issue("server")
         tls = {"tls_certificate": certificate, "tls_key": key, "tls_client_ca": authority.certificate}
@@ -359,7 +383,7 @@ class TestWhoCalls:
             encrypted = access.certificates is not None
             context = client_context(authority, shown) if encrypted else None
             async with served(fake_stepper(), access=access) as server, http_served(server, access, tls=context) as web:
-                headers = {"authorization": f"Bearer {token}"} if token else {}
+                headers = authorization(token) if token else {}
                 assert (await web.post("/v1/generate", {"text": "abc"}, **headers)).status == 200
                 channel = channel_to(server.target, authority, shown) if encrypted else server.channel
                 async with channel:
@@ -399,6 +423,31 @@ class TestRates:
             for token, code in ((SEARCH, "OK"), (SEARCH, "RESOURCE_EXHAUSTED"), (MAIL, "OK")):
                 assert await code_of(server.stub.Generate(REQUEST, **bearer(token))) == code
 
+    async def test_both_ports_share_the_rate(self) -> None:
+        access = replace(Access(), rates=Rates(requests_per_second=1))
+        async with served(fake_stepper(), access=access) as server, http_served(server, access) as web:
+            assert (await web.post("/v1/generate", {"text": "abc"})).status == 200
+            await code_of(server.stub.Generate(REQUEST))
+            answer = await web.post("/v1/generate", {"text": "abc"})
+            assert (answer.status, answer.json["code"]) == (429, "RESOURCE_EXHAUSTED")
+            assert answer.headers["retry-after"] == "1"
+            assert answer.json["details"][0]["@type"] == "type.googleapis.com/google.rpc.RetryInfo"
+
+    async def test_lists_and_tensors_count_as_their_requests(self) -> None:
+        for path, body in (
+            ("/v1/generate_many", {"texts": ["a"] * 5}),
+            ("/v2/models/fake/infer", infer_body(*"aaaaa")),
+            ("", None),
+        ):
+            access = Access(rates=Rates(2.0, clock=lambda: 100.0))
+            async with served(fake_stepper(), access=access) as server, http_served(server, access) as web:
+                if path:
+                    assert [(await web.post(path, body)).status for _ in range(2)] == [200, 429]
+                else:
+                    stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
+                    codes = [await code_of(stub.ModelInfer(infer_request(*"aaaaa"), timeout=20)) for _ in range(2)]
+                    assert codes == ["OK", "RESOURCE_EXHAUSTED"]
+
     async def test_a_stream_is_read_at_the_clients_rate(self) -> None:
         access = replace(Access(), rates=Rates(requests_per_second=20))
         async with served(fake_stepper(), access=access) as server:
@@ -406,3 +455,58 @@ class TestRates:
             answers = [answer async for answer in server.stub.GenerateBatch(iter([REQUEST] * 30))]
             assert [answer.WhichOneof("result") for answer in answers] == ["response"] * 30, "none is refused"
             assert time.monotonic() - began > 0.3, "21 at once, then 20 a second"
+
+
+async def test_another_sites_page_may_ask_where_it_is_named() -> None:
+    ask = {"access_control_request_method": "POST", "access_control_request_headers": "content-type"}
+    async with served(fake_stepper()) as server:
+        async with http_served(server, origins=["https://example.org"]) as web:
+
+            def preflight(origin: str) -> Any:
+                return web.ask("OPTIONS", "/v1/generate", origin=origin, **ask)
+
+            allowed = await asyncio.to_thread(preflight, "https://example.org")
+            assert allowed.headers["access-control-allow-origin"] == "https://example.org"
+            refused = await asyncio.to_thread(preflight, "https://other.org")
+            assert "access-control-allow-origin" not in refused.headers
+            answer = await web.post("/v1/generate", {"text": "abc"}, origin="https://example.org")
+            assert answer.headers["access-control-allow-origin"] == "https://example.org"
+        async with http_served(server) as closed:
+            answer = await closed.post("/v1/generate", {"text": "abc"}, origin="https://example.org")
+            assert not {name for name in answer.headers if name.startswith("access-control")}
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:9090", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:9090", 200),
+        ("evil.example", 421),
+        ("", 421),
+        ("localhost.evil", 421),
+    ],
+)
+async def test_names_that_were_made_to_lead_here_are_refused(host: str, status: int) -> None:
+    async with served(fake_stepper()) as server, http_served(server) as web:
+        for path in ("/", "/v1/models", "/openapi.json", "/metrics", "/healthz", "/readyz", "/nothing"):
+            assert (await web.get(path, host=host)).status == (404 if (path, status) == ("/nothing", 200) else status)
+
+
+async def test_a_check_in_http_1_0_names_no_host() -> None:
+    """Load balancers name no host. A browser always names one, also in a target that is a URL."""
+    async with served(fake_stepper()) as server, http_served(server) as web:
+        for host, status in (("", 200), ("http://evil.example", 421), ("http://localhost", 200)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", web.port)
+            writer.write(f"GET {host}/healthz HTTP/1.0\r\n\r\n".encode())
+            assert (await reader.readline()).split()[1] == str(status).encode()
+            writer.close()
+
+
+async def test_on_another_address_any_name_will_do() -> None:
+    """Names lead to such an address from outside."""
+    app, log = Starlette(), RequestLog(Catalogue(), Metrics(CollectorRegistry()))
+    guard_hosts(app, log, "0.0.0.0")
+    assert not app.user_middleware
+    guard_hosts(app, log, "::1")
+    assert app.user_middleware

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import re
 import signal
 import threading
 import urllib.request
@@ -15,7 +14,6 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from attendant.runtime.errors import UserError
 from attendant.server.app import serve
 from attendant.server.engine.client import EngineClient
 from attendant.server.engine.scheduler import Budget
@@ -28,6 +26,7 @@ from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.configuration import parse_config
 from tests.fakes import FakeStepper
 from tests.http_serving import Http
+from tests.inference import infer_body, infer_request
 from tests.serving import PATIENCE_SECONDS, eventually, fake_bundle, fake_stepper, gated_stepper
 from tests.workers import ThreadWorker
 
@@ -45,12 +44,12 @@ async def app(
     *arguments: str,
     load: Callable[[], None] = lambda: None,
 ) -> Any:
-    """The task that serves, and its gRPC port as soon as it is bound; `load`: what its worker does first."""
+    """Yields the task that serves, and a channel to its port. The worker calls `load` first."""
     ports: list[int] = []
     original = listening.bind
 
-    def bind(*given: Any) -> int:
-        ports.append(original(*given))
+    def bind(*arguments: Any) -> int:
+        ports.append(original(*arguments))
         return ports[-1]
 
     bundle = fake_bundle()
@@ -79,13 +78,13 @@ async def until_serving(channel: grpc.aio.Channel) -> Any:
 
 
 async def terminated(task: "asyncio.Task[int]", number: int = signal.SIGTERM) -> int:
-    """The exit status after a signal."""
+    """Sends a signal; returns the exit status."""
     os.kill(os.getpid(), number)
     return await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
 async def line_of(capsys: pytest.CaptureFixture[str]) -> str:
-    """The line that the server prints when it serves."""
+    """Returns the line that the server prints when it serves."""
     printed: list[str] = []
     await eventually(lambda: bool(printed.append(capsys.readouterr().out) or "serving on" in "".join(printed)))
     (line,) = "".join(printed).splitlines()
@@ -124,7 +123,7 @@ async def test_with_a_log_in_json_standard_output_is_json_too(
         assert await terminated(task) == 0
 
 
-async def test_a_connection_that_has_lasted_long_enough_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_is_replaced_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async with app(monkeypatch, fake_stepper(), "--connection-seconds", "0.5") as (task, channel):
         stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
         (await until_serving(channel)).cancel()
@@ -144,15 +143,6 @@ async def test_a_signal_while_bundles_are_checked(monkeypatch: pytest.MonkeyPatc
         await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), wait_for_ready=True)
         assert await terminated(task, signal.SIGINT) == 0
         checked.set()
-
-
-async def test_a_refused_bundle_ends_it_with_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load() -> None:
-        raise UserError("the bundle is refused")
-
-    async with app(monkeypatch, fake_stepper(), load=load) as (task, _):
-        with pytest.raises(UserError, match=re.escape("the bundle is refused")):
-            await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
 async def test_a_dead_engine_is_status_1(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -221,19 +211,11 @@ async def test_the_open_inference_protocol_can_be_switched_off(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    infer = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["abc"]}]}
     calls: dict[str, tuple[Any, str, Any]] = {
         "ServerLive": (wire.ServerLiveRequest(), "health/live", None),
         "ModelReady": (wire.ModelReadyRequest(name="fake"), "models/fake/ready", None),
         "RepositoryIndex": (wire.RepositoryIndexRequest(), "repository/index", {}),
-        "ModelInfer": (
-            wire.ModelInferRequest(
-                model_name="fake",
-                inputs=[{"name": "text", "datatype": "BYTES", "shape": [1], "contents": {"bytes_contents": [b"abc"]}}],
-            ),
-            "models/fake/infer",
-            infer,
-        ),
+        "ModelInfer": (infer_request("abc"), "models/fake/infer", infer_body("abc")),
     }
     async with app(monkeypatch, fake_stepper(), *options) as (task, channel):
         web = Http(int((await line_of(capsys)).rpartition(":")[2]))

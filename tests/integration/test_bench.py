@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
-import pytest
 
 from attendant.runtime.process import processor
 
@@ -32,7 +31,7 @@ def test_a_bundle_is_measured(environment: dict[str, str], tiny_bundle_path: Pat
         "--data",
         str(data),
         "--seconds",
-        "6",
+        "3",
         "--output",
         str(output),
         "--plan",
@@ -52,27 +51,8 @@ def test_a_bundle_is_measured(environment: dict[str, str], tiny_bundle_path: Pat
     assert (output / "bench.svg").read_text().startswith("<svg")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["nowhere"], "attendant bench: the bundle nowhere is refused"),
-        (["{bundle}", "--beam-size", "99"], "attendant bench: --beam-size is 99, must be 1 to "),
-        (["{bundle}", "--plan", "-1"], "attendant bench: --plan is -1, must be a positive number"),
-        (["{bundle}/manifest.json", "--plan", "5"], "attendant bench: {bundle}/manifest.json is no bench.json"),
-        (["{bundle}", "--seconds", "1"], "attendant bench: --seconds is 1, must be 3 or more on this host of 1 CPUs"),
-    ],
-)
-def test_a_mistake_is_a_line(
-    environment: dict[str, str], tiny_bundle_path: Path, arguments: list[str], line: str
-) -> None:
-    process = started(environment, [word.format(bundle=tiny_bundle_path) for word in arguments])
-    _, errors = process.communicate(timeout=200)
-    assert process.returncode == 2
-    assert errors.startswith(line.format(bundle=tiny_bundle_path)) and "Traceback" not in errors
-
-
 def test_ctrl_c_ends_the_server_too(environment: dict[str, str], tiny_bundle_path: Path, tmp_path: Path) -> None:
-    process = started(environment, [str(tiny_bundle_path), "--output", str(tmp_path)])
+    process = started(environment, [str(tiny_bundle_path), "--seconds", "9", "--output", str(tmp_path)])
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(3)]  # the model, the processor, the first visit
     assert lines[1].startswith("processor: ")

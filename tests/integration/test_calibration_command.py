@@ -136,7 +136,7 @@ def test_options_that_do_not_go_together_are_refused(
     assert message in capsys.readouterr().err
 
 
-def test_a_bundle_without_calibration_is_told_how_to_get_one(
+def test_a_bundle_without_calibration_gets_the_remedy(
     tiny_bundle_path: Path, pairs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command(training, "evaluate", tiny_bundle_path, "--data", pairs, "--confidence") == 2

@@ -15,10 +15,10 @@ from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.requests import ReadRequest
-from attendant.server.inference.v2 import open_inference_pb2 as wire
 from attendant.server.inference.v2 import open_inference_pb2_grpc
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.http_serving import http_served
+from tests.inference import infer_body, infer_request
 from tests.serving import LETTERS, fake_bundle, fake_stepper, served
 
 CALIBRATION = Calibration(
@@ -95,16 +95,11 @@ async def test_http_and_the_open_inference_protocol_return_it() -> None:
         answer = await web.post("/v1/generate", {"text": "hgfe"})
         assert answer.json["hypotheses"][0]["confidence"] == 0.05
         assert answer.json["warnings"] == warnings_about(0.05)
-        tensor = {"name": "text", "datatype": "BYTES", "shape": [2], "data": ["abcd", "hgfe"]}
-        body = {"inputs": [tensor], "outputs": [{"name": "confidence"}]}
+        body = infer_body("abcd", "hgfe", outputs=("confidence",))
         (output,) = (await web.post("/v2/models/fake/infer", body)).json["outputs"]
         assert output["data"] == pytest.approx([EXPECTED["abcd"], 0.05], rel=1e-6)
-        request = wire.ModelInferRequest(model_name="fake")
-        text = request.inputs.add(name="text", datatype="BYTES", shape=[1])
-        text.contents.bytes_contents.append(b"abcd")
-        request.outputs.add(name="confidence")
         stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
-        (output,) = (await stub.ModelInfer(request)).outputs
+        (output,) = (await stub.ModelInfer(infer_request("abcd", outputs=("confidence",)))).outputs
         assert list(output.contents.fp32_contents) == pytest.approx([EXPECTED["abcd"]], rel=1e-6)
 
 
@@ -126,8 +121,7 @@ async def test_without_a_calibration_there_is_no_field_and_no_warning() -> None:
         assert not answer.hypotheses[0].HasField("confidence") and not answer.warnings
         assert (await client.generate("a")).best.confidence is None
         assert "confidence" not in (await web.post("/v1/generate", {"text": "a"})).json["hypotheses"][0]
-        tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a"]}
-        body = {"inputs": [tensor], "outputs": [{"name": "confidence"}]}
+        body = infer_body("a", outputs=("confidence",))
         (output,) = (await web.post("/v2/models/fake/infer", body)).json["outputs"]
         assert output["data"] == [None]
 

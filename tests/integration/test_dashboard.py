@@ -67,13 +67,15 @@ class Prometheus:
     url: str
 
     def ask(self, path: str, **parameters: str | float) -> Any:
-        asked = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(asked, timeout=30) as response:
+        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(url, timeout=30) as response:
             return json.load(response)["data"]
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """The samples now, each with its labels."""
-        return [(one["metric"], float(one["value"][1])) for one in self.ask("query", query=expression)["result"]]
+        """Returns the current samples, each with its labels."""
+        return [
+            (sample["metric"], float(sample["value"][1])) for sample in self.ask("query", query=expression)["result"]
+        ]
 
     def wait_until(self, expression: str, expected: float) -> None:
         give_up = time.monotonic() + PATIENCE_SECONDS
@@ -84,29 +86,33 @@ class Prometheus:
 
 @dataclass
 class Load:
-    """What the load generator knows: of each answer, and of each call as its caller saw it."""
+    """Answers, and durations of calls, as the load generator saw them."""
 
     answers: list[messages.GenerateResponse] = field(default_factory=list)
     call_seconds: list[float] = field(default_factory=list)
     num_ended: Counter[str] = field(default_factory=Counter)
 
     def seconds(self, phase: str) -> list[float]:
-        return [getattr(one.timings, phase) for one in self.answers]
+        return [getattr(answer.timings, phase) for answer in self.answers]
 
     @property
     def source_tokens(self) -> list[int]:
-        """Without the end symbol, which the answer shows."""
-        return [len(one.source_tokens) - 1 for one in self.answers]
+        """Counts source tokens without the end symbol, which the answer shows."""
+        return [len(answer.source_tokens) - 1 for answer in self.answers]
 
     @property
     def attention(self) -> list[Floats]:
-        """Of the answers that have it."""
-        found = [one.hypotheses[0].attention for one in self.answers]
-        return [np.array(one.weights, np.float32).reshape(one.rows, one.columns) for one in found if one.rows]
+        """Returns the attention of the answers that have it."""
+        attentions = [answer.hypotheses[0].attention for answer in self.answers]
+        return [
+            np.array(attention.weights, np.float32).reshape(attention.rows, attention.columns)
+            for attention in attentions
+            if attention.rows
+        ]
 
     @property
     def target_tokens(self) -> list[int]:
-        return [len(one.hypotheses[0].tokens) for one in self.answers]
+        return [len(answer.hypotheses[0].tokens) for answer in self.answers]
 
 
 @contextmanager
@@ -149,16 +155,16 @@ def prometheus(folder: Path, **targets: int) -> Iterator[Prometheus]:
         subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log) as process,
     ):
         try:
-            found = Prometheus(f"http://127.0.0.1:{port}")
+            started = Prometheus(f"http://127.0.0.1:{port}")
             give_up = time.monotonic() + PATIENCE_SECONDS
             while True:
                 try:
-                    found.ask("status/buildinfo")
+                    started.ask("status/buildinfo")
                     break
                 except OSError:
                     assert process.poll() is None and time.monotonic() < give_up, (folder / "log").read_text()
                     time.sleep(0.1)
-            yield found
+            yield started
         finally:
             process.terminate()
 
@@ -183,8 +189,8 @@ async def put_under_load(target: str, num_calls: int, num_bulk: int, num_wrong: 
                     await stub.Generate(messages.GenerateRequest(text=""))
 
         async def stream() -> None:
-            asked = (messages.GenerateRequest(text=WORDS[number % len(WORDS)]) for number in range(num_bulk))
-            async for answer in stub.GenerateBatch(asked):
+            requests = (messages.GenerateRequest(text=WORDS[number % len(WORDS)]) for number in range(num_bulk))
+            async for answer in stub.GenerateBatch(requests):
                 load.answers.append(answer.response)
 
         calls = [*map(call, range(num_calls)), *(call_wrongly() for _ in range(num_wrong)), stream()]
@@ -196,7 +202,7 @@ async def put_under_load(target: str, num_calls: int, num_bulk: int, num_wrong: 
 
 
 def panels() -> Iterator[tuple[str, str, str]]:
-    """Title, query and legend of each line of the dashboard."""
+    """Yields title, query and legend of each line of the dashboard."""
     for panel in json.loads((DEPLOY / "grafana" / "attendant.json").read_text())["panels"]:
         for target in panel.get("targets", ()):
             yield panel["title"], target["expr"], target["legendFormat"]
@@ -220,7 +226,7 @@ def within(low: float, high: float) -> Check:
 
 
 def quantile_of(values: Sequence[float], of: float, buckets: Sequence[float]) -> Check:
-    """In the bucket of the true one, or the next: Prometheus' rank and ours may differ by one value."""
+    """Accepts the bucket of the true quantile and the next: Prometheus' rank may differ by one value."""
     ordered = sorted(values)
     low, high = (ordered[min(len(ordered) - 1, max(0, round(of * len(ordered)) + off))] for off in (-2, 1))
     edges = [0.0, *buckets]
@@ -229,13 +235,13 @@ def quantile_of(values: Sequence[float], of: float, buckets: Sequence[float]) ->
 
 
 def edge_above(values: Sequence[float], of: float) -> float:
-    """Of the bucket that holds a quantile."""
+    """Returns the upper edge of the bucket that holds a quantile."""
     quantile = sorted(values)[math.ceil(of * len(values)) - 1]
     return REQUEST_BUCKETS[min(bisect.bisect_left(REQUEST_BUCKETS, quantile), len(REQUEST_BUCKETS) - 1)]
 
 
 def expectations(load: Load, seconds: float) -> dict[str, dict[str, Check]]:
-    """By title and legend, what the load generator knows; `seconds`: of the rates."""
+    """Returns the checks by title and legend; rates are over `seconds`."""
     num_all = load.num_ended.total()
     ratios = [target / source for source, target in zip(load.source_tokens, load.target_tokens, strict=True)]
     # Prometheus extrapolates from the first and the last sample to the window's ends, by a second each, but not below
@@ -266,7 +272,7 @@ def expectations(load: Load, seconds: float) -> dict[str, dict[str, Check]]:
             "between two": within(1e-5, max(load.seconds("decode"))),
         },
         "Slower than the objective, of all": {
-            "g2p-en": within(0, sum(one > 1 for one in load.call_seconds) / (NUM_CALLS + NUM_WRONG) + 0.02)
+            "g2p-en": within(0, sum(seconds > 1 for seconds in load.call_seconds) / (NUM_CALLS + NUM_WRONG) + 0.02)
         },
         "Engine, seconds per second": {
             phase: within(0, 1.1) for phase in ("admit", "encode", "step", "search", "select")
@@ -313,41 +319,43 @@ def test_every_query_has_the_right_answer(tmp_path: Path, monkeypatch: pytest.Mo
     with (
         server(str(ROOT / "models" / "g2p-en"), "--traces", "on") as started,
         gpu_exporter() as gpu,
-        prometheus(tmp_path, attendant=started.metrics_port, gpu=gpu) as asked,
+        prometheus(tmp_path, attendant=started.metrics_port, gpu=gpu) as monitor,
     ):
-        asked.wait_until('up{job="attendant"}', 1)
+        monitor.wait_until('up{job="attendant"}', 1)
         # A series begins with its first value, which is no increase.
         asyncio.run(put_under_load(started.target, 1, 1, 1))
-        asked.wait_until("sum(attendant_requests_total)", 3)
+        monitor.wait_until("sum(attendant_requests_total)", 3)
         time.sleep(SETTLED_SECONDS)
         began = time.time()
         time.sleep(QUIET_SECONDS)
         load = asyncio.run(put_under_load(started.target, NUM_CALLS, NUM_BULK, NUM_WRONG))
-        asked.wait_until("sum(attendant_requests_total)", 3 + load.num_ended.total())
+        monitor.wait_until("sum(attendant_requests_total)", 3 + load.num_ended.total())
         time.sleep(SETTLED_SECONDS)
         seconds = math.ceil(time.time() - began) + 1
-        found: dict[str, dict[str, float]] = {}
+        values: dict[str, dict[str, float]] = {}
         for title, expression, legend in panels():
             expression = expression.replace("$model", ".*").replace("$__rate_interval", f"{seconds}s")
             if title in GAUGES:
                 expression = f"max_over_time(({expression})[{seconds}s:1s])"
-            for labels, value in asked.query(expression):
+            for labels, value in monitor.query(expression):
                 known = labels | {"instance": "here"}
                 rendered = re.sub(r"{{(\w+)}}", lambda name, known=known: known[name[1]], legend)
-                found.setdefault(title, {})[rendered] = value
+                values.setdefault(title, {})[rendered] = value
         expected = expectations(load, seconds)
-        assert {title: set(lines) for title, lines in found.items()} == {t: set(lines) for t, lines in expected.items()}
+        assert {title: set(lines) for title, lines in values.items()} == {
+            t: set(lines) for t, lines in expected.items()
+        }
         wrong = {
-            (title, legend): found[title][legend]
+            (title, legend): values[title][legend]
             for title, checks in expected.items()
             for legend, check in checks.items()
-            if not check(found[title][legend])
+            if not check(values[title][legend])
         }
         assert not wrong, wrong
         for expression in scaler_queries():
-            (value,) = [value for _, value in asked.query(f"max_over_time(({expression})[{seconds}s:1s])")]
+            (value,) = [value for _, value in monitor.query(f"max_over_time(({expression})[{seconds}s:1s])")]
             assert 0 <= value <= 100
-        linked = asked.ask(
+        linked = monitor.ask(
             "query_exemplars", query="attendant_request_seconds_bucket", start=began - 60, end=time.time()
         )
         traces = {exemplar["labels"]["trace_id"] for series in linked for exemplar in series["exemplars"]}

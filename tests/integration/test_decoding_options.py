@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import attendant
@@ -17,7 +18,7 @@ from attendant_client import (
 )
 from tests.bundles import LETTERS
 
-WORDS = ["badge", "face", "a", "jig", "abcdefghij", "deaf"]
+WORDS = ["badge", "a", "abcdefghij", "deaf"]
 # Flat enough for long and unlike targets, UNK among them.
 HOT = Sampling(temperature=3.0, seed=5)
 OPTIONS: dict[str, GenerateOptions] = {
@@ -48,20 +49,22 @@ async def log_prob_by_score(client: AttendantClient, source: str, hypothesis: Hy
     return (await client.score(source, hypothesis.tokens, include_eos=ended)).log_prob
 
 
-async def test_each_beside_all_others_is_what_it_is_alone(client: AttendantClient) -> None:
+async def test_answers_are_the_same_alone_and_alongside_all_others(client: AttendantClient) -> None:
     async def ask(word: str, name: str) -> tuple[Hypothesis, ...]:
         return (await client.generate(word, **OPTIONS[name], attention=True, token_log_probs=True)).hypotheses
 
-    asked = [(word, name) for name in OPTIONS for word in WORDS]
-    alone = {one: await ask(*one) for one in asked}
-    for order in (asked, asked[::-1]):
-        together = await asyncio.gather(*(ask(*one) for one in order))
-        assert [name for (_, name), found in zip(order, together, strict=True) if alone[_, name] != found] == []
+    questions = [(word, name) for name in OPTIONS for word in WORDS]
+    alone = {question: await ask(*question) for question in questions}
+    for order in (questions, questions[::-1]):
+        together = await asyncio.gather(*(ask(*question) for question in order))
+        assert [
+            name for (_, name), hypotheses in zip(order, together, strict=True) if alone[_, name] != hypotheses
+        ] == []
     async with client.bulk() as bulk:
         streamed = await asyncio.gather(
-            *(bulk.generate(word, **OPTIONS[name], attention=True, token_log_probs=True) for word, name in asked)
+            *(bulk.generate(word, **OPTIONS[name], attention=True, token_log_probs=True) for word, name in questions)
         )
-    assert [answer.hypotheses for answer in streamed] == [alone[one] for one in asked]
+    assert [answer.hypotheses for answer in streamed] == [alone[question] for question in questions]
     for name in OPTIONS:
         listed = await client.generate(WORDS, **OPTIONS[name], attention=True, token_log_probs=True)
         assert [answer.hypotheses for answer in listed] == [alone[word, name] for word in WORDS]
@@ -72,10 +75,16 @@ async def test_all_options_reach_the_engine(client: AttendantClient, tiny_bundle
     """The library's answers are the search's own, which tests/unit/runtime compares with an independent one."""
     model = attendant.load(tiny_bundle_path)
     for name, options in OPTIONS.items():
-        for word in WORDS:
-            answer, expected = await client.generate(word, **options), model.generate(word, **options)
-            found = [(one.tokens, pytest.approx(one.score, rel=1e-6)) for one in answer.hypotheses]
-            assert [(one.tokens, one.score) for one in expected.hypotheses] == found, name
+        for expected in model.generate(WORDS, **options, attention=True, token_log_probs=True):
+            word = expected.source_tokens[:-1]
+            answer = await client.generate(word, **options, attention=True, token_log_probs=True)
+            assert answer.source_tokens == expected.source_tokens
+            for ours, theirs in zip(expected.hypotheses, answer.hypotheses, strict=True):
+                facts = ours.text, ours.tokens, ours.finish_reason
+                assert facts == (theirs.text, theirs.tokens, theirs.finish_reason), name
+                assert ours.score == pytest.approx(theirs.score, rel=1e-6)
+                assert ours.token_log_probs == pytest.approx(theirs.token_log_probs, rel=1e-6)
+                assert ours.attention == pytest.approx(np.array(theirs.attention), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -99,8 +108,8 @@ async def test_a_stream_is_the_answer_in_pieces(client: AttendantClient, name: s
     ],
 )
 async def test_a_score_of_the_answer_gives_its_log_prob(client: AttendantClient, name: str) -> None:
-    """Where nothing is banned: the probability of what is banned goes to the other symbols."""
-    for word in WORDS:
+    """Holds if nothing is banned: the probability of banned symbols goes to the others."""
+    for word in WORDS[1:]:
         for hypothesis in (await client.generate(word, **OPTIONS[name])).hypotheses:
             assert await log_prob_by_score(client, word, hypothesis) == hypothesis.log_prob
 
@@ -108,20 +117,21 @@ async def test_a_score_of_the_answer_gives_its_log_prob(client: AttendantClient,
 async def test_draws_are_repeated_by_their_seed_alone(client: AttendantClient) -> None:
     async def draw(seed: int | None) -> list[tuple[str, ...]]:
         sampling = Sampling(temperature=3.0, seed=seed)
-        return [one.tokens for one in (await client.generate("badge", sampling=sampling, num_hypotheses=8)).hypotheses]
+        answer = await client.generate("badge", sampling=sampling, num_hypotheses=8)
+        return [hypothesis.tokens for hypothesis in answer.hypotheses]
 
     first = await draw(7)
     assert len(first) == 8 and len(set(first)) > 4
     assert await draw(7) == first
     others = [await draw(8), await draw(2**64 - 1), await draw(None), await draw(None)]
-    assert len({tuple(sorted(one)) for one in [first, *others]}) == 5
+    assert len({tuple(sorted(draws)) for draws in [first, *others]}) == 5
 
 
 async def test_draws_stay_within_their_bounds(client: AttendantClient) -> None:
     greedy = await client.generate("badge", beam_size=1)
     for narrow in (Sampling(top_k=1), Sampling(top_p=1e-6), Sampling(temperature=0.001)):
         answer = await client.generate("badge", sampling=narrow, num_hypotheses=3)
-        assert [one.tokens for one in answer.hypotheses] == [greedy.best.tokens] * 3
+        assert [hypothesis.tokens for hypothesis in answer.hypotheses] == [greedy.best.tokens] * 3
 
 
 @pytest.mark.parametrize("prefix", [[], ["AA", "B"]])
@@ -138,16 +148,20 @@ async def test_alternatives_begin_with_the_most_probable_tokens(
             target_prefix=prefix,
             token_log_probs=True,
         )
-        assert [one.score for one in answer.hypotheses] == sorted((h.score for h in answer.hypotheses), reverse=True)
+        assert [hypothesis.score for hypothesis in answer.hypotheses] == sorted(
+            (h.score for h in answer.hypotheses), reverse=True
+        )
         assert len(answer.hypotheses) == num
-        assert all(list(one.tokens[: len(prefix)]) == prefix for one in answer.hypotheses)
+        assert all(list(hypothesis.tokens[: len(prefix)]) == prefix for hypothesis in answer.hypotheses)
         place = len(prefix)
-        return {one.tokens[place : place + 1]: one.token_log_probs[place] for one in answer.hypotheses}
+        return {
+            hypothesis.tokens[place : place + 1]: hypothesis.token_log_probs[place] for hypothesis in answer.hypotheses
+        }
 
     eight = await first_steps(8, 1)
     four = await first_steps(4, beam_size)
     assert len(eight) == 8 and len(four) == 4, "no two begin alike"
-    assert four == dict(sorted(eight.items(), key=lambda one: -one[1])[:4])
+    assert four == dict(sorted(eight.items(), key=lambda item: -item[1])[:4])
 
 
 async def test_a_prefix_stands_in_front_and_counts(client: AttendantClient) -> None:
@@ -167,22 +181,22 @@ async def test_a_prefix_stands_in_front_and_counts(client: AttendantClient) -> N
         assert len(hypothesis.tokens) <= 6
         assert not {"B", "<unk>"} & set(hypothesis.tokens[4:]), "but for what follows"
     scored = await client.score("face", prefix, include_eos=False)
-    assert all(one.token_log_probs[:4] == scored.token_log_probs for one in answer.hypotheses)
+    assert all(hypothesis.token_log_probs[:4] == scored.token_log_probs for hypothesis in answer.hypotheses)
     whole = await client.generate("face", target_prefix=prefix, max_length=4)
     assert list(whole.best.tokens) == prefix
 
 
-async def test_unknowns_become_what_they_attend_to(client: AttendantClient) -> None:
-    """Nothing of the source is in the vocabulary: what stands in the text does not tell which character UNK was."""
+async def test_unknowns_become_the_symbols_that_they_attend_to(client: AttendantClient) -> None:
+    """No character of the source is in the vocabulary, so only attention decides which one UNK was."""
     source = "xyzé"
     options: GenerateOptions = {"sampling": HOT, "num_hypotheses": 8, "min_length": 12}
     assert not set(source) & set(LETTERS)
     plain = await client.generate(source, **options, attention=True)
     replaced = await client.generate(source, **options, replace_unknowns=True)
-    assert len({token for one in replaced.hypotheses for token in one.tokens} & set(source)) > 1
-    for one, other in zip(plain.hypotheses, replaced.hypotheses, strict=True):
-        assert one.attention is not None and other.attention is None
-        for token, replacement, row in zip(one.tokens, other.tokens, one.attention, strict=False):
+    assert len({token for hypothesis in replaced.hypotheses for token in hypothesis.tokens} & set(source)) > 1
+    for hypothesis, other in zip(plain.hypotheses, replaced.hypotheses, strict=True):
+        assert hypothesis.attention is not None and other.attention is None
+        for token, replacement, row in zip(hypothesis.tokens, other.tokens, hypothesis.attention, strict=False):
             if token == "<unk>":
                 # tests/unit/runtime/test_answers.py says which of those with nearly as much attention.
                 assert row[source.index(replacement)] >= ENOUGH_ATTENTION * max(row[: len(source)])
@@ -190,11 +204,11 @@ async def test_unknowns_become_what_they_attend_to(client: AttendantClient) -> N
                 assert replacement == token
         assert other.text == " ".join(other.tokens)
         assert "<unk>" not in other.text
-        assert (other.score, other.log_prob) == (one.score, one.log_prob), "of what the model said"
+        assert (other.score, other.log_prob) == (hypothesis.score, hypothesis.log_prob), "of what the model said"
 
 
-async def test_what_does_not_go_together_is_refused_by_calls_and_streams(client: AttendantClient) -> None:
-    """tests/unit/server/grpc/test_decoding.py has all of it."""
+async def test_options_that_exclude_each_other_are_refused_by_calls_and_streams(client: AttendantClient) -> None:
+    """Returns the fields; tests/unit/server/grpc/test_requests.py has all of them."""
     options: GenerateOptions = {"sampling": Sampling(top_k=257), "beam_size": 2}
     with pytest.raises(InvalidArgument) as refused:
         await client.generate("badge", **options)

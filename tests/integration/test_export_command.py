@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The toy recipe after a few steps."""
+    """Trains the toy recipe for a few steps."""
     folder = tmp_path_factory.mktemp("toy")
     short = ["--set", "training.max_steps=30", "--set", "training.num_threads=1"]
     subprocess.run(
@@ -60,7 +59,7 @@ def command(*arguments: object) -> int:
     return run_command("export", lambda: main([str(argument) for argument in arguments]))
 
 
-def test_the_bundle_says_where_it_came_from(run: Path, bundle: Path) -> None:
+def test_the_bundle_has_its_provenance(run: Path, bundle: Path) -> None:
     opened = open_bundle(bundle)
     manifest = opened.manifest
     assert manifest.name == "toy"
@@ -68,7 +67,7 @@ def test_the_bundle_says_where_it_came_from(run: Path, bundle: Path) -> None:
     assert manifest.provenance.recipe["data"]["fetch"] == "reverse"
     assert manifest.provenance.checkpoint.startswith("sha256:")
     assert manifest.provenance.versions["exported_by"].startswith(f"attendant {VERSION}, commit ")
-    assert {one.metric for one in manifest.evaluation} == {"exact_match", "perplexity", "word_perplexity"}
+    assert {entry.metric for entry in manifest.evaluation} == {"exact_match", "perplexity", "word_perplexity"}
     assert (manifest.certificates[0].grid.batch_sizes[-1], manifest.certificates[0].grid.source_lengths[-1]) == (64, 80)
     assert {example.beam_size for example in opened.golden} == {1, 4}
     assert manifest.reference is not None and manifest.reference.num_examples >= 100
@@ -83,19 +82,22 @@ def test_the_function_publishes_the_same_graphs(
     run: Path, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(run.parent.parent)
-    exported = attendant.export_run(Path("runs/toy"), tmp_path / "toy")
+    output = tmp_path / "toy"
+    output.mkdir()
+    (output / MANIFEST_NAME).write_text(json.dumps({"format_version": 0}))
+    with pytest.raises(UserError, match="exists already: add --force"):
+        attendant.export_run(run, output)
+    exported = attendant.export_run(Path("runs/toy"), output, force=True)
     assert capfd.readouterr() == ("", "")
-    assert exported.path == tmp_path / "toy" and exported.advice == ()
+    assert exported.path == output and exported.advice == ()
+    assert [path.name for path in tmp_path.iterdir()] == ["toy"]
     published = open_bundle(bundle).manifest
-    # All that the digest of the manifest depends on, except for the time.
+    # Everything that the manifest's digest depends on, except the time.
     assert exported.manifest.files == published.files
     times = {"provenance": {"created"}, "digest": ...}
     assert exported.manifest.model_dump(exclude=times) == published.model_dump(exclude=times)
-    assert main(["inspect", str(exported.path)]) is None
     assert f"{exported.path}: toy {exported.manifest.version}, " in str(exported)
-    with pytest.raises(UserError, match="exists already: add --force"):
-        attendant.export_run(run, tmp_path / "toy")
-    # A bundle from a bundle, measured on pairs in memory; it may be loaded as it is.
+    # A bundle from a bundle, measured on pairs in memory, can be loaded as it is.
     pairs = [(text, text[::-1]) for text in ("abc", "bcd", "cab", "dab")]
     again = attendant.export_run(exported, tmp_path / "again", precisions=["fp32", "int8"], data=pairs, beam_size=2)
     assert set(again.manifest.graphs) == {"fp32", "int8"} and again.manifest.decoding.beam_size == 2
@@ -127,14 +129,12 @@ def test_it_is_verified_again_with_and_without_its_run(
     run: Path, bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command("verify", bundle, "--run", run) == 0
-    said = capsys.readouterr().out
-    assert "golden examples hold" in said
-    assert "decodings identical to PyTorch's" in said
+    output = capsys.readouterr().out
+    assert "golden examples hold" in output
+    assert "decodings identical to PyTorch's" in output
 
 
-def test_another_runs_bundle_is_told_apart(
-    run: Path, tiny_bundle_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_runs_bundle_is_refused(run: Path, tiny_bundle_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("verify", tiny_bundle_path, "--run", run) == 2
     assert "name its run" in capsys.readouterr().err
 
@@ -149,11 +149,11 @@ def test_golden_examples_that_fail_are_status_1(
     assert "  - golden example 1: differs" in capsys.readouterr().err
 
 
-def test_inspect_says_what_it_is(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_shows_a_summary(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("inspect", bundle) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for part in ("toy  version ", "exact_match", "alone = batched bit for bit", "fp32/decoder_step.onnx", "memory"):
-        assert part in said
+        assert part in output
 
 
 def test_references_are_added_to_a_bundle_that_has_none(
@@ -201,7 +201,7 @@ def test_a_bundle_is_signed_once_and_verified(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "reason"),
     [
         (["nowhere", "--output", "out"], "nowhere is not a run"),
         (["{run}", "--output", "{bundle}"], "exists already: add --force"),
@@ -214,7 +214,7 @@ def test_a_bundle_is_signed_once_and_verified(
 )
 def test_mistakes_are_status_2_and_one_clear_line(
     arguments: list[str],
-    said: str,
+    reason: str,
     run: Path,
     bundle: Path,
     tmp_path: Path,
@@ -223,12 +223,12 @@ def test_mistakes_are_status_2_and_one_clear_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert command(*(argument.format(run=run, bundle=bundle) for argument in arguments)) == 2
-    assert said in capsys.readouterr().err
+    assert reason in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "said"),
+    ("option", "value", "reason"),
     [
         ("--precision", "fp32,int4", "'int4' is none of fp32, int8"),
         ("--length-penalty", "11", "11 is not 0 to 10"),
@@ -236,11 +236,11 @@ def test_mistakes_are_status_2_and_one_clear_line(
     ],
 )
 def test_an_option_that_can_t_be_is_refused(
-    option: str, value: str, said: str, run: Path, capsys: pytest.CaptureFixture[str]
+    option: str, value: str, reason: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command(run, "--output", "out", option, value) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+    assert reason in line
 
 
 def test_int8_of_a_bundle_is_measured_on_a_file(
@@ -252,24 +252,24 @@ def test_int8_of_a_bundle_is_measured_on_a_file(
     assert command(bundle, "--output", output, "--precision", "fp32,int8", "--data", data, *search) == 0
     manifest = open_bundle(output).manifest
     assert [getattr(manifest.decoding, name) for name in SEARCH_OPTIONS] == [4, 0.6, 0.0, 2.0]
-    assert {one.length_penalty_offset for one in open_bundle(output).golden} == {0.0}
-    on_file = [one for one in manifest.evaluation if one.num_examples == 2]
-    assert [one.precision for one in on_file if one.metric == "perplexity"] == ["fp32", "int8"]
-    measured = [one for one in on_file if one.metric == "exact_match"]
-    assert [(one.metric, one.precision) for one in measured] == [
+    assert {example.length_penalty_offset for example in open_bundle(output).golden} == {0.0}
+    on_file = [entry for entry in manifest.evaluation if entry.num_examples == 2]
+    assert [entry.precision for entry in on_file if entry.metric == "perplexity"] == ["fp32", "int8"]
+    measured = [entry for entry in on_file if entry.metric == "exact_match"]
+    assert [(entry.metric, entry.precision) for entry in measured] == [
         ("exact_match", precision) for precision in ("fp32", "int8", "fp32")
     ]
-    assert ["greedy" in one.protocol for one in measured] == [False, False, True]
+    assert ["greedy" in entry.protocol for entry in measured] == [False, False, True]
     assert measured[1].difference == measured[1].value - measured[0].value
     is_good = measured[0].value > 0 and measured[1].difference >= -0.2
     assert manifest.default_precision == {"cpu": "int8" if is_good else "fp32", "cuda": "fp32"}
-    said = capsys.readouterr().out
-    assert "int8: exact_match" in said
+    printed = capsys.readouterr().out
+    assert "int8: exact_match" in printed
     # The run's own, of its validation texts.
     assert manifest.reference_of("fp32") == open_bundle(bundle).manifest.reference
     assert manifest.reference_of("int8") is None
     if is_good:
-        assert "no reference distributions in int8: attendant reference" in said
+        assert "no reference distributions in int8: attendant reference" in printed
     pairs = tmp_path / "pairs.tsv"
     texts = [" ".join(letters) for length in range(1, 5) for letters in itertools.product("abc", repeat=length)]
     pairs.write_text("".join(f"{text}\ta\n" for text in texts))
@@ -278,8 +278,11 @@ def test_int8_of_a_bundle_is_measured_on_a_file(
     new = open_bundle(tmp_path / "new").manifest
     assert new.files == manifest.files
     assert new.reference is not None and new.reference.precision == new.default_precision["cpu"]
-    found = [new.reference_of(precision) for precision in ("fp32", "int8")]
-    assert [one and (one.precision, one.data) for one in found] == [("fp32", str(pairs)), ("int8", str(pairs))]
+    references = [new.reference_of(precision) for precision in ("fp32", "int8")]
+    assert [reference and (reference.precision, reference.data) for reference in references] == [
+        ("fp32", str(pairs)),
+        ("int8", str(pairs)),
+    ]
     assert command("verify", output) == 0
     assert "int8 on cpu: " in capsys.readouterr().out
     assert command("inspect", output) == 0
@@ -288,22 +291,25 @@ def test_int8_of_a_bundle_is_measured_on_a_file(
 
 def test_int8_that_was_not_measured_is_not_the_default(bundle: Path, tmp_path: Path) -> None:
     output = tmp_path / "int8"
-    assert command(bundle, "--output", output, "--precision", "fp32,int8", "--skip-evaluation") == 0
+    output.mkdir()
+    (output / MANIFEST_NAME).write_text(json.dumps({"format_version": 0}))
+    options = "--precision", "fp32,int8", "--skip-evaluation", "--force", "--name", "other"
+    assert command(bundle, "--output", output, *options) == 0
     manifest = open_bundle(output).manifest
-    assert set(manifest.graphs) == {"fp32", "int8"}
+    assert manifest.name == "other" and set(manifest.graphs) == {"fp32", "int8"}
     assert manifest.default_precision["cpu"] == "fp32"
 
 
 def test_int8_alone(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Made of fp32 and certified by it, which then is left out."""
+    """int8 graphs are made of fp32 graphs and certified against them; then fp32 is left out."""
     both, alone = tmp_path / "both", tmp_path / "alone"
     for output, precision in ((both, "fp32,int8"), (alone, "int8")):
         assert command(bundle, "--output", output, "--precision", precision, "--skip-evaluation") == 0
-    whole, found = open_bundle(both), open_bundle(alone)
-    assert not (alone / "fp32").exists() and found.manifest.graphs == {"int8": whole.manifest.graphs["int8"]}
-    assert found.manifest.default_precision == {"cpu": "int8"}
-    assert found.manifest.certificates == whole.manifest.certificates
-    assert found.golden == tuple(one for one in whole.golden if one.precision == "int8")
+    whole, int8 = open_bundle(both), open_bundle(alone)
+    assert not (alone / "fp32").exists() and int8.manifest.graphs == {"int8": whole.manifest.graphs["int8"]}
+    assert int8.manifest.default_precision == {"cpu": "int8"}
+    assert int8.manifest.certificates == whole.manifest.certificates
+    assert int8.golden == tuple(example for example in whole.golden if example.precision == "int8")
     assert command("verify", alone) == 0
     assert command("inspect", alone) == 0
     capsys.readouterr()
@@ -329,35 +335,21 @@ runpy.run_module("attendant.export", run_name="__main__", alter_sys=True)
 """
 
 
-def _leaves_nothing(process: subprocess.Popen[str], folder: Path) -> None:
-    """The command, told to end in the middle."""
-    process.send_signal(signal.SIGTERM)
-    try:
-        _, said = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130
-    assert "export: interrupted" in said and "Traceback" not in said
-    assert list(folder.iterdir()) == []
+def test_an_interrupted_export_leaves_nothing(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        assert list(tmp_path.glob(".bundle.partial-*"))
+        raise KeyboardInterrupt
 
-
-def test_termination_in_the_middle_leaves_nothing(run: Path, tmp_path: Path) -> None:
-    output = tmp_path / "bundle"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "export", str(run), "--output", str(output)],
-        env=ENVIRONMENT,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob(".bundle.partial-*")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-    _leaves_nothing(process, tmp_path)
+    monkeypatch.setattr("attendant.export.bundle_writer.check_decoding", interrupted)
+    assert command(bundle, "--output", tmp_path / "bundle") == 130
+    assert "export: interrupted" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_exporter_that_swallows_interruptions_is_interrupted(run: Path, tmp_path: Path) -> None:
-    """As PyTorch's does, in some places: it went on, or ended by a traceback."""
+    """PyTorch's exporter catches KeyboardInterrupt in some places."""
     process = subprocess.Popen(
         [sys.executable, "-c", DEAF, str(run), "--output", str(tmp_path / "bundle")],
         env=ENVIRONMENT,
@@ -368,13 +360,11 @@ def test_an_exporter_that_swallows_interruptions_is_interrupted(run: Path, tmp_p
     while "tracing" not in (line := process.stderr.readline()):
         assert line
     assert list(tmp_path.glob(".bundle.partial-*"))
-    _leaves_nothing(process, tmp_path)
-
-
-def test_force_replaces_a_bundle(bundle: Path, tmp_path: Path, run: Path) -> None:
-    output = tmp_path / "bundle"
-    output.mkdir()
-    (output / MANIFEST_NAME).write_text(json.dumps({"format_version": 0}))
-    assert command(run, "--output", output, "--force", "--name", "other") == 0
-    assert open_bundle(output).manifest.name == "other"
-    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+    process.send_signal(signal.SIGTERM)
+    try:
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "export: interrupted" in errors and "Traceback" not in errors
+    assert list(tmp_path.iterdir()) == []

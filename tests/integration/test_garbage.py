@@ -2,81 +2,62 @@
 
 import gc
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import grpc
-import pytest
 
 from attendant_client.v1 import seq2seq_pb2 as messages
-from tests.serving import fake_stepper, served
+from tests.serving import Served, fake_stepper, served
 
 NUM_CALLS = 20
-
+ANSWERED = messages.GenerateRequest(text="abc")
 REFUSED = messages.GenerateRequest(text="abc", decoding=messages.DecodingOptions(beam_size=1000))
 UNKNOWN = messages.GenerateRequest(text="abc", model="unknown")
-OF_A_CALL = {"RPCState", "_ServicerContext", "RequestContext"}
+CODES = (
+    (ANSWERED, grpc.StatusCode.OK),
+    (REFUSED, grpc.StatusCode.INVALID_ARGUMENT),
+    (UNKNOWN, grpc.StatusCode.NOT_FOUND),
+)
+LISTS = (messages.GenerateManyRequest(requests=[ANSWERED, REFUSED, UNKNOWN]), messages.GenerateManyRequest())
+TYPES_OF_A_CALL = {"RPCState", "_ServicerContext", "RequestContext"}
 
 
-@pytest.fixture
-def _only_when_asked() -> Iterator[None]:
-    """The collector runs in `left_by` alone."""
+@asynccontextmanager
+async def collected_types() -> AsyncIterator[Counter[str]]:
+    """Keeps the collector from running within the block; counts the types in cycles that the block has left."""
+    counts = Counter[str]()
+    gc.collect()
     gc.disable()
     try:
-        yield
+        yield counts
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        counts.update(type(garbage).__name__ for garbage in gc.garbage)
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
 
 
-async def left_by(ask: Callable[[], Awaitable[None]]) -> Counter[str]:
-    """Types of what refers to itself, and is not referred to, after these calls; the first one makes what stays."""
-    await ask()
-    gc.collect()
-    for _ in range(NUM_CALLS):
-        await ask()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    gc.collect()
-    return Counter(type(one).__name__ for one in gc.garbage)
+async def call_all(server: Served) -> None:
+    """Calls each method with a request that is answered, one that is refused, and one for an unknown model."""
+    for request, code in CODES:
+        assert await server.stub.Generate(request).code() == code
+        stream = server.stub.GenerateStream(request)
+        with suppress(grpc.RpcError):
+            while await stream.read() is not grpc.aio.EOF:
+                pass
+        assert await stream.code() == code
+    for requests in LISTS:
+        with suppress(grpc.RpcError):
+            await server.stub.GenerateMany(requests)
 
 
-@pytest.mark.usefixtures("_only_when_asked")
-@pytest.mark.parametrize("method", ["Generate", "GenerateStream"])
-@pytest.mark.parametrize(
-    ("request_", "code"),
-    [
-        (messages.GenerateRequest(text="abc"), grpc.StatusCode.OK),
-        (REFUSED, grpc.StatusCode.INVALID_ARGUMENT),
-        (UNKNOWN, grpc.StatusCode.NOT_FOUND),
-    ],
-)
-async def test_an_ended_call_leaves_no_cycle(
-    request_: messages.GenerateRequest, code: grpc.StatusCode, method: str
-) -> None:
-    async with served(fake_stepper()) as running:
-
-        async def ask() -> None:
-            call = getattr(running.stub, method)(request_)
-            with suppress(grpc.RpcError):
-                while method == "GenerateStream" and await call.read() is not grpc.aio.EOF:
-                    pass
-            assert await call.code() == code
-
-        assert not OF_A_CALL & (await left_by(ask)).keys()
-
-
-@pytest.mark.usefixtures("_only_when_asked")
-async def test_an_ended_list_leaves_no_cycle() -> None:
-    lists = [
-        messages.GenerateManyRequest(requests=[messages.GenerateRequest(text="abc"), REFUSED, UNKNOWN]),
-        messages.GenerateManyRequest(),
-    ]
-    async with served(fake_stepper()) as running:
-
-        async def ask() -> None:
-            for asked in lists:
-                with suppress(grpc.RpcError):
-                    await running.stub.GenerateMany(asked)
-
-        assert not OF_A_CALL & (await left_by(ask)).keys()
+async def test_ended_calls_leave_no_cycle() -> None:
+    async with served(fake_stepper()) as server:
+        await call_all(server)  # the first calls make objects that stay
+        async with collected_types() as counts:
+            for _ in range(NUM_CALLS):
+                await call_all(server)
+    assert not TYPES_OF_A_CALL & counts.keys()

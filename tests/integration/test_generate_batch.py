@@ -77,7 +77,7 @@ async def test_the_short_do_not_wait_for_the_long() -> None:
         assert [answer.request_id for answer in await read(call)] == ["short", "long"]
 
 
-async def test_one_answer_per_item_whatever_the_ids() -> None:
+async def test_one_answer_per_item_even_if_ids_are_equal() -> None:
     async with served(fake_stepper()) as server:
         requests = [Generate(request_id="same", text="a"), Generate(request_id="same", text="ab"), Generate(text="c")]
         ids = [answer.request_id for answer in await ask(server, requests)]
@@ -85,7 +85,7 @@ async def test_one_answer_per_item_whatever_the_ids() -> None:
         assert await ask(server, []) == []
 
 
-async def test_a_wrong_item_is_told_and_the_stream_goes_on() -> None:
+async def test_a_wrong_item_gets_an_error_and_the_stream_goes_on() -> None:
     async with served(fake_stepper()) as server:
         requests = [
             Generate(request_id="0", text="", decoding=messages.DecodingOptions(beam_size=99)),
@@ -96,7 +96,7 @@ async def test_a_wrong_item_is_told_and_the_stream_goes_on() -> None:
         assert invalid.error.code == code_pb2.INVALID_ARGUMENT
         detail = error_details_pb2.BadRequest()
         assert invalid.error.details[0].Unpack(detail)
-        assert {one.field for one in detail.field_violations} == {"text", "decoding.beam_size"}
+        assert {violation.field for violation in detail.field_violations} == {"text", "decoding.beam_size"}
         assert unknown.error.code == code_pb2.NOT_FOUND
         assert unknown.error.message == "model 'other' is not served here; choose from fake"
         assert good.WhichOneof("result") == "response"
@@ -121,7 +121,7 @@ async def test_a_fault_of_ours_is_one_items(monkeypatch: pytest.MonkeyPatch, cap
 
 
 async def test_no_more_is_read_than_there_is_room_for() -> None:
-    """The million behind the first few stays with its sender."""
+    """The other requests stay with their sender."""
     stepper = gated_stepper()
     async with served(stepper, max_rows=2, max_bulk=5) as server:
         call = server.stub.GenerateBatch(iter(numbered(5000)))
@@ -135,7 +135,7 @@ async def test_no_more_is_read_than_there_is_room_for() -> None:
 
 @asynccontextmanager
 async def not_reading(server: Served, requests: Sequence[messages.GenerateRequest]) -> AsyncIterator[tuple[Any, float]]:
-    """A stream whose client reads nothing, on a connection of its own; and how many requests were read from it."""
+    """Yields a stream whose client reads nothing, and the number of requests that the server has read from it."""
     # Without its probing a connection buffers 64 KiB, whatever its speed.
     options = [("grpc.http2.bdp_probe", 0)]
     async with grpc.aio.insecure_channel(server.target, options=options) as channel:
@@ -152,7 +152,7 @@ WRONG = {"decoding": messages.DecodingOptions(beam_size=99, length_penalty=99, p
 
 
 @pytest.mark.parametrize("fields", [RIGHT, WRONG], ids=["right", "wrong"])
-async def test_who_does_not_read_is_not_read_from(fields: dict[str, Any]) -> None:
+async def test_a_caller_that_does_not_read_is_not_read_from(fields: dict[str, Any]) -> None:
     async with served(fake_stepper(), max_bulk=5, max_answer_bytes=100_000) as server:
         async with not_reading(server, numbered(600, **fields)) as (call, num_read):
             assert num_read < 400, "it stands still long before the end"
@@ -172,7 +172,7 @@ async def test_an_id_that_is_too_long_comes_back_cut() -> None:
         assert answer.error.code == code_pb2.INVALID_ARGUMENT
 
 
-async def test_one_that_does_not_read_holds_up_nobody_else() -> None:
+async def test_a_caller_that_does_not_read_holds_up_no_other() -> None:
     async with (
         served(fake_stepper(), max_rows=2, max_bulk=4, max_answer_bytes=100_000) as server,
         not_reading(server, numbered(600, **RIGHT)),
@@ -181,7 +181,7 @@ async def test_one_that_does_not_read_holds_up_nobody_else() -> None:
         assert [len(answers) for answers in await asyncio.gather(*map(read, calls))] == [50] * 10
 
 
-async def test_one_that_does_not_read_is_ended() -> None:
+async def test_a_caller_that_does_not_read_is_ended() -> None:
     async with served(fake_stepper(), max_bulk=5, max_answer_bytes=100_000, unread_seconds=0.5) as server:
         async with not_reading(server, numbered(600, **RIGHT)) as (call, _):
             await eventually(lambda: server.sample("attendant_rejected_total", model="fake", reason="stalled") > 0)
@@ -240,7 +240,7 @@ async def test_a_stream_that_goes_frees_its_rows_within_one_step(how: str) -> No
         assert len(await ask(server, numbered(20))) == 20, "and its room is there for others"
 
 
-async def test_draining_answers_what_is_in_and_sends_the_rest_away() -> None:
+async def test_draining_answers_accepted_requests_and_refuses_the_rest() -> None:
     # grpc's synchronous client: the asynchronous one says INTERNAL of a write that meets the end (grpc/grpc#36066).
     def ask_without_end(target: str) -> tuple[list[messages.GenerateBatchResponse], Any]:
         answers = []
@@ -296,7 +296,7 @@ Many = messages.GenerateManyRequest
 
 
 async def ask_in_lists(server: Served, lists: Sequence[Many]) -> list[list[messages.GenerateBatchResponse]]:
-    """The results of each answer."""
+    """Returns the results of each answer."""
     return [list(answer.results) for answer in await read(server.stub.GenerateBatches(iter(lists)))]
 
 
@@ -309,7 +309,7 @@ async def test_requests_in_lists_are_answered_as_alone_and_several_in_an_answer(
         requests = numbered(100, decoding=messages.DecodingOptions(beam_size=3, num_hypotheses=2))
         answers = await ask_in_lists(server, in_lists(requests, 33))
         assert max(map(len, answers)) > 1
-        results = {int(one.request_id): one for answer in answers for one in answer}
+        results = {int(result.request_id): result for answer in answers for result in answer}
         assert sorted(results) == list(range(100)) and sum(map(len, answers)) == 100
         for number in (0, 33, 99):
             alone = await server.stub.Generate(requests[number])
@@ -326,21 +326,21 @@ async def test_requests_in_lists_are_answered_as_alone_and_several_in_an_answer(
 async def test_a_list_may_have_more_requests_than_there_is_room_for(limits: dict[str, int]) -> None:
     async with served(fake_stepper(), **limits) as server:
         answers = await ask_in_lists(server, in_lists(numbered(120, decoding=LONG), 60))
-        assert sorted(int(one.request_id) for answer in answers for one in answer) == list(range(120))
+        assert sorted(int(result.request_id) for answer in answers for result in answer) == list(range(120))
         assert server.sample("attendant_bulk_requests", model="fake") == 0
 
 
-async def test_what_is_wrong_in_a_list_is_told_and_the_stream_goes_on() -> None:
+async def test_wrong_requests_in_a_list_get_errors_and_the_stream_goes_on() -> None:
     async with served(fake_stepper()) as server:
         wrong = [Generate(request_id="0", text=""), Generate(request_id="1", text="a", model="other")]
         lists = [Many(requests=[*wrong, Generate(request_id="2", text="a")]), Many(), *in_lists(numbered(257)[3:], 254)]
         lists.append(Many(requests=numbered(257)))
-        results = [one for answer in await ask_in_lists(server, lists) for one in answer]
-        codes = {one.request_id: one.error.code for one in results if one.WhichOneof("result") == "error"}
+        results = [result for answer in await ask_in_lists(server, lists) for result in answer]
+        codes = {result.request_id: result.error.code for result in results if result.WhichOneof("result") == "error"}
         assert codes == {"0": code_pb2.INVALID_ARGUMENT, "1": code_pb2.NOT_FOUND, "": code_pb2.INVALID_ARGUMENT}
-        unlisted = sorted(one.error.message for one in results if not one.request_id)
+        unlisted = sorted(result.error.message for result in results if not result.request_id)
         assert unlisted == [f"requests is {num} items long, must be 1 to 256 items long" for num in (0, 257)]
-        assert sum(one.WhichOneof("result") == "response" for one in results) == 255
+        assert sum(result.WhichOneof("result") == "response" for result in results) == 255
 
 
 async def test_lists_of_several_models_and_a_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,12 +355,12 @@ async def test_lists_of_several_models_and_a_fault_of_ours(monkeypatch: pytest.M
     async with served(fake_stepper(), fake_bundle("one"), fake_bundle("two")) as server:
         requests = [Generate(request_id=name + text, model=name, text=text)
                     for name, text in (("one", "a"), ("two", "bad"), ("two", "a"), ("one", "b"))]  # fmt: skip
-        (results,) = [[one for answer in await ask_in_lists(server, [Many(requests=requests)]) for one in answer]]
-        found = {one.request_id: one.response.model or one.error.code for one in results}
-        assert found == {"onea": "one", "twobad": code_pb2.INTERNAL, "twoa": "two", "oneb": "one"}
+        (results,) = [[result for answer in await ask_in_lists(server, [Many(requests=requests)]) for result in answer]]
+        models = {result.request_id: result.response.model or result.error.code for result in results}
+        assert models == {"onea": "one", "twobad": code_pb2.INTERNAL, "twoa": "two", "oneb": "one"}
 
 
-async def test_lists_of_one_that_does_not_read_are_given_up_and_each_request_is_counted_once() -> None:
+async def test_unread_lists_are_given_up_and_each_request_is_counted_once() -> None:
     async with served(fake_stepper(), max_bulk=5, max_answer_bytes=100_000, unread_seconds=0.5) as server:
         # Without its probing a connection buffers 64 KiB, whatever its speed.
         async with grpc.aio.insecure_channel(server.target, options=[("grpc.http2.bdp_probe", 0)]) as channel:
@@ -379,7 +379,7 @@ async def test_lists_of_one_that_does_not_read_are_given_up_and_each_request_is_
 
 
 @pytest.mark.parametrize("how", ["cancel", "drain"])
-async def test_a_stream_of_lists_that_ends_gives_up_what_waits_for_room(how: str) -> None:
+async def test_a_stream_of_lists_that_ends_gives_up_waiting_requests(how: str) -> None:
     stepper = gated_stepper()
     async with served(stepper, max_rows=4, max_bulk=6) as server:
         call = server.stub.GenerateBatches()
@@ -399,19 +399,19 @@ async def test_a_stream_of_lists_that_ends_gives_up_what_waits_for_room(how: str
                 async for answer in call:
                     answered += answer.results
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-            assert sorted(int(one.request_id) for one in answered) == list(range(6))
+            assert sorted(int(result.request_id) for result in answered) == list(range(6))
             assert server.sample("attendant_requests_total", code="UNAVAILABLE", **LISTED) == 5, "and the stream itself"
         await eventually(lambda: server.sample("attendant_bulk_requests", model="fake") == 0)
         await eventually(lambda: server.model.runner.num_running + server.model.runner.num_waiting == 0)
         assert server.sample("attendant_bulk_answers_bytes", model="") == 0
 
 
-async def test_a_list_that_cannot_be_decoded_is_told_and_the_stream_goes_on() -> None:
+async def test_an_undecodable_list_gets_an_error_and_the_stream_goes_on() -> None:
     async with served(fake_stepper()) as server, grpc.aio.insecure_channel(server.target) as channel:
         stream = channel.stream_stream(f"/{SERVICE_NAME}/GenerateBatches")
-        asked = [b"\x0a\xff", Many(requests=numbered(2)).SerializeToString()]
-        answers = [messages.GenerateManyResponse.FromString(one) async for one in stream(iter(asked))]
-        results = [one for answer in answers for one in answer.results]
-        assert sorted((one.request_id, one.error.code) for one in results) == [
+        raw_lists = [b"\x0a\xff", Many(requests=numbered(2)).SerializeToString()]
+        answers = [messages.GenerateManyResponse.FromString(message) async for message in stream(iter(raw_lists))]
+        results = [result for answer in answers for result in answer.results]
+        assert sorted((result.request_id, result.error.code) for result in results) == [
             ("", code_pb2.INVALID_ARGUMENT), ("0", 0), ("1", 0)
         ]  # fmt: skip

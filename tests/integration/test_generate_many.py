@@ -29,7 +29,7 @@ async def test_each_is_answered_in_its_place_as_its_own_call_would_be() -> None:
         requests[7].text = "\u00a0"
         requests[8].model = "none"
         results = (await server.stub.GenerateMany(Many(requests=requests))).results
-        assert [one.request_id for one in results] == [one.request_id for one in requests]
+        assert [result.request_id for result in results] == [request.request_id for request in requests]
         for number, (request, result) in enumerate(zip(requests, results, strict=True)):
             if number in (7, 8):
                 error = await failure(server.stub.Generate(request))
@@ -90,21 +90,23 @@ async def test_one_deadline_for_all() -> None:
         await eventually(lambda: server.model.runner.num_rows == 0)
 
 
-async def test_what_concerns_all_ends_the_call() -> None:
+async def test_an_error_of_all_requests_ends_the_call() -> None:
     async with served(fake_stepper(), ready=False) as server:
         error = await failure(server.stub.GenerateMany(Many(requests=[Generate(text="a", request_id="first")] * 3)))
         assert error.code() is grpc.StatusCode.UNAVAILABLE
         assert metadata_of(error)["attendant-request-id"] == "first"
 
 
-async def test_what_is_no_list_has_an_id_that_the_log_has_too(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_empty_list_has_an_id_that_the_log_has_too(caplog: pytest.LogCaptureFixture) -> None:
     async with served(fake_stepper()) as server:
         with caplog.at_level("DEBUG"):
             error = await failure(server.stub.GenerateMany(Many()))
-        assert metadata_of(error)["attendant-request-id"] in [getattr(one, "request_id", "") for one in caplog.records]
+        assert metadata_of(error)["attendant-request-id"] in [
+            getattr(record, "request_id", "") for record in caplog.records
+        ]
 
 
-async def test_a_fault_of_ours_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_of_the_server_is_internal(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise KeyError("secret words")
 

@@ -31,7 +31,7 @@ async def events_of(call: AsyncIterator[messages.GenerateStreamResponse]) -> lis
 
 
 def joined(events: list[messages.GenerateStreamResponse]) -> tuple[list[str], str]:
-    """Tokens and text of the deltas."""
+    """Returns tokens and text of the deltas."""
     deltas = [event.delta for event in events if event.WhichOneof("event") == "delta"]
     return [token for delta in deltas for token in delta.tokens], "".join(delta.text for delta in deltas)
 
@@ -62,7 +62,7 @@ async def test_tokens_come_as_they_are_decoded_and_the_answer_last() -> None:
         assert ended(server, "OK") == 1
 
 
-async def test_a_beam_is_told_as_far_as_its_hypotheses_agree() -> None:
+async def test_a_beam_is_streamed_as_far_as_its_hypotheses_agree() -> None:
     async with served(fake_stepper()) as server:
         early = 0
         for letters in itertools.permutations("abcd", 3):
@@ -83,10 +83,10 @@ async def test_tokens_that_are_ready_together_share_a_message() -> None:
         stepper.open()
         time.sleep(0.3)  # the event loop is held up for longer than the other steps take
         rest = await events_of(events)
-        assert len(rest) <= 4 and sum(len(one.delta.tokens) for one in rest) == 19
+        assert len(rest) <= 4 and sum(len(event.delta.tokens) for event in rest) == 19
 
 
-async def test_who_goes_frees_the_rows_within_a_step() -> None:
+async def test_a_caller_that_goes_frees_the_rows_within_a_step() -> None:
     stepper = gated_stepper()
     async with served(stepper) as server:
         call = server.stub.GenerateStream(long_request())
@@ -133,11 +133,11 @@ def record(server: Served, call: FakeCall) -> RequestRecord:
     return server.log.begin("GenerateStream", call)
 
 
-async def test_who_does_not_read_loses_the_rows_and_is_told() -> None:
+async def test_a_caller_that_does_not_read_loses_the_rows_and_gets_an_error() -> None:
     stepper = gated_stepper()
     async with served(stepper) as server:
-        asked = read_generate(long_request(), server.model)
-        events = streamed(asked, call := FakeCall(), record(server, call), unread_seconds=0.05)
+        parsed = read_generate(long_request(), server.model)
+        events = streamed(parsed, call := FakeCall(), record(server, call), unread_seconds=0.05)
         stepper.let_one_pass()
         assert (await anext(events)).delta.tokens
         await asyncio.sleep(0.2)
@@ -147,12 +147,12 @@ async def test_who_does_not_read_loses_the_rows_and_is_told() -> None:
             await anext(events)
 
 
-async def test_what_an_engine_says_again_is_told_once() -> None:
-    """An engine that died is asked again from the beginning."""
+async def test_progress_that_an_engine_repeats_is_streamed_once() -> None:
+    """After an engine has died, the request begins again."""
     async with served(fake_stepper()) as server:
         runner = RecordingRunner()
-        asked = read_generate(long_request(), replace(server.model, runner=cast(EngineClient, runner)))
-        events = streamed(asked, call := FakeCall(), record(server, call), unread_seconds=60.0)
+        parsed = read_generate(long_request(), replace(server.model, runner=cast(EngineClient, runner)))
+        events = streamed(parsed, call := FakeCall(), record(server, call), unread_seconds=60.0)
         following = asyncio.create_task(anext(events))
         await asyncio.sleep(0)
         runner.tell(Progress(0, (4, 5)))

@@ -34,13 +34,11 @@ def running() -> Iterator[Running]:
 
 def test_the_document_has_its_routes() -> None:
     assert len(COMMANDS) > 6
-    for path in ("/v1/generate", "/v1/score", "/v1/models", "/openapi.json"):
-        assert any(path in command for command in COMMANDS)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here")
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_the_document_shows_is_answered(running: Running, command: str) -> None:
+def test_commands_of_the_document_are_answered(running: Running, command: str) -> None:
     line = command.replace("localhost:9090", f"localhost:{running.metrics_port}").replace("curl ", "curl -sS -f ", 1)
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
@@ -49,7 +47,7 @@ def test_what_the_document_shows_is_answered(running: Running, command: str) -> 
         assert '"text":"F OW N IY M"' in done.stdout
 
 
-def test_the_page_is_named_where_the_server_says_that_it_serves(running: Running) -> None:
+def test_the_page_is_at_the_address_that_the_server_prints(running: Running) -> None:
     assert f"playground on http://127.0.0.1:{running.metrics_port}/; " in running.line
     page = Http(running.metrics_port).ask("GET", "/")
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -79,7 +77,7 @@ def test_without_the_api_there_are_metrics_and_health_alone(tmp_path: Path) -> N
 
 
 def test_encrypted_with_tokens(tmp_path: Path) -> None:
-    """On the event loop that serves, which is another one than that of the tests."""
+    """The server runs on its own event loop, uvloop."""
     authority = new_authority(tmp_path)
     certificate, key = authority.issue("server")
     (tmp_path / "tokens").write_text(f"search {TOKEN}\n")
@@ -88,7 +86,7 @@ def test_encrypted_with_tokens(tmp_path: Path) -> None:
         assert "playground on https://" in running.line
         web = Http(running.metrics_port, ssl.create_default_context(cafile=str(authority.certificate)))
         body = {"text": "phoneme" * 5, "output": {"attention": True}}
-        for _ in range(20):
+        for _ in range(5):
             assert web.ask("POST", "/v1/generate", body).status == 401
             assert web.ask("POST", "/v1/generate?stream=1", body, authorization=f"Bearer {TOKEN}").status == 200
         assert not [line for line in running.log().splitlines() if "error" in line]

@@ -1,19 +1,15 @@
 """The Open Inference Protocol over HTTP: the same functions as over gRPC, in the protocol's own JSON and bytes."""
 
 import json
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from attendant.server.auth import Access, Rates, open_access
-from attendant.server.config import ServerConfig
 from attendant.server.inference.tensors import OUTPUTS, pack, unpack
-from attendant.server.inference.v2 import open_inference_pb2 as wire
 from attendant.server.inference.v2 import open_inference_pb2_grpc
 from tests.http_serving import Answer, Http, http_served
+from tests.inference import infer_request, text_body
 from tests.serving import Served, fake_stepper, served
 
 INFER = "/v2/models/fake/infer"
@@ -24,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 def tensor(data: Any = TEXTS, **fields: Any) -> dict[str, Any]:
-    return {"name": "text", "shape": [2], "datatype": "BYTES", "data": data} | fields
+    return text_body(**{"shape": [2], "data": data} | fields)
 
 
 async def in_bytes(web: Http, request: dict[str, Any], tail: bytes, path: str = INFER, **headers: str) -> Answer:
@@ -48,7 +44,7 @@ async def test_health_and_metadata(server: Served, web: Http) -> None:
         metadata = (await web.get(path)).json
         assert (metadata["name"], metadata["versions"]) == ("fake", [version])
         assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
-        assert [one["name"] for one in metadata["outputs"]] == list(OUTPUTS)
+        assert [output["name"] for output in metadata["outputs"]] == list(OUTPUTS)
     (entry,) = (await web.post("/v2/repository/index", {"ready": True})).json
     assert entry == {"name": "fake", "version": version, "state": "READY", "reason": ""}
     assert (await web.post("/v2/repository/index", None)).json == [entry], "without a body"
@@ -65,13 +61,9 @@ async def test_a_starting_server_is_not_ready() -> None:
 
 async def test_answers_are_those_of_grpc(server: Served, web: Http) -> None:
     stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
-    contents = {"bytes_contents": [text.encode() for text in TEXTS]}
-    inputs = [{"name": "text", "datatype": "BYTES", "shape": [2], "contents": contents}]
     outputs = [{"name": name} for name in OUTPUTS]
     parameters = {"beam_size": {"int64_param": 3}, "num_hypotheses": {"int64_param": 2}}
-    expected = await stub.ModelInfer(
-        wire.ModelInferRequest(model_name="fake", id="mine", inputs=inputs, outputs=outputs, parameters=parameters)
-    )
+    expected = await stub.ModelInfer(infer_request(*TEXTS, id="mine", outputs=tuple(OUTPUTS), parameters=parameters))
     request = {
         "id": "mine",
         "inputs": [tensor()],
@@ -82,14 +74,14 @@ async def test_answers_are_those_of_grpc(server: Served, web: Http) -> None:
     assert answer.status == 200, answer.text
     assert answer.json.keys() == {"model_name", "model_version", "id", "outputs"}
     assert answer.json["id"] == "mine"
-    for given, found in zip(expected.outputs, answer.json["outputs"], strict=True):
-        assert (found["name"], found["datatype"], found["shape"]) == (given.name, given.datatype, list(given.shape))
-        if given.datatype == "BYTES":
-            assert found["data"] == [one.decode() for one in given.contents.bytes_contents]
+    for theirs, ours in zip(expected.outputs, answer.json["outputs"], strict=True):
+        assert (ours["name"], ours["datatype"], ours["shape"]) == (theirs.name, theirs.datatype, list(theirs.shape))
+        if theirs.datatype == "BYTES":
+            assert ours["data"] == [text.decode() for text in theirs.contents.bytes_contents]
         else:
-            assert np.array_equal(np.float32(found["data"]), np.float32(given.contents.fp32_contents), equal_nan=True)
+            assert np.array_equal(np.float32(ours["data"]), np.float32(theirs.contents.fp32_contents), equal_nan=True)
     plain = (await web.post(INFER, {"inputs": [tensor()]})).json
-    assert "id" not in plain and [one["name"] for one in plain["outputs"]] == ["text", "score", "log_prob"]
+    assert "id" not in plain and [output["name"] for output in plain["outputs"]] == ["text", "score", "log_prob"]
 
 
 async def test_a_hypothesis_that_is_not_there_has_no_score(web: Http) -> None:
@@ -109,12 +101,16 @@ async def test_data_may_be_nested(web: Http, data: Any) -> None:
 
 
 async def test_tensors_in_bytes(web: Http) -> None:
-    flat = {one["name"]: one["data"] for one in (await web.post(INFER, {"inputs": [tensor()]})).json["outputs"]}
+    flat = {
+        output["name"]: output["data"] for output in (await web.post(INFER, {"inputs": [tensor()]})).json["outputs"]
+    }
     raw = pack([text.encode() for text in TEXTS])
     request = {"inputs": [tensor(parameters={"binary_data_size": len(raw)})]}
     del request["inputs"][0]["data"]
     answer = await in_bytes(web, request, raw)
-    assert {one["name"]: one["data"] for one in answer.json["outputs"]} == flat, "asked in bytes, answered in JSON"
+    assert {output["name"]: output["data"] for output in answer.json["outputs"]} == flat, (
+        "asked in bytes, answered in JSON"
+    )
     request["parameters"] = {"binary_data_output": True}
     request["outputs"] = [{"name": "text"}, {"name": "score", "parameters": {"binary_data": False}}]
     answer = await in_bytes(web, request, raw)
@@ -123,7 +119,7 @@ async def test_tensors_in_bytes(web: Http) -> None:
     text, score = json.loads(answer.text[:length])["outputs"]
     tail = answer.text.encode()[length:]
     assert text["parameters"] == {"binary_data_size": len(tail)} and "data" not in text
-    assert [one.decode() for one in unpack(tail) or ()] == flat["text"]
+    assert [text.decode() for text in unpack(tail) or ()] == flat["text"]
     assert score["data"] == flat["score"]
 
 
@@ -161,7 +157,7 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("body", "message"), WRONG)
-async def test_what_is_wrong_is_told_in_the_protocols_form(web: Http, body: Any, message: str) -> None:
+async def test_errors_have_the_protocols_form(web: Http, body: Any, message: str) -> None:
     answer = await web.post(INFER, body)
     assert (answer.status, answer.headers["content-type"]) == (400, "application/json"), answer.text
     assert answer.json.keys() == {"error"} and answer.json["error"].startswith(message), answer.text
@@ -226,30 +222,3 @@ async def test_repositories_are_named(web: Http) -> None:
         400,
         "repository_name is 'models', must be empty: there is no repository",
     )
-
-
-async def test_tokens_and_rates_are_those_of_grpc(server: Served, tmp_path: Path) -> None:
-    (tmp_path / "tokens").write_text("search search-token-0123456789\n")
-    (tmp_path / "admins").write_text("operator admin-token-0123456789\n")
-    config = ServerConfig(bundles=(), tokens=tmp_path / "tokens", admin_tokens=tmp_path / "admins")
-    known = {"authorization": "Bearer search-token-0123456789"}
-    async with http_served(server, open_access(config)) as web:
-        assert (await web.get("/v2/health/live")).status == (await web.get("/v2/health/ready")).status == 200
-        for path in ("/v2", "/v2/models/fake", "/v2/models/fake/ready"):
-            answer = await web.get(path)
-            assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
-            assert (await web.get(path, **known)).status == 200
-        assert (await web.post(INFER, "not JSON")).status == 401, "before anything is read"
-        assert (await web.post(INFER, {"inputs": [tensor()]}, **known)).status == 200
-        assert (await web.post("/v2/repository/models/fake/load", {})).status == 401
-        assert (await web.post("/v2/repository/models/fake/load", {}, **known)).status == 403
-        admin = {"authorization": "Bearer admin-token-0123456789"}
-        assert (await web.post("/v2/repository/models/nobody/load", {}, **admin)).status == 404
-        answer = await web.post("/v2/repository/models/fake/load", {"parameters": {"config": "x"}}, **admin)
-        assert (answer.status, "parameters is 'config'" in answer.json["error"]) == (400, True)
-    async with http_served(server, replace(open_access(config), health="closed")) as web:
-        assert (await web.get("/v2/health/live")).status == 401
-        assert (await web.get("/v2/health/live", **known)).status == 200
-    async with http_served(server, Access(rates=Rates(2.0, clock=lambda: 100.0))) as web:
-        assert (await web.post(INFER, {"inputs": [tensor(["a"] * 5, shape=[5])]})).status == 200
-        assert (await web.post(INFER, {"inputs": [tensor()]})).status == 429

@@ -59,9 +59,9 @@ class Proxy:
             text = text.replace(old, new)
         places = re.findall(r"(10\.0\.0\.\d+:50051)(.*);", text)
         assert len(places) == len(self.servers)
-        for number, ((place, options), one) in enumerate(zip(places, self.servers, strict=True)):
+        for number, ((place, options), running) in enumerate(zip(places, self.servers, strict=True)):
             out = " down" if number in self.down else ""
-            text = text.replace(f"{place}{options};", f"{one.target}{options}{out};")
+            text = text.replace(f"{place}{options};", f"{running.target}{options}{out};")
         (self.folder / "attendant.conf").write_text(text)
         (self.folder / "nginx.conf").write_text(
             f"pid {self.folder}/nginx.pid;\nworker_processes 2;\nevents {{ worker_connections 1024; }}\n"
@@ -80,7 +80,7 @@ class Proxy:
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    """Before three servers, of which each test that ends one ends another one; a fourth stands by."""
+    """Starts nginx in front of three servers, with a fourth in reserve. Each test ends another server."""
     folder = tmp_path_factory.mktemp("nginx")
     with ExitStack() as stack:
         *servers, spare = [stack.enter_context(server(BUNDLE)) for _ in range(4)]
@@ -96,14 +96,14 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
         yield started
 
 
-def num_answered(one: Running) -> float:
-    return one.metrics().get('attendant_requests_total{"code": "OK", "method": "Generate", "model": "g2p-en"}', 0)
+def num_answered(running: Running) -> float:
+    return running.metrics().get('attendant_requests_total{"code": "OK", "method": "Generate", "model": "g2p-en"}', 0)
 
 
-async def ended(one: Running, number: signal.Signals) -> int:
-    """The exit status of a server after a signal."""
-    one.process.send_signal(number)
-    return await asyncio.to_thread(one.process.wait, PATIENCE_SECONDS)
+async def ended(running: Running, number: signal.Signals) -> int:
+    """Sends a signal to a server; returns its exit status."""
+    running.process.send_signal(number)
+    return await asyncio.to_thread(running.process.wait, PATIENCE_SECONDS)
 
 
 async def more(answered: list[str]) -> None:
@@ -152,7 +152,7 @@ async def test_every_kind_of_call_passes_and_calls_take_turns(proxy: Proxy) -> N
         alone = await client.generate("badge", beam_size=2)
         for _ in range(59):
             assert (await client.generate("badge", beam_size=2)).hypotheses == alone.hypotheses
-        assert [num_answered(one) for one in proxy.servers] == pytest.approx([20] * 3, abs=4)
+        assert [num_answered(running) for running in proxy.servers] == pytest.approx([20] * 3, abs=4)
         stream = client.stream("badge", beam_size=2)
         assert "".join([delta.text async for delta in stream]) == stream.generation.best.text == alone.best.text
         # Nothing is kept back: the next request of a stream is sent after the answer to the one before.
@@ -161,13 +161,13 @@ async def test_every_kind_of_call_passes_and_calls_take_turns(proxy: Proxy) -> N
                 assert (await bulk.generate("badge", beam_size=2)).best == alone.best
         # More than nginx takes of a body by default, on one stream; those that are too long are refused one by one.
         sources = ["badge", "x" * 100_000] * 20
-        results = [one async for one in client.generate_many(sources, beam_size=2, return_errors=True)]
-        assert all(isinstance(one, AttendantError) for one in results[1::2])
-        assert all(one.best == alone.best for one in results[::2] if isinstance(one, Generation))
+        results = [answer async for answer in client.generate_many(sources, beam_size=2, return_errors=True)]
+        assert all(isinstance(result, AttendantError) for result in results[1::2])
+        assert all(result.best == alone.best for result in results[::2] if isinstance(result, Generation))
 
 
 async def test_servers_are_exchanged_one_by_one_without_a_lost_call(proxy: Proxy) -> None:
-    """As an operator does it, and not even callers without a retry policy notice."""
+    """Callers without a retry policy lose no call either."""
     async with calls(proxy, retries=False) as answered:
         proxy.down.add(0)
         proxy.reload()
@@ -181,7 +181,7 @@ async def test_servers_are_exchanged_one_by_one_without_a_lost_call(proxy: Proxy
 
 
 @pytest.mark.parametrize(("place", "number"), [(1, signal.SIGTERM), (2, signal.SIGKILL)])
-async def test_a_server_that_goes_by_itself_costs_no_call_of_who_tries_again(
+async def test_a_server_that_goes_costs_no_call_that_is_retried(
     proxy: Proxy, place: int, number: signal.Signals
 ) -> None:
     async with calls(proxy, retries=True) as answered:

@@ -14,6 +14,7 @@ from attendant.server.inference.v2 import open_inference_pb2 as wire
 from attendant.server.inference.v2 import open_inference_pb2_grpc
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
+from tests.inference import text_tensor
 from tests.paths import ROOT
 from tests.server_process import Running, server
 
@@ -30,8 +31,8 @@ def running(repository: Path, tiny_bundle_path: Path, tmp_path_factory: pytest.T
 
 
 @pytest.fixture(scope="module")
-def told(running: Running, repository: Path, environment: dict[str, str], expected: Any) -> Any:
-    """All that the client is told, in one go."""
+def replies(running: Running, repository: Path, environment: dict[str, str], expected: Any) -> Any:
+    """Runs the client once; returns all that it receives."""
     program = [sys.executable, "-m", "tests.integration.triton_client", running.target, ADMIN, str(repository)]
     run = subprocess.run(program, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert run.returncode == 0, run.stderr
@@ -40,7 +41,7 @@ def told(running: Running, repository: Path, environment: dict[str, str], expect
 
 @pytest.fixture(scope="module")
 def expected(running: Running) -> Any:
-    """What Generate answers, of a text and options."""
+    """Returns a function that calls Generate with a text and options."""
     with grpc.insecure_channel(running.target) as channel:
         stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
 
@@ -53,55 +54,57 @@ def expected(running: Running) -> Any:
         yield ask
 
 
-def test_health_and_metadata(told: Any) -> None:
-    assert told["live"] and told["ready"]
-    assert told["model ready"] == [True, True, False] and not told["unknown ready"]
-    assert told["server"]["name"] == "attendant" and "model_repository" in told["server"]["extensions"]
-    assert told["model"]["versions"] == ["1"]
-    assert told["model"]["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": ["-1"]}]
-    shapes = {one["name"]: len(one["shape"]) for one in told["model"]["outputs"]}
+def test_health_and_metadata(replies: Any) -> None:
+    assert replies["live"] and replies["ready"]
+    assert replies["model ready"] == [True, True, False] and not replies["unknown ready"]
+    assert replies["server"]["name"] == "attendant" and "model_repository" in replies["server"]["extensions"]
+    assert replies["model"]["versions"] == ["1"]
+    assert replies["model"]["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": ["-1"]}]
+    shapes = {output["name"]: len(output["shape"]) for output in replies["model"]["outputs"]}
     assert shapes == {
         "text": 2, "score": 2, "log_prob": 2, "tokens": 3, "token_log_probs": 3, "attention": 4, "source_tokens": 2,
         "warnings": 2, "trace": 1, "confidence": 2,
     }  # fmt: skip
 
 
-def test_answers_are_those_of_generate(told: Any, expected: Any) -> None:
+def test_answers_are_those_of_generate(replies: Any, expected: Any) -> None:
     alone = [expected(text).hypotheses[0] for text in ("badge", "jab", "face")]
-    assert told["plain"] == {name: [[getattr(one, name)] for one in alone] for name in ("text", "score", "log_prob")}
-    assert told["echoed"] == ["mine", "1"]
+    assert replies["plain"] == {
+        name: [[getattr(hypothesis, name)] for hypothesis in alone] for name in ("text", "score", "log_prob")
+    }
+    assert replies["echoed"] == ["mine", "1"]
     beams = [expected(text, beam_size=4).hypotheses[0].text for text in ("phoneme", "knowledgeable")]
-    assert told["documented"] == [[text] for text in beams]
+    assert replies["documented"] == [[text] for text in beams]
     assert (
-        told["drawn"][0]
-        == told["drawn"][1]
+        replies["drawn"][0]
+        == replies["drawn"][1]
         == [[expected("badge", sampling={"seed": 5, "top_k": 4}).hypotheses[0].text]]
     )
 
 
-def test_tensors_are_padded_to_the_longest(told: Any, expected: Any) -> None:
+def test_tensors_are_padded_to_the_longest(replies: Any, expected: Any) -> None:
     options = {"beam_size": 4, "num_hypotheses": 3, "length_penalty": 0.5, "suppress_unk": True, "max_length": 9}
     answers = [expected(text, **options) for text in ("badge", "jab")]
-    full = told["full"]
-    assert full["text"] == [[one.text for one in answer.hypotheses] for answer in answers]
-    longest = max(len(one.token_log_probs) for answer in answers for one in answer.hypotheses)
+    full = replies["full"]
+    assert full["text"] == [[hypothesis.text for hypothesis in answer.hypotheses] for answer in answers]
+    longest = max(len(hypothesis.token_log_probs) for answer in answers for hypothesis in answer.hypotheses)
     for place, answer in enumerate(answers):
         source = list(answer.source_tokens)
         padding = [""] * (6 - len(source))
         assert full["source_tokens"][place] == source + padding
-        for rank, one in enumerate(answer.hypotheses):
-            rest = longest - len(one.token_log_probs)
-            assert [token for token in full["tokens"][place][rank] if token] == list(one.tokens)
-            assert full["token_log_probs"][place][rank] == list(one.token_log_probs) + [0.0] * rest
+        for rank, hypothesis in enumerate(answer.hypotheses):
+            rest = longest - len(hypothesis.token_log_probs)
+            assert [token for token in full["tokens"][place][rank] if token] == list(hypothesis.tokens)
+            assert full["token_log_probs"][place][rank] == list(hypothesis.token_log_probs) + [0.0] * rest
             rows = full["attention"][place][rank]
-            cells = [cell for row in rows[: one.attention.rows] for cell in row[: one.attention.columns]]
-            assert cells == list(one.attention.weights)
-            assert not any(cell for row in rows[one.attention.rows :] for cell in row)
-            assert not any(cell for row in rows for cell in row[one.attention.columns :])
+            cells = [cell for row in rows[: hypothesis.attention.rows] for cell in row[: hypothesis.attention.columns]]
+            assert cells == list(hypothesis.attention.weights)
+            assert not any(cell for row in rows[hypothesis.attention.rows :] for cell in row)
+            assert not any(cell for row in rows for cell in row[hypothesis.attention.columns :])
 
 
-def test_refusals(told: Any) -> None:
-    unknown, beam, kinds, output, blank, many = told["refused"]
+def test_refusals(replies: Any) -> None:
+    unknown, beam, kinds, output, blank, many = replies["refused"]
     assert unknown == "StatusCode.NOT_FOUND: model 'nobody' is not served here; choose from first, tiny"
     assert beam.startswith("StatusCode.INVALID_ARGUMENT: parameters.beam_size is 64, must be 1 to 8")
     assert "parameters.beam_size is '4', must be a whole number from 0 to 4294967295" in kinds
@@ -112,19 +115,19 @@ def test_refusals(told: Any) -> None:
     assert many == "StatusCode.INVALID_ARGUMENT: inputs[text] is of 257 elements, must be of 1 to 256 elements"
 
 
-def test_loading_and_unloading(told: Any, running: Running, tiny_bundle_path: Path) -> None:
-    assert told["before"].items() >= {"first/1": "READY"}.items() and len(told["before"]) == 2
-    without, wrong = told["strangers"]
+def test_loading_and_unloading(replies: Any, running: Running, tiny_bundle_path: Path) -> None:
+    assert replies["before"].items() >= {"first/1": "READY"}.items() and len(replies["before"]) == 2
+    without, wrong = replies["strangers"]
     assert without.startswith("StatusCode.UNAUTHENTICATED: this server asks for a token")
     assert wrong == "StatusCode.UNAUTHENTICATED: the token is not known here; it may have been replaced"
-    ready, refused, state = told["unloaded"]
+    ready, refused, state = replies["unloaded"]
     assert not ready and refused.startswith("StatusCode.NOT_FOUND: ") and state == "UNAVAILABLE"
-    assert told["broken"].startswith("StatusCode.FAILED_PRECONDITION: 2: the bundle ")
-    assert "golden.jsonl: 3 bytes, the manifest says" in told["broken"]
-    ready, states = told["after"]
+    assert replies["broken"].startswith("StatusCode.FAILED_PRECONDITION: 2: the bundle ")
+    assert "golden.jsonl: 3 bytes, the manifest says" in replies["broken"]
+    ready, states = replies["after"]
     assert ready, "the version before the broken one"
     assert states["first/1"] == "READY" and states["first/2"] == "UNAVAILABLE"
-    assert told["nowhere"] == "StatusCode.NOT_FOUND: model 'nobody' is not served here; choose from first"
+    assert replies["nowhere"] == "StatusCode.NOT_FOUND: model 'nobody' is not served here; choose from first"
     metrics = running.metrics()
     calls = 'attendant_requests_total{"code": "OK", "method": "ModelInfer", "model": "first"}'
     assert metrics[calls] == 4
@@ -136,23 +139,18 @@ def infer(target: str, **fields: Any) -> wire.ModelInferResponse:
         return stub.ModelInfer(wire.ModelInferRequest(model_name="tiny", **fields), timeout=60)
 
 
-def text_tensor(*texts: bytes, **fields: Any) -> dict[str, Any]:
-    contents = {"bytes_contents": texts}
-    return {"name": "text", "datatype": "BYTES", "shape": [len(texts)], "contents": contents} | fields
-
-
 def test_contents_that_are_not_raw(running: Running, expected: Any) -> None:
-    """As KServe's protocol has them first; and a shape of a batch."""
+    """KServe's protocol prefers such contents. The shape is that of a batch."""
     answer = infer(running.target, inputs=[text_tensor(b"badge", b"jab", shape=[2, 1])])
     text, score, _ = answer.outputs
-    alone = [expected(one).hypotheses[0] for one in ("badge", "jab")]
-    assert [one.decode() for one in text.contents.bytes_contents] == [one.text for one in alone]
-    assert list(score.contents.fp32_contents) == [one.score for one in alone]
+    alone = [expected(source).hypotheses[0] for source in ("badge", "jab")]
+    assert [raw.decode() for raw in text.contents.bytes_contents] == [hypothesis.text for hypothesis in alone]
+    assert list(score.contents.fp32_contents) == [hypothesis.score for hypothesis in alone]
     assert list(text.shape) == [2, 1] and not answer.raw_output_contents
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({}, "inputs is '', must be one tensor, named text"),
         ({"inputs": [text_tensor(b"a", name="texts")]}, "inputs is 'texts', must be one tensor, named text"),
@@ -186,21 +184,21 @@ def test_contents_that_are_not_raw(running: Running, expected: Any) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_by_the_protocols_names(running: Running, fields: dict[str, Any], told: str) -> None:
+def test_violations_have_the_protocols_names(running: Running, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         infer(running.target, **fields)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert caught.value.details().startswith(told)
+    assert caught.value.details().startswith(message)
 
 
 def test_the_index_is_filtered(running: Running, repository: Path) -> None:
-    """By what is served, and by the name of a repository."""
+    """The index can be filtered by readiness and by the name of a repository."""
     with grpc.insecure_channel(running.target) as channel:
         stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(channel)
 
-        def names(**asked: Any) -> set[str]:
-            index = stub.RepositoryIndex(wire.RepositoryIndexRequest(**asked), timeout=60)
-            return {one.name for one in index.models}
+        def names(**fields: Any) -> set[str]:
+            index = stub.RepositoryIndex(wire.RepositoryIndexRequest(**fields), timeout=60)
+            return {model.name for model in index.models}
 
         assert names() == names(ready=True) == {"first", "tiny"}
         assert names(repository_name=repository.name) == {"first"}

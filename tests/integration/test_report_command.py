@@ -46,13 +46,13 @@ HOSTILE = "<script>alert(1)</script>"
 
 
 def run(*arguments: str) -> int:
-    """`python -m training ...` in this process; its exit status."""
+    """Runs `python -m training ...` in this process; returns its exit status."""
     return run_command("training", lambda: main(arguments))
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Two trained runs, `lstm` and `no <attention>`, and the data of both."""
+    """Trains two runs, `lstm` and `no <attention>`; yields their folder, which also has the data."""
     folder = tmp_path_factory.mktemp("report")
     words = ["".join(letters) for size in (2, 3, 4) for letters in itertools.product("abcd", repeat=size)][::2]
     pairs = [f"{word}\t{' '.join(word)}\n" for word in words]
@@ -69,7 +69,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def folder(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
-    """`trained`, as the working directory; nothing is printed yet."""
+    """Changes to the folder `trained`, and drops the output so far."""
     monkeypatch.chdir(trained)
     capsys.readouterr()
     return trained
@@ -118,5 +118,5 @@ def test_mistakes_are_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert run("report", *arguments) == 2
-    said = capsys.readouterr().err
-    assert message in said and said.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert message in errors and errors.count("\n") == 1

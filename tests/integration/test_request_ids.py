@@ -18,7 +18,7 @@ from attendant.server.grpc.port import MAX_REQUEST_BYTES
 from attendant.server.http import app
 from attendant.server.logs import LineFormatter
 from attendant_client.v1 import seq2seq_pb2 as messages
-from tests.http_serving import http_served
+from tests.http_serving import Http, http_served
 from tests.serving import PATIENCE_SECONDS, eventually, fake_stepper, gated_stepper, served
 
 GARBAGE = b"\x0a\xff\xff\xff\xff\x0f"
@@ -31,22 +31,22 @@ def all_that_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def logged(caplog: pytest.LogCaptureFixture, *ids: str) -> list[dict[str, Any]]:
-    """The facts of the line about each of these requests' end, which may be logged after its caller knows of it."""
+    """Waits for the lines about these requests' ends; returns their facts."""
 
     def found() -> dict[str, dict[str, Any]]:
         lines = [vars(record) for record in caplog.records if record.message == "request ended"]
         return {line["request_id"]: line for line in lines}
 
     await eventually(lambda: set(ids) <= set(found()))
-    return [found()[one] for one in ids]
+    return [found()[request_id] for request_id in ids]
 
 
 async def id_of(call: Any) -> str:
-    """The id in the trailing metadata of a call that failed, which its details have too."""
+    """Returns the id in the trailing metadata of a call that failed. Its details have the same."""
     assert await asyncio.wait_for(call.code(), PATIENCE_SECONDS) is not grpc.StatusCode.OK
     metadata = dict(await call.trailing_metadata())
     info = error_details_pb2.RequestInfo()
-    assert any(one.Unpack(info) for one in status_pb2.Status.FromString(metadata[DETAILS_KEY]).details)
+    assert any(detail.Unpack(info) for detail in status_pb2.Status.FromString(metadata[DETAILS_KEY]).details)
     assert info.request_id == metadata[REQUEST_ID_KEY]
     return str(info.request_id)
 
@@ -56,15 +56,15 @@ async def test_a_stream_too_many(caplog: pytest.LogCaptureFixture) -> None:
         held = server.stub.GenerateBatch()
         await held.write(messages.GenerateRequest(text="a"))
         await held.read()
-        found = [await id_of(server.stub.GenerateBatch(metadata=given)) for given in ((), MINE)]
+        ids = [await id_of(server.stub.GenerateBatch(metadata=metadata)) for metadata in ((), MINE)]
         health = health_pb2_grpc.HealthStub(server.channel)
         held_watch = health.Watch(health_pb2.HealthCheckRequest())
         await held_watch.read()
-        found.append(await id_of(health.Watch(health_pb2.HealthCheckRequest())))
+        ids.append(await id_of(health.Watch(health_pb2.HealthCheckRequest())))
         held.cancel()
         held_watch.cancel()
-    lines = await logged(caplog, *found)
-    assert found[0] and found[1] == "mine"
+    lines = await logged(caplog, *ids)
+    assert ids[0] and ids[1] == "mine"
     assert [line["method"] for line in lines] == ["GenerateBatch", "GenerateBatch", "Watch"]
     assert {(line["code"], line["client"], line["model"]) for line in lines} == {
         ("RESOURCE_EXHAUSTED", "127.0.0.1", "")
@@ -85,9 +85,9 @@ async def test_a_message_that_does_not_come(caplog: pytest.LogCaptureFixture) ->
 )
 async def test_bytes_that_are_no_message(path: str, caplog: pytest.LogCaptureFixture) -> None:
     async with served(fake_stepper()) as server:
-        found = [await id_of(server.channel.unary_unary(path)(GARBAGE, metadata=given)) for given in ((), MINE)]
-    assert found[0] and found[1] == "mine"
-    assert {line["code"] for line in await logged(caplog, *found)} == {"INVALID_ARGUMENT"}
+        ids = [await id_of(server.channel.unary_unary(path)(GARBAGE, metadata=metadata)) for metadata in ((), MINE)]
+    assert ids[0] and ids[1] == "mine"
+    assert {line["code"] for line in await logged(caplog, *ids)} == {"INVALID_ARGUMENT"}
 
 
 async def test_a_drain(caplog: pytest.LogCaptureFixture) -> None:
@@ -106,15 +106,15 @@ async def test_a_call_without_the_token_that_it_needs(tmp_path: Path, caplog: py
     async with served(fake_stepper(), access=access) as server:
         check = health_pb2_grpc.HealthStub(server.channel).Check(health_pb2.HealthCheckRequest())
         generate = server.stub.Generate(messages.GenerateRequest(text="a"), metadata=MINE)
-        found = [await id_of(check), await id_of(generate)]
-    assert found[0] and found[1] == "mine"
-    assert {line["code"] for line in await logged(caplog, *found)} == {"UNAUTHENTICATED"}
+        ids = [await id_of(check), await id_of(generate)]
+    assert ids[0] and ids[1] == "mine"
+    assert {line["code"] for line in await logged(caplog, *ids)} == {"UNAUTHENTICATED"}
 
 
 async def test_a_request_without_an_id_has_that_of_its_call() -> None:
     async with served(fake_stepper()) as server:
-        one, other = messages.GenerateRequest(text="a"), messages.GenerateRequest(text="a", request_id="its own")
-        assert (await server.stub.Generate(one, metadata=MINE)).request_id == "mine"
+        nameless, other = messages.GenerateRequest(text="a"), messages.GenerateRequest(text="a", request_id="its own")
+        assert (await server.stub.Generate(nameless, metadata=MINE)).request_id == "mine"
         assert (await server.stub.Generate(other, metadata=MINE)).request_id == "its own"
         assert await id_of(server.stub.GetModel(messages.GetModelRequest(model="no"), metadata=MINE)) == "mine"
         wrong, long = messages.GenerateRequest(text=""), (("x-request-id", "x" * 500),)
@@ -134,17 +134,23 @@ async def test_a_request_without_an_id_has_that_of_its_call() -> None:
         ("POST", "/v1/generate", b"not JSON", {}, 400),
     ],
 )
+@pytest.mark.asyncio(loop_scope="module")
 async def test_over_http(
-    verb: str, path: str, body: bytes | None, headers: dict[str, str], status: int, caplog: pytest.LogCaptureFixture
+    web: Http,
+    verb: str,
+    path: str,
+    body: bytes | None,
+    headers: dict[str, str],
+    status: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with served(fake_stepper()) as server, http_served(server) as web:
-        for given in ({}, {"x_request_id": "mine"}):
-            answer = await asyncio.to_thread(web.ask, verb, path, body, **headers, **given)
-            assert answer.status == status
-            found = id_in(answer.json)
-            assert found == "mine" if given else found
-            (line,) = await logged(caplog, found)
-            assert (line["code"], line["client"]) == (answer.json["code"], "127.0.0.1")
+    for own_id in ({}, {"x_request_id": "mine"}):
+        answer = await asyncio.to_thread(web.ask, verb, path, body, **headers, **own_id)
+        assert answer.status == status
+        request_id = id_in(answer.json)
+        assert request_id == "mine" if own_id else request_id
+        (line,) = await logged(caplog, request_id)
+        assert (line["code"], line["client"]) == (answer.json["code"], "127.0.0.1")
     formatter = LineFormatter("json", "off")
     assert "secret" not in "".join(map(formatter.format, caplog.records)), "what callers write is not logged"
 
@@ -152,29 +158,32 @@ async def test_over_http(
 async def test_a_call_too_many_over_http(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(app, "MAX_CALLS", 2)
     async with served(stepper := gated_stepper()) as server, http_served(server) as web:
-        asked = asyncio.create_task(web.post("/v1/generate", {"text": "abc"}))
+        call = asyncio.create_task(web.post("/v1/generate", {"text": "abc"}))
         await stepper.arrival()
         answer = await web.post("/v1/generate", {"text": "abc"}, x_request_id="mine")
         assert (answer.status, id_in(answer.json)) == (429, "mine")
         stepper.open()
-        await asked
+        await call
     assert (await logged(caplog, "mine"))[0]["method"] == "Generate"
 
 
-@pytest.mark.parametrize(
-    ("path", "given"), [("/v1/generate", ""), ("/v1/generate", "mine"), ("/v1/generate?stream=1", "")]
-)
-async def test_a_deadline_that_passes_over_http(path: str, given: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_deadlines_that_pass_over_http(caplog: pytest.LogCaptureFixture) -> None:
+    calls = (("/v1/generate", ""), ("/v1/generate", "mine"), ("/v1/generate?stream=1", ""))
     async with served(stepper := gated_stepper()) as server, http_served(server) as web:
-        answer = await web.post(path, {"text": "abc", "requestId": given}, request_timeout="1.0")
-        found = id_in(answer.json)
-        assert answer.status == 504 and found and given in ("", found)
+        answers = await asyncio.gather(
+            *(web.post(path, {"text": "abc", "requestId": own_id}, request_timeout="1.0") for path, own_id in calls)
+        )
+        for (_, own_id), answer in zip(calls, answers, strict=True):
+            request_id = id_in(answer.json)
+            assert (answer.status, answer.json["code"]) == (504, "DEADLINE_EXCEEDED")
+            assert request_id and own_id in ("", request_id)
         stepper.open()
-    assert (await logged(caplog, found))[0]["code"] == "DEADLINE_EXCEEDED"
+    lines = await logged(caplog, *(id_in(answer.json) for answer in answers))
+    assert {line["code"] for line in lines} == {"DEADLINE_EXCEEDED"}
 
 
 def id_in(problem: dict[str, Any]) -> str:
-    """The id in problem details."""
+    """Returns the id in problem details."""
     kind = "type.googleapis.com/google.rpc.RequestInfo"
-    (info,) = [one for one in problem["details"] if one["@type"] == kind]
+    (info,) = [detail for detail in problem["details"] if detail["@type"] == kind]
     return str(info["requestId"])

@@ -22,39 +22,35 @@ from attendant.runtime.bundle.bundle import GOLDEN_NAME, Bundle, open_bundle, re
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, FileEntry
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.errors import UserError
 from attendant.runtime.files import sha256_of
 from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.server.app import serve
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.bundles import tiny_bundle
+from tests.configuration import parse_config
 from tests.paths import ROOT
 from tests.server_process import Running, command, eventually, server
 
 START_SECONDS = 60
+RESTARTS = 'attendant_engine_restarts_total{"model": "tiny"}'
+
+
+def refusal(*arguments: str) -> str:
+    """Returns the message with which a server in this process refuses to start."""
+    with pytest.raises(UserError) as caught:
+        asyncio.run(serve(parse_config(["--port", "0", "--metrics-port", "0", *arguments], {})))
+    return str(caught.value)
 
 
 @pytest.fixture(scope="module")
-def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_bundle(tmp_path_factory.mktemp("bundles") / "tiny")
-
-
-def refused(*arguments: str) -> list[str]:
-    """The lines on standard error of a server that must not start: status 2, no traceback."""
-    line, environment = command(*arguments)
-    run = subprocess.run(line, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=START_SECONDS)
-    assert run.returncode == 2, run.stderr
-    assert run.stdout == "" and "Traceback" not in run.stderr
-    return [one for one in run.stderr.splitlines() if not one.startswith("time=")]
-
-
-@pytest.fixture(scope="module")
-def running(bundle_path: Path) -> Iterator[Running]:
-    with server(str(bundle_path), "--max-rows", "12") as started:
+def running(tiny_bundle_path: Path) -> Iterator[Running]:
+    with server(str(tiny_bundle_path), "--max-rows", "12") as started:
         yield started
 
 
-def test_the_line_that_says_it_serves(running: Running, bundle_path: Path) -> None:
-    version = open_bundle(bundle_path).manifest.version
+def test_the_line_of_a_server_that_serves(running: Running, tiny_bundle_path: Path) -> None:
+    version = open_bundle(tiny_bundle_path).manifest.version
     assert f": tiny (version {version}, fp32, cpu); playground on http://127.0.0.1:" in running.line
     with grpc.insecure_channel(running.target) as channel:
         health = health_pb2_grpc.HealthStub(channel)
@@ -76,7 +72,7 @@ def test_a_client_that_knows_nothing_but_reflection(running: Running, version: s
             (answer,) = reflect(iter([reflection_pb2.ServerReflectionRequest(**what)]), timeout=10)
             return answer
 
-        services = {one.name for one in ask(list_services="").list_services_response.service}
+        services = {service.name for service in ask(list_services="").list_services_response.service}
         assert services == {
             "attendant.v1.Seq2Seq",
             "grpc.health.v1.Health",
@@ -158,37 +154,37 @@ async def ask_at_random_times(
         return await asyncio.gather(*map(ask, requests, delays))
 
 
-def test_random_arrivals_get_the_bits_of_offline_decoding(running: Running, bundle_path: Path) -> None:
-    """Whoever a request shares its steps with: the same tokens, and bitwise the same scores and attention."""
+def test_random_arrivals_get_the_bits_of_offline_decoding(running: Running, tiny_bundle_path: Path) -> None:
+    """Requests that share steps with others get the same tokens, and bitwise the same scores and attention."""
     rng = random.Random(7)
     texts = ["".join(rng.choices("abcdefghij", k=rng.choice((1, 2, 5, 8, 13, 30, 64)))) for _ in range(120)]
     options = [random_options(rng) for _ in texts]
-    bundle: Bundle = open_bundle(bundle_path)
+    bundle: Bundle = open_bundle(tiny_bundle_path)
     stepper = OnnxStepper(bundle, num_threads=1)
     sources = [bundle.source_ids(bundle.source_tokenizer.encode(text)) for text in texts]
     special_ids = bundle.manifest.special_ids
-    alone = [decode_all(stepper, [s], one, special_ids)[0] for s, one in zip(sources, options, strict=True)]
+    alone = [decode_all(stepper, [s], each, special_ids)[0] for s, each in zip(sources, options, strict=True)]
     responses = asyncio.run(ask_at_random_times(running.target, list(map(as_request, texts, options)), rng))
     shared = [response.timings.mean_batch_rows for response in responses]
     assert max(shared) > 6, "they were decoded together"
     for response, hypotheses in zip(responses, alone, strict=True):
         assert len(response.hypotheses) == len(hypotheses)
-        for found, wanted in zip(response.hypotheses, hypotheses, strict=True):
-            assert list(found.tokens) == bundle.target_tokenizer.tokens_of(wanted.token_ids)
-            assert found.score == np.float32(wanted.score)
-            assert list(found.token_log_probs) == [np.float32(one) for one in wanted.token_log_probs]
+        for ours, wanted in zip(response.hypotheses, hypotheses, strict=True):
+            assert list(ours.tokens) == bundle.target_tokenizer.tokens_of(wanted.token_ids)
+            assert ours.score == np.float32(wanted.score)
+            assert list(ours.token_log_probs) == [np.float32(log_prob) for log_prob in wanted.token_log_probs]
             if wanted.attention is not None:
-                assert list(found.attention.weights) == wanted.attention.ravel().tolist()
+                assert list(ours.attention.weights) == wanted.attention.ravel().tolist()
 
 
 def children(process_id: int) -> list[int]:
     # Each thread has a list of its own: of those that it has started, or taken over from a thread that has ended.
     lists = Path(f"/proc/{process_id}/task").glob("*/children")
-    return [int(one) for path in lists for one in path.read_text().split()]
+    return [int(child) for path in lists for child in path.read_text().split()]
 
 
 def forking(process: "subprocess.Popen[str]") -> tuple[int, list[int]]:
-    """The only process that a server with one model has started, and the workers that this one has forked."""
+    """Returns the only process that a server with one model has started, and the workers that it has forked."""
     (parent,) = children(process.pid)
     return parent, children(parent)
 
@@ -201,15 +197,18 @@ def is_running(process_id: int) -> bool:
     return True
 
 
-def test_workers_behind_one_front(running: Running, bundle_path: Path) -> None:
-    """The bits, the metrics and the end are those of a single process."""
+def test_workers_of_one_server(running: Running, tiny_bundle_path: Path) -> None:
+    """Several workers give the bits, the metrics and the end of a single one."""
     rng = random.Random(11)
     texts = ["".join(rng.choices("abcdefghij", k=rng.randint(1, 30))) for _ in range(60)]
     requests = [as_request(text, random_options(rng)) for text in texts]
     alone = asyncio.run(ask_at_random_times(running.target, requests, random.Random(1)))
-    with server(str(bundle_path), "--workers", "2", "--max-rows", "12") as started:
+    with server(str(tiny_bundle_path), "--workers", "2", "--max-rows", "12") as started:
         parent, workers = forking(started.process)
         assert len(workers) == 2
+        for worker in workers:
+            memory = psutil.Process(worker).memory_full_info()
+            assert memory.uss < memory.rss / 2, "they share what is loaded"
         responses = asyncio.run(ask_at_random_times(started.target, requests, random.Random(2)))
         for response, expected in zip(responses, alone, strict=True):
             assert response.hypotheses == expected.hypotheses
@@ -227,53 +226,41 @@ def test_workers_behind_one_front(running: Running, bundle_path: Path) -> None:
         assert not any(map(is_running, (parent, *workers)))
 
 
-def test_a_server_that_is_killed_leaves_no_workers(bundle_path: Path) -> None:
-    with server(str(bundle_path), "--workers", "2") as started:
-        parent, workers = forking(started.process)
-        started.process.kill()
-        eventually(lambda: not any(map(is_running, (parent, *workers))))
-
-
-def test_workers_share_the_memory_of_what_is_loaded(bundle_path: Path) -> None:
-    with server(str(bundle_path), "--workers", "3") as started:
-        _, workers = forking(started.process)
-        assert len(workers) == 3
-        for one in workers:
-            memory = psutil.Process(one).memory_full_info()
-            assert memory.uss < memory.rss / 2
-
-
-def test_workers_of_several_threads_load_their_bundle_each(bundle_path: Path) -> None:
-    """Forked, they would not have their threads."""
-    with server(str(bundle_path), "--workers", "2", num_threads=4) as started:
+def test_workers_of_several_threads_load_their_bundle_each(tiny_bundle_path: Path) -> None:
+    """Forked workers would not have their threads."""
+    with server(str(tiny_bundle_path), "--workers", "2", num_threads=4) as started:
         workers = children(started.process.pid)
         assert len(workers) == 2
         assert not any(map(children, workers))
 
 
-@pytest.mark.parametrize("whom", ["a worker", "their parent"])
-def test_forked_workers_that_die_are_forked_again(bundle_path: Path, whom: str) -> None:
+def test_forked_workers_that_die_are_forked_again_and_end_with_their_server(tiny_bundle_path: Path) -> None:
     with (
-        server(str(bundle_path), "--workers", "2", "--log-format", "json") as started,
+        server(str(tiny_bundle_path), "--workers", "2", "--log-format", "json") as started,
         grpc.insecure_channel(started.target) as channel,
     ):
         stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
         request = messages.GenerateRequest(text="badge")
         expected = stub.Generate(request, timeout=60).hypotheses
-        parent, workers = forking(started.process)
-        died = workers[:1] if whom == "a worker" else [parent, *workers]
-        os.kill(died[0], signal.SIGKILL)
+        # One of two workers dies, then the process that forks them.
+        for takes_all, num_restarts in ((False, 1), (True, 3)):
+            parent, workers = forking(started.process)
+            died = [parent, *workers] if takes_all else workers[:1]
+            os.kill(died[0], signal.SIGKILL)
 
-        def are_replaced() -> bool:
-            new_parent, found = forking(started.process)
-            return len(found) == 2 and not {new_parent, *found} & set(died)
+            def are_replaced(died: list[int] = died) -> bool:
+                parents = children(started.process.pid)
+                new_workers = [worker for parent in parents for worker in children(parent)]
+                return len(new_workers) == 2 and not {*parents, *new_workers} & set(died)
 
-        eventually(are_replaced)
-        responses = [stub.Generate.future(request, timeout=60) for _ in range(8)]
-        assert all(response.result().hypotheses == expected for response in responses)
-        restarts = 'attendant_engine_restarts_total{"model": "tiny"}'
-        eventually(lambda: started.metrics()[restarts] == (1 if whom == "a worker" else 2))
+            eventually(are_replaced)
+            responses = [stub.Generate.future(request, timeout=60) for _ in range(8)]
+            assert all(response.result().hypotheses == expected for response in responses)
+            eventually(lambda number=num_restarts: started.metrics()[RESTARTS] == number)
         assert '"how": "signal SIGKILL"' in started.log()
+        parent, workers = forking(started.process)
+        started.process.kill()
+        eventually(lambda: not any(map(is_running, (parent, *workers))))
 
 
 def test_metrics_over_http(running: Running) -> None:
@@ -288,44 +275,44 @@ def test_metrics_over_http(running: Running) -> None:
     assert metrics[f"grpc_server_handled_total{json.dumps(rpc, sort_keys=True)}"] >= 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains_and_the_status_is_0(bundle_path: Path, number: signal.Signals) -> None:
-    with server(str(bundle_path), "--log-format", "json") as started:
+def test_a_signal_drains_and_the_status_is_0(tiny_bundle_path: Path) -> None:
+    with server(str(tiny_bundle_path)) as started:
         with grpc.insecure_channel(started.target) as channel:
             stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
             options = messages.DecodingOptions(beam_size=8, min_length=48, max_length=48)
             calls = [stub.Generate.future(messages.GenerateRequest(text="jab", decoding=options)) for _ in range(40)]
             calls[0].result(timeout=30)
-            started.process.send_signal(number)
+            started.process.send_signal(signal.SIGINT)
             codes = {call.code() for call in calls}
             assert codes <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}, "answered, or told to go elsewhere"
         assert started.process.wait(timeout=30) == 0
 
 
-def test_a_port_in_use(running: Running, bundle_path: Path) -> None:
+def test_ports_in_use(running: Running, tiny_bundle_path: Path) -> None:
     port = running.target.rpartition(":")[2]
-    (line,) = refused(str(bundle_path), "--port", port, "--metrics-port", "0")
-    assert line.startswith(f"server: --port: can't listen on 127.0.0.1:{port}: Address already in use; choose another")
-    (line,) = refused(str(bundle_path), "--port", "0", "--metrics-port", str(running.metrics_port))
-    assert line.startswith(f"server: --metrics-port: can't listen on 127.0.0.1:{running.metrics_port}: Address already")
+    reason = "Address already in use; choose another"
+    message = refusal(str(tiny_bundle_path), "--port", port)
+    assert message.startswith(f"--port: can't listen on 127.0.0.1:{port}: {reason}")
+    message = refusal(str(tiny_bundle_path), "--metrics-port", str(running.metrics_port))
+    assert message.startswith(f"--metrics-port: can't listen on 127.0.0.1:{running.metrics_port}: {reason}")
 
 
-def test_options_that_can_not_be_had(bundle_path: Path, tmp_path: Path) -> None:
-    free = ("--port", "0", "--metrics-port", "0")
-    (line,) = refused(str(bundle_path), *free, "--host", "no-such-host.invalid")
-    assert line.startswith("server: --port: can't listen on no-such-host.invalid:0: ")
-    (line,) = refused(str(bundle_path), str(bundle_path), *free)
-    assert line.startswith("server: two bundles hold a model named tiny: ")
-    (line,) = refused(str(bundle_path), *free, "--precision", "int8", "--workers", "2")
-    assert line == "server: precision int8 is not in the bundle tiny; it has fp32"
-    lines = refused(str(tmp_path / "nothing"), *free)
-    assert lines[0].startswith(f"server: the bundle {tmp_path}/nothing is refused")
+def test_options_that_can_not_be_had(tiny_bundle_path: Path, tmp_path: Path) -> None:
+    bundle = str(tiny_bundle_path)
+    message = refusal(bundle, "--host", "no-such-host.invalid")
+    assert message.startswith("--port: can't listen on no-such-host.invalid:0: ")
+    assert refusal(bundle, bundle).startswith("two bundles hold a model named tiny: ")
+    message = refusal(bundle, "--precision", "int8", "--workers", "2")
+    assert message == "precision int8 is not in the bundle tiny; it has fp32"
+    assert refusal(str(tmp_path / "nothing")).startswith(f"the bundle {tmp_path}/nothing is refused")
+    if not Path("/proc/driver/nvidia/version").exists():
+        assert refusal(bundle, "--provider", "cuda").startswith("provider cuda is not available here: ")
 
 
-def test_golden_examples_that_this_host_does_not_reproduce(bundle_path: Path, tmp_path: Path) -> None:
-    """Whole, signed, and still not what it says: only decoding finds out."""
+def test_golden_examples_that_this_host_does_not_reproduce(tiny_bundle_path: Path, tmp_path: Path) -> None:
+    """The bundle is whole and signed. Only decoding shows that its golden examples are wrong."""
     copy = tmp_path / "copy"
-    subprocess.run(["cp", "-r", str(bundle_path), str(copy)], check=True)
+    subprocess.run(["cp", "-r", str(tiny_bundle_path), str(copy)], check=True)
     golden = copy / GOLDEN_NAME
     examples = [json.loads(line) for line in golden.read_text().splitlines()]
     examples[0]["score"] -= 0.5
@@ -335,14 +322,10 @@ def test_golden_examples_that_this_host_does_not_reproduce(bundle_path: Path, tm
     entry = FileEntry(size=golden.stat().st_size, sha256=sha256_of(golden))
     signed = manifest.model_copy(update={"files": {**manifest.files, GOLDEN_NAME: entry}}).signed()
     (copy / MANIFEST_NAME).write_text(signed.to_text())
-    lines = refused(str(copy), "--port", "0", "--metrics-port", "0")
-    assert len(lines) == 3
+    line, environment = command(str(copy), "--port", "0", "--metrics-port", "0")
+    run = subprocess.run(line, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=START_SECONDS)
+    assert (run.returncode, run.stdout) == (2, ""), run.stderr
+    lines = [line for line in run.stderr.splitlines() if not line.startswith("time=")]
+    assert len(lines) == 3 and lines[0].startswith("server: ")
     assert re.match(r"  - golden example 1 .*: score is .*, must be ", lines[1])
     assert re.match(r"  - golden example 3 .*: tokens are .*, must be ", lines[2])
-
-
-def test_without_a_gpu(bundle_path: Path) -> None:
-    if Path("/proc/driver/nvidia/version").exists():
-        pytest.skip("this machine has a GPU")
-    (line,) = refused(str(bundle_path), "--provider", "cuda", "--port", "0", "--metrics-port", "0")
-    assert line.startswith("server: provider cuda is not available here: ")

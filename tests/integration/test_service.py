@@ -60,25 +60,19 @@ async def test_an_answer_is_whole() -> None:
     assert (response.request_id, response.model, response.version) == ("mine", "fake", bundle.manifest.version)
     assert list(response.source_tokens) == ["a", "b", "c", "a", "</s>"]
     assert len(response.hypotheses) == len(expected) == 3
-    for found, wanted in zip(response.hypotheses, expected, strict=True):
-        assert list(found.tokens) == bundle.target_tokenizer.tokens_of(wanted.token_ids)
-        assert found.text == bundle.target_tokenizer.decode(wanted.token_ids)
-        assert found.score == np.float32(wanted.score)
-        assert found.log_prob == np.float32(wanted.log_prob)
-        assert list(found.token_log_probs) == [np.float32(one) for one in wanted.token_log_probs]
-        assert messages.FinishReason.Name(found.finish_reason) == f"FINISH_REASON_{wanted.finish_reason.name}"
+    for ours, wanted in zip(response.hypotheses, expected, strict=True):
+        assert list(ours.tokens) == bundle.target_tokenizer.tokens_of(wanted.token_ids)
+        assert ours.text == bundle.target_tokenizer.decode(wanted.token_ids)
+        assert ours.score == np.float32(wanted.score)
+        assert ours.log_prob == np.float32(wanted.log_prob)
+        assert list(ours.token_log_probs) == [np.float32(log_prob) for log_prob in wanted.token_log_probs]
+        assert messages.FinishReason.Name(ours.finish_reason) == f"FINISH_REASON_{wanted.finish_reason.name}"
         assert wanted.attention is not None
-        assert (found.attention.rows, found.attention.columns) == (len(wanted.token_log_probs), 5)
-        assert list(found.attention.weights) == wanted.attention.ravel().tolist()
+        assert (ours.attention.rows, ours.attention.columns) == (len(wanted.token_log_probs), 5)
+        assert list(ours.attention.weights) == wanted.attention.ravel().tolist()
     timings = response.timings
     assert 0 < timings.decode <= timings.total and timings.queue >= 0 and timings.encode > 0
     assert 1 <= timings.steps <= 9 and 1 <= timings.mean_batch_rows <= 4
-
-
-async def test_what_is_not_asked_for_is_not_sent() -> None:
-    async with served(fake_stepper()) as server:
-        (hypothesis,) = (await server.stub.Generate(Generate(text="abc"))).hypotheses
-        assert not hypothesis.token_log_probs and not hypothesis.HasField("attention")
 
 
 async def test_a_score_is_the_decoders_own() -> None:
@@ -100,8 +94,8 @@ async def test_a_score_is_the_decoders_own() -> None:
 
 async def test_models() -> None:
     async with served(fake_stepper(), fake_bundle("one"), fake_bundle("two", max_length=7), max_rows=3) as server:
-        one, two = (await server.stub.ListModels(messages.ListModelsRequest())).models
-        assert (one.name, two.name) == ("one", "two")
+        first, two = (await server.stub.ListModels(messages.ListModelsRequest())).models
+        assert (first.name, two.name) == ("one", "two")
         assert await server.stub.GetModel(messages.GetModelRequest(model="two")) == two
         assert (two.version, two.precision, two.provider) == (server.models[1].manifest.version, "fp32", "cpu")
         assert dict(two.architecture) == {
@@ -117,7 +111,7 @@ async def test_models() -> None:
             max_source_characters=12 * 4 * (1 + 1),
             max_target_characters=20 * 4 * (2 + 1),
         ), "those in force here"
-        assert (one.defaults.max_length, two.defaults.max_length) == (20, 7)
+        assert (first.defaults.max_length, two.defaults.max_length) == (20, 7)
         assert two.defaults.length_penalty == pytest.approx(0.6)
         assert two.evaluation[0].metric == "wer"
         assert two.manifest_json == server.models[1].manifest.to_text()
@@ -141,7 +135,7 @@ async def test_an_invalid_argument_is_explained() -> None:
         assert status is not None
         detail = error_details_pb2.BadRequest()
         assert status.details[0].Unpack(detail)
-        assert {one.field: one.description for one in detail.field_violations} == {
+        assert {violation.field: violation.description for violation in detail.field_violations} == {
             "text": "is 0 tokens long, must be 1 to 12 tokens long",
             "decoding.beam_size": "is 99, must be 1 to 6",
         }
@@ -240,7 +234,7 @@ async def test_a_deadline_that_the_caller_sees_first_is_no_cancellation() -> Non
         stepper.open()
 
 
-async def test_who_waits_may_go_too() -> None:
+async def test_a_waiting_call_may_be_cancelled() -> None:
     stepper = gated_stepper()
     async with served(stepper, max_rows=1) as server:
         running = server.stub.Generate(long_request())
@@ -319,7 +313,7 @@ async def test_an_engine_that_fails_for_good_ends_the_server() -> None:
         assert (await failure(server.stub.Generate(long_request()))).code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_what_nobody_foresaw_is_internal(
+async def test_an_unforeseen_exception_is_internal(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: Any) -> Any:
@@ -357,14 +351,6 @@ async def test_a_request_without_an_id_gets_one(caplog: pytest.LogCaptureFixture
     assert logged == [*ids, "mine"]
 
 
-async def test_a_source_that_is_all_unknown_is_warned_of() -> None:
-    async with served(fake_stepper()) as server:
-        (warning,) = (await server.stub.Generate(Generate(text="a?"))).warnings
-        assert warning == "the vocabulary lacks symbols of the source ('?'): the model can't tell them apart"
-        (warning,) = (await server.stub.Generate(Generate(text="??"))).warnings
-        assert warning.startswith("no symbol of the source is in the vocabulary")
-
-
 async def test_labels_come_from_closed_sets() -> None:
     async with served(fake_stepper()) as server:
         await failure(server.stub.Generate(Generate(text="a", model="no-such-model")))
@@ -372,7 +358,7 @@ async def test_labels_come_from_closed_sets() -> None:
         labels = {"model": "", "method": "Generate", "code": "NOT_FOUND"}
         assert server.sample("attendant_requests_total", **labels) == 1
         samples = [sample for family in server.metrics.registry.collect() for sample in family.samples]
-        assert not [one for one in samples if re.search("no-such-model|made.up", str(one.labels))]
+        assert not [sample for sample in samples if re.search("no-such-model|made.up", str(sample.labels))]
 
 
 async def test_grpc_metrics_of_a_stream_that_the_client_ends() -> None:
@@ -387,7 +373,7 @@ async def test_grpc_metrics_of_a_stream_that_the_client_ends() -> None:
 
 
 async def test_a_call_costs_no_more_for_the_methods_that_there_are() -> None:
-    """gRPC waits for the next call of each registered method apart, and goes through all of them at each call."""
+    """gRPC would wait for calls of each registered method apart, and go through all of them at each call."""
     async with served(fake_stepper()):
         coroutines = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
         assert len([name for name in coroutines if name.startswith("AioServer._request")]) == 1, coroutines

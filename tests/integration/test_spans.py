@@ -24,7 +24,7 @@ SYMBOLS = "abcdefghADFGH .!{}0123456789"
 
 
 def bundle_of(**defaults: Any) -> Bundle:
-    """A bundle whose two sides have letters and all that stand-ins are written with."""
+    """Makes a bundle whose two sides have letters and the symbols of stand-ins."""
     tokenizer = symbol_tokenizer(SYMBOLS, characters=True)
     bundle = fake_bundle(**defaults)
     size = tokenizer.vocabulary_size
@@ -123,7 +123,7 @@ async def refusal(server: Served, request: messages.GenerateRequest) -> str:
 
 
 @pytest.mark.parametrize("option", TEXT_OPTIONS)
-async def test_what_the_options_exclude(option: str, server: Served) -> None:
+async def test_options_that_exclude_text_options(option: str, server: Served) -> None:
     for other in ({"target_prefix_text": "a"}, {"target_prefix": messages.Tokens(tokens=["a"])}):
         message = await refusal(server, request_of(TEXT, **{option: True}, **other))
         assert f"decoding.{option} is true, must be false or unset where {next(iter(other))} is set" in message
@@ -133,7 +133,7 @@ async def test_what_the_options_exclude(option: str, server: Served) -> None:
     assert "where tokens is set" in await refusal(server, tokens)
 
 
-async def test_what_is_wrong_with_a_part(server: Served) -> None:
+async def test_violations_of_a_part(server: Served) -> None:
     assert "text is 13 tokens long in part 2, must be 1 to 12 tokens long" in await refusal(
         server, request_of("a\n" + 13 * "b" + "\nc", split_sentences=True)
     )
@@ -145,7 +145,7 @@ async def test_what_is_wrong_with_a_part(server: Served) -> None:
     assert blank.hypotheses[0].text.count("\n") == 2
 
 
-async def test_the_default_of_a_bundle_gives_way_to_what_excludes_it() -> None:
+async def test_the_default_of_a_bundle_gives_way_to_options_that_exclude_it() -> None:
     bundle = bundle_of(split_sentences=True, protect_spans=True)
     async with served(stepper(), bundle, max_rows=64) as server:
         defaults = (await server.stub.GetModel(messages.GetModelRequest())).defaults

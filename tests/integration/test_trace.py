@@ -11,13 +11,13 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format, messag
 import attendant
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.requests import max_trace_bytes
-from attendant.server.inference.v2 import open_inference_pb2 as wire
 from attendant.server.inference.v2 import open_inference_pb2_grpc as wire_grpc
 from attendant_client import AttendantClient, GenerateOptions, InvalidArgument, Sampling
 from attendant_client.messages import trace_of
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.http_serving import Http
+from tests.inference import infer_request
 from tests.paths import ROOT
 from tests.serving import Served
 
@@ -53,9 +53,9 @@ async def test_every_call_of_the_client_has_the_librarys_trace(client: Attendant
             for answer in (together[place], listed[place], streamed[place], stream.generation):
                 assert answer.trace == trace
             ended = [end for search in trace.searches for end in search.ended if end.hypothesis is not None]
-            found = {end.hypothesis: end for end in ended}
+            ends = {end.hypothesis: end for end in ended}
             for rank, hypothesis in enumerate(together[place].hypotheses):
-                assert (found[rank].score, found[rank].finish_reason) == (hypothesis.score, hypothesis.finish_reason)
+                assert (ends[rank].score, ends[rank].finish_reason) == (hypothesis.score, hypothesis.finish_reason)
 
 
 async def test_a_trace_rebuilds_the_answer(client: AttendantClient) -> None:
@@ -106,18 +106,13 @@ async def test_refusals(client: AttendantClient, options: dict, field: str, limi
 
 
 async def test_no_trace_is_larger_than_estimated(target: str) -> None:
-    """Where nothing ends before the longest length, and everything is asked for."""
+    """Requests every output of hypotheses that all have the longest length."""
     options = {"beam_size": 6, "min_length": 40, "max_length": 40, "no_repeat_ngram_size": 3}
     request = messages.GenerateRequest(text="badge" * 4, decoding=options, output={"trace": 16})
     async with grpc.aio.insecure_channel(target) as channel:
         response = await seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(request)
     estimate = max_trace_bytes(DecodingOptions(**options, trace=16), 21)
     assert estimate / 5 < response.trace.ByteSize() < estimate
-
-
-async def test_a_list_of_traces_that_would_take_too_much_memory_is_refused(client: AttendantClient) -> None:
-    with pytest.raises(InvalidArgument, match="requests is 256 items long, whose answers may take"):
-        await client.generate(["badge"] * 256, beam_size=8, trace=32)
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -148,16 +143,12 @@ async def test_http_has_grpcs_trace_in_json(server: Served, web: Http) -> None:
 
 
 async def test_open_inference_has_it_as_json(target: str, client: AttendantClient) -> None:
-    tensor = wire.ModelInferRequest.InferInputTensor(
-        name="text", datatype="BYTES", shape=[2], contents=wire.InferTensorContents(bytes_contents=[b"badge", b"face"])
-    )
-    outputs = [wire.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in ("text", "trace")]
     parameters = {
-        "beam_size": wire.InferParameter(int64_param=2),
-        "trace": wire.InferParameter(int64_param=3),
-        "masked_source_positions": wire.InferParameter(string_param="0 2"),
+        "beam_size": {"int64_param": 2},
+        "trace": {"int64_param": 3},
+        "masked_source_positions": {"string_param": "0 2"},
     }
-    request = wire.ModelInferRequest(model_name="tiny", inputs=[tensor], outputs=outputs, parameters=parameters)
+    request = infer_request("badge", "face", model_name="tiny", outputs=("text", "trace"), parameters=parameters)
     async with grpc.aio.insecure_channel(target) as channel:
         stub = wire_grpc.GRPCInferenceServiceStub(channel)
         response = await stub.ModelInfer(request)
@@ -174,7 +165,7 @@ async def test_open_inference_has_it_as_json(target: str, client: AttendantClien
 
 
 def test_a_client_that_does_not_know_traces_reads_the_rest() -> None:
-    """By the API as it was released last."""
+    """The client knows the API as it was last released."""
     released = descriptor_pb2.FileDescriptorSet.FromString((ROOT / "protos/released.binpb").read_bytes())
     pool = descriptor_pool.DescriptorPool()
     for file in released.file:

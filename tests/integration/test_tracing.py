@@ -54,10 +54,13 @@ def spans() -> InMemorySpanExporter:
 
 
 def families(spans: InMemorySpanExporter) -> list[tuple[ReadableSpan, list[ReadableSpan]]]:
-    """The requests' spans, each with its children in order."""
+    """Returns the requests' spans, each with its children in order."""
     finished = spans.get_finished_spans()
     return [
-        (root, sorted((one for one in finished if one.parent == root.context), key=lambda one: one.start_time or 0))
+        (
+            root,
+            sorted((span for span in finished if span.parent == root.context), key=lambda span: span.start_time or 0),
+        )
         for root in finished
         if root.kind is SpanKind.SERVER
     ]
@@ -106,14 +109,14 @@ async def test_each_request_of_a_stream_or_a_list_has_its_own(serving: Served, s
     metadata = [("traceparent", SAMPLED)]
     assert [answer async for answer in serving.stub.GenerateBatch(iter(requests), metadata=metadata)]
     await serving.stub.GenerateMany(messages.GenerateManyRequest(requests=requests), metadata=metadata)
-    found = families(spans)
-    methods = [root.name.removeprefix("attendant.v1.Seq2Seq/") for root, _ in found]
-    ids = [root.attributes["attendant.request_id"] for root, _ in found if root.attributes]
+    traced = families(spans)
+    methods = [root.name.removeprefix("attendant.v1.Seq2Seq/") for root, _ in traced]
+    ids = [root.attributes["attendant.request_id"] for root, _ in traced if root.attributes]
     assert sorted(zip(methods, ids, strict=True)) == [
         *(("GenerateBatch", text) for text in ("abc", "de", "f")),
         *(("GenerateMany", text) for text in ("abc", "de", "f")),
     ]
-    for root, children in found:
+    for root, children in traced:
         assert root.context.trace_id == int(TRACE_ID, 16)
         assert [child.name for child in children] == PHASES
 
@@ -148,14 +151,14 @@ async def test_buckets_name_a_trace(serving: Served, spans: InMemorySpanExporter
     assert linked == {f"attendant_{name}_seconds" for name in names}
 
 
-async def test_what_the_caller_does_not_sample_is_not_traced(serving: Served, spans: InMemorySpanExporter) -> None:
+async def test_calls_that_are_not_sampled_are_not_traced(serving: Served, spans: InMemorySpanExporter) -> None:
     other = NOT_SAMPLED.replace("4bf9", "ffff")
     await serving.stub.Generate(messages.GenerateRequest(text="abc"), metadata=[("traceparent", other)])
     assert not spans.get_finished_spans()
     assert b"ffff2f3577" not in generate_latest(serving.metrics.registry)
 
 
-def test_without_the_extra_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(UserError, match="--traces needs the extra `otel`"), tracing("on"):
         pass
@@ -178,7 +181,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
 
     def Export(self, request: Any, context: Any) -> Any:  # noqa: N802
         for resource_spans in request.resource_spans:
-            of = {one.key: one.value.string_value for one in resource_spans.resource.attributes}
+            of = {attribute.key: attribute.value.string_value for attribute in resource_spans.resource.attributes}
             self.spans += [(of, span) for scope in resource_spans.scope_spans for span in scope.spans]
         return trace_service_pb2.ExportTraceServiceResponse()
 
@@ -208,11 +211,11 @@ def test_a_collector_gets_them_by_the_end_of_the_server(monkeypatch: pytest.Monk
 
 
 def test_a_collector_that_hangs_does_not_keep_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, over = threading.Event(), threading.Event()
+    called, over = threading.Event(), threading.Event()
 
     class Hanging(trace_service_pb2_grpc.TraceServiceServicer):
         def Export(self, request: Any, context: Any) -> Any:  # noqa: N802
-            asked.set()
+            called.set()
             over.wait()
             return trace_service_pb2.ExportTraceServiceResponse()
 
@@ -229,7 +232,7 @@ def test_a_collector_that_hangs_does_not_keep_the_server(monkeypatch: pytest.Mon
             seq2seq_pb2_grpc.Seq2SeqStub(to).Generate(messages.GenerateRequest(text="onnx"), timeout=20)
             started.process.send_signal(signal.SIGTERM)
             assert started.process.wait(30) == 0
-            assert asked.is_set()
+            assert called.is_set()
     finally:
         over.set()
         receiver.stop(None)

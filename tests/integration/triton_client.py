@@ -20,18 +20,18 @@ from tests.paths import ROOT
 DOCS = ROOT / "docs"
 
 
-def refusal(call: Any, *given: Any, **named: Any) -> str:
-    """How a call is refused."""
+def refusal(call: Any, *arguments: Any, **named: Any) -> str:
+    """Returns the status and message with which a call is refused."""
     try:
-        call(*given, **named)
+        call(*arguments, **named)
     except InferenceServerException as error:
         return f"{error.status()}: {error.message()}"
     return "OK"
 
 
-def texts(*given: str) -> list[triton.InferInput]:
-    tensor = triton.InferInput("text", [len(given)], "BYTES")
-    tensor.set_data_from_numpy(np.array([one.encode() for one in given], object))
+def texts(*sources: str) -> list[triton.InferInput]:
+    tensor = triton.InferInput("text", [len(sources)], "BYTES")
+    tensor.set_data_from_numpy(np.array([source.encode() for source in sources], object))
     return [tensor]
 
 
@@ -41,7 +41,7 @@ def outputs(*names: str) -> list[triton.InferRequestedOutput]:
 
 def plain(array: Any) -> Any:
     return (
-        [plain(one) for one in array]
+        [plain(item) for item in array]
         if isinstance(array, np.ndarray)
         else array.decode()
         if isinstance(array, bytes)
@@ -50,7 +50,7 @@ def plain(array: Any) -> Any:
 
 
 def documented(target: str) -> Any:
-    """What the example of docs/open-inference.md finds."""
+    """Runs the example of docs/open-inference.md; returns its result."""
     (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "open-inference.md").read_text(), re.DOTALL)
     names: dict[str, Any] = {}
     with redirect_stdout(None):
@@ -61,7 +61,7 @@ def documented(target: str) -> Any:
 def main(target: str, admin_token: str, folder: Path) -> dict[str, Any]:
     client = triton.InferenceServerClient(target)
     admin = {"authorization": f"Bearer {admin_token}"}
-    told: dict[str, Any] = {
+    answers: dict[str, Any] = {
         "documented": documented(target),
         "live": client.is_server_live(),
         "ready": client.is_server_ready(),
@@ -70,21 +70,21 @@ def main(target: str, admin_token: str, folder: Path) -> dict[str, Any]:
         "server": client.get_server_metadata(as_json=True),
         "model": client.get_model_metadata("first", as_json=True),
     }
-    found = client.infer("first", texts("badge", "jab", "face"), request_id="mine")
-    told["plain"] = {name: plain(found.as_numpy(name)) for name in ("text", "score", "log_prob")}
-    told["echoed"] = [found.get_response().id, found.get_response().model_version]
+    result = client.infer("first", texts("badge", "jab", "face"), request_id="mine")
+    answers["plain"] = {name: plain(result.as_numpy(name)) for name in ("text", "score", "log_prob")}
+    answers["echoed"] = [result.get_response().id, result.get_response().model_version]
     names = ("text", "tokens", "token_log_probs", "attention", "source_tokens")
-    found = client.infer(
+    result = client.infer(
         "first",
         texts("badge", "jab"),
         model_version="1",
         outputs=outputs(*names),
         parameters={"beam_size": 4, "num_hypotheses": 3, "length_penalty": 0.5, "suppress_unk": True, "max_length": 9},
     )
-    told["full"] = {name: plain(found.as_numpy(name)) for name in names}
+    answers["full"] = {name: plain(result.as_numpy(name)) for name in names}
     drawn = [client.infer("first", texts("badge"), parameters={"seed": 5, "top_k": 4}) for _ in range(2)]
-    told["drawn"] = [plain(one.as_numpy("text")) for one in drawn]
-    told["refused"] = [
+    answers["drawn"] = [plain(result.as_numpy("text")) for result in drawn]
+    answers["refused"] = [
         refusal(client.infer, "nobody", texts("a")),
         refusal(client.infer, "first", texts("a", " "), parameters={"beam_size": 64}),
         refusal(client.infer, "first", texts("a"), parameters={"beam_size": "4", "speed": 3, "seed": -1}),
@@ -95,21 +95,25 @@ def main(target: str, admin_token: str, folder: Path) -> dict[str, Any]:
 
     def states() -> dict[str, str]:
         index = client.get_model_repository_index(as_json=True)["models"]
-        return {f"{one['name']}/{one['version']}": one["state"] for one in index}
+        return {f"{entry['name']}/{entry['version']}": entry["state"] for entry in index}
 
-    told["before"] = states()
-    told["strangers"] = [
+    answers["before"] = states()
+    answers["strangers"] = [
         refusal(client.load_model, "first"),
         refusal(client.unload_model, "first", headers={"authorization": "Bearer somebody-else-0123456789"}),
     ]
     client.unload_model("first", headers=admin)
-    told["unloaded"] = [client.is_model_ready("first"), refusal(client.infer, "first", texts("a")), states()["first/1"]]
+    answers["unloaded"] = [
+        client.is_model_ready("first"),
+        refusal(client.infer, "first", texts("a")),
+        states()["first/1"],
+    ]
     shutil.copytree(folder / "first" / "1", folder / "first" / "2")
     (folder / "first" / "2" / "golden.jsonl").write_text("{}\n")
-    told["broken"] = refusal(client.load_model, "first", headers=admin)
-    told["after"] = [client.is_model_ready("first"), states()]
-    told["nowhere"] = refusal(client.load_model, "nobody", headers=admin)
-    return told
+    answers["broken"] = refusal(client.load_model, "first", headers=admin)
+    answers["after"] = [client.is_model_ready("first"), states()]
+    answers["nowhere"] = refusal(client.load_model, "nobody", headers=admin)
+    return answers
 
 
 if __name__ == "__main__":
