@@ -67,7 +67,7 @@ def nodes() -> Iterator[Nodes]:
 
 
 def command(*arguments: object) -> str:
-    """What `python -m attendant.server.cluster` says on standard output."""
+    """Runs `python -m attendant.server.cluster`; returns its standard output."""
     line = [sys.executable, "-m", "attendant.server.cluster", *map(str, arguments)]
     run = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_SECONDS)
     assert run.returncode == 0, run.stderr

@@ -41,8 +41,12 @@ def work(output: Path, **options: Any) -> Any:
 
 
 def actors() -> list[psutil.Process]:
-    """The processes that hold a model to decode files."""
-    return [one for one in psutil.process_iter(["cmdline"]) if "FileDecoder" in " ".join(one.info["cmdline"] or [])]
+    """Returns the processes that hold a model to decode files."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if "FileDecoder" in " ".join(process.info["cmdline"] or [])
+    ]
 
 
 def kill_an_actor(output: Path, killed: list[int]) -> None:
@@ -65,10 +69,10 @@ def test_each_line_is_answered_once_though_an_actor_dies(nodes: Nodes, inputs: l
     model = load(BUNDLE, threads=1)
     for path in inputs:
         texts = path.read_text().splitlines()
-        found = [json.loads(line) for line in (tmp_path / path.name).read_text().splitlines()]
-        assert len(found) == len(texts) == NUM_LINES
+        answers = [json.loads(line) for line in (tmp_path / path.name).read_text().splitlines()]
+        assert len(answers) == len(texts) == NUM_LINES
         expected = {text: model.generate(text, beam_size=4).best for text in set(texts) if text}
-        for text, answer in zip(texts, found, strict=True):
+        for text, answer in zip(texts, answers, strict=True):
             if text:
                 assert (answer["text"], answer["score"]) == (expected[text].text, expected[text].score)
             else:
@@ -78,8 +82,8 @@ def test_each_line_is_answered_once_though_an_actor_dies(nodes: Nodes, inputs: l
     # Again: only what is missing, and nothing of other work.
     before = {path.name: (tmp_path / path.name).stat().st_mtime_ns for path in inputs[1:]}
     (tmp_path / inputs[0].name).unlink()
-    said = command("decode", BUNDLE, *inputs, "--output", tmp_path, "--beam-size", 4)
-    assert said.splitlines() == [
+    output = command("decode", BUNDLE, *inputs, "--output", tmp_path, "--beam-size", 4)
+    assert output.splitlines() == [
         f"{NUM_FILES - 1} of {NUM_FILES} files are there",
         f"{inputs[0].name}: {NUM_LINES} lines, 67 errors",
     ]

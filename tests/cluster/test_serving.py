@@ -51,7 +51,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def num_replicas() -> int:
-    """That run."""
+    """Returns the number of replicas that run."""
     from ray import serve
 
     (deployment,) = serve.status().applications["attendant"].deployments.values()
@@ -59,7 +59,7 @@ def num_replicas() -> int:
 
 
 def replica_of(answer: Any) -> str:
-    """Where it was made: ids that nobody gave begin with the process's."""
+    """Returns the process that made an answer: ids that the server makes begin with it."""
     return str(answer.request_id.partition("-")[0])
 
 
@@ -104,18 +104,18 @@ async def test_every_call_is_answered_as_by_a_server(serving: Callable[..., str]
                 except NotFound:
                     await asyncio.sleep(0.1)
         assert alone.best.text == "B AE JH" and alone.best.attention is not None
-        assert [one.best.text for one in await client.generate(["badge", "face"])] == ["B AE JH", "F EY S"]
+        assert [answer.best.text for answer in await client.generate(["badge", "face"])] == ["B AE JH", "F EY S"]
         stream = client.stream("badge")
         assert "".join([delta.text async for delta in stream]) == stream.generation.best.text == "B AE JH"
         texts = ["badge", "", "face"] * 20
-        answers = [one async for one in client.generate_many(texts, return_errors=True)]
-        assert all(isinstance(one, InvalidArgument) for one in answers[1::3])
-        assert {one.best.text for one in answers[2::3]} == {"F EY S"}  # type: ignore[union-attr]
+        answers = [answer async for answer in client.generate_many(texts, return_errors=True)]
+        assert all(isinstance(answer, InvalidArgument) for answer in answers[1::3])
+        assert {answer.best.text for answer in answers[2::3]} == {"F EY S"}  # type: ignore[union-attr]
         assert (await client.score("badge", "B AE JH")).log_prob == pytest.approx(alone.best.log_prob)
-        assert [one.name for one in await client.models()] == ["g2p-en"]
+        assert [model.name for model in await client.models()] == ["g2p-en"]
         with pytest.raises(InvalidArgument) as refused:
             await client.generate("badge", beam_size=1000)
-        assert [one.field for one in refused.value.violations] == ["decoding.beam_size"]
+        assert [violation.field for violation in refused.value.violations] == ["decoding.beam_size"]
         with pytest.raises(InvalidArgument, match="beam_size is 1000"):
             [delta async for delta in client.stream("badge", beam_size=1000)]
         with pytest.raises(NotFound):
@@ -134,7 +134,7 @@ async def test_replicas_come_and_go_with_the_load(serving: Callable[..., str]) -
 
 
 async def test_an_update_costs_no_call(serving: Callable[..., str], tmp_path: Path) -> None:
-    """Not even of callers that never try twice."""
+    """Callers without retries lose no call either."""
     put_version(Path(BUNDLE), tmp_path, "g2p-en", "2")
     async with calls(serving(BUNDLE)) as answers:
         before = set(answers)
@@ -161,7 +161,7 @@ async def test_models_take_turns_in_a_replica(serving: Callable[..., str]) -> No
         for _ in range(2):
             for model in ("g2p-en", "tiny"):
                 assert (await client.generate("badge", model=model)).model == model
-                assert [one.name for one in await client.models()] == [model]
+                assert [served.name for served in await client.models()] == [model]
 
 
 async def test_a_node_that_dies_costs_no_call_that_is_tried_again(nodes: Nodes, serving: Callable[..., str]) -> None:

@@ -15,7 +15,7 @@ def server() -> Iterator[Served]:
 
 @pytest.fixture
 def addressed(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command asks this server."""
+    """Sets the environment so that the command calls this server."""
     monkeypatch.setenv("ATTENDANT_TARGET", server.target)
     monkeypatch.delenv("ATTENDANT_TOKEN", raising=False)
 
@@ -28,7 +28,7 @@ async def client(server: Served) -> AsyncIterator[AttendantClient]:
 
 @pytest.fixture
 def closed_target() -> Iterator[str]:
-    """An address that nobody listens at, and that nobody else takes meanwhile."""
+    """Reserves an address without a server."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"

@@ -22,7 +22,7 @@ from attendant_client.v1 import seq2seq_pb2_grpc as stubs
 
 @dataclass
 class Failure:
-    """What the next call ends with."""
+    """An error with which the next call ends."""
 
     code: grpc.StatusCode
     message: str = "as told"
@@ -159,7 +159,7 @@ class FakeSeq2Seq(stubs.Seq2SeqServicer):
 
     @staticmethod
     def _trace(source: list[str]) -> pb.Trace:
-        """Greedy, with a candidate that was cut at each step."""
+        """Makes the trace of a greedy search, with a candidate that was cut at each step."""
         tokens = [symbol.upper() for symbol in source]
         steps = [
             pb.TracedStep(
@@ -280,7 +280,7 @@ class Served:
 
 @contextmanager
 def served(credentials: grpc.ServerCredentials | None = None) -> Iterator[Served]:
-    """A fake server on a free port, for as long as the block runs."""
+    """Starts a fake server on a free port, for as long as the block runs."""
     seq2seq, healthy = FakeSeq2Seq(), health.HealthServicer()
     healthy.set("", health_pb2.HealthCheckResponse.SERVING)
     server = grpc.server(ThreadPoolExecutor(64))

@@ -59,11 +59,6 @@ async def test_an_older_server_takes_one_request_in_a_message(
     assert not server.seq2seq.list_sizes
 
 
-async def test_one_after_the_other(client: AttendantClient) -> None:
-    async with client.bulk() as bulk:
-        assert [(await bulk.generate(source)).best.text for source in "abc"] == ["A", "B", "C"]
-
-
 async def test_errors_of_requests_have_their_details(client: AttendantClient, server: Served) -> None:
     server.seq2seq.item_failures.extend(
         [Failure(grpc.StatusCode.NOT_FOUND), Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, details=(retry_info(1.5),))]
@@ -80,7 +75,7 @@ async def test_errors_of_requests_have_their_details(client: AttendantClient, se
     assert [violation.field for violation in invalid.value.violations] == ["text"]
 
 
-async def test_a_stream_that_breaks_is_opened_anew(client: AttendantClient, server: Served) -> None:
+async def test_a_stream_that_breaks_is_opened_again(client: AttendantClient, server: Served) -> None:
     """The server shuts down after every seventh answer; each source is answered, once for its caller."""
     server.seq2seq.break_after = 7
     sources = [f"w{number}" for number in range(60)]
@@ -91,17 +86,17 @@ async def test_a_stream_that_breaks_is_opened_anew(client: AttendantClient, serv
 
 async def test_a_stream_that_brings_nothing_fails(closed_target: str) -> None:
     async with AttendantClient(closed_target) as client, client.bulk() as bulk:
-        asked = await asyncio.gather(bulk.generate("a"), bulk.generate("b"), return_exceptions=True)
-        assert [type(one) for one in asked] == [Unavailable, Unavailable]
+        outcomes = await asyncio.gather(bulk.generate("a"), bulk.generate("b"), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [Unavailable, Unavailable]
 
 
-async def test_what_fails_the_stream_fails_all_and_another_may_follow(client: AttendantClient, server: Served) -> None:
+async def test_an_error_of_the_stream_fails_all_and_another_may_follow(client: AttendantClient, server: Served) -> None:
     # Twice: where a write fails before the status is read, the client asks once more to learn it.
     server.seq2seq.failures.extend([Failure(grpc.StatusCode.UNAUTHENTICATED, "no token")] * 2)
     async with client.bulk() as bulk:
-        asked = await asyncio.gather(*(bulk.generate("a") for _ in range(3)), return_exceptions=True)
-        assert len({id(one) for one in asked}) == 3
-        assert {str(one) for one in asked} == {"no token"}
+        outcomes = await asyncio.gather(*(bulk.generate("a") for _ in range(3)), return_exceptions=True)
+        assert len({id(outcome) for outcome in outcomes}) == 3
+        assert {str(outcome) for outcome in outcomes} == {"no token"}
         server.seq2seq.failures.clear()
         assert (await bulk.generate("a")).best.text == "A"
 
@@ -142,7 +137,7 @@ async def test_the_timeout_is_of_waiting_not_of_the_whole(client: AttendantClien
         assert len(answers) == 3, "0.6 s in all"
 
 
-async def test_leaving_cancels_what_is_asked(client: AttendantClient) -> None:
+async def test_leaving_cancels_open_requests(client: AttendantClient) -> None:
     task: asyncio.Task[object]
     with pytest.raises(KeyError):
         async with client.bulk() as bulk:
@@ -153,7 +148,7 @@ async def test_leaving_cancels_what_is_asked(client: AttendantClient) -> None:
         await task
 
 
-async def test_one_that_is_given_up_does_not_disturb_the_others(client: AttendantClient) -> None:
+async def test_a_cancelled_request_does_not_disturb_the_others(client: AttendantClient) -> None:
     async with client.bulk() as bulk:
         given_up = asyncio.create_task(bulk.generate("slow"))
         other = asyncio.create_task(bulk.generate("a"))
@@ -220,7 +215,7 @@ async def test_a_slow_one_lets_others_go_ahead_but_not_for_ever() -> None:
 
 
 async def test_a_result_does_not_wait_for_the_next_item() -> None:
-    """Somebody types a line, and reads the answer before typing the next."""
+    """A user types a line, and reads the answer before typing the next."""
     answered = asyncio.Event()
 
     async def items() -> AsyncIterator[int]:
@@ -276,7 +271,7 @@ async def test_an_error_of_the_items_comes_after_their_results() -> None:
     assert seen == [1]
 
 
-async def test_leaving_early_cancels_what_is_in_flight() -> None:
+async def test_leaving_early_cancels_calls_in_flight() -> None:
     ended = 0
 
     async def call(item: int) -> int:
@@ -294,7 +289,7 @@ async def test_leaving_early_cancels_what_is_in_flight() -> None:
     assert ended == 4
 
 
-async def test_nothing_of_nothing() -> None:
+async def test_no_items_give_no_results() -> None:
     async def call(item: int) -> int:
         return item
 

@@ -1,6 +1,7 @@
 """Every call of the client against a server that writes down what it was asked."""
 
 import pickle
+import threading
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +13,7 @@ from attendant_client import (
     VERSION,
     Answers,
     AttendantClient,
+    BlockingClient,
     DeadlineExceeded,
     Delta,
     FinishReason,
@@ -63,31 +65,33 @@ async def test_a_list_is_one_call(client: AttendantClient, server: Served) -> No
     answers = await client.generate(["ab", ("x", "yz")], beam_size=2)
     assert [answer.best.text for answer in answers] == ["AB", "XYZ"]
     (request,) = server.seq2seq.requests
-    assert [one.WhichOneof("source") for one in request.requests] == ["text", "tokens"]
-    assert [one.decoding.beam_size for one in request.requests] == [2, 2]
+    assert [request.WhichOneof("source") for request in request.requests] == ["text", "tokens"]
+    assert [request.decoding.beam_size for request in request.requests] == [2, 2]
     assert await client.generate([]) == []
     with pytest.raises(InvalidArgument):
         await client.generate(["ab", "bad"])
-    found = await client.generate(["ab", "bad"], return_errors=True)
-    assert isinstance(found[0], Generation) and isinstance(found[1], InvalidArgument)
+    answers = await client.generate(["ab", "bad"], return_errors=True)
+    assert isinstance(answers[0], Generation) and isinstance(answers[1], InvalidArgument)
 
 
 async def test_every_item_that_is_no_source_has_its_error_in_its_place(client: AttendantClient, server: Served) -> None:
     items: list[Any] = ["ab", None, "\ud800", 7, "bad", ["x", None], "c" * (300 << 10), iter(["y", "z"])]
     kinds = ["Generation", *["InvalidArgument"] * 6, "Generation"]
-    found = await client.generate(items, return_errors=True)
-    assert [type(one).__name__ for one in found] == kinds
-    assert "source=None: must be a text or its tokens" in str(found[1]) and found[-1].best.text == "YZ"
+    answers = await client.generate(items, return_errors=True)
+    assert [type(answer).__name__ for answer in answers] == kinds
+    assert "source=None: must be a text or its tokens" in str(answers[1]) and answers[-1].best.text == "YZ"
     items[-1] = ("y", "z")
-    many = [one async for one in client.generate_many(items, return_errors=True, concurrency=np.int64(2))]
-    assert [(type(one), str(one)) for one in many[1:-1]] == [(type(one), str(one)) for one in found[1:-1]]
+    many = [answer async for answer in client.generate_many(items, return_errors=True, concurrency=np.int64(2))]
+    assert [(type(answer), str(answer)) for answer in many[1:-1]] == [
+        (type(answer), str(answer)) for answer in answers[1:-1]
+    ]
     assert many[-1].best.text == "YZ"
-    assert all(isinstance(one, InvalidArgument) for one in await client.generate([None], return_errors=True))  # type: ignore[list-item]
+    assert all(isinstance(answer, InvalidArgument) for answer in await client.generate([None], return_errors=True))  # type: ignore[list-item]
     for options in ({"beams": 1}, {"beam_size": "4"}):
         with pytest.raises(TypeError, match="beam"):
             await client.generate(items, return_errors=True, **options)
         with pytest.raises(TypeError, match="beam"):
-            _ = [one async for one in client.generate_many(items, return_errors=True, **options)]
+            _ = [answer async for answer in client.generate_many(items, return_errors=True, **options)]
 
 
 async def test_numbers_of_numpy_are_numbers(client: AttendantClient, server: Served) -> None:
@@ -103,17 +107,17 @@ async def test_numbers_of_numpy_are_numbers(client: AttendantClient, server: Ser
 
 
 async def test_a_list_of_answers_has_a_table(client: AttendantClient) -> None:
-    found = await client.generate(["<i>", "bad"], return_errors=True)
-    assert isinstance(found, Answers) and isinstance(found, list)
-    page = found._repr_html_()
+    answers = await client.generate(["<i>", "bad"], return_errors=True)
+    assert isinstance(answers, Answers) and isinstance(answers, list)
+    page = answers._repr_html_()
     assert page.count("<tr>") == 3 and "&lt;I&gt;" in page and "<i>" not in page and "InvalidArgument" in page
-    assert pickle.loads(pickle.dumps(found[:1])) == found[:1]
-    assert found[:1]._repr_html_().count("<tr>") == 2
-    many = Answers(found * 60)._repr_html_()
+    assert pickle.loads(pickle.dumps(answers[:1])) == answers[:1]
+    assert answers[:1]._repr_html_().count("<tr>") == 2
+    many = Answers(answers * 60)._repr_html_()
     assert many.count("<tr>") == 101 and "and 20 more" in many
 
 
-def test_a_prompt_completes_what_there_is_to_use() -> None:
+def test_a_prompt_completes_the_public_names() -> None:
     shown = {name for name in dir(attendant_client) if not name.startswith("_")}
     modules = {name for name in shown if isinstance(getattr(attendant_client, name), ModuleType)}
     assert shown == {*attendant_client.__all__, *modules}
@@ -156,7 +160,7 @@ async def test_a_stream_gives_pieces_and_then_the_answer(client: AttendantClient
         ("ab", {"timeout": "5"}, TypeError, "timeout='5': must be a number of seconds"),
     ],
 )
-async def test_what_no_server_would_take_is_not_sent(
+async def test_requests_that_no_server_accepts_are_not_sent(
     client: AttendantClient, server: Served, source: Any, options: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -164,7 +168,7 @@ async def test_what_no_server_would_take_is_not_sent(
     assert server.seq2seq.requests == []
 
 
-async def test_a_closed_client_says_so(server: Served) -> None:
+async def test_a_closed_client_raises(server: Served) -> None:
     client = AttendantClient(server.target)
     await client.close()
     with pytest.raises(RuntimeError, match="the client is closed"):
@@ -304,7 +308,7 @@ async def test_health(client: AttendantClient, server: Served) -> None:
         await client.health("no.such.Service")
 
 
-async def test_every_call_has_a_deadline_unless_told_otherwise(server: Served) -> None:
+async def test_every_call_has_a_deadline_by_default(server: Served) -> None:
     async with AttendantClient(server.target) as client:
         await client.generate("a")
         await client.generate("a", timeout=5)
@@ -317,7 +321,7 @@ async def test_every_call_has_a_deadline_unless_told_otherwise(server: Served) -
     assert left == [30, 5, 99, 7, 3]
 
 
-async def test_who_asks(server: Served) -> None:
+async def test_the_token_and_the_version_are_sent(server: Served) -> None:
     async with AttendantClient(server.target, token="secret") as client:
         await client.generate("a")
     async with AttendantClient(server.target) as client:
@@ -335,15 +339,15 @@ async def test_a_call_is_asked_under_an_id_of_the_clients_unless_the_request_has
     await client.generate("a", request_id="mine")
     first, second = server.seq2seq.metadata
     assert len(first["x-request-id"]) == 32 and "x-request-id" not in second
-    for given in ("", "mine"):
+    for request_id in ("", "mine"):
         with pytest.raises(DeadlineExceeded) as passed:
-            await client.generate("slow", request_id=given, timeout=0.05)
-        assert passed.value.request_id == (given or server.seq2seq.metadata[-1]["x-request-id"])
+            await client.generate("slow", request_id=request_id, timeout=0.05)
+        assert passed.value.request_id == (request_id or server.seq2seq.metadata[-1]["x-request-id"])
         with pytest.raises(DeadlineExceeded) as passed:
-            _ = [delta async for delta in client.stream("slow", request_id=given, timeout=0.05)]
-        assert passed.value.request_id == (given or server.seq2seq.metadata[-1]["x-request-id"])
+            _ = [delta async for delta in client.stream("slow", request_id=request_id, timeout=0.05)]
+        assert passed.value.request_id == (request_id or server.seq2seq.metadata[-1]["x-request-id"])
         with pytest.raises(DeadlineExceeded) as passed:
-            await client.generate(["slow", "a"], request_id=given, timeout=0.05)
+            await client.generate(["slow", "a"], request_id=request_id, timeout=0.05)
         assert passed.value.request_id == server.seq2seq.requests[-1].requests[0].request_id != ""
 
 
@@ -370,3 +374,52 @@ async def test_many_with_a_bad_one(client: AttendantClient) -> None:
         _ = [answer async for answer in client.generate_many(["a", "bad", "b"])]
     answers = [answer async for answer in client.generate_many(["a", "bad", "b"], return_errors=True)]
     assert [type(answer).__name__ for answer in answers] == ["Generation", "InvalidArgument", "Generation"]
+
+
+def test_every_call_without_an_event_loop(server: Served) -> None:
+    with BlockingClient(server.target, timeout=20) as client:
+        assert client.generate("ab", beam_size=2).best.text == "AB"
+        assert [answer.best.text for answer in client.generate(["ab", "c"])] == ["AB", "C"]
+        assert [answer.best.text for answer in client.generate_many(iter("abc"))] == ["A", "B", "C"]
+        assert client.score("ab", "AB").log_prob == -1.0
+        assert [model.name for model in client.models()] == ["fake", "other"]
+        assert client.model("fake").name == "fake"
+        assert client.health() is HealthStatus.SERVING
+        stream = client.stream("ab")
+        assert list(stream) == [Delta(tokens=("A",), text="A"), Delta(tokens=("B",), text="B")]
+        assert stream.generation.best.text == "AB"
+        with pytest.raises(InvalidArgument):
+            client.generate("bad")
+    with pytest.raises(RuntimeError, match="the client is closed"):
+        client.generate("a")
+    client.close()
+
+
+def test_leaving_early_cancels_without_an_event_loop(server: Served) -> None:
+    with BlockingClient(server.target) as client:
+        for answer in client.generate_many(["a", "b"] * 100, concurrency=2):
+            assert answer.best.text == "A"
+            break
+        for delta in client.stream("abc"):
+            assert delta.text == "A"
+            break
+        assert client.generate("a").best.text == "A"
+    assert len(server.seq2seq.requests) < 50
+
+
+def test_threads_may_share_a_blocking_client(server: Served) -> None:
+    texts: list[str] = []
+    with BlockingClient(server.target) as client:
+        ask = lambda: texts.append(client.generate("slow").best.text)  # noqa: E731
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert texts == ["SLOW"] * 8 and server.seq2seq.max_in_flight > 1
+
+
+def test_a_blocking_client_that_is_refused_leaves_no_thread(server: Served) -> None:
+    with pytest.raises(ValueError, match="timeout"):
+        BlockingClient(server.target, timeout=-1)
+    assert not [thread for thread in threading.enumerate() if thread.name == "attendant-client"]

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("addressed")
 
 @pytest.fixture
 def standard_input(tmp_path: Path) -> Iterator[Callable[[bytes], None]]:
-    """A function that makes some bytes the standard input, of the descriptor too."""
+    """Yields a function that replaces standard input, including its descriptor, by some bytes."""
     kept = os.dup(0)
 
     def become(content: bytes) -> None:
@@ -89,7 +89,7 @@ def test_lines_that_were_answered_are_skipped(
 def test_a_request_id_reaches_the_server(server: Served) -> None:
     assert main(["generate", "a", "--request-id", "mine"]) == 0
     assert main(["score", "a", "A", "--request-id", "mine"]) == 0
-    assert [one.request_id for one in server.seq2seq.requests] == ["mine", "mine"]
+    assert [request.request_id for request in server.seq2seq.requests] == ["mine", "mine"]
 
 
 MASKED = ("--masked-source-positions", "1  2")
@@ -122,9 +122,9 @@ def test_options_reach_the_server_and_nothing_else_does(server: Served) -> None:
         split_sentences=False,
     )
     assert {field.name for field, _ in decoding.ListFields()} == set(decoding.DESCRIPTOR.fields_by_name)
-    asked, tokens, drawn = server.seq2seq.requests
-    assert (asked.text, asked.model, asked.decoding) == ("ab", "m", decoding)
-    assert asked.output == pb.OutputOptions(replace_unknowns=True)
+    generated, tokens, drawn = server.seq2seq.requests
+    assert (generated.text, generated.model, generated.decoding) == ("ab", "m", decoding)
+    assert generated.output == pb.OutputOptions(replace_unknowns=True)
     assert tokens.tokens.tokens == ["a", "b", "c"]
     assert tokens.decoding == pb.DecodingOptions()
     assert tokens.output == pb.OutputOptions()
@@ -139,12 +139,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(
     assert capsys.readouterr().out == "AB\nC\n"
 
 
-def test_several_hypotheses(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "ab", "--num-hypotheses", "2"]) == 0
-    assert capsys.readouterr().out == "1\t-0.5000\tAB\n2\t-1.5000\tAB!\n"
-
-
-def test_links_stand_behind_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_links_follow_the_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "ab", "--links"]) == 0
     assert capsys.readouterr().out == "AB\t0-0 1-1\n"
     assert main(["generate", "ab", "--links", "--stream"]) == 0
@@ -242,7 +237,7 @@ def test_standard_input_as_json_keeps_the_lines(
     assert len({tuple(answer) for answer in answers}) == 1
 
 
-def test_what_concerns_every_line_ends_the_run(
+def test_an_error_of_every_line_ends_the_run(
     standard_input: Callable[[bytes], None], server: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
     details = (violation("decoding.beam_size", "must be 1 to 8, got 9"),)
@@ -258,7 +253,7 @@ def test_what_concerns_every_line_ends_the_run(
 @pytest.mark.parametrize(
     "field", ["decoding.min_length_ratio", "decoding.masked_source_positions", "output.trace", "text"]
 )
-def test_what_follows_from_the_line_is_not_the_others(
+def test_an_error_of_a_line_is_not_the_others(
     field: str, standard_input: Callable[[bytes], None], server: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
     details = (violation(field, "is 2, 60 tokens of this source, must be 0 to 48 tokens"),)
@@ -286,8 +281,8 @@ def test_a_score(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
         == "-1.5000\tperplexity 1.649 per token, 1.649 per word\nX\t-0.5000\nY\t-0.5000\n</s>\t-0.5000\n"
     )
     assert main(["score", "a b", "X Y", "--tokens", "--no-eos", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["token_log_probs"] == [-0.5, -0.5] and found["perplexity"] == pytest.approx(np.exp(0.5))
+    score = json.loads(capsys.readouterr().out)
+    assert score["token_log_probs"] == [-0.5, -0.5] and score["perplexity"] == pytest.approx(np.exp(0.5))
     assert server.seq2seq.requests[1].target_tokens.tokens == ["X", "Y"]
     assert main(["score", "ab", "X", "--attention"]) == 0
     assert "   X ██·" in capsys.readouterr().out.splitlines()
@@ -336,12 +331,6 @@ def test_health(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
     server.health.enter_graceful_shutdown()
     assert main(["health"]) == 1
     assert capsys.readouterr().out == "SERVING\nNOT_SERVING\n"
-
-
-def test_a_token_goes_with_every_call(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTENDANT_TOKEN", "secret")
-    assert main(["generate", "a"]) == 0
-    assert server.seq2seq.metadata[0]["authorization"] == "Bearer secret"
 
 
 def test_help_shows_defaults_and_environment(server: Served, capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,7 +86,7 @@ def test_a_token_that_can_not_be_sent(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "cret" not in err
 
 
-def test_nobody_there(closed_target: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_server_at_the_address(closed_target: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["health", "--target", closed_target]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"attendant: {closed_target} is unavailable (")

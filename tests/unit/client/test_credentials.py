@@ -84,10 +84,8 @@ def test_a_target_without_a_port_has_the_servers(target: str, meant: str) -> Non
         ("", ValueError, "target: is empty"),
         ("localhost:99999", ValueError, "target='localhost:99999': port 99999 must be at most 65535"),
         ("localhost:", ValueError, "target='localhost:': has no port after its colon; without the colon it is 50051"),
-        (":", ValueError, "has no port after its colon"),
         ("[::1]:", ValueError, "has no port after its colon"),
         ("localhost:http", ValueError, "port 'http' is not a number"),
-        ("localhost:-1", ValueError, "port '-1' is not a number"),
         ("0", ValueError, "port 0 must be at least 1"),
         ("::1:50051", ValueError, r"has several colons; an IPv6 address with a port is written \[::1\]:50051"),
         ("[models]:1", ValueError, "is no IPv6 address in brackets"),
@@ -97,13 +95,11 @@ def test_a_target_without_a_port_has_the_servers(target: str, meant: str) -> Non
             ValueError,
             "target='http://models:7/': is a URL; write models:7 where that is the port of",
         ),
-        ("http://models", ValueError, "is a URL; write models:50051 "),
         ("https://u:p@models:7/v1", ValueError, "is a URL; write models:7, with --tls, or tls=True, where"),
         ("grpc://[::1]:7", ValueError, r"is a URL; write \[::1\]:7 "),
         ("http://", ValueError, "is a URL; write localhost"),
         ("models:7/v1", ValueError, "has a path"),
         ("two words:7", ValueError, "is no host and port"),
-        ("user@models:7", ValueError, "is no host and port"),
         ("unix:", ValueError, "names nothing after unix:"),
         ("ipv4:1.2.3.4:70000,6.7.8.9:5", ValueError, "port 70000"),
     ],
@@ -160,7 +156,7 @@ def test_the_command_by_options_and_by_the_environment(
     clients = new_authority(tmp_path / "clients")
     certificate, key = clients.issue("search", "search.example")
     (tmp_path / "token").write_text("from-a-file\n")
-    given = {
+    options = {
         "target": "",
         "root-certificates": str(authority.certificate),
         "client-certificate": str(certificate),
@@ -169,9 +165,9 @@ def test_the_command_by_options_and_by_the_environment(
         "token-file": str(tmp_path / "token"),
     }
     with served(credentials(authority, "models.example", clients=clients)) as secure:
-        given["target"] = secure.target
-        assert main(["generate", "a", *(f"--{name}={value}" for name, value in given.items())]) == 0
-        for name, value in given.items():
+        options["target"] = secure.target
+        assert main(["generate", "a", *(f"--{name}={value}" for name, value in options.items())]) == 0
+        for name, value in options.items():
             monkeypatch.setenv("ATTENDANT_" + name.replace("-", "_").upper(), value)
         monkeypatch.setenv("ATTENDANT_TOKEN", "from-the-environment")
         assert main(["generate", "b"]) == 0
@@ -182,7 +178,7 @@ def test_the_command_by_options_and_by_the_environment(
     assert capsys.readouterr() == ("A\nB\nC\n", "")
 
 
-def test_what_the_command_says_of_a_server_that_it_can_not_trust(
+def test_messages_about_a_server_that_is_not_trusted(
     server: Served, authority: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     roots = f"--root-certificates={authority.certificate}"

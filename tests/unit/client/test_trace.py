@@ -48,7 +48,7 @@ def trace(*searches: dict) -> Trace:
     return trace_of({"searches": searches})
 
 
-def test_the_longest_branch_goes_down_and_the_others_stand_beside_it() -> None:
+def test_the_longest_branch_goes_down_with_the_others_alongside() -> None:
     assert draw(trace(SEARCH)).splitlines() == [
         "3 steps, then no live hypothesis can enter the best: it can reach -1.500, the last of the best has -0.300",
         "├ B 8.2 %",
@@ -85,7 +85,7 @@ def test_a_long_greedy_answer_is_not_indented() -> None:
     assert "(cut): score -0.300" in long._repr_html_()
 
 
-def test_what_a_later_server_says_is_shown_all_the_same() -> None:
+def test_unknown_values_of_a_later_server_are_shown() -> None:
     later = {**SEARCH, "steps": [step(live("", 0, {"token": "A", "log_prob": -1.0, "total": -1.0, "fate": 99}))]}
     shown = trace({**later, "ended": [], "reason": 99})
     assert shown.searches[0].reason is SearchEnd.UNSPECIFIED

@@ -23,14 +23,14 @@ PROGRAM = "import sys; {}from attendant_client.command import main; sys.exit(mai
 
 @pytest.fixture(autouse=True)
 def _own_end() -> Iterator[None]:
-    """A command that runs in this process heeds SIGTERM in its own way."""
+    """Restores the handler of SIGTERM, which commands in this process replace."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
 
 
 def run(*arguments: str, without: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own, in which these packages are not installed."""
+    """Runs the command in a new process, in which the packages `without` are not installed."""
     missing = "".join(f"sys.modules[{name!r}] = None; " for name in without)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}
     # A command that has run in this process has set it.
@@ -40,7 +40,7 @@ def run(*arguments: str, without: Sequence[str] = ()) -> subprocess.CompletedPro
 
 
 @pytest.mark.parametrize("name", ["train", "serve"])
-def test_what_is_not_installed_is_told_in_a_line(name: str) -> None:
+def test_a_distribution_that_is_not_installed_is_named_in_a_line(name: str) -> None:
     done = run(name, "something", without=["attendant"])
     assert (done.returncode, done.stdout) == (2, "")
     extras = FURTHER[name].extras
@@ -62,12 +62,12 @@ def test_what_is_not_installed_is_told_in_a_line(name: str) -> None:
         ("bench", "onnxruntime", "cpu"),
     ],
 )
-def test_a_package_of_an_extra_that_is_missing_is_told_in_a_line(name: str, missing: str, extras: str) -> None:
+def test_a_missing_package_of_an_extra_is_named_in_a_line(name: str, missing: str, extras: str) -> None:
     more = {"import": ["joeynmt", "model"]}.get(name, [BUNDLE])
     output = ["--output", "new"] if name in ("export", "import") else []
     done = run(name, *more, *output, without=[missing])
-    told = f"attendant {name}: {missing} is not installed: pip install 'attendant-seq2seq[{extras}]'\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+    error = f"attendant {name}: {missing} is not installed: pip install 'attendant-seq2seq[{extras}]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", error)
 
 
 OF_TRAINING = ["torch", "onnx", "onnxscript", "safetensors", "tomli_w", "rapidfuzz", "sacrebleu", "rouge_score"]
@@ -83,24 +83,29 @@ def test_a_servers_environment_verifies_inspects_and_evaluates_bundles(tmp_path:
     evaluate = ["evaluate", bundle, "--data", str(data), "--json", "--bootstrap", "0", "--metrics"]
     done = run(*evaluate, "exact_match,wer,perplexity", without=OF_TRAINING)
     assert done.returncode == 0, done.stderr
-    values = {one["metric"]: one["value"] for one in json.loads(done.stdout)["results"][0]["measurements"]}
+    values = {
+        measurement["metric"]: measurement["value"]
+        for measurement in json.loads(done.stdout)["results"][0]["measurements"]
+    }
     assert values["exact_match"] == 100 and values["wer"] == 0
     done = run(*evaluate, "exact_match,bleu", without=OF_TRAINING)
-    told = "attendant evaluate: metric bleu: sacrebleu is not installed: pip install sacrebleu, or choose --metrics of "
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1) and done.stderr.startswith(told)
+    error = (
+        "attendant evaluate: metric bleu: sacrebleu is not installed: pip install sacrebleu, or choose --metrics of "
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1) and done.stderr.startswith(error)
 
 
-def test_what_compares_with_a_run_says_that_it_needs_torch(tmp_path: Path) -> None:
+def test_comparisons_with_a_run_name_torch_if_it_is_missing(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").touch()
     done = run("evaluate", str(tmp_path), without=OF_TRAINING)
-    told = "attendant evaluate: torch is not installed: pip install 'attendant-seq2seq[cpu,training]'\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+    error = "attendant evaluate: torch is not installed: pip install 'attendant-seq2seq[cpu,training]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", error)
     done = run("verify", BUNDLE, "--run", str(tmp_path), without=OF_TRAINING)
-    told = "attendant verify: torch is not installed: pip install 'attendant-seq2seq[cpu,export]'\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+    error = "attendant verify: torch is not installed: pip install 'attendant-seq2seq[cpu,export]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", error)
 
 
-def test_the_library_says_what_it_needs() -> None:
+def test_the_library_names_a_missing_package() -> None:
     program = f"import sys; sys.modules['onnxruntime'] = None; import attendant; attendant.load({BUNDLE!r})"
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
@@ -108,7 +113,7 @@ def test_the_library_says_what_it_needs() -> None:
     assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {expected}"
 
 
-def test_a_failure_is_one_line_whatever_grpc_has_to_say(server: Served) -> None:
+def test_a_failure_is_one_line_without_grpcs_own(server: Served) -> None:
     done = run("health", "--target", server.target, "--tls")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
     assert "the server does not speak TLS" in done.stderr
@@ -123,11 +128,18 @@ def test_the_clients_own_commands_need_nothing_else() -> None:
     assert "--bundle: the distribution attendant-seq2seq is not installed: pip install" in done.stderr
 
 
+def test_own_commands_have_a_version(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in OWN:
+        with pytest.raises(SystemExit):
+            main([name, "--version"])
+        assert capsys.readouterr().out.startswith("attendant-client ")
+
+
 @pytest.mark.parametrize("name", FURTHER)
-def test_each_is_called_what_was_typed(name: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    for asked in ("--help", "--version"):
+def test_each_command_has_the_name_that_was_typed(name: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    for option in ("--help", "--version"):
         with pytest.raises(SystemExit) as ended:
-            main([name, asked])
+            main([name, option])
         assert ended.value.code == 0
         assert capsys.readouterr().out.startswith((f"usage: attendant {name} ", "attendant "))
     with pytest.raises(SystemExit) as ended:
@@ -142,14 +154,7 @@ def test_each_is_called_what_was_typed(name: str, monkeypatch: pytest.MonkeyPatc
         assert (ended.value.code, capsys.readouterr().err.startswith("attendant serve: no bundle: ")) == (2, True)
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_own_commands_tell_their_version(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main([name, "--version"])
-    assert capsys.readouterr().out.startswith("attendant-client ")
-
-
-def test_a_mistyped_command_is_told_what_it_may_have_been(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistyped_command_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["evalaute", "run"])
     assert ended.value.code == 2
@@ -162,17 +167,17 @@ def test_serve_becomes_the_server() -> None:
     assert (done.returncode, done.stderr.startswith("server: the bundle no-such-bundle is refused")) == (2, True)
 
 
-def test_a_bundle_answers_without_a_server() -> None:
+def test_a_bundle_answers_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
     done = run("generate", "phoneme", "", "face", "--bundle", BUNDLE, without=["torch", "attendant.training"])
     assert (done.returncode, done.stdout) == (2, "F OW N IY M\n\nF EY S\n")
     assert done.stderr == "attendant: text 2: text is 0 tokens long, must be 1 to 40 tokens long\n"
-    done = run("generate", "face", "--bundle", BUNDLE, "--json", "--attention")
-    weights = json.loads(done.stdout)["hypotheses"][0]["attention"]
+    assert main(["generate", "face", "--bundle", BUNDLE, "--json", "--attention"]) == 0
+    weights = json.loads(capsys.readouterr().out)["hypotheses"][0]["attention"]
     assert (len(weights), len(weights[0])) == (4, 5)
-    done = run("score", "face", "F EY S", "--bundle", BUNDLE)
-    assert done.stdout.splitlines()[0] == "-0.2954\tperplexity 1.077 per token, 1.077 per word"
-    done = run("generate", "face", "--bundle", BUNDLE, "--links")
-    assert done.stdout == "F EY S\t0-0 1-1 2-2\n"
+    assert main(["score", "face", "F EY S", "--bundle", BUNDLE]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "-0.2954\tperplexity 1.077 per token, 1.077 per word"
+    assert main(["generate", "face", "--bundle", BUNDLE, "--links"]) == 0
+    assert capsys.readouterr().out == "F EY S\t0-0 1-1 2-2\n"
 
 
 def test_a_bundle_answers_in_the_precision_that_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,66 +187,59 @@ def test_a_bundle_answers_in_the_precision_that_is_chosen(capsys: pytest.Capture
         scores.append(json.loads(capsys.readouterr().out)["log_prob"])
     assert scores[0] != scores[1] == scores[2]
     assert main(["generate", "face", "--bundle", "models/normalize-numbers-en", "--precision", "int8"]) == 2
-    said = "attendant: --bundle: precision int8 is not in the bundle normalize-numbers-en; it has fp32\n"
-    assert capsys.readouterr().err == said
-    with pytest.raises(SystemExit) as ended:
-        main(["generate", "face", "--precision", "fp32"])
-    assert ended.value.code == 2
-    assert "--precision: chooses among a bundle's graphs, so it needs --bundle" in capsys.readouterr().err
+    error = "attendant: --bundle: precision int8 is not in the bundle normalize-numbers-en; it has fp32\n"
+    assert capsys.readouterr().err == error
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("options", "error"),
     [
-        (["generate", "face", "--bundle", "nowhere"], "attendant: --bundle: the bundle nowhere is refused"),
-        (["generate", "face", "--bundle", BUNDLE, "--beam-size", "99"], "attendant: decoding.beam_size is 99"),
+        (["--precision", "fp32"], "--precision: chooses among a bundle's graphs, so it needs --bundle"),
+        (["--bundle", BUNDLE, "--model", "m"], "--model and --model-version: choose among a server's models, and"),
+        *(
+            (["--bundle", BUNDLE, option], f"attendant: {option.partition('=')[0]}: is for a server, and --bundle asks")
+            for option in ("--target=a:1", "--timeout=5", "--tls", "--insecure", "--server-name=a", "--request-id=a")
+        ),
     ],
 )
-def test_what_a_bundle_can_not_answer(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
-    assert capsys.readouterr().err.startswith(said)
-
-
-def test_a_bundle_has_no_choice_of_models(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["generate", "face", "--bundle", BUNDLE, "--model", "m"])
-    assert "--model and --model-version: choose among a server's models, and --bundle is one" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "given", ["--target=a:1", "--timeout=5", "--tls", "--insecure", "--server-name=a", "--request-id=a"]
-)
-def test_what_is_for_a_server_is_not_passed_over(
-    given: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_options_of_bundles_and_of_servers_exclude_each_other(
+    options: list[str], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("ATTENDANT_TARGET", "from.the.environment:1")
     with pytest.raises(SystemExit) as ended:
-        main(["generate", "face", "--bundle", BUNDLE, given])
-    told = f"attendant: {given.partition('=')[0]}: is for a server, and --bundle asks none (see attendant --help)\n"
-    assert (ended.value.code, capsys.readouterr().err) == (2, told)
+        main(["generate", "face", *options])
+    assert (ended.value.code, error in capsys.readouterr().err) == (2, True)
+
+
+def test_a_bundle_and_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("ATTENDANT_TARGET", "from.the.environment:1")
     assert main(["generate", "face", "--bundle", BUNDLE]) == 0
+    assert main(["generate", "face", "--bundle", BUNDLE, "--beam-size", "99"]) == 2
+    assert main(["generate", "face", "--bundle", "nowhere"]) == 2
+    beam, nowhere, *_ = capsys.readouterr().err.splitlines()
+    assert beam.startswith("attendant: decoding.beam_size is 99")
+    assert nowhere.startswith("attendant: --bundle: the bundle nowhere is refused")
 
 
 COMPLETE = """source {script}
-COMP_WORDS=({words}) COMP_CWORD={place}
-_shtab_attendant attendant "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD - 1]}}"
-echo "${{COMPREPLY[@]}}"
+complete_word() {{
+  COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+  _shtab_attendant attendant "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD - 1]}}"
+  echo "${{COMPREPLY[@]}}"
+}}
+complete_word attendant ser
+complete_word attendant generate --beam
+complete_word attendant evaluate --split te
+complete_word attendant serve --max-r
 """
 
 
 def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
     script = tmp_path / "attendant.bash"
     script.write_text(run("completion", "bash").stdout)
-
-    def completed(*words: str) -> set[str]:
-        place = len(words) - 1
-        program = COMPLETE.format(script=script, words=" ".join(words), place=place)
-        return set(subprocess.run(["bash", "-c", program], capture_output=True, text=True).stdout.split())
-
-    assert completed("attendant", "ser") == {"serve"}
-    assert completed("attendant", "generate", "--beam") == {"--beam-size"}
-    assert completed("attendant", "evaluate", "--split", "te") >= {"test"}
-    assert completed("attendant", "serve", "--max-r") == {"--max-restarts", "--max-rows"}
+    done = subprocess.run(["bash", "-c", COMPLETE.format(script=script)], capture_output=True, text=True)
+    command, beam, split, limits = (set(line.split()) for line in done.stdout.splitlines())
+    assert (command, beam) == ({"serve"}, {"--beam-size"})
+    assert split >= {"test"} and limits == {"--max-restarts", "--max-rows"}
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="no fish here: apt-get install fish")

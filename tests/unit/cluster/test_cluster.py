@@ -1,16 +1,45 @@
-"""Failures behind a proxy of Ray as statuses, which gRPC's own retries act on; Ray is played by a few lines."""
+"""Ray Serve: the command without Ray, and failures behind its proxy as statuses that gRPC's own retries act on.
+
+A few lines take the part of Ray.
+"""
 
 import json
+import sys
 from typing import Any
 from unittest.mock import Mock
 
 import grpc
 import pytest
 
+from attendant.runtime.errors import UserError
+from attendant.server.cluster.__main__ import OF_REPLICAS, main
 from attendant.server.cluster.proxy import add_seq2seq
+from attendant.server.config import OPTIONS
 from attendant_client.client import SERVICE_CONFIG
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
+
+
+@pytest.mark.parametrize("arguments", [[], ["train"]])
+def test_it_names_its_commands(arguments: list[str]) -> None:
+    with pytest.raises(UserError, match="serve or decode"):
+        main(arguments)
+
+
+def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match="pip install"):
+        main(["serve", "bundle"])
+
+
+def test_help_has_the_servers_options_that_a_replica_heeds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert {option.name for option in OPTIONS} >= OF_REPLICAS
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    output = capsys.readouterr().out
+    assert "--max-rows" in output and "--tls-key" not in output
+    assert "--traces" not in output and "--connection-seconds" not in output
+
 
 DEAD = grpc.StatusCode.INTERNAL, "The actor 12ab is unavailable"
 OURS = grpc.StatusCode.INTERNAL, "a fault of the server"
@@ -50,9 +79,7 @@ class Proxy:
 
 @pytest.mark.parametrize("failures", [(), (DEAD,), (DEAD, (grpc.StatusCode.RESOURCE_EXHAUSTED, "full"))])
 @pytest.mark.parametrize("method", ["Generate", "GenerateStream"])
-async def test_what_ray_could_not_do_is_tried_again(
-    failures: tuple[tuple[grpc.StatusCode, str], ...], method: str
-) -> None:
+async def test_failures_of_ray_are_retried(failures: tuple[tuple[grpc.StatusCode, str], ...], method: str) -> None:
     assert await asked(Proxy(*failures), method) == "OK"
 
 
@@ -64,7 +91,7 @@ async def test_a_fault_of_ours_is_not(method: str) -> None:
 
 
 async def asked(proxy: Proxy, method: str) -> str:
-    """How a call of a client that retries ends."""
+    """Returns the status of a call of a client that retries."""
     add_seq2seq(Mock(), proxy)
     port = proxy.server.add_insecure_port("127.0.0.1:0")
     await proxy.server.start()
