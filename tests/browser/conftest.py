@@ -15,14 +15,14 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 PATIENCE_MILLISECONDS = 20_000
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def patience() -> Iterator[None]:
     expect.set_options(timeout=PATIENCE_MILLISECONDS)
     yield
     expect.set_options(timeout=5_000)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("no chromium here: apt-get install chromium")
@@ -33,29 +33,28 @@ def browser() -> Iterator[Browser]:
         launched.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def address(tiny_bundle_path: Path) -> Iterator[str]:
-    """Where the playground of two models is."""
+    """Starts a playground with two models; yields its address."""
     with server(str(ROOT / "models" / "g2p-en"), str(tiny_bundle_path)) as started:
-        found = re.search(r"playground on (\S+);", started.line)
-        assert found is not None
-        yield found[1]
+        (url,) = re.findall(r"playground on (\S+);", started.line)
+        yield url
 
 
 @pytest.fixture
 def page(browser: Browser, address: str) -> Iterator[Page]:
-    """The playground, opened. It says nothing in the console and asks nobody but its server."""
+    """Opens the playground. Nothing may appear in its console, and requests may go only to its server."""
     context = browser.new_context(reduced_motion="reduce")
     opened = context.new_page()
     opened.set_default_timeout(PATIENCE_MILLISECONDS)
-    said: list[str] = []
-    asked: list[str] = []
-    opened.on("console", lambda message: said.append(message.text))
-    opened.on("pageerror", lambda error: said.append(str(error)))
-    opened.on("request", lambda request: asked.append(request.url))
+    messages: list[str] = []
+    urls: list[str] = []
+    opened.on("console", lambda message: messages.append(message.text))
+    opened.on("pageerror", lambda error: messages.append(str(error)))
+    opened.on("request", lambda request: urls.append(request.url))
     opened.goto(address)
     yield opened
     context.close()
-    # Chromium's own line about an answer that is a problem.
-    assert not [line for line in said if not line.startswith("Failed to load resource")]
-    assert all(url.startswith(address) for url in asked)
+    # Chromium itself logs that an answer is an error.
+    assert not [message for message in messages if not message.startswith("Failed to load resource")]
+    assert all(url.startswith(address) for url in urls)

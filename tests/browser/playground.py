@@ -18,24 +18,24 @@ def source(page: Page) -> Locator:
     return page.get_by_label("Text", exact=True)
 
 
-def panel(page: Page, number: int = 0) -> Locator:
+def panel_of(page: Page, number: int = 0) -> Locator:
     return page.locator(".panel").nth(number)
 
 
 def ask(page: Page, text: str = WORD, number: int = 0, model: str = "g2p-en") -> Locator:
-    """Types a text and returns the panel of that number, which has answered."""
-    one = panel(page, number)
-    one.get_by_label("Model").select_option(label=model)
+    """Types a text, waits for the answer, and returns the panel of that number."""
+    panel = panel_of(page, number)
+    panel.get_by_label("Model").select_option(label=model)
     source(page).fill(text)
-    expect(one.locator(".map .symbol").first).to_be_visible()
-    return one
+    expect(panel.locator(".map .symbol").first).to_be_visible()
+    return panel
 
 
-def text_of(one: Locator) -> Locator:
-    return one.locator("[data-part=text]")
+def text_of(panel: Locator) -> Locator:
+    return panel.locator("[data-part=text]")
 
 
-def asked_for(page: Page) -> list[dict[str, Any]]:
+def request_bodies(page: Page) -> list[dict[str, Any]]:
     """Returns a list that later requests append their bodies to."""
     bodies: list[dict[str, Any]] = []
     page.on("request", lambda request: bodies.append(request.post_data_json) if request.method == "POST" else None)
@@ -62,12 +62,12 @@ def hypothesis(text: str, tokens: list[str]) -> dict[str, Any]:
 
 
 def answer_with(page: Page, text: str, tokens: list[str], **fields: Any) -> Locator:
-    """Makes the server give this answer; returns the panel that shows it."""
+    """Replaces the server's answer; returns the panel that shows it."""
     timings = {"total": 0.01, "steps": 3, "meanBatchRows": 1.0}
     response = {"hypotheses": [hypothesis(text, tokens)], "sourceTokens": ["a"], "timings": timings, **fields}
     body = event("response", response)
     page.route(STREAM, lambda route: route.fulfill(body=body, content_type="text/event-stream"))
     source(page).fill("a")
-    one = panel(page)
-    expect(text_of(one)).to_have_text(text)
-    return one
+    panel = panel_of(page)
+    expect(text_of(panel)).to_have_text(text)
+    return panel

@@ -14,7 +14,7 @@ AXE = "axe-core@4.10.3"
 
 @pytest.fixture(scope="module")
 def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """axe-core's program, from npm."""
+    """Installs axe-core from npm; returns its program."""
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("no npm here: apt-get install npm")
@@ -28,8 +28,8 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def violations(page: Page, axe: str) -> list[str]:
     page.evaluate(axe)
-    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] }).then((result) => result.violations)")
-    return [f"{one['id']}: {[node['html'][:200] for node in one['nodes']]}" for one in found]
+    results = page.evaluate("axe.run(document, { resultTypes: ['violations'] }).then((result) => result.violations)")
+    return [f"{result['id']}: {[node['html'][:200] for node in result['nodes']]}" for result in results]
 
 
 @pytest.mark.slow
@@ -40,31 +40,31 @@ def test_nothing_is_violated(browser: Browser, address: str, axe: str, scheme: s
     page.goto(address)
     expect(page.locator(".panel")).to_be_visible()
     assert not violations(page, axe), "empty"
-    one = ask(page)
+    panel = ask(page)
     assert not violations(page, axe), "an answer"
-    one.locator(".word").nth(1).click()
-    expect(one.locator(".alternatives")).to_be_visible()
-    one.locator("summary").first.click()
-    one.get_by_text("About this model").click()
+    panel.locator(".word").nth(1).click()
+    expect(panel.locator(".alternatives")).to_be_visible()
+    panel.locator("summary").first.click()
+    panel.get_by_text("About this model").click()
     assert not violations(page, axe), "alternatives, settings and facts"
     for name in ("steps", "tree", "growth"):
-        one.locator(f"[data-open={name}] summary").click()
-    expect(one.locator(".node").first).to_be_visible()
-    one.get_by_role("button", name="Measure").click()
-    expect(one.locator(".growth li").first).to_be_visible()
-    one.get_by_role("group", name="Source symbols").get_by_role("button").first.click()
-    expect(one.locator("[data-part=masked]")).to_be_visible()
+        panel.locator(f"[data-open={name}] summary").click()
+    expect(panel.locator(".node").first).to_be_visible()
+    panel.get_by_role("button", name="Measure").click()
+    expect(panel.locator(".growth li").first).to_be_visible()
+    panel.get_by_role("group", name="Source symbols").get_by_role("button").first.click()
+    expect(panel.locator("[data-part=masked]")).to_be_visible()
     assert not violations(page, axe), "steps, tree, growth, and a hidden symbol"
     source(page).fill("漢字")
-    expect(one.get_by_role("listitem").filter(has_text="漢").first).to_be_visible()
+    expect(panel.get_by_role("listitem").filter(has_text="漢").first).to_be_visible()
     assert not violations(page, axe), "a warning"
     page.route("**/v1/generate?stream=1", lambda route: route.abort())
     source(page).fill("face")
-    expect(one.get_by_role("button", name="Try again")).to_be_visible()
+    expect(panel.get_by_role("button", name="Try again")).to_be_visible()
     assert not violations(page, axe), "a problem"
     page.unroute("**/v1/generate?stream=1")
-    one.get_by_role("button", name="Try again").click()
-    one.get_by_role("button", name="Keep to compare").click()
+    panel.get_by_role("button", name="Try again").click()
+    panel.get_by_role("button", name="Keep to compare").click()
     source(page).fill("faces")
     expect(page.locator(".word.differs").first).to_be_visible()
     assert not violations(page, axe), "a kept answer and another one"

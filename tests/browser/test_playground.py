@@ -1,12 +1,12 @@
 """The playground as people use it: typing, looking, comparing, by mouse and by keyboard."""
 
+import itertools
 import re
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.playground import SPOKEN, WORD, ask, panel, source, text_of
+from tests.browser.playground import SPOKEN, WORD, ask, panel_of, source, text_of
 from tests.paths import ROOT
 from tests.server_process import server
 
@@ -14,20 +14,20 @@ TOKEN = "search-token-0123456789"
 
 
 def test_an_answer_appears_while_typing(page: Page) -> None:
-    one = panel(page)
-    one.get_by_label("Model").select_option(label="g2p-en")
+    panel = panel_of(page)
+    panel.get_by_label("Model").select_option(label="g2p-en")
     source(page).press_sequentially(WORD, delay=10)
-    expect(text_of(one)).to_have_text(SPOKEN)
-    expect(one.get_by_role("status")).to_have_text(f"Answer: {SPOKEN}")
-    expect(one.locator("[data-part=measures]")).to_have_text(re.compile(r"^[\d.]+ ms · \d+ steps$"))
+    expect(text_of(panel)).to_have_text(SPOKEN)
+    expect(panel.get_by_role("status")).to_have_text(f"Answer: {SPOKEN}")
+    expect(panel.locator("[data-part=measures]")).to_have_text(re.compile(r"^[\d.]+ ms · \d+ steps$"))
 
 
-# Says two pieces of an answer, one of them in two, before the server's own answer.
+# Streams two pieces of an answer, the second in two parts, before the server's own answer.
 PIECES = """() => {
     const plain = window.fetch;
     const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
-    window.fetch = async (path, given) => {
-      const response = await plain(path, given);
+    window.fetch = async (path, options) => {
+      const response = await plain(path, options);
       if (!path.includes("stream")) return response;
       const delta = (text) => `event: delta\\ndata: ${JSON.stringify({ delta: { tokens: [], text } })}\\n\\n`;
       const [first, second] = [delta("F"), delta(" OW")];
@@ -46,8 +46,8 @@ PIECES = """() => {
 
 
 def test_an_answer_grows(page: Page) -> None:
-    one = panel(page)
-    one.get_by_label("Model").select_option(label="g2p-en")
+    panel = panel_of(page)
+    panel.get_by_label("Model").select_option(label="g2p-en")
     page.evaluate(PIECES)
     page.evaluate(
         """() => {
@@ -57,32 +57,32 @@ def test_an_answer_grows(page: Page) -> None:
         }"""
     )
     source(page).fill(WORD)
-    expect(one.get_by_role("status")).to_have_text(f"Answer: {SPOKEN}")
+    expect(panel.get_by_role("status")).to_have_text(f"Answer: {SPOKEN}")
     assert page.evaluate("window.seen")[:2] == ["F", "F OW"]
-    expect(text_of(one)).to_have_text(SPOKEN)
+    expect(text_of(panel)).to_have_text(SPOKEN)
 
 
 def test_rivals_have_scores_and_can_be_looked_at(page: Page) -> None:
-    one = ask(page)
-    rivals = one.locator(".best button")
+    panel = ask(page)
+    rivals = panel.locator(".best button")
     expect(rivals).to_have_count(4)
     expect(rivals.first).to_have_attribute("aria-pressed", "true")
     expect(rivals.first.locator(".score")).to_have_text(re.compile(r"^57 % · score −0\.56$"))
     second = rivals.nth(1).locator(".words").inner_text()
     rivals.nth(1).click()
-    expect(text_of(one)).to_have_text(second)
+    expect(text_of(panel)).to_have_text(second)
 
 
 def test_a_symbol_shows_where_the_other_side_looks(page: Page) -> None:
-    one = ask(page)
-    caption = one.locator(".beside figcaption")
-    targets = one.get_by_role("group", name="Target symbols").locator(".symbol")
-    sources = one.get_by_role("group", name="Source symbols").locator(".symbol")
+    panel = ask(page)
+    caption = panel.locator(".beside figcaption")
+    targets = panel.get_by_role("group", name="Target symbols").locator(".symbol")
+    sources = panel.get_by_role("group", name="Source symbols").locator(".symbol")
     expect(targets).to_have_count(6)
     expect(sources).to_have_count(8)
     targets.nth(4).hover()
     expect(caption).to_have_text(re.compile(r"^M looks at m \d+ %"))
-    assert one.locator(".cell.dim").count() == 5 * 8
+    assert panel.locator(".cell.dim").count() == 5 * 8
     sources.nth(5).focus()
     expect(caption).to_have_text(re.compile(r"^m is looked at by M \d+ %"))
     page.keyboard.press("ArrowLeft")
@@ -93,27 +93,18 @@ def test_a_symbol_shows_where_the_other_side_looks(page: Page) -> None:
 
 
 def test_another_word_leads_another_way(page: Page) -> None:
-    one = ask(page)
-    one.locator(".word").nth(1).click()
-    choices = one.get_by_role("group", name="Instead of OW").get_by_role("button")
+    panel = ask(page)
+    panel.locator(".word").nth(1).click()
+    choices = panel.get_by_role("group", name="Instead of OW").get_by_role("button")
     expect(choices.first).to_contain_text("OW")
     expect(choices.first).to_be_focused()
     page.keyboard.press("ArrowDown")
     other = choices.nth(1).locator("b").inner_text()
     page.keyboard.press("Enter")
-    expect(text_of(one)).to_have_text(re.compile(rf"^F {other} "))
-    expect(one.locator("[data-part=prefix]")).to_contain_text(f"Begins with F {other}")
-    one.get_by_role("button", name="Let it choose").click()
-    expect(text_of(one)).to_have_text(SPOKEN)
-
-
-def test_escape_closes_the_alternatives_and_goes_back(page: Page) -> None:
-    one = ask(page)
-    one.locator(".word").nth(2).press("Enter")
-    expect(one.get_by_role("group", name="Instead of N")).to_be_visible()
-    page.keyboard.press("Escape")
-    expect(one.get_by_role("group", name="Instead of N")).to_be_hidden()
-    expect(one.locator(".word").nth(2)).to_be_focused()
+    expect(text_of(panel)).to_have_text(re.compile(rf"^F {other} "))
+    expect(panel.locator("[data-part=prefix]")).to_contain_text(f"Begins with F {other}")
+    panel.get_by_role("button", name="Let it choose").click()
+    expect(text_of(panel)).to_have_text(SPOKEN)
 
 
 def test_two_settings_and_two_models_side_by_side(page: Page) -> None:
@@ -126,7 +117,7 @@ def test_two_settings_and_two_models_side_by_side(page: Page) -> None:
     second.get_by_label("temperature").press("Tab")
     expect(second.locator("[data-part=summary]")).to_have_text("sampling.seed 3, sampling.temperature 2")
     expect(text_of(second)).not_to_have_text("")
-    first = panel(page, 0)
+    first = panel_of(page, 0)
     expect(text_of(first)).to_have_text(SPOKEN)
     second.get_by_label("Model").select_option(label="tiny")
     second.get_by_text("About this model").click()
@@ -134,34 +125,24 @@ def test_two_settings_and_two_models_side_by_side(page: Page) -> None:
 
 
 def test_facts_quality_and_certificate(page: Page) -> None:
-    one = ask(page)
-    one.get_by_text("About this model").click()
-    facts = one.locator(".facts")
+    panel = ask(page)
+    panel.get_by_text("About this model").click()
+    facts = panel.locator(".facts")
     expect(facts).to_contain_text("Decodings identical")
     expect(facts).to_contain_text("yes, bit for bit")
     expect(facts).to_contain_text("12,606 examples")
     expect(facts.get_by_text("WER", exact=True)).to_have_count(1)
 
 
-def test_a_mistake_is_told(page: Page) -> None:
-    one = ask(page)
-    source(page).fill("a" * 100)
-    expect(one.get_by_role("alert")).to_contain_text("text is 100")
-    expect(one.locator(".map svg")).to_have_count(0)
-    source(page).fill(WORD)
-    expect(one.get_by_role("alert")).to_have_text("")
-    expect(text_of(one)).to_have_text(SPOKEN)
-
-
 def test_without_typing_along_it_answers_when_asked(page: Page) -> None:
-    one = panel(page)
-    one.get_by_label("Model").select_option(label="g2p-en")
+    panel = panel_of(page)
+    panel.get_by_label("Model").select_option(label="g2p-en")
     page.get_by_label("Answer while I type").uncheck()
     source(page).fill(WORD)
     page.wait_for_timeout(300)
-    expect(text_of(one)).to_have_text("")
+    expect(text_of(panel)).to_have_text("")
     source(page).press("Control+Enter")
-    expect(text_of(one)).to_have_text(SPOKEN)
+    expect(text_of(panel)).to_have_text(SPOKEN)
 
 
 def test_a_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
@@ -170,16 +151,16 @@ def test_a_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
         context = browser.new_context()
         page = context.new_page()
         page.goto(f"http://localhost:{running.metrics_port}/")
-        asked = page.get_by_label("This server asks for a token")
-        expect(asked).to_be_focused()
-        asked.fill("something-else-entirely")
-        asked.press("Enter")
+        field = page.get_by_label("This server asks for a token")
+        expect(field).to_be_focused()
+        field.fill("something-else-entirely")
+        field.press("Enter")
         expect(page.locator("#server")).to_contain_text("the token is not known here")
-        asked.fill(TOKEN)
-        asked.press("Enter")
-        expect(asked).to_be_hidden()
+        field.fill(TOKEN)
+        field.press("Enter")
+        expect(field).to_be_hidden()
         source(page).fill(WORD)
-        expect(text_of(panel(page))).to_have_text(SPOKEN)
+        expect(text_of(panel_of(page))).to_have_text(SPOKEN)
         context.close()
 
 
@@ -188,36 +169,32 @@ def test_everything_has_a_name_and_nothing_overflows_a_phone(browser: Browser, a
     page = context.new_page()
     page.goto(address)
     page.get_by_label("Compare two").check()
-    one = ask(page, "knowledgeable")
-    one.locator("summary").first.click()
+    panel = ask(page, "knowledgeable")
+    panel.locator("summary").first.click()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     unnamed = page.evaluate(
         """() => [...document.querySelectorAll("button, input, select, textarea, [role=img], [role=group]")]
-            .filter((one) => !(one.ariaLabel || one.labels?.length || one.textContent.trim()))
-            .map((one) => one.outerHTML)"""
+            .filter((element) => !(element.ariaLabel || element.labels?.length || element.textContent.trim()))
+            .map((element) => element.outerHTML)"""
     )
     assert not [markup for markup in unnamed if "hidden" not in markup]
     context.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_contrast(browser: Browser, address: str, scheme: str) -> None:
-    """WCAG 2's 4.5 to 1, for each colour of text on paper and on cards."""
-    context = browser.new_context(color_scheme=scheme)  # type: ignore[arg-type]
-    page = context.new_page()
-    page.goto(address)
-    colours = page.evaluate(
-        """() => Object.fromEntries(["paper", "card", "ink", "quiet", "accent", "wrong"].map((name) =>
-            [name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()]))"""
-    )
-    for text in ("ink", "quiet", "accent", "wrong"):
-        for ground in ("paper", "card"):
-            assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
-    context.close()
+def test_text_has_contrast(page: Page) -> None:
+    """Checks WCAG 2's 4.5 to 1, for each colour of text on paper and on cards."""
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        colours = page.evaluate(
+            """() => Object.fromEntries(["paper", "card", "ink", "quiet", "accent", "wrong"].map((name) =>
+                [name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()]))"""
+        )
+        for text, ground in itertools.product(("ink", "quiet", "accent", "wrong"), ("paper", "card")):
+            assert contrast(colours[text], colours[ground]) >= 4.5, (scheme, text, ground)
 
 
-def contrast(one: str, other: str) -> float:
-    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
+def contrast(text: str, ground: str) -> float:
+    lighter, darker = sorted((luminance(text), luminance(ground)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
 

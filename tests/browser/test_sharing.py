@@ -1,35 +1,34 @@
-"""What the playground offers, and how an answer is shared, kept and compared: examples, addresses, copies, settings."""
+"""Examples and settings of the playground, and answers that are shared, kept and compared."""
 
 import itertools
 import re
 from urllib.parse import quote
 
-import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.playground import SPOKEN, STREAM, WORD, answer_with, ask, asked_for, panel, source, text_of
+from tests.browser.playground import SPOKEN, STREAM, WORD, answer_with, ask, panel_of, request_bodies, source, text_of
 
 
-def test_an_empty_page_offers_what_the_model_answers_well(page: Page) -> None:
-    one = panel(page)
+def test_an_empty_page_offers_examples(page: Page) -> None:
+    panel = panel_of(page)
     examples = page.get_by_role("group", name="Examples").get_by_role("button")
-    expect(one.locator(".purpose")).to_have_text(
+    expect(panel.locator(".purpose")).to_have_text(
         re.compile(r"^Reads characters and writes symbols, learned from .*\.$")
     )
     expect(examples).to_have_count(3)
     expect(examples.first).to_have_text("'bout → B AW T")
     examples.first.click()
-    expect(text_of(one)).to_have_text("B AW T")
+    expect(text_of(panel)).to_have_text("B AW T")
     expect(source(page)).to_have_value("'bout")
     expect(examples.first.locator(".target")).to_be_hidden()
-    one.get_by_label("Model").select_option(label="tiny")
+    panel.get_by_label("Model").select_option(label="tiny")
     expect(examples.first).not_to_contain_text("'bout")
 
 
 def test_an_address_has_all_that_is_shown(page: Page, browser: Browser) -> None:
     page.get_by_label("Compare two").check()
     first = ask(page)
-    second = panel(page, 1)
+    second = panel_of(page, 1)
     second.get_by_label("Model").select_option(label="g2p-en")
     second.locator("summary").first.click()
     second.get_by_label("beam_size").fill("8")
@@ -45,29 +44,29 @@ def test_an_address_has_all_that_is_shown(page: Page, browser: Browser) -> None:
     other = context.new_page()
     other.goto(page.url)
     expect(source(other)).to_have_value(WORD)
-    expect(text_of(panel(other))).to_have_text(changed)
-    expect(text_of(panel(other, 1))).to_have_text(SPOKEN)
-    expect(panel(other, 1).locator("[data-part=summary]")).to_have_text("beam_size 8")
-    expect(panel(other, 1).locator(".facts")).to_have_attribute("open", "")
+    expect(text_of(panel_of(other))).to_have_text(changed)
+    expect(text_of(panel_of(other, 1))).to_have_text(SPOKEN)
+    expect(panel_of(other, 1).locator("[data-part=summary]")).to_have_text("beam_size 8")
+    expect(panel_of(other, 1).locator(".facts")).to_have_attribute("open", "")
     assert other.url == page.url
     context.close()
 
 
-@pytest.mark.parametrize("bad", ["prefix=F", "model=none&prefix={}", "beam_size=wide", "%E0%A4%A", "a.2", "=&=.2"])
-def test_a_damaged_address_opens_a_page_that_answers_or_names_the_mistake(page: Page, bad: str) -> None:
-    page.goto(f"{page.url.partition('#')[0]}?{quote(bad)}#text={WORD}&{bad}")
-    one = panel(page)
-    told = one.get_by_role("alert").filter(has_text="beam_size")
-    expect(told.or_(text_of(one).filter(has_text=re.compile(r"\w"))).first).to_be_visible()
+def test_a_damaged_address_opens_a_page_that_answers_or_names_the_mistake(page: Page, address: str) -> None:
+    panel = panel_of(page)
+    alert = panel.get_by_role("alert").filter(has_text="beam_size")
+    for bad in ("prefix=F", "model=none&prefix={}", "beam_size=wide", "%E0%A4%A", "a.2", "=&=.2"):
+        page.goto(f"{address}?{quote(bad)}#text={WORD}&{bad}")
+        expect(alert.or_(text_of(panel).filter(has_text=re.compile(r"\w"))).first).to_be_visible()
 
 
 def test_links_and_answers_are_copied(browser: Browser, address: str) -> None:
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
     page = context.new_page()
     page.goto(address)
-    one = ask(page)
-    one.get_by_role("button", name="Copy the answer").click()
-    expect(one.get_by_role("button", name="Copied")).to_be_visible()
+    panel = ask(page)
+    panel.get_by_role("button", name="Copy the answer").click()
+    expect(panel.get_by_role("button", name="Copied")).to_be_visible()
     assert page.evaluate("navigator.clipboard.readText()") == SPOKEN
     page.get_by_role("button", name="Copy link").click()
     expect(page.locator("#share")).to_have_text("Copied")
@@ -79,7 +78,7 @@ def test_links_and_answers_are_copied(browser: Browser, address: str) -> None:
 def test_two_answers_are_marked_where_they_differ(page: Page) -> None:
     page.get_by_label("Compare two").check()
     ask(page)
-    second = panel(page, 1)
+    second = panel_of(page, 1)
     second.get_by_label("Model").select_option(label="g2p-en")
     expect(second.locator("[data-part=difference]")).to_have_text("All symbols are in the first answer, in this order.")
     second.locator("[data-part=best] button").nth(1).click()
@@ -88,13 +87,12 @@ def test_two_answers_are_marked_where_they_differ(page: Page) -> None:
     expect(second.locator("[data-part=difference]")).to_contain_text("1 symbol of 5 not in the first answer")
     page.get_by_label("Compare two").uncheck()
     expect(page.locator(".word.differs")).to_have_count(0)
-    expect(panel(page).locator("[data-part=difference]")).to_be_hidden()
+    expect(panel_of(page).locator("[data-part=difference]")).to_be_hidden()
 
 
 def test_differences_are_those_beyond_the_longest_common_sequence(page: Page) -> None:
-    call = (
-        """([a, b]) => import('/page/differences.js').then(({ differing }) => differing(a, b).map((one) => [...one]))"""
-    )
+    call = """([a, b]) => import('/page/differences.js').then(
+        ({ differing }) => differing(a, b).map((each) => [...each]))"""
     for first, second, marks in (
         ("abc", "abc", [[], []]),
         ("abcd", "axcd", [[1], [1]]),
@@ -102,30 +100,29 @@ def test_differences_are_those_beyond_the_longest_common_sequence(page: Page) ->
         ("", "", [[], []]),
         ("nine", "in", [[0, 3], []]),
     ):
-        found = page.evaluate(call, [list(first), list(second)])
-        assert found == marks
+        assert page.evaluate(call, [list(first), list(second)]) == marks
 
 
 def test_an_answer_is_kept_while_the_text_is_edited(page: Page) -> None:
-    one = ask(page)
-    one.get_by_role("button", name="Keep to compare").click()
+    panel = ask(page)
+    panel.get_by_role("button", name="Keep to compare").click()
     expect(page.locator(".panel")).to_have_count(2)
     expect(source(page)).to_be_focused()
     source(page).fill("phonemes")
-    second = panel(page, 1)
+    second = panel_of(page, 1)
     expect(text_of(second)).to_have_text(f"{SPOKEN} Z")
     expect(second.locator(".word.differs")).to_have_text(["Z"])
     expect(second.locator("[data-part=difference]")).to_have_text("1 symbol of 6 not in the kept answer: marked.")
-    expect(text_of(one)).to_have_text(SPOKEN)
-    expect(one.locator("[data-part=keptText]")).to_have_text(WORD)
-    one.get_by_role("button", name="Follow the text again").click()
-    expect(text_of(one)).to_have_text(f"{SPOKEN} Z")
-    expect(one.locator("[data-part=kept]")).to_be_hidden()
+    expect(text_of(panel)).to_have_text(SPOKEN)
+    expect(panel.locator("[data-part=keptText]")).to_have_text(WORD)
+    panel.get_by_role("button", name="Follow the text again").click()
+    expect(text_of(panel)).to_have_text(f"{SPOKEN} Z")
+    expect(panel.locator("[data-part=kept]")).to_be_hidden()
 
 
 def test_settings_are_all_options_with_the_names_that_errors_have(page: Page) -> None:
-    one = ask(page)
-    one.locator("summary").first.click()
+    panel = ask(page)
+    panel.locator("summary").first.click()
     schemas = page.request.get(f"{page.url.partition('#')[0]}openapi.json").json()["components"]["schemas"]
     own = {"targetPrefix", "sampling", "alternatives", "maskedSourcePositions", "attention", "tokenLogProbs", "trace"}
     names = [
@@ -135,45 +132,47 @@ def test_settings_are_all_options_with_the_names_that_errors_have(page: Page) ->
         if name not in own
     ]
     assert len(names) > 15
-    assert one.locator(".field label").all_inner_texts() == names
-    one.get_by_label("beam_size").fill("999")
-    one.get_by_label("beam_size").press("Tab")
-    expect(one.get_by_role("alert")).to_contain_text("beam_size is 999")
-    one.get_by_role("button", name="Back to the model's defaults").click()
-    expect(text_of(one)).to_have_text(SPOKEN)
-    bodies = asked_for(page)
-    one.get_by_label("num_hypotheses").fill("7")
-    one.get_by_label("num_hypotheses").press("Tab")
-    expect(one.locator("[data-part=best] button")).to_have_count(7)
-    expect(one.get_by_label("beam_size")).to_have_attribute("placeholder", "7")
+    assert panel.locator(".field label").all_inner_texts() == names
+    panel.get_by_label("beam_size").fill("999")
+    panel.get_by_label("beam_size").press("Tab")
+    expect(panel.get_by_role("alert")).to_contain_text("beam_size is 999")
+    panel.get_by_role("button", name="Back to the model's defaults").click()
+    expect(text_of(panel)).to_have_text(SPOKEN)
+    bodies = request_bodies(page)
+    panel.get_by_label("num_hypotheses").fill("7")
+    panel.get_by_label("num_hypotheses").press("Tab")
+    expect(panel.locator("[data-part=best] button")).to_have_count(7)
+    expect(panel.get_by_label("beam_size")).to_have_attribute("placeholder", "7")
     assert bodies[-1]["decoding"] == {"numHypotheses": 7, "beamSize": 7}
-    one.get_by_label("suppress_unk").check()
-    one.get_by_label("target_prefix_text").fill("F")
-    one.get_by_label("target_prefix_text").press("Tab")
-    expect(one.locator("[data-part=summary]")).to_have_text("num_hypotheses 7, suppress_unk true, target_prefix_text F")
+    panel.get_by_label("suppress_unk").check()
+    panel.get_by_label("target_prefix_text").fill("F")
+    panel.get_by_label("target_prefix_text").press("Tab")
+    expect(panel.locator("[data-part=summary]")).to_have_text(
+        "num_hypotheses 7, suppress_unk true, target_prefix_text F"
+    )
     assert bodies[-1]["decoding"]["suppressUnk"] is True
 
 
-def test_alternatives_are_in_the_order_of_the_number_beside_them(page: Page) -> None:
-    one = ask(page, "knowledgeable")
-    one.locator(".word").nth(3).click()
-    expect(one.locator(".alternatives .score").first).to_be_visible()
-    shares = one.locator(".alternatives .score").all_inner_texts()
+def test_alternatives_are_in_the_order_of_their_probability(page: Page) -> None:
+    panel = ask(page, "knowledgeable")
+    panel.locator(".word").nth(3).click()
+    expect(panel.locator(".alternatives .score").first).to_be_visible()
+    shares = panel.locator(".alternatives .score").all_inner_texts()
     values = [float(share.removeprefix("< ").removesuffix(" %")) for share in shares]
     assert len(values) > 3 and values == sorted(values, reverse=True)
 
 
 def test_the_probability_of_being_right_is_shown_if_it_is_calibrated(page: Page) -> None:
-    one = ask(page)
-    note = one.locator("[data-part=confidence]")
+    panel = ask(page)
+    note = panel.locator("[data-part=confidence]")
     expect(note).to_have_text(re.compile(r"^Right with a probability of \d+ %, as calibrated on held-out texts\.$"))
-    one.get_by_label("Model").select_option(label="tiny")
+    panel.get_by_label("Model").select_option(label="tiny")
     expect(note).to_be_hidden()
 
 
 def test_characters_are_written_without_gaps(page: Page) -> None:
-    one = answer_with(page, "2026-11-22", list("2026-11-22"))
-    words = one.locator(".word")
+    panel = answer_with(page, "2026-11-22", list("2026-11-22"))
+    words = panel.locator(".word")
     boxes = [words.nth(index).bounding_box() for index in range(10)]
     for before, after in itertools.pairwise(boxes):
         assert before and after and abs(before["x"] + before["width"] - after["x"]) < 0.5
