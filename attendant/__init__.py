@@ -23,7 +23,7 @@ if _typing.TYPE_CHECKING:
     from attendant.server.library import *  # noqa: F403
     from attendant.training.library.evaluation import Results as Results
     from attendant.training.library.evaluation import evaluate as evaluate
-    from attendant.training.library.report import report as report
+    from attendant.training.library.evaluation import report as report
     from attendant.training.library.training import TrainedRun as TrainedRun
     from attendant.training.library.training import train as train
     from attendant.training.loop.callbacks import Record as Record
@@ -44,7 +44,7 @@ _PLACES = {
     "VerificationFailed": ("runtime.errors", "cpu"),
     "evaluate": ("training.library.evaluation", "cpu,training"),
     "Results": ("training.library.evaluation", "cpu,training"),
-    "report": ("training.library.report", "cpu,training"),
+    "report": ("training.library.evaluation", "cpu,training"),
     "train": ("training.library.training", "cpu,training"),
     "TrainedRun": ("training.library.training", "cpu,training"),
     "Record": ("training.loop.callbacks", "cpu,training"),

@@ -11,7 +11,7 @@ SUBCOMMANDS = {
     "average": "runs",
     "check": "train",
     "evaluate": "evaluate",
-    "fetch": "fetch",
+    "fetch": "train",
     "label": "runs",
     "report": "runs",
 }  # Subcommand -> its file in training/commands.

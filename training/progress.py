@@ -21,8 +21,8 @@ ShowProgress = Callable[[str, int, int], None]
 """Shows the progress of a piece of work: its name, the number of finished items, and the number of all items."""
 
 
-def say(line: str) -> None:
-    """Prints a line at once, also if standard output is a file."""
+def print_line(line: str) -> None:
+    """Prints a line without buffering, also if standard output is a file."""
     print(line, flush=True)
 
 
@@ -44,7 +44,7 @@ def plain_table(*headings: str) -> Table:
 
 @contextmanager
 def progress_bars() -> Iterator[ShowProgress]:
-    """Yields a function that shows each work as a bar if standard error is a terminal; a bar vanishes at its end."""
+    """Yields a function that shows a bar for each work if standard error is a terminal; finished bars are removed."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bars = Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal)
@@ -68,7 +68,7 @@ def progress_bars() -> Iterator[ShowProgress]:
 
 
 def counter(show: ShowProgress | None, work: str, total: int) -> Callable[[int], None]:
-    """Returns a function that adds finished items and shows the progress, if there is a function that shows it."""
+    """Returns a function that adds finished items, and shows the progress by `show` if it is not None."""
     done = 0
 
     def add(count: int) -> None:

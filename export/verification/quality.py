@@ -151,7 +151,7 @@ class QualityMeasurement:
                 logger.info("measuring %s, %s: %d of %d examples", precision, search, done, total)
 
         decoded = decode_examples(model, self.data.examples, options, progress=progress)
-        evaluated = evaluate(model, decoded, options, config.metrics, data_name=self.data.name, num_resamples=0)
+        evaluated = evaluate(model, decoded, config, data_name=self.data.name, num_resamples=0)
         return [
             Evaluation(
                 metric=entry.metric,

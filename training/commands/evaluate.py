@@ -1,29 +1,36 @@
-"""attendant evaluate PATH...: the options of `attendant.evaluate`, and its tables."""
+"""attendant evaluate PATH...: the options of `attendant.evaluate` and its tables, and --confidence."""
 
 import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
+from rich.console import Console
+
+from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import SEARCH_OPTIONS, Provider
+from attendant.runtime.bundle_stepper import default_precision, open_stepper
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import READ_ONLY, write_json
-from attendant.training.commands.confidence import (
-    add_confidence_options,
-    measure_confidences,
-    refuse_without_confidence,
-)
-from attendant.training.evaluation.bootstrap import DEFAULT_EDGES, DEFAULT_RESAMPLES, LengthUnit
+from attendant.runtime.files import READ_ONLY, write_json, write_text
+from attendant.training.data.pairs import read_sources
+from attendant.training.evaluation.bootstrap import DEFAULT_EDGES, DEFAULT_RESAMPLES, LengthUnit, interval_text
+from attendant.training.evaluation.confidence import Measured, Reliability, measure_confidence
 from attendant.training.evaluation.metrics import BleuTokenizer, MetricName
+from attendant.training.evaluation.session import is_bundle, read_data
 from attendant.training.library.evaluation import Results, check_folder, evaluate
-from attendant.training.progress import plain_console, progress_bars
+from attendant.training.progress import counter, plain_console, plain_table, progress_bars
 
 DESCRIPTION = """Decodes a test set and measures the outputs, each value with its 95 % interval by bootstrap resampling.
 A run's values are recorded in its evaluation.json too. Several models are measured on the same data and compared with
 the first, several searches of one model (beam sizes, length penalties, patiences) with the first of those: choose by
---split validation, and report one value on test. What is not given is the run's [evaluation], or the bundle's own."""
+--split validation, and report one value on test. Defaults are those of the run's [evaluation], or of the bundle."""
 EDGES = ",".join(map(str, DEFAULT_EDGES))
+OPTIONS_OF_METRICS: Final = (
+    *("metrics", "bleu_tokenizer", "ignored_characters", "beam_size", "length_penalty", "length_penalty_offset"),
+    *("patience", "max_length", "ensemble", "rescore", "checkpoint", "by_length", "length_unit", "outputs"),
+)
+"""Options that --confidence does not take: confidences are calibrated for answers by the bundle's defaults."""
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:
@@ -56,10 +63,14 @@ def evaluate_parser() -> argparse.ArgumentParser:
         "--length-penalty",
         "--length-penalties",
         metavar="ALPHA,...",
-        help="log P is divided by ((K + length) / (K + 1)) ^ ALPHA; 0: by nothing; several likewise",
+        help="log P is divided by ((K + length) / (K + 1)) ^ ALPHA; 0: no division; several: each",
     )
-    add("--length-penalty-offset", metavar="K,...", help="5: GNMT's; 0: the length's own power; several likewise")
-    add("--patience", metavar="P,...", help="a beam ends when P times its size have ended; several likewise")
+    add(
+        "--length-penalty-offset",
+        metavar="K,...",
+        help="5: as in GNMT; 0: a power of the length; several: each",
+    )
+    add("--patience", metavar="P,...", help="a beam ends when P times its size have ended; several: each")
     add("--max-length", metavar="N", help="target tokens after which an output is cut")
     add("--ensemble", action="store_true", help="the runs decode together, by the mean of their probabilities")
     add(
@@ -119,7 +130,7 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
 
 
 def show_results(results: Results, *, as_json: bool = False, output: Path | None = None) -> None:
-    """Prints results before it writes them: the disk may be full.
+    """Prints the results, then writes them: if the disk is full, they have been shown.
 
     Raises:
         CantWrite: `output` or a run's evaluation.json can't be written. A read-only run is measured without a record.
@@ -142,5 +153,129 @@ def _edges(text: str) -> tuple[int, ...]:
     except ValueError:
         edges = ()
     if not edges or list(edges) != sorted({edge for edge in edges if edge > 0}):
-        raise UserError(f"--by-length {text}: must be whole numbers that rise, e.g. {EDGES}; paths stand before it")
+        raise UserError(f"--by-length {text}: must be whole numbers that rise, e.g. {EDGES}; put paths before it")
     return edges
+
+
+def add_confidence_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("confidence", "of a bundle's answers by its defaults (docs/confidence.md)")
+    group.add_argument(
+        "--confidence",
+        action="store_true",
+        help="instead of metrics: measure how well the confidence of answers is calibrated, and how well it separates "
+        "right answers from wrong ones",
+    )
+    group.add_argument(
+        "--foreign",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="with --confidence: texts of another domain, one a line, of which no answer counts as right; may be "
+        "repeated",
+    )
+    group.add_argument(
+        "--chart", type=Path, metavar="FILE.svg", help="with --confidence: draw the reliability diagram here"
+    )
+
+
+def refuse_without_confidence(arguments: argparse.Namespace) -> None:
+    """Raises UserError if an option is given that has an effect only with --confidence."""
+    for option in ("foreign", "chart"):
+        if getattr(arguments, option):
+            raise UserError(f"--{option} is for --confidence: give both, or none")
+
+
+def measure_confidences(arguments: argparse.Namespace) -> None:
+    """Measures bundles, and prints and writes the results.
+
+    Raises:
+        UserError: a path is a run; an option of metrics is given; no data; a bundle has no calibration.
+    """
+    for option in OPTIONS_OF_METRICS:
+        if getattr(arguments, option):
+            raise UserError(f"--{option.replace('_', '-')} is not for --confidence, which is of answers by default")
+    if runs := [path for path in arguments.paths if not is_bundle(path)]:
+        raise UserError(f"--confidence is of bundles, and {runs[0]} is a run: export it first")
+    precisions = arguments.precision.split(",") if arguments.precision else [None]
+    if arguments.chart is not None:
+        check_folder("--chart", arguments.chart)
+        if len(arguments.paths) * len(precisions) > 1:
+            raise UserError("--chart draws one model in one precision: give one")
+    if arguments.data is None:
+        raise UserError(f"the bundle {arguments.paths[0]} has no {arguments.split} split: give --data FILE.tsv")
+    data = read_data(arguments.data)
+    foreign = [(str(path), read_sources(path)) for path in arguments.foreign]
+    total = len(data.examples) + sum(len(texts) for _, texts in foreign)
+    provider: Provider = arguments.provider or "cpu"
+    results: dict[str, Reliability] = {}
+    with progress_bars() as progress:
+        for path in arguments.paths:
+            bundle = open_bundle(path)
+            for precision in precisions:
+                stepper = open_stepper(bundle, precision or default_precision(bundle, provider), provider)
+                name = f"{path}, {stepper.precision} on {provider}"
+                results[name] = measure_confidence(
+                    bundle,
+                    stepper,
+                    data.examples,
+                    foreign,
+                    num_resamples=max(0, arguments.bootstrap),
+                    progress=counter(progress, name, total),
+                )
+    _show_confidences(arguments, data.name, results)
+
+
+def _show_confidences(arguments: argparse.Namespace, data_name: str, results: dict[str, Reliability]) -> None:
+    """Prints the results, then writes them: if the disk is full, they have been shown."""
+    document = {
+        "data": data_name,
+        "results": [{"model": name, **result.to_json()} for name, result in results.items()],
+    }
+    if arguments.json:
+        print(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False))
+    else:
+        _print_confidences(data_name, results, arguments.bootstrap, plain_console())
+    if arguments.output is not None:
+        write_json(arguments.output, document)
+    if arguments.chart is not None:
+        # matplotlib, which a server's environment lacks.
+        from attendant.training.report.pictures import on_paper, reliability_chart  # noqa: PLC0415
+
+        write_text(arguments.chart, on_paper(reliability_chart(next(iter(results.values())))))
+
+
+def _print_confidences(data_name: str, results: dict[str, Reliability], num_resamples: int, console: Console) -> None:
+    intervals = f"; 95 % intervals from {num_resamples:,} resamples" if num_resamples else ""
+    for name, result in results.items():
+        console.print(f"{name}\n{result.num_examples:,} examples: {data_name}{intervals}")
+        console.print(f"right: {result.rule}; a warning below a confidence of {result.warn_below:.2f}")
+        values = plain_table("", "value >", "95 % interval >")
+        for title, measured in (
+            ("right answers", result.share_right),
+            ("expected calibration error", result.ece),
+            ("AUROC, right or wrong", result.auroc),
+            ("answers with a warning", result.warned),
+            ("wrong answers with a warning", result.warned_of_wrong),
+        ):
+            values.add_row(title, *_cells(measured))
+        console.print(values)
+        bins = plain_table("confidence", "answers >", "mean >", "right >", "95 % interval >")
+        for each in result.bins:
+            span = f"{each.low:.1f} to {each.high:.1f}"
+            bins.add_row(span, f"{each.num_answers:,}", f"{each.confidence:.3f}", *_cells(each.share_right))
+        console.print(bins)
+        if result.foreign:
+            table = plain_table(
+                "other domain", "inputs >", "mean confidence >", "warned >", "95 % interval >", "AUROC >", "interval >"
+            )
+            for inputs in result.foreign:
+                counts = (inputs.name, f"{inputs.num_inputs:,}", f"{inputs.confidence:.3f}")
+                table.add_row(*counts, *_cells(inputs.warned), *_cells(inputs.auroc))
+            console.print(table)
+        console.print()
+
+
+def _cells(measured: Measured) -> tuple[str, str]:
+    value = "-" if measured.value is None else f"{measured.value:.3f}"
+    return value, interval_text(measured.interval, 3)

@@ -16,7 +16,7 @@ from attendant.training.data.pairs import Example, numbered_lines, read_sources
 from attendant.training.evaluation.bootstrap import LengthUnit
 from attendant.training.evaluation.evaluating import decode_examples, search_options
 from attendant.training.evaluation.session import OpenedModel
-from attendant.training.library.evaluation import check_folder
+from attendant.training.library.evaluation import check_folder, report
 from attendant.training.progress import counter, progress_bars
 from attendant.training.run.checkpoint import (
     MODEL_FILE,
@@ -47,7 +47,7 @@ def report_parser() -> argparse.ArgumentParser:
         type=Path,
         action="append",
         metavar="FILE",
-        help="FILE.html: one page that needs nothing else; FILE.md: Markdown, its pictures in FILE_pictures/ beside "
+        help="FILE.html: one page that needs nothing else; FILE.md: Markdown, its pictures in FILE_pictures/ next to "
         f"it; may be repeated (default: {DEFAULT_NAME} in the run directory; with several runs it must be given)",
     )
     add_data_options(parser)
@@ -55,8 +55,8 @@ def report_parser() -> argparse.ArgumentParser:
         "--examples",
         default="3",
         metavar="FILE|N",
-        help="whose attention is shown beside the worst ones': a file of sources, one per line, a reference after a "
-        "tab if you like; or that many, at even distances in the data (default: %(default)s)",
+        help="examples whose attention is shown, besides the worst: a file of sources, one per line, with a tab and a "
+        "reference if there is one; or a number of examples, taken evenly from the data (default: %(default)s)",
     )
     parser.add_argument(
         "--length-unit",
@@ -67,9 +67,6 @@ def report_parser() -> argparse.ArgumentParser:
 
 
 def run_report(arguments: argparse.Namespace) -> None:
-    # Imported here: drawing takes long to load, and no other command draws.
-    from attendant.training.library.report import report  # noqa: PLC0415
-
     outputs = arguments.output or [arguments.runs[0] / DEFAULT_NAME]
     if len(arguments.runs) > 1 and not arguments.output:
         raise UserError(f"a report of {len(arguments.runs)} runs belongs to none of them: give --output FILE.html")
@@ -94,7 +91,7 @@ def average_parser() -> argparse.ArgumentParser:
         "kept) into a new run, to be evaluated and exported.",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
-    parser.add_argument("--last", type=int, default=5, metavar="N", help="so many checkpoints (default: 5)")
+    parser.add_argument("--last", type=int, default=5, metavar="N", help="number of checkpoints (default: 5)")
     parser.add_argument("--output", type=Path, required=True, metavar="DIRECTORY", help="the new run directory")
     return parser
 
@@ -111,7 +108,7 @@ def average_run(run: Run, last: int, output: Path) -> list[int]:
     """Averages the weights of the last validated checkpoints.
 
     Args:
-        output: a new run directory; its one checkpoint can be evaluated and exported, but not trained on.
+        output: a new run directory. Its checkpoint can be evaluated and exported, but not trained further.
 
     Returns:
         the steps of the checkpoints.
@@ -159,7 +156,7 @@ def label_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--output", type=Path, required=True, metavar="FILE.tsv", help="source, tab, output")
     parser.add_argument("--beam-size", type=int, metavar="N", help="live hypotheses (default: the run's [evaluation])")
-    parser.add_argument("--resume", action="store_true", help="go on with an output that was interrupted")
+    parser.add_argument("--resume", action="store_true", help="continue an output that was interrupted")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""attendant train RECIPE|DATA: trains, resumes, and measures on the test split; attendant check: shows the data."""
+"""attendant train, check and fetch: commands on a recipe, or on files of pairs, and on their data."""
 
 import argparse
 import tempfile
@@ -9,12 +9,12 @@ from typing import Any
 from attendant.runtime.errors import UserError
 from attendant.training.commands.evaluate import show_results
 from attendant.training.data.config import Split
-from attendant.training.data.fetch import fetch
+from attendant.training.data.fetch import builders, fetch, publish
 from attendant.training.data.pairs import Pair, read_pairs
 from attendant.training.library.training import describe, few_symbols, train
 from attendant.training.loop.update import Processes
-from attendant.training.progress import plain_console, plain_table, say
-from attendant.training.recipe import RECIPE_NAME, Recipe, shipped_recipes
+from attendant.training.progress import plain_console, plain_table, print_line
+from attendant.training.recipe import RECIPE_NAME, Recipe, load_recipe, shipped_recipes
 from attendant.training.recipe_choice import recipe_of_inputs, sample_of, script_shares, shortened, suspicions
 from attendant.training.run.corpora import (
     SPLITS,
@@ -47,7 +47,7 @@ def train_parser() -> argparse.ArgumentParser:
         help="the run directory (default: runs/ and the name of the recipe or the first file)",
     )
     parser.add_argument(
-        "--resume", action="store_true", help="go on from the last checkpoint, or begin where there is none"
+        "--resume", action="store_true", help="continue from the last checkpoint, or begin if there is none"
     )
     return parser
 
@@ -102,7 +102,7 @@ def check_parser() -> argparse.ArgumentParser:
 
 def run_check(arguments: argparse.Namespace) -> None:
     recipe, lines = recipe_of_inputs(arguments.inputs, arguments.overrides)
-    fetch(recipe.data, announce=say)
+    fetch(recipe.data, announce=print_line)
     with tempfile.TemporaryDirectory(prefix="attendant-check-") as folder:
         corpora = prepare_corpora(recipe, Path(folder), None)
         _show(recipe, corpora, [*lines, *describe(corpora.facts)], max(0, arguments.examples))
@@ -156,3 +156,36 @@ def _show_counts(facts: Mapping[str, Any], samples: Mapping[Split, Sequence[Pair
             add(f"{side} characters, {name}", values)
         add(f"unknown {side} tokens", {split: each[side] for split, each in facts["unknown_shares"].items()}, "{:.1%}")
     plain_console().print(table)
+
+
+def fetch_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="attendant fetch",
+        description="Builds the data of a recipe that has [data] fetch, or a data set by its name, into data/NAME.",
+    )
+    parser.add_argument(
+        "recipe",
+        metavar="RECIPE|NAME",
+        help="a recipe (a file, a folder, or one that comes along), or a data set: "
+        f"{', '.join(sorted(builders()))} (words without targets, for `attendant label`, are english-words)",
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], dest="overrides", metavar="TABLE.KEY=VALUE", help="e.g. data.directory=D"
+    )
+    return parser
+
+
+def run_fetch(arguments: argparse.Namespace) -> None:
+    name = arguments.recipe
+    if name in builders() and name not in shipped_recipes():
+        if arguments.overrides:
+            raise UserError(f"--set {arguments.overrides[0]}: is for recipes, and {name} is a data set")
+        directory = Path("data") / name
+        publish(directory, name, builders()[name], announce=print_line)
+        print(f"{directory} holds {name}")
+        return
+    config = load_recipe(Path(name), arguments.overrides).data
+    if config.fetch is None:
+        raise UserError(f"{name} has no [data] fetch: its files are yours to provide")
+    fetch(config, announce=print_line)
+    print(f"{config.directory} holds {config.fetch}")

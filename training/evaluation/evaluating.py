@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -103,7 +103,7 @@ def decode_examples(
 ) -> list[Decoded]:
     """Returns the best output of every example, in order, with references as the target tokenizer spaces them.
 
-    They are decoded longest first, many at a time, by the batch that serves.
+    Examples are decoded longest first, many at a time, by the same batch as in the server.
 
     Args:
         options: of the search; with `attention`, every output keeps its weights: use it for few examples only.
@@ -201,7 +201,7 @@ def perplexity_statistics(metric: PerplexityName, scored: Floats64) -> Statistic
 
 
 class EvaluationConfig(Table):
-    """`[evaluation]`: what is measured on the test split once the training is over.
+    """`[evaluation]`: the measurements on the test split after the training.
 
     Attributes:
         metrics: the metrics to compute.
@@ -245,6 +245,10 @@ class EvaluationConfig(Table):
         return value
 
 
+SHARED_MEASURES: Final = ("metrics", "bleu_tokenizer", "ignored_characters")
+"""Fields of EvaluationConfig that compared models have in common; they take them from the first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """One number with its protocol.
@@ -278,14 +282,10 @@ class Evaluation:
     """All measurements of one decoding.
 
     Attributes:
-        bleu_tokenizer: of BLEU.
-        ignored_characters: of texts.
         statistics: of each metric, in the order of `measurements`, for comparisons.
     """
 
     options: DecodingOptions
-    bleu_tokenizer: BleuTokenizer
-    ignored_characters: str = ""
     statistics: tuple[Statistics, ...]
     measurements: tuple[Measurement, ...]
 
@@ -294,7 +294,7 @@ class Evaluation:
         return self.measurements[0].num_examples
 
 
-def source_lengths(model: TextModel, decoded: Sequence[Decoded], unit: LengthUnit = "words") -> list[int]:
+def source_lengths(model: TextModel, decoded: Sequence[Decoded], unit: LengthUnit) -> list[int]:
     """Returns the length of each example's source."""
     if unit == "words":
         return [num_words(output.example.source) for output in decoded]
@@ -334,44 +334,37 @@ def _unusual(options: DecodingOptions) -> dict[str, float]:
 def evaluate(
     model: TextModel,
     decoded: Sequence[Decoded],
-    options: DecodingOptions,
-    metrics: Sequence[MetricName],
+    config: EvaluationConfig,
     *,
     data_name: str,
-    bleu_tokenizer: BleuTokenizer = DEFAULT_BLEU_TOKENIZER,
-    ignored_characters: str = "",
     num_resamples: int = DEFAULT_RESAMPLES,
-    length_edges: Sequence[int] | None = None,
-    length_unit: LengthUnit = "words",
 ) -> Evaluation:
-    """Takes every metric of the outputs of `model`.
+    """Takes every metric of `config` of the outputs of `model`.
 
     Args:
-        decoded: not empty.
-        options: of the search that decoded them.
+        decoded: not empty; the outputs of the search that `config` describes.
         data_name: the data's name in the protocol, e.g. "data/cmudict/test.tsv".
-        ignored_characters: are left out of the texts before they are compared.
         num_resamples: of the bootstrap; 0 for no intervals.
-        length_edges: if given, the metrics are also taken by the source's length, in bins that end there.
     """
-    lengths = [] if length_edges is None else source_lengths(model, decoded, length_unit)
-    left_out = dict.fromkeys(map(ord, ignored_characters))
+    options, edges, ignored = search_options(config, model), config.length_edges, config.ignored_characters
+    lengths = [] if edges is None else source_lengths(model, decoded, config.length_unit)
+    left_out = dict.fromkeys(map(ord, ignored))
     outputs = [output.text.translate(left_out) for output in decoded]
     references = [[text.translate(left_out) for text in output.example.references] for output in decoded]
     search = f"{describe_search(options)}, at most {options.max_length} tokens"
     decoding = {"beam_size": options.beam_size, "length_penalty": options.length_penalty}
     all_statistics, measurements = [], []
     scored: Floats64 | None = None
-    for metric in metrics:
+    for metric in config.metrics:
         match metric:
             case "perplexity" | "word_perplexity":
                 scored = score_references(model, decoded) if scored is None else scored
                 statistics = perplexity_statistics(metric, scored)
                 protocol = [data_name, statistics.rule]
             case _:
-                statistics = take_statistics(metric, outputs, references, bleu_tokenizer)
-                ignored = [f"without the characters {ignored_characters!r}"] * bool(ignored_characters)
-                protocol = [data_name, statistics.rule, *ignored, search]
+                statistics = take_statistics(metric, outputs, references, config.bleu_tokenizer)
+                without = [f"without the characters {ignored!r}"] * bool(ignored)
+                protocol = [data_name, statistics.rule, *without, search]
         all_statistics.append(statistics)
         measurements.append(
             Measurement(
@@ -382,16 +375,8 @@ def evaluate(
                 protocol="; ".join(protocol),
                 num_examples=len(decoded),
                 decoding=decoding | {"max_length": options.max_length} | _unusual(options),
-                length_unit=None if length_edges is None else length_unit,
-                by_length=()
-                if length_edges is None
-                else by_length(statistics, lengths, length_edges, num_resamples=num_resamples),
+                length_unit=None if edges is None else config.length_unit,
+                by_length=() if edges is None else by_length(statistics, lengths, edges, num_resamples=num_resamples),
             )
         )
-    return Evaluation(
-        options=options,
-        bleu_tokenizer=bleu_tokenizer,
-        ignored_characters=ignored_characters,
-        statistics=tuple(all_statistics),
-        measurements=tuple(measurements),
-    )
+    return Evaluation(options=options, statistics=tuple(all_statistics), measurements=tuple(measurements))

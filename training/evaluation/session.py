@@ -264,7 +264,7 @@ class Session:
     rescorer: TextModel | None = None
 
     def evaluate(self, opened: OpenedModel, config: EvaluationConfig, baseline: Result | None) -> Result:
-        """Decodes the data once and takes its metrics: those of `config`, or those of the baseline if there is one.
+        """Decodes the data, takes the metrics of `config`, and compares them with a baseline that has the same metrics.
 
         Raises:
             UserError: a metric's library is not installed.
@@ -278,25 +278,12 @@ class Session:
         seconds = time.perf_counter() - began
         if self.outputs is not None:
             self.outputs.add(opened.name, options, decoded)
-        theirs = () if baseline is None else baseline.evaluation.statistics
-        evaluation = evaluate(
-            opened.model,
-            decoded,
-            options,
-            config.metrics if baseline is None else tuple(statistics.metric for statistics in theirs),
-            data_name=", ".join(filter(None, (self.data.name, opened.variant))),
-            bleu_tokenizer=config.bleu_tokenizer if baseline is None else baseline.evaluation.bleu_tokenizer,
-            ignored_characters=config.ignored_characters
-            if baseline is None
-            else baseline.evaluation.ignored_characters,
-            num_resamples=self.num_resamples,
-            length_edges=config.length_edges,
-            length_unit=config.length_unit,
-        )
-        ours = () if baseline is None else evaluation.statistics
+        data_name = ", ".join(filter(None, (self.data.name, opened.variant)))
+        evaluation = evaluate(opened.model, decoded, config, data_name=data_name, num_resamples=self.num_resamples)
+        pairs = () if baseline is None else zip(evaluation.statistics, baseline.evaluation.statistics, strict=True)
         return Result(
             model=opened.name,
             evaluation=evaluation,
             decode_seconds=seconds,
-            differences=tuple(compare(*pair, self.num_resamples) for pair in zip(ours, theirs, strict=True)),
+            differences=tuple(compare(*pair, self.num_resamples) for pair in pairs),
         )

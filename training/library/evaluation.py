@@ -1,4 +1,4 @@
-"""attendant.evaluate: measures runs and bundles with the decoder that serves.
+"""attendant.evaluate and attendant.report: measure runs and bundles with the decoder that serves.
 
 PyTorch is imported inside functions and for runs only: a server's environment, where bundles are, does not have it.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import ValidationError
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -23,7 +23,7 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.files import CantWrite
 from attendant.training.data.config import Split
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, LengthUnit, interval_text
-from attendant.training.evaluation.evaluating import Evaluation, EvaluationConfig, describe_search
+from attendant.training.evaluation.evaluating import SHARED_MEASURES, Evaluation, EvaluationConfig, describe_search
 from attendant.training.evaluation.metrics import BleuTokenizer, MetricName
 from attendant.training.evaluation.session import (
     Data,
@@ -39,6 +39,9 @@ from attendant.training.evaluation.session import (
 )
 from attendant.training.progress import PIPE_WIDTH, ShowProgress, plain_table
 from attendant.training.table import problems_of, requirement
+
+if TYPE_CHECKING:
+    from attendant.training.report.page import Report
 
 Checkpoint = Literal["best", "last"]
 
@@ -163,7 +166,7 @@ def evaluate(
         split: of the runs' recipe.
         metrics, bleu_tokenizer, ignored_characters, max_length: see `EvaluationConfig`. If None, those of the run's
             recipe, or of the bundle's manifest.
-        beam_size, length_penalty, length_penalty_offset, patience: likewise; several: each of them.
+        beam_size, length_penalty, length_penalty_offset, patience: the same; if there are several, each is measured.
         ensemble: the runs decode together, by the mean of their probabilities.
         rescore: runs by whose probabilities the hypotheses of each beam are ranked.
         checkpoint: of runs; if None, the best.
@@ -203,6 +206,7 @@ def evaluate(
     together = paths[:1] if ensemble else paths
     pairs = [(path, each) for path in together for each in (precisions if path in bundles else [None])]
     results: list[Result] = []
+    measures: dict[str, Any] = {}
     unrecorded: dict[Path, CantWrite] = {}
     with nullcontext() if outputs is None else outputs_file(Path(outputs)) as outputs_table:
         session = Session(
@@ -225,6 +229,8 @@ def evaluate(
                 else:
                     baseline = results[place] if len(results) >= len(searches) else None
                 config = _config(opened.config, search)
+                measures = measures or {name: getattr(config, name) for name in SHARED_MEASURES}
+                config = config.model_copy(update=measures)
                 if opened.max_beam_size is not None and config.beam_size > opened.max_beam_size:
                     raise UserError(f"--beam-size {config.beam_size}: {path} allows at most {opened.max_beam_size}")
                 if rescorer is not None and config.beam_size == 1:
@@ -249,7 +255,7 @@ def check_folder(option: str, path: Path) -> None:
 
 
 def _several(value: Any) -> list[Any]:
-    """Returns the values of an option that may have several; of an empty list the default."""
+    """Returns the values of an option that may have several; [None] for an empty list."""
     return list(value) or [None] if isinstance(value, Sequence) and not isinstance(value, str) else [value]
 
 
@@ -258,7 +264,7 @@ def chosen_data(data: Data | None, split: Split, runs: Sequence[Path]) -> Evalua
     if data is not None:
         return read_data(data)
     if not runs:
-        raise UserError(f"a bundle knows of no {split} split: give --data FILE.tsv")
+        raise UserError(f"a bundle has no {split} split: give --data FILE.tsv")
     require("torch", "cpu,training")
     from attendant.training.run.loading import read_held_out  # noqa: PLC0415
 
@@ -302,7 +308,7 @@ def _refuse(
     *,
     ensemble: bool,
 ) -> None:
-    """Refuses options that would have no effect, and mistakes that would show only after decoding."""
+    """Refuses options without effect, and mistakes that would be noticed only after decoding."""
     if not paths:
         raise UserError("models: there is none: name a run or a bundle")
     if bootstrap < 0:
@@ -346,3 +352,49 @@ def _config(own: EvaluationConfig, search: dict[str, Any]) -> EvaluationConfig:
         problem = problems_of(error)[0]
         option = str(problem["loc"][0]).replace("_", "-")
         raise UserError(f"--{option} {problem['input']}: {requirement(problem)}") from None
+
+
+def report(
+    runs: PathName | Sequence[PathName],
+    *,
+    output: PathName | Sequence[PathName] = (),
+    data: Data | None = None,
+    split: Split = "test",
+    examples: int | PathName = 3,
+    length_unit: LengthUnit | None = None,
+    progress: ShowProgress | None = None,
+) -> "Report":
+    """Measures runs on held-out data and shows them as `attendant report` does; notebooks show the page.
+
+    Args:
+        runs: the others are compared with the first.
+        output: files to write: FILE.html, or FILE.md with its pictures in FILE_pictures/ next to it.
+        data, split: as in `evaluate`.
+        examples: those whose attention is shown, in addition to the worst ones: their number, or a file of sources.
+        length_unit: of the bins. If None, the unit suits the sources.
+        progress: as in `evaluate`.
+
+    Raises:
+        UserError: too many runs, one that is none, or a file of another form; bad or no data.
+        CantWrite: a file can't be written.
+    """
+    require("torch", "cpu,training")
+    # Drawing takes long to load, and an evaluation does not draw.
+    from attendant.training.report.measuring import MAX_RUNS, choose_examples, measure_runs  # noqa: PLC0415
+    from attendant.training.report.page import check_form, compose, write_report  # noqa: PLC0415
+
+    paths, outputs = paths_of(runs), paths_of(output)
+    if not 1 <= len(paths) <= MAX_RUNS:
+        raise UserError(f"{len(paths)} runs: a report compares 1 to {MAX_RUNS}")
+    for path in paths:
+        if is_bundle(path):
+            raise UserError(f"{path} is a bundle: a report is of a run, which has the training's journal and weights")
+    for path in outputs:
+        check_form(path)
+        check_folder("--output", path)
+    measured = chosen_data(data, split, paths)
+    chosen = choose_examples(str(examples), measured.examples)
+    composed = compose(measure_runs(paths, measured, chosen, length_unit=length_unit, progress=progress), measured.name)
+    for path in outputs:
+        write_report(composed, path)
+    return composed

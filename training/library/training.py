@@ -21,7 +21,7 @@ from attendant.training.loop.experiment import Experiment, prepare
 from attendant.training.loop.journal import Journal
 from attendant.training.loop.trainer import Trainer
 from attendant.training.loop.update import Processes
-from attendant.training.progress import progress_bars, say
+from attendant.training.progress import print_line, progress_bars
 from attendant.training.recipe import RECIPE_NAME, Overrides, Recipe, load_recipe, settings_of
 from attendant.training.recipe_choice import Inputs, is_recipe, named_inputs, recipe_of_inputs
 from attendant.training.run.checkpoint import LAST, checkpoint_path
@@ -91,7 +91,7 @@ def train(
     """Trains a model and leaves a run directory, as the command `attendant train` does.
 
     The same recipe gives the same weights as by the command, bit for bit. torch's random numbers and number of threads
-    are set as the recipe says. Ctrl-C ends the training after the running step, which is saved.
+    are set by the recipe. Ctrl-C ends the training after the running step, which is saved.
 
     Args:
         recipe: a recipe's file, folder or name, or its tables as a dictionary, in which a split may be pairs (source,
@@ -99,14 +99,14 @@ def train(
             are stored in the run directory.
         output: the run directory; if None, runs/ and the name of the recipe or the first file.
         overrides: changes of the recipe, {"training.max_epochs": 3}, or texts as --set takes them.
-        resume: goes on from the last checkpoint of `output`, or begins if there is none.
+        resume: continues from the last checkpoint of `output`, or begins if there is none.
         callbacks: watch the training; see `TrainingCallback`.
         verbose: prints what the command prints: lines about the data, progress, validations.
 
     Raises:
         UserError: `output` exists, and `resume` is false; a bad recipe or bad data; the training diverges.
-        KeyboardInterrupt: Ctrl-C; `resume=True` goes on.
-        Exception: a callback's own, likewise.
+        KeyboardInterrupt: Ctrl-C; `resume=True` continues.
+        Exception: an exception of a callback; `resume=True` continues.
     """
     run = Run(_run_path(recipe, output))
     processes = Processes()
@@ -114,7 +114,7 @@ def train(
         raise UserError(f"{run.path} exists: --resume continues it, --output names another")
     if not isinstance(callbacks, Sequence) or not all(isinstance(each, TrainingCallback) for each in callbacks):
         raise UserError(f"callbacks = {callbacks!r}: must be a list of objects of subclasses of TrainingCallback")
-    announce = say if verbose and processes.is_first else lambda line: None
+    announce = print_line if verbose and processes.is_first else lambda line: None
     with ExitStack() as stack:
         stack.callback(processes.leave)
         if processes.is_first:

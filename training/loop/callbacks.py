@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from attendant.training.progress import say
+from attendant.training.progress import print_line
 
 if TYPE_CHECKING:
     from attendant.training.recipe import Recipe  # needs torch, and a callback does not
@@ -46,7 +46,7 @@ class StepProgress:
         epoch, batch: counted from 1.
         num_batches: of an epoch.
         loss: in nats per target token, over the last steps.
-        perplexity: per target token, likewise; label smoothing is in the loss only.
+        perplexity: per target token, over the last steps; without label smoothing, which only the loss has.
         tokens_per_second: target tokens.
         seconds_left: until the run's nearest limit. If None, there is no limit.
     """
@@ -90,9 +90,9 @@ class Record:
 class TrainingCallback:
     """Watches a training: a base class whose methods do nothing. Override those that you need.
 
-    Of several callbacks, `begin`, `step` and `record` are called in their order, `end` in the opposite one. They are
-    called by the training's own thread, which waits for them. An exception in one of them ends the training: it is
-    saved first, so that it can be resumed, and the exception is raised to the caller of the training.
+    If there are several callbacks, `begin`, `step` and `record` are called in their order, and `end` in reverse order,
+    by the training's own thread. An exception in a callback ends the training. The training is saved first, so that it
+    can be resumed, and the exception is raised to the caller of the training.
     """
 
     def begin(self, start: TrainingStart) -> None:
@@ -105,7 +105,7 @@ class TrainingCallback:
         """Is called when the journal gets a line: before `step`, or after a validation."""
 
     def end(self, error: BaseException | None) -> None:
-        """Is called once if `begin` has returned, whatever ends the training.
+        """Is called once if `begin` has returned, however the training ends.
 
         Args:
             error: the exception that ended it, e.g. KeyboardInterrupt. If None, a limit of the recipe was reached.
@@ -115,7 +115,7 @@ class TrainingCallback:
 class TrainingProgress(TrainingCallback):
     """Shows the steps of a training as lines of text, for a file.
 
-    The first line comes after ten seconds, and each pause is twice as long as the one before, up to ten minutes.
+    The first line comes after ten seconds. Each pause is twice as long as the one before, up to ten minutes.
     """
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
@@ -187,4 +187,4 @@ class LiveProgress(TrainingProgress):
 
 def make_progress() -> TrainingProgress:
     console = Console(stderr=True)
-    return LiveProgress(console) if console.is_terminal else TrainingProgress(say)
+    return LiveProgress(console) if console.is_terminal else TrainingProgress(print_line)

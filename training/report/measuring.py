@@ -22,6 +22,7 @@ from attendant.runtime.stepper import Floats
 from attendant.training.data.pairs import Example, num_words, numbered_lines, sample_evenly
 from attendant.training.evaluation.bootstrap import DEFAULT_EDGES, Difference, LengthUnit, compare
 from attendant.training.evaluation.evaluating import (
+    SHARED_MEASURES,
     Decoded,
     Evaluation,
     TextModel,
@@ -132,7 +133,7 @@ def natural_unit(sources: Sequence[str]) -> LengthUnit:
 def natural_edges(lengths: Sequence[int]) -> tuple[int, ...]:
     """Returns the ends of at most MAX_BINS bins of a round width that suit the lengths.
 
-    If they suit the lengths, these are the usual bins, in which papers report translation.
+    If the lengths are those of sentences, these are the usual bins of papers on translation.
     """
     low, high = (round(float(length)) for length in np.percentile(lengths, [TAIL, 100 - TAIL]))
     if DEFAULT_EDGES[2] < high <= DEFAULT_EDGES[-1]:
@@ -244,7 +245,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """A run's outputs beside those of the first run.
+    """A run's outputs compared with those of the first run.
 
     Attributes:
         num_same: sources with the same output, word by word.
@@ -445,18 +446,11 @@ def measure_runs(
     )
     measured: list[MeasuredRun] = []
     judgements: list[list[Judged]] = []
+    first = runs[0].recipe.evaluation
+    measures = {name: getattr(first, name) for name in SHARED_MEASURES} | {"length_edges": edges, "length_unit": unit}
     for place, (run, model, options, decoded) in enumerate(zip(runs, models, searches, outputs, strict=True)):
-        evaluation = evaluate(
-            model,
-            decoded,
-            options,
-            runs[0].recipe.evaluation.metrics,
-            data_name=data.name,
-            bleu_tokenizer=runs[0].recipe.evaluation.bleu_tokenizer,
-            ignored_characters=runs[0].recipe.evaluation.ignored_characters,
-            length_edges=edges,
-            length_unit=unit,
-        )
+        config = run.recipe.evaluation.model_copy(update=measures)
+        evaluation = evaluate(model, decoded, config, data_name=data.name)
         baseline = measured[0].evaluation.statistics if measured else ()
         judgements.append(judge(decoded, evaluation.measurements[0].metric))
         rankings = rank(judgements[-1])

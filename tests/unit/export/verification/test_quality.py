@@ -151,6 +151,15 @@ def test_beams_that_are_better_are_not() -> None:
     assert evaluations[1].value == 100.0 and advice == []
 
 
+def test_quality_is_measured_as_the_run_was() -> None:
+    """By the recipe's tokenizer of BLEU, and without the characters that it ignores."""
+    config = EvaluationConfig(metrics=("bleu", "per"), bleu_tokenizer="char", ignored_characters="x")
+    data = EvaluationData("words.tsv", [Example("ab", ("abcd",))])
+    measurement = QualityMeasurement(data=data, config=config, model_of=lambda stepper: MODEL)
+    bleu, per = measurement.take({"fp32": MODEL.stepper})
+    assert "tok:char" in bleu.protocol and "without the characters 'x'" in per.protocol
+
+
 def test_halved_graphs_are_measured_against_the_former_ones() -> None:
     """fp32 is gone: its distance is the former graphs' own, as recorded, and what halving adds."""
     flatter = FakeStepper(TOKENIZER.vocabulary_size, spread=0.5)

@@ -266,7 +266,7 @@ def test_options_are_checked_before_anything_is_decoded(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((), "knows of no test split: give --data FILE.tsv"),
+        ((), "has no test split: give --data FILE.tsv"),
         (("--data", "{data}", "--precision", "int8"), "precision int8 is not in the bundle tiny; it has fp32"),
         (("--data", "{data}", "--precision", "int9"), "--precision int9: must be of fp32, int8, fp16"),
         (("--data", "{data}", "--checkpoint", "best"), "--checkpoint best: is for runs"),

@@ -153,7 +153,7 @@ def test_words_count_punctuation_and_tokens_are_the_tokenizers_without_eos() -> 
         append_eos=True,
         max_length=5,
     )
-    assert source_lengths(model, decoded) == [2]
-    assert source_lengths(model, [Decoded(example=Example("Don't do it, ever.", ("x",)))]) == [6]
+    assert source_lengths(model, decoded, "words") == [2]
+    assert source_lengths(model, [Decoded(example=Example("Don't do it, ever.", ("x",)))], "words") == [6]
     assert source_lengths(model, decoded, "tokens") == [5]
     assert source_lengths(model, [Decoded(example=Example("ab cd", ("x",)))], "tokens") == [0]

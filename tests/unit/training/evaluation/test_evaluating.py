@@ -54,7 +54,7 @@ def measure(examples: list[Example], num_resamples: int = 20, **config: object) 
     model, chosen = text_model(), EvaluationConfig.model_validate(config)
     options = search_options(chosen, model)
     decoded = decode_examples(model, examples, options)
-    return evaluate(model, decoded, options, chosen.metrics, data_name="words.tsv", num_resamples=num_resamples)
+    return evaluate(model, decoded, chosen, data_name="words.tsv", num_resamples=num_resamples)
 
 
 def test_a_result_carries_its_protocol() -> None:
@@ -78,7 +78,9 @@ def test_ignored_characters_are_left_out_of_both_sides() -> None:
     (decoded,) = decode_examples(model, [Example("ab", ("AE0 B IY2",))], options)
     outputs = [replace(decoded, text="AE1 B IY2")]
     (stressed,), (plain,) = (
-        evaluate(model, outputs, options, ["per"], data_name="words.tsv", ignored_characters=ignored).measurements
+        evaluate(
+            model, outputs, EvaluationConfig(metrics=("per",), ignored_characters=ignored), data_name="words.tsv"
+        ).measurements
         for ignored in ("", "012")
     )
     assert stressed.value == pytest.approx(100 / 3, abs=1e-4) and "without" not in stressed.protocol
