@@ -20,8 +20,8 @@ class OptimizerConfig(Table):
 
     Attributes:
         kind: "adam" (Kingma and Ba 2015), "adamw" (Loshchilov and Hutter 2019), "adadelta" (Zeiler 2012), or "sgd".
-        learning_rate: the highest rate; `[schedule]` says how it rises and falls. Adadelta finds its own step; its
-            paper has learning_rate = 1 and epsilon = 1e-6.
+        learning_rate: the highest rate; it rises and falls by `[schedule]`. Adadelta adapts its own step; its paper has
+            learning_rate = 1 and epsilon = 1e-6.
         betas: Adam's decay rates of the averages of the gradient and of its square.
         rho: Adadelta's decay rate of the averages of the squares of the gradient and of the update.
         epsilon: of Adam and Adadelta, against division by zero.
@@ -101,7 +101,7 @@ class ScheduleConfig(Table):
     patience: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
-    def a_warm_up_where_it_belongs(self) -> Self:
+    def warm_up_fits_the_kind(self) -> Self:
         if self.kind == "inverse_sqrt" and not self.warmup_steps:
             raise ValueError(
                 'schedule.kind = "inverse_sqrt" is relative to its warm-up: set schedule.warmup_steps, e.g. to 4000'
@@ -132,8 +132,8 @@ class ScheduleConfig(Table):
 class Schedule:
     """The share of the peak learning rate at each step.
 
-    With a time limit, linear, cosine and one_cycle follow whichever is further on, steps or seconds: on a machine too
-    slow for the planned steps the rate has still fallen when time is up.
+    With a time limit, linear, cosine and one_cycle follow the greater progress, of steps or of time. So the rate has
+    fallen at the end even if the machine is too slow for the planned steps.
     """
 
     def __init__(
@@ -193,11 +193,11 @@ WARM_UP = 10
 
 
 class MovingAverage:
-    """After n updates a' = d a + (1 - d) w, with d = min(decay, (1 + n) / (10 + n)): the first weights, which mean
-    nothing, are forgotten fast.
+    """A moving average of the weights. After n updates a' = d a + (1 - d) w, with d = min(decay, (1 + n) / (10 + n)),
+    so that the first weights, which are random, lose their influence fast.
 
     Attributes:
-        model: a model of its own with the averaged weights.
+        model: a copy with the averaged weights.
     """
 
     def __init__(self, model: Seq2Seq, decay: float) -> None:

@@ -54,6 +54,18 @@ class SplitShares(Table):
         return self
 
 
+def checked_columns(value: Any) -> Any:
+    """Returns columns as a tuple; None stays. Raises ValueError: they are not two names or two numbers."""
+    if value is None:
+        return None
+    is_pair = isinstance(value, list | tuple) and len(value) == 2 and value[0] != value[1]
+    names = is_pair and all(isinstance(each, str) and each for each in value)
+    numbers = is_pair and all(isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in value)
+    if not (names or numbers):
+        raise ValueError('must be the two names of a header row, e.g. ["en", "fr"], or two numbers from 1, e.g. [1, 3]')
+    return tuple(value)
+
+
 class CorpusFiles(Table):
     """The files of the pairs of one split: files of pairs, or pairs of files whose lines correspond.
 
@@ -86,10 +98,7 @@ class CorpusFiles(Table):
             for key, each in renamed.items()
         }
 
-    @field_validator("columns", mode="before")
-    @classmethod
-    def columns_are_two(cls, value: Any) -> Any:
-        return checked_columns(value)
+    columns_are_two = field_validator("columns", mode="before")(checked_columns)
 
     @model_validator(mode="after")
     def pairs_or_two_sides(self) -> Self:
@@ -161,25 +170,14 @@ class SplitFiles(CorpusFiles):
         return files if self.part is None else f"{files} ({self.part.name} part)"
 
 
-def checked_columns(value: Any) -> Any:
-    """Returns columns as a tuple; None stays. Raises ValueError: they are not two names or two numbers."""
-    if value is None:
-        return None
-    is_pair = isinstance(value, list | tuple) and len(value) == 2 and value[0] != value[1]
-    names = is_pair and all(isinstance(each, str) and each for each in value)
-    numbers = is_pair and all(isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in value)
-    if not (names or numbers):
-        raise ValueError('must be the two names of a header row, e.g. ["en", "fr"], or two numbers from 1, e.g. [1, 3]')
-    return tuple(value)
-
-
 class DataConfig(Table):
     """`[data]`.
 
     Attributes:
         fetch: the fetcher that builds the data if they are missing; if None, the files are yours.
         directory: where the fetcher builds them; if None, `data/<fetch>`.
-        train: the training split; with a fetcher, `<directory>/train.tsv` if none is named. The other splits likewise.
+        train: the training split; with a fetcher, `<directory>/train.tsv` if none is named. The other splits are named
+            by the same rule.
         validation: held out for early stopping.
         test: held out for the final evaluation; if None, there is no test split.
         columns: the columns that are source and target: two names of a header row or keys of JSONL, e.g. ["en", "fr"],
@@ -232,10 +230,7 @@ class DataConfig(Table):
         files = {split: f"{directory}/{split}.tsv" for split in ("train", "validation", "test")}
         return {"directory": directory} | files | value
 
-    @field_validator("columns", mode="before")
-    @classmethod
-    def columns_are_two(cls, value: Any) -> Any:
-        return checked_columns(value)
+    columns_are_two = field_validator("columns", mode="before")(checked_columns)
 
     @model_validator(mode="after")
     def training_and_validation_are_needed(self) -> Self:

@@ -54,7 +54,8 @@ class DistillationConfig(Table):
             probabilities. Their tokenizers are used, so `[source]` and `[target]` must be equal. They are evaluated
             once, before the training; --resume no longer needs them.
         weight: share of the teachers' distribution in the target of the loss; the true symbols have the rest.
-        top_k: how many of a teacher's symbols are kept for each position, 6 bytes each; the others count as impossible.
+        top_k: number of a teacher's symbols that are kept for each position, 6 bytes each; the others count as
+            impossible.
     """
 
     teachers: tuple[str, ...] = ()
@@ -339,7 +340,7 @@ def open_soft_targets(folder: Path, offsets: NDArray[np.int64], config: Distilla
         symbols = np.asarray(np.memmap(folder / SYMBOLS_FILE, np.int32, "r")).reshape(shape)
         probabilities = np.asarray(np.memmap(folder / PROBABILITIES_FILE, np.float16, "r")).reshape(symbols.shape)
     except (OSError, ValueError) as error:
-        raise UserError(f"{folder} is damaged ({error}): remove it, and the teachers will be asked again") from None
+        raise UserError(f"{folder} is damaged ({error}): remove it, and it will be made again") from None
     return CorpusSoftTargets(symbols, probabilities, offsets, config.weight)
 
 

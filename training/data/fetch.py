@@ -97,9 +97,9 @@ def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
 def split_by_key(groups: Iterable[tuple[str, Iterable[Pair]]]) -> dict[str, list[Pair]]:
     """Splits groups of pairs, such as the paragraphs of a page, by the groups' keys. Returns split -> distinct pairs.
 
-    Texts repeat themselves within a group. If single pairs were drawn at random, the test would contain texts that were
-    trained on. So all pairs of a group are in one split. A pair of several groups belongs to the first of them. Sources
-    of the training split, in upper or lower case, are removed from the other two splits.
+    Texts repeat themselves within a group. If single pairs were drawn at random, the test split would contain texts of
+    the training split. So all pairs of a group are in one split. A pair of several groups belongs to the first of them.
+    Sources of the training split, in upper or lower case, are removed from the other two splits.
     """
     splits: dict[str, list[Pair]] = {"train": [], "validation": [], "test": []}
     seen: set[Pair] = set()
@@ -139,7 +139,7 @@ class Expected:
         """Checks the splits' sizes, and writes the splits and versions.json.
 
         Args:
-            versions: the versions from which the splits were built; the user is told if they differ.
+            versions: the versions from which the splits were built; if they differ, a line is announced.
 
         Raises:
             UserError: other counts from the same versions, or very different counts from other versions.

@@ -2,8 +2,8 @@
 
 A .model is a protobuf message with the pieces and their scores, the normalization and the options of segmentation
 (github.com/google/sentencepiece, src/sentencepiece_model.proto). The library has the same two algorithms: Unigram (Kudo
-2018), and BPE, whose merges follow from the pieces' scores. What the library does otherwise is expressed by its
-components, so that texts get the ids that SentencePiece gives them:
+2018), and BPE, whose merges follow from the pieces' scores. Differences between the two are expressed by components of
+the library, so that texts get the same ids as by SentencePiece:
 
     normalization   a map from sequences of characters to others, applied to the longest match. The library's
                     `Precompiled` reads the same map, but drops the marks of some characters and finds no sequence of
@@ -47,7 +47,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 UNIGRAM, BPE_MODEL = 1, 2
 OTHER_MODELS: Final = {3: "word", 4: "char"}
 STANDARD: Final = frozenset({"nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"})
-"""Normalizations of SentencePiece itself, which come out as there."""
+"""SentencePiece's own normalizations, which are reproduced exactly."""
 
 FIELDS: Final[Mapping[str, Sequence[tuple[str, int, str]]]] = {
     "ModelProto": (("pieces", 1, "*Piece"), ("trainer_spec", 2, "Trainer"), ("normalizer_spec", 3, "Normalizer")),
@@ -155,7 +155,7 @@ def _inexpressible(name: str, part: str, remedy: str) -> UserError:
 
 
 def literal(symbol: str) -> str:
-    """Returns an expression for a text: no character in it has a meaning."""
+    """Returns a regular expression that matches a text literally."""
     return "".join(rf"\x{{{ord(character):x}}}" for character in symbol)
 
 
@@ -236,7 +236,7 @@ def _normalization(name: str, options: Any) -> Iterator[Normalizer]:
 
 
 def _check_sequences(name: str, content: bytes, steps: Normalizer) -> None:
-    """Raises UserError, which names it, if a rule of the user's own comes out differently."""
+    """Checks the rules of a user's own normalization. Raises UserError: a rule gives another result."""
     for source, target in _rules_of(content):
         if (actual := steps.normalize_str(source)) != target:
             raise UserError(

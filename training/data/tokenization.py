@@ -102,8 +102,8 @@ class TokenizerConfig(Table):
             bpe and unigram. Symbols beyond it, the rarest ones, are unknown to the model.
         min_frequency: a symbol (unigram: a character; bpe: a character or a merge) that occurs less often in the
             training split gets no entry.
-        normalize: differences of spelling that the model does not see; the tokenizer takes them out of every text, in
-            training and wherever the model is asked. "nfc": Unicode's normal form C, in which a letter with its accent
+        normalize: differences of spelling that the model does not see: the tokenizer removes them from every text, in
+            training and in use. "nfc": Unicode's normal form C, in which a letter with its accent
             is one character; "nfkc": form KC, which also resolves ligatures and fullwidth letters; "apostrophes",
             "quotes" and "dashes": typographic ones become those of ASCII; "drop_quotes": double quotes are left out;
             "strip_accents": combining marks are left out, in every script; "lowercase": capital letters become small
@@ -213,10 +213,12 @@ def train_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
         config.normalize, keep_spaces=config.keep_spaces, marks_words=config.tokenizer in SUBWORDS
     )
     library = _untrained(cast(TokenizerKind, config.tokenizer), steps, byte_fallback=config.byte_fallback)
-    if config.tokenizer == "bpe":
-        _learn_merges(library, config, texts)
-    elif config.tokenizer == "unigram":
-        _learn_pieces(library, config, texts)
+    if config.tokenizer in SUBWORDS:
+        texts = list(texts) if iter(texts) is texts else texts
+        size = config.vocabulary_size or DEFAULT_SUBWORDS
+        alphabet = [WORD_START, *_frequent_characters(library, texts, config, size)]
+        learn = _learn_merges if config.tokenizer == "bpe" else _learn_pieces
+        learn(library, config, texts, size, alphabet)
     else:
         _count_symbols(library, config, texts)
     tokenizer = Tokenizer(_without_added_tokens(library))
@@ -281,25 +283,25 @@ def _untrained(
     return library
 
 
-def _learn_merges(library: LibraryTokenizer, config: TokenizerConfig, texts: Iterable[str]) -> None:
-    if iter(texts) is texts:
-        texts = list(texts)
-    size = config.vocabulary_size or DEFAULT_SUBWORDS
-    alphabet = [WORD_START, *_frequent_characters(library, texts, config, size)]
+def _learn_merges(
+    library: LibraryTokenizer, config: TokenizerConfig, texts: Iterable[str], size: int, alphabet: Sequence[str]
+) -> None:
     # No merge can spell a special symbol: each of them mixes punctuation with letters, which BPE_WORDS keeps apart.
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=config.min_frequency,
         special_tokens=_fixed_tokens(config),
         # The limit alone would choose among equally frequent characters at random.
-        initial_alphabet=alphabet,
+        initial_alphabet=list(alphabet),
         limit_alphabet=len(alphabet),
         show_progress=False,
     )
     library.train_from_iterator(texts, trainer=trainer)
 
 
-def _learn_pieces(library: LibraryTokenizer, config: TokenizerConfig, texts: Iterable[str]) -> None:
+def _learn_pieces(
+    library: LibraryTokenizer, config: TokenizerConfig, texts: Iterable[str], size: int, alphabet: Sequence[str]
+) -> None:
     """Learns a Unigram model of the words of texts, each with its count, as `_learn_merges` sees them.
 
     SentencePiece learns it: the library's own trainer gives other pieces each time.
@@ -311,10 +313,6 @@ def _learn_pieces(library: LibraryTokenizer, config: TokenizerConfig, texts: Ite
             f'{config.TABLE}.tokenizer = "unigram" is learned by SentencePiece, which is missing: pip install '
             "sentencepiece"
         ) from None
-    if iter(texts) is texts:
-        texts = list(texts)
-    size = config.vocabulary_size or DEFAULT_SUBWORDS
-    alphabet = [WORD_START, *_frequent_characters(library, texts, config, size)]
     known = re.compile(f"[{''.join(map(re.escape, alphabet))}]+")
     words: Counter[str] = Counter()
     for text in texts:

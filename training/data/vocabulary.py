@@ -1,8 +1,8 @@
-"""Vocabularies that come from elsewhere: tokenizers of other libraries, and lists of symbols.
+"""Reads vocabularies of other tools: tokenizers of other libraries, and lists of symbols.
 
-A bundle's special symbols have the ids 0 to 3. Elsewhere they may have any ids and names, or be missing. So the
-tokenizer that is read has the special symbols first and then the others in their order, and `Vocabulary.module_ids` has
-the ids that they had.
+A bundle's special symbols have the ids 0 to 3. In other tools they may have any ids and names, or be missing. So the
+resulting tokenizer has the special symbols first and then the others in their order, and `Vocabulary.module_ids` has
+the ids of the other tool.
 """
 
 import json
@@ -29,16 +29,16 @@ NAMES: Final[Mapping[str, Sequence[str]]] = {
     "bos": ("<s>", "<bos>", "[BOS]", "<sos>", "[SOS]", "<BOS>", "<SOS>", "BOS", "SOS", "[CLS]"),
     "eos": ("</s>", "<eos>", "[EOS]", "<EOS>", "EOS", "[SEP]"),
 }
-"""Usual names of the special symbols, in our order: those that a vocabulary has are taken if none are declared."""
+"""Usual names of the special symbols, in our order, by which they are recognized if none are declared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """A tokenizer that was read, and where its symbols were.
+    """A tokenizer that was read, and the ids that its symbols have in the other tool.
 
     Attributes:
         tokenizer: as bundles and runs have it.
-        module_ids: [symbols of the tokenizer] the id that each had; -1 if there was no such special symbol.
+        module_ids: [symbols of the tokenizer] the id of each there; -1 for a special symbol that is missing there.
         num_module_ids: 1 more than the largest of these ids.
     """
 
@@ -68,7 +68,10 @@ def read_vocabulary(
     if isinstance(symbols, str | Path):
         path = Path(symbols)
         name = f"{field} {path}"
-        content = _content(name, path)
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise UserError(f"{name}: can't be read: {error.strerror}") from None
         if path.suffix == ".model":
             library, declared = read_sentencepiece(name, content)
             return _of_library(name, library.to_str(), declared if special is None else special)
@@ -96,13 +99,6 @@ def tokenizer_for(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
     if config.file is None:
         return train_tokenizer(config, texts)
     return read_vocabulary(config.file, field=f"{config.TABLE}.tokenizer").tokenizer
-
-
-def _content(name: str, path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{name}: can't be read: {error.strerror}") from None
 
 
 def _places(name: str, ids: Mapping[str, int], special: Mapping[str, str] | None) -> tuple[list[int], list[str]]:
@@ -168,9 +164,8 @@ def _of_library(name: str, text: str, special: Mapping[str, str] | None) -> Voca
 
 
 def _never_whole(symbols: Iterable[str]) -> dict[str, Any]:
-    """Returns a step that splits these symbols after their first character, so that a Unigram model never finds them.
-
-    A text with the characters of a control symbol is text.
+    """Returns a step that splits these symbols after their first character, so that a Unigram model never finds them:
+    a text with the characters of a control symbol is only text.
     """
     by_first: dict[str, list[str]] = {"<": ["0x[0-9A-F][0-9A-F]>"]}
     for symbol in sorted(symbols):

@@ -58,7 +58,7 @@ def weights_of(rnn: nn.RNNBase, number: int = 0) -> RecurrentWeights:
 
 
 def lstm(product: Tensor, state: CellState) -> CellState:
-    """Long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000).
+    """Computes long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000).
 
     i, f, o = sigmoid(W x + U h + b); g = tanh(W_g x + U_g h + b_g); c' = f c + i g; h' = o tanh(c').
 
@@ -76,7 +76,7 @@ def lstm(product: Tensor, state: CellState) -> CellState:
 
 
 def gru(projected: Tensor, recurrent: Tensor, state: CellState) -> CellState:
-    """Gated recurrent unit (Cho et al. 2014), with the reset gate after the recurrent product, as cuDNN has it.
+    """Computes a gated recurrent unit (Cho et al. 2014), with the reset gate after the recurrent product, as in cuDNN.
 
     r, z = sigmoid(W x + U h + b); n = tanh(W_n x + b_n + r (U_n h + b'_n)); h' = (1 - z) n + z h.
 
@@ -92,11 +92,6 @@ def gru(projected: Tensor, recurrent: Tensor, state: CellState) -> CellState:
     update = (update_input + update_hidden).sigmoid()
     candidate = (candidate_input + reset * candidate_hidden).tanh()
     return (candidate + update * (hidden - candidate),)
-
-
-def tanh_rnn(product: Tensor) -> CellState:
-    """The simple recurrent network (Elman 1990): h' = tanh(W x + U h + b), of the product [R, G]."""
-    return (product.tanh(),)
 
 
 def adds(kind: CellKind) -> bool:
@@ -117,7 +112,8 @@ def next_state(kind: CellKind, products: Sequence[Tensor], state: CellState) -> 
         case "gru":
             return gru(products[0], products[1], state)
         case "rnn":
-            return tanh_rnn(products[0])
+            # The simple recurrent network (Elman 1990): h' = tanh(W x + U h + b).
+            return (products[0].tanh(),)
 
 
 def step(rnn: nn.RNNBase, kind: CellKind, inputs: Tensor, state: CellState) -> CellState:
@@ -283,7 +279,7 @@ class _AllSteps(torch.autograd.Function):
         return None, ctx.steps.gradients, *(each.to(dtype) for each, dtype in of_weights)
 
 
-RANGE: Final = 2**16  # How many values 16 random bits have.
+RANGE: Final = 2**16  # Number of values of 16 random bits.
 
 
 class Dropout(nn.Module):

@@ -75,7 +75,7 @@ def use_threads(wanted: int | None) -> None:
 
 
 def total_memory(device: torch.device) -> int | None:
-    """Returns the bytes of memory of a GPU, or of this machine or its container; None if the system does not tell."""
+    """Returns the bytes of memory of a GPU, or of this machine or its container; None if it is unknown."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     sizes = []

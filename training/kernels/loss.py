@@ -1,4 +1,4 @@
-"""What training minimizes: smoothed cross-entropy, teachers' targets, coverage loss, and copying's mixture.
+"""The training loss: smoothed cross-entropy, teachers' targets, coverage loss, and the mixture with copies.
 
 `smoothed_cross_entropy` states the loss plainly. `output_loss` computes the output layer and this loss together: where
 the vocabulary is large, the two take most of a step's time and memory. It goes block by block from inputs to gradients
@@ -129,7 +129,7 @@ def mixed(logits: Tensor, copies: Copies) -> Tensor:
 
 
 def mixed_in(log_probs: Tensor, generated: Tensor, copies: Copies) -> Tensor:
-    """Returns the same, from L = log_softmax(logits) [N, V] and L of the source's symbols [N, S].
+    """Returns the result of `mixed`, from L = log_softmax(logits) [N, V] and L of the source's symbols [N, S].
 
     The mixture's log-probabilities minus log g are L itself, except for the source's symbols: log(exp L + exp score).
     """

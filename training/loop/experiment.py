@@ -209,7 +209,7 @@ def prepare(
 def check_memory(
     model: ModelConfig, source_size: int, target_size: int, *, optimizer: str, device: torch.device
 ) -> None:
-    """Refuses a model whose training can't fit, before it is built.
+    """Refuses a model whose training does not fit into memory, before it is built.
 
     Args:
         source_size, target_size: of the vocabularies.
@@ -284,10 +284,10 @@ def _with_soft_targets(
     if soft_targets is None:
         loaded = load_members([Path(path) for path in config.teachers], "distillation.teachers")
         num_positions = int(offsets[-1]) + len(train.corpus)
-        announce(f"asking {len(loaded)} teachers about {num_positions:,} symbols, once")
+        announce(f"computing the predictions of {len(loaded)} teachers for {num_positions:,} symbols, once")
         ensemble = Ensemble([teacher.model for teacher in loaded]).to(device).eval()
         num_symbols = min(config.top_k, train.target_tokenizer.vocabulary_size - len(NEVER_GENERATED))
-        advance = counter(progress, "asking", num_positions)
+        advance = counter(progress, "teachers", num_positions)
         parts = _soft_targets(ensemble, train.corpus, recipe, num_symbols, device, advance)
         store_soft_targets(folder, num_positions, num_symbols, parts)
         soft_targets = open_soft_targets(folder, offsets, config)

@@ -1,7 +1,6 @@
-"""The journal of a training, metrics.jsonl and TensorBoard, and the log that sums up its steps for it."""
+"""The journal of a training (metrics.jsonl and TensorBoard), and the sums over its steps."""
 
 import json
-import math
 import os
 from pathlib import Path
 
@@ -9,9 +8,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from attendant.runtime.files import translate_os_errors, write_text
 from attendant.training.evaluation.metrics import perplexity
-from attendant.training.loop.callbacks import Record, StepProgress, TrainingCallback, TrainingStart
+from attendant.training.loop.callbacks import Record, TrainingCallback, TrainingStart
 from attendant.training.loop.update import Gradient
-from attendant.training.run.checkpoint import TrainingState
 from attendant.training.run.directory import Run
 
 
@@ -73,70 +71,21 @@ def _cut_after(path: Path, step: int) -> None:
     write_text(path, "".join(kept))
 
 
-class StepLog:
-    """Sums steps up: a record every `every_steps`, and the progress at each step."""
+class StepSums:
+    """Sums over the steps since the last record of the journal."""
 
-    def __init__(self, callback: TrainingCallback, every_steps: int) -> None:
-        self._callback = callback
-        self._every_steps = every_steps
-        self._begin()
+    def __init__(self) -> None:
+        self._loss = self._cross_entropy = self._seconds = 0.0
+        self._num_tokens = 0
 
-    def add(
-        self,
-        state: TrainingState,
-        gradient: Gradient,
-        num_tokens: int,
-        *,
-        seconds: float,
-        learning_rate: float,
-        epoch: int,
-        batch: int,
-        num_batches: int,
-        seconds_left: float | None,
-    ) -> None:
-        """Adds a step.
-
-        Args:
-            state: after the step.
-            num_tokens: target tokens, over all processes.
-            seconds: duration of the step.
-            epoch, batch: the step's, counted from 1.
-            num_batches: of an epoch.
-            seconds_left: until the run's nearest limit. If None, there is no limit.
-        """
+    def add(self, gradient: Gradient, num_tokens: int, seconds: float) -> dict[str, float]:
+        """Adds a step with `num_tokens` target tokens in all processes. Returns the means so far, by name."""
         self._loss += gradient.loss * num_tokens
         self._cross_entropy += gradient.cross_entropy * num_tokens
         self._num_tokens += num_tokens
         self._seconds += seconds
-        loss = self._loss / self._num_tokens
-        mean_perplexity = perplexity(-self._cross_entropy, self._num_tokens)
-        tokens_per_second = self._num_tokens / max(self._seconds, 1e-9)
-        if state.step % self._every_steps == 0:
-            values = {
-                "loss": loss,
-                "perplexity": mean_perplexity,
-                "learning_rate": learning_rate,
-                "tokens_per_second": tokens_per_second,
-                "seconds": state.seconds,
-            }
-            if math.isfinite(gradient.norm):
-                values["gradient_norm"] = gradient.norm
-            self._begin()
-            epochs = state.epoch + state.batch / num_batches
-            self._callback.record(Record(event="train", step=state.step, epochs=epochs, values=values))
-        self._callback.step(
-            StepProgress(
-                step=state.step,
-                epoch=epoch,
-                batch=batch,
-                num_batches=num_batches,
-                loss=loss,
-                perplexity=mean_perplexity,
-                tokens_per_second=tokens_per_second,
-                seconds_left=seconds_left,
-            )
-        )
-
-    def _begin(self) -> None:
-        self._loss = self._cross_entropy = self._seconds = 0.0
-        self._num_tokens = 0
+        return {
+            "loss": self._loss / self._num_tokens,
+            "perplexity": perplexity(-self._cross_entropy, self._num_tokens),
+            "tokens_per_second": self._num_tokens / max(self._seconds, 1e-9),
+        }

@@ -4,10 +4,10 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -18,7 +18,7 @@ from attendant.training.evaluation.metrics import is_better
 from attendant.training.kernels.hardware import choose_precision
 from attendant.training.loop.callbacks import Record, StepProgress, TrainingCallback, TrainingStart
 from attendant.training.loop.experiment import Experiment
-from attendant.training.loop.journal import StepLog
+from attendant.training.loop.journal import StepSums
 from attendant.training.loop.update import Gradient, Processes, Updater
 from attendant.training.optimization import MovingAverage, Schedule, make_optimizer
 from attendant.training.recipe import TrainerConfig
@@ -89,6 +89,7 @@ class Trainer:
         self.state = self._resume()
         self._guard = Guard(config, self.state)
         self._epoch_batches = self._plan.epoch(self.state.epoch)
+        self._sums = StepSums()
         # The clock's value at which the training would have begun without interruptions.
         self._clock_zero = clock() - self.state.seconds
         self._saved_step, self._saved_seconds = self.state.step, self.state.seconds
@@ -108,7 +109,6 @@ class Trainer:
         """
         self._model.train()
         callback = _Callbacks(callbacks, self._save_alone)
-        log = StepLog(callback, self._config.log_every_steps)
         start = TrainingStart(
             path=self._run.path,
             recipe=self._recipe,
@@ -125,11 +125,11 @@ class Trainer:
                     self._validate(callback)
                 if self._is_over():
                     return self.state
-                self._step(log)
+                self._step(callback)
                 if self._checkpoint_is_due():
                     self._save(best=False)
 
-    def _step(self, log: StepLog) -> None:
+    def _step(self, callback: TrainingCallback) -> None:
         state, begun = self.state, self.state.seconds
         whole = self._epoch_batches[state.batch : state.batch + self._config.accumulate_batches]
         num_tokens = sum(self._plan.num_target_tokens(indices) for indices in whole)
@@ -152,17 +152,30 @@ class Trainer:
             state.epoch, state.batch = state.epoch + 1, 0
             self._epoch_batches = self._plan.epoch(state.epoch)
         self._update_seconds()
-        log.add(
-            state,
-            gradient,
-            num_tokens,
-            seconds=self._clock() - started,
-            learning_rate=learning_rate,
-            epoch=epoch,
-            batch=batch,
-            num_batches=self.num_batches,
-            seconds_left=self._seconds_left(),
+        means = self._sums.add(gradient, num_tokens, self._clock() - started)
+        if state.step % self._config.log_every_steps == 0:
+            self._sums = StepSums()
+            norm = {"gradient_norm": gradient.norm} if math.isfinite(gradient.norm) else {}
+            callback.record(self._record("train", {**means, "learning_rate": learning_rate, **norm}))
+        callback.step(
+            StepProgress(
+                step=state.step,
+                epoch=epoch,
+                batch=batch,
+                num_batches=self.num_batches,
+                seconds_left=self._seconds_left(),
+                **means,
+            )
         )
+
+    def _record(
+        self, event: Literal["train", "validation"], values: Mapping[str, float], *, is_best: bool = False
+    ) -> Record:
+        """Returns a line of the journal after the present step."""
+        state = self.state
+        epochs = state.epoch + state.batch / self.num_batches
+        values = {**values, "seconds": state.seconds}
+        return Record(event=event, step=state.step, epochs=epochs, values=values, is_best=is_best)
 
     def _validate(self, callback: TrainingCallback) -> None:
         state, metric = self.state, self._recipe.validation.metric
@@ -175,15 +188,7 @@ class Trainer:
         state.num_validations_without_best = 0 if improved else state.num_validations_without_best + 1
         state.plateau_factor *= self._schedule.plateau_fall(state.num_validations_without_best)
         self._save(best=improved)
-        callback.record(
-            Record(
-                event="validation",
-                step=state.step,
-                epochs=state.epoch + state.batch / self.num_batches,
-                values=values | {"seconds": state.seconds},
-                is_best=improved,
-            )
-        )
+        callback.record(self._record("validation", values, is_best=improved))
 
     def _validated_values(self) -> dict[str, float]:
         """Returns the values by name. The first process validates, the others wait."""
@@ -260,7 +265,7 @@ class Trainer:
 
 
 class _Callbacks(TrainingCallback):
-    """Several callbacks as one. If one of them fails in the middle of a training, `save` is called first."""
+    """Calls several callbacks. If a callback fails during the training, `save` is called first."""
 
     def __init__(self, callbacks: Sequence[TrainingCallback], save: Callable[[], None]) -> None:
         self._callbacks = callbacks

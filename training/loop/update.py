@@ -1,4 +1,4 @@
-"""One update of the weights, in one process or several: the gradient of some batches' loss, and the step along it.
+"""One update of the weights, in one process or several: the gradient of the loss of some batches, and the step.
 
 Shapes: B pairs, T target positions.
 """
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-# Imported before there is a group: its functions take the group of that moment as their default argument, and keep it.
+# Imported before a group exists: the default arguments of its functions would keep a reference to the group.
 import torch.distributed.nn.functional
 from torch import Tensor, nn
 
@@ -75,7 +75,7 @@ class Processes:
             dist.destroy_process_group()
 
     def broadcast(self, model: nn.Module) -> None:
-        """Gives all processes the first one's weights: their machines may have drawn others from the same seed."""
+        """Copies the first process's weights to all: machines may draw different numbers from the same seed."""
         if self.is_many:
             for weight in model.state_dict().values():
                 dist.broadcast(weight, src=0)
@@ -137,8 +137,8 @@ def sampled_inputs(model: Seq2Seq, batch: Batch, probability: float) -> Tensor:
     """Returns the decoder's inputs [B, T] for scheduled sampling (Bengio et al. 2015, 2.4): each input except the first
     is drawn from the model with this probability, so that the decoder learns to continue its own outputs.
 
-    y'_t ~ P(y_t | y_1, ..., y_{t-1}, x) is drawn given the true symbols before it, for all t at once, instead of one
-    pass for each t (Duckworth et al. 2019). If EOS is drawn, the true symbol stays: nothing ever follows EOS.
+    y'_t ~ P(y_t | y_1, ..., y_{t-1}, x) is drawn given the true earlier symbols, for all t at once, instead of one
+    pass for each t (Duckworth et al. 2019). If EOS is drawn, the true symbol stays, because nothing follows EOS.
     """
     places = batch.positions[batch.positions % batch.previous_ids.shape[1] > 0]
     chosen = places[torch.rand(places.shape, device=places.device) < probability]
@@ -156,7 +156,7 @@ class Gradient:
 
     Attributes:
         loss: of `Objective`, mean over all target tokens of all batches and processes, in nats.
-        cross_entropy: likewise, of the true symbols alone: without label smoothing, teachers and coverage.
+        cross_entropy: the same mean of the true symbols alone, without label smoothing, teachers and coverage.
         norm: of the gradient before it is clipped.
         overflowed: the gradient left fp16's range, which is expected now and then: this update is skipped, and the loss
             is scaled by less.
@@ -185,7 +185,7 @@ class Objective:
         Returns:
             their sum in nats, a scalar; and the cross-entropy of the true symbols alone, which has no gradient.
         """
-        forced = self._model.forced(
+        forced = self._model.teacher_forcing(
             batch.source_ids,
             batch.source_lengths,
             sampled_inputs(self._model, batch, sampling) if sampling else batch.previous_ids,

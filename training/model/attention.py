@@ -242,7 +242,7 @@ class AttentionLoop:
     """Attention of one query per source at each of T steps; see LoopedProduct.
 
     Args:
-        attention: whose weights.
+        attention: the attention that is computed.
         source: the result of `attention.source_tensors`.
         num_steps: T.
     """
@@ -271,19 +271,19 @@ class AttentionLoop:
         return context.squeeze(1), weights.squeeze(1), None if covered is None else covered.squeeze(1)
 
 
-SYMBOLS = "source_symbols"  # The source tensor [B, S] int64 that holds what can be copied.
+SYMBOLS = "source_symbols"  # The source tensor [B, S] int64 of the symbols that can be copied.
 NOTHING = 2 * IMPOSSIBLE
-"""Score of padding and of BOS: so far below IMPOSSIBLE that mixing it in changes no logit at all."""
+"""Score of padding and of BOS: so far below IMPOSSIBLE that mixing it in changes no logit."""
 
 LEAST_SHARE = 1e-30
-"""The least share of the attention that counts: a smaller one is taken for this, so that its logarithm is finite."""
+"""Smaller shares of the attention are raised to this, so that their logarithm is finite."""
 
 
 class Copying(nn.Module):
     """The probability of copying, and of each symbol to copy.
 
     Attributes:
-        gate: x of context, state and embedded previous symbol.
+        gate: a linear layer of context, state and embedded previous symbol; the logit of generating.
     """
 
     def __init__(self, config: ModelConfig) -> None:

@@ -47,7 +47,7 @@ class AttentionConfig(Table):
 
     Attributes:
         score: how well a source position matches a query, see training/model/attention.py; "none": no attention,
-            the decoder knows the source by one vector (Cho et al. 2014; Sutskever et al. 2014).
+            the decoder gets the source as one vector (Cho et al. 2014; Sutskever et al. 2014).
         query: the decoder state that is compared with the source. "current": the state after the cell; the attentional
             vector made from it gives the prediction (Luong et al. 2015). "previous": the state before the cell; the
             context is an input of the cell (Bahdanau et al. 2015).

@@ -90,7 +90,7 @@ class CellLoop:
         return next_state(self._kind, wide, state)
 
 
-class Forced(NamedTuple):
+class TeacherForcing(NamedTuple):
     """The results of teacher forcing, for B x T target positions or for N chosen ones.
 
     Attributes:
@@ -185,7 +185,7 @@ class Decoder(nn.Module):
         source: Mapping[str, Tensor],
         *,
         keep_attention: bool = False,
-    ) -> Forced:
+    ) -> TeacherForcing:
         """Runs teacher forcing from embedded previous symbols [B, T, E].
 
         Args:
@@ -227,7 +227,7 @@ class Decoder(nn.Module):
 
     def _loop(
         self, embedded: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor], keep_attention: bool
-    ) -> Forced:
+    ) -> TeacherForcing:
         """Runs teacher forcing if the cells need the attention of this or the last step; loops over dependent parts."""
         assert self.attention is not None and self.readout is not None
         num_rows, num_steps, _ = embedded.shape
@@ -262,7 +262,7 @@ class Decoder(nn.Module):
             weights.append(of_step)
         readouts = torch.stack(attentionals, 1)
         if not keep_attention:  # only the readouts are needed, and stacking takes time
-            return Forced(readouts, None, None)
+            return TeacherForcing(readouts, None, None)
         all_contexts, all_weights, hidden = (torch.stack(parts, 1) for parts in (contexts, weights, outputs))
         return self._forced(readouts, all_contexts, all_weights, hidden, embedded, source)
 
@@ -274,15 +274,15 @@ class Decoder(nn.Module):
         hidden: Tensor,
         embedded: Tensor,
         source: Mapping[str, Tensor],
-    ) -> Forced:
+    ) -> TeacherForcing:
         """Adds the symbols that can be copied; all tensors are [B, T, ...]."""
         if self.copying is None:
-            return Forced(readouts, weights, None)
+            return TeacherForcing(readouts, weights, None)
         assert contexts is not None and weights is not None
         symbols = source[SYMBOLS]
         shares = self.copying.shares(weights, symbols)
         of_positions = symbols.unsqueeze(1).expand(weights.shape)
-        return Forced(readouts, weights, self.copying.copies(of_positions, shares, contexts, hidden, embedded))
+        return TeacherForcing(readouts, weights, self.copying.copies(of_positions, shares, contexts, hidden, embedded))
 
     def step(
         self,

@@ -23,13 +23,13 @@ class RecurrentLayer(nn.Module):
     """A recurrent layer over padded sources, in one direction or both; initial states are zeros.
 
     Each direction runs over the padded batch as a whole, the backward one over sources that were reversed within
-    their lengths: padding then comes last in both and touches no valid position. Packed sequences take longer; only an
-    LSTM whose last cells are wanted needs them, since torch tells no others.
+    their lengths: padding then comes last in both and touches no valid position. Packed sequences take longer. They are
+    used only for an LSTM whose last cells are needed, because torch returns those only at the end of a sequence.
 
     Attributes:
         forward_rnn, backward_rnn: a one-layer `nn.LSTM`, `nn.GRU` or `nn.RNN` each, where the weights are;
             `backward_rnn` is None in a one-directional layer.
-        keeps_cells: an LSTM's last cells are wanted.
+        keeps_cells: returns an LSTM's last cells too.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class Encoder(nn.Module):
     A reversed source (Sutskever et al. 2014) is turned around before the first layer and back after the last, so that
     the memory's positions are the source's in either case.
 
-    Every layer is called as `layer(inputs, lengths) -> (outputs, last states)`, see RecurrentLayer.forward; the
-    exporter puts its own in their place.
+    Every layer is called as `layer(inputs, lengths) -> (outputs, last states)`, see RecurrentLayer.forward. The
+    exporter replaces the layers by its own.
     """
 
     def __init__(self, config: ModelConfig) -> None:

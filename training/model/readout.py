@@ -18,7 +18,7 @@ from attendant.training.kernels.loss import NEVER_GENERATED
 from attendant.training.model.config import ModelConfig, ReadoutKind
 
 IMPOSSIBLE = -1e9
-"""Logit of what can't be: finite, so that no arithmetic on it gives NaN; its probability is exactly zero."""
+"""Logit of impossible symbols: finite, so that no arithmetic on it gives NaN; their probability is exactly zero."""
 
 
 class Output(nn.Module):
@@ -67,14 +67,14 @@ class Readout(nn.Module):
 
 
 class SumReadout(Readout):
-    """s + c, where both have one width."""
+    """s + c, which have the same width."""
 
     def forward(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
         return hidden + context
 
 
 class ConcatenationReadout(Readout):
-    """[s; c], of which the output layer makes the prediction itself: P = H + C."""
+    """[s; c], from which the output layer predicts directly: P = H + C."""
 
     def forward(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
         return torch.cat([hidden, context], -1)
@@ -121,7 +121,7 @@ class LinearReadout(ProjectedReadout):
 
 
 class TanhReadout(LinearReadout):
-    """The attentional vector tanh(W_c [c; s]) (Luong et al. 2015, eq. 5); with b inside where `readout_bias` is."""
+    """The attentional vector tanh(W_c [c; s]) (Luong et al. 2015, eq. 5); with b inside if `readout_bias` is set."""
 
     def outputs(self, projected: Tensor, hidden: Tensor) -> Tensor:
         return torch.tanh(projected)

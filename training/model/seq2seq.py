@@ -18,7 +18,7 @@ from attendant.training.kernels.cells import Dropout, weights_of
 from attendant.training.kernels.loss import Copies, mixed
 from attendant.training.model.attention import SYMBOLS, AdditiveScore, Attention
 from attendant.training.model.config import Initialization, ModelConfig
-from attendant.training.model.decoder import Decoder, Forced
+from attendant.training.model.decoder import Decoder, TeacherForcing
 from attendant.training.model.encoder import Bridge, Encoder
 from attendant.training.model.readout import Output
 
@@ -91,13 +91,13 @@ class Seq2Seq(nn.Module):
         Returns:
             logits [B, T, V], or [N, V] of the wanted positions.
         """
-        forced = self.forced(source_ids, source_lengths, previous_ids, positions)
+        forced = self.teacher_forcing(source_ids, source_lengths, previous_ids, positions)
         logits: Tensor = self.output(forced.readouts, self.target_embedding.weight)
         if forced.copies is not None:
             logits = mixed(logits, forced.copies)
         return logits if positions is not None else logits.view(*previous_ids.shape, -1)
 
-    def forced(
+    def teacher_forcing(
         self,
         source_ids: Tensor,
         source_lengths: Tensor,
@@ -105,7 +105,7 @@ class Seq2Seq(nn.Module):
         positions: Tensor | None = None,
         *,
         keep_attention: bool = False,
-    ) -> Forced:
+    ) -> TeacherForcing:
         """Runs `forward` up to the output layer; N = B T if all positions are wanted: readouts [N, P].
 
         Args:
@@ -115,18 +115,18 @@ class Seq2Seq(nn.Module):
         encoded = self.encode(source_ids, source_lengths)
         embedded = self.dropout(self.target_embedding(previous_ids))
         rows, source = encoded.row_tensors, encoded.source_tensors
-        forced: Forced = self.decoder(embedded, rows, source, keep_attention=keep_attention)
+        forced: TeacherForcing = self.decoder(embedded, rows, source, keep_attention=keep_attention)
 
         def wanted(values: Tensor) -> Tensor:
             flat = values.flatten(0, 1)
             return flat if positions is None else flat.index_select(0, positions)
 
         copies = None if forced.copies is None else Copies(*map(wanted, forced.copies))
-        return Forced(self.dropout(wanted(forced.readouts)), forced.weights, copies)
+        return TeacherForcing(self.dropout(wanted(forced.readouts)), forced.weights, copies)
 
     @property
     def embedding_of_sources(self) -> nn.Embedding:
-        """The target's if it serves both sides."""
+        """The source embedding, or the target embedding if it serves both sides."""
         return self.target_embedding if self.source_embedding is None else self.source_embedding
 
     @property

@@ -78,7 +78,7 @@ class Ensemble(nn.Module):
     """The mean of its members' next-symbol probabilities (Sutskever et al. 2014, section 3.6).
 
     The members may differ in architecture and size. They share both vocabularies and the start symbol. A TorchStepper
-    takes it in a model's place. State tensors are the members' own; each name has the member's number.
+    accepts an ensemble instead of a model. State tensors are the members' own; each name has the member's number.
 
     Attributes:
         members: the models.
@@ -179,9 +179,9 @@ class Decodable(Protocol):
 
 
 class TorchStepper:
-    """Decodes with a model in memory; arrays are numpy at the edge and torch tensors on the device inside.
+    """Decodes with a model in memory: takes and returns numpy arrays, and computes with torch tensors on the device.
 
-    The model is used as it is, in evaluation mode during each call: its training may continue between calls.
+    The model is not copied. It is in evaluation mode during each call, and its training may continue between calls.
     """
 
     def __init__(self, model: Decodable, device: torch.device | str = "cpu") -> None:

@@ -55,7 +55,7 @@ def test_resumed_without_its_teachers_is_as_uninterrupted(
     options = learning_from(teachers, "training.max_epochs=2")
     status, message, errors = command(tiny_recipe, "--output", tmp_path / "straight", *options)
     assert status == 0, errors
-    assert "asking 2 teachers about 192 symbols, once" in message
+    assert "predictions of 2 teachers for 192 symbols, once" in message
     first = (*options, "--set", "training.max_steps=5")
     assert command(tiny_recipe, "--output", tmp_path / "stopped", *first)[0] == 0
     recorded = json.loads((tmp_path / "stopped" / "teachers.json").read_text())
@@ -65,7 +65,7 @@ def test_resumed_without_its_teachers_is_as_uninterrupted(
     torch.manual_seed(99)
     status, message, errors = command(tiny_recipe, "--output", tmp_path / "stopped", "--resume", *options)
     assert status == 0, errors
-    assert "asking" not in message
+    assert "teachers" not in message
     assert json.loads((tmp_path / "stopped" / "teachers.json").read_text()) == recorded
     item, other = (load_run(tmp_path / name, "last").model.state_dict() for name in ("straight", "stopped"))
     assert all(torch.equal(item[name], other[name]) for name in item)
@@ -102,4 +102,4 @@ def test_a_damaged_store_is_refused(tmp_path: Path, tiny_recipe: Path, teachers:
     (path,) = (tmp_path / "run").glob("corpus/*/symbols.bin")
     np.fromfile(path, np.int32)[:-3].tofile(path)
     status, _, errors = command(tiny_recipe, "--output", tmp_path / "run", "--resume", *options)
-    assert status == 2 and "is damaged" in errors and "will be asked again" in errors
+    assert status == 2 and "is damaged" in errors and "it will be made again" in errors

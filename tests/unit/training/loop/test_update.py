@@ -17,7 +17,7 @@ from attendant.training.data.corpus import Corpus, TokenSequences
 from attendant.training.kernels.hardware import PrecisionName
 from attendant.training.loop.update import Processes, Updater, sampled_inputs
 from attendant.training.model import ModelConfig, Seq2Seq
-from attendant.training.model.decoder import Forced
+from attendant.training.model.decoder import TeacherForcing
 from attendant.training.optimization import OptimizerConfig, make_optimizer
 from attendant.training.recipe import TrainerConfig, load_recipe
 
@@ -100,7 +100,7 @@ class Bigrams(nn.Module):
         self.embedding = nn.Embedding(11, 6)
         self.output = nn.Linear(6, 11)
 
-    def forced(
+    def teacher_forcing(
         self,
         source_ids: Tensor,
         source_lengths: Tensor,
@@ -108,9 +108,9 @@ class Bigrams(nn.Module):
         positions: Tensor,
         *,
         keep_attention: bool,
-    ) -> Forced:
+    ) -> TeacherForcing:
         del source_ids, source_lengths, keep_attention
-        return Forced(self.embedding(previous_ids.flatten()[positions]), weights=None, copies=None)
+        return TeacherForcing(self.embedding(previous_ids.flatten()[positions]), weights=None, copies=None)
 
     def output_layer(self) -> tuple[Tensor, Tensor]:
         return self.output.weight, self.output.bias

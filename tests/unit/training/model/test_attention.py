@@ -201,7 +201,7 @@ def test_the_coverage_loss_is_added_whatever_the_order_of_the_decoder(tables: di
     model = Seq2Seq(ModelConfig.model_validate(sizes | tables), V, V).double()
     source_ids, lengths = torch.tensor([[4, 5, 6, 3]]), torch.tensor([4])
     batch = Batch(source_ids, lengths, torch.tensor([[2, 4, 5]]), torch.arange(3), torch.tensor([4, 5, 3]))
-    attention = model.forced(source_ids, lengths, batch.previous_ids, keep_attention=True).weights
+    attention = model.teacher_forcing(source_ids, lengths, batch.previous_ids, keep_attention=True).weights
     assert attention is not None
     plain, weighted = (
         Objective(model, label_smoothing=0.0, coverage_loss=weight)(batch)[0].detach() for weight in (0.0, 2.0)
