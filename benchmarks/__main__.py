@@ -15,8 +15,8 @@ from rich.markdown import Markdown
 
 from attendant.runtime.command import exit_command
 from attendant.runtime.errors import UserError, VerificationFailed
-from benchmarks import decoding, gpu, own_models, peers, served_peers, serving, training
-from benchmarks.harness import say
+from benchmarks import decoding, gpu, own_models, peers, serving, training
+from benchmarks.harness import log_line
 from benchmarks.results import Measured, Part, add_result, markdown_table, this_machine, write_page, write_yardsticks
 from benchmarks.workload import QUICK, Context, Workload
 
@@ -74,7 +74,7 @@ SUITES = {
         ),
         parts=(
             *(peers.greedy, peers.beam, peers.single),
-            *(served_peers.served, served_peers.real_lengths, served_peers.arrivals, peers.pronunciation),
+            *(peers.served, peers.real_lengths, peers.arrivals, peers.pronunciation),
         ),
     ),
     "own": Suite(
@@ -135,7 +135,7 @@ def run(suites: Mapping[str, Suite], arguments: Sequence[str]) -> None:
         output = options.output or Path(scratch if options.quick else "benchmarks/results")
         for name in names:
             machine, command = this_machine(), ["python", "-m", "benchmarks", *own_options, "--only", name]
-            say(f"{name} ...")
+            log_line(f"{name} ...")
             part = suite.by_name[name](context)
             title, _, about = (inspect.getdoc(suite.by_name[name]) or name).partition("\n\n")
             measured = Measured(
@@ -149,7 +149,7 @@ def run(suites: Mapping[str, Suite], arguments: Sequence[str]) -> None:
             yardsticks = write_yardsticks(output)
         console.print(Markdown(yardsticks))
         if output != Path(scratch):
-            say(f"written: {options.suite}.json, {options.suite}.md and yardsticks.md in {output}")
+            log_line(f"written: {options.suite}.json, {options.suite}.md and yardsticks.md in {output}")
     if problems:
         raise VerificationFailed(f"{options.suite}: the measured systems have problems", problems)
 

@@ -28,7 +28,7 @@ from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
 from attendant.training.model import Seq2Seq
 from attendant.training.model.stepper import TorchStepper
-from benchmarks.harness import System, Visit, Visits, measure, part_of, say
+from benchmarks.harness import System, Visit, Visits, log_line, measure, part_of
 from benchmarks.results import Part
 from benchmarks.workload import Context, mt_bundle, mt_model
 
@@ -78,7 +78,7 @@ def parity(context: Context) -> Part:
     for candidate in _candidates(context):
         # Compiling would take a minute for each shape.
         if not candidate.is_compiled:
-            say(f"checking {candidate.name}")
+            log_line(f"checking {candidate.name}")
             error, allowed = largest_error(candidate.make(), bundle), TOLERANCES[candidate.precision]
             holds = error <= allowed
             part.rows.append([candidate.name, f"{error:.1e}", f"{allowed:g}", str(holds).lower()])

@@ -108,10 +108,10 @@ class Measurement:
         except Unavailable as error:
             self.samples.clear()
             self.problem = str(error)
-            say(f"{self.system.name}: {error}")
+            log_line(f"{self.system.name}: {error}")
 
 
-def say(line: str) -> None:
+def log_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
@@ -132,7 +132,7 @@ def measure(systems: Sequence[System], num_rounds: int) -> list[Measurement]:
                         with measurement.noting_failure():
                             text = measurement.take(visit[1](number), visit[0])
                             texts.append(f"{measurement.system.name}: {text}")
-                say(f"round {number} of {num_rounds}: {'; '.join(texts)}")
+                log_line(f"round {number} of {num_rounds}: {'; '.join(texts)}")
     return measurements
 
 

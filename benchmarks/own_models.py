@@ -1,5 +1,5 @@
-"""Models of users' own, exported by `attendant.export_model`: a student with simpler simple recurrent units beside our
-LSTMs and CTranslate2's Transformers, and the gain of sharing a source's tensors among the rows of a beam.
+"""Measures users' modules, exported by `attendant.export_model`: a student with simpler simple recurrent units against
+our LSTMs and CTranslate2's Transformers, and the gain of sharing a source's tensors among the rows of a beam.
 
 Shapes: B sources, R rows, M queries per source, S source positions, D model width, H hidden size.
 """
@@ -19,9 +19,8 @@ from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS
 from attendant.training.model import DecoderConfig
 from benchmarks.decoding import BEAM_SIZE, NUM_WORKERS, PRECISIONS, Decoder, layout, throughput
-from benchmarks.harness import ENVIRONMENTS
 from benchmarks.job import NUM_SPECIAL_SYMBOLS, program, sentences, word_of, words_of
-from benchmarks.peers import TRANSFORMERS, ctranslate2_program, transformer_parameters
+from benchmarks.peers import TRANSFORMERS, transformers
 from benchmarks.results import Part
 from benchmarks.workload import (
     EOS_BIAS,
@@ -238,18 +237,7 @@ def students(context: Context, beam_size: int) -> Part:
         decoder_of("translation", "LSTM 2+1, as translate-en-fr", partial(translation_bundle, context)),
         decoder_of("student", f"Transformer + SSRU {STUDENT}", partial(exported, context, STUDENT)),
     ]
-    for layers, sizes in TRANSFORMERS.items():
-        parameters = transformer_parameters(**sizes, vocabulary_size=context.workload.vocabulary_size)
-        decoders.append(
-            Decoder(
-                key=f"ctranslate2_{layers.replace('+', '_')}",
-                name=f"CTranslate2 Transformer {layers} int8, inter_threads={NUM_WORKERS}",
-                command=partial(ctranslate2_program, context, layers, "work", num_workers=NUM_WORKERS),
-                batch_sizes=(32, 64, 128),
-                about=f"{ENVIRONMENTS['ctranslate2'].package}, {parameters / 1e6:.1f} M parameters",
-            )
-        )
-    return throughput(context, decoders, beam_size)
+    return throughput(context, [*decoders, *transformers(context, NUM_WORKERS)], beam_size)
 
 
 def students_greedy(context: Context) -> Part:

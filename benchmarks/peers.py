@@ -1,16 +1,19 @@
-"""Measures peers that decode in process, and Attendant. Each peer has its environment, its model and its worker.
+"""Measures Attendant and its peers, in process and served. Each peer has its environment, its model and its program.
 
-Their workers are functions of programs.py and plain_model.py.
+The programs are functions of programs.py and plain_model.py.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.process import available_cpus
 from attendant.server.bench.load import LIST_SIZE, Load
+from attendant.server.inference.v2 import open_inference_pb2 as inference
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.decoding import (
     BEAM_SIZE,
@@ -24,18 +27,27 @@ from benchmarks.decoding import (
     throughput,
 )
 from benchmarks.harness import ENVIRONMENTS, TORCH, Columns, made_once, measure, output_of, part_of, spread_of
-from benchmarks.job import Job, program
+from benchmarks.job import Job, program, words_of
 from benchmarks.plain_model import export_plain, plain_parameters
 from benchmarks.programs import G2P_BUNDLE, MARIAN_BLOCK, g2p_words, marian_parameters, marian_width
 from benchmarks.results import Part
-from benchmarks.serving import MANY_CLIENTS, attendant_server, empty_service, under
-from benchmarks.workload import NUM_REQUESTS, Context, Work, Workload
+from benchmarks.serving import MANY_CLIENTS, Server, attendant_server, closed_loops, empty_service, open_loops, under
+from benchmarks.workload import NUM_REQUESTS, Context, Work, Workload, equal_work, generate_request, real_work
 
 TRANSFORMERS = {
     "6+2": {"num_encoder_layers": 6, "num_decoder_layers": 2, "width": 256, "feed_forward": 2048},
     "12+1": {"num_encoder_layers": 12, "num_decoder_layers": 1, "width": 256, "feed_forward": 1152},
 }
 """Transformers (Vaswani et al. 2017) with about as many parameters as the model of the workload."""
+
+THREADED_BATCH_SIZES = (32, 64, 128)
+"""Candidates for peers whose workers are threads of one process."""
+
+SERVED_BATCH_SIZES = (16, 32, 64)
+"""Candidates for each peer: with 64 clients, one batch of all of them, or several that take turns."""
+
+SERVED_TRANSFORMER = "12+1"
+PAD_ID = 0
 
 
 def greedy(context: Context) -> Part:
@@ -87,28 +99,34 @@ def all_decoders(context: Context, num_workers: int = NUM_WORKERS) -> Iterator[D
         named = f"{name}, {layout(num_workers)}"
         yield Decoder(key=key, name=named, command=command, num_workers=num_workers, about=about)
 
-    # The workers of the others are threads of one process.
-    threaded = partial(Decoder, batch_sizes=(32, 64, 128))
-    for layers, shape in TRANSFORMERS.items():
-        parameters = _millions(transformer_parameters(**shape, vocabulary_size=workload.vocabulary_size))
-        yield threaded(
-            key=f"ctranslate2_{layers.replace('+', '_')}",
-            name=f"CTranslate2 {layers} int8, inter_threads={num_workers}",
-            command=partial(ctranslate2_program, context, layers, "work", num_workers=num_workers),
-            about=f"{packages['ctranslate2']}, Transformer of width {shape['width']}, {parameters}",
-        )
+    yield from transformers(context, num_workers)
     # Marian's `s2s` (Junczys-Dowmunt et al. 2018): each direction of the encoder is as wide as the decoder, and a
     # second cell follows the attention. It is as wide as possible with no more parameters than our model.
     embedding = -(-workload.embedding_size // MARIAN_BLOCK) * MARIAN_BLOCK
     sizes = {"vocabulary": workload.vocabulary_size, "embedding": embedding}
     sizes["width"] = marian_width(**sizes, max_parameters=plain_parameters(workload))
     of_size = f"hidden size {sizes['width']}, {_millions(marian_parameters(**sizes))}"
-    yield threaded(
+    yield Decoder(
         key="marian",
         name=f"Marian s2s LSTM int8, {num_workers} worker{'' if num_workers == 1 else 's'}",
         command=partial(peer_program, context, "marian", "work", sizes, num_workers=num_workers),
+        batch_sizes=THREADED_BATCH_SIZES,
         about=f"{packages['marian']}, the same kind of model, {of_size}",
     )
+
+
+def transformers(context: Context, num_workers: int) -> Iterator[Decoder]:
+    """Yields CTranslate2 with each of TRANSFORMERS. Its workers are threads of one process."""
+    package, vocabulary_size = ENVIRONMENTS["ctranslate2"].package, context.workload.vocabulary_size
+    for layers, sizes in TRANSFORMERS.items():
+        parameters = _millions(transformer_parameters(**sizes, vocabulary_size=vocabulary_size))
+        yield Decoder(
+            key=f"ctranslate2_{layers.replace('+', '_')}",
+            name=f"CTranslate2 {layers} int8, inter_threads={num_workers}",
+            command=partial(ctranslate2_program, context, layers, "work", num_workers=num_workers),
+            batch_sizes=THREADED_BATCH_SIZES,
+            about=f"{package}, Transformer of width {sizes['width']}, {parameters}",
+        )
 
 
 def plain_folder(context: Context) -> Path:
@@ -150,6 +168,88 @@ def transformer_parameters(
 
 def _millions(number: int) -> str:
     return f"{number / 1e6:.1f} M parameters"
+
+
+def served(context: Context) -> Part:
+    """Served beside peers, closed loop.
+
+    Each client asks again when it was answered; the load generator shares the machine. Medians over the rounds. Server
+    CPU is that of all the server's processes.
+    """
+    return _closed(context, equal_work(context.workload), (1, MANY_CLIENTS))
+
+
+def real_lengths(context: Context) -> Part:
+    """Served beside peers, lengths of real sentences.
+
+    64 clients in a closed loop, as before; 5 to 80 source positions, and each sentence ends after its own number of
+    steps. In Triton the client pads the source, and the loop cuts what all sources of a batch have of it, and steps
+    until the last one has ended. In CTranslate2 rows end, and leave the batch, each at its own step.
+    """
+    return _closed(context, real_work(context.workload), (MANY_CLIENTS,))
+
+
+def arrivals(context: Context) -> Part:
+    """Served beside peers, Poisson arrivals, lengths of real sentences.
+
+    Latency counts from the planned moment of each arrival. Capacity: requests per second of 192
+    clients in a closed loop.
+    """
+    work = real_work(context.workload)
+    return open_loops(context, [_own(context, work), _triton(context, work, 16), _ctranslate2(context, work, 32)])
+
+
+def _closed(context: Context, work: Work, clients: Sequence[int]) -> Part:
+    peers = [peer(context, work, size) for size in SERVED_BATCH_SIZES for peer in (_triton, _ctranslate2)]
+    return closed_loops(context, [_own(context, work), *peers], clients)
+
+
+def _own(context: Context, work: Work) -> Server:
+    return attendant_server(context, requests=[generate_request(*pair) for pair in work])
+
+
+def _triton(context: Context, work: Work, batch_size: int) -> Server:
+    def command() -> list[str]:
+        python, folder = ENVIRONMENTS["triton"].install(context.cache), str(plain_folder(context) / "int8")
+        sizes = {"num_instances": NUM_WORKERS, "batch_size": batch_size}
+        return program("programs:serve_triton", python, folder=folder, **sizes)
+
+    return Server(
+        key="triton",
+        name=f"NVIDIA Triton, batches up to {batch_size}",
+        command=command,
+        requests=triton_requests(work),
+        method="/inference.GRPCInferenceService/ModelInfer",
+        # A start fails if its processes don't find each other within a second.
+        max_starts=3,
+        about=f"{ENVIRONMENTS['triton'].package}, {NUM_WORKERS} instances of the plain int8 loop",
+    )
+
+
+def triton_requests(work: Work) -> list[bytes]:
+    """Returns requests with padded sources, because Triton batches only equal shapes."""
+    longest, requests = max(len(source) for source, _ in work), []
+    for source, num_steps in work:
+        values = {"source_ids": source + [PAD_ID] * (longest - len(source)), "num_steps": [num_steps]}
+        request = inference.ModelInferRequest(
+            model_name="mt",
+            inputs=[{"name": name, "datatype": "INT64", "shape": [1, len(ids)]} for name, ids in values.items()],
+            raw_input_contents=[np.array(ids, "<i8").tobytes() for ids in values.values()],
+        )
+        requests.append(request.SerializeToString())
+    return requests
+
+
+def _ctranslate2(context: Context, work: Work, batch_size: int) -> Server:
+    sizes = {"num_workers": NUM_WORKERS, "batch_size": batch_size}
+    return Server(
+        key="ctranslate2",
+        name=f"CTranslate2 {SERVED_TRANSFORMER} behind grpc.aio, batches up to {batch_size}",
+        command=lambda: ctranslate2_program(context, SERVED_TRANSFORMER, "serve", **sizes),
+        requests=[f"{num_steps} {words_of(source)} </s>".encode() for source, num_steps in work],
+        method="/benchmarks.CTranslate2/Translate",
+        about=f"{ENVIRONMENTS['ctranslate2'].package}, inter_threads={NUM_WORKERS}, int8",
+    )
 
 
 def pronunciation(context: Context) -> Part:

@@ -1,13 +1,11 @@
-"""The cost of a plan's variants: training speed, and the time of a served decoder step.
+"""Measures the cost of a plan's variants: training speed, and the time of a served decoder step.
 
-Both are processor time on one thread, which other work on the machine changes little. Variants are measured in turns,
-and the median of all rounds counts.
+Both are processor time on one thread, which other work on the machine changes little.
 """
 
-import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +28,7 @@ from attendant.training.optimization import make_optimizer
 from attendant.training.recipe import Recipe
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import LoadedRun, load_run
+from benchmarks.harness import System, Visits, measure
 
 CPU: Final = torch.device("cpu")
 NUM_ROUNDS: Final = 5
@@ -54,26 +53,24 @@ def read_costs(name: str) -> dict[str, dict[str, float]]:
 
 
 def measure_costs(name: str) -> None:
-    """Measures each variant that has a run, and writes the costs."""
+    """Measures each variant that has a run, in turns, and writes the medians."""
     plan = load_plan(name)
     torch.set_num_threads(1)
-    measures: dict[str, tuple[Callable[[], float], Callable[[], float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         corpus = prepare(Run(Path(folder) / "run"), plan.resolved(plan.variants[0], plan.seeds[0])).corpus
-    for variant in plan.variants:
-        run = run_of(name, variant, plan.seeds[0])
-        if run.evaluations():
+
+    def system(variant: str, run: Run) -> System:
+        def start() -> Iterator[Visits]:
             loaded = load_run(run.path)
             speed = training_speed(loaded.recipe, loaded.model, corpus)
-            measures[variant.name] = speed, step_time(loaded, RUNS / f"{name}-bundles" / variant.name)
-    rounds = [{variant: (speed(), step()) for variant, (speed, step) in measures.items()} for _ in range(NUM_ROUNDS)]
-    costs = {
-        variant: {
-            "tokens_per_second": statistics.median(values[variant][0] for values in rounds),
-            "step_ms": statistics.median(values[variant][1] for values in rounds),
-        }
-        for variant in measures
-    }
+            step = step_time(loaded, RUNS / f"{name}-bundles" / variant)
+            yield {"": lambda number: {"tokens_per_second": speed(), "step_ms": step()}}
+
+        return System(key=variant, name=variant, start=start)
+
+    runs = {variant.name: run_of(name, variant, plan.seeds[0]) for variant in plan.variants}
+    measured = measure([system(variant, run) for variant, run in runs.items() if run.evaluations()], NUM_ROUNDS)
+    costs = {m.system.key: {figure: m.median(figure) for figure in ("tokens_per_second", "step_ms")} for m in measured}
     write_json(costs_path(name), costs)
 
 

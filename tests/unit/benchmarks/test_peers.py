@@ -19,10 +19,9 @@ from benchmarks import DATA
 from benchmarks.harness import measure
 from benchmarks.job import Job, sentences, word_of
 from benchmarks.own_models import MODULES, Student
-from benchmarks.peers import TRANSFORMERS, transformer_parameters
+from benchmarks.peers import TRANSFORMERS, transformer_parameters, triton_requests
 from benchmarks.plain_model import export_plain, plain_model, torch_loop
 from benchmarks.programs import BOS_ID, MARIAN_BLOCK, marian_parameters, marian_shapes, marian_width, onnx_loop
-from benchmarks.served_peers import triton_requests
 from benchmarks.training import TOOLKITS, Toolkit, Training, write_corpus
 from benchmarks.workload import QUICK, Workload
 
