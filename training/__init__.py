@@ -22,8 +22,8 @@ the weights, `loop/journal.py` reports the step, and `run/checkpoint.py` saves w
 
 import os
 
-# How often OpenMP's threads look for work before they sleep; it reads this when torch is loaded. A step is thousands of
-# short pieces of work: threads that sleep at once are woken for each, which takes a fifth of the time and more. By
-# themselves they would look 30 times as often, and be in each other's way where another process wants the cores too.
+# Number of times that OpenMP's threads look for work before they sleep; OpenMP reads it when torch is loaded. A step is
+# thousands of short pieces of work. Threads that sleep at once are woken for each, which takes a fifth of the time and
+# more. By default they would look 30 times as often, and disturb each other if another process uses the cores too.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")

@@ -217,8 +217,8 @@ class Recipe(Table):
                 yield field, own, theirs
 
     def to_text(self, folder: Path | None = None) -> str:
-        """Returns the resolved recipe as TOML, to be written into `folder`: it names that folder's files by their place
-        in it, so that the folder can be moved.
+        """Returns the resolved recipe as TOML, to be written into `folder`. The paths of files in this folder are
+        relative, so that it can be moved.
         """
 
         def within(name: str) -> str:
@@ -271,7 +271,7 @@ def load_recipe(
         raise UserError(f"{path}: not TOML: {error}") from None
     for table, key in ignored:
         content.get(table, {}).pop(key, None)
-    return recipe_from(content, str(path), overrides, beside=path.parent, keep_pairs=keep_pairs)
+    return recipe_from(content, str(path), overrides, folder=path.parent, keep_pairs=keep_pairs)
 
 
 def recipe_from(
@@ -279,7 +279,7 @@ def recipe_from(
     name: str,
     overrides: Overrides = (),
     *,
-    beside: Path | None = None,
+    folder: Path | None = None,
     keep_pairs: KeepPairs | None = None,
 ) -> Recipe:
     """Returns the recipe of a parsed TOML file, or of the same tables as a dictionary.
@@ -287,7 +287,7 @@ def recipe_from(
     Args:
         name: its name in errors.
         overrides: as `load_recipe` takes them.
-        beside: a folder that has the files that are not in the working directory; may be None.
+        folder: the folder of files that are not in the working directory; may be None.
         keep_pairs: stores the splits that are pairs in memory; if None, they are refused.
 
     Raises:
@@ -300,8 +300,8 @@ def recipe_from(
         for split in get_args(Split):
             if keep_pairs is not None and is_in_memory(data.get(split)):
                 data[split] = keep_pairs(split, data[split])
-    if beside is not None:
-        _rename(tables, partial(_found, beside))
+    if folder is not None:
+        _rename(tables, partial(_located, folder))
     try:
         return Recipe.model_validate(tables, strict=True)
     except ValidationError as error:
@@ -321,7 +321,7 @@ def shipped_recipes() -> dict[str, Path]:
 
 
 def _rename(content: Mapping[str, Any], rename: Callable[[str], str]) -> None:
-    """Gives the files of data and tokenizers in a recipe's tables other names."""
+    """Renames the files of data and tokenizers in a recipe's tables."""
 
     def renamed(files: Any) -> Any:
         if isinstance(files, list):
@@ -339,8 +339,8 @@ def _rename(content: Mapping[str, Any], rename: Callable[[str], str]) -> None:
                 table[key] = renamed(table[key])
 
 
-def _found(folder: Path, name: str) -> str:
-    """Returns a file's name; that of a file in `folder` if the working directory has none of this name."""
+def _located(folder: Path, name: str) -> str:
+    """Returns a file's name, or its path in `folder` if it is there and not in the working directory."""
     return str(folder / name) if not Path(name).exists() and (folder / name).exists() else name
 
 

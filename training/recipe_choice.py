@@ -33,10 +33,10 @@ SPELLED_LENGTH: Final = 8.0  # Mean characters above which a text is a sentence 
 # By the main script of the targets, if spaces do not separate its words.
 BLEU_TOKENIZERS: Final = {"Han": "zh"} | dict.fromkeys(("Hiragana", "Katakana", "Thai", "Lao", "Khmer"), "char")
 FEW_PAIRS: Final = 1000  # With fewer pairs, parts of words are too rare to be learned.
-# By the number of pairs up to which they are chosen, and beyond.
+# Largest number of pairs -> vocabulary size; LARGEST_BPE beyond.
 BPE_SIZES: Final = ((3_000, 1000), (10_000, 2000), (50_000, 4000))
 LARGEST_BPE: Final = 8000
-# Embedding size, hidden size, dropout, tokens of a batch, epochs; likewise.
+# Largest number of pairs -> embedding size, hidden size, dropout, tokens of a batch, epochs.
 COURSES: Final = (
     (2_000, (64, 128, 0.3, 512, 60)),
     (20_000, (128, 256, 0.3, 1024, 30)),
@@ -123,7 +123,7 @@ def suspicions(pairs: Sequence[Pair]) -> list[str]:
 
 
 def shortened(pair: Pair, width: int = 60) -> str:
-    """Returns a pair on one line; control characters, which a terminal would obey, are escaped."""
+    """Returns a pair on one line, with escaped control characters, which a terminal would interpret."""
     texts = (escaped(" ".join(text[: 4 * width].split())) for text in (pair.source, pair.target))
     return " → ".join(text if len(text) <= width else text[: width - 1] + "…" for text in texts)
 
@@ -185,7 +185,7 @@ def choose_recipe(files: CorpusFiles) -> tuple[dict[str, Any], list[str]]:
 
 
 def _tokenizer(texts: Sequence[str], num_pairs: int) -> dict[str, Any]:
-    """Returns the table of a side."""
+    """Returns the table of a side, with the tokenizer that suits its texts."""
     if are_symbols(texts):
         return {"tokenizer": "word"}
     per_text = sum(len(text.split()) for text in texts) / len(texts)
@@ -196,7 +196,7 @@ def _tokenizer(texts: Sequence[str], num_pairs: int) -> dict[str, Any]:
 
 
 def _limit(config: TokenizerConfig, texts: Sequence[str]) -> int:
-    """Returns the largest number of tokens of nearly all texts, and a tenth more."""
+    """Returns a limit of tokens: 1.1 times the length of the longest texts, without the longest 0.1 %."""
     tokenizer = train_tokenizer(config, texts)
     most = tokenizer.max_characters(MAX_TOKENS)
     lengths = sorted(map(len, tokenizer.encode_batch([text for text in texts if len(text) <= most]))) or [MAX_TOKENS]

@@ -10,9 +10,9 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Table(BaseModel):
-    """A table of a recipe, beside the component that it configures; training/recipe.py composes the tables.
+    """A table of a recipe. Each is defined with the component that it configures; training/recipe.py composes them.
 
-    A recipe is validated strictly: "160" is not taken for 160, nor 1 for true.
+    Validation is strict: "160" is not accepted for 160, nor 1 for true.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -20,18 +20,18 @@ class Table(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def lists_are_tuples(cls, value: Any) -> Any:
-        """Takes TOML's lists as tuples, which TOML lacks."""
+        """Turns lists into tuples, which TOML lacks."""
         if not isinstance(value, dict):
             return value
         return {key: tuple(each) if isinstance(each, list) else each for key, each in value.items()}
 
     def refuse_idle(self, name: str, kind: str, owners: Mapping[str, Sequence[str]]) -> None:
-        """Refuses a value that has no effect.
+        """Refuses values that have no effect.
 
         Args:
-            name: this table's.
-            kind: the kind of its component.
-            owners: field -> the kinds that it has an effect on.
+            name: of this table.
+            kind: of its component.
+            owners: field -> the kinds that it affects.
 
         Raises:
             ValueError: a field without effect is not at its default.
@@ -76,7 +76,7 @@ def problems_of(error: ValidationError) -> list[ErrorDetails]:
 
 
 def requirement(problem: ErrorDetails) -> str:
-    """Returns pydantic's sentence on the value that it expected."""
+    """Returns pydantic's message on the expected value."""
     if problem["type"] == "literal_error":
         return f"must be one of {problem['ctx']['expected'].replace(' or ', ', ').replace(chr(39), '')}"
     return problem["msg"].replace("Input should", "must")

@@ -95,7 +95,7 @@ def evaluations() -> list[dict[str, object]]:
 
 
 def is_exported() -> bool:
-    """Returns whether the bundle is complete and newer than the weights of the run."""
+    """Returns True if the bundle is complete and newer than the weights of the run."""
     try:
         open_bundle(BUNDLE)
     except UserError:

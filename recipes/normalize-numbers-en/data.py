@@ -263,7 +263,7 @@ def _decimal(number: int, decimals: str, sign: str = "") -> Value:
 
 
 def _scaled(amount: str, scale: str) -> Value:
-    """`2.5 million`. The words of a whole amount, `five million`, are written in digits."""
+    """Returns an amount such as `2.5 million`. The words of a whole amount, `five million`, are written in digits."""
     spoken, written = f"{_amount_words(amount)} {scale}", f"{amount} {scale}"
     return _both(spoken, written) if "." in amount else _spoken_only(spoken, [written])
 
@@ -274,7 +274,7 @@ def _percentage(amount: str) -> Value:
 
 
 def _fraction(numerator: int, denominator: int, whole: int = 0) -> Value:
-    """A fraction of a numerator below 100, so that no `hundred and` can be its beginning."""
+    """Returns a fraction. Its numerator is below 100, so that no `hundred and` can be its beginning."""
     singular, plural = DENOMINATORS.get(denominator) or (ordinal(denominator), f"{ordinal(denominator)}s")
     part = f"{cardinal(numerator)} {singular if numerator == 1 else plural}"
     readings = [part.replace("quarter", "fourth")] if denominator == 4 else []
@@ -322,7 +322,7 @@ def _scaled_money(symbol: str, amount: str, scale: str) -> Value:
 
 
 def _time(hour: int, minute: int, half: str = "") -> Value:
-    """A time of day; `half` is `a.m.`, `p.m.` or empty. The words of hours above 12 are written as years."""
+    """Returns a time of day; `half` is `a.m.`, `p.m.` or empty. Words of hours above 12 are written as years."""
     end = f" {half}" if half else ""
     if minute:
         spoken = f"{cardinal(hour)} {'oh ' if minute < 10 else ''}{cardinal(minute)}{end}"
@@ -384,7 +384,7 @@ def _month(month: int, number: int) -> Value:
 
 
 def _year(number: int) -> Value:
-    """A year. Its bare figures are a number; its bare words are a year where they differ from the number's."""
+    """Returns a year. Its bare figures are a number; its bare words are a year if they differ from the number's."""
     if year(number) == cardinal(number):
         return _in_year(number)
     return Value(year(number), str(number), (f"{number} AD", f"AD {number}"), (year(number),))
@@ -395,7 +395,7 @@ def _in_year(number: int) -> Value:
 
 
 def _decade(number: int) -> Value:
-    """A decade from the twenties on; below 100, one without its century."""
+    """Returns a decade from the twenties on; below 100, without its century."""
     century, tens = divmod(number, 100)
     plural = f"{TENS[tens // 10].removesuffix('y')}ies"
     if not century:
@@ -422,7 +422,7 @@ def _telephone(groups: Sequence[str], country: str = "") -> Value:
 
 
 def _dotted(parts: Sequence[int]) -> Value:
-    """A version or an Internet address."""
+    """Returns a version or an Internet address."""
     return _both(" dot ".join(map(cardinal, parts)), ".".join(map(str, parts)))
 
 

@@ -1,4 +1,4 @@
-"""Tables between the marks of a page of docs/experiments, and pictures beside it."""
+"""Writes tables between the marks of a page of docs/experiments, and its pictures."""
 
 import re
 from collections.abc import Iterator, Sequence

@@ -27,8 +27,8 @@ RIGHT_METRICS: Final[dict[str, tuple[TextMetricName, float]]] = {
     **dict.fromkeys(("bleu", "chrf", "ter"), ("chrf", 60.0)),
     **{name: (name, 40.0) for name in ("rouge_1", "rouge_2", "rouge_l")},
 }
-"""Metric of a model -> the metric of single answers that decides whether one is right, and the value that it reaches by
-default. BLEU and the edit rate say little about a single sentence."""
+"""Metric of a model -> the metric that decides if a single answer is right, and the least value of a right answer. BLEU
+and the edit rate are too coarse for single sentences."""
 
 NUM_BINS: Final = 10
 
@@ -65,7 +65,7 @@ class Answered:
         ]
 
     def are_right(self, rule: RightRule, examples: Sequence[Example], bundle: Bundle) -> Bools:
-        """Returns [N] whether each answer is right by the references of its example.
+        """Returns [N] bool, True for answers that are right by the references of their examples.
 
         Args:
             examples: of all texts.

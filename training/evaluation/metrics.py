@@ -1,8 +1,8 @@
 """Metrics of outputs against references: texts in, percentages or scores out.
 
-Every metric is first taken apart into a few numbers per example, its sufficient statistics, of whose sums alone its
-value is made: so a subset or a resample is scored by adding up rows, and no text is read twice. An example may have
-several references; each metric's rule, which every result carries, describes their treatment.
+Each metric is first reduced to a few numbers per example, its sufficient statistics. Its value depends on their sums
+alone. So a subset or a resample is scored by adding up rows, and no text is read twice. An example may have several
+references; each metric's rule, which every result carries, describes their treatment.
 
 N examples, F numbers per example.
 """
@@ -22,9 +22,9 @@ from attendant.runtime.errors import UserError, reason_of
 
 TextMetricName = Literal["wer", "per", "cer", "ter", "exact_match", "bleu", "chrf", "rouge_1", "rouge_2", "rouge_l"]
 BleuTokenizer = Literal["13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "flores101", "flores200", "none"]
-"""What cuts texts into BLEU's words, by sacrebleu's names."""
+"""The tokenizer that cuts texts into BLEU's words, by sacrebleu's names."""
 PerplexityName = Literal["perplexity", "word_perplexity"]
-"""Of the references' probabilities, not of outputs: see training/evaluation/evaluating.py."""
+"""Metrics of the references' probabilities, not of outputs: see training/evaluation/evaluating.py."""
 
 MetricName = Literal[TextMetricName, PerplexityName]
 References = Sequence[Sequence[str]]
@@ -46,7 +46,7 @@ LIBRARIES: Final[Mapping[str, tuple[str, str]]] = {
     **dict.fromkeys(("ter", "bleu", "chrf"), ("sacrebleu", "sacrebleu")),
     **dict.fromkeys(("rouge_1", "rouge_2", "rouge_l"), ("rouge_score", "rouge-score")),
 }
-"""The module, and the distribution on PyPI, that a metric is taken by; others are taken without any."""
+"""Metric -> the module that computes it, and its distribution on PyPI. The other metrics need none."""
 
 
 ROUGE_KINDS: Final = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}
@@ -65,7 +65,7 @@ RULES: Final[Mapping[str, str]] = {  # sacrebleu's metrics have its signature as
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """A metric taken apart.
+    """The sufficient statistics of a metric.
 
     Attributes:
         rule: how the metric is taken, in words, or the library's signature.
@@ -159,7 +159,7 @@ def refuse_missing(metrics: Iterable[str], bleu_tokenizer: BleuTokenizer = DEFAU
 
 
 def perplexity(log_prob: float, count: float) -> float:
-    """Returns exp(-log_prob / count): among how many equally likely symbols a model hesitates, on average.
+    """Returns exp(-log_prob / count): the number of equally likely symbols among which a model hesitates, on average.
 
     Args:
         log_prob: the sum of the true symbols' log-probabilities under teacher forcing, EOS included, not smoothed.

@@ -8,11 +8,11 @@ state, e_j the embedding of source position j of S. Measured are, without dropou
     q(d) = |dl_T / de_j|     / |dl_T / ds_(T-1)|          d = T + S - j: on from s_0 back through the encoder
 
 The derivatives are total: through the recurrence, and through whatever else a later step has of an earlier one. d
-counts the steps of the one-directional path, from the end of the source as it is read; attention and an encoder's
-second direction offer shorter ones, and whether the model takes them is what q shows. Dividing by the gradient at the
-state that step T itself is fed takes out how wrong the model was at T: what is left is the product of Jacobians whose
-shrinking (vanishing) or growing (exploding) with k makes recurrent networks hard to train (Bengio et al. 1994; Pascanu
-et al. 2013, eq. 5).
+counts the steps of the one-directional path, from the end of the source as it is read. Attention and an encoder's
+second direction offer shorter paths, and q shows if the model uses them. Dividing by the gradient at the state that
+step T itself is fed removes the size of the error at T. The rest is the product of Jacobians whose shrinking
+(vanishing) or growing (exploding) with k makes recurrent networks hard to train (Bengio et al. 1994; Pascanu et al.
+2013, eq. 5).
 
 Shapes: B pairs of a batch, S source positions, T target positions, E embedding size.
 """
@@ -73,8 +73,8 @@ class Gradients:
     Attributes:
         states: r(k).
         inputs: q(d).
-        num_pairs: that were looked at.
-        num_positions: target positions among them.
+        num_pairs: pairs that were measured.
+        num_positions: their target positions.
         nearest: the median of |dl_T / ds_(T-1)|, which the others are relative to.
     """
 
@@ -139,8 +139,8 @@ def _follow(model: Seq2Seq, batch: Batch, states: _Norms, inputs: _Norms) -> lis
         states.append((np.tile(back, len(rows)), (of_states[rows] / nearest[:, None]).ravel()))
         for row, norm in zip(rows, nearest, strict=True):
             length = lengths[row]
-            behind = np.arange(length) if reads_backwards else np.arange(length)[::-1]
-            inputs.append((position + 1 + behind, of_inputs[row, :length] / norm))
+            from_end = np.arange(length) if reads_backwards else np.arange(length)[::-1]
+            inputs.append((position + 1 + from_end, of_inputs[row, :length] / norm))
         all_nearest.append(nearest)
     return all_nearest
 

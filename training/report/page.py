@@ -62,7 +62,7 @@ class Picture:
     Attributes:
         name: of its file; unique within a report.
         svg: in the colors of training/report/pictures.py.
-        description: a text for readers who don't see it.
+        description: a text for readers who can't see it.
         caption: the texts below it.
     """
 
@@ -92,7 +92,7 @@ class Report:
     made_by: Mapping[str, str]
 
     def _repr_html_(self) -> str:
-        """Returns HTML for notebooks: the page in a frame, since it has styles of its own."""
+        """Returns HTML for notebooks: the page in a frame, because it has its own styles."""
         page = escape(html_page(self))
         return f'<iframe srcdoc="{page}" title="Report" style="width:100%;height:80vh;border:0"></iframe>'
 
@@ -142,7 +142,7 @@ def _length_charts(runs: Sequence[MeasuredRun]) -> list[Picture]:
 
 
 def _gradient_charts(runs: Sequence[MeasuredRun]) -> list[Picture]:
-    """Draws how far back in time the loss reaches; nothing if no run's gradients could be followed."""
+    """Draws the relative gradient norms by distance; nothing if no run's gradients could be followed."""
     letters, gradients = [run.letter for run in runs], [run.gradients for run in runs]
     if not any(gradients):
         return []
@@ -270,7 +270,7 @@ def escaped(text: str) -> str:
 def _span_text(span: Span) -> str:
     """Returns a part of a line as Markdown, bold if only one of two texts has it.
 
-    Blanks at its ends stay outside of the asterisks, which Markdown does not read beside a blank.
+    Blanks at its ends stay outside of the asterisks, which Markdown does not recognize next to a blank.
     """
     core = escaped(span.text)
     if not core:

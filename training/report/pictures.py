@@ -1,7 +1,7 @@
 """The pictures of a report as SVG: curves by matplotlib, attention maps, and the trees of beams.
 
-No text in the curves is a user's: runs are letters, explained beside. Attention maps and trees are drawn by templates
-and not by matplotlib, because their tokens are of any script, and fonts are the reader's.
+Curves contain no text of users: runs are letters, which the page explains. Attention maps and trees are drawn by
+templates and not by matplotlib, because their tokens are of any script, and fonts are the reader's.
 """
 
 import io
@@ -285,7 +285,7 @@ def _plot(
 
 
 def _name_ends(axis: Axes, letters: Letters) -> None:
-    """Writes each line's letter beside its end, one above another if they would overlap."""
+    """Writes each line's letter next to its end, one above another if they would overlap."""
     if len(letters) < 2:
         return
     figure = _figure(axis)
@@ -296,7 +296,7 @@ def _name_ends(axis: Axes, letters: Letters) -> None:
     taken: list[tuple[float, float]] = []
     for letter in sorted(shown, key=lambda letter: float(shown[letter][1])):
         x, y = shown[letter]
-        place = max([y, *(other + LETTER_HEIGHT for beside, other in taken if abs(beside - x) < LETTER_HEIGHT)])
+        place = max([y, *(other + LETTER_HEIGHT for other_x, other in taken if abs(other_x - x) < LETTER_HEIGHT)])
         taken.append((x, place))
         axis.annotate(
             letter,
@@ -337,7 +337,7 @@ MIN_WEIGHT = 0.02  # Smaller weights can't be seen; so no row draws more than fi
 MAX_LABEL = 16
 SPACES = " ▁"  # The space, and what a BPE tokenizer writes for it (training/data/tokenization.py).
 LARGE_CELL, SMALL_CELL = 24.0, 13.0
-FEW_TOKENS, MANY_TOKENS = 10, 40  # Up to so many tokens cells are large, from so many on small.
+FEW_TOKENS, MANY_TOKENS = 10, 40  # Up to FEW_TOKENS cells are large, from MANY_TOKENS on they are small.
 LABEL_SIZE = 0.5  # Of a label's letters, in cells; never below MIN_LABEL_SIZE.
 MIN_LABEL_SIZE = 9.5
 LETTER_WIDTH = 0.62
@@ -388,7 +388,7 @@ def _label(token: str) -> str:
 
 
 def _width(label: str) -> float:
-    """Returns the width in font sizes, about: combining characters have none, wide ones 1."""
+    """Returns the approximate width in font sizes: combining characters have none, wide ones 1."""
     return sum(
         0.0 if unicodedata.combining(c) else 1.0 if unicodedata.east_asian_width(c) in "WF" else LETTER_WIDTH
         for c in label

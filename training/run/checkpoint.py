@@ -86,7 +86,7 @@ MODEL_FILE, OPTIMIZER_FILE, STATE_FILE = "model.safetensors", "optimizer.safeten
 RANDOM_STATE, TRAINED = "random_state.", "trained."
 
 FORMER_NAME = ("decoder.joining.", "decoder.readout.")
-"""Of the readout's weights in the checkpoints of earlier versions, and the present one."""
+"""Prefix of the names of the readout's weights in checkpoints of earlier versions, and now."""
 
 
 def checkpoint_path(run: Run, which: str) -> Path | None:
@@ -120,7 +120,7 @@ def save_checkpoint(
     random_states: Sequence[Tensor] | None = None,
     num_kept: int = 0,
 ) -> None:
-    """Publishes the training's state as `last`, and as `best` too if it is.
+    """Publishes the training's state as `last`, and also as `best` if it is the best.
 
     Args:
         random_states: torch's, of each process. If None, this process's, on a CPU.
@@ -156,7 +156,7 @@ def publish_checkpoint(
         content = content | {"sha256": {file: sha256_of(folder / file) for file in files}}
         write_json(folder / STATE_FILE, content)
     # `best` first: a run that dies in between is resumed from the former state, and comes to the same validation again.
-    # With `last` first it would resume from a state that knows the better value already, and `best` would never follow.
+    # With `last` first it would resume from a state with the better value, and `best` would never be replaced.
     for link in (BEST, LAST) if best else (LAST,):
         _link(run.checkpoints / link, name)
     flush_to_disk(run.checkpoints)
@@ -173,7 +173,7 @@ def _save(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def validated_checkpoints(run: Run) -> list[Path]:
-    """Returns the directories of the validated checkpoints, by step; checkpoints of a stopped training are not."""
+    """Returns the directories of the validated checkpoints, by step, without those that a stopped training left."""
     by_step = {}
     for path in run.checkpoints.glob("step-*"):
         state = load_state(path)
@@ -280,7 +280,7 @@ def load_tensors(directory: Path, file: str) -> dict[str, Tensor]:
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    # safetensors wants tensors that share no memory; recurrent layers keep theirs in one block on CUDA.
+    # safetensors requires tensors that share no memory; recurrent layers keep theirs in one block on CUDA.
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
 
 
@@ -308,7 +308,7 @@ def _joined(tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> dict[str
 
 
 def _free_name(folder: Path, step: int) -> str:
-    """Returns a new name: a step is saved twice if the training is stopped there, resumed, and then validated."""
+    """Returns an unused name. A step is saved twice if the training is stopped there, resumed, and then validated."""
     names = (f"step-{step:08d}" + (f".{number}" if number else "") for number in itertools.count())
     return next(name for name in names if not (folder / name).exists())
 

@@ -45,7 +45,7 @@ WARNED_UNKNOWN_SHARE: Final = 0.05
 REFUSED_UNKNOWN_SHARE: Final = 0.5  # Of the tokens of validation's targets.
 MAX_NAMED_SYMBOLS: Final = 8
 MAX_SEARCHED: Final = 2000
-FORMAT: Final = 1  # Part of every key. Raise it when the same inputs begin to give other files.
+FORMAT: Final = 1  # Part of every key. Raise it with a change after which the same inputs give other files.
 DIGEST_BYTES: Final = 16
 MAX_CHARACTERS_PER_TOKEN: Final = 100  # No token is expected to be longer on average over a text.
 
@@ -93,7 +93,7 @@ class Corpora:
     Attributes:
         validation: the pairs whose loss is taken; num_validation_words: of their targets, as perplexity counts them.
         examples: of validation, one per source.
-        held_out: the pairs of the held-out splits that stay.
+        held_out: split -> its pairs, without those that data.shared_sources drops.
         left_out: held-out split -> the sources that it lost to data.shared_sources.
         facts: the content of data.json.
     """
@@ -222,7 +222,7 @@ def survey(
 ) -> tuple[Survey, NDArray[np.bool_]]:
     """Counts pairs, and returns which of them are trained on: [num_pairs] bool.
 
-    Reads all pairs once and keeps 17 bytes of each: a digest, and whether its source is held out.
+    Reads all pairs once and keeps 17 bytes of each: a digest, and a flag of held-out sources.
 
     Args:
         held_out: split -> its sources, compared as the files have them.
@@ -410,7 +410,7 @@ def refuse_unknown_targets(recipe: Recipe, corpora: Corpora) -> None:
         raise UserError(
             f"{share:.1%} of the tokens of validation's targets are unknown{symbols}: take data of one kind, another "
             "target.tokenizer, a larger target.vocabulary_size or a lower target.min_frequency; "
-            "data.allow_unknown_targets = true trains all the same"
+            "data.allow_unknown_targets = true trains anyway"
         )
 
 
@@ -436,7 +436,7 @@ def _lengths(corpus: Corpus, *, append_eos: bool) -> dict[str, list[int]]:
 
 
 def _unknown_shares(corpus: Corpus, train: TrainingSplit) -> dict[str, float]:
-    """Returns by side the share of unknown tokens among those that are more than a space or an end."""
+    """Returns by side the share of unknown tokens among the tokens other than spaces and EOS."""
     shares = {}
     for side, sequences in (("source", corpus.sources), ("target", corpus.targets)):
         tokenizer: Tokenizer = getattr(train, f"{side}_tokenizer")
