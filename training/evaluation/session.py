@@ -1,25 +1,21 @@
-"""Models on one test set: how a bundle is opened, how a model is measured, and how results are written.
+"""The models and the data of an evaluation: opens bundles, and reads examples.
 
-A bundle is evaluated without PyTorch, with the loader and the graphs that serve; training/run/loading.py opens runs.
+A bundle is evaluated without PyTorch, with the loader and the graphs that serve. training/run/loading.py opens runs.
 """
 
 import hashlib
 import os
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Final, get_args
+from typing import Final, get_args
 
 from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.bundle.manifest import MANIFEST_NAME, SEARCH_OPTIONS, Precision, Provider, search_of
+from attendant.runtime.bundle.manifest import MANIFEST_NAME, Precision, Provider, search_of
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.bundle_stepper import default_precision
-from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import new_file
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.training.data.config import CorpusFiles
 from attendant.training.data.pairs import (
@@ -34,23 +30,10 @@ from attendant.training.data.pairs import (
     pairs_in_memory,
     read_pairs,
 )
-from attendant.training.evaluation.bootstrap import Difference, compare
-from attendant.training.evaluation.evaluating import (
-    Decoded,
-    Evaluation,
-    EvaluationConfig,
-    TextModel,
-    decode_examples,
-    describe_search,
-    evaluate,
-    search_options,
-)
-from attendant.training.evaluation.metrics import MetricName, refuse_missing
-from attendant.training.progress import ShowProgress, counter
+from attendant.training.evaluation.evaluating import EvaluationConfig, TextModel
+from attendant.training.evaluation.metrics import MetricName
 
 RECIPE_NAME: Final = "recipe.toml"  # Every run directory has it.
-COLUMNS: Final = ("model", *SEARCH_OPTIONS, "source", "output", "references", "score", "log_prob")
-REFERENCE_SEPARATOR: Final = " ||| "
 ENCODED_AT_ONCE: Final = 10_000
 
 PathName = str | os.PathLike[str]
@@ -180,110 +163,3 @@ def read_source_ids(files: CorpusFiles, tokenizer: Tokenizer) -> Iterator[list[i
     pairs = read_pairs(files)
     while texts := [pair.source for pair in islice(pairs, ENCODED_AT_ONCE)]:
         yield from tokenizer.encode_batch(texts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """One evaluation of one model.
-
-    Attributes:
-        model: its name, e.g. "bundles/mine, int8 on cpu".
-        decode_seconds: wall time of tokenizing and decoding, without loading and scoring.
-        differences: metric by metric, to the first model by the same search; of a single model, to its first search.
-            Empty for the first model or search itself.
-    """
-
-    model: str
-    evaluation: Evaluation
-    decode_seconds: float
-    differences: tuple[Difference, ...] = ()
-
-    @property
-    def examples_per_second(self) -> float:
-        return self.evaluation.num_examples / self.decode_seconds
-
-    @property
-    def values(self) -> dict[str, float]:
-        """The values of the metrics, by name."""
-        return {measurement.metric: measurement.value for measurement in self.evaluation.measurements}
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "model": self.model,
-            "decode_seconds": round(self.decode_seconds, 4),
-            "examples_per_second": round(self.examples_per_second, 2),
-            "measurements": [measurement.to_json() for measurement in self.evaluation.measurements],
-            "differences": [asdict(difference) for difference in self.differences],
-        }
-
-
-class OutputsFile:
-    """A tab-separated table with a header and a line per example, the examples of each decoding in the order of their
-    scores: the outputs of the lowest score come first.
-
-    Several references are joined by " ||| "; white space inside a text is written as one space.
-    """
-
-    def __init__(self, file: IO[str]) -> None:
-        self._file = file
-        self._write(COLUMNS)
-
-    def add(self, model: str, options: DecodingOptions, decoded: Sequence[Decoded]) -> None:
-        search = ["" if (value := getattr(options, name)) is None else f"{value:g}" for name in SEARCH_OPTIONS]
-        for output in sorted(decoded, key=lambda output: output.score):
-            texts = (output.example.source, output.text, REFERENCE_SEPARATOR.join(output.example.references))
-            spaced = [" ".join(text.split()) for text in texts]
-            self._write((model, *search, *spaced, f"{output.score:.6f}", f"{output.log_prob:.6f}"))
-
-    def _write(self, cells: Sequence[str]) -> None:
-        self._file.write("\t".join(cells) + "\n")
-
-
-@contextmanager
-def outputs_file(path: Path) -> Iterator[OutputsFile]:
-    """Opens `path` for the outputs; it appears when all of them are written. Raises CantWrite."""
-    with new_file(path) as file:
-        yield OutputsFile(file)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
-    """The data and the settings that all evaluated models share.
-
-    Attributes:
-        num_resamples: of the bootstrap; 0 for no intervals.
-        progress: shows each decoding; may be None.
-        outputs: takes every output; may be None.
-        rescorer: ranks the hypotheses of every beam again; may be None.
-    """
-
-    data: EvaluationData
-    num_resamples: int
-    progress: ShowProgress | None
-    outputs: OutputsFile | None
-    rescorer: TextModel | None = None
-
-    def evaluate(self, opened: OpenedModel, config: EvaluationConfig, baseline: Result | None) -> Result:
-        """Decodes the data, takes the metrics of `config`, and compares them with a baseline that has the same metrics.
-
-        Raises:
-            UserError: a metric's library is not installed.
-        """
-        refuse_missing(config.metrics, config.bleu_tokenizer)
-        options = search_options(config, opened.model)
-        examples = self.data.examples
-        count = counter(self.progress, f"{opened.name}: {describe_search(options)}", len(examples))
-        began = time.perf_counter()
-        decoded = decode_examples(opened.model, examples, options, rescorer=self.rescorer, progress=count)
-        seconds = time.perf_counter() - began
-        if self.outputs is not None:
-            self.outputs.add(opened.name, options, decoded)
-        data_name = ", ".join(filter(None, (self.data.name, opened.variant)))
-        evaluation = evaluate(opened.model, decoded, config, data_name=data_name, num_resamples=self.num_resamples)
-        pairs = () if baseline is None else zip(evaluation.statistics, baseline.evaluation.statistics, strict=True)
-        return Result(
-            model=opened.name,
-            evaluation=evaluation,
-            decode_seconds=seconds,
-            differences=tuple(compare(*pair, self.num_resamples) for pair in pairs),
-        )

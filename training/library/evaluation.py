@@ -6,11 +6,12 @@ PyTorch is imported inside functions and for runs only: a server's environment, 
 import io
 import itertools
 import os
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import IO, TYPE_CHECKING, Any, Final, Literal, get_args
 
 from pydantic import ValidationError
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -19,31 +20,149 @@ from rich.text import Text
 
 from attendant.runtime.bundle.manifest import SEARCH_OPTIONS, Precision, Provider
 from attendant.runtime.command import require
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import CantWrite
+from attendant.runtime.files import CantWrite, new_file
 from attendant.training.data.config import Split
-from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, LengthUnit, interval_text
-from attendant.training.evaluation.evaluating import SHARED_MEASURES, Evaluation, EvaluationConfig, describe_search
-from attendant.training.evaluation.metrics import BleuTokenizer, MetricName
+from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Difference, LengthUnit, compare, interval_text
+from attendant.training.evaluation.evaluating import (
+    SHARED_MEASURES,
+    Decoded,
+    Evaluation,
+    EvaluationConfig,
+    TextModel,
+    decode_examples,
+    describe_search,
+    search_options,
+)
+from attendant.training.evaluation.evaluating import evaluate as measure
+from attendant.training.evaluation.metrics import BleuTokenizer, MetricName, refuse_missing
 from attendant.training.evaluation.session import (
     Data,
     EvaluationData,
     OpenedModel,
     PathName,
-    Result,
-    Session,
     is_bundle,
     open_bundle_model,
-    outputs_file,
     read_data,
 )
-from attendant.training.progress import PIPE_WIDTH, ShowProgress, plain_table
+from attendant.training.progress import PIPE_WIDTH, ShowProgress, counter, plain_table
 from attendant.training.table import problems_of, requirement
 
 if TYPE_CHECKING:
     from attendant.training.report.page import Report
 
 Checkpoint = Literal["best", "last"]
+
+COLUMNS: Final = ("model", *SEARCH_OPTIONS, "source", "output", "references", "score", "log_prob")
+REFERENCE_SEPARATOR: Final = " ||| "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One evaluation of one model.
+
+    Attributes:
+        model: its name, e.g. "bundles/mine, int8 on cpu".
+        decode_seconds: wall time of tokenizing and decoding, without loading and scoring.
+        differences: metric by metric, to the first model by the same search; of a single model, to its first search.
+            Empty for the first model or search itself.
+    """
+
+    model: str
+    evaluation: Evaluation
+    decode_seconds: float
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def examples_per_second(self) -> float:
+        return self.evaluation.num_examples / self.decode_seconds
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The values of the metrics, by name."""
+        return {measurement.metric: measurement.value for measurement in self.evaluation.measurements}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "decode_seconds": round(self.decode_seconds, 4),
+            "examples_per_second": round(self.examples_per_second, 2),
+            "measurements": [measurement.to_json() for measurement in self.evaluation.measurements],
+            "differences": [asdict(difference) for difference in self.differences],
+        }
+
+
+class OutputsFile:
+    """A tab-separated table with a header and a line per example, the examples of each decoding in the order of their
+    scores: the outputs of the lowest score come first.
+
+    Several references are joined by " ||| "; white space inside a text is written as one space.
+    """
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._write(COLUMNS)
+
+    def add(self, model: str, options: DecodingOptions, decoded: Sequence[Decoded]) -> None:
+        search = ["" if (value := getattr(options, name)) is None else f"{value:g}" for name in SEARCH_OPTIONS]
+        for output in sorted(decoded, key=lambda output: output.score):
+            texts = (output.example.source, output.text, REFERENCE_SEPARATOR.join(output.example.references))
+            spaced = [" ".join(text.split()) for text in texts]
+            self._write((model, *search, *spaced, f"{output.score:.6f}", f"{output.log_prob:.6f}"))
+
+    def _write(self, cells: Sequence[str]) -> None:
+        self._file.write("\t".join(cells) + "\n")
+
+
+@contextmanager
+def outputs_file(path: Path) -> Iterator[OutputsFile]:
+    """Opens `path` for the outputs; it appears when all of them are written. Raises CantWrite."""
+    with new_file(path) as file:
+        yield OutputsFile(file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """The data and the settings that all evaluated models share.
+
+    Attributes:
+        num_resamples: resamples of the bootstrap. 0 disables intervals.
+        progress: shows each decoding; may be None.
+        outputs: takes every output; may be None.
+        rescorer: ranks the hypotheses of every beam again; may be None.
+    """
+
+    data: EvaluationData
+    num_resamples: int
+    progress: ShowProgress | None
+    outputs: OutputsFile | None
+    rescorer: TextModel | None = None
+
+    def measure(self, opened: OpenedModel, config: EvaluationConfig, baseline: Result | None) -> Result:
+        """Decodes the data, takes the metrics of `config`, and compares them with a baseline that has the same metrics.
+
+        Raises:
+            UserError: a metric's library is not installed.
+        """
+        refuse_missing(config.metrics, config.bleu_tokenizer)
+        options = search_options(config, opened.model)
+        examples = self.data.examples
+        count = counter(self.progress, f"{opened.name}: {describe_search(options)}", len(examples))
+        began = time.perf_counter()
+        decoded = decode_examples(opened.model, examples, options, rescorer=self.rescorer, progress=count)
+        seconds = time.perf_counter() - began
+        if self.outputs is not None:
+            self.outputs.add(opened.name, options, decoded)
+        data_name = ", ".join(filter(None, (self.data.name, opened.variant)))
+        evaluation = measure(opened.model, decoded, config, data_name=data_name, num_resamples=self.num_resamples)
+        pairs = () if baseline is None else zip(evaluation.statistics, baseline.evaluation.statistics, strict=True)
+        return Result(
+            model=opened.name,
+            evaluation=evaluation,
+            decode_seconds=seconds,
+            differences=tuple(compare(*pair, self.num_resamples) for pair in pairs),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +172,7 @@ class Results(Sequence[Result]):
     `print` and notebooks show the tables of the command.
 
     Attributes:
-        data_name: of the data, as in protocols.
+        data_name: name of the data, as in protocols.
         results: `results[0].values` has the values of the first by their metrics.
         unrecorded: errors of runs whose evaluation.json can't be written.
     """
@@ -163,16 +282,16 @@ def evaluate(
         models: runs and bundles.
         data: other data than a split: a file of pairs, FILE[COLUMN,COLUMN], two files SOURCE,TARGET, or pairs (source,
             target) in memory.
-        split: of the runs' recipe.
+        split: a split of the runs' recipe.
         metrics, bleu_tokenizer, ignored_characters, max_length: see `EvaluationConfig`. If None, those of the run's
             recipe, or of the bundle's manifest.
         beam_size, length_penalty, length_penalty_offset, patience: the same; if there are several, each is measured.
         ensemble: the runs decode together, by the mean of their probabilities.
         rescore: runs by whose probabilities the hypotheses of each beam are ranked.
-        checkpoint: of runs; if None, the best.
-        precision: of a bundle's graphs; several: each. If None, the manifest's default.
+        checkpoint: checkpoint of runs. If None, the best.
+        precision: precision of a bundle's graphs; several: each is measured. If None, the manifest's default.
         provider: runs a bundle; if None, the CPU.
-        bootstrap: resamples for the intervals; 0: none.
+        bootstrap: resamples for the intervals. 0 disables them.
         by_length: measures by the source's length too, in bins that end at these lengths, which are of `length_unit`.
         outputs: a file (.tsv) for every output with its score.
         progress: is called with the name of a decoding, its finished examples and all of them.
@@ -237,7 +356,7 @@ def evaluate(
                     raise UserError(
                         "--rescore: greedy search has one hypothesis, which needs no order: give --beam-size 4, say"
                     )
-                results.append(session.evaluate(opened, config, baseline))
+                results.append(session.measure(opened, config, baseline))
                 is_single_run = path not in bundles and not ensemble and rescorer is None
                 if is_single_run and (refusal := _record(path, results[-1])):
                     unrecorded[path] = refusal
@@ -371,7 +490,7 @@ def report(
         output: files to write: FILE.html, or FILE.md with its pictures in FILE_pictures/ next to it.
         data, split: as in `evaluate`.
         examples: those whose attention is shown, in addition to the worst ones: their number, or a file of sources.
-        length_unit: of the bins. If None, the unit suits the sources.
+        length_unit: unit of the bins. If None, the unit suits the sources.
         progress: as in `evaluate`.
 
     Raises:

@@ -37,12 +37,13 @@ class TrainedRun:
 
     Attributes:
         path: the run directory.
-        recipe: as resolved.
+        recipe: the resolved recipe.
         data: counts and lengths of the splits, and their files: the content of data.json.
         notes: lines about the data and the model, among them warnings.
         step: steps of the whole run.
-        seconds: of training and validation, over all resumptions.
-        best_step, best_value: of the best validation so far, by the recipe's metric; None before the first one.
+        seconds: time of training and validation, over all resumptions.
+        best_step, best_value: step and value of the best validation so far, by the recipe's metric. None if there was
+            no validation.
         results: measured on the test split. None if there is no such split, or nothing was trained this time.
     """
 

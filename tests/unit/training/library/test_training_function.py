@@ -332,7 +332,7 @@ def test_without_torch_a_line_names_the_extra_to_install(finished_run: Path) -> 
     install = "torch is not installed: pip install 'attendant-seq2seq"
     assert lines == [
         f"attendant.train: {install}[cpu,training]'",
-        f"attendant.report: {install}[cpu,training]'",
+        f"{install}[cpu,training]'",
         f"{install}[cpu,training]'",
         f"attendant.export_run: {install}[cpu,export]'",
         f"attendant.export_model: {install}[cpu,export]'",
