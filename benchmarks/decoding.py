@@ -286,7 +286,7 @@ def engine_system(
     per request.
 
     Args:
-        path: of the bundle. If None, the context's.
+        path: path of the bundle. If None, the context's.
     """
     num_tokens, num_requests = context.workload.num_tokens, num_rows // SEARCHES[search]
     num_rounds = (4 if context.quick else 20) * num_tokens

@@ -57,7 +57,7 @@ class System:
 
     Attributes:
         key: prefix of its figures' names. Several settings of one system may share it: the best one counts.
-        name: of its row in the table.
+        name: name of its row in the table.
         start: a generator that installs and starts the system and warms it up, yields its visits, and stops it. Raises
             Unavailable.
         about: version, and how its model or its work differs from the others'.

@@ -38,7 +38,7 @@ class Part:
     """The results of one part of a suite.
 
     Attributes:
-        rows: of the table; each begins with its name.
+        rows: rows of the table; each begins with its name.
         figures: by name, for yardsticks and for comparisons of runs.
         note: remarks about this run, in Markdown.
         problems: failed checks. The command fails with these lines after all parts.
@@ -58,8 +58,8 @@ class Machine:
 
     Attributes:
         cpu: the model, and its instruction sets that speed depends on.
-        num_cores: that this process may use.
-        load: of the minute before; near 0 on a quiet machine.
+        num_cores: cores that this process may use.
+        load: system load of the minute before; near 0 on a quiet machine.
         date: UTC.
     """
 

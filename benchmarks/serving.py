@@ -96,7 +96,7 @@ def attendant_server(
     Args:
         bundle: if None, the context's.
         requests: if empty, sentences of the workload's length.
-        num_threads: of all workers together.
+        num_threads: threads of all workers together.
         per_request: batches whole requests instead of steps.
     """
     layout = f"--workers {num_workers} --threads {num_threads}"

@@ -36,10 +36,10 @@ class Toolkit:
     """A toolkit's training command: an entry of toolkits.toml.
 
     Attributes:
-        differences: of its model and work from the others'.
+        differences: differences of its model and work from the others'.
         template: the file of its configuration. `Training.configure` replaces names after a dollar sign.
-        arguments: of its Python; `$config` is the configuration, `$folder` the training's folder.
-        environment: of environments.toml. If empty, this Python's.
+        arguments: arguments of its Python; `$config` is the configuration, `$folder` the training's folder.
+        environment: an environment of environments.toml. If empty, this Python's.
         progress: the file in the training's folder that gets the lines of progress. If empty, the command's output.
         step_line: pattern of a line of progress, with the step as its group; one comes every `window_steps`.
         parameters_line: pattern of the line with the number of parameters.
@@ -138,7 +138,7 @@ class Training:
         folder: for the configuration, logs and checkpoints.
         input_feeding: a decoder step needs the attention of the one before (Luong et al. 2015, section 3.3).
         precision: "fp32", or "bf16": automatic mixed precision.
-        seconds: of a visit, its start included; longer if it has fewer than MIN_WINDOWS windows then.
+        seconds: duration of a visit, its start included; longer if it has fewer than MIN_WINDOWS windows then.
     """
 
     toolkit: Toolkit

@@ -60,13 +60,13 @@ class Workload:
     """A translation model like those of Luong et al. 2015, and its batches.
 
     Attributes:
-        vocabulary_size, embedding_size: of each side, the four special symbols included.
-        hidden_size: of the decoder, and of both encoder directions together.
-        num_layers: of the encoder and of the decoder.
-        dropout: where each toolkit applies it in training.
-        batch_sentences: of a training batch.
+        vocabulary_size, embedding_size: sizes of each side, the four special symbols included.
+        hidden_size: width of the decoder, and of both encoder directions together.
+        num_layers: layers of the encoder and of the decoder.
+        dropout: probability in training, at the places where each toolkit applies dropout.
+        batch_sentences: sentences of a training batch.
         num_tokens: source positions and target positions of a sentence, the target's end symbol included.
-        num_batches: of an epoch of training.
+        num_batches: batches of an epoch of training.
         window_steps: training steps between two readings of the clock.
     """
 
@@ -103,7 +103,7 @@ class Context:
     Attributes:
         cache: the folder of environments and models, kept between runs.
         quick: tiny sizes, which only show that everything runs.
-        options: of the command line.
+        options: options of the command line.
         began: start of the command, by time.monotonic().
     """
 

@@ -24,8 +24,8 @@ class OptimizerConfig(Table):
             learning_rate = 1 and epsilon = 1e-6.
         betas: Adam's decay rates of the averages of the gradient and of its square.
         rho: Adadelta's decay rate of the averages of the squares of the gradient and of the update.
-        epsilon: of Adam and Adadelta, against division by zero.
-        momentum: of SGD.
+        epsilon: constant of Adam and Adadelta against division by zero.
+        momentum: momentum of SGD.
         weight_decay: decoupled from the gradient in adamw, an L2 penalty in the others.
     """
 
@@ -88,9 +88,9 @@ class ScheduleConfig(Table):
             2014, section 3.4).
         warmup_steps: steps during which the rate rises; inverse_sqrt needs at least one, one_cycle takes none.
         final_factor: share of the peak at which linear, cosine and one_cycle end.
-        factor: of plateau and milestones.
+        factor: factor of plateau and milestones.
         milestones: epochs after which the rate falls, e.g. [5.0, 5.5, 6.0].
-        patience: of plateau, in validations.
+        patience: patience of plateau, in validations.
     """
 
     kind: ScheduleKind = "constant"

@@ -46,11 +46,11 @@ class TrainerConfig(Table):
         max_seconds: seconds of training and validation together, over all resumptions.
         label_smoothing: e of Szegedy et al. 2016, section 7.
         coverage_loss: weight of a loss on attention to positions that have had attention already (See et al. 2017, eq.
-            13); 0: none.
+            13). 0 disables it.
         scheduled_sampling: the probability, at the run's limit, that an input of the decoder is the symbol that the
             model itself would have chosen there; it rises linearly, from 0 after `schedule.warmup_steps` (Bengio et al.
-            2015); 0: all inputs are the true symbols.
-        clip_norm: gradients with a larger norm are scaled down to this norm (Pascanu et al. 2013); 0: never.
+            2015). If 0, all inputs are the true symbols.
+        clip_norm: gradients with a larger norm are scaled down to this norm (Pascanu et al. 2013). 0 disables it.
         accumulate_batches: batches whose gradients make one update, as if they were one batch; an epoch's last update
             may have fewer.
         ema_decay: d of an exponential moving average of the weights (Polyak and Juditsky 1992), which is then validated
@@ -60,11 +60,11 @@ class TrainerConfig(Table):
             avx512_bf16 or AMX; fp16: GPUs only); "auto": bf16 if the hardware has it, else fp16 on a GPU and fp32 on a
             CPU.
         divergence_margin: in nats per target token; a loss this far above its lowest value counts as diverging.
-        divergence_updates: this many diverging updates in a row stop the training; 0: never. A loss or gradient that
-            is not finite stops it at once.
+        divergence_updates: this many diverging updates in a row stop the training; 0 disables it. A loss or gradient
+            that is not finite stops it at once.
         checkpoint_every_seconds: the most work that a killed run loses; besides, every validation leaves a checkpoint.
         checkpoint_every_steps: the same in steps.
-        keep_checkpoints: how many of the last validated checkpoints are kept, for `attendant average`; the
+        keep_checkpoints: number of last validated checkpoints that are kept, for `attendant average`; the
             best and the last one are always kept as well.
         log_every_steps: steps summarized by each line of metrics.jsonl.
         device: "auto": CUDA if there is a device, else the CPU.
@@ -108,7 +108,7 @@ class TrainerConfig(Table):
         """Returns the updates after which max_steps or max_epochs ends the training; None if neither is set.
 
         Args:
-            num_batches: of an epoch.
+            num_batches: batches of an epoch.
         """
         by_epochs = None if self.max_epochs is None else self.max_epochs * self.steps_of_an_epoch(num_batches)
         return min((limit for limit in (self.max_steps, by_epochs) if limit is not None), default=None)
@@ -149,8 +149,8 @@ class Recipe(Table):
     """The file's tables.
 
     Attributes:
-        description: what the model is for, in a sentence that pages and clients show.
-        seed: of the initial weights, dropout and the order of batches.
+        description: purpose of the model, in a sentence that pages and clients show.
+        seed: random seed of the initial weights, of dropout and of the order of batches.
     """
 
     description: str = Field(default="", max_length=200)
@@ -208,7 +208,7 @@ class Recipe(Table):
         """Yields the fields in which another recipe differs: dotted name, own value and the other's.
 
         Args:
-            names: of the compared tables and fields.
+            names: names of the compared tables and fields.
         """
         here, there = self.fields(), other.fields()
         for field in here | there:

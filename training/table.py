@@ -29,8 +29,8 @@ class Table(BaseModel):
         """Refuses values that have no effect.
 
         Args:
-            name: of this table.
-            kind: of its component.
+            name: name of this table.
+            kind: kind of its component.
             owners: field -> the kinds that it affects.
 
         Raises:

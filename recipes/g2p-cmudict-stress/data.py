@@ -46,7 +46,7 @@ def typed(words: Mapping[str, Sequence[str]], dictionary: Mapping[str, Sequence[
     """Returns distinct words as people type them, none of which is in the dictionary; always the same.
 
     Args:
-        words: of the training split, with their pronunciations.
+        words: words of the training split, with their pronunciations.
         dictionary: all words: the names of letters and numbers are read from it, and unusual clusters of consonants
             are recognized.
     """

@@ -47,7 +47,7 @@ def draw_runs(
 
     Args:
         runs: one value per position each.
-        band: the band's lower and upper edge; None: the lowest and the highest run.
+        band: the band's lower and upper edge. If None, the lowest and the highest run.
     """
     color = series_color(number)
     low, high = band or (np.min(runs, 0), np.max(runs, 0))

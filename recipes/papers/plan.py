@@ -38,7 +38,7 @@ class Variant(Table):
         name: the beginning of the names of its run directories.
         what: its name in a table and a picture.
         group: the kind of its difference from the first variant, which is the base of all groups.
-        recipe: the recipe that it changes; None: the plan's.
+        recipe: the recipe that it changes. If None, the plan's.
         changes: as for `--set`, e.g. "model.cell=gru".
     """
 

@@ -175,7 +175,7 @@ class DataConfig(Table):
 
     Attributes:
         fetch: the fetcher that builds the data if they are missing; if None, the files are yours.
-        directory: where the fetcher builds them; if None, `data/<fetch>`.
+        directory: folder in which the fetcher builds them; if None, `data/<fetch>`.
         train: the training split; with a fetcher, `<directory>/train.tsv` if none is named. The other splits are named
             by the same rule.
         validation: held out for early stopping.
@@ -183,7 +183,7 @@ class DataConfig(Table):
         columns: the columns that are source and target: two names of a header row or keys of JSONL, e.g. ["en", "fr"],
             or two numbers from 1, e.g. [1, 3]; if None, a file has two columns, and no header row (JSONL: the keys are
             "source" and "target"). A split whose files differ has its own: `{pairs = FILE, columns = [...]}`.
-        drop_empty: leaves out the pairs of which a side is empty, and counts them; false: they are refused.
+        drop_empty: leaves out pairs with an empty side, and counts them. If false, they are refused.
         split: holds out shares of the distinct sources of `train`, e.g. {validation = 0.05, test = 0.05}. A hash of the
             source, whatever its case, decides, so a source is never in two splits and stays in its split when pairs are
             added; if None, `validation` and `test` name files.
@@ -197,7 +197,7 @@ class DataConfig(Table):
         max_length_ratio: pairs are left out of the training split if one side has more than this many times the tokens
             of the other; if None, none are. Doesn't count EOS.
         drop_duplicates: leaves out training pairs that are equal to an earlier one. They are counted in any case.
-        shared_sources: how to treat sources that are in the training split and also in validation or test (compared as
+        shared_sources: treatment of sources that are in the training split and also in validation or test (compared as
             written in the files). "keep": only count them; "drop_from_train": leave those pairs out of the training
             split; "drop_from_held_out": leave those examples out of validation and test.
         cache: a directory in which several runs share tokenized training splits, found by a digest of all that they

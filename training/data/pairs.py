@@ -106,7 +106,7 @@ class Problems:
 
         Args:
             kind: a key of REMEDIES.
-            number: of the line, from 1; a reader that looks ahead may add a later line first.
+            number: number of the line, from 1; a reader that looks ahead may add a later line first.
             text: the problem.
         """
         self._counts[kind] += 1
@@ -422,7 +422,7 @@ def pairs_in_memory(name: str, data: InMemoryPairs) -> list[Pair]:
     """Returns pairs that were given as (source, target) each, without the white space around the texts.
 
     Args:
-        name: of the data, in errors; places count from 0, as in Python.
+        name: name of the data in errors, where places count from 0, as in Python.
 
     Raises:
         UserError: an item is no pair of texts, or a text can't be written as UTF-8.

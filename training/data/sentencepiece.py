@@ -95,7 +95,7 @@ def read_sentencepiece(name: str, content: bytes) -> tuple[LibraryTokenizer, dic
     """Returns a model as a tokenizer of the library, whose ids are the model's, and the names of its special symbols.
 
     Args:
-        name: of the file, for errors.
+        name: name of the file, for errors.
 
     Raises:
         UserError: it is no SentencePiece model, or has a part that the library can't express.

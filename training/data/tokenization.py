@@ -202,7 +202,7 @@ def train_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
     """Returns a tokenizer with the vocabulary of `texts`, which must be of the training split only.
 
     Args:
-        config: of one that is trained, not of a file.
+        config: configuration of a tokenizer that is trained, not of a file.
         texts: bpe and unigram read them twice: first the characters are counted.
 
     Raises:
@@ -242,7 +242,7 @@ def tokenizer_of(
     Args:
         kind: "tokens": texts are lists of tokens, joined by blanks; requests must give tokens (Tokenizer.takes_texts).
         symbols: without the special ones, by their ids from 4 on.
-        steps: of the normalizer.
+        steps: steps of the normalizer.
     """
     library = _untrained(kind, steps)
     library.model = _vocabulary_of(symbols)
@@ -362,7 +362,7 @@ def _frequent_characters(
     """Returns the characters that get an entry, the most frequent first: as many as a vocabulary has room for.
 
     Args:
-        size: of the vocabulary, the special symbols, bytes and WORD_START included.
+        size: size of the vocabulary, the special symbols, bytes and WORD_START included.
 
     Raises:
         UserError: no character is frequent enough; there is room for fewer than FEWEST_CHARACTERS of them.

@@ -74,8 +74,8 @@ class Difference:
     """A metric of one system minus that of a baseline, on the same examples.
 
     Attributes:
-        interval: of the difference. If it does not contain 0, chance hardly explains the difference. None without
-            resamples.
+        interval: interval of the difference. If it does not contain 0, chance hardly explains the difference. None
+            without resamples.
         p_value: the probability that resampling gives a difference at least as large if there is none: the share of
             resamples that are as far from their mean (Riezler and Maxwell 2005), to either side. sacrebleu's paired
             bootstrap counts one side, and so prints about half of it if it is small.

@@ -46,10 +46,10 @@ class Answered:
     """Sources that a request could give, and their answers.
 
     Attributes:
-        places: of the sources among all texts.
+        places: places of the sources among all texts.
         source_ids: without EOS.
         hypotheses: the best one of each.
-        texts: of the hypotheses.
+        texts: texts of the hypotheses.
     """
 
     places: list[int]
@@ -68,7 +68,7 @@ class Answered:
         """Returns [N] bool, True for answers that are right by the references of their examples.
 
         Args:
-            examples: of all texts.
+            examples: the examples of all texts.
         """
         # No tokenizer writes the white space that it does not read.
         spaced = bundle.target_tokenizer.spaced
@@ -188,7 +188,7 @@ def reliability(
         confidences: [N], at least one.
         is_right: [N].
         foreign: name and confidences of inputs of other domains.
-        num_resamples: of the bootstrap; 0 for no intervals.
+        num_resamples: resamples of the bootstrap. 0 disables intervals.
     """
     in_bin = _bins_of(confidences)[:, None] == np.arange(NUM_BINS)
     gap = in_bin * (confidences - is_right)[:, None]

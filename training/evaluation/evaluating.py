@@ -106,7 +106,7 @@ def decode_examples(
     Examples are decoded longest first, many at a time, by the same batch as in the server.
 
     Args:
-        options: of the search; with `attention`, every output keeps its weights: use it for few examples only.
+        options: options of the search; with `attention`, every output keeps its weights: use it for few examples only.
         rescorer: another model with the same tokenizers, by whose probabilities the hypotheses of each beam are ranked.
         progress: called with the number of examples that have just finished.
     """
@@ -211,7 +211,7 @@ class EvaluationConfig(Table):
         ignored_characters: are left out of outputs and references before they are compared, e.g. "012" for phones
             without their stress. The probabilities of references stay.
         beam_size: live hypotheses; 1: greedy.
-        length_penalty: log P is divided by ((k + length) / (k + 1)) ^ length_penalty; 0: by nothing.
+        length_penalty: log P is divided by ((k + length) / (k + 1)) ^ length_penalty. 0 disables it.
         length_penalty_offset: k; 5: as in GNMT (Wu et al. 2016, eq. 14); 0, with a penalty of 1: by the plain length.
         patience: a beam ends when patience * beam_size hypotheses have ended (Kasai et al. 2022); if None, by the
             server's default rule.
@@ -221,7 +221,7 @@ class EvaluationConfig(Table):
             it does not.
         length_unit: unit of these lengths: words and punctuation marks, or tokens of the model's own tokenizer.
         right_from: the chrF or ROUGE in percent from which a single answer counts as right, for the calibration of
-            confidence; None: chrF 60, also if the first metric is BLEU or TER, or ROUGE 40. With exact matches and
+            confidence. If None, chrF 60, also if the first metric is BLEU or TER, or ROUGE 40. With exact matches and
             other error rates, the answer must equal a reference.
     """
 
@@ -282,7 +282,7 @@ class Evaluation:
     """All measurements of one decoding.
 
     Attributes:
-        statistics: of each metric, in the order of `measurements`, for comparisons.
+        statistics: statistics of each metric, in the order of `measurements`, for comparisons.
     """
 
     options: DecodingOptions
@@ -344,7 +344,7 @@ def evaluate(
     Args:
         decoded: not empty; the outputs of the search that `config` describes.
         data_name: the data's name in the protocol, e.g. "data/cmudict/test.tsv".
-        num_resamples: of the bootstrap; 0 for no intervals.
+        num_resamples: resamples of the bootstrap. 0 disables intervals.
     """
     options, edges, ignored = search_options(config, model), config.length_edges, config.ignored_characters
     lengths = [] if edges is None else source_lengths(model, decoded, config.length_unit)

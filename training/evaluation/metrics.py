@@ -68,7 +68,7 @@ class Statistics:
     """The sufficient statistics of a metric.
 
     Attributes:
-        rule: how the metric is taken, in words, or the library's signature.
+        rule: definition of the metric, in words, or the library's signature.
         rows: [N, F] the sufficient statistics of each example.
         value_of: the metric of the examples whose rows add up to the given [F].
     """
@@ -163,8 +163,8 @@ def perplexity(log_prob: float, count: float) -> float:
 
     Args:
         log_prob: the sum of the true symbols' log-probabilities under teacher forcing, EOS included, not smoothed.
-        count: of tokens or of words, ends included. Per word, models of unlike tokenizers can be compared. If 0, the
-            perplexity is 1.
+        count: number of tokens or of words, ends included. Per word, models of unlike tokenizers can be compared. If 0,
+            the perplexity is 1.
     """
     return math.exp(min(-log_prob / count, LARGEST_EXPONENT)) if count else 1.0
 

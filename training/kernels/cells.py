@@ -48,7 +48,7 @@ def weights_of(rnn: nn.RNNBase, number: int = 0) -> RecurrentWeights:
     """Returns the weights of a layer in one direction; missing biases are zeros.
 
     Args:
-        number: of the layer and direction among all, direction by direction.
+        number: index of the layer and direction among all, direction by direction.
     """
     of_inputs, of_hidden, *biases = rnn.all_weights[number]
     if not biases:

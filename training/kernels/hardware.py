@@ -224,7 +224,7 @@ def fast_products(device: torch.device) -> AbstractContextManager[None]:
     The choice depends on the hardware alone. The setting is the whole process's; it is restored at the end.
 
     Args:
-        device: of the training; only a CPU needs this.
+        device: device of the training; only a CPU needs this.
     """
     return _products_in("bf16") if device.type == "cpu" and onednn_is_exact() else nullcontext()
 

@@ -24,9 +24,9 @@ class TrainingStart:
 
     Attributes:
         path: the run directory.
-        recipe: as resolved; `recipe.fields()` has each value by its dotted name, `recipe.model_dump()` as tables.
+        recipe: the resolved recipe: `recipe.fields()` has each value by its dotted name, `recipe.model_dump()` tables.
         step: steps that were made before a resumption; 0 for a new run.
-        num_steps: of the whole run, if training.max_steps or max_epochs limits it; else None.
+        num_steps: steps of the whole run, if training.max_steps or max_epochs limits it; else None.
         num_parameters: weights of the model.
     """
 
@@ -42,9 +42,9 @@ class StepProgress:
     """A training's progress after a step.
 
     Attributes:
-        step: of the whole run, counted from 1.
+        step: step of the whole run, counted from 1.
         epoch, batch: counted from 1.
-        num_batches: of an epoch.
+        num_batches: batches of an epoch.
         loss: in nats per target token, over the last steps.
         perplexity: per target token, over the last steps; without label smoothing, which only the loss has.
         tokens_per_second: target tokens.

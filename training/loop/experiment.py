@@ -61,7 +61,7 @@ class Validator:
 
     Attributes:
         corpus: the pairs whose loss is taken.
-        num_words: of their targets, as perplexity counts them.
+        num_words: words of their targets, as perplexity counts them.
         examples: the examples that are decoded.
     """
 
@@ -212,7 +212,7 @@ def check_memory(
     """Refuses a model whose training does not fit into memory, before it is built.
 
     Args:
-        source_size, target_size: of the vocabularies.
+        source_size, target_size: sizes of the vocabularies.
         optimizer: a key of NUMBERS_PER_WEIGHT.
 
     Raises:

@@ -155,9 +155,9 @@ class Gradient:
     """The outcome of a backward pass, before the weights change.
 
     Attributes:
-        loss: of `Objective`, mean over all target tokens of all batches and processes, in nats.
+        loss: loss of `Objective`, mean over all target tokens of all batches and processes, in nats.
         cross_entropy: the same mean of the true symbols alone, without label smoothing, teachers and coverage.
-        norm: of the gradient before it is clipped.
+        norm: norm of the gradient before it is clipped.
         overflowed: the gradient left fp16's range, which is expected now and then: this update is skipped, and the loss
             is scaled by less.
     """
@@ -237,7 +237,7 @@ class Updater:
         """Leaves the clipped gradient in the parameters.
 
         Args:
-            batches: of this process; may be empty if other processes have some.
+            batches: batches of this process; may be empty if other processes have some.
             num_tokens: target tokens of all batches of all processes.
             sampling: see `Objective.__call__`.
         """

@@ -46,8 +46,8 @@ class AttentionConfig(Table):
     """`[model.attention]`.
 
     Attributes:
-        score: how well a source position matches a query, see training/model/attention.py; "none": no attention,
-            the decoder gets the source as one vector (Cho et al. 2014; Sutskever et al. 2014).
+        score: function that compares source positions with a query, see training/model/attention.py. "none": no
+            attention, the decoder gets the source as one vector (Cho et al. 2014; Sutskever et al. 2014).
         query: the decoder state that is compared with the source. "current": the state after the cell; the attentional
             vector made from it gives the prediction (Luong et al. 2015). "previous": the state before the cell; the
             context is an input of the cell (Bahdanau et al. 2015).
@@ -73,14 +73,14 @@ class DecoderConfig(Table):
         input_feeding: the attentional vector of a step is part of the next step's input (Luong et al. 2015, 3.3).
         source_vector: without attention, the encoder's last state is part of every step's input and of the
             prediction (Cho et al. 2014).
-        initial_state: how the decoder's first state is made. "bridge": by a learned layer from the encoder's last
+        initial_state: origin of the decoder's first state. "bridge": by a learned layer from the encoder's last
             states; "backward": by one from the last state of its backward direction alone (Bahdanau et al. 2015,
             A.2.2); "mean": by one from the mean of its outputs; "top": by one from the last state of the top layer, for
             all layers of the decoder and for an LSTM's cells (Kreutzer et al. 2019); "projected": by a linear layer
             from the encoder's last states and another from its last LSTM cells, layer by layer (Ott et al. 2019);
             "final": the encoder's last states unchanged, layer by layer, an LSTM's cells included (Sutskever et al.
             2014); "zeros": zeros.
-        readout: how context and state are combined for the prediction, see training/model/readout.py.
+        readout: combination of context and state for the prediction, see training/model/readout.py.
         readout_bias: adds a bias to the product of a "tanh" or "linear" readout.
         start_symbol: the input of the first step.
         tied_embeddings: the output layer's weights are the target embeddings (Press and Wolf 2017).
@@ -112,12 +112,12 @@ class ModelConfig(Table):
     Attributes:
         residual: from the third layer on, a layer's input is added to its output (Wu et al. 2016, 3.1); false: at no
             layer (Sutskever et al. 2014).
-        initialization: how the initial weights are drawn, see training/model/seq2seq.py.
-        cell: of encoder and decoder: long short-term memory (Hochreiter and Schmidhuber 1997), gated recurrent unit
-            (Cho et al. 2014), or tanh (Elman 1990).
+        initialization: distribution of the initial weights, see training/model/seq2seq.py.
+        cell: recurrent cell of encoder and decoder: long short-term memory (Hochreiter and Schmidhuber 1997), gated
+            recurrent unit (Cho et al. 2014), or tanh (Elman 1990).
         embedding_size: E, width of the embeddings of both sides.
         hidden_size: H, width of the decoder's states.
-        dropout: its probability, on embeddings, between layers and before the output layer.
+        dropout: probability of dropout on embeddings, between layers and before the output layer.
         shared_embeddings: source and target have one vocabulary and one embedding matrix.
     """
 

@@ -82,7 +82,7 @@ class Ensemble(nn.Module):
 
     Attributes:
         members: the models.
-        start_id: what the first step is fed.
+        start_id: the input of the first step.
         target_vocabulary_size: V.
     """
 

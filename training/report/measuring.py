@@ -93,7 +93,7 @@ class LearningCurves:
     """The curves of a run's journal.
 
     Attributes:
-        train_loss: of the batches, in nats per target token, smoothed labels and dropout included.
+        train_loss: loss of the batches, in nats per target token, smoothed labels and dropout included.
         validation: by name: "loss", in nats per target token, and the recipe's metric.
     """
 
@@ -148,7 +148,7 @@ class Judged:
     """An output with its value by the metric and its probability by the model.
 
     Attributes:
-        metric, value: of this output alone.
+        metric, value: metric and its value for this output alone.
         confidence: the mean natural-log probability of its symbols, EOS included if it ended there. The sum would only
             show which outputs are long.
     """
@@ -377,7 +377,7 @@ class MeasuredRun:
     Attributes:
         letter: its name in the pictures; empty for a single run.
         name: the directory's name; the path if two runs share the name.
-        loaded: of its best checkpoint.
+        loaded: its best checkpoint.
         evaluation: by source length too.
         differences: to the first run, metric by metric; empty for the first.
         rankings: the best and the worst outputs.
@@ -385,7 +385,7 @@ class MeasuredRun:
         chosen, worst: empty if the model has no attention.
         course: steps of the training, rising, with the first chosen example's output and attention then; empty if the
             run kept fewer than two checkpoints, or the model has no attention.
-        searches: of the worst outputs; empty if the recipe decodes greedily.
+        searches: searches of the worst outputs; empty if the recipe decodes greedily.
         gradients: None if no example could be followed.
     """
 
@@ -419,9 +419,9 @@ def measure_runs(
     """Decodes and measures, each run by the search of its recipe, all by the metrics of the first.
 
     Args:
-        paths: of runs, at most MAX_RUNS.
+        paths: directories of runs, at most MAX_RUNS.
         chosen: examples whose attention is shown.
-        length_unit: of the bins. If None, the unit suits the sources.
+        length_unit: unit of the bins. If None, the unit suits the sources.
         progress: shows each decoding.
 
     Raises:

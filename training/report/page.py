@@ -60,7 +60,7 @@ class Picture:
     """A drawing.
 
     Attributes:
-        name: of its file; unique within a report.
+        name: name of its file, unique within a report.
         svg: in the colors of training/report/pictures.py.
         description: a text for readers who can't see it.
         caption: the texts below it.
@@ -178,7 +178,7 @@ def _map(run: MeasuredRun, attended: Attended, name: str, step: int | None = Non
     """Draws the attention of an output.
 
     Args:
-        step: of the training then. If None, the weights are the run's best.
+        step: step of the training. If None, the weights are the run's best.
     """
     source, references, text = (
         attended.decoded.example.source,
@@ -246,7 +246,7 @@ def markdown_page(report: Report, folder: str) -> tuple[str, dict[str, str]]:
     """Returns the report as Markdown, users' texts escaped, and its pictures by file name.
 
     Args:
-        folder: of the pictures, as the text refers to it.
+        folder: folder of the pictures, as the text refers to it.
     """
     pictures: dict[str, str] = {}
 

@@ -414,9 +414,9 @@ class Node:
     """A hypothesis of a beam's tree, named by its last symbol.
 
     Attributes:
-        column, row: of the picture.
-        log_prob: of the symbol.
-        total: of the hypothesis.
+        column, row: place in the picture.
+        log_prob: log-probability of the symbol.
+        total: log-probability of the hypothesis.
         is_chosen: it leads to the output.
     """
 

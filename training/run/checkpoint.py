@@ -42,7 +42,7 @@ class TrainingState:
         seconds: spent in training and validation so far, over all resumptions.
         validated_step: the step of the last validation; if None, there was none.
         best_step, best_value, best_loss: the best validation so far; among equal values the lower loss is better.
-        num_validations_without_best: in a row.
+        num_validations_without_best: number of validations in a row without a new best.
         plateau_factor: the schedule's (training/optimization.py).
         smoothed_loss, lowest_loss, num_high_losses: the guard's (training/loop/trainer.py).
     """
@@ -226,7 +226,7 @@ def resume_checkpoint(
     A moving average that is new in this run begins with the present weights.
 
     Args:
-        device: of the training. If None, it is the CPU.
+        device: device of the training. If None, it is the CPU.
         rank: this process's.
 
     Raises:

@@ -91,8 +91,9 @@ class Corpora:
     """All splits of a recipe, read and tokenized.
 
     Attributes:
-        validation: the pairs whose loss is taken; num_validation_words: of their targets, as perplexity counts them.
-        examples: of validation, one per source.
+        validation: the pairs whose loss is taken.
+        num_validation_words: words of their targets, as perplexity counts them.
+        examples: examples of validation, one per source.
         held_out: split -> its pairs, without those that data.shared_sources drops.
         left_out: held-out split -> the sources that it lost to data.shared_sources.
         facts: the content of data.json.
@@ -177,7 +178,7 @@ def prepare_training_split(
     """Reads the training split, a pair at a time; the files are read as often as needed.
 
     Args:
-        digest: of the files of all splits.
+        digest: digest of the files of all splits.
         held_out: split -> its sources.
         folder, tokenizers: see `prepare_corpora`.
 
