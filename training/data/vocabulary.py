@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from attendant.runtime.bundle.tokenizer import BYTE_TOKENS, SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.runtime.errors import UserError
+from attendant.runtime.files import read_text
 from attendant.runtime.process import quiet_stderr
 from attendant.training.data.sentencepiece import literal, read_sentencepiece
 from attendant.training.data.tokenization import TokenizerConfig, tokenizer_of, train_tokenizer
@@ -68,17 +69,13 @@ def read_vocabulary(
     if isinstance(symbols, str | Path):
         path = Path(symbols)
         name = f"{field} {path}"
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise UserError(f"{name}: can't be read: {error.strerror}") from None
         if path.suffix == ".model":
-            library, declared = read_sentencepiece(name, content)
+            try:
+                library, declared = read_sentencepiece(name, path.read_bytes())
+            except OSError as error:
+                raise UserError(f"{name}: can't be read: {error.strerror}") from None
             return _of_library(name, library.to_str(), declared if special is None else special)
-        try:
-            text = content.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            raise UserError(f"{name}: can't be read: it is not UTF-8") from None
+        text = read_text(path, name)
         if path.suffix == ".json":
             return _of_library(name, text, special)
         symbols = text.removesuffix("\n").split("\n")

@@ -213,11 +213,6 @@ def make_autocast(precision: PrecisionName, device: torch.device) -> torch.autoc
     return torch.autocast(device.type, dtype or torch.bfloat16, enabled=dtype is not None)
 
 
-def make_scaler(precision: PrecisionName, device: torch.device) -> torch.amp.GradScaler:
-    """Returns a scaler of the loss that keeps small gradients in fp16's range; idle in other precisions."""
-    return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
-
-
 def fast_products(device: torch.device) -> AbstractContextManager[None]:
     """Returns a context in which oneDNN multiplies float32 on the CPU, if it does so exactly.
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from attendant.runtime.bundle.tokenizer import EOS_ID
 from attendant.runtime.errors import UserError
 from attendant.training.data.batches import Batch
-from attendant.training.kernels.hardware import PrecisionName, fast_products, make_autocast, make_scaler
+from attendant.training.kernels.hardware import PrecisionName, fast_products, make_autocast
 from attendant.training.kernels.loss import output_loss, repeated_attention
 from attendant.training.model import Seq2Seq
 from attendant.training.recipe import TrainerConfig
@@ -231,7 +231,8 @@ class Updater:
         self._precision = precision
         self._device = device
         self._processes = processes
-        self.scaler = make_scaler(precision, device)
+        # Scales the loss so that small gradients stay in fp16's range; it does nothing in other precisions.
+        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
     def gradient(self, batches: Sequence[Batch], num_tokens: int, *, sampling: float = 0.0) -> Gradient:
         """Leaves the clipped gradient in the parameters.
