@@ -21,9 +21,9 @@ if _typing.TYPE_CHECKING:
     from attendant.export.published import verify as verify
     from attendant.runtime.errors import VerificationFailed as VerificationFailed
     from attendant.server.library import *  # noqa: F403
-    from attendant.training.library.evaluation import Results as Results
     from attendant.training.library.evaluation import evaluate as evaluate
     from attendant.training.library.evaluation import report as report
+    from attendant.training.library.results import Results as Results
     from attendant.training.library.training import TrainedRun as TrainedRun
     from attendant.training.library.training import train as train
     from attendant.training.loop.callbacks import Record as Record
@@ -43,7 +43,7 @@ _PLACES = {
     "Check": ("export.published", "cpu"),
     "VerificationFailed": ("runtime.errors", "cpu"),
     "evaluate": ("training.library.evaluation", "cpu,training"),
-    "Results": ("training.library.evaluation", "cpu,training"),
+    "Results": ("training.library.results", "cpu,training"),
     "report": ("training.library.evaluation", "cpu,training"),
     "train": ("training.library.training", "cpu,training"),
     "TrainedRun": ("training.library.training", "cpu,training"),

@@ -31,8 +31,9 @@ from benchmarks.job import Job, program, words_of
 from benchmarks.plain_model import export_plain, plain_parameters
 from benchmarks.programs import G2P_BUNDLE, MARIAN_BLOCK, g2p_words, marian_parameters, marian_width
 from benchmarks.results import Part
-from benchmarks.serving import MANY_CLIENTS, Server, attendant_server, closed_loops, empty_service, open_loops, under
-from benchmarks.workload import NUM_REQUESTS, Context, Work, Workload, equal_work, generate_request, real_work
+from benchmarks.servers import Server, attendant_server, empty_service, requests_of, under
+from benchmarks.serving import MANY_CLIENTS, closed_loops, open_loops
+from benchmarks.workload import NUM_REQUESTS, Context, Work, Workload, equal_work, real_work
 
 TRANSFORMERS = {
     "6+2": {"num_encoder_layers": 6, "num_decoder_layers": 2, "width": 256, "feed_forward": 2048},
@@ -205,7 +206,7 @@ def _closed(context: Context, work: Work, clients: Sequence[int]) -> Part:
 
 
 def _own(context: Context, work: Work) -> Server:
-    return attendant_server(context, requests=[generate_request(*pair) for pair in work])
+    return attendant_server(context, requests=requests_of(work))
 
 
 def _triton(context: Context, work: Work, batch_size: int) -> Server:

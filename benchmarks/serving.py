@@ -1,48 +1,30 @@
-"""Measures servers under load, each in its own processes: closed loops, random arrivals, overhead, memory, idling."""
+"""Measures servers under load: closed loops, random arrivals, overhead, memory, idling."""
 
-import base64
 import random
 import statistics
-import sys
-import tempfile
 import time
-import urllib.request
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
-
-import numpy as np
-from prometheus_client.parser import text_string_to_metric_families
 
 from attendant.runtime.process import available_cpus
-from attendant.server.bench.command import addresses
 from attendant.server.bench.load import MESSAGE_SIZE, Answered, Load
 from benchmarks.decoding import NUM_ALONE, NUM_WORKERS, engine_system, own_decoder
-from benchmarks.harness import (
-    KEEP_MEMORY,
-    Columns,
-    Measurement,
-    Process,
-    Samples,
-    System,
-    Unavailable,
-    Visit,
-    Visits,
-    measure,
-    part_of,
-    resident_bytes,
-    tree,
-)
-from benchmarks.job import Job, program, sentences
+from benchmarks.harness import Columns, Measurement, Samples, System, measure, part_of, resident_bytes, tree
+from benchmarks.job import Job, sentences
 from benchmarks.results import Cell, Part, Picture
+from benchmarks.servers import (
+    Server,
+    attendant_server,
+    empty_service,
+    load_generator,
+    mean_of,
+    requests_of,
+    running,
+    under,
+)
 from benchmarks.workload import MAX_BEAM_SIZE, NUM_REQUESTS, QUICK, Context, equal_work, generate_request, real_work
 
-START_SECONDS = 180.0
-WARM_UP_SECONDS = 1.0
-UNARY = "/attendant.v1.Seq2Seq/Generate"
 MAX_ROUNDS = 3
 MANY_CLIENTS = 64
 BULK_IN_FLIGHT = 2048
@@ -54,187 +36,6 @@ YARDSTICK_FRACTION = 0.8
 CAPACITY_CLIENTS = 192
 P99_MS = 250.0
 """The highest rate with at most this p99 is one of a server's figures."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
-    """A server that can be started and called.
-
-    Attributes:
-        key, name, about: as in `System`.
-        command: makes what is missing; returns the command, which prints `serving on HOST:PORT` when it is ready, and
-            may add `metrics on HOST:PORT`. Raises Unavailable.
-        requests: serialized; the load generator sends them in turn.
-        method: the full path of its unary call.
-        max_starts: attempts to start it.
-        keeps_memory: glibc keeps freed memory (KEEP_MEMORY), as in all systems that are timed.
-    """
-
-    key: str
-    name: str
-    command: Callable[[], Sequence[str]]
-    requests: Sequence[bytes]
-    method: str = UNARY
-    max_starts: int = 1
-    keeps_memory: bool = True
-    about: str = ""
-
-
-def attendant_server(
-    context: Context,
-    *,
-    key: str = "attendant",
-    name: str = "Attendant",
-    bundle: Path | None = None,
-    requests: Sequence[bytes] = (),
-    num_workers: int = NUM_WORKERS,
-    num_threads: int = NUM_WORKERS,
-    per_request: bool = False,
-) -> Server:
-    """Returns our server, in int8.
-
-    Args:
-        bundle: if None, the context's.
-        requests: if empty, sentences of the workload's length.
-        num_threads: threads of all workers together.
-        per_request: batches whole requests instead of steps.
-    """
-    layout = f"--workers {num_workers} --threads {num_threads}"
-    # The load generator acts as many clients, and the server sees one address.
-    options = f"--port 0 --metrics-port 0 --log-level warning --precision int8 {layout} --light-rows 4096".split()
-
-    def command() -> list[str]:
-        arguments = [str(bundle or context.bundle), *options]
-        if per_request:
-            return program("own_worker:serve_per_request", arguments=arguments)
-        return [sys.executable, "-m", "server", *arguments]
-
-    requests = requests or [generate_request(*pair) for pair in equal_work(context.workload)]
-    return Server(key=key, name=name, command=command, requests=requests, about=f"int8, {layout}")
-
-
-def real_requests(context: Context) -> list[bytes]:
-    """Returns requests with the lengths of real sentences."""
-    return [generate_request(*pair) for pair in real_work(context.workload)]
-
-
-def empty_service(requests: Sequence[bytes], *, refuses: bool = False) -> Server:
-    """Returns a service that does nothing or refuses everything, to measure the time that gRPC itself takes."""
-    command = program("programs:serve_nothing", refuses=refuses)
-    name = "refusing" if refuses else "empty"
-    return Server(key=name, name=f"{name} service", command=lambda: command, requests=requests)
-
-
-def under(server: Server, loads: Mapping[str, Load], warm_ups: Sequence[Load] = ()) -> System:
-    """Returns a server under each of the loads in every round, by the endings of their figures' names.
-
-    Args:
-        warm_ups: before the first round. If empty, each of the loads, for at most a second.
-    """
-
-    def start() -> Iterator[Visits]:
-        with running(server) as run:
-            short = [replace(load, seconds=min(WARM_UP_SECONDS, load.seconds)) for load in loads.values()]
-            for load in warm_ups or short:
-                run.load(load)
-            yield {point: run.visit(load) for point, load in loads.items()}
-
-    return System(key=server.key, name=server.name, start=start, about=server.about)
-
-
-@contextmanager
-def running(server: Server) -> Iterator["Running"]:
-    """Runs a server and its load generator. Raises Unavailable."""
-    command = server.command()
-    for num_left in reversed(range(server.max_starts)):
-        with ExitStack() as exits:
-            process = exits.enter_context(Process(command, KEEP_MEMORY if server.keeps_memory else None))
-            give_up = time.monotonic() + START_SECONDS
-            while not (ports := addresses(process.output())) and process.is_running and time.monotonic() < give_up:
-                time.sleep(0.05)
-            if ports:
-                generator = exits.enter_context(load_generator(ports["serving"], server.requests, server.method))
-                yield Running(process, ports, generator)
-                return
-            if not num_left:
-                raise process.failure()
-
-
-@contextmanager
-def load_generator(target: str, requests: Sequence[bytes], method: str = UNARY) -> Iterator[Process]:
-    """Runs a load generator, which sends these requests in turn: questions are `Load`s, answers `Answered`s.
-
-    Args:
-        method: the full path of the unary call.
-    """
-    with tempfile.NamedTemporaryFile() as file:
-        file.writelines(base64.b64encode(request) + b"\n" for request in requests)
-        file.flush()
-        command = program("programs:generate_load", target=target, requests=file.name, method=method)
-        with Process(command, answers=True) as process:
-            process.await_ready()
-            yield process
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A running server with its load generator."""
-
-    process: Process
-    addresses: Mapping[str, str]
-    generator: Process
-
-    def visit(self, load: Load) -> Visit:
-        return lambda number: self.load(replace(load, seed=number))
-
-    def load(self, load: Load) -> dict[str, float]:
-        """Loads the server. Raises Unavailable if it refuses a request or ends.
-
-        Returns:
-            Answers per second; percentiles of the latency in ms, and for streamed answers of the time to the first
-            message; the processor time of the server and of the load generator per answer in ms; the number of answers.
-            If the server has metrics: the mean rows of its steps and the share of useful cells.
-        """
-        return self.watched(load)[0]
-
-    def watched(self, load: Load) -> tuple[dict[str, float], Mapping[str, float]]:
-        """Returns the figures of `load`, and the growth of the server's metrics during it (see `metrics`)."""
-        before, processes = self.metrics(), {"cpu_ms": self.process, "generator_ms": self.generator}
-        cpu_seconds = {name: process.cpu_seconds() for name, process in processes.items()}
-        self.generator.ask(asdict(load))
-        answered = Answered(**self.generator.answer())
-        num = len(answered.latencies)
-        if answered.failures or not num:
-            raise Unavailable(f"{len(answered.failures)} requests failed: {answered.failures[:1]}")
-        cpu = {name: 1e3 * (process.cpu_seconds() - cpu_seconds[name]) / num for name, process in processes.items()}
-        p50, p99 = (1e3 * np.percentile(answered.latencies, (50, 99))).tolist()
-        samples = {"speed": num / answered.seconds, "p50": p50, "p99": p99, **cpu, "answers": num}
-        if answered.firsts:
-            samples["first_p50"], samples["first_p99"] = (1e3 * np.percentile(answered.firsts, (50, 99))).tolist()
-        growth = {name: value - before.get(name, 0.0) for name, value in self.metrics().items()}
-        if growth:
-            samples["step_rows"] = mean_of("attendant_step_rows", growth)
-            samples["efficiency"] = mean_of("attendant_batch_efficiency_ratio", growth)
-        return samples, growth
-
-    def metrics(self) -> Mapping[str, float]:
-        """Returns the samples of its metrics, summed over labels; as `name{phase}` over all labels except the phase."""
-        if "metrics" not in self.addresses:
-            return {}
-        with urllib.request.urlopen(f"http://{self.addresses['metrics']}/metrics") as response:
-            text = response.read().decode()
-        sums: dict[str, float] = defaultdict(float)
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                sums[sample.name] += sample.value
-                if phase := sample.labels.get("phase"):
-                    sums[f"{sample.name}{{{phase}}}"] += sample.value
-        return sums
-
-
-def mean_of(name: str, growth: Mapping[str, float]) -> float:
-    """Returns the mean of a histogram's new values."""
-    return growth[f"{name}_sum"] / growth[f"{name}_count"]
 
 
 def closed_loops(context: Context, servers: Sequence[Server], clients: Sequence[int]) -> Part:
@@ -284,7 +85,9 @@ def open_loop(context: Context) -> Part:
     each arrival. Per request: the same server, in which no request joins a running batch. Capacity: requests per
     second of 192 clients in a closed loop.
     """
-    server = partial(attendant_server, context, requests=real_requests(context), num_workers=1, num_threads=1)
+    server = partial(
+        attendant_server, context, requests=requests_of(real_work(context.workload)), num_workers=1, num_threads=1
+    )
     servers = [
         server(key="step_level", name="batching per step"),
         server(key="request_level", name="batching per request", per_request=True),
@@ -408,7 +211,9 @@ def overhead(context: Context) -> Part:
         under(server, loads),
         own_decoder(context, "int8", num_workers=NUM_WORKERS).system(jobs, seconds),
         under(empty_service(server.requests), short),
-        under(attendant_server(context, requests=real_requests(context)), {"_unary": loads["_unary"]}),
+        under(
+            attendant_server(context, requests=requests_of(real_work(context.workload))), {"_unary": loads["_unary"]}
+        ),
         engine_system(context, "int8", "greedy", num_rows=num_rows["_unary"]),
         engine_system(context, "int8", "greedy", num_rows=num_rows["_unary"], work=real_work),
     ]
@@ -478,7 +283,7 @@ def request_time(context: Context) -> Part:
     }
     parts_of: dict[str, dict[str, float]] = {}
     for name, (work, num_clients) in loads.items():
-        requests = [generate_request(*pair) for pair in work(context.workload)]
+        requests = requests_of(work(context.workload))
         with running(attendant_server(context, requests=requests)) as server:
             load = Load(kind="closed", num_clients=num_clients, seconds=2 * context.visit_seconds)
             server.load(load)

@@ -13,7 +13,7 @@ from attendant.recipes.papers.plan import Plan, Variant, ended_runs, load_plan
 from attendant.runtime.errors import UserError
 from attendant.training.evaluation.bootstrap import LengthBin
 from attendant.training.evaluation.metrics import TextMetricName, perplexity
-from attendant.training.report.measuring import read_curves
+from attendant.training.report.curves import read_curves
 from attendant.training.report.pictures import FAINT, METRIC_LABELS, series_color
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run

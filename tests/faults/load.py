@@ -10,7 +10,7 @@ import numpy as np
 from attendant.server.bench.load import Answered, Load
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.harness import Process
-from benchmarks.serving import load_generator
+from benchmarks.servers import load_generator
 
 
 class Caller:

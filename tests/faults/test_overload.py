@@ -14,7 +14,7 @@ from attendant.server.bench.load import Answered, Load
 from attendant.server.process.worker_main import NICENESS
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.harness import Process
-from benchmarks.serving import empty_service, running
+from benchmarks.servers import empty_service, running
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_least, at_most, if_a_core_is_free
 from tests.faults.load import Caller, caller, milliseconds

@@ -13,12 +13,13 @@ from attendant.runtime.bundle.manifest import SEARCH_OPTIONS, Provider
 from attendant.runtime.bundle_stepper import default_precision, open_stepper
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import READ_ONLY, write_json, write_text
-from attendant.training.data.pairs import read_sources
+from attendant.training.data.lines import read_sources
 from attendant.training.evaluation.bootstrap import DEFAULT_EDGES, DEFAULT_RESAMPLES, LengthUnit, interval_text
 from attendant.training.evaluation.confidence import Measured, Reliability, measure_confidence
 from attendant.training.evaluation.metrics import BleuTokenizer, MetricName
 from attendant.training.evaluation.session import is_bundle, read_data
-from attendant.training.library.evaluation import Results, check_folder, evaluate
+from attendant.training.library.evaluation import check_folder, evaluate
+from attendant.training.library.results import Results
 from attendant.training.progress import counter, plain_console, plain_table, progress_bars
 
 DESCRIPTION = """Decodes a test set and measures the outputs, each value with its 95 % interval by bootstrap resampling.

@@ -12,7 +12,8 @@ import torch
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import lock, new_folder, translate_os_errors
 from attendant.training.commands.evaluate import add_data_options
-from attendant.training.data.pairs import Example, numbered_lines, read_sources
+from attendant.training.data.lines import numbered_lines, read_sources
+from attendant.training.data.pairs import Example
 from attendant.training.evaluation.bootstrap import LengthUnit
 from attendant.training.evaluation.evaluating import decode_examples, search_options
 from attendant.training.evaluation.session import OpenedModel

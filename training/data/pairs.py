@@ -1,60 +1,22 @@
-"""Reads pairs of texts from TSV, CSV, JSONL or parallel files, plain or compressed.
+"""Reads pairs of texts from TSV, CSV, JSONL or parallel files, plain or compressed."""
 
-All bad lines are reported together, with file, line and reason.
-"""
-
-import bz2
 import csv
-import gzip
 import hashlib
 import json
-import lzma
 import os
 import re
 import reprlib
 import unicodedata
-import zlib
-from bisect import insort
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, Final, TypeGuard
+from typing import Any, Final, TypeGuard
 
-from attendant.runtime.errors import UserError, one_line
+from attendant.runtime.errors import UserError
 from attendant.training.data.config import Columns, CorpusFiles, Split, SplitFiles, SplitShares
+from attendant.training.data.lines import Problems, readable_lines
 from attendant.training.table import Table
-
-MAX_SHOWN: Final = 10  # Bad lines that are named; the others are counted.
-
-# The compression is read from a file's first bytes, because names lie.
-OPENERS: Final[dict[bytes, Any]] = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\x00": lzma.open, b"BZh": bz2.open}
-BZIP2_BLOCK: Final = b"1AY&SY"  # Follows "BZh" and a digit; a text may begin with "BZh" alone.
-NOT_TEXT: Final = {
-    b"PK\x03\x04": "is a zip archive or a spreadsheet: unpack it, or save it as TSV or CSV",
-    b"\x28\xb5\x2f\xfd": "is compressed by zstd: unpack it (unzstd), or take gzip or xz",
-    b"PAR1": "is a Parquet file: write it as TSV, CSV or JSONL",
-    b"\xff\xfe": "is UTF-16: convert it, e.g. with iconv -f UTF-16 -t UTF-8",
-    b"\xfe\xff": "is UTF-16: convert it, e.g. with iconv -f UTF-16 -t UTF-8",
-}
-TAR_MAGIC, TAR_PLACE = b"ustar", 257
-
-MORE_COLUMNS: Final = (
-    'of more columns name two: data.columns = [1, 2], or ["en", "fr"] where a header row has names (in an option: '
-    "FILE[1,2] or FILE[en,fr])"
-)
-REMEDIES: Final = {  # By the kind of a bad line.
-    "columns": f"a pair has two columns: source, one tab, target; {MORE_COLUMNS}",
-    "csv": "a pair has two columns, separated by a comma, and a field with commas or quotes is in quotes; "
-    f"{MORE_COLUMNS}",
-    "empty": "fill it in, drop the pair, or set data.drop_empty = true",
-    "encoding": "convert the file to UTF-8, e.g. with iconv",
-    "json": 'each line must be an object, e.g. {"en": "...", "fr": "..."}, with data.columns = ["en", "fr"]',
-    "vector": "finite numbers make a vector: mend the line or remove it",
-    "nul": "it is no text there: remove the character",
-}
 
 COMPRESSIONS: Final = (".gz", ".xz", ".bz2")
 NUM_PROBED_ROWS: Final = 100  # Rows at the beginning of a file by which its delimiter and its quotes are judged.
@@ -91,98 +53,6 @@ class Example:
 
     source: str
     references: tuple[str, ...]
-
-
-class Problems:
-    """The bad lines of some files: all are counted, and the first MAX_SHOWN are named."""
-
-    def __init__(self) -> None:
-        self._first: list[tuple[int, int, str]] = []
-        self._counts: Counter[str] = Counter()
-        self._files: dict[Path, int] = {}
-
-    def add(self, kind: str, path: Path, number: int, text: str) -> None:
-        """Counts a bad line.
-
-        Args:
-            kind: a key of REMEDIES.
-            number: number of the line, from 1; a reader that looks ahead may add a later line first.
-            text: the problem.
-        """
-        self._counts[kind] += 1
-        place = self._files.setdefault(path, len(self._files))
-        insort(self._first, (place, number, f"{path}:{number}: {one_line(text)}"))
-        del self._first[MAX_SHOWN:]
-
-    def raise_if_any(self) -> None:
-        """Raises UserError if there are bad lines. A single one is one line."""
-        count = self._counts.total()
-        if not count:
-            return
-        remedies = "; ".join(REMEDIES[kind] for kind in sorted(self._counts))
-        shown = [line for _, _, line in self._first]
-        if count == 1:
-            raise UserError(f"{shown[0]}: {remedies}")
-        more = [f"and {count - len(shown):,} more"] if count > len(shown) else []
-        raise UserError(f"{count:,} bad lines: {remedies}", [*shown, *more])
-
-
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields the lines of a file in UTF-8, counted from 1, without their ends.
-
-    Raises:
-        UserError: there is no such file, it can't be read, it is not a text; at the end: lines were not UTF-8.
-    """
-    problems = Problems()
-    for number, line in _readable_lines(path, problems):
-        if line is not None:
-            yield number, line
-    problems.raise_if_any()
-
-
-def _readable_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None]]:
-    """Yields lines as `numbered_lines` does, and None for a bad line: not UTF-8, or with a NUL.
-
-    Lines end at line feeds only: str.splitlines also cuts at characters that texts contain.
-    """
-    try:
-        with _opened(path) as file:
-            for number, raw in enumerate(file, 1):
-                try:
-                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    text = None
-                    problem = f"byte {error.start + 1} of the line is not UTF-8 ({error.reason})"
-                    problems.add("encoding", path, number, problem)
-                if text is not None and "\0" in text:
-                    problems.add("nul", path, number, f"character {text.index(chr(0)) + 1} is a NUL")
-                    text = None
-                yield number, None if text is None else text.rstrip("\r\n")
-    except FileNotFoundError:
-        where = "" if path.is_absolute() else f" in {Path.cwd()}, where relative paths start"
-        raise UserError(f"{path}: there is no such file{where}") from None
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise UserError(f"{path}: can't be read: {reason}") from None
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a file, decompressed. Raises UserError: it is not a text."""
-    with path.open("rb") as raw:
-        head = raw.peek(16)
-        file: Any = raw
-        for magic, opener in OPENERS.items():
-            if head.startswith(magic) and (magic != b"BZh" or head[4:10] == BZIP2_BLOCK):
-                file = opener(raw)
-        with file:
-            head = file.peek(512)
-            for magic, reason in NOT_TEXT.items():
-                if head.startswith(magic):
-                    raise UserError(f"{path} {reason}")
-            if head[TAR_PLACE:].startswith(TAR_MAGIC):
-                raise UserError(f"{path} is a tar archive: unpack it")
-            yield file
 
 
 def _rows_of(path: Path, columns: Columns | None, problems: Problems, notes: list[str]) -> Iterator[Row]:
@@ -263,7 +133,7 @@ def _hint(cells: Sequence[str]) -> str:
 
 
 def _tsv_rows(path: Path, problems: Problems, notes: list[str]) -> Iterator[Row]:
-    rows = ((number, line.split("\t")) for number, line in _readable_lines(path, problems) if line is not None)
+    rows = ((number, line.split("\t")) for number, line in readable_lines(path, problems) if line is not None)
     head = list(islice(rows, NUM_PROBED_ROWS))
     cells = [cell.strip() for _, row in head for cell in row if cell.strip()]
     if cells and all(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in cells):
@@ -279,7 +149,7 @@ def _unquoted(cell: str) -> str:
 
 
 def _csv_rows(path: Path, problems: Problems) -> Iterator[Row]:
-    lines = (f"{line}\n" for _, line in _readable_lines(path, problems) if line is not None)
+    lines = (f"{line}\n" for _, line in readable_lines(path, problems) if line is not None)
     head = list(islice(lines, NUM_PROBED_ROWS))
 
     def num_split_rows(delimiter: str) -> int:
@@ -302,7 +172,7 @@ def _objects(path: Path, columns: Columns | None, problems: Problems) -> Iterato
     if columns is not None and not isinstance(columns[0], str):
         raise UserError(f'{path}: data.columns = {list(columns)}: JSONL has names: take e.g. ["en", "fr"]')
     names: Sequence[str] = ("source", "target") if columns is None else tuple(map(str, columns))
-    for number, line in _readable_lines(path, problems):
+    for number, line in readable_lines(path, problems):
         if line is None:
             continue
         if not line.strip():
@@ -354,7 +224,7 @@ def _refuse_broken(name: str, text: str) -> None:
 
 
 def _parallel_rows(source_path: Path, target_path: Path, problems: Problems) -> Iterator[Row]:
-    sources, targets = _readable_lines(source_path, problems), _readable_lines(target_path, problems)
+    sources, targets = readable_lines(source_path, problems), readable_lines(target_path, problems)
     number = 0
     for number, source in sources:
         _, target = next(targets, (number, ...))
@@ -462,20 +332,6 @@ def _split_of_source(source: str, shares: SplitShares) -> Split:
 def is_measurable(pair: Pair) -> bool:
     """Returns True if a held-out pair can be decoded and measured in reasonable time."""
     return len(pair.source) <= MOST_CHARACTERS and len(pair.target) <= MOST_CHARACTERS
-
-
-def read_sources(path: Path) -> list[str]:
-    """Returns the sources of a file, one per line, of a `.tsv` its first column; empty lines are left out.
-
-    Raises:
-        UserError: no such file, no source in it, bad UTF-8.
-    """
-    has_columns = ".tsv" in path.suffixes
-    lines = (line.partition("\t")[0] if has_columns else line for _, line in numbered_lines(path))
-    sources = [source for line in lines if (source := line.strip())]
-    if not sources:
-        raise UserError(f"{path}: there is no source in it: write one per line")
-    return sources
 
 
 def group_references(pairs: Iterable[Pair]) -> list[Example]:

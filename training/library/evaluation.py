@@ -3,32 +3,25 @@
 PyTorch is imported inside functions and for runs only: a server's environment, where bundles are, does not have it.
 """
 
-import io
 import itertools
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import ValidationError
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
-from rich.text import Text
 
 from attendant.runtime.bundle.manifest import SEARCH_OPTIONS, Precision, Provider
 from attendant.runtime.command import require
-from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import CantWrite, new_file
+from attendant.runtime.files import CantWrite
 from attendant.training.data.config import Split
-from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Difference, LengthUnit, compare, interval_text
+from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, LengthUnit, compare
 from attendant.training.evaluation.evaluating import (
     SHARED_MEASURES,
-    Decoded,
-    Evaluation,
     EvaluationConfig,
     TextModel,
     decode_examples,
@@ -46,80 +39,14 @@ from attendant.training.evaluation.session import (
     open_bundle_model,
     read_data,
 )
-from attendant.training.progress import PIPE_WIDTH, ShowProgress, counter, plain_table
+from attendant.training.library.results import OutputsFile, Result, Results, outputs_file
+from attendant.training.progress import ShowProgress, counter
 from attendant.training.table import problems_of, requirement
 
 if TYPE_CHECKING:
     from attendant.training.report.page import Report
 
 Checkpoint = Literal["best", "last"]
-
-COLUMNS: Final = ("model", *SEARCH_OPTIONS, "source", "output", "references", "score", "log_prob")
-REFERENCE_SEPARATOR: Final = " ||| "
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """One evaluation of one model.
-
-    Attributes:
-        model: its name, e.g. "bundles/mine, int8 on cpu".
-        decode_seconds: wall time of tokenizing and decoding, without loading and scoring.
-        differences: metric by metric, to the first model by the same search; of a single model, to its first search.
-            Empty for the first model or search itself.
-    """
-
-    model: str
-    evaluation: Evaluation
-    decode_seconds: float
-    differences: tuple[Difference, ...] = ()
-
-    @property
-    def examples_per_second(self) -> float:
-        return self.evaluation.num_examples / self.decode_seconds
-
-    @property
-    def values(self) -> dict[str, float]:
-        """The values of the metrics, by name."""
-        return {measurement.metric: measurement.value for measurement in self.evaluation.measurements}
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "model": self.model,
-            "decode_seconds": round(self.decode_seconds, 4),
-            "examples_per_second": round(self.examples_per_second, 2),
-            "measurements": [measurement.to_json() for measurement in self.evaluation.measurements],
-            "differences": [asdict(difference) for difference in self.differences],
-        }
-
-
-class OutputsFile:
-    """A tab-separated table with a header and a line per example, the examples of each decoding in the order of their
-    scores: the outputs of the lowest score come first.
-
-    Several references are joined by " ||| "; white space inside a text is written as one space.
-    """
-
-    def __init__(self, file: IO[str]) -> None:
-        self._file = file
-        self._write(COLUMNS)
-
-    def add(self, model: str, options: DecodingOptions, decoded: Sequence[Decoded]) -> None:
-        search = ["" if (value := getattr(options, name)) is None else f"{value:g}" for name in SEARCH_OPTIONS]
-        for output in sorted(decoded, key=lambda output: output.score):
-            texts = (output.example.source, output.text, REFERENCE_SEPARATOR.join(output.example.references))
-            spaced = [" ".join(text.split()) for text in texts]
-            self._write((model, *search, *spaced, f"{output.score:.6f}", f"{output.log_prob:.6f}"))
-
-    def _write(self, cells: Sequence[str]) -> None:
-        self._file.write("\t".join(cells) + "\n")
-
-
-@contextmanager
-def outputs_file(path: Path) -> Iterator[OutputsFile]:
-    """Opens `path` for the outputs; it appears when all of them are written. Raises CantWrite."""
-    with new_file(path) as file:
-        yield OutputsFile(file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,90 +90,6 @@ class Session:
             decode_seconds=seconds,
             differences=tuple(compare(*pair, self.num_resamples) for pair in pairs),
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Results(Sequence[Result]):
-    """The results of `attendant.evaluate`: one for each model and search, in this order.
-
-    `print` and notebooks show the tables of the command.
-
-    Attributes:
-        data_name: name of the data, as in protocols.
-        results: `results[0].values` has the values of the first by their metrics.
-        unrecorded: errors of runs whose evaluation.json can't be written.
-    """
-
-    data_name: str
-    results: tuple[Result, ...]
-    unrecorded: tuple[CantWrite, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.results)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self.results[place]
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the document of the option --json."""
-        return {"data": self.data_name, "results": [result.to_json() for result in self.results]}
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yields every measurement, the differences to the first model, and the bins of lengths."""
-        first = self.results[0].evaluation
-        resamples = first.measurements[0].num_resamples
-        intervals = f"; 95 % intervals from {resamples:,} resamples of them" if resamples else ""
-        yield Text(f"{first.num_examples:,} examples: {self.data_name}{intervals}")
-        values = plain_table("model", "search", "metric", "value >", "95 % interval >", "examples/s >")
-        differences = plain_table("model", "search", "metric", "difference >", "95 % interval >", "p >")
-        for result in self.results:
-            names = (result.model, describe_search(result.evaluation.options))
-            per_second = result.examples_per_second
-            rate = f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}"
-            for measurement in result.evaluation.measurements:
-                value, interval = f"{measurement.value:.2f}", interval_text(measurement.interval)
-                values.add_row(*names, measurement.metric, value, interval, rate)
-                names, rate = ("", ""), ""
-            names = (result.model, describe_search(result.evaluation.options))
-            for difference in result.differences:
-                value, interval = f"{difference.value:+.2f}", interval_text(difference.interval)
-                p_value = "" if difference.p_value is None else f"{difference.p_value:.3f}"
-                differences.add_row(*names, difference.metric, value, interval, p_value)
-                names = ("", "")
-        yield values
-        if differences.row_count:
-            models = {result.model for result in self.results}
-            baseline = self.results[0].model if len(models) > 1 else describe_search(first.options)
-            yield Text(f"\nagainst {baseline}, on the same resamples (p: the paired bootstrap's, two-sided)")
-            yield differences
-        for result in self.results:
-            if result.evaluation.measurements[0].length_unit is not None:
-                yield Text(f"\nby length: {result.model}, {describe_search(result.evaluation.options)}")
-                yield _by_length(result.evaluation)
-        yield Text()
-        for statistics in first.statistics:
-            yield Text(f"{statistics.metric}: {statistics.rule}")
-
-    def _recorded(self) -> Console:
-        console = Console(file=io.StringIO(), record=True, width=PIPE_WIDTH, highlight=False, markup=False)
-        console.print(self, soft_wrap=True)
-        return console
-
-    def __str__(self) -> str:
-        return self._recorded().export_text().rstrip()
-
-    def _repr_html_(self) -> str:
-        return self._recorded().export_html(code_format="<pre>{code}</pre>", inline_styles=True)
-
-
-def _by_length(evaluation: Evaluation) -> Table:
-    measurements = evaluation.measurements
-    headings = [heading for each in measurements for heading in (f"{each.metric} >", "95 % interval >")]
-    table = plain_table(f"source {measurements[0].length_unit} >", "examples >", *headings)
-    for bins in zip(*(each.by_length for each in measurements), strict=True):
-        cells = [cell for each in bins for cell in (f"{each.value:.2f}", interval_text(each.interval))]
-        table.add_row(bins[0].name, f"{bins[0].num_examples:,}", *cells)
-    return table
 
 
 def evaluate(

@@ -15,7 +15,8 @@ from attendant.training.data.pairs import MOST_CHARACTERS, is_in_memory
 from attendant.training.data.tokenization import TokenizerConfig
 from attendant.training.evaluation.session import PathName
 from attendant.training.kernels.hardware import translate_memory_errors
-from attendant.training.library.evaluation import Results, evaluate
+from attendant.training.library.evaluation import evaluate
+from attendant.training.library.results import Results
 from attendant.training.loop.callbacks import TrainingCallback, make_progress
 from attendant.training.loop.experiment import Experiment, prepare
 from attendant.training.loop.journal import Journal
@@ -28,7 +29,7 @@ from attendant.training.run.checkpoint import LAST, checkpoint_path
 from attendant.training.run.directory import Run
 
 if TYPE_CHECKING:
-    from attendant.training.report.measuring import LearningCurves
+    from attendant.training.report.curves import LearningCurves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ class TrainedRun:
     @property
     def curves(self) -> "LearningCurves":
         """The loss and the validations over the whole run, read from its journal."""
-        from attendant.training.report.measuring import read_curves  # noqa: PLC0415
+        from attendant.training.report.curves import read_curves  # noqa: PLC0415
 
         return read_curves(Run(self.path))
 

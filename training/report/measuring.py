@@ -1,17 +1,13 @@
 """Takes all measurements that a report shows of its runs: learning curves, quality by length, examples, attention."""
 
 import copy
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any, Final, get_args
 
 import numpy as np
-from numpy.typing import NDArray
-from rapidfuzz.distance import Levenshtein
 
 from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
 from attendant.runtime.decoding.hypothesis import FinishReason
@@ -19,7 +15,8 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.decoding.trace import TracedSearch
 from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import Floats
-from attendant.training.data.pairs import Example, num_words, numbered_lines, sample_evenly
+from attendant.training.data.lines import numbered_lines
+from attendant.training.data.pairs import Example, num_words, sample_evenly
 from attendant.training.evaluation.bootstrap import DEFAULT_EDGES, Difference, LengthUnit, compare
 from attendant.training.evaluation.evaluating import (
     SHARED_MEASURES,
@@ -31,98 +28,24 @@ from attendant.training.evaluation.evaluating import (
     search_options,
     source_lengths,
 )
-from attendant.training.evaluation.metrics import (
-    LOWER_IS_BETTER,
-    MetricName,
-    PerplexityName,
-    TextMetricName,
-    take_statistics,
-)
 from attendant.training.evaluation.session import EvaluationData
 from attendant.training.progress import ShowProgress, counter
-from attendant.training.recipe_choice import are_symbols
+from attendant.training.report.curves import LearningCurves, read_curves
 from attendant.training.report.gradients import Gradients, measure_gradients
+from attendant.training.report.judging import Changes, Judged, Ranking, changes_since, judge, rank
 from attendant.training.run.checkpoint import load_state, load_weights, validated_checkpoints
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import LoadedRun, load_run, model_of_runs
 
 MAX_RUNS = len(ascii_uppercase)
-MAX_POINTS = 400  # Points of a curve in a picture; more are averaged in groups.
 NUM_GRADIENT_PAIRS = 64
 NUM_WORST_MAPS = 3
 NUM_CHECKPOINTS = 5
 NUM_CANDIDATES = 4  # Of each live hypothesis of a recorded search.
-LIST_SIZE = 6
-BY_CHARACTERS: Final = frozenset({"cer"})
-MAX_ALIGNED: Final = 4000  # Characters of two texts that are compared character by character.
 BIN_WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 MAX_BINS = 8
 TAIL = 1.0  # Per cent of the examples that the first and the last bin have at least.
 FEW_WORDS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Values over the course of a training.
-
-    Attributes:
-        steps: [N] rising; seconds: [N] of the training so far; values: [N].
-    """
-
-    steps: NDArray[np.float64]
-    seconds: NDArray[np.float64]
-    values: NDArray[np.float64]
-
-    @classmethod
-    def empty(cls) -> "Curve":
-        return cls(np.empty(0), np.empty(0), np.empty(0))
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def thinned(self) -> "Curve":
-        """Returns the means of groups of neighbours, at most MAX_POINTS."""
-        if len(self) <= MAX_POINTS:
-            return self
-        groups = np.array_split(np.stack([self.steps, self.seconds, self.values]), MAX_POINTS, axis=1)
-        return Curve(*np.stack([group.mean(1) for group in groups], 1))
-
-
-@dataclass(frozen=True, slots=True)
-class LearningCurves:
-    """The curves of a run's journal.
-
-    Attributes:
-        train_loss: loss of the batches, in nats per target token, smoothed labels and dropout included.
-        validation: by name: "loss", in nats per target token, and the recipe's metric.
-    """
-
-    train_loss: Curve
-    validation: Mapping[str, Curve]
-
-
-def read_curves(run: Run) -> LearningCurves:
-    """Reads metrics.jsonl, except an unfinished last line. Raises UserError: a line is not an event of a training."""
-    events: list[dict[str, Any]] = []
-    text = run.metrics_path.read_text(encoding="utf-8") if run.metrics_path.exists() else ""
-    for number, line in enumerate(text.split("\n")[:-1], 1):
-        try:
-            event = json.loads(line)
-            _ = event["event"], event["step"], event["seconds"]
-        except (ValueError, KeyError, TypeError):
-            raise UserError(f"{run.metrics_path}:{number}: is no event of a training: remove the line") from None
-        events.append(event)
-    train = [event for event in events if event["event"] == "train"]
-    validation = [event for event in events if event["event"] == "validation"]
-    # Perplexities are the loss again, in another unit.
-    skipped = ("event", "step", "epoch", "seconds", *get_args(PerplexityName))
-    names = [name for name in dict.fromkeys(name for event in validation for name in event) if name not in skipped]
-    return LearningCurves(_curve(train, "loss"), {name: _curve(validation, name) for name in names})
-
-
-def _curve(events: Sequence[Mapping[str, Any]], name: str) -> Curve:
-    having = [event for event in events if name in event]
-    return Curve(*(np.array([event[key] for event in having], np.float64) for key in ("step", "seconds", name)))
 
 
 def natural_unit(sources: Sequence[str]) -> LengthUnit:
@@ -141,153 +64,6 @@ def natural_edges(lengths: Sequence[int]) -> tuple[int, ...]:
     width = next((width for width in BIN_WIDTHS if (high - low) / width <= MAX_BINS - 1), BIN_WIDTHS[-1])
     first = max(1, -(-low // width)) * width
     return tuple(range(first, max(first + 1, high), width))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """An output with its value by the metric and its probability by the model.
-
-    Attributes:
-        metric, value: metric and its value for this output alone.
-        confidence: the mean natural-log probability of its symbols, EOS included if it ended there. The sum would only
-            show which outputs are long.
-    """
-
-    decoded: Decoded
-    metric: TextMetricName
-    value: float
-    confidence: float
-
-    @property
-    def is_right(self) -> bool:
-        output = self.decoded.text.split()
-        return any(output == reference.split() for reference in self.decoded.example.references)
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """Outputs ranked by one criterion, most extreme first."""
-
-    title: str
-    entries: tuple[Judged, ...]
-
-
-def judge(decoded: Sequence[Decoded], metric: MetricName) -> list[Judged]:
-    """Returns each decoded output by `metric`, or by a graded one instead, see `_graded`."""
-    outputs = [output for output in decoded if output.finish_reason is not None]
-    if not outputs:
-        return []
-    references = [output.example.references for output in outputs]
-    graded = _graded(metric, references)
-    values = take_statistics(graded, [output.text for output in outputs], references).values()
-    return [
-        Judged(
-            decoded=output,
-            metric=graded,
-            value=float(value),
-            confidence=output.log_prob / max(1, len(output.token_ids) + (output.finish_reason is FinishReason.EOS)),
-        )
-        for output, value in zip(outputs, values, strict=True)
-    ]
-
-
-def _graded(metric: MetricName, references: Sequence[Sequence[str]]) -> TextMetricName:
-    """Returns the metric that ranks single outputs. A metric that is only right or wrong, needs a whole test set, or is
-    not of outputs, is replaced.
-    """
-    match metric:
-        case "wer" | "exact_match":
-            # A word that differs in a letter would be as wrong by PER as any other.
-            return "per" if are_symbols([targets[0] for targets in references]) else "cer"
-        case "bleu" | "perplexity" | "word_perplexity":
-            return "chrf"
-        case _:
-            return metric
-
-
-def rank(judged: Sequence[Judged]) -> tuple[Ranking, ...]:
-    """Returns the lists of a report, always the same ones. No output is in two lists; an empty list is left out."""
-    sign = -1.0 if judged and judged[0].metric in LOWER_IS_BETTER else 1.0
-    wrong = [entry for entry in judged if not entry.is_right]
-    criteria: dict[str, tuple[Sequence[Judged], Callable[[Judged], tuple[float, ...]]]] = {
-        "Worst by the metric; of equals, those that the model was surest of": (
-            wrong,
-            lambda entry: (sign * entry.value, -entry.confidence),
-        ),
-        "Wrong, and surest of it": (wrong, lambda entry: (-entry.confidence,)),
-        "Least sure": (judged, lambda entry: (entry.confidence,)),
-        "Best by the metric; of equals, the longest sources": (
-            judged,
-            lambda entry: (-sign * entry.value, -len(entry.decoded.source_ids)),
-        ),
-        "Surest": (judged, lambda entry: (-entry.confidence,)),
-    }
-    waiting = {title: iter(sorted(entries, key=key)) for title, (entries, key) in criteria.items()}
-    lists: dict[str, list[Judged]] = {title: [] for title in waiting}
-    shown: set[int] = set()
-    # The lists choose in turns, so that each begins with the most extreme output by its criterion.
-    for _ in range(LIST_SIZE):
-        for title, entries in waiting.items():
-            chosen = next((entry for entry in entries if id(entry) not in shown), None)
-            if chosen is not None:
-                shown.add(id(chosen))
-                lists[title].append(chosen)
-    return tuple(Ranking(title, tuple(entries)) for title, entries in lists.items() if entries)
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Two runs' outputs of the same source."""
-
-    now: Judged
-    former: Judged
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """A run's outputs compared with those of the first run.
-
-    Attributes:
-        num_same: sources with the same output, word by word.
-        num_better, num_worse: sources whose output is better or worse by the metric.
-        num_equal: sources with another output that is as good.
-        better, worse: the largest differences; of equal ones, those with the shortest sources.
-    """
-
-    num_same: int
-    num_better: int
-    num_worse: int
-    num_equal: int
-    better: tuple[Change, ...]
-    worse: tuple[Change, ...]
-
-
-def changes_since(former: Sequence[Judged], judged: Sequence[Judged]) -> Changes:
-    """Compares outputs for the same sources, each of which is there once, by the same metric."""
-    by_source = {entry.decoded.example.source: entry for entry in former}
-    pairs = [
-        Change(entry, by_source[entry.decoded.example.source])
-        for entry in judged
-        if entry.decoded.example.source in by_source
-    ]
-    sign = -1.0 if judged and judged[0].metric in LOWER_IS_BETTER else 1.0
-    gains = [sign * (pair.now.value - pair.former.value) for pair in pairs]
-    num_same = sum(pair.now.decoded.text.split() == pair.former.decoded.text.split() for pair in pairs)
-    better, worse = (
-        sorted(
-            (place for place, gain in enumerate(gains) if direction * gain > 0),
-            key=lambda place: (-abs(gains[place]), len(pairs[place].now.decoded.source_ids)),
-        )
-        for direction in (1.0, -1.0)
-    )
-    return Changes(
-        num_same=num_same,
-        num_better=len(better),
-        num_worse=len(worse),
-        num_equal=len(pairs) - num_same - len(better) - len(worse),
-        better=tuple(pairs[place] for place in better[:LIST_SIZE]),
-        worse=tuple(pairs[place] for place in worse[:LIST_SIZE]),
-    )
 
 
 def choose_examples(option: str, examples: Sequence[Example]) -> list[Example]:
@@ -309,45 +85,6 @@ def choose_examples(option: str, examples: Sequence[Example]) -> list[Example]:
     if not chosen:
         raise UserError(f"--examples {option}: has no sources: write one per line")
     return chosen
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A part of a text; the other text has all of it, or none. `space` follows it in the text before the next span."""
-
-    text: str
-    is_shared: bool
-    space: str = ""
-
-
-def nearest_reference(output: str, references: Sequence[str], metric: TextMetricName = "per") -> str:
-    """Returns the reference with the fewest edits to the output: of characters if the metric counts them, or words."""
-    cut: Callable[[str], Sequence[str]] = str if metric in BY_CHARACTERS else str.split
-    return min(references, key=lambda reference: Levenshtein.distance(cut(output), cut(reference)))
-
-
-def align(text: str, other: str, metric: TextMetricName = "per") -> tuple[tuple[Span, ...], tuple[Span, ...]]:
-    """Returns both texts in spans that they share, in order, and spans that only one has, by the fewest edits.
-
-    Spans are of whole words; they are of characters if the metric counts these or a text is a single word, unless the
-    texts are too long to be compared so.
-    """
-    is_single = len(text.split()) < 2 or len(other.split()) < 2
-    by_characters = (metric in BY_CHARACTERS or is_single) and len(text) + len(other) <= MAX_ALIGNED
-    parts: Sequence[str] = " ".join(text.split()) if by_characters else text.split()
-    others: Sequence[str] = " ".join(other.split()) if by_characters else other.split()
-    space = "" if by_characters else " "
-    spans: list[Span] = []
-    other_spans: list[Span] = []
-    for operation in Levenshtein.opcodes(parts, others):
-        is_shared = operation.tag == "equal"
-        for result, whole, start, end in (
-            (spans, parts, operation.src_start, operation.src_end),
-            (other_spans, others, operation.dest_start, operation.dest_end),
-        ):
-            if end > start:
-                result.append(Span(space.join(whole[start:end]), is_shared, "" if end == len(whole) else space))
-    return tuple(spans), tuple(other_spans)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,9 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.files import translate_os_errors, write_text
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, interval_text
 from attendant.training.evaluation.evaluating import describe_search
-from attendant.training.report.measuring import (
-    Attended,
-    Curve,
-    LearningCurves,
-    MeasuredRun,
-    Span,
-    align,
-    nearest_reference,
-)
+from attendant.training.report.curves import Curve, LearningCurves
+from attendant.training.report.judging import Span, align, nearest_reference
+from attendant.training.report.measuring import Attended, MeasuredRun
 from attendant.training.report.pictures import (
     METRIC_LABELS,
     MIN_WEIGHT,

@@ -29,8 +29,8 @@ from attendant.runtime.stepper import Floats
 from attendant.training.evaluation.bootstrap import LengthBin
 from attendant.training.evaluation.confidence import NUM_BINS, Reliability
 from attendant.training.evaluation.metrics import LOWER_IS_BETTER
+from attendant.training.report.curves import Curve
 from attendant.training.report.gradients import Reach
-from attendant.training.report.measuring import Curve
 
 PALETTE = {
     "ink": ("#1c2530", "#e6ebf0"),

@@ -18,7 +18,8 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.files import sha256_of
 from attendant.runtime.stepper import Stepper
 from attendant.training.data.config import CorpusFiles, Split
-from attendant.training.data.pairs import Problems, group_references, numbered_lines, read_pairs, sample_evenly
+from attendant.training.data.lines import Problems, numbered_lines
+from attendant.training.data.pairs import group_references, read_pairs, sample_evenly
 from attendant.training.data.tokenization import WORD_START, encode_source
 from attendant.training.evaluation.evaluating import TextModel
 from attendant.training.evaluation.session import EvaluationData, OpenedModel, read_data

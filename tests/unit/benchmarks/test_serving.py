@@ -12,7 +12,8 @@ from attendant.server.bench.load import Load
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.harness import Unavailable, cpu_seconds, resident_bytes, tree
 from benchmarks.job import program
-from benchmarks.serving import Server, empty_service, load_generator, mean_of, rate_at, request_parts, running
+from benchmarks.servers import Server, empty_service, load_generator, mean_of, running
+from benchmarks.serving import rate_at, request_parts
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
 

@@ -28,7 +28,7 @@ from attendant.training.evaluation.evaluating import (
     search_options,
 )
 from attendant.training.evaluation.metrics import perplexity
-from attendant.training.library.evaluation import COLUMNS, outputs_file
+from attendant.training.library.results import COLUMNS, outputs_file
 from attendant.training.loop.experiment import prepare
 from attendant.training.model import Seq2Seq
 from attendant.training.recipe import load_recipe

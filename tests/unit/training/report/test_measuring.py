@@ -13,21 +13,9 @@ from attendant.runtime.errors import UserError
 from attendant.training.data.pairs import Example
 from attendant.training.evaluation.evaluating import Decoded
 from attendant.training.evaluation.metrics import TextMetricName
-from attendant.training.report.measuring import (
-    MAX_BINS,
-    MAX_POINTS,
-    Curve,
-    Span,
-    align,
-    changes_since,
-    choose_examples,
-    judge,
-    natural_edges,
-    natural_unit,
-    nearest_reference,
-    rank,
-    read_curves,
-)
+from attendant.training.report.curves import MAX_POINTS, Curve, read_curves
+from attendant.training.report.judging import Span, align, changes_since, judge, nearest_reference, rank
+from attendant.training.report.measuring import MAX_BINS, choose_examples, natural_edges, natural_unit
 from attendant.training.run.directory import Run
 
 

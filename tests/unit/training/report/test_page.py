@@ -10,7 +10,7 @@ import pytest
 from jinja2 import ChoiceLoader, DictLoader
 
 from attendant.runtime.errors import UserError
-from attendant.training.report.measuring import Span
+from attendant.training.report.judging import Span
 from attendant.training.report.page import (
     ENVIRONMENTS,
     Picture,

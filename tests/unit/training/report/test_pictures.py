@@ -10,8 +10,8 @@ from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.training.evaluation.bootstrap import Interval, LengthBin
 from attendant.training.report import pictures as charts
+from attendant.training.report.curves import Curve
 from attendant.training.report.gradients import Reach
-from attendant.training.report.measuring import Curve
 from attendant.training.report.pictures import MIN_WEIGHT, NAMES, attention_map, beam_tree, on_page, variables
 from tests.fakes import SPECIAL_IDS, FakeStepper
 
