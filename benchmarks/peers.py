@@ -285,7 +285,7 @@ def pronunciation(context: Context) -> Part:
         servers.append(under(attendant_server(context, **server, num_workers=num), loads))  # type: ignore[arg-type]
     load_names = {"": f"{MANY_CLIENTS} clients", "_lists": f"lists of {LIST_SIZE}"}
     columns: Columns = {
-        "asked": lambda m: load_names.get(m.point, "") if "p50" in m.samples else "",
+        "load": lambda m: load_names.get(m.point, "") if "p50" in m.samples else "",
         "words/s": "speed",
         "slowest-fastest": spread_of("speed"),
         "CPU ms/word": "cpu_ms",

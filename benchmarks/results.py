@@ -176,10 +176,10 @@ def _yardstick_row(stick: Mapping[str, Any], results: Mapping[str, Mapping[str, 
     divisor = 1.0 if theirs is None else theirs
     holds = ours / divisor >= stick[kind] if kind == "at_least" else ours / divisor <= stick[kind]
     best = figure(bound, "figure") if bound else None
-    if "beside" in bound:
+    if "ours" in bound:
         # Measured in another run: machines differ in speed, so our figure improves by the same factor.
-        beside = figure(bound, "beside")
-        best = ours * best / beside if best is not None and beside is not None else None
+        ours_there = figure(bound, "ours")
+        best = ours * best / ours_there if best is not None and ours_there is not None else None
     cells = [None if value is None else f"{value:,.4g} {unit}".strip() for value in (ours, theirs)]
     bound_text = None if best is None else f"{text(best / divisor)}: {bound['by']}"
     return [stick["what"], *cells, text(ours / divisor), goal, "yes" if holds else "no", bound_text]
