@@ -23,32 +23,34 @@ from starlette.applications import Starlette
 from attendant.runtime.bundle.bundle import Bundle, limits_in_force
 from attendant.runtime.command import give_up_output
 from attendant.runtime.errors import UserError
-from attendant.server.auth import Access, open_access
-from attendant.server.catalogue.folders import is_repository
-from attendant.server.catalogue.models import Catalogue, Routes, ServedModel
-from attendant.server.catalogue.reconciler import Reconciler
+from attendant.server.auth import Access, Gate, open_access
+from attendant.server.call import Rpc, rpcs_of
+from attendant.server.catalogue import Catalogue, Routes, ServedModel
 from attendant.server.config import ServerConfig
 from attendant.server.engine.client import EngineClient
 from attendant.server.engine.loading import in_daemon_thread, open_bundles, open_within_limits
 from attendant.server.engine.pool import WorkerPool
+from attendant.server.engine.processes import WorkerProcesses
 from attendant.server.engine.shares import AnswerBudget
-from attendant.server.grpc.connections import HEADROOM, Connections, num_connections
-from attendant.server.grpc.gate import Gate, Rpc, rpcs_of
-from attendant.server.grpc.handlers import Handlers, library_rpcs
-from attendant.server.grpc.incoming import Bounds
-from attendant.server.grpc.port import GrpcPort, allow_descriptors, authority, grpc_server
-from attendant.server.grpc.reflection import reflection_rpcs
-from attendant.server.grpc.request_log import RequestLog
-from attendant.server.grpc.requests import shadow_of
+from attendant.server.grpc.handlers import Bounds, Handlers, library_rpcs, reflection_rpcs
+from attendant.server.grpc.port import (
+    HEADROOM,
+    Connections,
+    GrpcPort,
+    allow_descriptors,
+    authority,
+    grpc_server,
+    num_connections,
+)
 from attendant.server.grpc.service import SERVICE, Seq2SeqServicer
-from attendant.server.http.app import HttpApi, add_pages, guard_hosts
+from attendant.server.http.app import HttpApi, add_pages, guard_hosts, http_app
 from attendant.server.http.port import http_server
-from attendant.server.http.probes import http_app
 from attendant.server.inference.http import add_inference
 from attendant.server.inference.service import InferenceServicer
 from attendant.server.lifecycle import Health, Lifecycle
 from attendant.server.metrics import Metrics
-from attendant.server.process.spawning import WorkerProcesses
+from attendant.server.repository import Reconciler, is_repository
+from attendant.server.request_log import RequestLog
 from attendant.server.tracing import Tracer, tracing
 
 log = logging.getLogger(__name__)
@@ -73,7 +75,8 @@ async def serve(config: ServerConfig) -> int:
 
 async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
     access = open_access(config)
-    metrics, catalogue, lifecycle = Metrics(CollectorRegistry()), Catalogue(), Lifecycle()
+    metrics, catalogue = Metrics(CollectorRegistry()), Catalogue()
+    lifecycle = Lifecycle(catalogue, metrics)
     answer_budget, connections = AnswerBudget(unread_seconds=config.unread_seconds), Connections(config.max_connections)
     metrics.watch_streams(answer_budget)
     processes = WorkerProcesses(config)
@@ -93,8 +96,6 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
     handlers = Handlers(
         grpc_methods(seq2seq, inference, lifecycle.health, access),
         gate,
-        requests,
-        known_client=access.known_client,
         bounds=Bounds(max_streams=config.max_streams),
         answer_budget=answer_budget,
         connections=connections,
@@ -112,7 +113,7 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
     app = http_app(metrics.registry, lambda: lifecycle.is_serving)
     has_api = config.no_http == "off"
     if has_api:
-        add_http_api(app, seq2seq, inference, gate, requests, origins=config.http_origins)
+        add_http_api(app, seq2seq, inference, gate, origins=config.http_origins)
     guard_hosts(app, requests, config.host)
     tls = access.http_context if has_api else lambda: None
     async with AsyncExitStack() as until_the_end:
@@ -129,16 +130,16 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
             if not await _done_unless_ending(lifecycle, loading):
                 return lifecycle.exit_status
             catalogue.open()
-            await _set_open(lifecycle, catalogue, metrics, is_open=True)
+            await lifecycle.set_open(True)
             addresses = authority(config.host, port.port), authority(config.host, metrics_port)
             _announce(config, catalogue, *addresses, f"http{'s' if tls() else ''}" if has_api else "")
             with reconciler.following(config.repository_seconds):
                 await lifecycle.ending()
             catalogue.closing.set()
-            await _set_open(lifecycle, catalogue, metrics, is_open=False)
+            await lifecycle.set_open(False)
             await lifecycle.drain([*catalogue.runners(), *reconciler.ending], config.drain_seconds)
         finally:
-            await port.close(handlers)
+            await port.close(handlers.answered)
     log.info("ended", extra={"status": lifecycle.exit_status})
     return lifecycle.exit_status
 
@@ -148,8 +149,8 @@ def grpc_methods(
 ) -> list[Rpc]:
     """Makes the table of all methods of the gRPC port. Without `inference` there is no Open Inference Protocol."""
     service = health_pb2.DESCRIPTOR.services_by_name["Health"]
-    methods = {"Check": health_servicer.Check, "Watch": health_servicer.Watch}
-    rpcs = [*seq2seq.values(), *inference.values(), *library_rpcs(service, methods, access.health)]
+    health = library_rpcs(service, health_servicer, ["Check", "Watch"], access.health)
+    rpcs = [*seq2seq.values(), *inference.values(), *health]
     if access.reflection != "off":
         services = list(dict.fromkeys(rpc.service for rpc in rpcs))
         rpcs += reflection_rpcs(services, access.reflection)
@@ -157,24 +158,18 @@ def grpc_methods(
 
 
 def add_http_api(
-    app: Starlette,
-    seq2seq: Mapping[str, Rpc],
-    inference: Mapping[str, Rpc],
-    gate: Gate,
-    requests: RequestLog,
-    *,
-    origins: Sequence[str],
+    app: Starlette, seq2seq: Mapping[str, Rpc], inference: Mapping[str, Rpc], gate: Gate, *, origins: Sequence[str]
 ) -> None:
     """Adds the API, its OpenAPI document and the playground to the application of the HTTP port.
 
     Args:
         origins: pages of these origins may use the API from a browser.
     """
-    api = HttpApi(app, gate, requests, origins=origins)
+    api = HttpApi(app, gate, origins=origins)
     api.add_service(seq2seq)
     if inference:
         add_inference(api, inference)
-    add_pages(app, has_tokens=gate.needs_tokens, has_inference=bool(inference))
+    add_pages(app, has_tokens=gate.access.tokens is not None, has_inference=bool(inference))
 
 
 async def _reload(access: Access, reconciler: Reconciler, catalogue: Catalogue) -> None:
@@ -198,7 +193,7 @@ def _announce(config: ServerConfig, catalogue: Catalogue, target: str, metrics: 
         page = f"playground on {scheme}://{metrics}/; " if scheme else ""
         line = f"serving on {target}: {names}; {page}metrics on {metrics}"
         print(json.dumps({"message": line}) if config.log_format == "json" else line, flush=True)
-    except OSError:  # its disk is full; the log says the same
+    except OSError:  # its disk is full; the log has the same
         give_up_output()
 
 
@@ -218,20 +213,9 @@ def repository_reconciler(
         catalogue,
         metrics,
         start,
-        make_shadow=shadow_of,
-        on_available=partial(_note_available, metrics, lifecycle),
-        on_death=partial(_note_death, catalogue, lifecycle),
+        on_available=lifecycle.engine_available,
+        on_death=lifecycle.engine_died,
     )
-
-
-def _note_death(catalogue: Catalogue, lifecycle: Lifecycle, name: str) -> None:
-    served = catalogue.all() if catalogue.is_open else []
-    lifecycle.engine_died(name, [routes.stable.name for routes in served])
-
-
-def _note_available(metrics: Metrics, lifecycle: Lifecycle, name: str, available: bool) -> None:
-    metrics.set_ready(name, available and lifecycle.is_open)
-    lifecycle.engine_available(name, available)
 
 
 async def load_models(
@@ -259,8 +243,8 @@ async def load_models(
             processes,
             metrics,
             num_models=num_models,
-            on_available=partial(_note_available, metrics, lifecycle, manifest.name),
-            on_death=partial(_note_death, catalogue, lifecycle, manifest.name),
+            on_available=partial(lifecycle.engine_available, manifest.name),
+            on_death=partial(lifecycle.engine_died, manifest.name),
         )
         model.metrics.watch_drift(manifest.reference_of(model.precision))
         catalogue.put(Routes(stable=model))
@@ -336,10 +320,3 @@ async def _done_unless_ending(lifecycle: Lifecycle, load: Coroutine[Any, Any, No
         return True
     loading.cancel()
     return False
-
-
-async def _set_open(lifecycle: Lifecycle, catalogue: Catalogue, metrics: Metrics, *, is_open: bool) -> None:
-    """Sets health and metrics when the server opens or closes."""
-    await lifecycle.set_open(is_open)
-    for routes in catalogue.all():
-        metrics.set_ready(routes.stable.name, is_open)

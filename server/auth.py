@@ -1,4 +1,4 @@
-"""Authentication: which client makes a call, whether it may, and how much each client may ask for."""
+"""Access: which client makes a call, whether it is permitted, and the rate of each client."""
 
 import asyncio
 import ipaddress
@@ -7,7 +7,7 @@ import ssl
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from attendant.runtime.errors import UserError
-from attendant.server.call import Call
+from attendant.server.call import Call, Guard, Rpc
 from attendant.server.config import Openness, OpennessOrOff, ServerConfig
 from attendant.server.credentials import (
     ADMIN_TOKENS,
@@ -31,7 +31,9 @@ from attendant.server.credentials import (
     Tokens,
     read_tokens,
 )
-from attendant.server.errors import PermissionDenied, Unauthenticated
+from attendant.server.errors import PermissionDenied, RateLimited, TooManyCalls, TooManyStreams, Unauthenticated
+from attendant.server.polling import checking
+from attendant.server.request_log import RequestLog
 
 log = logging.getLogger(__name__)
 
@@ -53,27 +55,22 @@ class Shares:
     """
 
     def __init__(self, num_places: int) -> None:
-        self.num_places = num_places
+        self._num_places = num_places
         self._taken: Counter[str] = Counter()
 
-    @property
-    def num_taken(self) -> int:
-        return self._taken.total()
-
-    def take(self, client: str) -> bool:
-        """Takes a place, to be given back; returns False if the client has its share."""
-        if self._taken[client] >= self.num_places - self.num_taken:
-            return False
-        self._taken[client] += 1
-        return True
-
-    def taken_by(self, client: str) -> int:
-        return self._taken[client]
-
-    def give_back(self, client: str) -> None:
-        self._taken[client] -= 1
-        if not self._taken[client]:
-            del self._taken[client]
+    @contextmanager
+    def place(self, client: str, refusal: type[TooManyStreams | TooManyCalls]) -> Iterator[None]:
+        """Holds a place until the end of the context. Raises `refusal` if the client has its share."""
+        taken = self._taken
+        if taken[client] >= self._num_places - taken.total():
+            raise refusal(taken.total(), taken[client])
+        taken[client] += 1
+        try:
+            yield
+        finally:
+            taken[client] -= 1
+            if not taken[client]:
+                del taken[client]
 
 
 class Rates:
@@ -230,22 +227,15 @@ class Access:
     def _files(self) -> list[Reloaded[Any]]:
         return [files for files in (self.certificates, self.tokens, self.admin_tokens) if files is not None]
 
-    @contextmanager
-    def following_files(self) -> Iterator[None]:
+    def following_files(self) -> AbstractContextManager[None]:
         """Takes over changes of certificates and tokens until the end of the context."""
 
-        async def follow() -> None:
-            while True:
-                await asyncio.sleep(POLL_SECONDS)
-                for files in self._files():
-                    # The disk may be slow, and certificates take milliseconds to check.
-                    await asyncio.to_thread(files.look)
+        async def look() -> None:
+            for files in self._files():
+                # The disk may be slow, and certificates take milliseconds to check.
+                await asyncio.to_thread(files.look)
 
-        following = asyncio.create_task(follow())
-        try:
-            yield
-        finally:
-            following.cancel()
+        return checking(POLL_SECONDS, look)
 
     def reload(self) -> None:
         """Reads certificates and tokens again, at once."""
@@ -260,7 +250,7 @@ class Access:
             log.warning(f"unencrypted: others can read along; {CERTIFICATE} and {KEY} encrypt", extra={"host": host})
         if self.tokens is None and not self.asks_for_certificates:
             log.warning(
-                f"open: whoever reaches the port may call; {TOKENS} or {CLIENT_CA} asks for credentials",
+                f"open: every client that reaches the port may call; {TOKENS} or {CLIENT_CA} asks for credentials",
                 extra={"host": host},
             )
 
@@ -306,3 +296,63 @@ def _open_tokens(option: str, path: Path | None) -> Reloaded[Tokens] | None:
     if not tokens.value:
         raise UserError(f"{option}: {path} holds no token, so nobody could call; a line is NAME {DIGEST_PREFIX}DIGEST")
     return tokens
+
+
+class Gate:
+    """Checks credentials, and keeps each client within its rate. All ports of the server use it.
+
+    Attributes:
+        access: the rules.
+        log: counts and logs calls that are refused.
+    """
+
+    def __init__(self, access: Access, log: RequestLog) -> None:
+        self.access = access
+        self.log = log
+
+    def let_in(self, rpc: Rpc, request: Any, call: Call) -> None:
+        """Sets the call's client, and charges it for the request.
+
+        Args:
+            request: or an iterator of requests, which are charged one by one, see `wait_seconds`.
+
+        Raises:
+            Failed: the call is refused, and has been counted.
+            Unauthenticated: so is a call that is not counted.
+        """
+        call.method = rpc.full_name
+        if rpc.guard is Guard.NONE:
+            call.client = call.address
+            return
+        try:
+            administers = rpc.guard is Guard.ADMINISTRATORS
+            call.client = (self.access.administrator_of if administers else self.access.client_of)(call)
+            if not rpc.streams_requests and (seconds := self.wait_seconds(rpc, request, call)) > 0:
+                raise RateLimited(seconds)
+        except (PermissionDenied, RateLimited, Unauthenticated) as error:
+            call.client = call.client or self.access.known_client(call)
+            if not rpc.is_counted:
+                raise
+            with self.log.begin(rpc.name, call, request):
+                raise error
+
+    def check_again(self, rpc: Rpc, call: Call) -> None:
+        """Checks the credentials of a stream, whose token may have been revoked. Raises Failed."""
+        if rpc.guard is not Guard.NONE:
+            try:
+                self.access.client_of(call)
+            except Unauthenticated:
+                with self.log.begin(rpc.name, call):
+                    raise
+
+    def wait_seconds(self, rpc: Rpc, request: Any, call: Call) -> float:
+        """Charges the client for a request and returns 0, or returns the seconds until the request could be let in."""
+        rates = self.access.rates
+        if not (rates.limited and rpc.is_counted):
+            return 0.0
+        return rates.take(call.client, request.ByteSize(), rpc.size(request))
+
+    def charge_listed(self, rpc: Rpc, request: Any, call: Call) -> None:
+        """Charges the client for a list that was charged as one request before it was read."""
+        if (rates := self.access.rates).limited:
+            rates.charge(call.client, 0, rpc.size(request) - 1)

@@ -1,18 +1,25 @@
-"""A call of one of the server's methods: who makes it, until when, and what its headers say.
+"""A call of one of the server's methods, and the table of the methods.
 
-gRPC, HTTP and Ray each have a subclass of `Call`. The methods see only this class.
+A call has a client, a deadline and headers. gRPC, HTTP and Ray each have a subclass of `Call`; the methods see only
+that class. Every port calls the methods through the same table.
 """
 
 import itertools
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address, IPv6Network
 from typing import Any, ClassVar, Final
 from urllib.parse import unquote
 
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from attendant.server.config import Openness
 from attendant.server.errors import AttendantError, deadline_has_passed
 
 MAX_ID_CHARACTERS: Final = 128
@@ -90,7 +97,7 @@ class Call(ABC):
 
     def identify(self, request: Any) -> None:
         """Takes the id of the call's only request. A request that could have an id, and has none, gets the call's."""
-        if self._is_identified:  # each look for a missing field takes a microsecond
+        if self._is_identified:  # looking up a missing field takes a microsecond
             return
         self._is_identified = True
         own = getattr(request, "request_id", None)
@@ -146,3 +153,64 @@ def name_in_certificate(auth_context: Mapping[str, Sequence[bytes]]) -> str:
             if value:
                 return value.decode(errors="backslashreplace")
     return ""
+
+
+FOR_ADMINISTRATORS: Final = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})
+"""Methods of the Open Inference Protocol that need an administrator's token, and are in the audit log."""
+
+
+class Guard(Enum):
+    """The credentials that a method requires."""
+
+    NONE = auto()
+    CLIENTS = auto()
+    ADMINISTRATORS = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rpc:
+    """A method of the table.
+
+    Attributes:
+        answer: called with the request, or an iterator of requests, and the call. Returns the response, to be awaited,
+            or an iterator of responses.
+        is_counted: its requests have metrics, log lines and rates. Probes, health and reflection have none.
+        size: returns the number of requests in a message, for rates.
+    """
+
+    service: str
+    name: str
+    request_class: type[Message]
+    streams_requests: bool
+    streams_responses: bool
+    answer: Callable[[Any, Any], Any]
+    guard: Guard
+    is_counted: bool
+    size: Callable[[Any], int] = lambda message: max(1, len(getattr(message, "requests", ())))
+
+    @property
+    def full_name(self) -> str:
+        """Service and method, as a call's path has them."""
+        return f"{self.service}/{self.name}"
+
+
+def rpcs_of(service: ServiceDescriptor, servicer: object) -> dict[str, Rpc]:
+    """Makes the table of a service, whose methods a servicer has under their names."""
+    return {
+        method.name: Rpc(
+            service=service.full_name,
+            name=method.name,
+            request_class=GetMessageClass(method.input_type),
+            streams_requests=method.client_streaming,
+            streams_responses=method.server_streaming,
+            answer=getattr(servicer, method.name),
+            guard=Guard.ADMINISTRATORS if method.name in FOR_ADMINISTRATORS else Guard.CLIENTS,
+            is_counted=True,
+        )
+        for method in service.methods
+    }
+
+
+def guard_of(openness: Openness) -> Guard:
+    """Returns the guard of health checks, probes or reflection."""
+    return Guard.CLIENTS if openness == "closed" else Guard.NONE

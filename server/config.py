@@ -29,7 +29,7 @@ OpennessOrOff = Literal["open", "closed", "off"]
 
 LIGHT_ROWS = 16
 """Rows that a client may have in flight before its requests count as heavy: a step with this many more rows takes
-little longer for the requests of others beside them. A heavy client becomes light again at half of that; otherwise its
+little longer for the requests of others in it. A heavy client becomes light again at half of that; otherwise its
 requests would be stepped as two batches that take turns."""
 
 PREFIX = "ATTENDANT_"
@@ -209,7 +209,7 @@ class ServerConfig:
     connection_seconds: float | None = _option(
         None,
         SOME_SECONDS,
-        "how long a connection for gRPC may last; then its client connects anew and finds servers added meanwhile; "
+        "how long a connection for gRPC may last; then its client connects again and finds servers added meanwhile; "
         "calls in progress continue",
         "no limit",
     )
@@ -230,7 +230,7 @@ class ServerConfig:
         "off",
         FLAG,
         "with --require-signature: a bundle must have been signed in a folder of the same name, so that a version that "
-        "was signed once cannot be put in the place of another one",
+        "was signed once cannot replace another one",
         "the folder's name is not compared",
     )
     repository_seconds: float = _option(

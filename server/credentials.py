@@ -53,9 +53,9 @@ T = TypeVar("T")
 class Reloaded(Generic[T]):
     """The value of some files, which are read again when they change.
 
-    A change counts when two looks in a row have found the files in the same state, so that a file that is still being
-    written, or a key whose certificate is yet to come, is left alone. If the files can't be read, the former value
-    stays, and a warning is logged.
+    A change counts when the files were in the same state in two checks, so that a file that is still being written, or
+    a key whose certificate is yet to come, is left alone. If the files can't be read, the former value stays, and a
+    warning is logged.
 
     Attributes:
         value: the content of the files when they were last valid; any thread may read it.
@@ -76,7 +76,7 @@ class Reloaded(Generic[T]):
         self.value = read()
 
     def look(self) -> None:
-        """Reads the files if they have changed, and have been the same in two looks."""
+        """Reads the files if they have changed, and were the same in two checks."""
         state, before = self._state(), self._last_seen
         self._last_seen = state
         if state != self._taken and state == before:
@@ -204,8 +204,8 @@ class Tokens:
     """The known tokens, by their digests, which are compared in constant time."""
 
     _INDEXED_BYTES = 4
-    """The first bytes of a digest select the candidates. They reveal nothing of the token: to find a token with a
-    given beginning of its digest one has to search, and learns a few bits of the digest."""
+    """The first bytes of a digest select the candidates. They reveal nothing of the token: a client that searches for a
+    token whose digest begins with certain bytes learns only these bits of the digest."""
 
     def __init__(self, tokens: Iterable[Token]) -> None:
         self._candidates: dict[bytes, list[Token]] = {}

@@ -130,7 +130,7 @@ class UnknownVersion(AttendantError):
 
 
 def _choose_from(served: list[str]) -> str:
-    return f"choose from {', '.join(sorted(served))}" if served else "nothing is now"
+    return f"choose from {', '.join(sorted(served))}" if served else "no model is served now"
 
 
 class LoadRefused(AttendantError):
@@ -159,7 +159,8 @@ class QueueFull(Overloaded):
 
     def __init__(self, num_waiting: int, num_own: int, retry_seconds: float) -> None:
         super().__init__(
-            f"{num_waiting} requests are waiting, {num_own} of them from this client: as many as may", retry_seconds
+            f"{num_waiting} requests are waiting, {num_own} of them from this client: it may send no more",
+            retry_seconds,
         )
 
 
@@ -168,7 +169,7 @@ class WaitTooLong(Overloaded):
 
     def __init__(self, expected_seconds: float, max_seconds: float) -> None:
         super().__init__(
-            f"the queue takes about {expected_seconds:.3f} s, and nobody may wait longer than {max_seconds:g} s",
+            f"the queue takes about {expected_seconds:.3f} s, and a request may wait {max_seconds:g} s",
             expected_seconds,
         )
 
@@ -178,7 +179,7 @@ class ClientLimit(Overloaded):
 
     def __init__(self, num: int, what: str, limit: int, retry_seconds: float) -> None:
         super().__init__(
-            f"with this one the client would have {num} {what} in flight, must be at most {limit}", retry_seconds
+            f"with this request the client would have {num} {what} in flight, must be at most {limit}", retry_seconds
         )
 
 
@@ -204,7 +205,7 @@ class TooManyStreams(Overloaded):
 
     def __init__(self, num_streams: int, num_own: int) -> None:
         super().__init__(
-            f"{num_streams} streams are open, {num_own} of them this client's: as many as may", RETRY_SECONDS
+            f"{num_streams} streams are open, {num_own} of them this client's: it may open no more", RETRY_SECONDS
         )
 
 
@@ -220,7 +221,7 @@ class TooManyCalls(Overloaded):
 
     def __init__(self, num_calls: int, num_own: int) -> None:
         super().__init__(
-            f"{num_calls} calls are under way over HTTP, {num_own} of them from this client: as many as may",
+            f"{num_calls} calls are under way over HTTP, {num_own} of them from this client: it may make no more",
             RETRY_SECONDS,
         )
 
@@ -229,7 +230,7 @@ class RateLimited(Overloaded):
     reason = "rate_limited"
 
     def __init__(self, retry_seconds: float) -> None:
-        super().__init__(f"you ask faster than this server lets one client; wait {retry_seconds:.3f} s", retry_seconds)
+        super().__init__(f"the client is above its rate; wait {retry_seconds:.3f} s", retry_seconds)
 
 
 class Unauthenticated(AttendantError):
@@ -255,7 +256,7 @@ class UnknownMethod(AttendantError):
 class DeadlineExceeded(AttendantError):
     code = "DEADLINE_EXCEEDED"
     reason = "deadline_exceeded"
-    default_message = "the deadline passed before the answer was whole"
+    default_message = "the deadline passed before the answer was complete"
 
 
 EARLY_SECONDS: Final = 0.1
@@ -294,21 +295,21 @@ class Draining(Unavailable):
 
 class Unread(Unavailable):
     reason = "unread"
-    default_message = "the request's message did not arrive whole in time; send it again"
+    default_message = "the request's message did not arrive in time; send it again"
 
 
 class IdleStream(Unavailable):
     reason = "idle_stream"
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"nothing came on this stream for {seconds:g} s; begin another one when there is something")
+        super().__init__(f"nothing came on this stream for {seconds:g} s; open another one when there are requests")
 
 
 class Stalled(Unavailable):
     reason = "stalled"
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"no answer was read for {seconds:g} s; ask for what is unanswered on another stream")
+        super().__init__(f"no answer was read for {seconds:g} s; send the unanswered requests on another stream")
 
 
 class EngineDead(Unavailable):

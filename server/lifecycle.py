@@ -3,13 +3,15 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from grpc_health.v1 import health, health_pb2
 
+from attendant.server.catalogue import Catalogue
 from attendant.server.engine.client import EngineClient
 from attendant.server.grpc.service import SERVICE_NAME
+from attendant.server.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +44,9 @@ class Lifecycle:
         is_open: every model has been loaded, and the server is not about to end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, catalogue: Catalogue, metrics: Metrics) -> None:
+        self._catalogue = catalogue
+        self._metrics = metrics
         self.health = Health()
         self.exit_status = DRAINED
         self.is_open = False
@@ -54,16 +58,18 @@ class Lifecycle:
         self._hurrying = asyncio.Event()
 
     def install_signal_handlers(self, reload: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """SIGTERM and SIGINT end the server in order; a second one ends the waiting. SIGHUP reloads."""
+        """Ends the server in order on SIGTERM and SIGINT, and at once on a second one; reloads on SIGHUP."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._begin, reload)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, signal.Signals(number).name)
 
     async def set_open(self, is_open: bool) -> None:
-        """Sets `is_open`, and health accordingly."""
+        """Sets `is_open`, and health and metrics accordingly."""
         self.is_open = is_open
         self._has_been_open |= is_open
+        for routes in self._catalogue.all() if self._catalogue.is_open else ():
+            self._metrics.set_ready(routes.stable.name, is_open)
         await self._publish()
 
     @property
@@ -76,16 +82,14 @@ class Lifecycle:
         (self._unavailable.discard if available else self._unavailable.add)(model)
         if available:
             self._dead.discard(model)
+        self._metrics.set_ready(model, available and self.is_open)
         self._begin(self._publish)
 
-    def engine_died(self, model: str, served: Collection[str]) -> None:
-        """Notes that a model's engines have failed for good: if all models have, the server ends.
-
-        Args:
-            served: the names of all models.
-        """
+    def engine_died(self, model: str) -> None:
+        """Notes that a model's engines have failed for good. The server ends if those of all models have."""
         self._dead.add(model)
-        if self._dead.issuperset(served):
+        served = self._catalogue.all() if self._catalogue.is_open else []
+        if self._dead.issuperset(routes.stable.name for routes in served):
             log.error("no model has an engine any more: the server ends")
             self.exit_status = ENGINE_DIED
             self._ending.set()

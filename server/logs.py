@@ -1,9 +1,9 @@
 """Log lines: one per event, key=value or JSON. Facts go in `extra`: log.info("refused", extra={"request_id": ...}).
 
-A log line may contain a stranger's words. Whatever they are, an event stays one line of printable characters, and a
-stranger who causes the same warning again and again does not fill the disk with it. Unless --log-texts is on, the words
-of callers are kept out: their tokens, and the messages of exceptions. The log then names requests by their ids, fields
-by their names, and exceptions by their classes and the lines that raised them.
+A log line may contain text that a caller wrote. Whatever it is, an event stays one line of printable characters, and a
+caller that causes the same warning again and again does not fill the disk with it. Unless --log-texts is on, text of
+callers is kept out: their tokens, and the messages of exceptions. The log then names requests by their ids, fields by
+their names, and exceptions by their classes and the lines that raised them.
 """
 
 import faulthandler
@@ -40,15 +40,16 @@ NEAR_TEXTS = (
     "attendant.server.http",
     "attendant.server.inference",
     "attendant.server.metrics",
+    "attendant.server.request_log",
 )
-"""Loggers of code that handles texts, whose exceptions may quote them. The engine only knows ids."""
+"""Loggers of code that handles texts, whose exceptions may quote them. The engine handles only ids."""
 
 # The attributes that every record has; all others are facts of ours.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class LineFormatter(logging.Formatter):
-    """time, level, logger, message, then the facts in the order given, then the traceback as one escaped field."""
+    """time, level, logger, message, then the facts in their order, then the traceback as one escaped field."""
 
     def __init__(self, log_format: LogFormat, log_texts: Switch) -> None:
         super().__init__()
@@ -161,7 +162,7 @@ def _handler(log_format: LogFormat, log_texts: Switch, stream: TextIO) -> loggin
 
 
 def log_python_errors() -> None:
-    """Logs the messages that Python itself would write to standard error, which may contain a stranger's words.
+    """Logs the messages that Python itself would write to standard error, which may contain text that a caller wrote.
 
     If the process crashes, Python still writes its stacks there; gRPC's core writes nothing then.
     """

@@ -23,8 +23,7 @@ from attendant.runtime.bundle.manifest import Reference
 from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.stepper import Floats
-from attendant.server.engine.admission import Prediction
-from attendant.server.engine.client import EngineClient
+from attendant.server.engine.client import EngineClient, Prediction
 from attendant.server.engine.request import RequestStats, StepStats
 from attendant.server.engine.shares import AnswerBudget
 
@@ -42,7 +41,7 @@ OF_MODEL = ("model",)
 # The metrics that have no label but the model, by name.
 HISTOGRAMS = {
     "queue_seconds": ("From submission to admission.", REQUEST_BUCKETS),
-    "encode_seconds": ("In the encoder, with the requests encoded beside it; per request.", REQUEST_BUCKETS),
+    "encode_seconds": ("In the encoder, with the requests encoded together with it; per request.", REQUEST_BUCKETS),
     "decode_seconds": ("From the end of encoding to the last step; per request.", REQUEST_BUCKETS),
     "time_to_first_token_seconds": ("From submission to the end of the first step.", REQUEST_BUCKETS),
     "inter_token_seconds": ("Mean time between the steps of a request, after the first one.", STEP_BUCKETS),
@@ -64,7 +63,7 @@ HISTOGRAMS = {
         RATIO_BUCKETS,
     ),
     "prediction_ratio": (
-        "Seconds that an interactive request took until its answer, over those that were expected when it was let in.",
+        "Seconds until an interactive request's answer, over those that were expected when it was accepted.",
         PREDICTION_BUCKETS,
     ),
     "length_ratio": ("Target tokens of the best hypothesis over source tokens.", LENGTH_RATIO_BUCKETS),
@@ -85,9 +84,9 @@ GAUGES = {
     "rows_limit": "Rows that the model may have: --max-rows, times --workers; all models together have no more.",
     "bulk_requests": "Bulk requests that have a place in the engine.",
     "bulk_requests_limit": "Bulk requests that may have one: twice --max-rows.",
-    "ready": "1 where the model is served: loaded, with an engine that takes requests, not draining.",
+    "ready": "1 if the model is served: loaded, with an engine that takes requests, not draining.",
 }
-# Of the whole server: a bulk stream may name several models, a connection none.
+# The whole server's: a bulk stream may name several models, a connection names none.
 SERVER_GAUGES = {
     "bulk_streams": "Bulk streams that are open.",
     "bulk_streams_stalled": "Those whose client has not taken an answer for a second.",
@@ -239,14 +238,13 @@ class Metrics:
         self._server_gauges = {name: gauge(name, about, OF_MODEL).labels("") for name, about in SERVER_GAUGES.items()}
         self.request_seconds = histogram(
             "request_seconds",
-            "From a request's arrival at the service to its answer, whatever that was.",
+            "From a request's arrival at the service to its answer or error.",
             ("model", "method"),
             buckets=REQUEST_BUCKETS,
         )
         self.step_seconds = histogram(
             "step_seconds",
-            "Phases of the engine's rounds: admit, encode (only where somebody joined), step (the graph), search, "
-            "select.",
+            "Phases of the engine's rounds: admit, encode (only if requests joined), step (the graph), search, select.",
             ("model", "phase"),
             buckets=STEP_BUCKETS,
         )
@@ -259,13 +257,13 @@ class Metrics:
         )
         self.mispredicted = counter(
             "mispredicted",
-            "Interactive requests that were let in and then took longer than was expected, by what: time (not answered "
+            "Interactive requests that were accepted and took longer than expected, by what: time (not answered "
             "before its deadline), steps (more than twice as many).",
             ("model", "what"),
         )
         self.model_loads = counter(
             "model_loads",
-            "Versions in repositories that were to be loaded, by what came of it: served, refused.",
+            "Versions in repositories that were to be loaded, by outcome: served, refused.",
             ("model", "outcome"),
         )
         self.routed = counter(
@@ -276,7 +274,7 @@ class Metrics:
         self.shadow_answers = counter(
             "shadow_answers",
             "Answers that a shadow gave after the stable version, compared by their best text: same, different; "
-            "failed: it gave none.",
+            "failed: there was none.",
             ("model", "outcome"),
         )
         self.bundle_info = gauge(

@@ -1,15 +1,32 @@
-"""Waiting for what tells nobody that it has happened."""
+"""Polling, for conditions that raise no event."""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 POLL_SECONDS: Final = 0.005
 
 
 async def until(holds: Callable[[], object], seconds: float) -> None:
-    """Waits until something holds, but no longer than so many seconds."""
+    """Waits until `holds` returns true, or the seconds have passed."""
     give_up = time.monotonic() + seconds
     while not holds() and time.monotonic() < give_up:
         await asyncio.sleep(POLL_SECONDS)
+
+
+@contextmanager
+def checking(seconds: float, check: Callable[[], Awaitable[None]]) -> Iterator[None]:
+    """Awaits `check` every `seconds`, until the end of the context."""
+
+    async def repeat() -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await check()
+
+    repeating = asyncio.create_task(repeat())
+    try:
+        yield
+    finally:
+        repeating.cancel()

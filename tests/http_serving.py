@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from attendant.server.app import add_http_api
-from attendant.server.auth import Access
+from attendant.server.auth import Access, Gate
+from attendant.server.call import rpcs_of
 from attendant.server.engine.shares import AnswerBudget
-from attendant.server.grpc.gate import Gate, rpcs_of
 from attendant.server.grpc.service import SERVICE, Seq2SeqServicer
-from attendant.server.http.app import guard_hosts
+from attendant.server.http.app import guard_hosts, http_app
 from attendant.server.http.port import http_server
-from attendant.server.http.probes import http_app
 from attendant.server.inference.service import InferenceServicer
 from tests.serving import PATIENCE_SECONDS, Served, no_repositories
 
@@ -85,7 +84,7 @@ async def http_served(
     reconciler = no_repositories(server.catalogue, server.metrics)
     inference = InferenceServicer(server.catalogue, server.log, reconciler, lambda: server.lifecycle.is_serving)
     gate, rpcs = Gate(access, server.log), inference.rpcs(access.health)
-    add_http_api(app, rpcs_of(SERVICE, servicer), rpcs, gate, server.log, origins=origins)
+    add_http_api(app, rpcs_of(SERVICE, servicer), rpcs, gate, origins=origins)
     guard_hosts(app, server.log, "127.0.0.1")
     async with http_server(app, "127.0.0.1", 0, access.http_context) as port:
         yield Http(port, tls)

@@ -32,26 +32,23 @@ from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput
 from attendant.server.app import grpc_methods
-from attendant.server.auth import Access
-from attendant.server.call import Call
-from attendant.server.catalogue.models import Catalogue, Routes, ServedModel
-from attendant.server.catalogue.reconciler import Reconciler
+from attendant.server.auth import Access, Gate
+from attendant.server.call import Call, rpcs_of
+from attendant.server.catalogue import Catalogue, Routes, ServedModel
 from attendant.server.config import ServerConfig
 from attendant.server.engine.client import EngineClient
 from attendant.server.engine.request import Outcome, Result
 from attendant.server.engine.scheduler import Budget
 from attendant.server.engine.shares import MAX_ANSWER_BYTES, AnswerBudget
 from attendant.server.errors import AttendantError
-from attendant.server.grpc.connections import HEADROOM, Connections
-from attendant.server.grpc.gate import Gate, rpcs_of
-from attendant.server.grpc.handlers import Handlers
-from attendant.server.grpc.incoming import Bounds
-from attendant.server.grpc.port import GrpcPort, grpc_server
-from attendant.server.grpc.request_log import RequestLog
+from attendant.server.grpc.handlers import Bounds, Handlers
+from attendant.server.grpc.port import HEADROOM, Connections, GrpcPort, grpc_server
 from attendant.server.grpc.service import SERVICE, Seq2SeqServicer
 from attendant.server.inference.service import InferenceServicer
 from attendant.server.lifecycle import Lifecycle
 from attendant.server.metrics import Metrics
+from attendant.server.repository import Reconciler
+from attendant.server.request_log import RequestLog
 from attendant.server.tracing import Tracer
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.fakes import SPECIAL_IDS, FakeStepper
@@ -178,7 +175,7 @@ def no_repositories(catalogue: Catalogue, metrics: Metrics) -> Reconciler:
     def never(*args: Any, **options: Any) -> Any:
         raise AssertionError("there is no repository")
 
-    return Reconciler([], catalogue, metrics, never, make_shadow=never, on_available=never, on_death=never)
+    return Reconciler([], catalogue, metrics, never, on_available=never, on_death=never)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +224,8 @@ async def served(
 ) -> AsyncIterator[Served]:
     """Starts a server on a free port, each bundle with this stepper's engine; `options` are those of `serve_fake`."""
     access = access or Access()
-    metrics, catalogue, lifecycle = Metrics(CollectorRegistry()), Catalogue(), Lifecycle()
+    metrics, catalogue = Metrics(CollectorRegistry()), Catalogue()
+    lifecycle = Lifecycle(catalogue, metrics)
     answer_budget = AnswerBudget(unread_seconds=unread_seconds, max_bytes=max_answer_bytes)
     connections, log = Connections(max_connections), RequestLog(catalogue, metrics, tracer=tracer)
     gate = Gate(access, log)
@@ -238,8 +236,6 @@ async def served(
     handlers = Handlers(
         grpc_methods(seq2seq, inference, lifecycle.health, access),
         gate,
-        log,
-        known_client=access.known_client,
         bounds=bounds,
         answer_budget=answer_budget,
         connections=connections,
@@ -252,7 +248,7 @@ async def served(
     )
     port = GrpcPort(make_server, metrics, "127.0.0.1", 0, access.grpc_credentials())
     models = [
-        serve_fake(stepper, metrics, bundle, on_death=lambda: lifecycle.engine_died("", ()), **options)
+        serve_fake(stepper, metrics, bundle, on_death=partial(lifecycle.engine_died, bundle.manifest.name), **options)
         for bundle in bundles or (fake_bundle(),)
     ]
     await lifecycle.set_open(False)
@@ -274,7 +270,7 @@ async def served(
             stepper.open()
         for model in models:
             model.runner.stop()
-        await port.close(handlers)
+        await port.close(handlers.answered)
     await eventually(
         lambda: not any(model.leases.num_held for model in models)
     )  # every request has given its lease back

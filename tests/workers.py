@@ -18,7 +18,7 @@ from tests.fakes import SPECIAL_IDS
 
 
 class ThreadWorker:
-    """A `Worker` whose life is that of server/process/worker_main.py: a failed step ends it."""
+    """A `Worker` whose life is that of server/worker_main.py: a failed step ends it."""
 
     def __init__(
         self, stepper: Stepper, budget: Budget, load: Callable[[], None] = lambda: None, version: str = ""

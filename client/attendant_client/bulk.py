@@ -112,10 +112,10 @@ class Bulk:
         self._takes_several = True
         self._timeout = timeout
         self._numbers = itertools.count(1)
-        # By the request's number, in the order of asking.
-        self._asked: dict[str, tuple[pb.GenerateRequest, Answer]] = {}
+        # By the request's number, in order.
+        self._unanswered: dict[str, tuple[pb.GenerateRequest, Answer]] = {}
         self._unsent: deque[pb.GenerateRequest] = deque()
-        self._stirred = asyncio.Event()
+        self._changed = asyncio.Event()
         self._closing = False
         self._last_progress = time.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
@@ -129,15 +129,15 @@ class Bulk:
     async def __aexit__(self, kind: object, exception: BaseException | None, traceback: object) -> None:
         """Half-closes the stream and waits for its end; cancels it after an exception or if answers are missing."""
         running, *others = self._tasks
-        if exception is None and not self._asked:
+        if exception is None and not self._unanswered:
             self._closing = True
-            self._stirred.set()
+            self._changed.set()
         else:
             running.cancel()
         for task in others:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for _, answer in self._asked.values():
+        for _, answer in self._unanswered.values():
             answer.cancel()
 
     async def generate(self, source: Source, **options: Unpack[RequestOptions]) -> Generation:
@@ -152,16 +152,16 @@ class Bulk:
         if request.ByteSize() > MESSAGE_BYTES:  # it goes alone, and the list around it has some bytes too
             sized(pb.GenerateManyRequest(requests=[request]))
         answer: Answer = asyncio.get_running_loop().create_future()
-        if not self._asked:
+        if not self._unanswered:
             self._last_progress = time.monotonic()
-        self._asked[number] = request, answer
+        self._unanswered[number] = request, answer
         self._unsent.append(request)
-        self._stirred.set()
+        self._changed.set()
         try:
             return await answer
         finally:
             # The server still answers a cancelled request; the answer is ignored.
-            self._asked.pop(number, None)
+            self._unanswered.pop(number, None)
 
     async def _run(self) -> None:
         """Opens streams, one after the other, while there are requests.
@@ -172,7 +172,7 @@ class Bulk:
         """
         careful = False
         while await self._is_wanted():
-            self._unsent = deque(request for request, _ in self._asked.values())
+            self._unsent = deque(request for request, _ in self._unanswered.values())
             stream = self._open_stream(self._takes_several)
             go_on = asyncio.Event()
             if not careful:
@@ -208,9 +208,9 @@ class Bulk:
 
     async def _is_wanted(self) -> bool:
         """Waits for a request; returns False if there will be none."""
-        while not self._asked and not self._closing:
-            await self._stir()
-        return bool(self._asked)
+        while not self._unanswered and not self._closing:
+            await self._wait_for_change()
+        return bool(self._unanswered)
 
     async def _send(self, stream: Any, go_on: asyncio.Event, wait_seconds: float) -> None:
         await asyncio.sleep(wait_seconds)
@@ -221,7 +221,7 @@ class Bulk:
             if self._closing:
                 await stream.done_writing()
                 return
-            await self._stir()
+            await self._wait_for_change()
 
     def _next_message(self) -> pb.GenerateManyRequest:
         requests, num_bytes = [self._unsent.popleft()], 0
@@ -232,14 +232,14 @@ class Bulk:
             requests.append(self._unsent.popleft())
         return pb.GenerateManyRequest(requests=requests)
 
-    async def _stir(self) -> None:
+    async def _wait_for_change(self) -> None:
         """Waits for a new request, or for the end of requests."""
-        self._stirred.clear()
-        await self._stirred.wait()
+        self._changed.clear()
+        await self._changed.wait()
 
     def _answer(self, answer: pb.GenerateBatchResponse) -> None:
         self._last_progress = time.monotonic()
-        _, waiting = self._asked.get(answer.request_id, (None, None))
+        _, waiting = self._unanswered.get(answer.request_id, (None, None))
         if waiting is None or waiting.done():
             return
         result = result_of(answer)
@@ -252,19 +252,19 @@ class Bulk:
         """Fails all requests if there is no answer for `timeout` seconds."""
         while True:
             left = self._last_progress + timeout - time.monotonic()
-            if left > 0 or not self._asked:
+            if left > 0 or not self._unanswered:
                 await asyncio.sleep(left if left > 0 else timeout)
             else:
                 message = f"no answer for {timeout:g} s"
                 self._fail_all(partial(DeadlineExceeded, grpc.StatusCode.DEADLINE_EXCEEDED, message))
 
     def _fail_all(self, make_error: Callable[[], AttendantError]) -> None:
-        for number, (_, answer) in self._asked.items():
+        for number, (_, answer) in self._unanswered.items():
             if not answer.done():
                 error = make_error()
                 error.request_id = error.request_id or number
                 answer.set_exception(error)
-        self._asked.clear()
+        self._unanswered.clear()
         self._unsent.clear()
 
 

@@ -10,19 +10,10 @@ from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from attendant_client import messages
 from attendant_client.answers import Answers, Delta, Generation, HealthStatus, ModelInfo, Score, Source
 from attendant_client.bulk import Bulk, in_order, result_of
 from attendant_client.errors import AttendantError, InvalidArgument, NotFound, error_of
-from attendant_client.messages import (
-    checked_source,
-    generate_request,
-    generation_of,
-    many_request,
-    model_info_of,
-    plain_number,
-    score_of,
-    score_request,
-)
 from attendant_client.options import Deadline, GenerateOptions, RequestOptions
 from attendant_client.target import DEFAULT_PORT, Proxy, is_this_machine, proxy_of, with_port
 from attendant_client.v1 import seq2seq_pb2 as pb
@@ -135,7 +126,7 @@ class GenerationStream(Streamed[Generation]):
         try:
             async for event in self._call:
                 if event.WhichOneof("event") == "response":
-                    self._generation = generation_of(event.response)
+                    self._generation = messages.generation_of(event.response)
                 else:
                     yield Delta(tokens=tuple(event.delta.tokens), text=event.delta.text)
         except grpc.aio.AioRpcError as error:
@@ -199,7 +190,7 @@ class AttendantClient:
         self._timeout = _checked(timeout)
         self._is_closed = False
         if token is not None and not (token.isascii() and token.isprintable()):
-            raise ValueError("token: holds characters that can't stand in a header; printable ASCII can")
+            raise ValueError("token: holds characters that a header can't have; printable ASCII can")
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._proxy = proxy_of(with_port(target))
         self._channel = open_channel(
@@ -268,13 +259,15 @@ class AttendantClient:
             options: see `GenerateOptions`.
         """
         if not isinstance(source, list):
-            request = generate_request(source, request_id, options)
-            return generation_of(await self._call(self._seq2seq.Generate, request, options))
-        checked = [checked_source(item) for item in source] if return_errors else source
+            request = messages.generate_request(source, request_id, options)
+            return messages.generation_of(await self._call(self._seq2seq.Generate, request, options))
+        checked = [messages.checked_source(item) for item in source] if return_errors else source
         sources = [item for item in checked if not isinstance(item, InvalidArgument)]
         if not sources:
             return Answers(checked)
-        answers = await self._call(self._seq2seq.GenerateMany, many_request(sources, request_id, options), options)
+        answers = await self._call(
+            self._seq2seq.GenerateMany, messages.many_request(sources, request_id, options), options
+        )
         results = iter(answers.results)
         all_results = Answers(c if isinstance(c, InvalidArgument) else result_of(next(results)) for c in checked)
         if not return_errors:
@@ -295,7 +288,7 @@ class AttendantClient:
             source, request_id, options: as for `generate`.
         """
         self._check_open()
-        request = generate_request(source, request_id, options)
+        request = messages.generate_request(source, request_id, options)
         request_id, metadata = self._named(request)
         call = self._seq2seq.GenerateStream(request, timeout=self._timeout_of(options), metadata=metadata)
         return GenerationStream(call, request_id, self._proxy)
@@ -346,7 +339,7 @@ class AttendantClient:
         deadline: Deadline = {"timeout": options["timeout"]} if "timeout" in options else {}
 
         async def answer(source: Source) -> Generation | AttendantError:
-            checked = checked_source(source) if return_errors else source
+            checked = messages.checked_source(source) if return_errors else source
             if isinstance(checked, InvalidArgument):
                 return checked
             try:
@@ -356,7 +349,7 @@ class AttendantClient:
                     return error
                 raise
 
-        num_calls = plain_number(concurrency)
+        num_calls = messages.plain_number(concurrency)
         async with self.bulk(**deadline) as bulk, aclosing(in_order(answer, sources, concurrency=num_calls)) as answers:
             async for each in answers:
                 yield each
@@ -403,7 +396,7 @@ class AttendantClient:
             request_id: echoed, and written to the server's log.
             deadline: `timeout`, in seconds.
         """
-        request = score_request(
+        request = messages.score_request(
             source,
             target,
             request_id=request_id,
@@ -412,17 +405,17 @@ class AttendantClient:
             include_eos=include_eos,
             attention=attention,
         )
-        return score_of(await self._call(self._seq2seq.Score, request, deadline))
+        return messages.score_of(await self._call(self._seq2seq.Score, request, deadline))
 
     async def models(self, **deadline: Unpack[Deadline]) -> tuple[ModelInfo, ...]:
         """Returns the models that the server serves, every version of them."""
         response = await self._call(self._seq2seq.ListModels, pb.ListModelsRequest(), deadline)
-        return tuple(model_info_of(model) for model in response.models)
+        return tuple(messages.model_info_of(model) for model in response.models)
 
     async def model(self, name: str = "", version: str = "", **deadline: Unpack[Deadline]) -> ModelInfo:
         """Returns a model; `name` may be empty if the server serves one, `version` for the stable version."""
         request = pb.GetModelRequest(model=name, version=version)
-        return model_info_of(await self._call(self._seq2seq.GetModel, request, deadline))
+        return messages.model_info_of(await self._call(self._seq2seq.GetModel, request, deadline))
 
     async def health(self, service: str = "", **deadline: Unpack[Deadline]) -> HealthStatus:
         """Returns the health of the server, or of one of its services. Not retried."""
@@ -430,7 +423,9 @@ class AttendantClient:
         try:
             response = await self._call(self._health.Check, request, deadline)  # type: ignore[attr-defined]  # the stubs lack it
         except NotFound as error:
-            raise NotFound(error.code, f"service {service!r} is none of the server's; leave it out for all") from error
+            raise NotFound(
+                error.code, f"service {service!r} is not one of the server's; leave it out for all"
+            ) from error
         return HealthStatus(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status))
 
     async def _call(self, method: Callable[..., Any], request: Any, options: Deadline) -> Any:
@@ -461,7 +456,7 @@ class AttendantClient:
 
 
 def _checked(timeout: float | None) -> float | None:
-    timeout = plain_number(timeout)
+    timeout = messages.plain_number(timeout)
     if not isinstance(timeout, float | int | None):
         raise TypeError(f"timeout={timeout!r}: must be a number of seconds, or None for no deadline")
     if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):

@@ -157,7 +157,7 @@ _TLS_FAILURES = {
     "certificate has expired": "the server's certificate has expired",
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not from an authority that is trusted here",
     "Hostname Verification Check failed": "the server's certificate is for another name",
-    "Failed to create security handshaker": "the certificates or the key given can't be used: not PEM, or not a pair",
+    "Failed to create security handshaker": "the certificates or the key can't be used: not PEM, or not a pair",
     "Socket closed": "the server closed the connection: it may speak TLS, or ask for a client's certificate",
 }
 

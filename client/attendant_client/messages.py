@@ -135,7 +135,7 @@ def generation_of(response: pb.GenerateResponse) -> Generation:
 
 
 def trace_of(trace: pb.Trace | Mapping[str, Any]) -> Trace:
-    """Returns a trace as a plain value, given its message or the fields of that."""
+    """Returns a trace as a plain value, from its message or the fields of that."""
     if not isinstance(trace, pb.Trace):
         trace = pb.Trace(**trace)
     return Trace(searches=tuple(_search(search) for search in trace.searches))

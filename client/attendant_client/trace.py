@@ -19,7 +19,7 @@ class FinishReason(StrEnum):
 
     EOS = "EOS"  # the model generated the end symbol
     LENGTH = "LENGTH"  # it was cut at max_length, or because bans left no token
-    UNSPECIFIED = "UNSPECIFIED"  # a reason that this version of the client does not know
+    UNSPECIFIED = "UNSPECIFIED"  # a reason that is unknown to this version of the client
 
 
 class Fate(StrEnum):
@@ -33,7 +33,7 @@ class Fate(StrEnum):
     ALTERNATIVE = "ALTERNATIVE"  # another token begins this alternative
     LENGTH = "LENGTH"  # the hypothesis has max_length tokens
     SEARCH_ENDED = "SEARCH_ENDED"  # the beam had a place, but the search ended with this step
-    UNSPECIFIED = "UNSPECIFIED"  # a fate that this version of the client does not know
+    UNSPECIFIED = "UNSPECIFIED"  # a fate that is unknown to this version of the client
 
 
 class SearchEnd(StrEnum):
@@ -44,7 +44,7 @@ class SearchEnd(StrEnum):
     PATIENCE = "PATIENCE"  # patience * beam_size hypotheses have ended
     LENGTH = "LENGTH"  # the hypotheses have max_length tokens
     BANS = "BANS"  # bans left no token to follow any hypothesis
-    UNSPECIFIED = "UNSPECIFIED"  # a reason that this version of the client does not know
+    UNSPECIFIED = "UNSPECIFIED"  # a reason that is unknown to this version of the client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,20 +162,20 @@ class TracedSearch:
 
     def children(self) -> dict[Place, list[int]]:
         """Returns the places in the next step of the hypotheses that continue each live one, by step and place."""
-        found: dict[Place, list[int]] = {}
+        children: dict[Place, list[int]] = {}
         for step, traced in enumerate(self.steps):
             for place, hypothesis in enumerate(traced.live):
-                found[step, place] = []
+                children[step, place] = []
                 if step:
-                    found[step - 1, hypothesis.parent].append(place)
-        return found
+                    children[step - 1, hypothesis.parent].append(place)
+        return children
 
     def ends(self) -> dict[Place, list[TracedEnd]]:
         """Returns the hypotheses that ended, by the step that ended them and their place in it."""
-        found: dict[Place, list[TracedEnd]] = {}
+        ends: dict[Place, list[TracedEnd]] = {}
         for end in self.ended:
-            found.setdefault((end.step, end.live), []).append(end)
-        return found
+            ends.setdefault((end.step, end.live), []).append(end)
+        return ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -203,7 +203,7 @@ STACKED = {"Mean by phase", "Engine, seconds per second"}
 
 
 def panel(title: str, unit: str, queries: Sequence[Query]) -> timeseries.Panel:
-    """A panel; where its histograms are of requests, points lead to their traces."""
+    """Returns a panel. If its histograms are of requests, points link to their traces."""
     made = timeseries.Panel().title(title).unit(unit).min(0).datasource(SOURCE).span(6).height(7)
     made.legend(common.VizLegendOptions().display_mode(LegendDisplayMode.LIST).show_legend(True))
     if title in STACKED:
@@ -215,7 +215,7 @@ def panel(title: str, unit: str, queries: Sequence[Query]) -> timeseries.Panel:
 
 
 def page() -> str:
-    """The dashboard's JSON."""
+    """Returns the dashboard as JSON."""
     built = (
         dashboard.Dashboard("Attendant")
         .uid("attendant")

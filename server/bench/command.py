@@ -407,7 +407,7 @@ def _hosts(number: int) -> str:
 
 
 def read_result(path: Path) -> BenchResult:
-    """Reads a bench.json. Raises UserError if it is none."""
+    """Reads a bench.json. Raises UserError if the file is something else."""
     try:
         return TypeAdapter(BenchResult).validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:

@@ -23,16 +23,16 @@ from attendant.runtime.violations import Violation
 from attendant.server.app import start_model
 from attendant.server.auth import open_access
 from attendant.server.call import Call, name_in_certificate
-from attendant.server.catalogue.models import Catalogue, Retirement, Routes
+from attendant.server.catalogue import Catalogue, Retirement, Routes
 from attendant.server.config import ServerConfig
 from attendant.server.engine.loading import in_daemon_thread, open_within_limits
+from attendant.server.engine.processes import WorkerProcesses
 from attendant.server.engine.shares import AnswerBudget
 from attendant.server.errors import AttendantError, Failed, InvalidArgument, Unauthenticated
 from attendant.server.grpc.handlers import trailing_metadata
-from attendant.server.grpc.request_log import RequestLog
 from attendant.server.grpc.service import Seq2SeqServicer
 from attendant.server.metrics import Metrics
-from attendant.server.process.spawning import WorkerProcesses
+from attendant.server.request_log import RequestLog
 
 
 class RayCall(Call):
@@ -43,7 +43,6 @@ class RayCall(Call):
         self._ray_context = ray_context
 
     def metadata(self) -> Iterable[tuple[str, str | bytes]]:
-        """See `Call`."""
         metadata: Iterable[tuple[str, str | bytes]] = self._ray_context.invocation_metadata()
         return metadata
 
@@ -51,7 +50,6 @@ class RayCall(Call):
         """Returns None: Ray does not name the deadline, but cancels a call whose deadline has passed."""
 
     def certificate_name(self) -> str:
-        """See `Call`."""
         return name_in_certificate(self._ray_context.auth_context())
 
     def fail(self, error: AttendantError) -> None:
@@ -196,7 +194,7 @@ class Replica:
             return Empty()
 
     def _let_in(self, method: str, call: RayCall) -> None:
-        """Sets the call's client. Raises Failed if a token is needed, and the call has none that is known."""
+        """Sets the call's client. Raises Failed if a token is needed, and the call has no known one."""
         try:
             call.client = self._access.client_of(call)
         except Unauthenticated as error:
@@ -211,7 +209,7 @@ class Replica:
             await self._hold(request.model)
 
     def _loader(self) -> Callable[[str], Awaitable[Held]]:
-        """Returns a function for Ray's multiplexer, which tells functions and methods apart by their arguments."""
+        """Returns a function for Ray's multiplexer, which distinguishes functions and methods by their arguments."""
 
         async def load(name: str) -> Held:
             path, version = self._bundles[name]

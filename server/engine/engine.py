@@ -91,7 +91,7 @@ class Engine:
         self._settled_until = -math.inf
 
     def cancel(self, key: int) -> None:
-        """The caller has gone: the next round frees what the request holds. Unknown keys are ignored."""
+        """Cancels a request: the next round frees what it holds. Unknown keys are ignored."""
         self._cancelled.add(key)
         self._settled_until = -math.inf
 

@@ -27,7 +27,7 @@ class MovingAverage:
         self._max_rise = max_rise
 
     def add(self, value: float, weight: float | None = None) -> float:
-        """Adds a value, with a weight other than the usual one if given; returns the new average."""
+        """Adds a value, with `weight` instead of the usual one if it is not None; returns the new average."""
         if self._is_empty:
             self.value, self._is_empty = value, False
         else:

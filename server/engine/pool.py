@@ -17,11 +17,12 @@ from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.errors import UserError
 from attendant.server.config import ServerConfig
 from attendant.server.engine.estimates import MovingAverage, RoundBound, ThroughputEstimate
+from attendant.server.engine.processes import WorkerProcess
 from attendant.server.engine.protocol import Ready, Report
 from attendant.server.engine.queue import Ahead, FairQueue
 from attendant.server.engine.request import BulkRoom, EngineRequest, Priority, StepStats, Updates, out_of_time
 from attendant.server.engine.shares import RESERVED, SharedRows
-from attendant.server.engine.supervision import Poisoned, Restarts, Slot, Worker, WorkerLost
+from attendant.server.engine.supervision import Poisoned, Restarts, Slot, WorkerLost
 from attendant.server.errors import PoisonedRequest
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ MEAN_WEIGHT: Final = 0.02
 """Weight of a request in the mean of expected steps."""
 
 BULK_AHEAD: Final = 2
-"""A worker is given bulk requests of up to this many times its rows, so that it never waits for the server."""
+"""A worker gets bulk requests of up to this many times its rows, so that it never waits for the server."""
 
 TICK_SECONDS = 0.5
 """Interval of the checks for silent workers, late requests, and whether bulk work is alone."""
@@ -45,7 +46,7 @@ ENDING_SECONDS = 1.0
 """Time that a worker which hung up gets to end, so that the log can say how it ended."""
 
 LOADING_SLACK_SECONDS = 10.0
-"""Time that a worker needs beside opening and loading its bundle, each of which has a limit."""
+"""Time that a worker needs in addition to opening and loading its bundle, each of which has a limit."""
 
 MIN_LOADING_SECONDS = 60.0
 LOADING_FACTOR = 3.0
@@ -189,7 +190,7 @@ class Dispatcher:
     def _dispatch(self) -> None:
         """Sends what there is room for."""
         for priority, queue in self._waiting.items():
-            # The request whose turn it is is waited for until it fits, so that it does not starve behind smaller ones.
+            # The request at its turn waits until it fits, before all smaller ones, so that it does not starve.
             while (request := queue.first()) is not None and self._reserve(priority, request.max_rows):
                 queue.take(request)
                 self._give(request)
@@ -202,7 +203,7 @@ class Dispatcher:
         return priority is Priority.BULK or self._shares[priority].take(num_rows)
 
     def _with_room(self, priority: Priority, num_rows: int) -> list[int]:
-        """Returns the open workers that may be given so many rows more."""
+        """Returns the open workers that have room for `num_rows` more rows."""
         loads, limit = self._loads[priority], self._max_rows * (BULK_AHEAD if priority is Priority.BULK else 1)
         return [worker for worker in self._open if loads[worker].rows + num_rows <= limit]
 
@@ -243,7 +244,7 @@ class WorkerPool:
 
     def __init__(
         self,
-        spawn: Callable[[], Worker],
+        spawn: Callable[[], WorkerProcess],
         config: ServerConfig,
         *,
         version: str,
@@ -307,7 +308,7 @@ class WorkerPool:
         except BaseException as raised:
             self._end()
             if isinstance(raised, WorkerLost):
-                why = "a worker process ended while it loaded its bundle; what it said stands above"
+                why = "a worker process ended while it loaded its bundle; its own output is above"
                 raise RuntimeError(why) from None
             raise
         self._max_loading_seconds = max(MIN_LOADING_SECONDS, LOADING_FACTOR * (time.monotonic() - began))
@@ -484,8 +485,8 @@ class WorkerPool:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (raised := task.exception()) is not None:
-            log.error("the care for worker processes has failed", exc_info=raised)
-            self._die("nobody takes care of worker processes any more")
+            log.error("the supervision of worker processes has failed", exc_info=raised)
+            self._die("worker processes are no longer supervised")
 
     def _die(self, why: str) -> None:
         if not self._stopping:

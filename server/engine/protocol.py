@@ -233,7 +233,7 @@ class Link(asyncio.Protocol):
                     self._is_ready = isinstance(message, Ready)
                     self.first.set_result(message)
         except Exception:
-            log.exception("what a worker process said can't be understood")
+            log.exception("a message of a worker process can't be read")
             self.hang_up()
 
     def connection_lost(self, exc: Exception | None) -> None:

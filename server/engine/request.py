@@ -88,7 +88,7 @@ class RequestStats(NamedTuple):
 
     Attributes:
         queue: from submission to admission.
-        encode: in the encoder, with the requests encoded beside it.
+        encode: in the encoder, with the requests encoded together with it.
         decode: from the end of encoding to the last step.
         first_token: from submission to the end of the first step.
         total: from submission to the answer.

@@ -30,7 +30,7 @@ INITIAL_ROWS = 8
 INITIAL_POSITIONS = 128
 
 HEAVY_PART = 8.0
-"""A call for heavy requests may take this many times as long as one for bulk work, because somebody waits for it. So
+"""A call for heavy requests may take this many times as long as one for bulk work, because a caller waits for it. So
 may a call for bulk work that is alone."""
 
 HEAVY_PATIENCE = 4

@@ -44,7 +44,7 @@ class FairSemaphore:
         try:
             await waiter
         except asyncio.CancelledError:
-            if not waiter.cancelled():  # it has just been given a permit
+            if not waiter.cancelled():  # a permit has just been assigned to it
                 self.release()
             raise
 
@@ -210,7 +210,7 @@ class SharedRows:
         self._budgets = {priority: _Budget(max_rows) for priority in RESERVED}
         self._with_bulk: dict[Callable[[int, bool], None], None] = {}
         self._bulk_is_alone = False
-        self._last_asked = -math.inf
+        self._last_request = -math.inf
 
     def share(self, priority: Priority, retry: Callable[[], None]) -> "RowShare":
         """Returns a version's share; `retry` is called when rows may be free for it."""
@@ -230,7 +230,7 @@ class SharedRows:
 
     def note_request(self, now: float) -> None:
         """Ends the time of bulk work alone, because another request has arrived."""
-        self._last_asked = now
+        self._last_request = now
         if self._bulk_is_alone:
             self._bulk_is_alone = False
             self._limit_bulk()
@@ -238,7 +238,7 @@ class SharedRows:
     def tick(self, now: float) -> None:
         """Checks whether bulk work is alone by now."""
         is_idle = all(budget.free == self._max_rows and not budget.waiting for budget in self._budgets.values())
-        if not self._bulk_is_alone and is_idle and now - self._last_asked >= ALONE_SECONDS:
+        if not self._bulk_is_alone and is_idle and now - self._last_request >= ALONE_SECONDS:
             self._bulk_is_alone = True
             self._limit_bulk()
 

@@ -7,16 +7,15 @@ were.
 """
 
 import asyncio
-import socket
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
 
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.server.engine.estimates import RoundBound
-from attendant.server.engine.protocol import FlightRecord, Link, Ready, Report
+from attendant.server.engine.processes import WorkerProcess
+from attendant.server.engine.protocol import Link, Ready, Report
 from attendant.server.engine.request import BulkRoom, EngineRequest, Outcomes, Priority
 from attendant.server.polling import until
 
@@ -99,22 +98,6 @@ class Poisoned:
         return bool(self._known) and (request.source_ids, request.options) in self._known
 
 
-class Worker(Protocol):
-    """A process that loads a bundle and reports the result at the other end of the connection."""
-
-    @property
-    def connection(self) -> socket.socket: ...
-
-    @property
-    def record(self) -> FlightRecord: ...
-
-    def kill(self) -> None:
-        """Ends the process at once, even if it is stopped."""
-
-    def ending(self) -> str:
-        """Returns how the process ended, for the log; an empty string while it runs."""
-
-
 class WorkerLost(Exception):
     """The process ended before it was ready."""
 
@@ -125,7 +108,7 @@ class Slot:
     Attributes:
         number: in the pool.
         report: the worker's latest.
-        given: the requests that the worker has, by key.
+        requests: those that the worker has, by key.
         quarantine: suspects that only this slot's worker is to decode.
         is_loading: whether its worker is not ready yet.
     """
@@ -140,7 +123,7 @@ class Slot:
     ) -> None:
         self.number = number
         self.report = NO_REPORT
-        self.given: dict[int, EngineRequest] = {}
+        self.requests: dict[int, EngineRequest] = {}
         self.quarantine = Quarantine()
         self.is_loading = False
         self._bound = bound
@@ -150,15 +133,15 @@ class Slot:
         self._on_lost = on_lost
         self._cancelled: set[int] = set()
         self._size = 0
-        self._worker: Worker | None = None
+        self._worker: WorkerProcess | None = None
         self._link: Link | None = None
 
     @property
     def num_running(self) -> int:
         """Number of requests that have rows in the worker, or are on their way to it."""
-        return len(self.given) - sum(self.report.num_waiting)
+        return len(self.requests) - sum(self.report.num_waiting)
 
-    async def fill(self, worker: Worker) -> Ready:
+    async def fill(self, worker: WorkerProcess) -> Ready:
         """Takes over a worker that loads, and waits until it is ready.
 
         Raises:
@@ -180,9 +163,9 @@ class Slot:
 
     def send(self, request: EngineRequest) -> None:
         assert self._link is not None
-        if not self.given:
+        if not self.requests:
             self._note_message()
-        self.given[request.key] = request
+        self.requests[request.key] = request
         self._size += size_of(request)
         self._link.next_commands().requests.append(request)
 
@@ -193,7 +176,7 @@ class Slot:
 
     def cancel(self, key: int) -> bool:
         """Cancels a request of the worker; returns False if it has no such request."""
-        if key not in self.given or self._link is None:
+        if key not in self.requests or self._link is None:
             return False
         self._cancelled.add(key)
         self._link.next_commands().cancelled.append(key)
@@ -201,7 +184,7 @@ class Slot:
 
     def ended(self, outcomes: Outcomes) -> list[EngineRequest]:
         """Removes and returns the requests that have ended."""
-        requests = [self.given.pop(key) for key, _ in outcomes]
+        requests = [self.requests.pop(key) for key, _ in outcomes]
         self._size -= sum(map(size_of, requests))
         if self._cancelled:
             self._cancelled.difference_update(request.key for request in requests)
@@ -211,7 +194,7 @@ class Slot:
         """Removes the requests of a dead worker; returns those that it was computing, and the others."""
         assert self._worker is not None
         computed = self._worker.record.read()
-        left = [request for key, request in self.given.items() if key not in self._cancelled]
+        left = [request for key, request in self.requests.items() if key not in self._cancelled]
         self._forget()
         computing = [request for request in left if request.key in computed]
         return computing, [request for request in left if request.key not in computed]
@@ -227,7 +210,7 @@ class Slot:
         A tick that comes late says that this process was held up itself. No message could be read then, so that time
         does not count.
         """
-        if not self.given and not self.is_loading:
+        if not self.requests and not self.is_loading:
             return 0.0
         self._silent_seconds += min(elapsed_seconds, 2 * self._tick_seconds)
         return self._silent_seconds
@@ -253,7 +236,7 @@ class Slot:
         return self._worker.ending()
 
     def _forget(self) -> None:
-        self.given, self._cancelled, self._size, self.report = {}, set(), 0, NO_REPORT
+        self.requests, self._cancelled, self._size, self.report = {}, set(), 0, NO_REPORT
 
     def _note_message(self) -> None:
         # It may have come at any time between two ticks.

@@ -93,7 +93,7 @@ def in_messages(outcomes: Outcomes) -> list[Outcomes]:
 
 
 def serve_engine(connection: socket.socket, engine: Engine, record: FlightRecord) -> None:
-    """Obeys commands until the other end closes the connection. Raises the errors of a step.
+    """Executes commands until the other end closes the connection. Raises the errors of a step.
 
     One thread does everything: it looks for commands between two rounds, and waits for them when there is no work.
 

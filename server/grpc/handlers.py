@@ -8,39 +8,29 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import AbstractContextManager, aclosing
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from inspect import iscoroutinefunction
 from typing import Any, Final, NoReturn
 from urllib.parse import unquote
 
 import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, text_format
 from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 from prometheus_client import CollectorRegistry
 
-from attendant.server.auth import Shares
-from attendant.server.call import Call, UndecodableRequest
+from attendant.server import errors
+from attendant.server.auth import Gate, Shares
+from attendant.server.call import Call, Rpc, UndecodableRequest, guard_of, name_in_certificate, rpcs_of
 from attendant.server.config import Openness
 from attendant.server.engine.shares import AnswerBudget
-from attendant.server.errors import (
-    AttendantError,
-    Failed,
-    Overloaded,
-    TooManyStreams,
-    TooManyUnread,
-    Undecodable,
-    UnknownMethod,
-)
-from attendant.server.grpc.connections import Connections, hang_up_on
-from attendant.server.grpc.conversion import status_of
-from attendant.server.grpc.gate import Gate, GrpcCall, Rpc, guard_of
-from attendant.server.grpc.incoming import Activity, Bounds, UnreadMessages, read
-from attendant.server.grpc.request_log import RequestLog
+from attendant.server.grpc.port import Connections, hang_up_on
+from attendant.server.grpc.requests import status_of
 from attendant.server.metrics import REQUEST_BUCKETS, Counter, Histogram
-from attendant.server.polling import until
 
 log = logging.getLogger(__name__)
 
@@ -60,39 +50,50 @@ Context = Any
 """gRPC's servicer context, whose type lacks most of its methods."""
 
 
-def library_rpcs(service: Any, methods: Mapping[str, Callable[[Any, Context], Any]], openness: Openness) -> list[Rpc]:
+def library_rpcs(service: Any, servicer: object, names: Iterable[str], openness: Openness) -> list[Rpc]:
     """Makes the table of a library's service, whose methods take gRPC's context.
 
     Args:
         service: its descriptor.
+        names: of the methods that are served.
         openness: of `--health` or `--reflection`.
     """
-    described = service.methods_by_name
-    return [
-        Rpc(
-            service=service.full_name,
-            name=name,
-            request_class=GetMessageClass(described[name].input_type),
-            streams_requests=described[name].client_streaming,
-            streams_responses=described[name].server_streaming,
-            answer=_with_context(method, streams=described[name].server_streaming),
-            guard=guard_of(openness),
-            is_counted=False,
-        )
-        for name, method in methods.items()
-    ]
+    table, guard = rpcs_of(service, servicer), guard_of(openness)
+    return [replace(table[name], answer=_with_context(table[name]), guard=guard, is_counted=False) for name in names]
 
 
-def _with_context(method: Callable[[Any, Context], Any], *, streams: bool) -> Callable[[Any, "GrpcCall"], Any]:
+def _with_context(rpc: Rpc) -> Callable[[Any, "GrpcCall"], Any]:
     def answer(request: Any, call: GrpcCall) -> Any:
-        return method(request, call.context)
+        return rpc.answer(request, call.context)
 
     async def stream(request: Any, call: GrpcCall) -> AsyncIterator[Any]:
-        await method(request, call.context)
+        await rpc.answer(request, call.context)
         return
         yield  # the method has written its responses to the context itself
 
-    return stream if streams and iscoroutinefunction(method) else answer
+    return stream if rpc.streams_responses and iscoroutinefunction(rpc.answer) else answer
+
+
+class GrpcCall(Call):
+    """A call of gRPC.
+
+    Attributes:
+        context: gRPC's servicer context, whose type lacks most of its methods.
+    """
+
+    def __init__(self, context: Any) -> None:
+        super().__init__(context.peer())
+        self.context = context
+
+    def metadata(self) -> Iterable[tuple[str, str | bytes]]:
+        return self.context.invocation_metadata() or ()
+
+    def time_remaining(self) -> float | None:
+        remaining: float | None = self.context.time_remaining()
+        return remaining
+
+    def certificate_name(self) -> str:
+        return name_in_certificate(self.context.auth_context())
 
 
 class GrpcMetrics:
@@ -147,15 +148,144 @@ class _Handling:
         self._metrics.seconds.observe(time.monotonic() - self._began)
 
     def _code(self, raised: BaseException | None) -> str:
-        if isinstance(raised, Failed):
+        if isinstance(raised, errors.Failed):
             return raised.error.code
-        if isinstance(raised, AttendantError):
+        if isinstance(raised, errors.AttendantError):
             return raised.code
         if isinstance(raised, asyncio.CancelledError | GeneratorExit):
             return self._call.cancellation_code
         # A library's method may have set a code.
         code = self._call.context.code()
         return code.name if code else "OK" if raised is None else "UNKNOWN"
+
+
+SWEEP_SECONDS: Final = 1.0
+YOUNG_SECONDS: Final = 0.05
+"""A message that is sent with its call is read within this time, also if many calls come at once to a busy machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Limits of what unfinished requests may hold.
+
+    Attributes:
+        max_unread: unary calls whose message has not arrived whole after YOUNG_SECONDS. Each may hold as much as the
+            longest message.
+        unread_seconds: limit of the time that such a message may take.
+        max_streams: calls that stream requests or answers. Each may hold as much.
+        max_watches: calls of the health service that stream, which are counted apart.
+        idle_seconds: a stream of requests ends if nothing comes or goes for this long.
+    """
+
+    max_unread: int = 128
+    unread_seconds: float = 10.0
+    max_streams: int = 128
+    max_watches: int = 128
+    idle_seconds: float = 300.0
+
+
+class UnreadMessages:
+    """The messages of unary calls that have not arrived whole. Those that take too long are given up."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        # Message -> the time since when it is awaited, in order of arrival.
+        self._since: dict[asyncio.Future[Any], float] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def wait_for(self, message: "asyncio.Future[Any]") -> Any:
+        """Returns the message. Raises Unread if it takes too long."""
+        self._since[message] = time.monotonic()
+        if self._sweeper is None or self._has_too_many:
+            self._give_up_old()
+        try:
+            return await message
+        finally:
+            self._since.pop(message, None)
+
+    def _give_up_old(self) -> None:
+        """Gives up messages that take too long, the oldest sooner if there are too many; and looks again later."""
+        now = time.monotonic()
+        while self._since:
+            message, began = next(iter(self._since.items()))
+            if now - began < (YOUNG_SECONDS if self._has_too_many else self._bounds.unread_seconds):
+                break
+            del self._since[message]
+            if not message.done():
+                message.set_exception(errors.Unread())
+        if not self._since:
+            return
+        loop = asyncio.get_running_loop()
+        look_at = loop.time() + (YOUNG_SECONDS if self._has_too_many else SWEEP_SECONDS)
+        if self._sweeper is None or self._sweeper.when() > look_at:
+            if self._sweeper is not None:
+                self._sweeper.cancel()
+            self._sweeper = loop.call_at(look_at, self._sweep)
+
+    @property
+    def _has_too_many(self) -> bool:
+        return len(self._since) > self._bounds.max_unread
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        self._give_up_old()
+
+
+class Activity:
+    """The last time that something came or went on a stream. Ends the waiting for a message after too long.
+
+    Attributes:
+        message: the awaited message; None if the stream awaits none.
+    """
+
+    def __init__(self, idle_seconds: float) -> None:
+        self.message: asyncio.Future[Any] | None = None
+        self._idle_seconds = idle_seconds
+        self._loop = asyncio.get_running_loop()
+        self.note()
+
+    def note(self) -> None:
+        """Notes that a message came or went."""
+        self._noted_at = self._loop.time()
+
+    def __enter__(self) -> None:
+        self._timer = self._loop.call_later(self._idle_seconds, self._look)
+
+    def __exit__(self, *raised: object) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        end = self._noted_at + self._idle_seconds
+        if end <= self._loop.time() and self.message is not None and not self.message.done():
+            self.message.set_exception(errors.IdleStream(self._idle_seconds))
+            return
+        self._timer = self._loop.call_at(max(end, self._loop.time() + self._idle_seconds / 10), self._look)
+
+
+def read(context: Any) -> "asyncio.Future[Any]":
+    """Begins to read a call's next message; returns a future of its bytes, or of `grpc.aio.EOF` after the last one.
+
+    A caller or a limit may cancel the future, but gRPC's coroutine must not be cancelled: grpcio would never free what
+    it has allocated (grpc/grpc#43360). So it is run here by hand, and goes on until the call has ended. It waits once,
+    for a future that gRPC's core resolves. A task of its own would do the same in four times the time; a coroutine that
+    may be cancelled, once that issue is resolved, in none.
+    """
+    reading = context.read()
+    arrived = reading.send(None)
+    message: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    arrived.add_done_callback(partial(_finish, reading, message))
+    return message
+
+
+def _finish(reading: Coroutine[Any, Any, Any], message: "asyncio.Future[Any]", _: Any) -> None:
+    try:
+        reading.send(None)
+    except StopIteration as done:
+        if not message.done():
+            message.set_result(done.value)
+    except Exception as raised:
+        if not message.done():
+            message.set_exception(raised)
 
 
 class Handlers(grpc.GenericRpcHandler):
@@ -170,28 +300,20 @@ class Handlers(grpc.GenericRpcHandler):
         self,
         rpcs: Iterable[Rpc],
         gate: Gate,
-        log: RequestLog,
         *,
-        known_client: Callable[[Call], str],
         bounds: Bounds,
         answer_budget: AnswerBudget,
         connections: Connections,
     ) -> None:
-        """Makes the handlers.
-
-        Args:
-            known_client: returns the client by which streams and unread answers are shared.
-        """
         self._gate = gate
-        self._log = log
-        self._known_client = known_client
+        self._log = gate.log
         self._bounds = bounds
         self._unread = UnreadMessages(bounds)
         self._answer_budget = answer_budget
         self._connections = connections
         self._streams, self._watches = Shares(bounds.max_streams), Shares(bounds.max_watches)
         self._under_way: set[asyncio.Task[Any]] = set()
-        metrics = GrpcMetrics(log.metrics.registry)
+        metrics = GrpcMetrics(gate.log.metrics.registry)
         self._by_path = {f"/{rpc.full_name}": self._handler(rpc, metrics.of(rpc)) for rpc in rpcs}
         # Methods that stream both ways take calls of every kind.
         self._unknown: Any = grpc.stream_stream_rpc_method_handler(self._refuse_unknown)
@@ -202,8 +324,8 @@ class Handlers(grpc.GenericRpcHandler):
 
     async def answered(self, seconds: float) -> None:
         """Waits until the calls that are under way now have been answered, or the seconds have passed."""
-        calls = set(self._under_way)
-        await until(lambda: calls.isdisjoint(self._under_way), seconds)
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=seconds)
 
     def _handler(self, rpc: Rpc, metrics: RpcMetrics) -> Any:
         async def answer(_: Any, context: Context) -> Any:
@@ -217,7 +339,7 @@ class Handlers(grpc.GenericRpcHandler):
                     response = await rpc.answer(request, call)
                     metrics.sent.inc()
                 self._hold(response.ByteSize(), call)
-            except (AttendantError, Failed) as error:
+            except (errors.AttendantError, errors.Failed) as error:
                 await self._fail(rpc.name, call, error)
             return response
 
@@ -227,7 +349,7 @@ class Handlers(grpc.GenericRpcHandler):
                 async with aclosing(self._responses(rpc, metrics, call)) as responses:
                     async for response in responses:
                         yield response
-            except (AttendantError, Failed) as error:
+            except (errors.AttendantError, errors.Failed) as error:
                 await self._fail(rpc.name, call, error)
 
         if rpc.streams_responses:
@@ -235,7 +357,7 @@ class Handlers(grpc.GenericRpcHandler):
         return grpc.stream_unary_rpc_method_handler(answer, response_serializer=_serialize)
 
     async def _refuse_unknown(self, _: Any, context: Context) -> AsyncIterator[bytes]:
-        await self._fail("", self._begin(context), UnknownMethod())
+        await self._fail("", self._begin(context), errors.UnknownMethod())
         yield b""
 
     def _begin(self, context: Context) -> GrpcCall:
@@ -248,7 +370,7 @@ class Handlers(grpc.GenericRpcHandler):
     async def _only_request(self, rpc: Rpc, call: GrpcCall) -> Any:
         raw = await self._unread.wait_for(read(call.context))
         if raw is grpc.aio.EOF:
-            raise Undecodable(0)
+            raise errors.Undecodable(0)
         request = self._decoded(rpc, raw)
         call.identify(request)
         return request
@@ -293,22 +415,15 @@ class Handlers(grpc.GenericRpcHandler):
             return rpc.request_class.FromString(raw)
         except Exception:  # protobuf has several classes
             log.warning("undecodable message", extra={"method": rpc.name, "bytes": len(raw)})
-            error = Undecodable(len(raw))
+            error = errors.Undecodable(len(raw))
         if not rpc.is_counted:
             raise error
         return UndecodableRequest(len(raw), error)
 
-    @contextmanager
-    def _place(self, rpc: Rpc, call: GrpcCall) -> Iterator[None]:
+    def _place(self, rpc: Rpc, call: GrpcCall) -> AbstractContextManager[None]:
         """Holds a place for a stream. Raises TooManyStreams."""
         shares = self._watches if rpc.service == health.SERVICE_NAME else self._streams
-        client = self._known_client(call)
-        if not shares.take(client):
-            raise TooManyStreams(shares.num_taken, shares.taken_by(client))
-        try:
-            yield
-        finally:
-            shares.give_back(client)
+        return shares.place(self._gate.access.known_client(call), errors.TooManyStreams)
 
     def _hold(self, num_bytes: int, call: GrpcCall) -> None:
         """Counts an answer until it has been written, when its call's task ends.
@@ -321,20 +436,20 @@ class Handlers(grpc.GenericRpcHandler):
         task = asyncio.current_task()
         assert task is not None, "each call has a task"
         if not self._answer_budget.hold(call.client, num_bytes, task):
-            raise TooManyUnread(num_bytes)
+            raise errors.TooManyUnread(num_bytes)
         if num_bytes > LARGE_BYTES:
             seconds, peer = self._answer_budget.unread_seconds, unquote(call.peer)
             unread = asyncio.get_running_loop().call_later(seconds, hang_up_on, {peer})
             task.add_done_callback(lambda _: unread.cancel())
 
-    async def _fail(self, method: str, call: GrpcCall, raised: AttendantError | Failed) -> NoReturn:
+    async def _fail(self, method: str, call: GrpcCall, raised: errors.AttendantError | errors.Failed) -> NoReturn:
         """Ends a call with an error. An error that reached no method is counted and logged here.
 
         Raises:
             grpc.aio.AbortError: gRPC's own.
             asyncio.CancelledError: the caller has gone.
         """
-        error = raised.error if isinstance(raised, Failed) else raised
+        error = raised.error if isinstance(raised, errors.Failed) else raised
         try:
             await abort(call.context, error, call.request_id)
         except grpc.aio.AbortError:
@@ -349,7 +464,7 @@ def _serialize(message: Message) -> bytes:
     return message.SerializeToString()
 
 
-async def abort(context: Context, error: AttendantError, request_id: str) -> NoReturn:
+async def abort(context: Context, error: errors.AttendantError, request_id: str) -> NoReturn:
     """Ends an RPC with the status of an error. Raises grpc.aio.AbortError."""
     try:
         await context.abort(grpc.StatusCode[error.code], str(error), trailing_metadata(error, request_id))
@@ -360,7 +475,7 @@ async def abort(context: Context, error: AttendantError, request_id: str) -> NoR
     raise AssertionError("abort returned")
 
 
-def trailing_metadata(error: AttendantError, request_id: str) -> tuple[tuple[str, str | bytes], ...]:
+def trailing_metadata(error: errors.AttendantError, request_id: str) -> tuple[tuple[str, str | bytes], ...]:
     """Returns the metadata that carries an error's details.
 
     gRPC's own retries don't read RetryInfo but obey the pushback, so both are sent.
@@ -369,7 +484,7 @@ def trailing_metadata(error: AttendantError, request_id: str) -> tuple[tuple[str
     # A header holds only ASCII; the details hold any id.
     if request_id.isascii() and request_id.isprintable():
         metadata.append((REQUEST_ID_KEY, request_id))
-    if isinstance(error, Overloaded):
+    if isinstance(error, errors.Overloaded):
         metadata.append((PUSHBACK_KEY, str(math.ceil(error.retry_seconds * 1000))))
     return tuple(metadata)
 
@@ -378,3 +493,30 @@ def _forget_frames(aborted: BaseException, error: BaseException, _: object) -> N
     """Lets a call be freed: gRPC keeps the exception that aborted it, and frames of a traceback keep the call."""
     aborted.__context__ = None
     aborted.__traceback__ = error.__traceback__ = None
+
+
+OLDER: Final = reflection.SERVICE_NAME
+NEWER: Final = OLDER.replace("v1alpha", "v1")
+
+
+def reflection_rpcs(services: list[str], openness: Openness) -> list[Rpc]:
+    """Makes the table of a service that describes these services and itself.
+
+    Newer tools call `v1`, and grpcio-reflection 1.85 has only `v1alpha`; a release that has both will replace this.
+    `v1` has the same messages as `v1alpha`, with the same fields and numbers, so one servicer answers both.
+    """
+    _add_newer_descriptors()
+    servicer = reflection.aio.ReflectionServicer([*services, NEWER, OLDER])
+    service = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
+    older = library_rpcs(service, servicer, ["ServerReflectionInfo"], openness)
+    return [*older, *(replace(rpc, service=NEWER) for rpc in older)]
+
+
+def _add_newer_descriptors() -> None:
+    """Adds the descriptors of `v1`, which clients look up like those of any other service."""
+    older = descriptor_pb2.FileDescriptorProto()
+    reflection_pb2.DESCRIPTOR.CopyToProto(older)
+    text = text_format.MessageToString(older).replace("v1alpha", "v1")
+    newer = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())
+    newer.name = f"{NEWER.rpartition('.')[0].replace('.', '/')}/reflection.proto"
+    descriptor_pool.Default().Add(newer)

@@ -21,20 +21,23 @@ from typing import Any, Final
 
 from attendant.runtime.violations import Violation
 from attendant.server.call import MAX_ID_CHARACTERS, Call, UndecodableRequest
-from attendant.server.catalogue.models import Catalogue, ServedModel
+from attendant.server.catalogue import Catalogue, ServedModel
 from attendant.server.engine.request import Outcome, Priority, Result
 from attendant.server.engine.shares import AnswerBudget, FairSemaphore
 from attendant.server.errors import AttendantError, Draining, Failed, InvalidArgument, Stalled, Unavailable, error_of
-from attendant.server.grpc.conversion import generate_fields, num_cells, status_of, written
-from attendant.server.grpc.request_log import RequestLog, RequestRecord
 from attendant.server.grpc.requests import (
     TOKEN_BYTES,
     ParsedRequest,
     check_answer_bytes,
+    generate_fields,
+    num_cells,
     off_the_loop,
     read_generate,
+    status_of,
     submit_all,
+    written,
 )
+from attendant.server.request_log import RequestLog, RequestRecord
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 MAX_REQUESTS: Final = 256

@@ -1,20 +1,30 @@
-"""The gRPC server and its port."""
+"""The gRPC server, its port and its connections.
+
+Connections are looked up where Linux lists them, since grpcio (1.85) exposes none. gRPC closes connections beyond its
+limit, and waits five minutes for peers that make no call. So connections without a call are closed here before that
+limit is reached, the one that has been idle for longest first. And when the server ends, they are shut down here,
+because gRPC would cancel calls that reach it meanwhile.
+"""
 
 import asyncio
 import logging
+import os
 import resource
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+import stat
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 
 from attendant.runtime.errors import UserError
 from attendant.server.errors import UnknownMethod
-from attendant.server.grpc.connections import hang_up
-from attendant.server.grpc.handlers import Handlers
 from attendant.server.metrics import Metrics
+from attendant.server.polling import checking, until
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +54,7 @@ OPTIONS = (
     ("grpc.server_max_unrequested_time_in_server", 24 * 3600),
     # What arrives of a message before it is read; while it is read, its whole length may come.
     ("grpc.http2.lookahead_bytes", 16 * 1024),
-    # Else the line above would only be where it begins: windows would grow with the bandwidth.
+    # Otherwise windows would grow with the bandwidth, beyond the line above.
     ("grpc.http2.bdp_probe", 0),
     # Connections on which nothing happens: before the handshake (TCP, TLS, HTTP/2), without calls, or without a peer.
     ("grpc.server_handshake_timeout_ms", 10_000),
@@ -59,7 +69,7 @@ OPTIONS = (
 
 
 def grpc_server(
-    handlers: Handlers,
+    handlers: grpc.GenericRpcHandler,
     *,
     max_connections: int,
     max_calls_per_connection: int,
@@ -74,8 +84,8 @@ def grpc_server(
         ("grpc.max_allowed_incoming_connections", max_connections),
         ("grpc.max_concurrent_streams", max_calls_per_connection),
         # A call ends for its caller before gRPC has freed it. Without room for such calls the next ones, which the
-        # caller may make, are refused: of 10,000 at once 7,946 without room, 1,533 with an eighth, none with this. The
-        # more room, the more memory takes who resets calls as fast as it can.
+        # caller may make, are refused: of 10,000 at once 7,946 without room, 1,533 with an eighth, none with this. More
+        # room takes more memory if a client resets calls as fast as it can.
         ("grpc.http2.max_deallocating_streams", max_calls_per_connection),
     )
     age = () if connection_seconds is None else (("grpc.max_connection_age_ms", round(1000 * connection_seconds)),)
@@ -105,11 +115,16 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
             return int(server.add_secure_port(authority(host, port), credentials))
         return int(server.add_insecure_port(authority(host, port)))
     except (OSError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(
-            f"--port: can't listen on {authority(host, port)}: {reason}; choose another --port or --host, or --port 0 "
-            "for a free one"
-        ) from None
+        raise port_refused("--port", host, port, error) from None
+
+
+def port_refused(option: str, host: str, port: int, error: OSError | RuntimeError) -> UserError:
+    """Returns the error for a port that an option names and that can't be bound."""
+    reason = getattr(error, "strerror", None) or str(error)
+    return UserError(
+        f"{option}: can't listen on {authority(host, port)}: {reason}; choose another {option} or --host, or "
+        f"{option} 0 for a free one"
+    )
 
 
 class GrpcPort:
@@ -150,14 +165,18 @@ class GrpcPort:
             if _name_of(task) == "AioServer._server_main_loop":
                 task.add_done_callback(self._accepts_no_more)
 
-    async def close(self, handlers: Handlers) -> None:
-        """Ends a server that refuses new requests. Calls are answered; those that arrive last are UNAVAILABLE."""
+    async def close(self, answered: Callable[[float], Awaitable[None]]) -> None:
+        """Ends a server that refuses new requests. Calls are answered; those that arrive last are UNAVAILABLE.
+
+        Args:
+            answered: waits until the calls that are under way have been answered, but no longer than some seconds.
+        """
         self._is_closing = True
         if self._replacing is not None:
             self._replacing.cancel()
-        await handlers.answered(ANSWER_SECONDS)
+        await answered(ANSWER_SECONDS)
         await hang_up(self.port, ANSWER_SECONDS)
-        await handlers.answered(ANSWER_SECONDS)
+        await answered(ANSWER_SECONDS)
         for server in (self._server, *self._former.values()):
             await server.stop(None)
 
@@ -166,7 +185,7 @@ class GrpcPort:
             return
         for other in asyncio.all_tasks():
             if _name_of(other) == "AioServer.shutdown":
-                other.add_done_callback(_look_at)  # else asyncio would log the path
+                other.add_done_callback(_look_at)  # otherwise asyncio would log the path
         self._metrics.rejected.labels("", UnknownMethod.reason).inc()
         log.error("a call whose path is not UTF-8 has ended the gRPC server, which is replaced")
         self._replacing = asyncio.create_task(self._replace())
@@ -215,3 +234,118 @@ def allow_descriptors(max_connections: int) -> None:
 
 def authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+DESCRIPTORS = Path("/proc/self/fd")
+
+HEADROOM = 64
+"""Connections beyond the limit that gRPC accepts; they stay until the next look."""
+
+LOOK_SECONDS = 0.25
+
+OPEN_STATES = frozenset({1, 4, 5})
+"""Linux's TCP states in which the peer has not closed its side: ESTABLISHED, FIN_WAIT1, FIN_WAIT2."""
+
+
+class Connections:
+    """The calls of each connection: how many are in progress, and when the last one ended.
+
+    Connections are named by their peers, as gRPC names them.
+    """
+
+    def __init__(self, max_connections: int) -> None:
+        self.max_connections = max_connections
+        self._num_calls: dict[str, int] = {}
+        self._used_at: dict[str, float] = {}
+
+    @contextmanager
+    def calling(self, peer: str) -> Iterator[None]:
+        """Notes a call whose request has been read. Only calls that end with an answer count as a use."""
+        peer = unquote(peer)
+        self._num_calls[peer] = self._num_calls.get(peer, 0) + 1
+        try:
+            yield
+            self._used_at[peer] = time.monotonic()
+        finally:
+            self._num_calls[peer] -= 1
+            if not self._num_calls[peer]:
+                del self._num_calls[peer]
+
+    def bounded(self, port: int) -> AbstractContextManager[None]:
+        """Keeps a port's connections within the limit until the end of the context."""
+
+        async def look() -> None:
+            # Counting takes a fraction of a millisecond, looking at each of a thousand some.
+            num_descriptors = sum(1 for _ in DESCRIPTORS.iterdir())
+            if len(self._used_at) > 2 * self.max_connections or num_descriptors > self.max_connections:
+                self.make_room(port)
+
+        return checking(LOOK_SECONDS, look)
+
+    def make_room(self, port: int) -> None:
+        """Closes the connections beyond the limit that have no call: first those that never had one."""
+        peers = (_peer_of(connection) for connection in _sockets(port))
+        seen_at = {peer: index for index, peer in enumerate(peers) if peer}
+        self._used_at = {peer: used for peer, used in self._used_at.items() if peer in seen_at}
+        idle = [peer for peer in seen_at if peer not in self._num_calls]
+        # Among connections without a call, a lower descriptor has mostly been opened before.
+        idle.sort(key=lambda peer: (self._used_at.get(peer, 0.0), seen_at[peer]))
+        hang_up_on(idle[: max(0, len(seen_at) - self.max_connections)], port)
+
+
+def num_connections(port: int) -> int:
+    """Returns the number of a port's connections."""
+    return sum(not _listens(connection) for connection in _sockets(port))
+
+
+def hang_up_on(peers: Collection[str], port: int | None = None) -> None:
+    """Ends the connections of these peers, and with them everything that gRPC holds for them."""
+    for connection in _sockets(port) if peers else ():
+        if _peer_of(connection) in peers:
+            with suppress(OSError):  # it has just been closed
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+async def hang_up(port: int, seconds: float) -> None:
+    """Stops listening at a port, and ends its connections after everything written to them has arrived.
+
+    gRPC cancels calls that reach it while it shuts down, and clients don't retry a cancelled call. But every client
+    library takes the end of a connection for UNAVAILABLE.
+
+    Args:
+        seconds: how long the peers may take to close their side.
+    """
+    for connection in _sockets(port):
+        with suppress(OSError):  # it has just been closed
+            connection.shutdown(socket.SHUT_RDWR if _listens(connection) else socket.SHUT_WR)
+    await until(lambda: all(_state(connection) not in OPEN_STATES for connection in _sockets(port)), seconds)
+
+
+def _sockets(port: int | None) -> Iterator[socket.socket]:
+    """Yields a duplicate of each TCP socket of this process at a port, or at any; it is closed after its turn."""
+    for path in list(DESCRIPTORS.iterdir()):
+        with suppress(OSError):  # it has just been closed
+            if not stat.S_ISSOCK(os.fstat(int(path.name)).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(path.name))) as duplicate:
+                is_tcp = duplicate.family in {socket.AF_INET, socket.AF_INET6}
+                if is_tcp and port in (None, duplicate.getsockname()[1]):
+                    yield duplicate
+
+
+def _peer_of(connection: socket.socket) -> str:
+    """Returns the peer's name as gRPC writes it; empty if the socket listens, or its peer has reset the connection."""
+    try:
+        host, number = connection.getpeername()[:2]
+    except OSError:
+        return ""
+    host = host.removeprefix("::ffff:")  # IPv4 on a socket for both
+    return f"ipv6:[{host}]:{number}" if ":" in host else f"ipv4:{host}:{number}"
+
+
+def _listens(connection: socket.socket) -> bool:
+    return bool(connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _state(connection: socket.socket) -> int:
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]

@@ -11,14 +11,24 @@ from typing import Any, Final
 from attendant.runtime.answers import GrowingAnswer, Piece
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.server.call import Call
-from attendant.server.catalogue.models import Catalogue
+from attendant.server.catalogue import Catalogue
 from attendant.server.engine.request import Outcome, Result
 from attendant.server.engine.shares import AnswerBudget
 from attendant.server.errors import Stalled
-from attendant.server.grpc.conversion import generate_fields, model_message, num_cells, score_response, written
 from attendant.server.grpc.lists import BatchStream, generate_many
-from attendant.server.grpc.request_log import RequestLog, RequestRecord
-from attendant.server.grpc.requests import ParsedRequest, joined_outcome, parse, read_generate, read_score
+from attendant.server.grpc.requests import (
+    ParsedRequest,
+    generate_fields,
+    joined_outcome,
+    model_message,
+    num_cells,
+    parse,
+    read_generate,
+    read_score,
+    score_response,
+    written,
+)
+from attendant.server.request_log import RequestLog, RequestRecord
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 SERVICE: Final = messages.DESCRIPTOR.services_by_name["Seq2Seq"]
@@ -31,7 +41,7 @@ faster."""
 
 
 class Seq2SeqServicer:
-    """Reads requests, awaits the engines, and makes responses. Every door calls these methods.
+    """Reads requests, awaits the engines, and makes responses. gRPC, HTTP and Ray call these methods.
 
     Errors leave a method as `Failed`, after the request has been counted and logged.
     """

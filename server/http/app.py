@@ -1,47 +1,150 @@
-"""The HTTP API and the playground, added to the application of the HTTP port."""
+"""The application of the HTTP port: metrics and probes, the API, and the playground."""
 
+import asyncio
+import gzip
 import hashlib
 import ipaddress
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from google.protobuf.message import Message
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from attendant.runtime.violations import Violation, shortened
-from attendant.server.auth import Shares, is_loopback
-from attendant.server.call import REQUEST_ID_HEADER
-from attendant.server.errors import InvalidArgument
-from attendant.server.grpc.gate import Gate, Rpc
-from attendant.server.grpc.request_log import RequestLog
+from attendant.server.auth import Gate, Shares, is_loopback
+from attendant.server.call import REQUEST_ID_HEADER, Rpc
+from attendant.server.errors import AttendantError, InvalidArgument
 from attendant.server.http.bodies import Body, HttpError, read_body
 from attendant.server.http.endpoints import (
-    MAX_CALLS,
     TIMEOUT_HEADER,
     Endpoint,
+    HttpCall,
     MakeRequest,
     Problem,
     StreamEndpoint,
     problem_response,
-    refusal,
 )
+from attendant.server.request_log import RequestLog
+
+RENDERED_SHARE = 0.1
+"""Largest share of the event loop's time for metrics, however many clients request them, and however often."""
+
+OPEN_METRICS = "application/openmetrics-text"
+OPEN_METRICS_END = b"# EOF\n"
+
+
+class Form(NamedTuple):
+    """The forms of a page: OpenMetrics or Prometheus' text, compressed or not."""
+
+    is_open_metrics: bool
+    is_gzip: bool
+
+    @classmethod
+    def of(cls, accept: str, accept_encoding: str) -> "Form":
+        """Chooses a form by a request's headers, nothing of which is repeated in the answer."""
+        encodings = {part.split(";")[0].strip().lower() for part in accept_encoding.split(",")}
+        return cls(OPEN_METRICS in accept, "gzip" in encodings)
+
+
+class _OneFamily(NamedTuple):
+    """A registry of a single family of metrics."""
+
+    family: Metric
+
+    def collect(self) -> list[Metric]:
+        return [self.family]
+
+
+class MetricsPages:
+    """Renders the registry: one page at a time, family by family, so that calls are answered in between.
+
+    All requests that wait for a form get the same page, which is rendered after they came.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._awaited: dict[Form, asyncio.Task[Response]] = {}
+        self._turn = asyncio.Lock()
+        self._not_before = 0.0
+
+    async def page(self, form: Form) -> Response:
+        if form not in self._awaited:
+            self._awaited[form] = asyncio.create_task(self._render_in_turn(form))
+        # Shielded, since others may wait for the same page when a request is cancelled.
+        return await asyncio.shield(self._awaited[form])
+
+    async def _render_in_turn(self, form: Form) -> Response:
+        async with self._turn:
+            await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
+            del self._awaited[form]
+            encode, content_type = choose_encoder(f"{OPEN_METRICS};version=1.0.0" if form.is_open_metrics else "")
+            pieces, seconds, families = [], 0.0, iter(self._registry.collect())
+            while True:
+                began = time.monotonic()
+                family = next(families, None)
+                if family is None:
+                    break
+                pieces.append(encode(_OneFamily(family)).removesuffix(OPEN_METRICS_END))
+                seconds += time.monotonic() - began
+                await asyncio.sleep(0)
+            page = b"".join(pieces) + (OPEN_METRICS_END if form.is_open_metrics else b"")
+            headers = {"Content-Type": content_type}
+            if form.is_gzip:
+                began = time.monotonic()
+                page = await asyncio.to_thread(gzip.compress, page)
+                headers["Content-Encoding"] = "gzip"
+                seconds += time.monotonic() - began
+            self._not_before = time.monotonic() + seconds * (1 / RENDERED_SHARE - 1)
+            return Response(page, headers=headers)
+
+
+def http_app(registry: CollectorRegistry, is_serving: Callable[[], bool]) -> Starlette:
+    """Returns the ASGI application.
+
+    GET /metrics    the registry, as Prometheus' text or as OpenMetrics, gzip if wanted
+    GET /healthz    200 as long as the event loop turns
+    GET /readyz     200 while health is SERVING, else 503
+    """
+    pages = MetricsPages(registry)
+
+    async def metrics(request: Request) -> Response:
+        headers = request.headers
+        return await pages.page(Form.of(headers.get("accept", ""), headers.get("accept-encoding", "")))
+
+    async def healthz(request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(request: Request) -> Response:
+        return PlainTextResponse("ok\n") if is_serving() else PlainTextResponse("not serving\n", 503)
+
+    app = Starlette(routes=[Route("/metrics", metrics), Route("/healthz", healthz), Route("/readyz", readyz)])
+    app.router.redirect_slashes = False  # it would redirect to a host that the request names
+    return app
+
+
+MAX_CALLS: Final = 128
+"""Limit of the calls at once. There may be twice as many connections, so metrics and probes are always answered."""
 
 STREAM: Final = "stream"
-"""The query parameter that asks for server-sent events."""
+"""The query parameter that requests server-sent events."""
 
 CODES: Final = {HTTPStatus.NOT_FOUND: "NOT_FOUND", HTTPStatus.METHOD_NOT_ALLOWED: "UNIMPLEMENTED"}
 """The codes of requests that Starlette refuses."""
@@ -86,7 +189,7 @@ def query_parameters(route: ApiRoute, request_class: type[Message]) -> list[str]
 class HttpApi:
     """The paths of an application whose requests are calls of the table's methods."""
 
-    def __init__(self, app: Starlette, gate: Gate, log: RequestLog, *, origins: Sequence[str]) -> None:
+    def __init__(self, app: Starlette, gate: Gate, *, origins: Sequence[str]) -> None:
         """Adds the handling of unknown paths.
 
         Args:
@@ -94,7 +197,7 @@ class HttpApi:
         """
         self._app = app
         self._gate = gate
-        self._log = log
+        self._log = gate.log
         self._calls = Shares(MAX_CALLS)
         self._problems: dict[str, Problem] = {}
         self._cors = [
@@ -126,7 +229,7 @@ class HttpApi:
 
     def endpoint(self, kind: type[Endpoint], rpc: Rpc, make_request: MakeRequest) -> Endpoint:
         """Makes the endpoint of a method."""
-        return kind(rpc, self._gate, self._log, self._calls, make_request)
+        return kind(rpc, self._gate, self._calls, make_request)
 
     def set_problem(self, prefix: str, problem: Problem) -> None:
         """Sets the form of the errors of unknown paths that begin with a prefix."""
@@ -140,7 +243,7 @@ class HttpApi:
         problem = next(
             (own for prefix, own in self._problems.items() if f"{path}/".startswith(f"{prefix}/")), problem_response
         )
-        return refusal(request.scope, "", HttpError(status, CODES[status], message, error.headers), self._log, problem)
+        return refusal(request.scope, HttpError(status, CODES[status], message, error.headers), self._log, problem)
 
 
 def add_pages(app: Starlette, *, has_tokens: bool, has_inference: bool) -> None:
@@ -180,6 +283,13 @@ async def _request(
     return request_class(**fields | request.path_params)
 
 
+def refusal(scope: Scope, error: AttendantError, log: RequestLog, problem: Problem = problem_response) -> Response:
+    """Counts and logs a request that reached no method, and returns its response."""
+    call = HttpCall(scope)
+    log.refused("", call, error)
+    return problem(error, call.request_id)
+
+
 class _Either:
     """Leads a request to one of two endpoints, by its parameter `stream`."""
 
@@ -192,7 +302,7 @@ class _Either:
         endpoint = self._by_value.get(value)
         if endpoint is None:
             wrong = Violation(STREAM, shortened(value), "0 or 1", quoted=True)
-            endpoint = refusal(scope, "", InvalidArgument(wrong), self._log)
+            endpoint = refusal(scope, InvalidArgument(wrong), self._log)
         await endpoint(scope, receive, send)
 
 
@@ -260,7 +370,7 @@ class KnownHosts:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         hosts = HTTPConnection(scope).headers.getlist("host")
-        app = self._app if all(map(_is_local, hosts)) else refusal(scope, "", MISDIRECTED, self._log)
+        app = self._app if all(map(_is_local, hosts)) else refusal(scope, MISDIRECTED, self._log)
         await app(scope, receive, send)
 
 

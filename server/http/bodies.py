@@ -23,13 +23,11 @@ from google.protobuf.message import Message
 from starlette.requests import Request
 
 from attendant.runtime.violations import Violation, cut, shortened
-from attendant.server.call import UndecodableRequest
+from attendant.server.call import Rpc, UndecodableRequest
 from attendant.server.errors import AttendantError, InvalidArgument, Undecodable
-from attendant.server.grpc.conversion import WRITERS
-from attendant.server.grpc.gate import Rpc
 from attendant.server.grpc.lists import MAX_REQUESTS
 from attendant.server.grpc.port import MAX_REQUEST_BYTES
-from attendant.server.grpc.requests import WHOLE, must_be, off_the_loop
+from attendant.server.grpc.requests import WHOLE, WRITERS, must_be, off_the_loop
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 log = logging.getLogger(__name__)
@@ -210,11 +208,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON; as a number of this API it stands in quotation marks")
+    raise ValueError(f"{name} is not JSON; as a number of this API it must be in quotation marks")
 
 
 def _read_texts(request: messages.GenerateManyRequest, body: dict[str, Any], faults: list[Violation]) -> None:
-    """Reads a list of texts and, beside them, the fields that all of their requests share."""
+    """Reads a list of texts, and the fields that all of their requests share."""
     texts, like = body.pop(TEXTS), messages.GenerateRequest()
     _read(like, body, "", faults)
     if source := like.WhichOneof("source"):

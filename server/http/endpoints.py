@@ -8,7 +8,7 @@ import json
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -20,25 +20,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from attendant.runtime.violations import Violation, shortened
-from attendant.server.auth import Shares
-from attendant.server.call import Call
-from attendant.server.errors import (
-    AttendantError,
-    DeadlineExceeded,
-    Failed,
-    InvalidArgument,
-    Overloaded,
-    TooManyCalls,
-    Unauthenticated,
-)
-from attendant.server.grpc.conversion import status_of
-from attendant.server.grpc.gate import Gate, Guard, Rpc
-from attendant.server.grpc.request_log import RequestLog
+from attendant.server import errors
+from attendant.server.auth import Gate, Shares
+from attendant.server.call import Call, Guard, Rpc
+from attendant.server.grpc.requests import status_of
 from attendant.server.http.bodies import JSON, NUMBER, Body, HttpError, written
 from attendant.server.http.port import PEER_CERTIFICATE
-
-MAX_CALLS: Final = 128
-"""Limit of the calls at once. There may be twice as many connections, so metrics and probes are always answered."""
 
 TIMEOUT_HEADER: Final = "request-timeout"
 MAX_SECONDS: Final = 60.0
@@ -69,7 +56,7 @@ STATUSES: Final = {
 TITLES: Final = {499: "Client Closed Request"}
 
 MakeRequest = Callable[[Request], Awaitable[Any]]
-Problem = Callable[[AttendantError, str], Response]
+Problem = Callable[[errors.AttendantError, str], Response]
 """Makes the response of an error and the request's id."""
 
 
@@ -92,26 +79,23 @@ class HttpCall(Call):
             return
         if not (NUMBER.fullmatch(seconds) and 0 < float(seconds) <= MAX_SECONDS):
             limit = f"a number of seconds above 0, at most {MAX_SECONDS:g}"
-            raise InvalidArgument(Violation("Request-Timeout", shortened(seconds), limit, quoted=True))
+            raise errors.InvalidArgument(Violation("Request-Timeout", shortened(seconds), limit, quoted=True))
         self._deadline = time.monotonic() + float(seconds)
 
     def metadata(self) -> Iterable[tuple[str, str | bytes]]:
-        """See `Call`."""
         return self._connection.headers.items()
 
     def time_remaining(self) -> float:
-        """See `Call`."""
         return self._deadline - time.monotonic()
 
     def certificate_name(self) -> str:
-        """See `Call`."""
         certificate = self._connection.scope["state"].get(PEER_CERTIFICATE) or {}
         names = [value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
         names += [value for _, value in certificate.get("subjectAltName", ())]
         return next(filter(None, names), "")
 
 
-def problem_of(error: AttendantError, request_id: str) -> dict[str, Any]:
+def problem_of(error: errors.AttendantError, request_id: str) -> dict[str, Any]:
     """Returns the members of a problem: those of RFC 9457, the code's name, and google.rpc's details."""
     status = status_of(error, request_id)
     http_status = error.http_status if isinstance(error, HttpError) else STATUSES[error.code]
@@ -125,43 +109,30 @@ def problem_of(error: AttendantError, request_id: str) -> dict[str, Any]:
     }
 
 
-def problem_headers(error: AttendantError) -> dict[str, str]:
+def problem_headers(error: errors.AttendantError) -> dict[str, str]:
     """Returns the headers that HTTP has for an error."""
     headers = dict(error.headers or {}) if isinstance(error, HttpError) else {}
-    if isinstance(error, Unauthenticated):
+    if isinstance(error, errors.Unauthenticated):
         headers["www-authenticate"] = "Bearer"
-    if isinstance(error, Overloaded):
+    if isinstance(error, errors.Overloaded):
         headers["retry-after"] = str(math.ceil(error.retry_seconds))
     return headers
 
 
-def problem_response(error: AttendantError, request_id: str) -> Response:
+def problem_response(error: errors.AttendantError, request_id: str) -> Response:
     """Returns the response of an error."""
     problem = problem_of(error, request_id)
     text = json.dumps(problem, ensure_ascii=False)
     return Response(text, problem["status"], problem_headers(error), media_type=MEDIA_TYPE)
 
 
-def refusal(
-    scope: Scope, method: str, error: AttendantError, log: RequestLog, problem: Problem = problem_response
-) -> Response:
-    """Counts and logs a request that reached no method, and returns its response.
-
-    Args:
-        method: empty if there is no such method.
-    """
-    call = HttpCall(scope)
-    log.refused(method, call, error)
-    return problem(error, call.request_id)
-
-
 class Endpoint:
     """Calls a method of the table for each request, which may be a body that is not parsed yet."""
 
-    def __init__(self, rpc: Rpc, gate: Gate, log: RequestLog, calls: Shares, make_request: MakeRequest) -> None:
+    def __init__(self, rpc: Rpc, gate: Gate, calls: Shares, make_request: MakeRequest) -> None:
         self._rpc = rpc
         self._gate = gate
-        self._log = log
+        self._log = gate.log
         self._calls = calls
         self._make_request = make_request
 
@@ -171,9 +142,9 @@ class Endpoint:
             call.set_deadline()
             request = await self._make_request(Request(scope, receive))
             await self._handle(request, call, scope, receive, send)
-        except Failed as failed:
+        except errors.Failed as failed:
             await self.problem(failed.error, call.request_id)(scope, receive, send)
-        except AttendantError as error:  # no method was called
+        except errors.AttendantError as error:  # no method was called
             self._log.refused(self._rpc.name, call, error)
             await self.problem(error, call.request_id)(scope, receive, send)
         except ClientDisconnect:
@@ -191,15 +162,9 @@ class Endpoint:
     def _let_in(self, request: Any, call: HttpCall) -> Any:
         """Checks the caller, and holds a place for the call. Probes need no place, and are always answered."""
         self._gate.let_in(self._rpc, request, call)
-        if self._rpc.guard is Guard.NONE:
+        has_place = self._rpc.guard is not Guard.NONE
+        with self._calls.place(call.client, errors.TooManyCalls) if has_place else nullcontext():
             yield
-            return
-        if not self._calls.take(call.client):
-            raise TooManyCalls(self._calls.num_taken, self._calls.taken_by(call.client))
-        try:
-            yield
-        finally:
-            self._calls.give_back(call.client)
 
     async def _parsed(self, request: Any, call: HttpCall) -> Any:
         if not isinstance(request, Body):
@@ -209,7 +174,7 @@ class Endpoint:
         self._gate.charge_listed(self._rpc, message, call)
         return message
 
-    def problem(self, error: AttendantError, request_id: str) -> Response:
+    def problem(self, error: errors.AttendantError, request_id: str) -> Response:
         """Returns the response of an error."""
         return problem_response(error, request_id)
 
@@ -239,7 +204,7 @@ class StreamEndpoint(Endpoint):
                     async with aclosing(self._rpc.answer(message, call)) as responses:
                         async for response in responses:
                             await send_event(response.WhichOneof("event"), await written(response))
-        except Failed as failed:
+        except errors.Failed as failed:
             if not began:
                 raise
             await send_event("error", json.dumps(problem_of(failed.error, call.request_id)))
@@ -258,7 +223,7 @@ async def _awaited(call: HttpCall, receive: Receive) -> AsyncIterator[None]:
         async with while_connected(receive), asyncio.timeout(call.time_remaining()):
             yield
     except TimeoutError:
-        raise Failed(DeadlineExceeded()) from None
+        raise errors.Failed(errors.DeadlineExceeded()) from None
 
 
 @asynccontextmanager

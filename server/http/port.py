@@ -3,7 +3,7 @@
 uvicorn parses requests and writes answers. It bounds neither the connections nor the time that a request or a handshake
 may take, nor how long an answer may wait for its reader (0.54: `limit_concurrency` refuses newcomers instead, so idle
 connections would keep all other clients out, health checks included). Those bounds are here. Beyond the largest number
-of connections, a newcomer takes the place of the one whose peer has been waited for longest.
+of connections, a new one replaces the one that has waited for its peer for longest.
 """
 
 import asyncio
@@ -22,8 +22,7 @@ from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from attendant.runtime.errors import UserError
-from attendant.server.grpc.port import authority
+from attendant.server.grpc.port import port_refused
 from attendant.server.polling import until
 
 log = logging.getLogger(__name__)
@@ -71,7 +70,7 @@ class StrictRequests(h11.Connection):
             self._refuse("The version of HTTP must be 1.1 or 1.0.")
         # RFC 9112, 6.1 and 6.3: the two headers may put the end of the request at different places.
         if b"transfer-encoding" in names and (b"content-length" in names or request.http_version == b"1.0"):
-            self._refuse("Transfer-Encoding must not stand beside Content-Length, nor in HTTP/1.0.")
+            self._refuse("Transfer-Encoding must not be combined with Content-Length, nor occur in HTTP/1.0.")
         if request.target.startswith(b"/") or (request.target, request.method) == (b"*", b"OPTIONS"):
             return request
         if (url := ABSOLUTE_TARGET.fullmatch(request.target)) is None or request.method == b"CONNECT":
@@ -93,7 +92,7 @@ class StrictRequests(h11.Connection):
 class BoundedConnection(H11Protocol):
     """A connection that ends when its peer takes too long.
 
-    The peer is waited for while it sends a request, or does not read its answer; not while the application works.
+    The time runs while the peer sends a request or does not read its answer; not while the application works.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -223,10 +222,7 @@ def _bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         if listener is not None:
             listener.close()
-        reason = error.strerror or str(error)
-        raise UserError(
-            f"--metrics-port: can't listen on {authority(host, port)}: {reason}; choose another one"
-        ) from None
+        raise port_refused("--metrics-port", host, port, error) from None
     return listener
 
 

@@ -18,35 +18,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from attendant.runtime.violations import Violation, shortened
+from attendant.server.call import Rpc
 from attendant.server.errors import AttendantError, InvalidArgument
-from attendant.server.grpc.conversion import WRITERS
-from attendant.server.grpc.gate import Rpc
-from attendant.server.grpc.requests import off_the_loop
+from attendant.server.grpc.requests import WRITERS, off_the_loop
+from attendant.server.http import bodies
 from attendant.server.http.app import HttpApi
-from attendant.server.http.bodies import (
-    BODY,
-    JSON,
-    LOOP_ANSWER_BYTES,
-    Body,
-    HttpError,
-    Unreadable,
-    body_bytes,
-    fault,
-    is_text,
-    parse_json,
-    string,
-    type_of,
-    unknown_members,
-)
 from attendant.server.http.endpoints import STATUSES, Endpoint, problem_headers
-from attendant.server.inference.tensors import pack, unpack
+from attendant.server.inference.service import pack, unpack
 from attendant.server.inference.v2 import open_inference_pb2 as wire
 
 PREFIX: Final = "/v2"
 MODEL: Final = "/models/{name}"
 
 HEADER_LENGTH: Final = "inference-header-content-length"
-"""The header that says where a body's JSON ends, and its tensors in bytes begin."""
+"""The header with the length of a body's JSON, after which its tensors in bytes begin."""
 BYTES: Final = "application/octet-stream"
 
 MAX_ITEMS: Final = 16
@@ -84,11 +69,11 @@ INFERENCE_ROUTES: Final = (
 
 
 @dataclass(slots=True)
-class InferenceBody(Body):
+class InferenceBody(bodies.Body):
     """A request whose JSON is not parsed yet.
 
     Attributes:
-        header_length: bytes of JSON; those behind it are tensors. If None, all are JSON.
+        header_length: bytes of JSON; tensors follow. If None, all bytes are JSON.
         binary: output -> whether it is wanted in bytes; under None for all that are not named.
     """
 
@@ -101,7 +86,7 @@ class InferenceBody(Body):
         """Returns the message that the body and the path stand for. Raises Unreadable."""
         head = self.raw[: self.header_length]
         # Load, unload and the index need no body.
-        named = parse_json(head) if head or self.method == "ModelInfer" else {}
+        named = bodies.parse_json(head) if head or self.method == "ModelInfer" else {}
         return _Reading(named, self.raw[len(head) :], self).request()
 
 
@@ -128,9 +113,11 @@ async def read_request(route: InferenceRoute, rpc: Rpc, request: Request) -> Mes
     if route.verb == "GET":
         return rpc.request_class(**request.path_params)
     # NVIDIA's client names no type. A browser may send that unasked too, but never without the header Origin.
-    if type_of(request) != JSON and (type_of(request) not in ("", BYTES) or "origin" in request.headers):
-        raise HttpError(415, "INVALID_ARGUMENT", f"the header Content-Type must be {JSON} or {BYTES}")
-    raw = await body_bytes(request)
+    if bodies.type_of(request) != bodies.JSON and (
+        bodies.type_of(request) not in ("", BYTES) or "origin" in request.headers
+    ):
+        raise bodies.HttpError(415, "INVALID_ARGUMENT", f"the header Content-Type must be {bodies.JSON} or {BYTES}")
+    raw = await bodies.body_bytes(request)
     length = request.headers.get(HEADER_LENGTH)
     if length is not None and not (re.fullmatch("[0-9]{1,7}", length) and int(length) <= len(raw)):
         limit = f"the bytes of JSON in the body, at most {len(raw)}"
@@ -144,7 +131,7 @@ class _Reading:
 
     def __init__(self, named: Any, tail: bytes, body: InferenceBody) -> None:
         self._faults: list[Violation] = []
-        self._fields = named if self._is(dict, named, BODY, "an object") else {}
+        self._fields = named if self._is(dict, named, bodies.BODY, "an object") else {}
         self._tail = tail
         self._body = body
 
@@ -160,33 +147,33 @@ class _Reading:
             infer = wire.ModelInferRequest(model_name=path["name"], model_version=path.get("version", ""))
             request, request_id = self._infer(infer), infer.id
         elif self._body.method == "RepositoryIndex":
-            self._know(self._fields, ("ready", "repository_name"), BODY)
+            self._know(self._fields, ("ready", "repository_name"), bodies.BODY)
             ready, name = self._fields.get("ready", False), self._fields.get("repository_name", "")
             request = wire.RepositoryIndexRequest()
             if self._is(bool, ready, "ready", "true or false") and self._is_text(name, "repository_name"):
                 request = wire.RepositoryIndexRequest(ready=ready, repository_name=name)
         else:
-            self._know(self._fields, ("parameters",), BODY)
+            self._know(self._fields, ("parameters",), bodies.BODY)
             loads = self._body.method == "RepositoryModelLoad"
             kind = wire.RepositoryModelLoadRequest if loads else wire.RepositoryModelUnloadRequest
             request = kind(model_name=path["name"])
-            for name, _ in self._members(self._fields, "parameters", BODY):
+            for name, _ in self._parameters(self._fields, bodies.BODY):
                 request.parameters[name].SetInParent()
         if self._tail and not self._faults:
-            self._faults.append(Violation(BODY, f"{len(self._tail)} bytes too long", "as long as its tensors"))
+            self._faults.append(Violation(bodies.BODY, f"{len(self._tail)} bytes too long", "as long as its tensors"))
         if self._faults:
-            raise Unreadable(InvalidArgument(*self._faults), request_id)
+            raise bodies.Unreadable(InvalidArgument(*self._faults), request_id)
         return request
 
     def _infer(self, request: wire.ModelInferRequest) -> wire.ModelInferRequest:
-        self._know(self._fields, ("id", "parameters", "inputs", "outputs", "model_name", "model_version"), BODY)
-        # KServe's client says in the body too what the path says.
+        self._know(self._fields, ("id", "parameters", "inputs", "outputs", "model_name", "model_version"), bodies.BODY)
+        # KServe's client repeats the path's values in the body.
         for name, in_path in (("model_name", request.model_name), ("model_version", request.model_version)):
             if (value := self._fields.get(name)) is not None and value != in_path:
-                self._faults.append(fault(name, value, f"{in_path!r}, as in the path, or absent"))
+                self._faults.append(bodies.fault(name, value, f"{in_path!r}, as in the path, or absent"))
         if self._is_text(request_id := self._fields.get("id", ""), "id"):
             request.id = request_id
-        for name, value in self._members(self._fields, "parameters", BODY):
+        for name, value in self._parameters(self._fields, bodies.BODY):
             if name == "binary_data_output":
                 self._note_binary(None, value, f"parameters.{name}")
             else:
@@ -199,7 +186,7 @@ class _Reading:
             named: Any = tensor.get("name")
             if self._is_text(named, f"{where}.name"):
                 output.name = named
-            for key, value in self._members(tensor, "parameters", where):
+            for key, value in self._parameters(tensor, where):
                 if key == "binary_data":
                     self._note_binary(output.name, value, f"{where}.parameters.{key}")
                 else:
@@ -217,16 +204,16 @@ class _Reading:
             if all(isinstance(size, int) and not isinstance(size, bool) and size in INT64 for size in shape):
                 added.shape.extend(shape)
             else:
-                self._faults.append(fault(f"{where}.shape", shape, "a list of whole numbers"))
+                self._faults.append(bodies.fault(f"{where}.shape", shape, "a list of whole numbers"))
         num_bytes = None
-        for name, value in self._members(tensor, "parameters", where):
+        for name, value in self._parameters(tensor, where):
             if name != "binary_data_size":
                 self._parameter(added.parameters, name, value, f"{where}.parameters.{name}")
             elif isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= len(self._tail):
                 num_bytes = value
             else:
-                limit = f"a number of bytes behind the JSON, at most {len(self._tail)}"
-                self._faults.append(fault(f"{where}.parameters.{name}", value, limit))
+                limit = f"a number of bytes after the JSON, at most {len(self._tail)}"
+                self._faults.append(bodies.fault(f"{where}.parameters.{name}", value, limit))
         if num_bytes is None:
             request.raw_input_contents.append(pack(self._texts(tensor.get("data", []), f"{where}.data")))
         elif "data" in tensor:
@@ -259,7 +246,7 @@ class _Reading:
 
     def _parameter(self, parameters: Any, name: str, value: Any, where: str) -> None:
         if isinstance(value, float) and value.is_integer() and int(value) in INT64:
-            value = int(value)  # JSON does not tell 2.0 from 2
+            value = int(value)  # JSON does not distinguish 2.0 from 2
         if isinstance(value, bool):
             parameters[name].bool_param = value
         elif isinstance(value, int) and value in INT64:
@@ -282,53 +269,52 @@ class _Reading:
             if self._is(dict, item, f"{name}[{place}]", "an object"):
                 yield f"{name}[{place}]", item
 
-    def _members(self, named: dict[str, Any], name: str, path: str) -> Iterator[tuple[str, Any]]:
-        """Yields the members of an object within another one. If it is missing, there are none."""
-        where = name if path == BODY else f"{path}.{name}"
-        members = named.get(name, {})
-        if self._is(dict, members, where, "an object"):
-            for key, value in members.items():
-                if self._is_text(key, where):
-                    yield key, value
+    def _parameters(self, named: dict[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+        """Yields the names and values of an object's member `parameters`. If it is missing, there are none."""
+        where = "parameters" if path == bodies.BODY else f"{path}.parameters"
+        parameters = named.get("parameters", {})
+        if self._is(dict, parameters, where, "an object"):
+            for name, value in parameters.items():
+                if self._is_text(name, where):
+                    yield name, value
 
     def _know(self, named: dict[str, Any], names: Sequence[str], path: str) -> None:
-        self._faults += unknown_members(named, dict.fromkeys(names), path)
+        self._faults += bodies.unknown_members(named, dict.fromkeys(names), path)
 
     def _is(self, kind: type, value: Any, where: str, limit: str) -> bool:
         if not isinstance(value, kind):
-            self._faults.append(fault(where, value, limit))
+            self._faults.append(bodies.fault(where, value, limit))
         return isinstance(value, kind)
 
     def _is_text(self, value: Any, where: str) -> bool:
-        if not is_text(value):
-            self._faults.append(fault(where, value, string(value)))
-        return is_text(value)
+        if not bodies.is_text(value):
+            self._faults.append(bodies.fault(where, value, bodies.string(value)))
+        return bodies.is_text(value)
 
 
 def _problem(error: AttendantError, request_id: str) -> Response:
     """Returns `{"error": ...}` with the status and the headers that the problem would have elsewhere."""
-    status = error.http_status if isinstance(error, HttpError) else STATUSES[error.code]
-    return Response(_json({"error": str(error)}), status, problem_headers(error), JSON)
+    status = error.http_status if isinstance(error, bodies.HttpError) else STATUSES[error.code]
+    return Response(_json({"error": str(error)}), status, problem_headers(error), bodies.JSON)
 
 
 class InferenceEndpoint(Endpoint):
     """Calls a method of the protocol, whose answers and errors have the protocol's own forms."""
 
     def problem(self, error: AttendantError, request_id: str) -> Response:
-        """See `_problem`."""
         return _problem(error, request_id)
 
     async def respond(self, request: Any, message: Message) -> Response:
         """Returns the response that holds a message."""
         if isinstance(message, wire.ModelInferResponse):
             write = partial(_written, message, request.binary)
-            return await off_the_loop(message.ByteSize(), write, LOOP_ANSWER_BYTES, WRITERS)
+            return await off_the_loop(message.ByteSize(), write, bodies.LOOP_ANSWER_BYTES, WRITERS)
         fields = json_format.MessageToDict(
             message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )
         status = 200
         if isinstance(message, wire.RepositoryIndexResponse):
-            return Response(_json(fields["models"]), media_type=JSON)
+            return Response(_json(fields["models"]), media_type=bodies.JSON)
         if isinstance(message, wire.ServerReadyResponse):
             status = 200 if message.ready else 503
         elif isinstance(message, wire.ModelReadyResponse):
@@ -336,11 +322,11 @@ class InferenceEndpoint(Endpoint):
             fields = {"name": request.name} | fields
         for tensor in (*fields.get("inputs", ()), *fields.get("outputs", ())):
             tensor["shape"] = list(map(int, tensor["shape"]))
-        return Response(_json(fields), status, media_type=JSON)
+        return Response(_json(fields), status, media_type=bodies.JSON)
 
 
 def _written(message: wire.ModelInferResponse, binary: Mapping[str | None, bool]) -> Response:
-    """Returns the answer to ModelInfer, with outputs in JSON or, behind it, in bytes."""
+    """Returns the answer to ModelInfer, with outputs in JSON or, after it, in bytes."""
     tail = b""
     outputs = []
     for tensor, raw in zip(message.outputs, message.raw_output_contents, strict=True):
@@ -354,7 +340,7 @@ def _written(message: wire.ModelInferResponse, binary: Mapping[str | None, bool]
     fields = {"model_name": message.model_name, "model_version": message.model_version}
     head = _json(fields | ({"id": message.id} if message.id else {}) | {"outputs": outputs})
     if not any("parameters" in output for output in outputs):
-        return Response(head, media_type=JSON)
+        return Response(head, media_type=bodies.JSON)
     return Response(head + tail, headers={HEADER_LENGTH: str(len(head))}, media_type=BYTES)
 
 

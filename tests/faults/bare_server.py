@@ -8,10 +8,10 @@ import grpc
 from attendant.runtime.command import exit_command
 from attendant.server import app
 from attendant.server.__main__ import main
+from attendant.server.call import Rpc
 from attendant.server.errors import Failed
 from attendant.server.grpc import port as listening
-from attendant.server.grpc.gate import GrpcCall, Rpc
-from attendant.server.grpc.handlers import Handlers, abort
+from attendant.server.grpc.handlers import GrpcCall, Handlers, abort
 
 KEPT = {"grpc.so_reuseport", "grpc.max_receive_message_length", "grpc.max_send_message_length"}
 

@@ -20,7 +20,7 @@ import pytest
 
 from attendant.server.auth import POLL_SECONDS, Access, open_access
 from attendant.server.config import ServerConfig
-from attendant.server.grpc.gate import GrpcCall
+from attendant.server.grpc.handlers import GrpcCall
 from attendant.server.grpc.port import bind
 from attendant_client import AttendantClient, AttendantError
 from attendant_client.v1 import seq2seq_pb2 as messages

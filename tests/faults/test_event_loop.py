@@ -19,8 +19,8 @@ from grpc_reflection.v1alpha import reflection_pb2
 from attendant.server.auth import Access, Rates
 from attendant.server.errors import InvalidArgument
 from attendant.server.grpc import requests as reading
-from attendant.server.grpc.conversion import LOOP_CELLS, written
 from attendant.server.grpc.port import MAX_REQUEST_BYTES
+from attendant.server.grpc.requests import LOOP_CELLS, written
 from attendant.server.inference import service
 from attendant.server.inference.v2 import open_inference_pb2 as inference
 from attendant_client.v1 import seq2seq_pb2 as messages

@@ -69,7 +69,7 @@ def test_rows_of_a_client_are_limited(start: Start) -> None:
     with start(*EVERYWHERE, "--max-client-rows", "3") as running:
         for target in targets(running):
             assert code_of(target, small("badge", 3)) == ("OK", "")
-            refusal = "with this one the client would have 4 rows in flight, must be at most 3"
+            refusal = "with this request the client would have 4 rows in flight, must be at most 3"
             assert code_of(target, small("badge", 4)) == ("RESOURCE_EXHAUSTED", refusal)
 
 

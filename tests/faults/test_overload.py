@@ -11,7 +11,7 @@ from statistics import mean
 import pytest
 
 from attendant.server.bench.load import Answered, Load
-from attendant.server.process.worker_main import NICENESS
+from attendant.server.worker_main import NICENESS
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.harness import Process
 from benchmarks.servers import empty_service, running

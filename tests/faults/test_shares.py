@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import socket
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import grpc
@@ -13,9 +13,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from h2.settings import SettingCodes
 
 from attendant.server.auth import Access, Shares, open_access
+from attendant.server.errors import TooManyStreams
 from attendant.server.grpc import handlers
-from attendant.server.grpc.connections import num_connections
-from attendant.server.grpc.incoming import Bounds
+from attendant.server.grpc.handlers import Bounds
+from attendant.server.grpc.port import num_connections
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.configuration import parse_config
 from tests.faults.attacker import GENERATE, RawConnection, framed
@@ -39,13 +40,19 @@ def of(name: str) -> dict[str, str]:
 
 
 def test_a_client_has_as_many_places_as_are_free() -> None:
-    shares = Shares(8)
-    assert [shares.take("a") for _ in range(6)] == [True] * 4 + [False] * 2
-    assert [shares.take("b") for _ in range(3)] == [True] * 2 + [False]
-    assert shares.take("c") and not shares.take("c")
-    for _ in range(4):
-        shares.give_back("a")
-    assert (shares.num_taken, shares.taken_by("a"), shares.take("c")) == (3, 0, True)
+    shares, places = Shares(8), {name: ExitStack() for name in "abc"}
+
+    def takes(name: str) -> bool:
+        with suppress(TooManyStreams):
+            places[name].enter_context(shares.place(name, TooManyStreams))
+            return True
+        return False
+
+    assert [takes("a") for _ in range(6)] == [True] * 4 + [False] * 2
+    assert [takes("b") for _ in range(3)] == [True] * 2 + [False]
+    assert [takes("c") for _ in range(2)] == [True, False]
+    places["a"].close()
+    assert [takes("c") for _ in range(3)] == [True, True, False]
 
 
 async def stream(server: Served, name: str) -> grpc.StatusCode | None:

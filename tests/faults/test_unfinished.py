@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 import h2.exceptions
 import pytest
 
-from attendant.server.grpc import incoming
-from attendant.server.grpc.incoming import Bounds
+from attendant.server.grpc import handlers
+from attendant.server.grpc.handlers import Bounds
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.faults.attacker import GENERATE, GENERATE_BATCH, RawConnection, framed
 from tests.faults.conftest import Figure, Start
@@ -70,7 +70,7 @@ def test_the_calls_that_may_be_unfinished_are_few_and_others_are_served(start: S
 async def test_many_messages_that_come_a_little_later_than_their_calls_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(incoming, "YOUNG_SECONDS", 10.0)  # however busy this machine is
+    monkeypatch.setattr(handlers, "YOUNG_SECONDS", 10.0)  # however busy this machine is
     async with served(fake_stepper(), max_waiting=1000) as running:
         request = framed(messages.GenerateRequest(text="ab"))
 

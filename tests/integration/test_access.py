@@ -18,13 +18,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 
 from attendant.server.auth import Access, Rates, open_access
-from attendant.server.catalogue.models import Catalogue
+from attendant.server.catalogue import Catalogue
 from attendant.server.config import ServerConfig
-from attendant.server.grpc.request_log import RequestLog
 from attendant.server.http.app import guard_hosts
 from attendant.server.inference.v2 import open_inference_pb2 as wire
 from attendant.server.inference.v2 import open_inference_pb2_grpc
 from attendant.server.metrics import Metrics
+from attendant.server.request_log import RequestLog
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.certificates import Authority, new_authority, put
@@ -407,7 +407,7 @@ class TestRates:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await server.stub.Score(messages.ScoreRequest())
             error = caught.value
-            assert "you ask faster than this server lets one client" in (error.details() or "")
+            assert "the client is above its rate" in (error.details() or "")
             detail, _ = rpc_status.from_call(error).details  # type: ignore[arg-type, union-attr]  # the id is the other
             retry = error_details_pb2.RetryInfo()
             assert detail.Unpack(retry)

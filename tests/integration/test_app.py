@@ -16,11 +16,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from attendant.server.app import serve
 from attendant.server.engine.client import EngineClient
+from attendant.server.engine.processes import WorkerGroup
 from attendant.server.engine.scheduler import Budget
 from attendant.server.grpc import port as listening
 from attendant.server.inference.v2 import open_inference_pb2 as wire
 from attendant.server.inference.v2 import open_inference_pb2_grpc
-from attendant.server.process.spawning import WorkerGroup
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.configuration import parse_config

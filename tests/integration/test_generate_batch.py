@@ -193,7 +193,7 @@ async def test_a_caller_that_does_not_read_is_ended() -> None:
                     answers.append(answer)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE, "which it is told if it reads on"
             assert (
-                caught.value.details() == "no answer was read for 0.5 s; ask for what is unanswered on another stream"
+                caught.value.details() == "no answer was read for 0.5 s; send the unanswered requests on another stream"
             )
             assert answers
         await eventually(lambda: server.sample("grpc_server_handled_total", grpc_code="UNAVAILABLE", **RPC) == 1)

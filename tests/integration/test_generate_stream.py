@@ -15,9 +15,9 @@ from attendant.server.engine.client import EngineClient
 from attendant.server.engine.request import Outcome
 from attendant.server.engine.worker import PROGRESS_SECONDS
 from attendant.server.errors import Stalled
-from attendant.server.grpc.request_log import RequestRecord
 from attendant.server.grpc.requests import read_generate
 from attendant.server.grpc.service import streamed
+from attendant.server.request_log import RequestRecord
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.integration.test_service import long_request
 from tests.serving import FakeCall, Served, eventually, fake_stepper, gated_stepper, served

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attendant.server.inference.tensors import OUTPUTS, pack, unpack
+from attendant.server.inference.service import OUTPUTS, pack, unpack
 from attendant.server.inference.v2 import open_inference_pb2_grpc
 from tests.http_serving import Answer, Http, http_served
 from tests.inference import infer_request, text_body

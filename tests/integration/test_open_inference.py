@@ -161,7 +161,7 @@ def test_contents_that_are_not_raw(running: Running, expected: Any) -> None:
         ({"inputs": [text_tensor(b"\xff")]}, "inputs[text][0] is no UTF-8, must be a text in UTF-8"),
         (
             {"inputs": [text_tensor(shape=[1])], "raw_input_contents": [b"\x09\0\0\0abc"]},
-            "raw_input_contents[0] is cut short, must be texts, each behind its length in four bytes",
+            "raw_input_contents[0] is cut short, must be texts, each after its length in four bytes",
         ),
         (
             {"inputs": [text_tensor(b"a")], "raw_input_contents": [b"\x01\0\0\0a"]},

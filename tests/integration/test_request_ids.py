@@ -12,8 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from attendant.server.auth import open_access
 from attendant.server.config import ServerConfig
-from attendant.server.grpc.handlers import DETAILS_KEY, REQUEST_ID_KEY
-from attendant.server.grpc.incoming import Bounds
+from attendant.server.grpc.handlers import DETAILS_KEY, REQUEST_ID_KEY, Bounds
 from attendant.server.grpc.port import MAX_REQUEST_BYTES
 from attendant.server.http import app
 from attendant.server.logs import LineFormatter

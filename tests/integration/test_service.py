@@ -157,7 +157,7 @@ async def test_a_full_queue_is_overload() -> None:
         await eventually(lambda: server.model.runner.num_waiting == 1)
         error = await failure(server.stub.Generate(long_request()))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert error.details() == "1 requests are waiting, 1 of them from this client: as many as may"
+        assert error.details() == "1 requests are waiting, 1 of them from this client: it may send no more"
         status = rpc_status.from_call(error)
         assert status is not None
         detail = error_details_pb2.RetryInfo()

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 INTERRUPTED = 130
 
-# gRPC's own notes, of connections that come and go, are not for the people who run a command, and hold words of
-# whoever is at the other end. It reads this once, when `grpc` is imported.
+# gRPC's own notes about connections are not for the users of a command, and contain text of the other end. It reads
+# this once, when `grpc` is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         with suppress(OSError):
             print("\nattendant: interrupted", file=sys.stderr, flush=True)
-        # Now, since what was left half made, e.g. an event loop, prints a traceback when it is freed.
+        # At once: an unfinished object, such as an event loop, would print a traceback when it is freed.
         os._exit(INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output went away (`| head`): not our failure. Standard output is replaced so that the

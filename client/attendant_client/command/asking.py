@@ -20,29 +20,19 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from attendant_client.answers import Generation, HealthStatus, Score, Source
 from attendant_client.bulk import Bulk, in_order
 from attendant_client.client import AttendantClient
-from attendant_client.command.rendering import (
-    as_one_line,
-    concerns_every_line,
-    explain,
-    generation_as_json,
-    generation_as_text,
-    has_lines,
-    model_as_json,
-    model_as_text,
-    score_as_json,
-    score_as_text,
-    status_of,
-)
+from attendant_client.command import rendering
 from attendant_client.errors import AttendantError, InvalidArgument
 from attendant_client.options import RequestOptions, Sampling
 from attendant_client.version import VERSION
+
+STANDARD_INPUT = 0
 
 # Lines that may be read ahead.
 READ_AHEAD = 256
 
 
-async def read_lines(descriptor: int = 0) -> AsyncIterator[bytes]:
-    """Yields the lines of a file, pipe or terminal, each as soon as it arrives, with its line end.
+async def read_lines() -> AsyncIterator[bytes]:
+    """Yields the lines of standard input, each as soon as it arrives, with its line end.
 
     A thread reads, because reading can't be cancelled. It is a daemon, so that Ctrl-C at a terminal does not wait for
     the next line, and has its own file object, so that no lock blocks the interpreter's end.
@@ -54,7 +44,7 @@ async def read_lines(descriptor: int = 0) -> AsyncIterator[bytes]:
 
     def read() -> None:
         try:
-            with open(descriptor, "rb", closefd=False) as stream:
+            with open(STANDARD_INPUT, "rb", closefd=False) as stream:
                 while not stopped.is_set():
                     line = stream.readline()
                     loop.call_soon_threadsafe(lines.put_nowait, line)
@@ -79,12 +69,12 @@ async def read_lines(descriptor: int = 0) -> AsyncIterator[bytes]:
 
 
 @contextmanager
-def progress(*, enabled: bool, descriptor: int = 0) -> Iterator[Callable[[int], None]]:
+def progress(*, enabled: bool) -> Iterator[Callable[[int], None]]:
     """Shows a progress bar; yields a function that takes the size in bytes of each line that is done.
 
     It is shown only if standard error is a terminal, and standard input and output are not.
     """
-    if not enabled or not sys.stderr.isatty() or sys.stdout.isatty() or os.isatty(descriptor):
+    if not enabled or not sys.stderr.isatty() or sys.stdout.isatty() or os.isatty(STANDARD_INPUT):
         yield lambda num_bytes: None
         return
     bar = Progress(
@@ -98,7 +88,7 @@ def progress(*, enabled: bool, descriptor: int = 0) -> Iterator[Callable[[int], 
         redirect_stdout=False,
     )
     with bar:
-        task = bar.add_task("", total=_remaining_bytes(descriptor), num_lines=0, speed=0.0)
+        task = bar.add_task("", total=_remaining_bytes(), num_lines=0, speed=0.0)
         num_lines = 0
 
         def advance(num_bytes: int) -> None:
@@ -110,12 +100,12 @@ def progress(*, enabled: bool, descriptor: int = 0) -> Iterator[Callable[[int], 
         yield advance
 
 
-def _remaining_bytes(descriptor: int) -> int | None:
-    """Returns the bytes that are left of a file; None for a pipe."""
-    facts = os.fstat(descriptor)
+def _remaining_bytes() -> int | None:
+    """Returns the bytes that are left of standard input; None for a pipe."""
+    facts = os.fstat(STANDARD_INPUT)
     if not stat.S_ISREG(facts.st_mode):
         return None
-    return facts.st_size - os.lseek(descriptor, 0, os.SEEK_CUR)
+    return facts.st_size - os.lseek(STANDARD_INPUT, 0, os.SEEK_CUR)
 
 
 class LocalModel:
@@ -231,7 +221,7 @@ async def score(options: Namespace) -> int:
             version=options.version,
             request_id=options.request_id,
         )
-    print(score_as_json(answer) if options.json else score_as_text(answer, options))
+    print(rendering.score_as_json(answer) if options.json else rendering.score_as_text(answer, options))
     for warning in answer.warnings:
         print(f"attendant: {warning}", file=sys.stderr)
     return 0
@@ -242,7 +232,7 @@ async def models(options: Namespace) -> int:
     async with _client(options) as client:
         served = await client.models() if options.name is None else (await client.model(options.name),)
     for model in served:
-        print(model_as_json(model) if options.json else model_as_text(model))
+        print(rendering.model_as_json(model) if options.json else rendering.model_as_text(model))
     return 0
 
 
@@ -291,12 +281,12 @@ async def generate(options: Namespace) -> int:
         with progress(enabled=bulk) as advance:
             async with aclosing(in_order(answer, items, concurrency=concurrency)) as outcomes:
                 async for item, answered in outcomes:
-                    ends = isinstance(answered, AttendantError) and concerns_every_line(answered)
+                    ends = isinstance(answered, AttendantError) and rendering.concerns_every_line(answered)
                     if isinstance(answered, AttendantError):
-                        statuses.add(status_of(answered))
-                        print(f"attendant: {item.name}{explain(answered, options)}", file=sys.stderr)
+                        statuses.add(rendering.status_of(answered))
+                        print(f"attendant: {item.name}{rendering.explain(answered, options)}", file=sys.stderr)
                     if options.json:
-                        print(generation_as_json(item.number, item.source, answered), flush=True)
+                        print(rendering.generation_as_json(item.number, item.source, answered), flush=True)
                     # A blank line replaces a missing answer, so that lines of input and output correspond.
                     elif isinstance(answered, Generation) or (item.name and not ends):
                         _print(item, answered, options)
@@ -317,7 +307,7 @@ async def _answer(decoder: AttendantClient | Bulk | LocalModel, item: Item, opti
     source, own_options = _source(item.source, options), _request_options(options)
     try:
         if options.stream:
-            keeps_lines = has_lines(item.source)
+            keeps_lines = rendering.has_lines(item.source)
             return await _streamed(cast(AttendantClient, decoder), source, own_options, options, keeps_lines)
         if isinstance(decoder, AttendantClient):
             return await decoder.generate(source, request_id=options.request_id, **own_options)
@@ -333,7 +323,7 @@ async def _streamed(
     stream, written = client.stream(source, request_id=options.request_id, **own_options), False
     try:
         async for delta in stream:
-            print(delta.text if keeps_lines else as_one_line(delta.text), end="", flush=True)
+            print(delta.text if keeps_lines else rendering.as_one_line(delta.text), end="", flush=True)
             written = True
     finally:
         if written:
@@ -347,8 +337,8 @@ def _print(item: Item, answer: Answer, options: Namespace) -> None:
     draws = options.attention or options.links or options.trace
     if not options.stream or several or draws or not isinstance(answer, Generation):
         source = item.source if item.name and several else None
-        keeps_lines = not several and has_lines(item.source or "")
-        print(generation_as_text(answer, options, source, keeps_lines=keeps_lines), flush=True)
+        keeps_lines = not several and rendering.has_lines(item.source or "")
+        print(rendering.generation_as_text(answer, options, source, keeps_lines=keeps_lines), flush=True)
 
 
 def _source(text: str, options: Namespace) -> Source:

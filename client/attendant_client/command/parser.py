@@ -118,7 +118,7 @@ EPILOG = """\
 environment:
   ATTENDANT_TARGET, ATTENDANT_ROOT_CERTIFICATES, ATTENDANT_CLIENT_CERTIFICATE, ATTENDANT_CLIENT_KEY,
   ATTENDANT_SERVER_NAME, ATTENDANT_TOKEN_FILE
-                     used if --target and so on are not given
+                     used if --target and so on are left out
   ATTENDANT_TOKEN    sent as a bearer token with every call, if there is no token file
 
 exit status:
@@ -150,17 +150,17 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         _check_connection(parser, options)
     texts = getattr(options, "texts", [])
     if "-" in texts and len(texts) > 1:
-        parser.error("`-` reads the sources from standard input, so it stands alone")
+        parser.error("`-` reads the sources from standard input, so it must be the only TEXT")
     if texts == ["-"]:
         for name in ("stream", "request_id"):
             if getattr(options, name):
                 parser.error(f"--{name.replace('_', '-')}: is not for standard input, whose lines share a stream")
     elif getattr(options, "skip", 0):
-        parser.error("--skip: leaves out lines of standard input, and TEXT is given")
+        parser.error("--skip: leaves out lines of standard input, and TEXT is on the command line")
     if getattr(options, "stream", False) and (options.json or options.bundle is not None):
         parser.error("--stream: excludes --json and --bundle")
     if getattr(options, "links", False) and options.json:
-        parser.error("--links: stand behind texts; --json with --attention has the weights")
+        parser.error("--links: are printed after texts; --json with --attention has the weights")
     if texts == ["-"] and sys.stdin is None:
         parser.error("`-` reads the sources from standard input, which is closed")
     return options
@@ -212,7 +212,7 @@ def _check_connection(parser: argparse.ArgumentParser, options: argparse.Namespa
     """Refuses options that exclude or need each other, and reads the token."""
     options.token = options.token_file or os.environ.get("ATTENDANT_TOKEN", "").strip()
     if not (options.token.isascii() and options.token.isprintable()):
-        parser.error("ATTENDANT_TOKEN holds characters that can't stand in a header; printable ASCII can")
+        parser.error("ATTENDANT_TOKEN holds characters that a header can't have; printable ASCII can")
     if (options.client_certificate is None) != (options.client_key is None):
         parser.error("--client-certificate and --client-key need each other; one of them is missing")
     if options.insecure and (

@@ -9,27 +9,130 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from attendant_client import errors
 from attendant_client.alignment import as_text, links
 from attendant_client.answers import EOS, Generation, ModelInfo, Score
-from attendant_client.attention_map import UNICODE_SHADES, draw
-from attendant_client.command.tree import UNICODE_GLYPHS
-from attendant_client.command.tree import draw as draw_trace
-from attendant_client.errors import (
-    AttendantError,
-    DeadlineExceeded,
-    InvalidArgument,
-    NotFound,
-    Overloaded,
-    ServerError,
-    TlsFailed,
-    Unauthenticated,
-    Unavailable,
-    Unimplemented,
-)
+from attendant_client.attention_map import UNICODE_SHADES, cut, display_width, draw
 from attendant_client.target import proxy_of
+from attendant_client.trace import (
+    Fate,
+    FinishReason,
+    Place,
+    SearchEnd,
+    Trace,
+    TracedSearch,
+    percent,
+    score_and_rank,
+)
+
+MAX_TOKEN = 24
+UNICODE_GLYPHS = {"branch": "├ ", "side": "│ ", "last": "└ ", "ended": "■ "}
+ASCII_GLYPHS = {"branch": "+ ", "side": "| ", "last": "` ", "ended": "* "}
+
+CUTS = {
+    Fate.RANK: "too low",
+    Fate.PREFIX: "not the prefix",
+    Fate.NOT_DRAWN: "not drawn",
+    Fate.ALTERNATIVE: "of another alternative",
+    Fate.LENGTH: "too long",
+    Fate.SEARCH_ENDED: "the search ended",
+    Fate.UNSPECIFIED: "cut",
+}
+REASONS = {
+    SearchEnd.EOS: "every hypothesis ended",
+    SearchEnd.BOUND: "no live hypothesis can enter the best",
+    SearchEnd.PATIENCE: "enough hypotheses ended (patience)",
+    SearchEnd.LENGTH: "the hypotheses had max_length tokens",
+    SearchEnd.BANS: "the bans left no token",
+    SearchEnd.UNSPECIFIED: "for a reason that this version of the command does not know",
+}
+
+
+def draw_trace(trace: Trace, *, width: int | None = None, ascii_only: bool = False) -> str:
+    """Returns the trees of a trace, several lines.
+
+    Args:
+        width: columns of the terminal, at which lines are cut. If None, no limit.
+        ascii_only: draw with ASCII characters; the tokens stay as they are.
+    """
+    glyphs = ASCII_GLYPHS if ascii_only else UNICODE_GLYPHS
+    lines: list[str] = []
+    for number, search in enumerate(trace.searches, 1):
+        of = f"search {number} of {len(trace.searches)}: " if len(trace.searches) > 1 else ""
+        lines += ["", f"{of}{len(search.steps)} steps, then {_why(search)}", *_Tree(search, glyphs).branch((0, 0))]
+    return "\n".join(line if width is None else _narrow(line, width) for line in lines[1:])
+
+
+def _why(search: TracedSearch) -> str:
+    last = search.steps[-1]
+    numbers = ""
+    if search.reason is SearchEnd.BOUND and last.best_possible is not None and last.bound is not None:
+        numbers = f": it can reach {last.best_possible:.3f}, the last of the best has {last.bound:.3f}"
+    return REASONS[search.reason] + numbers
+
+
+def _narrow(line: str, width: int) -> str:
+    if display_width(line) <= width:
+        return line
+    while display_width(line) > max(1, width - 1):
+        line = line[:-1]
+    return f"{line}~"
+
+
+class _Tree:
+    """The tree of a search."""
+
+    def __init__(self, search: TracedSearch, glyphs: dict[str, str]) -> None:
+        self._search = search
+        self._glyphs = glyphs
+        self._children = search.children()
+        self._ends = search.ends()
+        # The number of steps of each live hypothesis's longest branch.
+        self._heights: dict[Place, int] = {}
+        for step, place in reversed(self._children):
+            below = (self._heights[step + 1, child] for child in self._children[step, place])
+            self._heights[step, place] = 1 + max(below, default=0)
+
+    def branch(self, at: Place) -> list[str]:
+        """Returns the lines of the tree from a live hypothesis on."""
+        lines: list[str] = []
+        while True:
+            step, place = at
+            if step:
+                hypothesis = self._search.steps[step].live[place]
+                lines.append(f"{cut(hypothesis.token, MAX_TOKEN)} {percent(hypothesis.log_prob)}")
+            # The first of equally long ones has the highest total.
+            children = [(step + 1, child) for child in self._children[at]]
+            longest = max(children, key=self._heights.__getitem__, default=None)
+            branches = [self.branch(child) for child in children if child != longest] + self._leaves(at)
+            for number, (first, *more) in enumerate(branches, 1):
+                is_last = longest is None and number == len(branches)
+                lines.append(self._glyphs["last" if is_last else "branch"] + first)
+                lines += [("  " if is_last else self._glyphs["side"]) + line for line in more]
+            if longest is None:
+                return lines
+            at = longest
+
+    def _leaves(self, at: Place) -> list[list[str]]:
+        """Returns a line for each way in which a live hypothesis ended, and for each reason why candidates were cut."""
+        live = self._search.steps[at[0]].live[at[1]]
+        leaves = []
+        for end in self._ends.get(at, ()):
+            ended = [each for each in live.candidates if each.fate is Fate.ENDED]
+            by_eos = end.finish_reason is FinishReason.EOS and ended
+            symbol = f"{EOS} {percent(ended[0].log_prob)}" if by_eos else "cut"
+            leaves.append([f"{self._glyphs['ended']}{symbol}, {score_and_rank(end)}"])
+        for fate, why in CUTS.items():
+            if tokens := [each for each in live.candidates if each.fate is fate]:
+                shown = ", ".join(f"{cut(each.token, MAX_TOKEN)} {percent(each.log_prob)}" for each in tokens)
+                leaves.append([f"{why}: {shown}"])
+        if live.banned:
+            leaves.append([f"banned: {', '.join(cut(token, MAX_TOKEN) for token in live.banned)}"])
+        return leaves
+
 
 # Errors that the next line of a bulk run would have, too.
-_OF_EVERY_LINE = (NotFound, Unauthenticated, Unavailable, Unimplemented)
+_OF_EVERY_LINE = (errors.NotFound, errors.Unauthenticated, errors.Unavailable, errors.Unimplemented)
 
 # Fields that may be wrong for a single line: the source, and lengths, whose limit may depend on the source.
 _OF_ONE_LINE = re.compile(
@@ -44,22 +147,22 @@ _TLS_REMEDY = (
 )
 
 
-def status_of(error: AttendantError) -> int:
+def status_of(error: errors.AttendantError) -> int:
     """Returns the exit status: 2 for the user's mistake, 1 if the server did not answer."""
-    return 2 if isinstance(error, InvalidArgument | NotFound) else 1
+    return 2 if isinstance(error, errors.InvalidArgument | errors.NotFound) else 1
 
 
-def concerns_every_line(error: AttendantError) -> bool:
+def concerns_every_line(error: errors.AttendantError) -> bool:
     """Returns whether the cause is the options, the model or the server instead of the line."""
-    if isinstance(error, InvalidArgument) and error.violations:
+    if isinstance(error, errors.InvalidArgument) and error.violations:
         return not any(_OF_ONE_LINE.fullmatch(violation.field) for violation in error.violations)
     return isinstance(error, _OF_EVERY_LINE)
 
 
-def explain(error: AttendantError, options: Namespace) -> str:
+def explain(error: errors.AttendantError, options: Namespace) -> str:
     """Returns one line: the error, and its remedy if it is known.
 
-    Servers may be strangers: unprintable characters of their messages are escaped, as in JSON.
+    Unprintable characters of a server's message are escaped, as in JSON: any server may have sent it.
     """
     return printable(_explanation(error, options))
 
@@ -69,21 +172,21 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
-def _explanation(error: AttendantError, options: Namespace) -> str:
-    if isinstance(error, Unavailable):
-        remedy = _TLS_REMEDY if isinstance(error, TlsFailed) else _OTHER_TARGET
+def _explanation(error: errors.AttendantError, options: Namespace) -> str:
+    if isinstance(error, errors.Unavailable):
+        remedy = _TLS_REMEDY if isinstance(error, errors.TlsFailed) else _OTHER_TARGET
         return f"{options.target} is unavailable ({error.message}); {remedy}"
-    if isinstance(error, DeadlineExceeded):
+    if isinstance(error, errors.DeadlineExceeded):
         proxy = proxy_of(options.target)
         through = "" if proxy is None else f"; {proxy}"
         return f"no answer from {options.target} within {options.timeout:g} s; --timeout gives it more time{through}"
-    if isinstance(error, Unimplemented):
+    if isinstance(error, errors.Unimplemented):
         return f"the server at {options.target} does not offer this: {error.message}"
-    if isinstance(error, Unauthenticated):
+    if isinstance(error, errors.Unauthenticated):
         return f"{error.message}; --token-file or ATTENDANT_TOKEN has the token that is sent"
-    if isinstance(error, Overloaded) and error.retry_seconds is not None:
+    if isinstance(error, errors.Overloaded) and error.retry_seconds is not None:
         return f"{error.message}; try again in {error.retry_seconds:.1f} s"
-    names_request = isinstance(error, ServerError) and error.request_id
+    names_request = isinstance(error, errors.ServerError) and error.request_id
     return f"{error.message} ({error.request_id})" if names_request else error.message
 
 
@@ -91,7 +194,7 @@ NO_ATTENTION = "(this model has no attention)"
 
 
 def generation_as_text(
-    answer: Generation | AttendantError | None,
+    answer: Generation | errors.AttendantError | None,
     options: Namespace,
     source: str | None = None,
     *,
@@ -119,13 +222,13 @@ def generation_as_text(
     return "\n".join([*texts, *_attention(answer, options), *_trace(answer, options)])
 
 
-def generation_as_json(number: int, source: str | None, answer: Generation | AttendantError | None) -> str:
+def generation_as_json(number: int, source: str | None, answer: Generation | errors.AttendantError | None) -> str:
     """Returns JSON with the same keys always; `error` is null with an answer, the others are empty without one."""
     fields: dict[str, Any] = dict.fromkeys(("request_id", "model", "version"), "")
     fields |= {"hypotheses": [], "source_tokens": [], "timings": None, "warnings": [], "trace": None}
     if isinstance(answer, Generation):
         fields = asdict(answer)
-    error = _error(answer) if isinstance(answer, AttendantError) else None
+    error = _error(answer) if isinstance(answer, errors.AttendantError) else None
     return _json({"number": number, "source": source, **fields, "error": error})
 
 
@@ -202,8 +305,8 @@ def _can_be_written(characters: Iterable[str]) -> bool:
     return True
 
 
-def _error(error: AttendantError) -> dict[str, Any]:
-    violations = error.violations if isinstance(error, InvalidArgument) else ()
+def _error(error: errors.AttendantError) -> dict[str, Any]:
+    violations = error.violations if isinstance(error, errors.InvalidArgument) else ()
     return {"code": error.code.name, "message": error.message, "violations": [asdict(v) for v in violations]}
 
 

@@ -103,7 +103,7 @@ class Seq2SeqServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GenerateBatches(self, request_iterator, context):
-        """As GenerateBatch, with several requests in a message and several results in an answer, which takes less work of both
+        """As GenerateBatch, with several requests in a message and several results in an answer, which is less work for both
         sides. An answer holds the results of requests that have ended since the one before, in completion order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -119,7 +119,7 @@ class Seq2SeqServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request, context):
-        """log P(target | source) by teacher forcing, per token and whole.
+        """log P(target | source) by teacher forcing, per token and in total.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("addressed")
         (["-", "--request-id", "x"], "--request-id: is not for standard input"),
         (["a", "--skip", "1"], "--skip: leaves out lines of standard input"),
         (["a", "--stream", "--json"], "--stream: excludes --json"),
-        (["a", "--links", "--json"], "--links: stand behind texts"),
+        (["a", "--links", "--json"], "--links: are printed after texts"),
     ],
 )
 def test_options_that_do_not_go_together(
@@ -45,7 +45,7 @@ def test_options_that_do_not_go_together(
         (["generate", "a", "--length-penalty", "much"], "--length-penalty: 'much' is not a number"),
         (["generate", "a", "--target-prefix", "\udcff"], "--target-prefix: '\\udcff' is not UTF-8"),
         (["generate", "a", "--timeout", "0"], "--timeout: '0' is not a number above 0"),
-        (["generate", "a", "-"], "`-` reads the sources from standard input, so it stands alone"),
+        (["generate", "a", "-"], "`-` reads the sources from standard input, so it must be the only TEXT"),
         (["generate", "\udcff"], "is not UTF-8"),
         (["health", "--root-certificates", "/nowhere"], "'/nowhere' can't be read: No such file or directory"),
         (["health", "--target", ""], "--target: is empty"),

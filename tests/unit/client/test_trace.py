@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from attendant_client.command.tree import draw
+from attendant_client.command.rendering import draw_trace
 from attendant_client.messages import trace_of
 from attendant_client.trace import Fate, SearchEnd, Trace
 
@@ -49,7 +49,7 @@ def trace(*searches: dict) -> Trace:
 
 
 def test_the_longest_branch_goes_down_with_the_others_alongside() -> None:
-    assert draw(trace(SEARCH)).splitlines() == [
+    assert draw_trace(trace(SEARCH)).splitlines() == [
         "3 steps, then no live hypothesis can enter the best: it can reach -1.500, the last of the best has -0.300",
         "├ B 8.2 %",
         "│ ├ too low: D 82 %",
@@ -65,7 +65,7 @@ def test_the_longest_branch_goes_down_with_the_others_alongside() -> None:
 
 
 def test_narrow_terminals_and_those_without_lines() -> None:
-    lines = draw(trace(SEARCH, SEARCH), width=20, ascii_only=True).splitlines()
+    lines = draw_trace(trace(SEARCH, SEARCH), width=20, ascii_only=True).splitlines()
     assert max(map(len, lines)) == 20
     assert lines[0] == "search 1 of 2: 3 st~" and "| ` banned: </s>" in lines and "+ * </s> 99 %, scor~" in lines
     assert all(line.isascii() for line in lines)
@@ -78,7 +78,7 @@ def test_a_long_greedy_answer_is_not_indented() -> None:
     steps.append(step(live("A", 0, candidate("B", -0.1, "LENGTH"))))
     end = {"step": 2001, "live": 0, "finish_reason": "FINISH_REASON_LENGTH", "log_prob": -0.31, "score": -0.3}
     long = trace({"steps": steps, "ended": [end], "reason": "SEARCH_END_LENGTH"})
-    lines = draw(long).splitlines()
+    lines = draw_trace(long).splitlines()
     assert lines[0] == "2002 steps, then the hypotheses had max_length tokens"
     assert lines[-2:] == ["├ ■ cut, score -0.300", "└ too long: B 90 %"] and lines[1000] == "A 61 %"
     assert long.searches[0].tokens(2001, 0) == ("A",) * 2001
@@ -90,7 +90,7 @@ def test_unknown_values_of_a_later_server_are_shown() -> None:
     shown = trace({**later, "ended": [], "reason": 99})
     assert shown.searches[0].reason is SearchEnd.UNSPECIFIED
     assert shown.searches[0].steps[0].live[0].candidates[0].fate is Fate.UNSPECIFIED
-    assert "cut: A 37 %" in draw(shown)
+    assert "cut: A 37 %" in draw_trace(shown)
 
 
 def test_coverage_is_the_sum_of_the_rows_on_the_way() -> None:

@@ -9,12 +9,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from attendant.runtime.errors import UserError
-from attendant.server.catalogue.folders import Policy, is_repository, look_into, read_policy
-from attendant.server.catalogue.models import Catalogue, Retirement, Routes, ServedModel
-from attendant.server.catalogue.reconciler import Reconciler
+from attendant.server.catalogue import Catalogue, Retirement, Routes, ServedModel
 from attendant.server.engine.client import EngineClient
 from attendant.server.errors import LoadRefused
 from attendant.server.metrics import Metrics
+from attendant.server.repository import Policy, Reconciler, is_repository, look_into, read_policy
 from tests.serving import eventually, fake_bundle, fake_stepper, serve_fake
 
 
@@ -101,7 +100,7 @@ async def test_a_name_in_two_repositories_stops_no_other_model(tmp_path: Path) -
     for path in ("one/a/1", "other/b/1"):
         (tmp_path / path).mkdir(parents=True)
     metrics = Metrics(CollectorRegistry())
-    options: dict[str, Any] = dict.fromkeys(("make_shadow", "on_available", "on_death"), never)
+    options: dict[str, Any] = dict.fromkeys(("on_available", "on_death"), never)
     reconciler = Reconciler(repositories, Catalogue(), metrics, never, **options)
     assert await reconciler.look([]) == 2
     for path in ("other/a/1", "other/c/1"):

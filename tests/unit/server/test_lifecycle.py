@@ -4,11 +4,25 @@ import asyncio
 import os
 import signal
 from contextlib import suppress
+from types import SimpleNamespace
+from typing import cast
 
 from grpc_health.v1 import health_pb2
+from prometheus_client import CollectorRegistry
 
+from attendant.server.catalogue import Catalogue, Routes, ServedModel
 from attendant.server.lifecycle import ENGINE_DIED, LIVENESS, SERVING, STARTUP, Lifecycle
+from attendant.server.metrics import Metrics
 from tests.serving import PATIENCE_SECONDS
+
+
+def lifecycle_of(*models: str) -> Lifecycle:
+    """Returns the life of a server that has loaded these models."""
+    catalogue = Catalogue()
+    for name in models:
+        catalogue.put(Routes(stable=cast(ServedModel, SimpleNamespace(name=name))))
+    catalogue.open()
+    return Lifecycle(catalogue, Metrics(CollectorRegistry()))
 
 
 async def said(lifecycle: Lifecycle) -> tuple[bool, bool, bool]:
@@ -20,7 +34,7 @@ async def said(lifecycle: Lifecycle) -> tuple[bool, bool, bool]:
 
 
 async def test_alive_started_and_ready_are_three_things() -> None:
-    lifecycle = Lifecycle()
+    lifecycle = lifecycle_of("model")
     await lifecycle.set_open(False)
     assert await said(lifecycle) == (True, False, False), "bundles are being loaded"
     await lifecycle.set_open(True)
@@ -35,22 +49,22 @@ async def test_alive_started_and_ready_are_three_things() -> None:
 
 
 async def test_a_model_that_has_failed_ends_the_server_if_it_was_the_last() -> None:
-    lifecycle = Lifecycle()
+    lifecycle = lifecycle_of("broken", "sound")
     await lifecycle.set_open(True)
     lifecycle.engine_available("broken", False)
-    lifecycle.engine_died("broken", ["broken", "sound"])
+    lifecycle.engine_died("broken")
     await asyncio.sleep(0)
     assert await said(lifecycle) == (True, True, True), "the other one is served"
     with suppress(TimeoutError):
         await asyncio.wait_for(lifecycle.ending(), 0.01)
         raise AssertionError("it ends")
-    lifecycle.engine_died("sound", ["broken", "sound"])
+    lifecycle.engine_died("sound")
     await lifecycle.ending()
     assert lifecycle.exit_status == ENGINE_DIED
 
 
 async def test_a_hangup_reloads_and_ends_nothing() -> None:
-    lifecycle, reloaded = Lifecycle(), asyncio.Event()
+    lifecycle, reloaded = lifecycle_of(), asyncio.Event()
 
     async def reload() -> None:
         reloaded.set()

@@ -152,14 +152,14 @@ def fault() -> Exception:
             "tokens.tokens[3] is not shown, must be in the vocabulary; decoding.beam_size is 99, must be 1 to 32",
         ),
         (UnknownModel(SECRET, ["b", "a"]), "the model is not served here; choose from a, b"),
-        (DeadlineExceeded(), "the deadline passed before the answer was whole"),
+        (DeadlineExceeded(), "the deadline passed before the answer was complete"),
     ],
 )
 def test_errors_are_logged_without_quotes(error: AttendantError, words: str) -> None:
     for log_texts, logged in (("off", words), ("on", str(error))):
         stream = io.StringIO()
         configure_logging("info", "json", log_texts, stream)  # type: ignore[arg-type]
-        logging.getLogger("attendant.server.grpc.request_log").info("request ended", extra={"error": error})
+        logging.getLogger("attendant.server.request_log").info("request ended", extra={"error": error})
         assert json.loads(stream.getvalue())["error"] == logged
 
 
@@ -167,7 +167,7 @@ def test_errors_are_logged_without_quotes(error: AttendantError, words: str) -> 
 def test_exceptions_are_logged_by_class_and_line(allowed: bool) -> None:
     stream = io.StringIO()
     configure_logging("debug", "text", "on" if allowed else "off", stream)
-    for name in ("attendant.server.grpc.request_log", "grpc._cython.cygrpc"):
+    for name in ("attendant.server.request_log", "grpc._cython.cygrpc"):
         logging.getLogger(name).error("internal error", exc_info=fault())
     with closing(asyncio.new_event_loop()) as loop:
         loop.call_exception_handler({"message": "never retrieved", "future": SECRET})

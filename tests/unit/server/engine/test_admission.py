@@ -8,7 +8,7 @@ import pytest
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.config import LIGHT_ROWS, ServerConfig
-from attendant.server.engine.admission import FILL, Accepted, OverloadControl, Prediction
+from attendant.server.engine.client import FILL, Accepted, OverloadControl, Prediction
 from attendant.server.engine.estimates import ThroughputEstimate
 from attendant.server.engine.queue import Ahead
 from attendant.server.engine.request import Outcome, Priority, RequestStats, Result, StepStats

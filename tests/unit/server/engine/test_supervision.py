@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from attendant.server.engine.estimates import RoundBound
+from attendant.server.engine.processes import WorkerProcess
 from attendant.server.engine.protocol import FlightRecord, new_record
 from attendant.server.engine.supervision import (
     MAX_DELAY_SECONDS,
@@ -14,7 +15,6 @@ from attendant.server.engine.supervision import (
     Quarantine,
     Restarts,
     Slot,
-    Worker,
 )
 from tests.unit.server.engine.test_scheduler import BULK, INTERACTIVE, request
 
@@ -79,8 +79,8 @@ def test_time_in_which_no_message_could_be_read_is_no_silence() -> None:
 
 def test_only_the_requests_that_a_dead_worker_was_computing_are_suspects() -> None:
     slot = Slot(0, RoundBound(1.0), 0.5, lambda slot, report: None, lambda slot: None)
-    slot.given = {key: request(key) for key in range(4)}
+    slot.requests = {key: request(key) for key in range(4)}
     slot._cancelled = {3}
-    slot._worker = cast("Worker", SimpleNamespace(record=SimpleNamespace(read=lambda: {1, 3})))
+    slot._worker = cast("WorkerProcess", SimpleNamespace(record=SimpleNamespace(read=lambda: {1, 3})))
     assert slot.empty() == ([request(1)], [request(0), request(2)])
-    assert not slot.given
+    assert not slot.requests

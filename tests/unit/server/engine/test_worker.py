@@ -147,7 +147,7 @@ class Bomb:
 
 
 def run_worker(descriptor: int) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "attendant.server.process.worker_main", str(descriptor), "0"]
+    command = [sys.executable, "-m", "attendant.server.worker_main", str(descriptor), "0"]
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}
     return subprocess.run(
         command, env=environment, pass_fds=[descriptor], capture_output=True, text=True, timeout=240, check=False

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from attendant.server.grpc.connections import Connections
-from attendant.server.grpc.incoming import read
+from attendant.server.grpc.handlers import read
+from attendant.server.grpc.port import Connections
 
 
 class Call:

@@ -14,10 +14,9 @@ from attendant.runtime.bundle.manifest import TEXT_OPTIONS
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.decoding.options import DecodingOptions, Sampling, scoring_options
 from attendant.runtime.requests import max_trace_bytes
-from attendant.server.catalogue.models import ServedModel
+from attendant.server.catalogue import ServedModel
 from attendant.server.errors import InvalidArgument
-from attendant.server.grpc.conversion import status_of
-from attendant.server.grpc.requests import _read_once, parse, read_generate, read_score
+from attendant.server.grpc.requests import _read_once, parse, read_generate, read_score, status_of
 from attendant.server.metrics import Metrics
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.serving import fake_bundle, fake_stepper, serve_fake

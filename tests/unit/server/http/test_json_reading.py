@@ -10,9 +10,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendant.server.call import UndecodableRequest
+from attendant.server.call import UndecodableRequest, rpcs_of
 from attendant.server.errors import InvalidArgument, Undecodable
-from attendant.server.grpc.gate import rpcs_of
 from attendant.server.grpc.requests import WHOLE as WHOLE_KINDS
 from attendant.server.grpc.service import SERVICE
 from attendant.server.http.bodies import MAX_FAULTS, Body

@@ -197,7 +197,7 @@ BODY = b"3\r\nabc\r\n0\r\n\r\n"
         (b"GET /quick HTTP/11\r\nHost: x\r\n\r\n", b"Invalid"),
         (
             b"POST /quick HTTP/1.1\r\nHost: x\r\ntransfer-encoding: chunked\r\ncontent-length: 0\r\n\r\n" + BODY,
-            b"beside",
+            b"combined",
         ),
         (b"POST /quick HTTP/1.0\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + BODY, b"HTTP/1.0"),
         (b"GET quick HTTP/1.1\r\nHost: x\r\n\r\n", b"target"),

@@ -17,8 +17,8 @@ from attendant.server.errors import InvalidArgument, NotReady, UnknownModel, Unk
 from attendant.server.metrics import ModelMetrics
 
 Role = Literal["stable", "canary", "shadow", "named"]
-"""The requests that a version answers: those that name no version; a share of these; none, it is only compared; those
-that name it."""
+"""The requests that a version answers. Stable: those that name no version; canary: a share of these; named: those that
+name it; shadow: none, its answers are only compared with the stable version's."""
 
 Shadow = Callable[[Any, Result, str], None]
 """Gets each request that the stable version has answered, the result, and the client's name."""
@@ -215,7 +215,7 @@ class Retirement:
         return iter(tuple(self._ending))
 
     def add(self, model: ServedModel) -> None:
-        """Ends a version, some time; new requests must not find it any more."""
+        """Ends a version after its last request. It must have been removed from the catalogue."""
         self._ending[model.runner] = asyncio.create_task(self._end(model))
 
     async def _end(self, model: ServedModel) -> None:

@@ -6,8 +6,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final
 
-from attendant.server.call import MAX_ID_CHARACTERS, Call, UndecodableRequest, new_id
-from attendant.server.catalogue.models import Catalogue, Leases, ServedModel
+from attendant.server.call import FOR_ADMINISTRATORS, MAX_ID_CHARACTERS, Call, UndecodableRequest, new_id
+from attendant.server.catalogue import Catalogue, Leases, ServedModel
 from attendant.server.errors import AttendantError, Failed, error_of
 from attendant.server.logs import AUDIT
 from attendant.server.metrics import Metrics
@@ -21,9 +21,6 @@ REFUSALS: Final = frozenset(
 """Codes of requests that the server has refused, in contrast to faults and cancellations."""
 
 NO_CREDENTIALS: Final = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED"})
-
-FOR_ADMINISTRATORS: Final = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})
-"""Methods of the Open Inference Protocol that need an administrator's token, and are in the audit log."""
 
 
 class RequestLog:

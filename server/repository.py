@@ -1,28 +1,158 @@
-"""Reconciles the served versions with the repositories' folders while the server runs.
+"""Repositories of models, whose folders are served as they change: REPOSITORY/NAME/VERSION/, a bundle each.
 
-A new version is loaded beside those that answer: its engine starts in processes of its own, is warmed up and passes its
-golden examples. Then the catalogue's routes are exchanged at once: new requests get the new version. Requests that have
-a lease of the old version end there, and its engine ends after them. A version that is refused changes nothing.
+NAME/serving.toml is the policy; without the file the latest version is served:
+
+    stable = "latest"       # or a version; requests that name no version
+    canary = "8"            # a share of these
+    canary_percent = 5
+    shadow = "9"            # gets the requests that the stable version has answered; the answers are only compared
+    shadow_percent = 100
+    named = ["3"]           # for requests that name it
+
+A new version is loaded alongside those that answer: its engine starts in processes of its own, is warmed up and passes
+its golden examples. Then the catalogue's routes are exchanged at once: new requests get the new version. Requests that
+have a lease of the old version end there, and its engine ends after them. A version that is refused changes nothing.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
+import re
+import tomllib
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from attendant.runtime.errors import UserError
-from attendant.server.catalogue.folders import POLICY_NAME, ModelFolder, Policy, look_into, read_policy
-from attendant.server.catalogue.models import Catalogue, Retirement, Routes, ServedModel, Shadow
-from attendant.server.credentials import State
+from pydantic import Field, ValidationError, model_validator
+
+from attendant.runtime.bundle.manifest import MANIFEST_NAME, NAME_PATTERN, Section
+from attendant.runtime.bundle.reading import read_file
+from attendant.runtime.errors import UserError, one_line
+from attendant.server.catalogue import Catalogue, Retirement, Routes, ServedModel
+from attendant.server.credentials import State, state_of
 from attendant.server.engine.loading import in_daemon_thread
 from attendant.server.errors import Draining, LoadRefused, UnknownModel
+from attendant.server.grpc.requests import shadow_of
 from attendant.server.metrics import Metrics
 
 log = logging.getLogger(__name__)
+
+POLICY_NAME: Final = "serving.toml"
+LATEST: Final = "latest"
+MAX_POLICY_BYTES: Final = 65_536
+NAME: Final = re.compile(NAME_PATTERN)
+LABEL: Final = re.compile(r"(?=.{1,64}\Z)\d+([._-]\d+)*", re.ASCII)
+"""Numbers, so that the latest is known: 7, 1.10, 2026-11-22. Folders with other names are ignored."""
+
+MAX_FILES = 64
+"""Files of a version that are checked for changes: a bundle has fewer, and is refused if it has more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """A model's folder at one moment.
+
+    Attributes:
+        versions: label -> the state of its files; the earliest version first.
+        policy: the state of its serving.toml; empty if there is none.
+    """
+
+    path: Path
+    versions: Mapping[str, State]
+    policy: State
+
+
+def is_repository(path: Path) -> bool:
+    """Returns whether a folder contains models, and is not a bundle itself."""
+    if not path.is_dir() or (path / MANIFEST_NAME).exists():
+        return False
+    return any(any(_folders(model, LABEL)) for model in _folders(path, NAME))
+
+
+def look_into(repository: Path) -> dict[str, ModelFolder]:
+    """Returns the models of a repository by name.
+
+    Raises:
+        UserError: it can't be read.
+    """
+    try:
+        return {folder.name: _model_folder(folder) for folder in sorted(_folders(repository, NAME))}
+    except OSError as error:
+        raise UserError(f"the repository {repository} can't be read: {error.strerror or error}") from None
+
+
+def _model_folder(path: Path) -> ModelFolder:
+    versions = {folder.name: _state_of_files(folder) for folder in sorted(_folders(path, LABEL), key=_order)}
+    return ModelFolder(path, versions, (state_of(path / POLICY_NAME),))
+
+
+def _folders(path: Path, pattern: re.Pattern[str]) -> Iterator[Path]:
+    return (inner for inner in path.iterdir() if pattern.fullmatch(inner.name) and inner.is_dir())
+
+
+def _order(folder: Path) -> tuple[list[int], str]:
+    return [int(number) for number in re.split("[._-]", folder.name)], folder.name
+
+
+def _state_of_files(folder: Path) -> State:
+    """Returns the state of a bundle's files and of the folders that contain them."""
+    paths = [folder]
+    for path in paths:
+        if path.is_dir() and len(paths) < MAX_FILES:
+            paths += sorted(path.iterdir())
+    return tuple(map(state_of, paths[:MAX_FILES]))
+
+
+class Policy(Section):
+    """The content of a serving.toml."""
+
+    stable: str = LATEST
+    canary: str | None = None
+    canary_percent: float = Field(0.0, ge=0, le=100)
+    shadow: str | None = None
+    shadow_percent: float = Field(100.0, ge=0, le=100)
+    named: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_a_share(self) -> "Policy":
+        if self.canary is not None and "canary_percent" not in self.model_fields_set:
+            raise ValueError("canary_percent is unset, must be 0 to 100 where there is a canary")
+        return self
+
+    def stable_choices(self, labels: Sequence[str]) -> list[str]:
+        """Returns the versions that may be the stable one, the best first.
+
+        Args:
+            labels: of the existing versions, the earliest first.
+        """
+        if self.stable != LATEST:
+            return [self.stable]
+        return [label for label in reversed(labels) if label not in (self.canary, self.shadow)]
+
+
+def read_policy(path: Path) -> Policy:
+    """Reads a serving.toml; without the file, the policy is the latest version.
+
+    Raises:
+        UserError: it can't be read, or has invalid content.
+    """
+    try:
+        # Links are followed, e.g. in a volume of Kubernetes. `read_file` refuses a FIFO, which would block.
+        text = read_file(path.resolve(), MAX_POLICY_BYTES).decode()
+        return Policy.model_validate(tomllib.loads(text))
+    except FileNotFoundError:
+        return Policy()
+    except OSError as error:
+        raise UserError(f"{path} can't be read: {error.strerror or error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path}: {f'{where}: ' if where else ''}{one_line(first['msg'])}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: {one_line(str(error))}") from None
+
 
 StartVersion = Callable[..., Awaitable[ServedModel]]
 """Opens the bundle in a folder, starts its engine, and waits until it is ready.
@@ -99,14 +229,12 @@ class Reconciler:
         metrics: Metrics,
         start: StartVersion,
         *,
-        make_shadow: Callable[[ServedModel, ServedModel, float], Shadow],
         on_available: Callable[[str, bool], None],
         on_death: Callable[[str], None],
     ) -> None:
         """Stores its parts; `look` reads the folders for the first time.
 
         Args:
-            make_shadow: gets a stable version, the one that it is compared with, and the share of the requests.
             on_available: called when a model's stable version has lost its last engine for the time being, or has one.
             on_death: called once the engines of a model's stable version have failed for good.
         """
@@ -115,7 +243,6 @@ class Reconciler:
         self._catalogue = catalogue
         self._metrics = metrics
         self._start = start
-        self._make_shadow = make_shadow
         self._on_available = on_available
         self._on_death = on_death
         self._models: dict[str, _Model] = {}
@@ -159,11 +286,11 @@ class Reconciler:
                 for label, (_, reason) in model.refused.items()
             ]
             names = ", ".join(map(str, self.repositories))
-            raise UserError(f"nothing in the repository {names} can be served; a bundle stands in NAME/VERSION/", why)
+            raise UserError(f"nothing in the repository {names} can be served; a bundle belongs in NAME/VERSION/", why)
 
     @contextmanager
     def following(self, seconds: float) -> Iterator[None]:
-        """Looks at the repositories every `seconds`, and takes changes that were the same in two looks; 0: never."""
+        """Checks the repositories every `seconds`, and takes changes that were the same in two checks. 0 disables."""
         if self.repositories and seconds:
             self._begin(self._follow(seconds))
         try:
@@ -358,8 +485,7 @@ class Reconciler:
         for version in (*before, *live.values()):
             version.model.shadows.clear()
         if routes.shadow is not None:
-            shadow = self._make_shadow(stable.model, routes.shadow, policy.shadow_percent / 100)
-            stable.model.shadows.append(shadow)
+            stable.model.shadows.append(shadow_of(stable.model, routes.shadow, policy.shadow_percent / 100))
         if stable is not model.stable:
             stable.model.metrics.watch_drift(stable.model.manifest.reference_of(stable.model.precision))
         model.stable, model.live = stable, live
@@ -391,7 +517,7 @@ class Reconciler:
             self._on_available(name, available)
 
     def _engine_died(self, name: str, version: _Version) -> None:
-        """Without its stable version a model can't be served; any other one is given up."""
+        """Gives up a version. Without its stable version, the model can't be served."""
         version.dead = True
         model = self._model(name)
         if model.stable is version:

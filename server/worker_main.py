@@ -1,6 +1,6 @@
 """A worker process: loads and checks one bundle, reports that, and decodes until its connection is closed.
 
-Or it becomes the parent of workers that share its memory (forking.py). It has no gRPC, no metrics and no signals of its
+Or it becomes the parent of workers that share its memory (`forked`). It has no gRPC, no metrics and no signals of its
 own, and ends with the sockets that it was given.
 """
 
@@ -17,10 +17,10 @@ from attendant.runtime.command import exit_command
 from attendant.runtime.errors import UserError
 from attendant.server.config import ServerConfig
 from attendant.server.engine.loading import load_engine, open_within_limits
+from attendant.server.engine.processes import WORKER_OOM_SCORE, forked, receive_place, set_oom_score
 from attendant.server.engine.protocol import FlightRecord, framed, receive_message
 from attendant.server.engine.worker import StrangeSocket, inherited, serve_engine
 from attendant.server.logs import configure_logging, log_python_errors
-from attendant.server.process.forking import WORKER_OOM_SCORE, forked, receive_place, set_oom_score
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,11 @@
-"""A bundle that is opened in this process and answers here, by the checks and the engine of the server."""
+"""Bundles in this process, without a server: `attendant.load`. It needs what the server needs; no torch.
+
+The checks, the engine and the answers are the server's; the options and the types of answers are the client's.
+"""
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -10,13 +13,14 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self, Unpack, get_args, overload
 
 import grpc
+from tokenizers import Tokenizer as LibraryTokenizer
 
 import attendant_client
 from attendant.runtime import requests as reading
 from attendant.runtime.answers import GrowingAnswer, answer_fields, score_fields
 from attendant.runtime.bundle.bundle import Bundle, BundleModel, limits_in_force, open_bundle, refuse_few_rows
 from attendant.runtime.bundle.manifest import Precision, Provider
-from attendant.runtime.bundle.tokenizer import Tokenizer
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_checked
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
@@ -27,8 +31,7 @@ from attendant.runtime.violations import Violations, summary
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.request import EngineRequest, Outcome, Result, StepResult, joined_result
 from attendant.server.engine.scheduler import Budget
-from attendant.server.library.functions import Decode, Encode, FunctionTokenizer
-from attendant_client import Answers, Delta, FinishReason, InvalidArgument, Source
+from attendant_client import Answers, Delta, FinishReason, InvalidArgument, Sampling, Source
 from attendant_client.client import Streamed
 from attendant_client.messages import (
     checked_source,
@@ -40,6 +43,69 @@ from attendant_client.messages import (
     trace_of,
 )
 from attendant_client.options import DecodingFields, OutputFields, check_names
+
+__all__ = [
+    "Generation",
+    "Hypothesis",
+    "InvalidArgument",
+    "Model",
+    "Options",
+    "Sampling",
+    "Score",
+    "UserError",
+    "load",
+]
+
+Encode = Callable[[str], Sequence[str]]
+"""Returns the tokens of a text."""
+
+Decode = Callable[[Sequence[str]], str]
+"""Returns the text of tokens."""
+
+
+class FunctionTokenizer(Tokenizer):
+    """A bundle's vocabulary, whose texts are segmented and joined by functions.
+
+    Tokens that the vocabulary lacks become UNK. Exceptions of a function are raised to the caller of the model.
+    """
+
+    def __init__(self, vocabulary: Tokenizer, encode: Encode | None, decode: Decode | None) -> None:
+        """Takes the functions; without `encode`, texts are refused; without `decode`, blanks join tokens."""
+        super().__init__(LibraryTokenizer.from_str(vocabulary.to_text()))
+        self._encode, self._decode = encode, decode
+        self.takes_texts = encode is not None
+        # A function may join the first tokens otherwise when more follow.
+        self.grows = decode is None
+
+    def encode(self, text: str) -> list[int]:
+        ids = [self._library.token_to_id(token) for token in self.words_of(text)]
+        return [UNK_ID if i is None or (i < len(SPECIAL_TOKENS)) else i for i in ids]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return list(map(self.encode, texts))
+
+    def words_of(self, text: str) -> list[str]:
+        assert self._encode is not None
+        tokens = self._encode(text)
+        is_list = isinstance(tokens, Sequence) and not isinstance(tokens, str)
+        if not is_list or not all(isinstance(token, str) for token in tokens):
+            raise TypeError(f"encode returned {tokens!r} for {text!r}, must be a list of tokens")
+        return list(tokens)
+
+    def opening(self, text: str) -> tuple[list[int], str]:
+        """Returns the ids of a text, which is taken as complete: no function returns what may follow."""
+        return self.encode(text), ""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.decode_tokens(self.tokens_of(i for i in ids if i >= len(SPECIAL_TOKENS) or i == UNK_ID))
+
+    def decode_tokens(self, tokens: Sequence[str]) -> str:
+        if self._decode is None:
+            return super().decode_tokens(tokens)
+        text = self._decode(list(tokens))
+        if not isinstance(text, str):
+            raise TypeError(f"decode returned {text!r}, must be a text")
+        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -190,7 +256,7 @@ def _with_functions(side: str, tokenizer: Tokenizer, encode: Encode | None, deco
     """Returns the tokenizer of a side, by the caller's functions if there are any.
 
     Raises:
-        UserError: the bundle segments texts itself, or what was given is no function.
+        UserError: the bundle segments texts itself, or `encode` or `decode` is not a function.
     """
     functions = {
         f"{name}_{side}": value for name, value in (("encode", encode), ("decode", decode)) if value is not None
