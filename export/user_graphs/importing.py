@@ -4,14 +4,12 @@ import difflib
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attendant.export.contract import RESERVED
 from attendant.export.model import UserModel
 from attendant.export.user_graphs.graph import Declared, UserGraph
 from attendant.export.user_graphs.layout import (
@@ -19,13 +17,12 @@ from attendant.export.user_graphs.layout import (
     ROW,
     EncoderPlaces,
     Placed,
-    Places,
     StepInputs,
     StepPlaces,
     place_encoder,
     place_step,
 )
-from attendant.export.user_graphs.module import SOURCE_MASK, GraphModule, StateOfGraphs
+from attendant.export.user_graphs.module import GraphModule, Graphs
 from attendant.export.user_graphs.spec import EncoderTable, ScoresAre, Spec, StateTable, StepTable, draft
 from attendant.runtime.bundle.tokenizer import PAD_ID
 from attendant.runtime.errors import UserError
@@ -36,72 +33,6 @@ logger = logging.getLogger(__name__)
 ALIKE = 0.5
 """Least similarity of two names, from 0 to 1, to match an output with an input if both have an axis of positions: a
 step may output attention of the same shape as a mask."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Graphs:
-    """Two graphs whose description is complete."""
-
-    encoder: EncoderPlaces
-    step: StepPlaces
-    state: tuple[StateTable, ...]
-    scores: Placed
-    scores_are: ScoresAre
-    attention: Placed | None
-
-    def tables(self) -> tuple[EncoderTable, StepTable, tuple[StateTable, ...]]:
-        """Returns the tables that describe the graphs."""
-        encoder, step = self.encoder, self.step
-        time_major = [axis for axis in encoder.source_ids.axes if axis in (ROW, POSITION)] == [POSITION, ROW]
-        return (
-            EncoderTable(
-                source_ids=encoder.source_ids.name,
-                **_padding_fields(encoder),
-                zeros=tuple(placed.name for placed in encoder.zeros),
-                time_major=True if time_major else None,
-            ),
-            StepTable(
-                previous_ids=step.previous_ids.name,
-                scores=self.scores.name,
-                scores_are=self.scores_are,
-                attention=self.attention.name if self.attention else None,
-                **_padding_fields(step),
-            ),
-            self.state,
-        )
-
-    def lines(self) -> list[str]:
-        """Returns a line for each tensor, and for each reason why the graphs will be slower than they could be."""
-        encoder, step = self.encoder, self.step
-        taken = [encoder.source_ids, encoder.source_lengths, encoder.source_mask, *encoder.zeros]
-        lines = [f"{encoder.graph.file} takes {', '.join(str(placed) for placed in taken if placed is not None)}"]
-        taken = [step.previous_ids, step.source_lengths, step.source_mask]
-        lines.append(f"{step.graph.file} takes {', '.join(str(placed) for placed in taken if placed is not None)}")
-        lines.append(f"{step.graph.file} gives {self.scores_are.replace('_', '-')} {self.scores}")
-        lines.append(f"attention: {self.attention or 'none'}")
-        for tensor in self.state:
-            first = "zeros" if tensor.encoder is None else f"the encoder's {tensor.encoder!r}"
-            after = f"then the step's {tensor.output!r}" if tensor.output else "which steps leave as it is"
-            lines.append(f"state {step.state[tensor.input]}: {first}, {after}")
-        if encoder.width is not None:
-            lines.append(
-                f"{encoder.graph.file} takes {encoder.width} positions: shorter sources are filled with padding"
-            )
-        for places, what in ((encoder, "sources are encoded"), (step, "rows are stepped")):
-            if places.row_by_row:
-                lines.append(
-                    f"{what} one by one, which is slow: {places.reason}; export it with an axis that is not fixed"
-                )
-        return lines
-
-
-def _padding_fields(places: Places) -> dict[str, Any]:
-    """Returns the fields of a graph's table that describe its inputs for padding."""
-    return {
-        "source_lengths": places.source_lengths.name if places.source_lengths else None,
-        "source_mask": places.source_mask.name if places.source_mask else None,
-        "mask_is_true_on": "padding" if places.masks_padding else "symbols",
-    }
 
 
 def import_graphs(encoder: Path, step: Path, spec: Spec) -> UserModel:
@@ -117,15 +48,7 @@ def import_graphs(encoder: Path, step: Path, spec: Spec) -> UserModel:
     graphs = completed(UserGraph(encoder), UserGraph(step), spec.encoder, spec.step, spec.state, target.num_module_ids)
     for line in graphs.lines():
         logger.info("%s", line)
-    module = GraphModule(
-        graphs.encoder,
-        graphs.step,
-        _named(graphs),
-        scores=graphs.scores,
-        scores_are=graphs.scores_are,
-        attention=graphs.attention,
-        pad_id=max(source.module_ids[PAD_ID], 0),
-    )
+    module = GraphModule(graphs, pad_id=max(source.module_ids[PAD_ID], 0))
     _check_ids(graphs.encoder.graph, graphs.encoder.source_ids, source, "source")
     _check_ids(graphs.step.graph, graphs.step.previous_ids, target, "target")
     _try_largest_ids(module, source, target)
@@ -475,18 +398,3 @@ def _try_largest_ids(module: GraphModule, source: Vocabulary, target: Vocabulary
                 f"{graph.file}: fails on {vocabulary.num_module_ids - 1}, the largest id of {side}.tokenizer: does it "
                 f"list the symbols that the graph was trained with? ({error})"
             ) from None
-
-
-def _named(graphs: Graphs) -> list[StateOfGraphs]:
-    """Returns the state, with names that bundles allow."""
-    names: list[str] = []
-    for tensor in graphs.state:
-        name = re.sub(r"[^a-z0-9_]+", "_", tensor.input.lower()).strip("_").removesuffix("_out") or "state"
-        name = name if name[0].isalpha() and name not in {*RESERVED, SOURCE_MASK} else f"state_{name}"
-        while name in names:
-            name += "_"
-        names.append(name)
-    return [
-        StateOfGraphs(name=name, input=graphs.step.state[tensor.input], output=tensor.output, encoder=tensor.encoder)
-        for name, tensor in zip(names, graphs.state, strict=True)
-    ]

@@ -8,7 +8,7 @@ may contain a fixed one. So an arrangement of the inputs is tried on several siz
 follow, and if a row's results don't depend on the other rows.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -295,52 +295,53 @@ def _example(num_sources: int, width: int, changed: int | None = None) -> Tensor
 
 def _tried_encoder(places: EncoderPlaces) -> dict[str, Placed]:
     """Runs an encoder on batches of several sizes; returns the outputs that have an axis of sources."""
-    graph, names = places.graph, list(places.graph.outputs)
 
-    def run(ids: Tensor) -> list[Tensor]:
-        valid = torch.ones_like(ids, dtype=torch.bool)
-        return run_graph(graph, places.inputs(ids, valid), names, row_by_row=places.row_by_row)
+    def inputs(num_sources: int, width: int, changed: int | None = None) -> dict[Placed, Tensor]:
+        ids = _example(num_sources, width, changed)
+        return places.inputs(ids, torch.ones_like(ids, dtype=torch.bool))
 
-    sizes = example_sizes(places.width)
-    runs = [run(_example(*size)) for size in sizes]
-    outputs = _placed_outputs(graph, names, runs, sizes, row_by_row=places.row_by_row)
-    if places.row_by_row:
-        return outputs
-    for changed in (0, 1):
-        again = dict(zip(names, run(_example(*sizes[0], changed)), strict=True))
-        first = dict(zip(names, runs[0], strict=True))
-        outputs = {
-            name: placed for name, placed in outputs.items() if _same_row(first[name], again[name], placed, 1 - changed)
-        }
-    return outputs
+    return _place_outputs(places, example_sizes(places.width), inputs, changes=(0, 1))[0]
 
 
 def example_sizes(width: int | None) -> list[tuple[int, int]]:
-    """Returns the numbers of rows and of positions on which a graph is tried, if `width` is not None only of that."""
+    """Returns numbers of rows and of positions to try a graph on; if it takes only one `width`, of that."""
     return [(2, width), (3, width)] if width else [(2, NARROW), (3, NARROW), (2, WIDE)]
 
 
-def _placed_outputs(
-    graph: UserGraph,
-    names: Sequence[str],
-    runs: Sequence[Sequence[Tensor]],
+def _place_outputs(
+    places: Places,
     sizes: Sequence[tuple[int, int]],
-    *,
-    row_by_row: bool,
-) -> dict[str, Placed]:
-    """Returns the outputs with exactly one axis of rows and at most one of positions.
+    inputs: Callable[..., Mapping[Placed, Tensor]],
+    changes: Sequence[int],
+) -> tuple[dict[str, Placed], dict[str, Tensor]]:
+    """Runs a graph on several sizes.
 
     Args:
-        runs: the outputs for each of `sizes`, numbers of rows and of positions.
+        sizes: numbers of rows and of positions.
+        inputs: returns the inputs of a size; a third argument is the row that gets other ids.
+        changes: rows, 0 or 1, whose ids are changed: the other row's values must stay the same.
+
+    Returns:
+        The outputs with exactly one axis of rows and at most one of positions, and all values of the first size.
     """
+    graph, row_by_row = places.graph, places.row_by_row
+
+    def run(*size: int) -> dict[str, Tensor]:
+        values = run_graph(graph, inputs(*size), list(graph.outputs), row_by_row=row_by_row)
+        return dict(zip(graph.outputs, values, strict=True))
+
+    runs = [run(*size) for size in sizes]
     placed = {}
-    for place, name in enumerate(names):
-        axes = measured_axes([run[place] for run in runs], sizes, row_by_row=row_by_row)
+    for name, declared in graph.outputs.items():
+        axes = measured_axes([values[name] for values in runs], sizes, row_by_row=row_by_row)
         if None in axes or axes.count(POSITION) > 1 or axes.count(ROW) != (0 if row_by_row else 1):
             continue
         known = tuple(axis for axis in axes if axis is not None)
-        placed[name] = Placed(name, graph.outputs[name].dtype, known)
-    return placed
+        placed[name] = Placed(name, declared.dtype, known)
+    for row in () if row_by_row else changes:
+        again = run(*sizes[0], row)
+        placed = {name: own for name, own in placed.items() if _same_row(runs[0][name], again[name], own, 1 - row)}
+    return placed, runs[0]
 
 
 def measured_axes(
@@ -553,22 +554,10 @@ def _tried_step(
     Returns:
         The outputs that have an axis of rows; and the values of two rows, in standard form.
     """
-    graph, outputs = places.graph, list(places.graph.outputs)
 
-    def run(num_rows: int, width: int, first_id: int = 1) -> list[Tensor]:
-        inputs = step_example(places, encoder, names.state, num_rows, width, first_id)
-        return run_graph(graph, inputs, outputs, row_by_row=places.row_by_row)
+    def inputs(num_rows: int, width: int, changed: int | None = None) -> dict[Placed, Tensor]:
+        return step_example(places, encoder, names.state, num_rows, width, first_id=1 if changed is None else 2)
 
-    sizes = example_sizes(encoder.width)
-    runs = [run(*size) for size in sizes]
-    placed = _placed_outputs(graph, outputs, runs, sizes, row_by_row=places.row_by_row)
-    if not places.row_by_row:
-        again = dict(zip(outputs, run(*sizes[0], first_id=2), strict=True))
-        first = dict(zip(outputs, runs[0], strict=True))
-        placed = {name: own for name, own in placed.items() if _same_row(first[name], again[name], own, 1)}
-    example = {
-        name: standard(value, placed[name], row_by_row=places.row_by_row)
-        for name, value in zip(outputs, runs[0], strict=True)
-        if name in placed
-    }
+    placed, values = _place_outputs(places, example_sizes(encoder.width), inputs, changes=(0,))
+    example = {name: standard(values[name], output, row_by_row=places.row_by_row) for name, output in placed.items()}
     return placed, example

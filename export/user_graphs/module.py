@@ -7,6 +7,7 @@ Shapes: B sources, R rows, S source positions, V symbols.
 """
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,6 +16,7 @@ import onnx
 import torch
 from torch import Tensor, nn
 
+from attendant.export.contract import RESERVED
 from attendant.export.tracing import InlinedGraph
 from attendant.export.user_graphs.graph import masked, softmax_inputs, with_outputs
 from attendant.export.user_graphs.layout import (
@@ -23,6 +25,7 @@ from attendant.export.user_graphs.layout import (
     ROW,
     EncoderPlaces,
     Placed,
+    Places,
     StepPlaces,
     arranged,
     example_sizes,
@@ -33,7 +36,7 @@ from attendant.export.user_graphs.layout import (
     step_example,
     zeros,
 )
-from attendant.export.user_graphs.spec import ScoresAre
+from attendant.export.user_graphs.spec import EncoderTable, ScoresAre, StateTable, StepTable
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.session import PlainSession
 
@@ -42,6 +45,72 @@ SOURCE_MASK: Final = "source_mask"
 
 LEAST_PROBABILITY: Final = 1.2e-38
 """The smallest normal float32: a probability below it has no logarithm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graphs:
+    """Two graphs whose description is complete."""
+
+    encoder: EncoderPlaces
+    step: StepPlaces
+    state: tuple[StateTable, ...]
+    scores: Placed
+    scores_are: ScoresAre
+    attention: Placed | None
+
+    def tables(self) -> tuple[EncoderTable, StepTable, tuple[StateTable, ...]]:
+        """Returns the tables that describe the graphs."""
+        encoder, step = self.encoder, self.step
+        time_major = [axis for axis in encoder.source_ids.axes if axis in (ROW, POSITION)] == [POSITION, ROW]
+        return (
+            EncoderTable(
+                source_ids=encoder.source_ids.name,
+                **_padding_fields(encoder),
+                zeros=tuple(placed.name for placed in encoder.zeros),
+                time_major=True if time_major else None,
+            ),
+            StepTable(
+                previous_ids=step.previous_ids.name,
+                scores=self.scores.name,
+                scores_are=self.scores_are,
+                attention=self.attention.name if self.attention else None,
+                **_padding_fields(step),
+            ),
+            self.state,
+        )
+
+    def lines(self) -> list[str]:
+        """Returns a line for each tensor, and for each reason why the graphs will be slower than they could be."""
+        encoder, step = self.encoder, self.step
+        taken = [encoder.source_ids, encoder.source_lengths, encoder.source_mask, *encoder.zeros]
+        lines = [f"{encoder.graph.file} takes {', '.join(str(placed) for placed in taken if placed is not None)}"]
+        taken = [step.previous_ids, step.source_lengths, step.source_mask]
+        lines.append(f"{step.graph.file} takes {', '.join(str(placed) for placed in taken if placed is not None)}")
+        lines.append(f"{step.graph.file} gives {self.scores_are.replace('_', '-')} {self.scores}")
+        lines.append(f"attention: {self.attention or 'none'}")
+        for tensor in self.state:
+            first = "zeros" if tensor.encoder is None else f"the encoder's {tensor.encoder!r}"
+            after = f"then the step's {tensor.output!r}" if tensor.output else "which steps leave as it is"
+            lines.append(f"state {step.state[tensor.input]}: {first}, {after}")
+        if encoder.width is not None:
+            lines.append(
+                f"{encoder.graph.file} takes {encoder.width} positions: shorter sources are filled with padding"
+            )
+        for places, what in ((encoder, "sources are encoded"), (step, "rows are stepped")):
+            if places.row_by_row:
+                lines.append(
+                    f"{what} one by one, which is slow: {places.reason}; export it with an axis that is not fixed"
+                )
+        return lines
+
+
+def _padding_fields(places: Places) -> dict[str, Any]:
+    """Returns the fields of a graph's table that describe its inputs for padding."""
+    return {
+        "source_lengths": places.source_lengths.name if places.source_lengths else None,
+        "source_mask": places.source_mask.name if places.source_mask else None,
+        "mask_is_true_on": "padding" if places.masks_padding else "symbols",
+    }
 
 
 class _Call(InlinedGraph):
@@ -107,30 +176,35 @@ class StateOfGraphs:
     encoder: str | None
 
 
+def _named(graphs: Graphs) -> list[StateOfGraphs]:
+    """Returns the state, with names that bundles allow."""
+    state: dict[str, StateOfGraphs] = {}
+    for tensor in graphs.state:
+        name = re.sub(r"[^a-z0-9_]+", "_", tensor.input.lower()).strip("_").removesuffix("_out") or "state"
+        name = name if name[0].isalpha() and name not in {*RESERVED, SOURCE_MASK} else f"state_{name}"
+        while name in state:
+            name += "_"
+        placed = graphs.step.state[tensor.input]
+        state[name] = StateOfGraphs(name=name, input=placed, output=tensor.output, encoder=tensor.encoder)
+    return list(state.values())
+
+
 class GraphModule(nn.Module):
     """An encoder and a step in ONNX, as Seq2SeqModule."""
 
-    def __init__(
-        self,
-        encoder: EncoderPlaces,
-        step: StepPlaces,
-        state: Sequence[StateOfGraphs],
-        *,
-        scores: Placed,
-        scores_are: ScoresAre,
-        attention: Placed | None,
-        pad_id: int,
-    ) -> None:
-        """Takes over the graphs.
+    def __init__(self, graphs: Graphs, *, pad_id: int) -> None:
+        """Prepares the calls of both graphs.
 
         Args:
             pad_id: the graphs' id of positions without symbols.
         """
         super().__init__()
+        encoder, step, state, attention = graphs.encoder, graphs.step, _named(graphs), graphs.attention
         self.encoder, self.decoder_step, self.state = encoder, step, tuple(state)
         self.row_state: Sequence[str] = tuple(tensor.name for tensor in state if tensor.output is not None)
         self.has_sources = any(tensor.output is None for tensor in state)
-        self.scores, self.scores_are, self.attention, self.pad_id = scores, scores_are, attention, pad_id
+        self.scores, self.scores_are = graphs.scores, graphs.scores_are
+        self.attention, self.pad_id = attention, pad_id
         used = dict.fromkeys(tensor.encoder for tensor in state if tensor.encoder is not None)
         self.encode_call = _Call("encoder", encoder, [encoder.outputs[name] for name in used])
         states = [
@@ -138,7 +212,7 @@ class GraphModule(nn.Module):
             for tensor in state
             if tensor.output is not None
         ]
-        results = [scores, *([] if attention is None else [attention]), *states]
+        results = [graphs.scores, *([] if attention is None else [attention]), *states]
         takes_mask = step.source_mask is not None or step.source_lengths is not None
         needs_mask = self.has_sources and not takes_mask and encoder.width is None
         self.step_call = _Call("step", step, results, masks=self._softmaxes if needs_mask else None)
