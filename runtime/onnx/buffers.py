@@ -27,6 +27,10 @@ Shape = tuple[int, ...]
 MAX_BINDINGS = 4
 """Two for each of two batches that are stepped in turns."""
 
+MIN_REPEATS = 4
+"""Runs of the same shapes in a row before they are bound. A new binding takes as long as binding saves in two to three
+runs, and under load the number of rows changes every few steps."""
+
 MAX_HELD_BYTES = 1 << 20
 """A binding keeps inputs up to this size alive until it gets others: onnxruntime binds an array in a quarter of the
 time that it takes to bind an address. Large ones, the sources of a whole batch, are bound by their address."""
@@ -104,13 +108,15 @@ class BoundRuns(_ArrayPool):
         self._dtypes = dtypes
         self._copied = frozenset(copied)
         self._last: Mapping[str, Shape] = {}
+        self._num_repeats = 0
 
     def run(self, shapes: Mapping[str, Shape], inputs: Mapping[str, Array]) -> list[Array]:
         """Returns the outputs of these names, which will have these shapes, in order."""
         binding: _Binding | None = self._take(shapes)
         if binding is None:
-            is_repeated, self._last = self._last == shapes, shapes
-            if not is_repeated:  # it may be the only run of these shapes: then binding would cost more than it saves
+            self._num_repeats = self._num_repeats + 1 if shapes == self._last else 0
+            self._last = shapes
+            if self._num_repeats < MIN_REPEATS:
                 return list(self._session.run(list(shapes), inputs))
             binding = _Binding(self._session, shapes, self._dtypes, self._copied)
             self._add(shapes, binding.outputs, binding)
