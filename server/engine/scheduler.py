@@ -39,12 +39,16 @@ HEAVY_PATIENCE = 4
 MIN_FREE_PART = 4
 """Bulk requests join when 1/4 of their rows is free: encoding several together costs less than one by one."""
 
-MIN_NEWCOMERS_PART = 8
-"""Other requests join at once if they number at least 1/8 of those running. Otherwise they wait to fill a batch:
-encoding four together takes 2.4 times as long as encoding one."""
+MAX_STEPS_TO_FILL = 24
+"""Largest number of steps that requests wait for others to join with.
 
-MAX_STEPS_TO_FILL = 4
-"""Largest number of steps that requests wait to fill a batch."""
+They join when at least as many wait as run, or after these steps. A join costs more than its encoding: it reads the
+encoder's weights, which evict the step's from the caches, and the next steps have new shapes. Besides, a row's share of
+a step hardly falls above five rows, so long requests gain when newcomers wait. `benchmarks/arrivals.py` measures and
+models it."""
+
+MAX_STEPS_TO_STREAM = 4
+"""The same if one of them is streamed: its caller waits for the first token."""
 
 WINDOW = 64
 """Number of waiting requests that are searched for some of similar length."""
@@ -177,8 +181,9 @@ class PriorityQueue:
 
     def waits_to_fill_a_batch(self) -> bool:
         """Returns whether waiting requests wait one more step, so that more are encoded and join at once."""
-        few = 0 < len(self.waiting) * MIN_NEWCOMERS_PART < len(self.running)
-        waits = few and self.num_waits < MAX_STEPS_TO_FILL
+        waits = 0 < len(self.waiting) < len(self.running) and self.num_waits < MAX_STEPS_TO_FILL
+        if waits and self.num_waits >= MAX_STEPS_TO_STREAM:
+            waits = not any(request.streams for request, _ in self.waiting.values())
         self.num_waits = self.num_waits + 1 if waits else 0
         return waits
 

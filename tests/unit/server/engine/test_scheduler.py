@@ -13,7 +13,7 @@ from attendant.server.engine.scheduler import (
     HEAVY_PART,
     MAX_OVERTAKEN,
     MAX_STEPS_TO_FILL,
-    MIN_NEWCOMERS_PART,
+    MAX_STEPS_TO_STREAM,
     WINDOW,
     Budget,
     FairShare,
@@ -80,7 +80,7 @@ def running(num_running: int) -> Scheduler:
 
 
 def test_a_newcomer_beside_many_waits_to_fill_a_batch() -> None:
-    queue = running(4 * MIN_NEWCOMERS_PART)
+    queue = running(4)
     for key in (101, 102, 103):
         queue.add(request(key))
         assert queue.admit(INTERACTIVE) == []
@@ -89,7 +89,7 @@ def test_a_newcomer_beside_many_waits_to_fill_a_batch() -> None:
 
 
 def test_a_newcomer_waits_to_fill_a_batch_so_many_steps_and_no_longer() -> None:
-    queue = running(4 * MIN_NEWCOMERS_PART)
+    queue = running(4)
     for first in (101, 201):
         queue.add(request(first))
         for _ in range(MAX_STEPS_TO_FILL):
@@ -97,14 +97,23 @@ def test_a_newcomer_waits_to_fill_a_batch_so_many_steps_and_no_longer() -> None:
         assert keys(queue.admit(INTERACTIVE)) == [first]
 
 
+def test_a_streamed_request_waits_for_fewer_steps_and_takes_the_others_along() -> None:
+    queue = running(4)
+    queue.add(request(101)._replace(streams=True))
+    queue.add(request(102))
+    for _ in range(MAX_STEPS_TO_STREAM):
+        assert queue.admit(INTERACTIVE) == []
+    assert keys(queue.admit(INTERACTIVE)) == [101, 102]
+
+
 def test_a_newcomer_beside_few_joins_at_once() -> None:
-    queue = running(MIN_NEWCOMERS_PART)
+    queue = running(1)
     queue.add(request(101))
     assert keys(queue.admit(INTERACTIVE)) == [101]
 
 
 def test_steps_without_newcomers_are_not_counted_as_waiting() -> None:
-    queue = running(2 * MIN_NEWCOMERS_PART)
+    queue = running(2)
     queue.add(request(101))
     assert queue.admit(INTERACTIVE) == []
     queue.remove(101)
@@ -117,10 +126,10 @@ def test_steps_without_newcomers_are_not_counted_as_waiting() -> None:
 
 
 def test_a_request_that_waits_to_fill_a_batch_joins_when_the_others_have_ended() -> None:
-    queue = running(2 * MIN_NEWCOMERS_PART)
+    queue = running(2)
     queue.add(request(101))
     assert queue.admit(INTERACTIVE) == []
-    for key in range(2 * MIN_NEWCOMERS_PART):
+    for key in range(2):
         queue.remove(key)
     assert keys(queue.admit(INTERACTIVE)) == [101]
 
