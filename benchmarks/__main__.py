@@ -15,7 +15,7 @@ from rich.markdown import Markdown
 
 from attendant.runtime.command import exit_command
 from attendant.runtime.errors import UserError, VerificationFailed
-from benchmarks import decoding, gpu, own_models, peers, serving, training
+from benchmarks import arrivals, decoding, gpu, own_models, peers, serving, training
 from benchmarks.harness import log_line
 from benchmarks.results import Measured, Part, add_result, markdown_table, this_machine, write_page, write_yardsticks
 from benchmarks.workload import QUICK, Context, Workload
@@ -62,7 +62,7 @@ SUITES = {
         about="Measures each part on a machine that should do nothing else.",
         parts=(
             *(decoding.decoding, decoding.alone, decoding.bookkeeping, serving.first_token, serving.overhead),
-            *(serving.idle_latency, serving.request_time, serving.open_loop, serving.priority, serving.memory),
+            *(serving.idle_latency, serving.request_time, arrivals.open_loop, serving.priority, serving.memory),
             *(serving.idle, decoding.against),
         ),
     ),

@@ -15,6 +15,7 @@ from attendant.runtime.process import available_cpus
 from attendant.server.bench.load import LIST_SIZE, Load
 from attendant.server.inference.v2 import open_inference_pb2 as inference
 from attendant_client.v1 import seq2seq_pb2 as messages
+from benchmarks.arrivals import open_loops
 from benchmarks.decoding import (
     BEAM_SIZE,
     NUM_WORKERS,
@@ -32,7 +33,7 @@ from benchmarks.plain_model import export_plain, plain_parameters
 from benchmarks.programs import G2P_BUNDLE, MARIAN_BLOCK, g2p_words, marian_parameters, marian_width
 from benchmarks.results import Part
 from benchmarks.servers import Server, attendant_server, empty_service, requests_of, under
-from benchmarks.serving import MANY_CLIENTS, closed_loops, open_loops
+from benchmarks.serving import MANY_CLIENTS, closed_loops
 from benchmarks.workload import NUM_REQUESTS, Context, Work, Workload, equal_work, real_work
 
 TRANSFORMERS = {

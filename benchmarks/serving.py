@@ -5,12 +5,11 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 
 from attendant.runtime.process import available_cpus
 from attendant.server.bench.load import MESSAGE_SIZE, Answered, Load
 from benchmarks.decoding import NUM_ALONE, NUM_WORKERS, engine_system, own_decoder
-from benchmarks.harness import Columns, Measurement, Samples, System, measure, part_of, resident_bytes, tree
+from benchmarks.harness import Columns, Samples, System, measure, part_of, resident_bytes, tree
 from benchmarks.job import Job, sentences
 from benchmarks.results import Cell, Part, Picture
 from benchmarks.servers import (
@@ -28,14 +27,6 @@ from benchmarks.workload import MAX_BEAM_SIZE, NUM_REQUESTS, QUICK, Context, equ
 MAX_ROUNDS = 3
 MANY_CLIENTS = 64
 BULK_IN_FLIGHT = 2048
-
-FRACTIONS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""Rates of random arrivals, as fractions of the capacity."""
-
-YARDSTICK_FRACTION = 0.8
-CAPACITY_CLIENTS = 192
-P99_MS = 250.0
-"""The highest rate with at most this p99 is one of a server's figures."""
 
 
 def closed_loops(context: Context, servers: Sequence[Server], clients: Sequence[int]) -> Part:
@@ -76,107 +67,6 @@ def first_token(context: Context) -> Part:
         "server CPU ms/request": "cpu_ms",
     }
     return part_of(measurements, columns, title="server", points=loads)
-
-
-def open_loop(context: Context) -> Part:
-    """Poisson load, lengths of real sentences.
-
-    One worker, one thread, int8, greedy; 5 to 80 source positions and steps. Latency counts from the planned moment of
-    each arrival. Per request: the same server, in which no request joins a running batch. Capacity: requests per
-    second of 192 clients in a closed loop.
-    """
-    server = partial(
-        attendant_server, context, requests=requests_of(real_work(context.workload)), num_workers=1, num_threads=1
-    )
-    servers = [
-        server(key="step_level", name="batching per step"),
-        server(key="request_level", name="batching per request", per_request=True),
-    ]
-    return open_loops(context, servers)
-
-
-def open_loops(context: Context, servers: Sequence[Server]) -> Part:
-    """Loads all servers by Poisson arrivals at the same rates, each up to its capacity.
-
-    The figures are `<key>_capacity`; `<key>_rate`, up to which p99 stays below P99_MS; at 80 % of the slowest server's
-    capacity `<key>_p99_80`; and `<key>_rate_at_p99`, up to which a server's p99 is no higher than the slowest one's.
-    """
-    seconds = 6 * context.visit_seconds
-    closed = Load(kind="closed", num_clients=CAPACITY_CLIENTS, seconds=seconds / 2)
-    counted = measure([under(server, {"": closed}, [closed]) for server in servers], num_rounds=1)
-    capacities = {m.system.key: m.median("speed") for m in counted if m.samples}
-    rates = sorted({round(part * capacity, 1) for capacity in capacities.values() for part in FRACTIONS})
-    points = {f"_{rate}": rate for rate in rates}
-
-    def arrivals(server: Server) -> System:
-        # Above the capacity a queue only grows.
-        highest = max(FRACTIONS) * capacities[server.key] + 0.1
-        load = Load(kind="open", seconds=seconds)
-        loads = {point: replace(load, rate=rate) for point, rate in points.items() if rate <= highest}
-        return under(server, loads, [closed])
-
-    servers = [server for server in servers if server.key in capacities]
-    measurements = measure([arrivals(server) for server in servers], num_rounds=2)
-
-    def padding_waste(m: Measurement) -> str:
-        return f"{100 * (1 - m.median('efficiency')):.0f} %" if "efficiency" in m.samples else ""
-
-    columns: Columns = {
-        "requests/s": lambda m: points[m.point],
-        "of its capacity": lambda m: f"{100 * points[m.point] / capacities[m.system.key]:.0f} %",
-        "p50 ms": "p50",
-        "p99 ms": "p99",
-        "rows per step": "step_rows",
-        "padding waste": padding_waste,
-    }
-    note = "Capacity: " + ", ".join(f"{s.name} {capacities[s.key]:,.0f} requests/s" for s in servers) + "."
-    failed = [m for m in counted if m.problem]
-    part = part_of([*failed, *measurements], columns, title="server", points=points, note=note)
-    by_key = {
-        m.system.key: [(rate, m.median("p99" + end)) for end, rate in points.items() if "p99" + end in m.samples]
-        for m in measurements
-    }
-    rates_at = {key: rate_at(line, P99_MS) for key, line in by_key.items()}
-    values: dict[str, float | None] = {f"{key}_capacity": capacity for key, capacity in capacities.items()}
-    values |= {f"{key}_rate": rate for key, rate in rates_at.items()}
-    slowest = min(capacities, key=lambda key: capacities[key])
-    common = round(YARDSTICK_FRACTION * capacities[slowest], 1)
-    if all(common in dict(line) for line in by_key.values()):
-        latencies = {key: dict(line)[common] for key, line in by_key.items()}
-        values |= {f"{key}_p99_80": latency for key, latency in latencies.items()}
-        values |= {f"{key}_rate_at_p99": rate_at(line, latencies[slowest]) for key, line in by_key.items()}
-    return replace(part, figures={name: value for name, value in values.items() if value is not None})
-
-
-def rate_at(points: Sequence[tuple[float, float]], latency: float) -> float | None:
-    """Returns the highest load with at most this latency, between two measured loads on a straight line.
-
-    Latencies that fall where the load rises are averaged first, so that one disturbed visit does not decide it: the
-    nearest nondecreasing sequence by least squares (pool adjacent violators, Ayer et al. 1955).
-
-    Args:
-        points: (load, latency), by load.
-
-    Returns:
-        None if even the lowest load has a higher latency; the highest load, a lower bound, if none has.
-    """
-    pools: list[tuple[float, int]] = []  # means of neighbours, and the number of each
-    for _, latency_here in points:
-        mean, number = latency_here, 1
-        while pools and pools[-1][0] > mean:
-            last_mean, last_number = pools.pop()
-            mean = (mean * number + last_mean * last_number) / (number + last_number)
-            number += last_number
-        pools.append((mean, number))
-    rising = [mean for mean, number in pools for _ in range(number)]
-    loads = [load for load, _ in points]
-    if not rising or rising[0] > latency:
-        return None
-    last = max(index for index, value in enumerate(rising) if value <= latency)
-    if last + 1 == len(rising):
-        return loads[-1]
-    share = (latency - rising[last]) / (rising[last + 1] - rising[last])
-    return loads[last] + (loads[last + 1] - loads[last]) * share
 
 
 def overhead(context: Context) -> Part:

@@ -1,0 +1,294 @@
+"""Random arrivals, measured and modelled.
+
+The model is the engine with its real scheduler in virtual time, in which only the graphs take time. What a server takes
+beyond that is the cost of joining running batches (caches, copies, bindings) and of serving.
+
+Shapes: B sources, R rows.
+"""
+
+import itertools
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.bundle.manifest import SpecialIds
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.onnx.stepper import OnnxStepper, alike
+from attendant.runtime.stepper import DecoderState, Ids, StepOutput, Taken, padded_width, state_of
+from attendant.server.bench.load import Load
+from attendant.server.engine.engine import Engine
+from attendant.server.engine.request import EngineRequest
+from attendant.server.engine.scheduler import Budget, Scheduler
+from benchmarks.harness import Columns, Measurement, System, measure, part_of
+from benchmarks.job import EOS_ID, NUM_SPECIAL_SYMBOLS
+from benchmarks.own_worker import RequestLevelScheduler
+from benchmarks.results import Part
+from benchmarks.servers import Server, attendant_server, requests_of, under
+from benchmarks.workload import Context, Work, real_work
+
+FRACTIONS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""Rates of random arrivals, as fractions of the capacity."""
+
+YARDSTICK_FRACTION = 0.8
+CAPACITY_CLIENTS = 192
+P99_MS = 250.0
+"""The highest rate with at most this p99 is one of a server's figures."""
+
+BUDGET = Budget(max_rows=256, max_source_positions=1 << 16)
+SPECIAL_IDS = SpecialIds(pad=0, unk=1, bos=2, eos=EOS_ID, start=2)
+NUM_ARRIVALS = 2000
+NUM_WARM = 4
+NUM_TIMED = 20
+
+
+def open_loop(context: Context) -> Part:
+    """Poisson load, lengths of real sentences.
+
+    One worker, one thread, int8, greedy; 5 to 80 source positions and steps. Latency counts from the planned moment of
+    each arrival. Per request: the same server, in which no request joins a running batch. Capacity: requests per
+    second of 192 clients in a closed loop. Modelled: the same scheduler in virtual time, in which only the graphs take
+    time, as much as with warm caches.
+    """
+    work = real_work(context.workload)
+    server = partial(attendant_server, context, requests=requests_of(work), num_workers=1, num_threads=1)
+    servers = [
+        server(key="step_level", name="batching per step"),
+        server(key="request_level", name="batching per request", per_request=True),
+    ]
+    schedulers = {"step_level": Scheduler, "request_level": RequestLevelScheduler}
+    costs = measured_costs(context)
+    return open_loops(context, servers, lambda key, rate: modelled(costs, work, rate, schedulers[key]))
+
+
+def open_loops(
+    context: Context, servers: Sequence[Server], model: Callable[[str, float], tuple[float, float]] | None = None
+) -> Part:
+    """Loads all servers by Poisson arrivals at the same rates, each up to its capacity.
+
+    The figures are `<key>_capacity`; `<key>_rate`, up to which p99 stays below P99_MS; at 80 % of the slowest server's
+    capacity `<key>_p99_80`; `<key>_rate_at_p99`, up to which a server's p99 is no higher than the slowest one's; and
+    `<key>_p99_ratio`, the greatest ratio of its p99 to the slowest one's at the same rate.
+
+    Args:
+        model: returns the expected p50 and p99 in ms of a server, by its key, at a rate. The greatest ratio of measured
+            to modelled p99 is `<key>_to_model`.
+    """
+    seconds = 6 * context.visit_seconds
+    closed = Load(kind="closed", num_clients=CAPACITY_CLIENTS, seconds=seconds / 2)
+    counted = measure([under(server, {"": closed}, [closed]) for server in servers], num_rounds=1)
+    capacities = {m.system.key: m.median("speed") for m in counted if m.samples}
+    rates = sorted({round(part * capacity, 1) for capacity in capacities.values() for part in FRACTIONS})
+    points = {f"_{rate}": rate for rate in rates}
+
+    def arrivals(server: Server) -> System:
+        # Above the capacity a queue only grows.
+        highest = max(FRACTIONS) * capacities[server.key] + 0.1
+        load = Load(kind="open", seconds=seconds)
+        loads = {point: replace(load, rate=rate) for point, rate in points.items() if rate <= highest}
+        return under(server, loads, [closed])
+
+    servers = [server for server in servers if server.key in capacities]
+    measurements = measure([arrivals(server) for server in servers], num_rounds=2)
+
+    def padding_waste(m: Measurement) -> str:
+        return f"{100 * (1 - m.median('efficiency')):.0f} %" if "efficiency" in m.samples else ""
+
+    columns: Columns = {
+        "requests/s": lambda m: points[m.point],
+        "of its capacity": lambda m: f"{100 * points[m.point] / capacities[m.system.key]:.0f} %",
+        "p50 ms": "p50",
+        "p99 ms": "p99",
+        "rows per step": "step_rows",
+        "padding waste": padding_waste,
+    }
+    expected: dict[tuple[str, str], tuple[float, float]] = {}
+    if model is not None:
+        for m in measurements:
+            expected |= {(m.system.key, end): model(m.system.key, points[end]) for end in points if m.at(end).samples}
+        columns = {
+            **columns,
+            "modelled p50 ms": lambda m: expected[m.system.key, m.point][0],
+            "modelled p99 ms": lambda m: expected[m.system.key, m.point][1],
+        }
+    note = "Capacity: " + ", ".join(f"{s.name} {capacities[s.key]:,.0f} requests/s" for s in servers) + "."
+    failed = [m for m in counted if m.problem]
+    part = part_of([*failed, *measurements], columns, title="server", points=points, note=note)
+    by_key = {
+        m.system.key: [(rate, m.median("p99" + end)) for end, rate in points.items() if "p99" + end in m.samples]
+        for m in measurements
+    }
+    rates_at = {key: rate_at(line, P99_MS) for key, line in by_key.items()}
+    values: dict[str, float | None] = {f"{key}_capacity": capacity for key, capacity in capacities.items()}
+    values |= {f"{key}_rate": rate for key, rate in rates_at.items()}
+    for m in measurements:
+        ratios = [m.median("p99" + end) / p99 for (key, end), (_, p99) in expected.items() if key == m.system.key]
+        values[f"{m.system.key}_to_model"] = max(ratios, default=None)
+    slowest = min(capacities, key=lambda key: capacities[key])
+    slowest_p99 = dict(by_key[slowest])
+    for key, line in by_key.items():
+        values[f"{key}_p99_ratio"] = max([p99 / slowest_p99[r] for r, p99 in line if r in slowest_p99], default=None)
+    common = round(YARDSTICK_FRACTION * capacities[slowest], 1)
+    if all(common in dict(line) for line in by_key.values()):
+        latencies = {key: dict(line)[common] for key, line in by_key.items()}
+        values |= {f"{key}_p99_80": latency for key, latency in latencies.items()}
+        values |= {f"{key}_rate_at_p99": rate_at(line, latencies[slowest]) for key, line in by_key.items()}
+    return replace(part, figures={name: value for name, value in values.items() if value is not None})
+
+
+def rate_at(points: Sequence[tuple[float, float]], latency: float) -> float | None:
+    """Returns the highest load with at most this latency, between two measured loads on a straight line.
+
+    Latencies that fall where the load rises are averaged first, so that one disturbed visit does not decide it: the
+    nearest nondecreasing sequence by least squares (pool adjacent violators, Ayer et al. 1955).
+
+    Args:
+        points: (load, latency), by load.
+
+    Returns:
+        None if even the lowest load has a higher latency; the highest load, a lower bound, if none has.
+    """
+    pools: list[tuple[float, int]] = []  # means of neighbours, and the number of each
+    for _, latency_here in points:
+        mean, number = latency_here, 1
+        while pools and pools[-1][0] > mean:
+            last_mean, last_number = pools.pop()
+            mean = (mean * number + last_mean * last_number) / (number + last_number)
+            number += last_number
+        pools.append((mean, number))
+    rising = [mean for mean, number in pools for _ in range(number)]
+    loads = [load for load, _ in points]
+    if not rising or rising[0] > latency:
+        return None
+    last = max(index for index, value in enumerate(rising) if value <= latency)
+    if last + 1 == len(rising):
+        return loads[-1]
+    share = (latency - rising[last]) / (rising[last + 1] - rising[last])
+    return loads[last] + (loads[last + 1] - loads[last]) * share
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of a step, step + row x R, and of a call of the encoder, call + cell x sources x padded width."""
+
+    step: float
+    row: float
+    call: float
+    cell: float
+
+
+def measured_costs(context: Context) -> Costs:
+    """Returns the costs of the context's bundle in int8 on one thread, with its weights in the caches."""
+    stepper = OnnxStepper(open_bundle(context.bundle), "int8", "cpu", 1)
+    num_rows, num_cells = (1, 4, 16, 32), (24, 48, 96, 192)
+    step, row = _line(num_rows, [_step_seconds(stepper, rows, context.workload.num_tokens) for rows in num_rows])
+    call, cell = _line(num_cells, [_seconds(partial(stepper.encode, [[4] * cells])) for cells in num_cells])
+    return Costs(step, row, call, cell)
+
+
+def _step_seconds(stepper: OnnxStepper, num_rows: int, num_tokens: int) -> float:
+    state, ids = stepper.encode([[4] * num_tokens] * num_rows), np.full(num_rows, 4, np.int64)
+
+    def step() -> None:
+        nonlocal state
+        _, state = stepper.step(Taken(state), ids, num_candidates=1)
+
+    return _seconds(step)
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    """Returns the median processor time of a call."""
+    seconds = []
+    for _ in range(NUM_WARM + NUM_TIMED):
+        began = time.thread_time()
+        run()
+        seconds.append(time.thread_time() - began)
+    return statistics.median(seconds[NUM_WARM:])
+
+
+def _line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
+    """Returns the intercept and the slope of the least-squares line; neither is negative."""
+    slope, intercept = np.polyfit(x, y, 1).tolist()
+    return max(0.0, intercept), max(0.0, slope)
+
+
+class VirtualTime:
+    """A clock that others set."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TimedStepper:
+    """A model without weights: no hypothesis ends before its limit, and each call takes its cost in virtual time."""
+
+    vocabulary_size = NUM_SPECIAL_SYMBOLS + 1
+
+    def __init__(self, costs: Costs, clock: VirtualTime) -> None:
+        self._costs = costs
+        self._clock = clock
+
+    def encode(self, sources: Sequence[Sequence[int]], masked: Sequence[Sequence[int]] | None = None) -> DecoderState:
+        lengths = np.array([len(source) for source in sources], np.int64)
+        for group in alike(lengths.tolist()):
+            width = padded_width(int(lengths[group].max()))
+            self._clock.now += self._costs.call + self._costs.cell * len(group) * width
+        return DecoderState({}, {}, lengths, np.arange(len(lengths), dtype=np.int64))
+
+    def step(
+        self,
+        before: DecoderState | Taken,
+        previous_ids: Ids,
+        *,
+        num_candidates: int,
+        forced_ids: Ids | None = None,
+        banned_ids: Ids | None = None,
+        attention: bool = False,
+    ) -> tuple[StepOutput, DecoderState]:
+        num_rows = len(previous_ids)
+        self._clock.now += self._costs.step + self._costs.row * num_rows
+        ids = np.full((num_rows, num_candidates), NUM_SPECIAL_SYMBOLS, np.int64)
+        log_probs = np.zeros(ids.shape, np.float32)
+        return StepOutput(ids, log_probs, np.zeros(num_rows, np.float32), None), state_of(before)
+
+    def select(self, before: DecoderState | Taken, rows: Ids) -> DecoderState:
+        state = state_of(before)
+        return DecoderState({}, {}, state.source_lengths[state.row_sources[rows]], np.arange(len(rows), dtype=np.int64))
+
+    def concat(self, parts: Sequence[DecoderState | Taken]) -> DecoderState:
+        lengths = np.concatenate([state_of(part).source_lengths for part in parts])
+        return DecoderState({}, {}, lengths, np.arange(len(lengths), dtype=np.int64))
+
+
+def modelled(costs: Costs, work: Work, rate: float, scheduler: Callable[[Budget], Scheduler]) -> tuple[float, float]:
+    """Returns the median and the 99th percentile of the latency in ms, from arrival to answer.
+
+    Args:
+        rate: mean arrivals per second, at random moments (Poisson).
+        scheduler: makes the engine's scheduler.
+    """
+    clock = VirtualTime()
+    engine = Engine(TimedStepper(costs, clock), BUDGET, SPECIAL_IDS, clock, scheduler)
+    generator = random.Random(1)
+    arrivals = list(itertools.accumulate(generator.expovariate(rate) for _ in range(NUM_ARRIVALS)))
+    seconds: list[float] = []
+    num_submitted = 0
+    while len(seconds) < NUM_ARRIVALS:
+        if not engine.has_work:
+            clock.now = max(clock.now, arrivals[num_submitted])
+        while num_submitted < NUM_ARRIVALS and arrivals[num_submitted] <= clock.now:
+            source, num_steps = work[num_submitted % len(work)]
+            options = DecodingOptions(max_length=max(1, num_steps - 1))
+            engine.submit(EngineRequest(num_submitted, tuple(source), options, arrivals[num_submitted]))
+            num_submitted += 1
+        seconds += [clock.now - arrivals[key] for key, _ in engine.step().outcomes]
+    p50, p99 = (1e3 * np.percentile(seconds, (50, 99))).tolist()
+    return p50, p99
