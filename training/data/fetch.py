@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -92,6 +93,29 @@ def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
     """Writes a TSV file."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{pair.source}\t{pair.target}\n" for pair in pairs)
+
+
+def pip_download(folder: Path, requirement: str) -> Path:
+    """Downloads a package's wheel with pip, or its source archive if it has no wheel, without what it depends on.
+
+    Args:
+        folder: an empty folder for the archive.
+        requirement: NAME==VERSION.
+
+    Raises:
+        UserError: the package index can't be reached, or has no such version.
+    """
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    process = subprocess.run(
+        [*command, "--dest", str(folder), requirement], capture_output=True, text=True, check=False
+    )
+    archive = next(folder.iterdir(), None)
+    if process.returncode or archive is None:
+        lines = [line.strip() for line in process.stderr.splitlines() if line.strip()] or ["no message from pip"]
+        raise UserError(
+            f"{requirement} could not be downloaded from the package index; is there a network? ({lines[-1]})"
+        )
+    return archive
 
 
 def split_by_key(groups: Iterable[tuple[str, Iterable[Pair]]]) -> dict[str, list[Pair]]:

