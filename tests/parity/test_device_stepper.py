@@ -1,6 +1,6 @@
 """The stepper that keeps its state on the device: bit for bit OnnxStepper, in every batch, recorded or not.
 
-On the CPU provider, where the bits must be equal; what only a GPU can show stands in test_cuda.py.
+On the CPU provider, where the bits must be equal; test_cuda.py has what only a GPU can show.
 """
 
 from collections.abc import Iterator
@@ -95,7 +95,7 @@ def test_every_step_has_the_same_bits(bundle: Bundle) -> None:
                    for stepper, state in zip((device, plain), states, strict=True)]  # fmt: skip
         assert_same(stepped[0][0], stepped[1][0])
         rows = random.integers(0, num_rows, int(random.integers(1, 2 * num_rows + 1)))
-        # A source's rows stand together, as a search keeps them.
+        # A source's rows are neighbours, as a search keeps them.
         rows = rows[np.argsort(stepped[1][1].row_sources[rows], kind="stable")]
         states = [stepper.select(state, rows)
                   for stepper, (_, state) in zip((device, plain), stepped, strict=True)]  # fmt: skip
@@ -108,7 +108,7 @@ def test_every_step_has_the_same_bits(bundle: Bundle) -> None:
 
 @pytest.mark.parametrize("beam_size", [1, 4, 5])
 def test_decodings_are_the_same_when_steps_are_replayed(bundle: Bundle, beam_size: int, replaying: Replaying) -> None:
-    """A replay reads and writes the buffers that were recorded: it must never stand for another step's."""
+    """A replay reads and writes the buffers that were recorded: it must never be taken for another step's."""
     random = np.random.default_rng(beam_size)
     sources = sources_of(random, 30)
     options = DecodingOptions(beam_size=beam_size, max_length=24, attention=True)

@@ -1,31 +1,31 @@
 """The exported graphs are the model: every architecture through the real writer, whose verification must hold.
 
-The writer compares encoder outputs, every step's outputs and state, and decodings with PyTorch, and each source's
-results bit for bit alone and in batches; tests/parity/test_export_faults.py shows that it sees what it must see.
+The writer compares encoder outputs, every step's outputs and state, and decodings with PyTorch, those of int8 and fp16
+with the fp32 graphs, and each source's results bit for bit alone and in batches; tests/parity/test_export_faults.py
+shows that it sees what it must see.
 """
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from attendant.export.bundle_writer import write_bundle
 from attendant.export.tracing import trace_graphs, traceable
 from attendant.export.verification.certification import ROUNDING_MULTIPLE, TOLERANCE
-from attendant.export.verification.probes import VerificationPlan
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.training.model.stepper import TorchStepper
 from tests.bundles import tiny_exportable, tiny_model
-
-# As the full plan, but for how much is decoded: 64 sources of 1 to 80 symbols.
-PLAN = VerificationPlan(num_steps=4, num_decoded=24, num_alone=4, beam_sizes=(1, 2, 4), max_length=16)
+from tests.parity.test_fp16 import check_fp16
+from tests.parity.test_int8 import PLAN, check_int8
 
 # Every value of every option, and the pairs that meet in the graphs: cell and direction, score and query, depth and
 # feeding, source ending and first state.
 COVERING: list[dict[str, Any]] = [
     {"cell": "lstm", "attention_score": "general", "decoder_input_feeding": True, "encoder_num_layers": 2,
-     "decoder_num_layers": 2, "decoder_readout": "concatenation"},
+     "decoder_num_layers": 2},
     {"cell": "lstm", "attention_score": "additive", "attention_query": "previous", "encoder_bidirectional": False,
      "decoder_initial_state": "mean", "encoder_reverse_source": True},
     {"cell": "gru", "attention_score": "dot", "encoder_hidden_size": 8, "decoder_initial_state": "zeros",
@@ -33,9 +33,9 @@ COVERING: list[dict[str, Any]] = [
     {"cell": "gru", "attention_score": "additive", "attention_query": "previous", "attention_coverage": True,
      "encoder_num_layers": 3, "decoder_num_layers": 3, "decoder_readout": "maxout"},
     {"cell": "rnn", "attention_score": "scaled_dot", "attention_key_size": 8, "attention_value_size": 10,
-     "decoder_readout": "addition"},
+     "attention_query": "previous", "decoder_readout": "addition"},
     {"cell": "rnn", "attention_score": "concat", "encoder_bidirectional": False, "decoder_start_symbol": "eos"},
-    {"cell": "lstm", "attention_score": "none", "decoder_source_vector": True},
+    {"cell": "lstm", "attention_score": "none", "decoder_source_vector": True, "decoder_readout": "concatenation"},
     {"cell": "lstm", "attention_score": "none", "encoder_bidirectional": False, "encoder_num_layers": 4,
      "decoder_num_layers": 4, "residual": False, "decoder_initial_state": "final"},
     {"cell": "lstm", "attention_score": "general", "decoder_input_feeding": True, "decoder_copying": True,
@@ -45,50 +45,43 @@ COVERING: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def publish(options: dict[str, Any], folder: Path) -> None:
-    exportable = tiny_exportable(weight_bound=0.7, **options)
-    bundle = write_bundle(exportable, folder / "bundle", plan=PLAN)
-    (certificate,) = bundle.manifest.certificates
-    assert certificate.batch_invariant
+@pytest.mark.parametrize("options", COVERING, ids=lambda options: "-".join(str(value) for value in options.values()))
+def test_every_option_is_exported_exactly(options: dict[str, Any], tmp_path: Path) -> None:
+    exportable = tiny_exportable(weight_bound=0.5, **options)
+    bundle = write_bundle(exportable, tmp_path / "bundle", precisions=("fp32", "int8", "fp16"), plan=PLAN)
+    certificate = bundle.manifest.certificates[0]
+    assert certificate.precision == "fp32" and certificate.batch_invariant
     state = {tensor.input for tensor in bundle.manifest.graphs["fp32"].state}
     assert state <= {name.partition("/")[2] for name in certificate.errors}
     own = max(certificate.reference_errors.values())
     assert max(certificate.errors.values()) <= max(TOLERANCE, ROUNDING_MULTIPLE * own)
     assert certificate.tokens.num_identical + certificate.tokens.num_excused == certificate.tokens.num_compared
-    assert bundle.golden
+    check_int8(bundle, options)
+    check_fp16(bundle, options)
 
 
-@pytest.mark.parametrize("options", COVERING, ids=lambda options: "-".join(str(value) for value in options.values()))
-def test_every_option_is_exported_exactly(options: dict[str, Any], tmp_path: Path) -> None:
-    publish(options, tmp_path)
-
-
-def test_the_same_weights_give_the_same_bytes_and_name_no_place_on_this_machine() -> None:
-    model = tiny_model()
-    first, second = trace_graphs(traceable(model)), trace_graphs(traceable(model))
-    for graph, same in ((first.encoder, second.encoder), (first.decoder_step, second.decoder_step)):
+def test_the_same_weights_give_the_same_bytes_and_stay_as_they_are(tiny_bundle_path: Path) -> None:
+    model = tiny_model().train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    pair = trace_graphs(traceable(model))
+    assert model.training
+    assert model.state_dict().keys() == before.keys()
+    assert all(tensor.equal(before[name]) for name, tensor in model.state_dict().items())
+    for name, graph in (("encoder", pair.encoder), ("decoder_step", pair.decoder_step)):
         content = graph.to_bytes()
-        assert content == same.to_bytes()
+        assert content == (tiny_bundle_path / "fp32" / f"{name}.onnx").read_bytes()
+        # No place on this machine is named.
         assert b".py" not in content
         assert b"site-packages" not in content
         assert str(Path.cwd()).encode() not in content
         assert not graph.model.graph.value_info
 
 
-def test_a_step_looks_rows_up_without_computing_sizes() -> None:
+def test_a_step_looks_rows_up_without_computing_sizes(tiny_bundle_path: Path) -> None:
     """Each node takes as long as a row of a small product: where rows query is one Gather, and needs no shape."""
-    nodes = trace_graphs(traceable(tiny_model())).decoder_step.model.graph.node
+    nodes = onnx.load(tiny_bundle_path / "fp32" / "decoder_step.onnx").graph.node
     readers = {name: [node.op_type for node in nodes if name in node.input] for name in ("source_rows", "row_slots")}
     assert readers == {"source_rows": ["Gather"], "row_slots": ["Gather", "Gather"]}
-
-
-def test_tracing_leaves_the_model_as_it_was() -> None:
-    model = tiny_model().train()
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    trace_graphs(traceable(model))
-    assert model.training
-    assert model.state_dict().keys() == before.keys()
-    assert all(tensor.equal(before[name]) for name, tensor in model.state_dict().items())
 
 
 def test_candidates_bans_and_forced_symbols_are_pytorchs(tiny_stepper: OnnxStepper) -> None:

@@ -1,4 +1,4 @@
-"""The verification refuses what is wrong, and what is refused leaves nothing behind."""
+"""The verification refuses what is wrong, and what is refused leaves no files."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,15 +10,16 @@ from onnx import numpy_helper
 
 from attendant.export.bundle_writer import write_bundle
 from attendant.export.graph import TracedPair
-from attendant.export.tracing import trace_graphs, traceable
+from attendant.export.origins import exportable_bundle
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.errors import VerificationFailed
-from tests.bundles import TINY_PLAN, tiny_exportable, tiny_model
+from tests.bundles import TINY_PLAN, tiny_exportable
 
 
 @pytest.fixture(scope="module")
-def traced() -> TracedPair:
-    return trace_graphs(traceable(tiny_model()))
+def traced(tiny_bundle_path: Path) -> TracedPair:
+    """Returns the graphs of the tiny model, which the session has traced."""
+    return exportable_bundle(open_bundle(tiny_bundle_path)).graphs()
 
 
 def without_lengths(pair: TracedPair) -> None:
@@ -97,14 +98,6 @@ def test_a_wrong_graph_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_same_graph_without_a_fault_is_published(
-    traced: TracedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("attendant.export.origins.trace_graphs", lambda model: traced)
-    write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN)
-    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
-
-
 def test_an_interrupted_export_leaves_nothing(
     traced: TracedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,11 +112,12 @@ def test_an_interrupted_export_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failed_replacement_keeps_the_old_bundle(
+def test_the_same_graph_without_a_fault_is_published_and_a_failed_replacement_keeps_it(
     traced: TracedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attendant.export.origins.trace_graphs", lambda model: traced)
     old = write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN)
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
     monkeypatch.setattr(
         "attendant.export.bundle_writer.check_decoding", lambda *arguments: ["golden example 1: differs"]
     )

@@ -1,9 +1,8 @@
-"""int8 graphs of every cell and attention: the same bits beside any batch-mates, and near the fp32 graphs.
+"""int8 graphs: the same bits beside any batch-mates, and near the fp32 graphs.
 
-The writer's own certification holds every probe and decoding alone against batches; it must hold for each of these.
+The writer's own certification holds every probe and decoding alone against batches.
 """
 
-import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from onnx import numpy_helper
 
 from attendant.export.bundle_writer import REWRITERS, write_bundle
 from attendant.export.graph import TracedPair
-from attendant.export.origins import exportable_bundle
+from attendant.export.origins import Exportable, exportable_bundle
 from attendant.export.published import verify
 from attendant.export.rewriting import products
 from attendant.export.rewriting.int8 import HALVED, quantize
@@ -34,6 +33,7 @@ from attendant.runtime.stepper import attention_cells
 from tests.bundles import TINY_PLAN, tiny_exportable
 from tests.paths import ROOT
 
+# As the full plan, except for the number of decodings: 64 sources of 1 to 80 symbols.
 PLAN = VerificationPlan(num_steps=4, num_decoded=24, num_alone=4, beam_sizes=(1, 2, 4), max_length=16)
 
 CELLS = ("lstm", "gru", "rnn")
@@ -53,27 +53,23 @@ ATTENTIONS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-ALL = list(itertools.product(CELLS, ATTENTIONS))
 COVERING = [(CELLS[place % len(CELLS)], attention) for place, attention in enumerate(ATTENTIONS)]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(
-            {"cell": cell, **attention},
-            marks=() if (cell, attention) in COVERING else pytest.mark.slow,
-            id=f"{cell}-{attention['attention_score']}",
-        )
-        for cell, attention in ALL
-    ],
-)
-def test_every_cell_and_attention_is_invariant_and_near(options: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ATTENTIONS, ids=lambda attention: attention["attention_score"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_cell_and_attention_is_invariant_and_near(cell: str, attention: dict[str, Any], tmp_path: Path) -> None:
+    """tests/parity/test_export.py exports every attention with one cell."""
+    options = {"cell": cell, **attention}
     exportable = tiny_exportable(weight_bound=0.5, **options)
-    bundle = write_bundle(exportable, tmp_path / "bundle", precisions=("fp32", "int8"), plan=PLAN)
-    plain, certificate = bundle.manifest.certificates
-    assert (plain.precision, certificate.precision, certificate.reference) == ("fp32", "int8", "fp32")
-    assert certificate.batch_invariant
+    check_int8(write_bundle(exportable, tmp_path / "bundle", precisions=("fp32", "int8"), plan=PLAN), options)
+
+
+def check_int8(bundle: Bundle, options: dict[str, Any]) -> None:
+    """Checks the int8 graphs of a model with these options."""
+    (certificate,) = (each for each in bundle.manifest.certificates if each.precision == "int8")
+    assert certificate.reference == "fp32" and certificate.batch_invariant
     # Random weights are close to ties at every symbol, and codes of 7 bits round twice as coarsely as those of 8: from
     # 34 of 72 on, depending on the processor.
     assert certificate.tokens.num_identical >= 0.4 * certificate.tokens.num_compared
@@ -82,7 +78,7 @@ def test_every_cell_and_attention_is_invariant_and_near(options: dict[str, Any],
         assert certificate.arithmetic["attentional_codes"] == "stored as uint8 in fixed steps"
     left = [node.op_type for node in nodes_of(bundle) if node.op_type in ("Gemm", "LSTM", "GRU", "RNN")]
     assert left == []
-    assert {example.precision for example in bundle.golden} == {"fp32", "int8"}
+    assert {example.precision for example in bundle.golden} >= {"fp32", "int8"}
 
 
 def nodes_of(bundle: Bundle) -> list[onnx.NodeProto]:
@@ -121,30 +117,37 @@ def test_cells_are_counted_as_they_are_computed(int8_bundle: Bundle) -> None:
         assert attention_cells(alone) == (3, queries * 8)
 
 
-def test_a_bundle_is_quantized_like_its_run(int8_bundle: Bundle, tmp_path: Path) -> None:
-    """From a bundle with fp32 alone, without PyTorch's weights."""
-    plain = write_bundle(tiny_exportable(), tmp_path / "plain", plan=TINY_PLAN)
-    anew = write_bundle(exportable_bundle(plain), tmp_path / "anew", precisions=("fp32", "int8"), plan=TINY_PLAN)
+@pytest.fixture
+def fp32_exportable(tiny_bundle_path: Path) -> Exportable:
+    """Returns the tiny bundle, which has fp32 alone: its export traces nothing, and needs no weights of PyTorch."""
+    return exportable_bundle(open_bundle(tiny_bundle_path))
+
+
+def test_a_bundle_is_quantized_like_its_run(
+    int8_bundle: Bundle, fp32_exportable: Exportable, tiny_bundle_path: Path, tmp_path: Path
+) -> None:
+    anew = write_bundle(fp32_exportable, tmp_path / "anew", precisions=("fp32", "int8"), plan=TINY_PLAN)
     assert anew.manifest.graphs == int8_bundle.manifest.graphs
-    assert anew.manifest.certificates[0] == plain.manifest.certificates[0]
+    assert anew.manifest.certificates[0] == open_bundle(tiny_bundle_path).manifest.certificates[0]
     assert open_bundle(tmp_path / "anew").manifest.name == "tiny"
 
 
-def test_a_host_with_inexact_kernels_exports_and_serves_int8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_with_inexact_kernels_exports_and_serves_int8(
+    fp32_exportable: Exportable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(onnx_stepper, "kernels_are_exact", lambda: False)
-    bundle = write_bundle(tiny_exportable(), tmp_path / "bundle", precisions=("fp32", "int8"), plan=TINY_PLAN)
+    bundle = write_bundle(fp32_exportable, tmp_path / "bundle", precisions=("fp32", "int8"), plan=TINY_PLAN)
     assert not wide_factors(bundle.path, bundle.manifest.graphs["int8"])
     assert open_stepper(bundle, "int8").precision == "int8"
 
 
-@pytest.mark.parametrize("exact", [True, False])
 def test_factors_of_8_bits_are_not_exported_on_any_host(
-    exact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fp32_exportable: Exportable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onnx_stepper, "kernels_are_exact", lambda: exact)
+    monkeypatch.setattr(onnx_stepper, "kernels_are_exact", lambda: True)
     monkeypatch.setattr(products, "LARGEST_WEIGHT", 127)
     with pytest.raises(VerificationFailed, match="the int8 graphs are refused: products would overflow") as refusal:
-        write_bundle(tiny_exportable(), tmp_path / "bundle", precisions=("fp32", "int8"), plan=TINY_PLAN)
+        write_bundle(fp32_exportable, tmp_path / "bundle", precisions=("fp32", "int8"), plan=TINY_PLAN)
     assert all("has codes up to 127, must be at most 64" in line for line in refusal.value.differences)
     assert list(tmp_path.iterdir()) == []
 
@@ -152,7 +155,7 @@ def test_factors_of_8_bits_are_not_exported_on_any_host(
 @pytest.mark.skipif(
     not onnx_stepper.kernels_are_exact(), reason="this processor can't compute the former codes of 8 bits exactly"
 )
-@pytest.mark.parametrize("name", ["lstm", "gru"])
+@pytest.mark.parametrize("name", ["lstm", pytest.param("gru", marks=pytest.mark.slow)])
 def test_a_bundle_of_int8_alone_is_halved(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose factors have 8 bits, as an earlier version exported it."""
     old = open_bundle(ROOT / "tests" / "eight_bits" / name)
@@ -175,7 +178,7 @@ def test_a_bundle_of_int8_alone_is_halved(name: str, tmp_path: Path, monkeypatch
 
 
 def test_verification_names_the_processor_that_can_not_compute_int8(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    int8_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onnx_stepper, "kernels_are_exact", lambda: False)
     why = rf"can't be computed exactly on this processor \({re.escape(processor())}\): it has codes of 8 bits"
@@ -183,9 +186,8 @@ def test_verification_names_the_processor_that_can_not_compute_int8(
         verify(ROOT / "tests" / "eight_bits" / "lstm")
     assert "\n" not in str(refusal.value)
     # With fp32 beside it, what can be computed is checked.
-    write_bundle(tiny_exportable(), tmp_path / "both", precisions=("fp32", "int8"), plan=TINY_PLAN)
     monkeypatch.setattr(onnx_stepper, "wide_factors", lambda *_: ["a product has codes up to 127"])
-    checks = verify(tmp_path / "both")
+    checks = verify(int8_bundle.path)
     assert [(check.precision, check.held) for check in checks[1:]] == [("fp32", True), ("int8", False)]
     assert "golden examples hold" in checks[1].text
     assert re.search(rf"not checked: .*{why}.*; choose precision fp32", checks[2].text)
@@ -255,7 +257,7 @@ def with_a_cell_forgotten(pair: TracedPair) -> None:
     ],
 )
 def test_wrong_int8_graphs_are_refused(
-    fault: Any, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: Any, expected: str, fp32_exportable: Exportable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def faulty(pair: TracedPair) -> TracedPair:
         quantized = quantize(pair)
@@ -264,6 +266,6 @@ def test_wrong_int8_graphs_are_refused(
 
     monkeypatch.setitem(REWRITERS, "int8", faulty)
     with pytest.raises(VerificationFailed) as refusal:
-        write_bundle(tiny_exportable(), tmp_path / "bundle", precisions=("fp32", "int8"), plan=TINY_PLAN)
+        write_bundle(fp32_exportable, tmp_path / "bundle", precisions=("fp32", "int8"), plan=TINY_PLAN)
     assert any(re.match(expected, line) for line in refusal.value.differences), refusal.value
     assert list(tmp_path.iterdir()) == []

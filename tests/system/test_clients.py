@@ -1,4 +1,4 @@
-"""The programs of docs/clients.md, run as they stand there, against a server of models/g2p-en."""
+"""The programs of docs/clients.md, run unchanged, against a server of models/g2p-en."""
 
 import os
 import re

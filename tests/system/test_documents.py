@@ -1,7 +1,7 @@
 """What the pages show to be typed is typed, and works.
 
 A fenced block of `sh`, `console` (commands after `$`, then what they print) or `python` is run in a folder that has
-what the pages speak of. One that can't be run says so in an HTML comment on the line before it,
+what the pages mention. The line before a block that can't be run has an HTML comment,
 `<!-- not run: why -->`, or names the test that runs it, `<!-- run by: path -->`.
 """
 
@@ -79,7 +79,7 @@ def needs_training(block: Block) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_each_block_says_what_it_is(page: Path) -> None:
+def test_each_block_names_its_language(page: Path) -> None:
     text = page.read_text()
     assert text.count("```") == 2 * len(page_blocks := list(blocks(page))), "a fence that is not closed, or not found"
     assert not [block.place for block in page_blocks if block.language not in (*RUN, *SHOWN)]
@@ -94,11 +94,11 @@ def served() -> Iterator[Running]:
 
 @dataclass(frozen=True)
 class Reader:
-    """Who types what a page shows.
+    """A user who types the commands of pages.
 
     Attributes:
         folder: where; as a checkout, with what the pages speak of.
-        served: answers where a page says localhost.
+        served: the server that answers at a page's localhost.
         typed: what was typed already; where two pages show the same, that is enough.
     """
 
@@ -167,7 +167,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory, served: Running) -> Reader:
 
 @pytest.fixture(scope="module")
 def trained(reader: Reader) -> Reader:
-    """Has trained and exported as docs/training.md says, from toy pairs and with a smaller model."""
+    """Has trained and exported by docs/training.md, from toy pairs and with a smaller model."""
     folder = reader.folder
     (folder / "recipes").unlink()
     (folder / "recipes").mkdir()

@@ -1,4 +1,4 @@
-"""KServe's and NVIDIA's own clients, from PyPI and unchanged, ask a server by the Open Inference Protocol."""
+"""KServe's and NVIDIA's own clients, from PyPI and unchanged, call a server by the Open Inference Protocol."""
 
 import json
 from pathlib import Path

@@ -61,7 +61,7 @@ def test_confidence_of_new_answers_is_the_probability_that_they_are_right() -> N
     result = reliability(confidences, is_right, rule="", warn_below=0.5, num_resamples=0)
     assert result.ece.value is not None and result.ece.value < 0.03
     assert np.abs(confidences - truth).mean() < 0.03
-    # What the model itself says is far off, so the test can tell.
+    # The model's own probabilities are far off, so this test can fail.
     own_view = np.exp([-np.exp(signals["mean_surprise"]) for signals in new])
     assert (raw := reliability(own_view, is_right, rule="", warn_below=0.5, num_resamples=0).ece.value) and raw > 0.15
 

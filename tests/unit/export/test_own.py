@@ -27,20 +27,16 @@ from tests.own_models import (
 )
 
 
-@pytest.mark.parametrize("name", ["tutorial", "packed"])
+@pytest.mark.parametrize("name", MODELS)
 def test_answers_are_those_of_a_naive_loop(name: str, tmp_path: Path) -> None:
     model = random_model(name)
-    bundle = export_model(model, tmp_path / name, precisions=("fp32", "int8"), plan=TINY)
-    assert {certificate.precision for certificate in bundle.manifest.certificates} == {"fp32", "int8"}
-    assert_answers(tmp_path / name, model, random_sources(12))
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_fp16_is_certified_on_the_cpu_as_for_our_own_models(name: str, tmp_path: Path) -> None:
-    bundle = export_model(random_model(name), tmp_path / name, precisions=("fp32", "fp16"), plan=TINY)
-    half = next(each for each in bundle.manifest.certificates if each.precision == "fp16")
+    bundle = export_model(model, tmp_path / name, precisions=("fp32", "int8", "fp16"), plan=TINY)
+    certificates = {certificate.precision: certificate for certificate in bundle.manifest.certificates}
+    assert certificates.keys() == {"fp32", "int8", "fp16"}
+    half = certificates["fp16"]
     assert (half.reference, half.provider) == ("fp32", "cpu")
     assert any(how == "fp16" for how in half.arithmetic.values())
+    assert_answers(tmp_path / name, model, random_sources(12))
 
 
 def test_a_step_may_share_its_sources_tensors_among_the_rows_of_a_beam(tmp_path: Path) -> None:
@@ -401,29 +397,14 @@ def test_weights_are_loaded_whatever_wrapped_the_module(
         assert torch.equal(loaded[name], tensor.float())
 
 
-def test_sources_may_begin_with_bos(tmp_path: Path) -> None:
-    model = UserModel(**{**vars(random_model("tutorial")), "prepend_bos": True})
-    export_model(model, tmp_path / "mine", sources=["abc", "defg"], plan=TINY)
-    loaded = attendant.load(tmp_path / "mine")
-    for source in random_sources(6):
-        answer = loaded.generate(source, max_length=8, attention=True)
-        assert answer.source_tokens == ("<s>", *source, "</s>")
-        assert list(answer.best.tokens) == naive_search(model, source, 1, 8)[0]
-        inside = attendant.inspect(tmp_path / "mine", tuple(source), answer.best.tokens)
-        assert inside.source_tokens == answer.source_tokens
-    unknown = loaded.generate("aZb", max_length=8, replace_unknowns=True)
-    assert unknown.source_tokens == ("<s>", "a", "<unk>", "b", "</s>")
-
-
 def test_a_default_out_of_its_range_is_named(tmp_path: Path) -> None:
     model = UserModel(**{**vars(random_model("tutorial")), "length_penalty": 99.0})
     with pytest.raises(UserError, match=r"--length-penalty 99.0: must be less than or equal to 10$"):
         export_model(model, tmp_path / "mine")
 
 
-def test_fields_of_a_user_model_reach_the_manifest(tmp_path: Path) -> None:
-    model = random_model("tutorial")
-    model = UserModel(**{**vars(model), "beam_size": 3, "length_penalty": 0.5})
+def test_fields_of_a_user_model_reach_the_bundle(tmp_path: Path) -> None:
+    model = UserModel(**{**vars(random_model("tutorial")), "prepend_bos": True, "beam_size": 3, "length_penalty": 0.5})
     export_model(model, tmp_path / "mine", sources=["abc", "defg"], plan=TINY)
     manifest = json.loads((tmp_path / "mine/manifest.json").read_text())
     assert manifest["name"] == "mine"
@@ -431,3 +412,10 @@ def test_fields_of_a_user_model_reach_the_manifest(tmp_path: Path) -> None:
     assert manifest["limits"]["max_source_tokens"] == 40
     golden = (tmp_path / "mine/golden.jsonl").read_text()
     assert {tuple(json.loads(line)["source_tokens"]) for line in golden.splitlines()} <= {tuple("abc"), tuple("defg")}
+    loaded = attendant.load(tmp_path / "mine")
+    for source in random_sources(6):
+        answer = loaded.generate(source, beam_size=1, length_penalty=0.0, max_length=8, attention=True)
+        assert answer.source_tokens == ("<s>", *source, "</s>")
+        assert list(answer.best.tokens) == naive_search(model, source, 1, 8)[0]
+    unknown = loaded.generate("aZb", beam_size=1, max_length=8, replace_unknowns=True)
+    assert unknown.source_tokens == ("<s>", "a", "<unk>", "b", "</s>")

@@ -81,7 +81,7 @@ def test_a_page_is_replaced_by_force(tmp_path: Path, libraries: Path) -> None:
     assert not (page / "bundle" / "int8").exists()
 
 
-def test_without_npm_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_npm_the_remedy_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match=r"npm, which is not installed: .*--web-libraries"):
         export(G2P, "--web", tmp_path / "page")

@@ -304,7 +304,7 @@ def test_an_encoder_that_lies_about_its_batch_encodes_one_by_one(tmp_path: Path)
     assert_answers(tmp_path / "bundle", user_model(naive), random_sources(4, longest=12))
 
 
-def test_a_fault_of_the_conversion_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_the_conversion_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The graphs are compared with what onnxruntime makes of the files."""
     convert = UserGraph.onnx_model
 

@@ -1,5 +1,6 @@
 """Files that torch and numpy have saved: what is read of them as plain values, and what is refused."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from attendant.export.importing import fairseq, opennmt
 from attendant.export.importing.checkpoint import Weights, read_arrays, read_torch
 from attendant.runtime.errors import UserError
 
@@ -52,6 +54,22 @@ def test_what_is_not_plain_is_named(value: Any, tmp_path: Path) -> None:
     torch.save({"value": value}, tmp_path / "model.pt")
     with pytest.raises(UserError, match=r"it is made of numpy\.\w+"):
         read_torch(tmp_path / "model.pt")
+
+
+class Malicious:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch executed",)
+
+
+@pytest.mark.parametrize(("read", "options"), [(read_torch, ()), (fairseq.read, (False,)), (opennmt.read, (False,))])
+def test_nothing_of_a_checkpoint_is_executed(
+    read: Callable[..., object], options: tuple[bool, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"args": Malicious(), "opt": Malicious()}, "model.pt")
+    with pytest.raises(UserError, match=r"it is made of posix\.system, which would have to be executed"):
+        read(Path("model.pt"), *options)
+    assert not Path("executed").exists()
 
 
 @pytest.mark.parametrize("archive", [True, False])

@@ -1,6 +1,5 @@
 """Checkpoints of OpenNMT-py: a model made here by its names and its equations computes the same as the imported one."""
 
-import os
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -233,19 +232,6 @@ def test_a_default_beam_is_no_wider_than_the_models_widest(tmp_path: Path, monke
     monkeypatch.setitem(origins.READERS, "opennmt-py", lambda path, segmented: wide)  # type: ignore[arg-type]
     exportable = exportable_checkpoint("opennmt-py", tmp_path, tmp_path / "bundle")
     assert exportable.decoding.beam_size == exportable.limits.max_beam_size
-
-
-class Malicious:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.system, ("touch executed",)
-
-
-def test_nothing_of_a_checkpoint_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    torch.save({"opt": Malicious()}, tmp_path / "model.pt")
-    with pytest.raises(UserError, match=r"it is made of posix\.system, which would have to be executed"):
-        read(tmp_path / "model.pt", False)
-    assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize(

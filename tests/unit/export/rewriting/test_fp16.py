@@ -104,7 +104,7 @@ def test_the_plain_graphs_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_magnitudes_hold_for_every_input(transposed: bool) -> None:
-    """Random inputs up to their bounds never exceed what is said, and come near it."""
+    """Random inputs up to their bounds never exceed the magnitude, and come near it."""
     random = np.random.default_rng(0)
     weights = random.uniform(-1, 1, (6, 3)).astype(np.float32)
     graph = graph_of(

@@ -1,11 +1,14 @@
-"""Editing a graph: what is read instead, what keeps its name, and what is dropped."""
+"""Editing a graph: what is read instead, what keeps its name, and what is dropped; and bounds of its values."""
 
 import numpy as np
 import onnx_ir as ir
+import pytest
 from onnx import helper
 
 from attendant.export.graph import GraphEditor, constant
-from tests.unit.export.rewriting.graphs import FLOAT, model_of, run
+from attendant.export.rewriting.bounds import Bounds, step_bounds
+from attendant.runtime.bundle.manifest import StateTensor
+from tests.unit.export.rewriting.graphs import FLOAT, INT64, model_of, run
 
 X = np.array([[1.0, -2.0, 3.0]], np.float32)
 
@@ -36,7 +39,7 @@ def test_an_output_that_is_replaced_keeps_its_name_and_its_readers() -> None:
     np.testing.assert_array_equal(found_z, -5 * X)
 
 
-def test_an_output_given_anew_leaves_its_readers_what_they_read() -> None:
+def test_an_output_that_is_defined_again_leaves_its_readers_the_old_value() -> None:
     made = editor()
     made.add_output("y", made.add("Cast", [made.output("y")], to=ir.DataType.INT8), ir.DataType.INT8, ("B", 3))
     made.add_output("x_again", made.input("x"), ir.DataType.FLOAT, ("B", 3))
@@ -67,3 +70,64 @@ def test_constants_are_read_also_where_two_are_added() -> None:
     (product,) = [node for node in made.graph if node.op_type == "Mul"]
     np.testing.assert_array_equal(constant(product.inputs[1]), 3 * X[0])
     assert constant(product.inputs[0]) is None
+
+
+ROWS = (FLOAT, ["R", 2])
+TABLE = np.array([[0.5, -3.0], [0.25, 1.0]], np.float32)
+
+
+def bounds_of(nodes: list, output: str) -> np.ndarray | None:
+    model = model_of(nodes, {"x": ROWS, "ids": (INT64, ["R"])}, {output: ROWS}, {"table": TABLE})
+    graph = GraphEditor(model, "test").graph
+    return Bounds(graph, {}).of(graph.outputs[0])
+
+
+def test_a_table_bounds_each_feature() -> None:
+    bound = bounds_of([helper.make_node("Gather", ["table", "ids"], ["y"])], "y")
+    assert bound is not None and bound.tolist() == [0.5, 3.0]
+
+
+@pytest.mark.parametrize(("operator", "expected"), [("Add", 4.0), ("Sub", 4.0), ("Mul", 3.0), ("Max", 3.0)])
+def test_bounds_combine(operator: str, expected: float) -> None:
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["rows"]), helper.make_node("Tanh", ["x"], ["t"])]
+    bound = bounds_of([*nodes, helper.make_node(operator, ["rows", "t"], ["y"])], "y")
+    assert bound is not None and bound.tolist() == expected
+    assert bounds_of([*nodes, helper.make_node(operator, ["rows", "x"], ["y"])], "y") is None
+
+
+def test_a_gated_mixture_is_no_larger_than_its_parts() -> None:
+    """A + z (b - a), as a GRU's next state: 1, where the sum's own rule gives 3."""
+    nodes = [
+        helper.make_node("Tanh", ["x"], ["a"]),
+        helper.make_node("Sigmoid", ["x"], ["z"]),
+        helper.make_node("Sin", ["x"], ["unknown"]),
+        helper.make_node("Tanh", ["unknown"], ["b"]),
+        helper.make_node("Sub", ["b", "a"], ["difference"]),
+        helper.make_node("Mul", ["z", "difference"], ["share"]),
+        helper.make_node("Add", ["a", "share"], ["y"]),
+    ]
+    bound = bounds_of(nodes, "y")
+    assert bound is not None and bound.tolist() == 1.0
+
+
+def test_a_state_that_grows_has_no_bound_and_one_that_is_squashed_has() -> None:
+    encoder = model_of(
+        [helper.make_node("Tanh", ["x"], ["sum"]), helper.make_node("Identity", ["sum"], ["hidden"])],
+        {"x": ROWS},
+        {"sum": ROWS, "hidden": ROWS},
+        {},
+    )
+    step = model_of(
+        [
+            helper.make_node("Add", ["sum", "hidden"], ["sum_out"]),
+            helper.make_node("Tanh", ["sum_out"], ["hidden_out"]),
+        ],
+        {"sum": ROWS, "hidden": ROWS},
+        {"sum_out": ROWS, "hidden_out": ROWS},
+        {},
+    )
+    state = [StateTensor(input=name, output=f"{name}_out", scope="row") for name in ("sum", "hidden")]
+    graphs = [GraphEditor(model, "test").graph for model in (encoder, step)]
+    _, bounds = step_bounds(Bounds, *graphs, state)
+    total, hidden = graphs[1].inputs
+    assert bounds.of(total) is None and bounds.largest(hidden) == 1.0

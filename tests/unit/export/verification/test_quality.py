@@ -95,7 +95,7 @@ def int8(metric: str, value: float, difference: float = 0.0) -> Evaluation:
         ([int8("wer", 26.0)], 192, ""),
     ],
 )
-def test_what_says_nothing_about_int8_concludes_nothing(
+def test_data_on_which_the_model_fails_decide_nothing_about_int8(
     measured: list[Evaluation], num_identical: int, pattern: str
 ) -> None:
     reason = doubt(measured, [agreement(0, "fp32"), agreement(num_identical)], 40)
@@ -129,7 +129,7 @@ def measured_where_right_is(right: EvaluationConfig) -> tuple[tuple[Evaluation, 
     return measurement.take({"fp32": MODEL.stepper, "int8": MODEL.stepper}), measurement.advice
 
 
-def test_beams_that_are_worse_than_greedy_search_are_told() -> None:
+def test_beams_that_are_worse_than_greedy_search_are_reported() -> None:
     evaluations, (line,) = measured_where_right_is(EvaluationConfig(beam_size=1))
     assert [(evaluation.precision, evaluation.metric) for evaluation in evaluations] == [
         *((precision, metric) for precision in ("fp32", "int8") for metric in ("perplexity", "exact_match", "per")),
