@@ -30,6 +30,36 @@ TINY_PLAN = VerificationPlan(
     max_length=12,
 )
 
+KINDS: dict[str, dict[str, Any]] = {
+    "lstm": {},
+    "luong": {"weight_bound": 0.8, "decoder_num_layers": 2},
+    "bahdanau": {
+        "weight_bound": 0.8,
+        "cell": "gru",
+        "attention_score": "additive",
+        "attention_query": "previous",
+        "decoder_readout": "maxout",
+        "decoder_initial_state": "backward",
+    },
+    "see": {
+        "weight_bound": 0.8,
+        "attention_score": "additive",
+        "decoder_copying": True,
+        "decoder_input_feeding": True,
+        "shared_embeddings": True,
+    },
+    "unequal sizes": {
+        "weight_bound": 0.8,
+        "cell": "rnn",
+        "attention_score": "scaled_dot",
+        "attention_key_size": 8,
+        "attention_value_size": 6,
+    },
+    "coverage": {"weight_bound": 0.8, "attention_score": "additive", "attention_coverage": True},
+    "fixed vector": {"weight_bound": 0.8, "attention_score": "none", "decoder_source_vector": True},
+}
+"""Options of models that compute their steps in different ways."""
+
 TINY_SIZES: dict[str, Any] = {"embedding_size": 12, "hidden_size": 16}
 
 

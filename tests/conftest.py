@@ -1,11 +1,12 @@
 """Fixtures that several folders share."""
 
 import fcntl
+import hashlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,19 +22,31 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
-def tiny_bundle_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a bundle of an untrained model, which a run of the tests makes once. Tests must not change it."""
+def tiny_bundle_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Exports an untrained model of these options, once in a run of the tests. Tests must not change it."""
     folder = tmp_path_factory.getbasetemp()
     # The processes of pytest-xdist have folders of their own in the folder of the run.
-    path = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "tiny"
-    with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            # Imported here: most tests need neither torch nor the exporter.
-            from tests.bundles import tiny_bundle
+    bundles = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "bundles"
 
-            tiny_bundle(path)
-    return path
+    def bundle(**options: Any) -> Path:
+        path = bundles / hashlib.sha256(repr(sorted(options.items())).encode()).hexdigest()[:16] / "tiny"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                # Imported here: most tests need neither torch nor the exporter.
+                from tests.bundles import tiny_bundle
+
+                tiny_bundle(path, **options)
+        return path
+
+    return bundle
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle_path(tiny_bundle_of: Callable[..., Path]) -> Path:
+    """Returns a bundle of an untrained model. Tests must not change it."""
+    return tiny_bundle_of()
 
 
 @pytest.fixture(scope="session")

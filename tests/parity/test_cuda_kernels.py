@@ -4,18 +4,19 @@ The table is of onnxruntime's own list (docs/OperatorKernels.md, CUDA execution 
 graphs use. Whether a session really copies nothing is seen on a GPU (test_cuda.py).
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from attendant.export.origins import exportable_bundle
 from attendant.export.rewriting.fp16 import convert
-from attendant.export.tracing import trace_graphs, traceable
+from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.device.state import StateLayout, reordering_graph
-from tests.bundles import tiny_model
+from tests.bundles import KINDS
 
 FLOATS = {"float32", "float16"}
 MOVED = FLOATS | {"int64", "int32", "bool"}
@@ -31,17 +32,10 @@ KERNELS: dict[str, set[str]] = {
     "Where": {"bool"},
 }  # fmt: skip
 
-MODELS: list[dict[str, Any]] = [
-    {"attention_score": "general", "decoder_input_feeding": True, "decoder_num_layers": 2},
-    {"cell": "gru", "attention_score": "scaled_dot", "attention_key_size": 8, "attention_query": "previous"},
-    {"cell": "rnn", "attention_score": "additive", "attention_coverage": True, "decoder_readout": "maxout"},
-    {"cell": "lstm", "attention_score": "none", "decoder_source_vector": True},
-]
 
-
-@pytest.mark.parametrize("options", MODELS, ids=lambda options: options["attention_score"])
-def test_every_operator_of_a_step_has_a_kernel(options: dict[str, Any]) -> None:
-    pair = trace_graphs(traceable(tiny_model(**options)))
+@pytest.mark.parametrize("kind", ["lstm", "luong", "bahdanau", "unequal sizes", "coverage", "fixed vector"])
+def test_every_operator_of_a_step_has_a_kernel(kind: str, tiny_bundle_of: Callable[..., Path]) -> None:
+    pair = exportable_bundle(open_bundle(tiny_bundle_of(**KINDS[kind]))).graphs()
     for precision, graphs in (("fp32", pair), ("fp16", convert(pair))):
         missing = set(without_kernel(graphs.decoder_step.model))
         assert not missing, f"{precision}: {sorted(missing)}"

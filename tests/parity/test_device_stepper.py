@@ -3,7 +3,7 @@
 On the CPU provider, where the bits must be equal; test_cuda.py has what only a GPU can show.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +18,12 @@ from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.onnx.session import Binding, BoundSession
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import DecoderState, StepOutput
-from tests.bundles import tiny_bundle
-
-MODELS: dict[str, dict[str, Any]] = {
-    "lstm": {},
-    "gru-unequal-sizes": {"cell": "gru", "attention_score": "scaled_dot", "attention_key_size": 8,
-                          "attention_value_size": 10, "decoder_num_layers": 2},
-    "rnn-coverage": {"cell": "rnn", "attention_score": "additive", "attention_coverage": True},
-    "no-attention": {"attention_score": "none", "decoder_source_vector": True},
-}  # fmt: skip
+from tests.bundles import KINDS
 
 
-@pytest.fixture(scope="module", params=MODELS)
-def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny_bundle_path: Path) -> Bundle:
-    options = MODELS[request.param]
-    if not options:
-        return open_bundle(tiny_bundle_path)
-    return open_bundle(tiny_bundle(tmp_path_factory.mktemp("device") / "bundle", weight_bound=0.7, **options))
+@pytest.fixture(scope="module", params=["lstm", "unequal sizes", "coverage", "fixed vector"])
+def bundle(request: pytest.FixtureRequest, tiny_bundle_of: Callable[..., Path]) -> Bundle:
+    return open_bundle(tiny_bundle_of(**KINDS[request.param]))
 
 
 class Replaying:

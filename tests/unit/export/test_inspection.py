@@ -1,5 +1,6 @@
 """What `attendant.inspect` shows: of graphs as of PyTorch, and by the papers' equations."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,23 +14,10 @@ from attendant.training.evaluation.evaluating import TextModel
 from attendant.training.model import Seq2Seq
 from attendant.training.model.inspection import watched
 from attendant.training.model.stepper import TorchStepper
-from tests.bundles import letter_tokenizer, sound_tokenizer, tiny_bundle, tiny_model
+from tests.bundles import KINDS, letter_tokenizer, sound_tokenizer, tiny_model
 from tests.paths import ROOT
 
 MODELS = ROOT / "models"
-KINDS = {
-    "luong": {"decoder_num_layers": 2},
-    "bahdanau": {
-        "cell": "gru",
-        "attention_score": "additive",
-        "attention_query": "previous",
-        "decoder_readout": "maxout",
-        "decoder_initial_state": "backward",
-    },
-    "see": {"attention_score": "additive", "decoder_copying": True, "shared_embeddings": True},
-    "tanh": {"cell": "rnn", "attention_score": "scaled_dot", "attention_key_size": 8, "attention_value_size": 6},
-    "fixed vector": {"attention_score": "none", "decoder_source_vector": True},
-}
 ARRAYS = ("log_probs", "memory", "keys", "hidden", "cell", "query", "scores", "weights", "context", "p_gen")
 
 
@@ -60,23 +48,23 @@ def assert_alike(a: Inspection, b: Inspection, atol: float = 1e-4) -> None:
         np.testing.assert_allclose(gate, b.gates[name], atol=atol, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_graphs_show_what_pytorch_does(kind: str, tmp_path: Path) -> None:
-    model = tiny_model(weight_bound=0.8, **KINDS[kind])
-    bundle = tiny_bundle(tmp_path / "bundle", model=model)
+@pytest.mark.parametrize("kind", ["luong", "bahdanau", "see", "unequal sizes", "fixed vector"])
+def test_the_graphs_show_what_pytorch_does(kind: str, tiny_bundle_of: Callable[..., Path]) -> None:
+    model, bundle = tiny_model(**KINDS[kind]), tiny_bundle_of(**KINDS[kind])
     subject = in_torch(model)
     forced = ["B", "AA", "K"] if kind != "see" else ["b", "a", "j"]
     masks = [()] if kind == "fixed vector" else [(), (1, 2)]
-    for target in (None, forced):
-        for masked in masks:
-            shown = attendant.inspect(bundle, "badge", target, masked_source_positions=masked)
-            assert_alike(shown, subject.inspect("badge", target, masked))
-            assert shown.source_tokens == (*"badge", "</s>")
-            if target is not None:
-                assert shown.target_tokens == (*target, "</s>")
     with attendant.load(bundle) as loaded:
-        if target is not None and not masked:
-            assert loaded.score("badge", target).token_log_probs == pytest.approx(shown.log_probs.tolist(), abs=1e-4)
+        for target in (None, forced):
+            for masked in masks:
+                shown = attendant.inspect(bundle, "badge", target, masked_source_positions=masked)
+                assert_alike(shown, subject.inspect("badge", target, masked))
+                assert shown.source_tokens == (*"badge", "</s>")
+                if target is not None:
+                    assert shown.target_tokens == (*target, "</s>")
+                if target is not None and not masked:
+                    log_probs = loaded.score("badge", target).token_log_probs
+                    assert log_probs == pytest.approx(shown.log_probs.tolist(), abs=1e-4)
         greedy = attendant.inspect(bundle, "badge")
         best = loaded.generate("badge", beam_size=1).best
         assert greedy.target_tokens[: len(best.tokens)] == best.tokens
@@ -89,7 +77,7 @@ def test_the_graphs_show_what_pytorch_does(kind: str, tmp_path: Path) -> None:
     assert (greedy.scores is not None) == model.config.has_attention
 
 
-def test_the_papers_equations_hold_between_what_is_shown(tmp_path: Path) -> None:
+def test_the_papers_equations_hold_between_what_is_shown() -> None:
     shown = in_torch(tiny_model(weight_bound=0.8)).inspect("badge", None, (2,))
     # Luong et al. (2015), eq. 7 and 8: general scores, whose keys are W h_s; and the mean of the memory.
     np.testing.assert_allclose(shown.scores, shown.query @ shown.keys.T, rtol=1e-4)
