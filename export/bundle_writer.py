@@ -46,15 +46,11 @@ from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.spans import spell_stand_ins
-from attendant.runtime.stepper import Stepper
 from attendant_client.version import VERSION
 
 logger = logging.getLogger(__name__)
 
 REWRITERS: Final[dict[Precision, Callable[[TracedPair], TracedPair]]] = {"int8": quantize, "fp16": convert}
-
-Measure = Callable[[Mapping[Precision, Stepper]], tuple[Evaluation, ...]]
-"""Measures steppers of several precisions on a test set."""
 
 MARGIN: Final[Mapping[Precision, float]] = {"fp32": 1e-3, "int8": 2e-2, "fp16": 5e-2}
 """A golden example keeps its tokens when every log-probability moves by up to this: hosts differ by far less."""
@@ -75,14 +71,14 @@ def write_bundle(
     precisions: Sequence[Precision] = ("fp32",),
     force: bool = False,
     plan: VerificationPlan = FULL_PLAN,
-    measure: Measure | None = None,
+    measurement: quality.QualityMeasurement | None = None,
 ) -> Bundle:
     """Publishes the bundle at `output`.
 
     Args:
         precisions: to publish. All are made from the fp32 graphs and certified against them, published or not; an
             origin without fp32 graphs can only be published in its own precision.
-        measure: measures the quality of every precision; if None, nothing is measured.
+        measurement: of the quality of every precision; if None, nothing is measured.
 
     Raises:
         UserError: `output` is occupied, the model is too large, or it protects spans by default and its vocabularies
@@ -94,7 +90,7 @@ def write_bundle(
     if exportable.decoding.protect_spans and not spell_stand_ins(*tokenizers):
         raise UserError("--protect-spans: this model's vocabularies can't spell the stand-in {1}: leave it out")
     with publish(output, force=force) as folder:
-        _Draft(exportable, folder, plan).write(precisions, measure)
+        _Draft(exportable, folder, plan).write(precisions, measurement)
         logger.info("opening the bundle as a server does")
         bundle = open_bundle(folder)
         for precision in bundle.manifest.graphs:
@@ -114,7 +110,7 @@ class _Draft:
     certificates: list[Certificate] = field(default_factory=list)
     golden: list[GoldenExample] = field(default_factory=list)
 
-    def write(self, precisions: Sequence[Precision], measure: Measure | None) -> None:
+    def write(self, precisions: Sequence[Precision], measurement: quality.QualityMeasurement | None) -> None:
         origin, base = self.exportable, self.exportable.base
         if base != "fp32" and set(precisions) != {base}:
             raise UserError(
@@ -134,7 +130,7 @@ class _Draft:
                 steppers[precision] = self._add_rewritten(precision, plain, reference)
         # The CPU is too slow to measure fp16, and computes it differently from a GPU.
         steppers.pop("fp16", None)
-        evaluation = quality.with_measured(origin.evaluation, () if measure is None else measure(steppers))
+        evaluation = quality.with_measured(origin.evaluation, () if measurement is None else measurement.take(steppers))
         if "fp32" in self.graphs and "fp32" not in precisions:
             self._leave_out_fp32()
         self._write_text(GOLDEN_NAME, golden_text(tuple(self.golden)))
@@ -171,9 +167,9 @@ class _Draft:
             # On a GPU, if there is one.
             with suppress(UserError):
                 stepper = DeviceStepper(self._bundle(), precision, "cuda")
-        grid = GridComparison(self._manifest(), stepper, reference, self.exportable.encoder_sources(), self.plan)
-        must_be_invariant = self.exportable.must_be_invariant
-        self.certificates.append(certify_rewritten(grid, rewritten.arithmetic, must_be_invariant=must_be_invariant))
+        sources, invariant = self.exportable.encoder_sources(), self.exportable.must_be_invariant
+        grid = GridComparison(self._manifest(), stepper, reference, sources, self.plan, must_be_invariant=invariant)
+        self.certificates.append(certify_rewritten(grid, rewritten.arithmetic))
         self._choose_golden(stepper)
         return stepper
 

@@ -140,7 +140,7 @@ def export_run(
         precisions=wanted,
         force=force,
         plan=plan,
-        measure=None if measurement is None else measurement.take,
+        measurement=measurement,
     )
     published = {field.name: getattr(bundle, field.name) for field in fields(bundle)}
     return ExportedBundle(**published, advice=() if measurement is None else tuple(measurement.advice))

@@ -182,7 +182,7 @@ def export_model(
             precisions=precisions,
             force=force,
             plan=_within(plan, model.max_source_tokens + model.append_eos + model.prepend_bos),
-            measure=None if measurement is None else measurement.take,
+            measurement=measurement,
         )
 
     try:

@@ -161,8 +161,9 @@ class ExportableModel(Exportable):
     def certify(
         self, manifest: Manifest, stepper: OnnxStepper, graphs: TracedPair, plan: VerificationPlan
     ) -> tuple[Certificate, ...]:
-        grid = GridComparison(manifest, stepper, self.model.reference, self.encoder_sources(), plan)
-        return (certify_traced(grid, self.model.exact_reference(), must_be_invariant=self.must_be_invariant),)
+        sources, invariant = self.encoder_sources(), self.must_be_invariant
+        grid = GridComparison(manifest, stepper, self.model.reference, sources, plan, must_be_invariant=invariant)
+        return (certify_traced(grid, self.model.exact_reference()),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

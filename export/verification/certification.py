@@ -106,6 +106,7 @@ class GridComparison:
         reference: PyTorch for the fp32 graphs, and the fp32 graphs for other precisions; see `former`.
         real_sources: source ids from the run's own data, as the encoder takes them; random ones fill up.
         former: the graphs that `reference` runs, if it is another bundle: int8 graphs with factors of 8 bits.
+        must_be_invariant: graphs whose bits depend on the batch are refused; otherwise the certificate states it.
         expected: the reference's trace of each probe.
     """
 
@@ -115,6 +116,7 @@ class GridComparison:
     real_sources: Sequence[Sequence[int]]
     plan: VerificationPlan = FULL_PLAN
     former: GraphPair | None = None
+    must_be_invariant: bool = True
     expected: list[Trace] = field(init=False)
     _graphs: GraphPair = field(init=False)
     _random: np.random.Generator = field(init=False)
@@ -219,18 +221,17 @@ class GridComparison:
         )
 
 
-def certify_traced(grid: GridComparison, exact: Stepper, *, must_be_invariant: bool = True) -> Certificate:
+def certify_traced(grid: GridComparison, exact: Stepper) -> Certificate:
     """Compares the fp32 graphs with PyTorch.
 
     Args:
         exact: the grid's reference in float64.
-        must_be_invariant: on a CPU, bits that depend on the batch are refused; otherwise the certificate states them.
 
     Raises:
         VerificationFailed: one line per tensor, or per decoded source, that differs.
     """
     # On other providers the batch may change the last bits; the certificate then says so.
-    must_be_invariant = must_be_invariant and grid.stepper.provider == "cpu"
+    must_be_invariant = grid.must_be_invariant and grid.stepper.provider == "cpu"
     agreement = grid.compare_steps(from_expected=True)
     rounding = Agreement()
     rounding.compare(grid.expected, grid.trace(exact, started_from=grid.expected), "in one batch")
@@ -247,9 +248,7 @@ def certify_traced(grid: GridComparison, exact: Stepper, *, must_be_invariant: b
     return grid.certificate(agreement, report, tolerance=TOLERANCE, reference_errors=rounding.largest_errors())
 
 
-def certify_rewritten(
-    grid: GridComparison, arithmetic: Mapping[str, str], *, must_be_invariant: bool = True
-) -> Certificate:
+def certify_rewritten(grid: GridComparison, arithmetic: Mapping[str, str]) -> Certificate:
     """Compares the int8 or fp16 graphs with the fp32 graphs, or halved int8 graphs with the former ones.
 
     The certificate states how far each tensor is off. Graphs are refused only if the rewrite must be wrong, since the
@@ -260,7 +259,6 @@ def certify_rewritten(
 
     Args:
         arithmetic: see TracedPair.
-        must_be_invariant: int8 whose bits depend on the batch is refused; otherwise the certificate states it.
 
     Raises:
         VerificationFailed: log-probabilities are off by more than rounding explains, a value is not a number, or a
@@ -268,6 +266,7 @@ def certify_rewritten(
     """
     precision = grid.stepper.precision
     is_int8, tolerance = precision == "int8", FIRST_STEP_TOLERANCE[precision]
+    must_be_invariant = is_int8 and grid.must_be_invariant
     agreement = grid.compare_steps(grid.stored_differently() if is_int8 else frozenset(), from_expected=False)
     traces, expected = grid.trace(grid.stepper), grid.expected
     # Later log-probabilities contain rounding that the recurrence has amplified.
@@ -282,10 +281,10 @@ def certify_rewritten(
                     f"step/{name}: {share:.2g} of the distance between sources away from fp32; allowed is "
                     f"{INT8_DISTANCE:g}"
                 )
-        lines += agreement.variation_lines() if must_be_invariant else ()
+    lines += agreement.variation_lines() if must_be_invariant else ()
     grid.refuse(lines)
     report = grid.compare_decodings()
-    grid.refuse(report.batch_lines if is_int8 and must_be_invariant else ())
+    grid.refuse(report.batch_lines if must_be_invariant else ())
     unseen = {"CUDA": NOT_RUN} if (precision, grid.stepper.provider) == ("fp16", "cpu") else {}
     return grid.certificate(agreement, report, tolerance=tolerance, arithmetic={**arithmetic, **unseen})
 
