@@ -88,9 +88,9 @@ def nodes_of(bundle: Bundle) -> list[onnx.NodeProto]:
 
 
 @pytest.fixture(scope="module")
-def int8_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    folder = tmp_path_factory.mktemp("int8") / "bundle"
-    return write_bundle(tiny_exportable(), folder, precisions=("fp32", "int8"), plan=TINY_PLAN)
+def int8_bundle(tiny_bundle_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    origin, folder = exportable_bundle(open_bundle(tiny_bundle_path)), tmp_path_factory.mktemp("int8") / "bundle"
+    return write_bundle(origin, folder, precisions=("fp32", "int8"), plan=TINY_PLAN)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
@@ -123,11 +123,15 @@ def fp32_exportable(tiny_bundle_path: Path) -> Exportable:
     return exportable_bundle(open_bundle(tiny_bundle_path))
 
 
-def test_a_bundle_is_quantized_like_its_run(
-    int8_bundle: Bundle, fp32_exportable: Exportable, tiny_bundle_path: Path, tmp_path: Path
+def test_a_bundle_is_rewritten_like_its_run(
+    fp32_exportable: Exportable, tiny_bundle_path: Path, tmp_path: Path
 ) -> None:
-    anew = write_bundle(fp32_exportable, tmp_path / "anew", precisions=("fp32", "int8"), plan=TINY_PLAN)
-    assert anew.manifest.graphs == int8_bundle.manifest.graphs
+    precisions: tuple[Precision, ...] = ("fp32", "int8", "fp16")
+    run, anew = (
+        write_bundle(origin, tmp_path / name, precisions=precisions, plan=TINY_PLAN)
+        for name, origin in (("run", tiny_exportable()), ("anew", fp32_exportable))
+    )
+    assert anew.manifest.graphs == run.manifest.graphs
     assert anew.manifest.certificates[0] == open_bundle(tiny_bundle_path).manifest.certificates[0]
     assert open_bundle(tmp_path / "anew").manifest.name == "tiny"
 

@@ -62,7 +62,6 @@ def test_overrides_are_toml_values_or_bare_strings(tmp_path: Path) -> None:
         ("optimizer.learning_rate=nan", "optimizer.learning_rate = nan: must be a finite number"),
         ("training.max_epochs=many", "training.max_epochs = 'many': must be a valid integer"),
         ("data.fetch=bible", "data.fetch = 'bible': must be one of cmudict, cmudict-stress, copy, dates"),
-        ("data.train=[]", "data.train"),
         ("model.attention.score=dot", 'model.attention.score = "dot"'),
         ("training.precision=int8", "training.precision = 'int8': must be one of fp32, bf16, fp16, auto"),
         ("training.ema_decay=1", "training.ema_decay = 1: must be less than 1"),
