@@ -1,8 +1,28 @@
 """Requests of the Open Inference Protocol: a tensor of texts, over gRPC and over HTTP."""
 
+from types import SimpleNamespace
 from typing import Any
 
+import grpc
+from google.protobuf.message_factory import GetMessageClass
+
 from attendant.server.inference.v2 import open_inference_pb2 as wire
+
+SERVICE = wire.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+
+
+def inference_stub(channel: grpc.aio.Channel) -> SimpleNamespace:
+    """Returns the calls of the service by their names."""
+    return SimpleNamespace(
+        **{
+            method.name: channel.unary_unary(
+                f"/{SERVICE.full_name}/{method.name}",
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=GetMessageClass(method.output_type).FromString,
+            )
+            for method in SERVICE.methods
+        }
+    )
 
 
 def text_tensor(*texts: str | bytes, **fields: Any) -> dict[str, Any]:

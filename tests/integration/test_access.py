@@ -22,14 +22,13 @@ from attendant.server.catalogue import Catalogue
 from attendant.server.config import ServerConfig
 from attendant.server.http.app import guard_hosts
 from attendant.server.inference.v2 import open_inference_pb2 as wire
-from attendant.server.inference.v2 import open_inference_pb2_grpc
 from attendant.server.metrics import Metrics
 from attendant.server.request_log import RequestLog
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.certificates import Authority, new_authority, put
 from tests.http_serving import http_served
-from tests.inference import infer_body, infer_request
+from tests.inference import infer_body, infer_request, inference_stub
 from tests.serving import Served, fake_stepper, gated_stepper, served
 
 SEARCH, MAIL, ADMIN = "search-token-0123456789", "mail-token-0123456789", "admin-token-0123456789"
@@ -92,7 +91,7 @@ class TestTokens:
         self, tokens: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         async with served(fake_stepper(), access=access_to(tokens, tmp_path)) as server:
-            ours, theirs = server.stub, open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
+            ours, theirs = server.stub, inference_stub(server.channel)
             load = wire.RepositoryModelLoadRequest(model_name="fake")
             score = messages.ScoreRequest(source_text="abc", target_text="AA")
             for method, request, codes in (
@@ -161,7 +160,7 @@ class TestTokens:
 
     async def test_without_tokens_of_administrators_no_client_may_load(self) -> None:
         async with served(fake_stepper()) as server:
-            stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
+            stub = inference_stub(server.channel)
             for call in (
                 stub.RepositoryModelUnload(wire.RepositoryModelUnloadRequest(model_name="fake")),
                 stub.RepositoryModelLoad(wire.RepositoryModelLoadRequest(model_name="fake"), **bearer(ADMIN)),
@@ -444,7 +443,7 @@ class TestRates:
                 if path:
                     assert [(await web.post(path, body)).status for _ in range(2)] == [200, 429]
                 else:
-                    stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
+                    stub = inference_stub(server.channel)
                     codes = [await code_of(stub.ModelInfer(infer_request(*"aaaaa"), timeout=20)) for _ in range(2)]
                     assert codes == ["OK", "RESOURCE_EXHAUSTED"]
 

@@ -20,13 +20,12 @@ from attendant.server.engine.processes import WorkerGroup
 from attendant.server.engine.scheduler import Budget
 from attendant.server.grpc import port as listening
 from attendant.server.inference.v2 import open_inference_pb2 as wire
-from attendant.server.inference.v2 import open_inference_pb2_grpc
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.configuration import parse_config
 from tests.fakes import FakeStepper
 from tests.http_serving import Http
-from tests.inference import infer_body, infer_request
+from tests.inference import infer_body, infer_request, inference_stub
 from tests.serving import PATIENCE_SECONDS, eventually, fake_bundle, fake_stepper, gated_stepper
 from tests.workers import ThreadWorker
 
@@ -219,7 +218,7 @@ async def test_the_open_inference_protocol_can_be_switched_off(
     }
     async with app(monkeypatch, fake_stepper(), *options) as (task, channel):
         web = Http(int((await line_of(capsys)).rpartition(":")[2]))
-        stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+        stub = inference_stub(channel)
         for method, (request, path, body) in calls.items():
             call = getattr(stub, method)(request, timeout=PATIENCE_SECONDS)
             assert (method, (await call.code()).name) == (method, code)

@@ -15,10 +15,9 @@ from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.requests import ReadRequest
-from attendant.server.inference.v2 import open_inference_pb2_grpc
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.http_serving import http_served
-from tests.inference import infer_body, infer_request
+from tests.inference import infer_body, infer_request, inference_stub
 from tests.serving import LETTERS, fake_bundle, fake_stepper, served
 
 CALIBRATION = Calibration(
@@ -98,7 +97,7 @@ async def test_http_and_the_open_inference_protocol_return_it() -> None:
         body = infer_body("abcd", "hgfe", outputs=("confidence",))
         (output,) = (await web.post("/v2/models/fake/infer", body)).json["outputs"]
         assert output["data"] == pytest.approx([EXPECTED["abcd"], 0.05], rel=1e-6)
-        stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
+        stub = inference_stub(server.channel)
         (output,) = (await stub.ModelInfer(infer_request("abcd", outputs=("confidence",)))).outputs
         assert list(output.contents.fp32_contents) == pytest.approx([EXPECTED["abcd"]], rel=1e-6)
 

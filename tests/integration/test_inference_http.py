@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from attendant.server.inference.service import OUTPUTS, pack, unpack
-from attendant.server.inference.v2 import open_inference_pb2_grpc
 from tests.http_serving import Answer, Http, http_served
-from tests.inference import infer_request, text_body
+from tests.inference import infer_request, inference_stub, text_body
 from tests.serving import Served, fake_stepper, served
 
 INFER = "/v2/models/fake/infer"
@@ -60,7 +59,7 @@ async def test_a_starting_server_is_not_ready() -> None:
 
 
 async def test_answers_are_those_of_grpc(server: Served, web: Http) -> None:
-    stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
+    stub = inference_stub(server.channel)
     outputs = [{"name": name} for name in OUTPUTS]
     parameters = {"beam_size": {"int64_param": 3}, "num_hypotheses": {"int64_param": 2}}
     expected = await stub.ModelInfer(infer_request(*TEXTS, id="mine", outputs=tuple(OUTPUTS), parameters=parameters))

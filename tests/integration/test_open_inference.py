@@ -11,10 +11,9 @@ import grpc
 import pytest
 
 from attendant.server.inference.v2 import open_inference_pb2 as wire
-from attendant.server.inference.v2 import open_inference_pb2_grpc
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.inference import text_tensor
+from tests.inference import inference_stub, text_tensor
 from tests.paths import ROOT
 from tests.server_process import Running, server
 
@@ -135,7 +134,7 @@ def test_loading_and_unloading(replies: Any, running: Running, tiny_bundle_path:
 
 def infer(target: str, **fields: Any) -> wire.ModelInferResponse:
     with grpc.insecure_channel(target) as channel:
-        stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+        stub = inference_stub(channel)
         return stub.ModelInfer(wire.ModelInferRequest(model_name="tiny", **fields), timeout=60)
 
 
@@ -194,7 +193,7 @@ def test_violations_have_the_protocols_names(running: Running, fields: dict[str,
 def test_the_index_is_filtered(running: Running, repository: Path) -> None:
     """The index can be filtered by readiness and by the name of a repository."""
     with grpc.insecure_channel(running.target) as channel:
-        stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+        stub = inference_stub(channel)
 
         def names(**fields: Any) -> set[str]:
             index = stub.RepositoryIndex(wire.RepositoryIndexRequest(**fields), timeout=60)

@@ -12,11 +12,10 @@ import grpc
 import pytest
 
 import attendant
-from attendant.server.inference.v2 import open_inference_pb2_grpc
 from attendant_client.command import main
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.http_serving import Http
-from tests.inference import infer_request
+from tests.inference import infer_request, inference_stub
 from tests.paths import ROOT
 from tests.serving import Served
 
@@ -57,7 +56,7 @@ async def by_http(server: Served, web: Http, text: str) -> Any:
 
 
 async def by_inference(server: Served, web: Http, text: str) -> Any:
-    stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
+    stub = inference_stub(server.channel)
     response = await stub.ModelInfer(infer_request(text, outputs=("source_tokens", "text", "warnings")))
     tokens, texts, warnings = (
         [element.decode() for element in output.contents.bytes_contents] for output in response.outputs
@@ -119,7 +118,7 @@ async def test_a_prefix_may_be_a_text(server: Served, web: Http) -> None:
     assert text.startswith("AA HH")
     answer = await web.post("/v1/generate", {"text": "abc", "decoding": {"targetPrefixText": "AA H", "beamSize": 2}})
     assert answer.json["hypotheses"][0]["text"] == text
-    stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
+    stub = inference_stub(server.channel)
     request = infer_request(
         "abc", parameters={"target_prefix_text": {"string_param": "AA H"}, "beam_size": {"int64_param": 2}}
     )

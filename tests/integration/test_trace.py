@@ -11,13 +11,12 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format, messag
 import attendant
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.requests import max_trace_bytes
-from attendant.server.inference.v2 import open_inference_pb2_grpc as wire_grpc
 from attendant_client import AttendantClient, GenerateOptions, InvalidArgument, Sampling
 from attendant_client.messages import trace_of
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.http_serving import Http
-from tests.inference import infer_request
+from tests.inference import infer_request, inference_stub
 from tests.paths import ROOT
 from tests.serving import Served
 
@@ -150,7 +149,7 @@ async def test_open_inference_has_it_as_json(target: str, client: AttendantClien
     }
     request = infer_request("badge", "face", model_name="tiny", outputs=("text", "trace"), parameters=parameters)
     async with grpc.aio.insecure_channel(target) as channel:
-        stub = wire_grpc.GRPCInferenceServiceStub(channel)
+        stub = inference_stub(channel)
         response = await stub.ModelInfer(request)
         traces = response.outputs[1].contents.bytes_contents
         assert list(response.outputs[1].shape) == [2]

@@ -1,1 +1,1 @@
-"""The messages and stubs of `inference`, generated from protos/inference/open_inference.proto by `make protos`."""
+"""The messages of `inference`, generated from protos/inference/open_inference.proto by `make protos`."""
