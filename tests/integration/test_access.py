@@ -367,7 +367,7 @@ class TestWhoCalls:
         self, tokens: Path, authority: Authority, caplog: pytest.LogCaptureFixture
     ) -> None:
         """The log names the same client for gRPC and for HTTP."""
-        caplog.set_level(logging.DEBUG, "attendant.server.grpc")
+        caplog.set_level(logging.DEBUG, "attendant.server")
         certificate, key = authority.issue("server")
         tls = {"tls_certificate": certificate, "tls_key": key, "tls_client_ca": authority.certificate}
         shown = authority.issue("shop, of O'Neill + Söhne", "shop.example")

@@ -26,7 +26,7 @@ MINE = (("x-request-id", "mine"),)
 
 @pytest.fixture(autouse=True)
 def all_that_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "attendant.server.grpc")
+    caplog.set_level(logging.DEBUG, "attendant.server")
 
 
 async def logged(caplog: pytest.LogCaptureFixture, *ids: str) -> list[dict[str, Any]]:
