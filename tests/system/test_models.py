@@ -125,6 +125,10 @@ def test_it_answers(bundle: Bundle) -> None:
 FOREIGN = {
     "g2p-en": ["漢字", "こんにちは"],
     "normalize-numbers-en": ["hello", "banana", "zz top", "HELLO", "Bonjour", "the cat", "lorem ipsum dolor sit amet"],
+    "translate-en-fr": [
+        "Sélectionnez une cellule, puis appuyez sur la touche Entrée pour ouvrir le menu contextuel.",
+        "Wählen Sie die Zelle aus und drücken Sie die Eingabetaste.",
+    ],
     "summarize-debian": [
         "A C++ LIBRARY PROVIDING SAFE CODE FOR C++ MUTEXES. THIS PACKAGE IS A HEADER-ONLY LIBRARY.",
         "Ce paquet contient une bibliothèque pour lire des fichiers de configuration. Elle est écrite en C.",
