@@ -19,7 +19,7 @@ from attendant.runtime.process import processor
 from tests.paths import ROOT
 
 BUILD: Final = ROOT / "build" / "processors"
-MODELS: Final = ("normalize-numbers-en", "g2p-en", "summarize-debian", "translate-en-fr")
+MODELS: Final = ("normalize-numbers-en", "g2p-en", "g2p-ipa", "summarize-debian", "translate-en-fr")
 NOISE: Final = "TCG doesn't support requested feature"
 """QEMU's warning for each instruction that it doesn't emulate; the emulated processor then lacks it."""
 

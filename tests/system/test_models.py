@@ -28,6 +28,14 @@ ANSWERS = {
         "throughput": "TH R UW P UH T",
         "phoneme": "F OW N IY M",
     },
+    "g2p-ipa": {
+        "de Straße": "ˈʃ t ʁ aː s ə",
+        "de verstehen": "f ɛ ɐ̯ ˈʃ t eː ə n",
+        "es ciudad": "θ j u d a d",
+        "fr aujourd’hui": "o ʒ u ʁ d ɥ i",
+        "it famiglia": "f a ˈm i ʎ ʎ a",
+        "nl schrijven": "ˈs x r ɛi v ə n",
+    },
     "normalize-numbers-en": {
         "0": "zero",
         "seven": "7",
@@ -72,6 +80,7 @@ ANSWERS = {
 }
 MEASURED = {
     "g2p-en": ("wer", 12606, 0.2),
+    "g2p-ipa": ("wer", 10000, 0.2),
     "translate-en-fr": ("bleu", 2166, 0.15),
     "summarize-debian": ("rouge_1", 1286, 0.3),
 }
@@ -124,6 +133,7 @@ def test_it_answers(bundle: Bundle) -> None:
 
 FOREIGN = {
     "g2p-en": ["漢字", "こんにちは"],
+    "g2p-ipa": ["straße", "hello world", "de 漢字", "fr 123"],
     "normalize-numbers-en": ["hello", "banana", "zz top", "HELLO", "Bonjour", "the cat", "lorem ipsum dolor sit amet"],
     "translate-en-fr": [
         "Sélectionnez une cellule, puis appuyez sur la touche Entrée pour ouvrir le menu contextuel.",
