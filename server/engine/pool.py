@@ -113,6 +113,10 @@ class Dispatcher:
         """Returns the number of requests that no worker has room for."""
         return len(self._waiting[priority])
 
+    def num_rows(self, worker: int) -> int:
+        """Returns the rows of the requests that a worker has."""
+        return sum(loads[worker].rows for loads in self._loads.values())
+
     def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
         """Returns what waits before a new request of `work` rows x steps; `num_own` counts light and heavy requests."""
         ahead = self._waiting[priority].ahead(client, work)
@@ -347,8 +351,8 @@ class WorkerPool:
 
     @property
     def num_rows(self) -> int:
-        """Live hypotheses of all requests."""
-        return sum(slot.report.num_rows for slot in self._slots)
+        """Live hypotheses of all requests, as last reported, but no more than the requests that workers now have."""
+        return sum(min(slot.report.num_rows, self._dispatcher.num_rows(slot.number)) for slot in self._slots)
 
     def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
         """Returns what waits before a new request of `work` expected rows x steps of this client."""

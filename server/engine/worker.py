@@ -105,7 +105,7 @@ def serve_engine(connection: socket.socket, engine: Engine, record: FlightRecord
     poll.register(connection, select.POLLIN)
     outbox = Outbox()
     stats: list[StepStats] = []
-    reported = time.monotonic()
+    num_rows, reported = 0, time.monotonic()
     has_work = engine.has_work
     while True:
         if poll.poll(0 if has_work else None):
@@ -126,6 +126,7 @@ def serve_engine(connection: socket.socket, engine: Engine, record: FlightRecord
         result = engine.step(record.note)
         has_work = engine.has_work
         stats.append(result.stats)
+        num_rows = max(num_rows, result.stats.num_rows, engine.num_rows)
         now = time.monotonic()
         outbox.add(result.outcomes, result.progress, now)
         # The next round will take about as long as this one.
@@ -135,9 +136,9 @@ def serve_engine(connection: socket.socket, engine: Engine, record: FlightRecord
             outcomes, progress = outbox.take()
             *parts, last = in_messages(outcomes)
             for part in parts:
-                connection.sendall(framed(Report(part, [], [], waiting, engine.num_rows)))
-            connection.sendall(framed(Report(last, progress, stats, waiting, engine.num_rows)))
-            stats, reported = [], now
+                connection.sendall(framed(Report(part, [], [], waiting, num_rows)))
+            connection.sendall(framed(Report(last, progress, stats, waiting, num_rows)))
+            stats, num_rows, reported = [], 0, now
 
 
 class StrangeSocket(Exception):
