@@ -68,8 +68,8 @@ class Lifecycle:
         """Sets `is_open`, and health and metrics accordingly."""
         self.is_open = is_open
         self._has_been_open |= is_open
-        for routes in self._catalogue.all() if self._catalogue.is_open else ():
-            self._metrics.set_ready(routes.stable.name, is_open)
+        for model in self._served():
+            self._metrics.set_ready(model, is_open)
         await self._publish()
 
     @property
@@ -88,12 +88,15 @@ class Lifecycle:
     def engine_died(self, model: str) -> None:
         """Notes that a model's engines have failed for good. The server ends if those of all models have."""
         self._dead.add(model)
-        served = self._catalogue.all() if self._catalogue.is_open else []
-        if self._dead.issuperset(routes.stable.name for routes in served):
+        if self._dead.issuperset(self._served()):
             log.error("no model has an engine any more: the server ends")
             self.exit_status = ENGINE_DIED
             self._ending.set()
         self._begin(self._publish)
+
+    def _served(self) -> list[str]:
+        """Returns the names of the served models; none before the catalogue is open."""
+        return [routes.stable.name for routes in self._catalogue.all()] if self._catalogue.is_open else []
 
     def _begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = asyncio.get_running_loop().create_task(work())
