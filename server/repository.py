@@ -19,7 +19,7 @@ import logging
 import re
 import tomllib
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from attendant.server.engine.loading import in_daemon_thread
 from attendant.server.errors import Draining, LoadRefused, UnknownModel
 from attendant.server.grpc.requests import shadow_of
 from attendant.server.metrics import Metrics
+from attendant.server.polling import checking
 
 log = logging.getLogger(__name__)
 
@@ -291,13 +292,13 @@ class Reconciler:
     @contextmanager
     def following(self, seconds: float) -> Iterator[None]:
         """Checks the repositories every `seconds`, and takes changes that were the same in two checks. 0 disables."""
-        if self.repositories and seconds:
-            self._begin(self._follow(seconds))
-        try:
-            yield
-        finally:
-            for task in self._tasks:
-                task.cancel()
+        follows = self.repositories and seconds
+        with checking(seconds, self._follow) if follows else nullcontext():
+            try:
+                yield
+            finally:
+                for task in self._tasks:
+                    task.cancel()
 
     async def reload(self) -> None:
         """Takes all changes at once."""
@@ -308,16 +309,14 @@ class Reconciler:
         except UserError as error:
             log.warning("the repositories are not reloaded", extra={"reason": str(error)})
 
-    async def _follow(self, seconds: float) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                async with self._changing:
-                    await self._take_changes()
-            except UserError as error:
-                log.warning("the repositories are not followed now", extra={"reason": str(error)})
-            except Exception:
-                log.exception("a look at the repositories has failed, and the next one follows")
+    async def _follow(self) -> None:
+        try:
+            async with self._changing:
+                await self._take_changes()
+        except UserError as error:
+            log.warning("the repositories are not followed now", extra={"reason": str(error)})
+        except Exception:
+            log.exception("a look at the repositories has failed, and the next one follows")
 
     async def load(self, name: str) -> None:
         """Brings a model to the state of its folder, even if that was refused or unloaded before.
