@@ -318,7 +318,7 @@ class Gate:
 
         Raises:
             Failed: the call is refused, and has been counted.
-            Unauthenticated: so is a call that is not counted.
+            PermissionDenied, Unauthenticated: the call is refused; its method is not counted.
         """
         call.method = rpc.full_name
         if rpc.guard is Guard.NONE:
@@ -353,6 +353,6 @@ class Gate:
         return rates.take(call.client, request.ByteSize(), rpc.size(request))
 
     def charge_listed(self, rpc: Rpc, request: Any, call: Call) -> None:
-        """Charges the client for a list that was charged as one request before it was read."""
+        """Charges the client for the requests of a list after the first one, for which `let_in` has charged it."""
         if (rates := self.access.rates).limited:
             rates.charge(call.client, 0, rpc.size(request) - 1)

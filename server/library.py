@@ -1,4 +1,4 @@
-"""Bundles in this process, without a server: `attendant.load`. It needs what the server needs; no torch.
+"""Bundles in this process, without a server: `attendant.load`. It needs the server's dependencies, not torch.
 
 The checks, the engine and the answers are the server's; the options and the types of answers are the client's.
 """

@@ -152,7 +152,7 @@ class RequestRecord:
         """Counts and logs the request.
 
         Args:
-            raised: what ended it; None if it has an answer.
+            raised: the exception that ended it; None if it has an answer.
             cancelled_as: the code of a cancellation.
 
         Returns:

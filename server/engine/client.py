@@ -110,7 +110,7 @@ class OverloadControl:
         """Accepts a client's requests, all of them or none.
 
         Args:
-            keys: for the requests; at least as many as there are.
+            keys: yields a key for each request; it may be endless.
             sources: at least one.
 
         Raises:

@@ -3,7 +3,7 @@
 Forked workers share the memory of their bundle. So its weights are in memory once, whatever the number of workers, and
 once in the processor's last cache: with weights of their own, two workers read them from memory where one would find
 them in the cache. Only the thread that forks lives on in the new process, and ONNX Runtime would wait indefinitely for
-the others. So this is for workers with one thread each, for which it starts no others.
+the others. So workers are forked only if each has one thread: then ONNX Runtime starts none.
 
 The server requests each worker on the control socket, with the descriptors that the worker gets. It receives each
 worker's process id, and later how that process ended.

@@ -30,8 +30,8 @@ INITIAL_ROWS = 8
 INITIAL_POSITIONS = 128
 
 HEAVY_PART = 8.0
-"""A call for heavy requests may take this many times as long as one for bulk work, because a caller waits for it. So
-may a call for bulk work that is alone."""
+"""A call for heavy requests may take this many times as long as one for bulk work, because callers wait for heavy
+requests. The same limit applies to bulk work while the server has no other requests."""
 
 HEAVY_PATIENCE = 4
 """Heavy requests use their share once it has grown to this many calls, so that short bursts are not interrupted."""
