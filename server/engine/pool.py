@@ -351,7 +351,7 @@ class WorkerPool:
 
     @property
     def num_rows(self) -> int:
-        """Live hypotheses of all requests, as last reported, but no more than the requests that workers now have."""
+        """Live hypotheses, as last reported, but no more than the rows of the requests that workers now have."""
         return sum(min(slot.report.num_rows, self._dispatcher.num_rows(slot.number)) for slot in self._slots)
 
     def ahead(self, priority: Priority, client: str, work: float) -> Ahead:

@@ -83,8 +83,8 @@ class Report(NamedTuple):
     Attributes:
         progress: of requests that stream, in order; each before the request's outcome.
         num_waiting: per priority.
-        num_rows: the most live hypotheses since the last report, those of paused requests included. At the moment of a
-            report, requests that joined together have often just ended together.
+        num_rows: live hypotheses, paused ones included; at least those of the largest step since the last report,
+            because requests that joined together have often just ended together.
     """
 
     outcomes: Outcomes

@@ -105,7 +105,7 @@ def serve_engine(connection: socket.socket, engine: Engine, record: FlightRecord
     poll.register(connection, select.POLLIN)
     outbox = Outbox()
     stats: list[StepStats] = []
-    num_rows, reported = 0, time.monotonic()
+    reported = time.monotonic()
     has_work = engine.has_work
     while True:
         if poll.poll(0 if has_work else None):
@@ -126,19 +126,19 @@ def serve_engine(connection: socket.socket, engine: Engine, record: FlightRecord
         result = engine.step(record.note)
         has_work = engine.has_work
         stats.append(result.stats)
-        num_rows = max(num_rows, result.stats.num_rows, engine.num_rows)
         now = time.monotonic()
         outbox.add(result.outcomes, result.progress, now)
         # The next round will take about as long as this one.
         is_due = outbox.is_due(engine.scheduler.num_running(result.stats.priority), now, now - began)
         if is_due or not has_work or now - reported > REPORT_SECONDS:
             waiting = tuple(engine.scheduler.num_waiting(priority) for priority in Priority)
+            num_rows = max(engine.num_rows, *(each.num_rows for each in stats))
             outcomes, progress = outbox.take()
             *parts, last = in_messages(outcomes)
             for part in parts:
                 connection.sendall(framed(Report(part, [], [], waiting, num_rows)))
             connection.sendall(framed(Report(last, progress, stats, waiting, num_rows)))
-            stats, num_rows, reported = [], 0, now
+            stats, reported = [], now
 
 
 class StrangeSocket(Exception):
