@@ -10,7 +10,7 @@ import itertools
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,7 +20,7 @@ from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import SpecialIds
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.stepper import OnnxStepper, alike
-from attendant.runtime.stepper import DecoderState, Ids, StepOutput, Taken, padded_width, state_of
+from attendant.runtime.stepper import DecoderState, Ids, StepOutput, Taken, common_width, state_of
 from attendant.server.bench.load import Load
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.request import EngineRequest
@@ -107,38 +107,53 @@ def open_loops(
         "rows per step": "step_rows",
         "padding waste": padding_waste,
     }
-    expected: dict[tuple[str, str], tuple[float, float]] = {}
+    expected: dict[tuple[str, float], tuple[float, float]] = {}
     if model is not None:
         for m in measurements:
-            expected |= {(m.system.key, end): model(m.system.key, points[end]) for end in points if m.at(end).samples}
+            key, served = m.system.key, [rate for point, rate in points.items() if m.at(point).samples]
+            expected |= {(key, rate): model(key, rate) for rate in served}
         columns = {
             **columns,
-            "modelled p50 ms": lambda m: expected[m.system.key, m.point][0],
-            "modelled p99 ms": lambda m: expected[m.system.key, m.point][1],
+            "modelled p50 ms": lambda m: expected[m.system.key, points[m.point]][0],
+            "modelled p99 ms": lambda m: expected[m.system.key, points[m.point]][1],
         }
     note = "Capacity: " + ", ".join(f"{s.name} {capacities[s.key]:,.0f} requests/s" for s in servers) + "."
     failed = [m for m in counted if m.problem]
     part = part_of([*failed, *measurements], columns, title="server", points=points, note=note)
-    by_key = {
-        m.system.key: [(rate, m.median("p99" + end)) for end, rate in points.items() if "p99" + end in m.samples]
+    p99s = {
+        m.system.key: {rate: m.median("p99" + end) for end, rate in points.items() if "p99" + end in m.samples}
         for m in measurements
     }
-    rates_at = {key: rate_at(line, P99_MS) for key, line in by_key.items()}
-    values: dict[str, float | None] = {f"{key}_capacity": capacity for key, capacity in capacities.items()}
-    values |= {f"{key}_rate": rate for key, rate in rates_at.items()}
-    for m in measurements:
-        ratios = [m.median("p99" + end) / p99 for (key, end), (_, p99) in expected.items() if key == m.system.key]
-        values[f"{m.system.key}_to_model"] = max(ratios, default=None)
+    modelled_p99s = {at: p99 for at, (_, p99) in expected.items()}
+    return replace(part, figures=_figures(capacities, p99s, modelled_p99s))
+
+
+def _figures(
+    capacities: Mapping[str, float],
+    p99s: Mapping[str, Mapping[float, float]],
+    modelled_p99s: Mapping[tuple[str, float], float],
+) -> dict[str, float]:
+    """Returns the figures that `open_loops` lists.
+
+    Args:
+        capacities: by the server's key.
+        p99s: in ms, by the server's key and the rate, which ascends.
+        modelled_p99s: the same by the model, by key and rate; empty without a model.
+    """
     slowest = min(capacities, key=lambda key: capacities[key])
-    slowest_p99 = dict(by_key[slowest])
-    for key, line in by_key.items():
-        values[f"{key}_p99_ratio"] = max([p99 / slowest_p99[r] for r, p99 in line if r in slowest_p99], default=None)
     common = round(YARDSTICK_FRACTION * capacities[slowest], 1)
-    if all(common in dict(line) for line in by_key.values()):
-        latencies = {key: dict(line)[common] for key, line in by_key.items()}
-        values |= {f"{key}_p99_80": latency for key, latency in latencies.items()}
-        values |= {f"{key}_rate_at_p99": rate_at(line, latencies[slowest]) for key, line in by_key.items()}
-    return replace(part, figures={name: value for name, value in values.items() if value is not None})
+    at_common = {key: by_rate[common] for key, by_rate in p99s.items() if common in by_rate}
+    values: dict[str, float | None] = {f"{key}_capacity": capacity for key, capacity in capacities.items()}
+    for key, by_rate in p99s.items():
+        line, shared = list(by_rate.items()), by_rate.keys() & p99s[slowest].keys()
+        values[f"{key}_rate"] = rate_at(line, P99_MS)
+        values[f"{key}_p99_ratio"] = max([by_rate[rate] / p99s[slowest][rate] for rate in shared], default=None)
+        ratios = [p99 / modelled_p99s[key, rate] for rate, p99 in line if (key, rate) in modelled_p99s]
+        values[f"{key}_to_model"] = max(ratios, default=None)
+        if len(at_common) == len(p99s):
+            values[f"{key}_p99_80"] = at_common[key]
+            values[f"{key}_rate_at_p99"] = rate_at(line, at_common[slowest])
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def rate_at(points: Sequence[tuple[float, float]], latency: float) -> float | None:
@@ -217,31 +232,24 @@ def _line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
     return max(0.0, intercept), max(0.0, slope)
 
 
-class VirtualTime:
-    """A clock that others set."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class TimedStepper:
-    """A model without weights: no hypothesis ends before its limit, and each call takes its cost in virtual time."""
+    """A model without weights: no hypothesis ends before its limit, and each call takes its cost in virtual time.
+
+    Attributes:
+        now: the virtual time in seconds.
+    """
 
     vocabulary_size = NUM_SPECIAL_SYMBOLS + 1
 
-    def __init__(self, costs: Costs, clock: VirtualTime) -> None:
+    def __init__(self, costs: Costs) -> None:
+        self.now = 0.0
         self._costs = costs
-        self._clock = clock
 
     def encode(self, sources: Sequence[Sequence[int]], masked: Sequence[Sequence[int]] | None = None) -> DecoderState:
         lengths = np.array([len(source) for source in sources], np.int64)
         for group in alike(lengths.tolist()):
-            width = padded_width(int(lengths[group].max()))
-            self._clock.now += self._costs.call + self._costs.cell * len(group) * width
-        return DecoderState({}, {}, lengths, np.arange(len(lengths), dtype=np.int64))
+            self.now += self._costs.call + self._costs.cell * len(group) * common_width(lengths[group])
+        return _state(lengths)
 
     def step(
         self,
@@ -254,18 +262,22 @@ class TimedStepper:
         attention: bool = False,
     ) -> tuple[StepOutput, DecoderState]:
         num_rows = len(previous_ids)
-        self._clock.now += self._costs.step + self._costs.row * num_rows
+        self.now += self._costs.step + self._costs.row * num_rows
         ids = np.full((num_rows, num_candidates), NUM_SPECIAL_SYMBOLS, np.int64)
         log_probs = np.zeros(ids.shape, np.float32)
         return StepOutput(ids, log_probs, np.zeros(num_rows, np.float32), None), state_of(before)
 
     def select(self, before: DecoderState | Taken, rows: Ids) -> DecoderState:
         state = state_of(before)
-        return DecoderState({}, {}, state.source_lengths[state.row_sources[rows]], np.arange(len(rows), dtype=np.int64))
+        return _state(state.source_lengths[state.row_sources[rows]])
 
     def concat(self, parts: Sequence[DecoderState | Taken]) -> DecoderState:
-        lengths = np.concatenate([state_of(part).source_lengths for part in parts])
-        return DecoderState({}, {}, lengths, np.arange(len(lengths), dtype=np.int64))
+        return _state(np.concatenate([state_of(part).source_lengths for part in parts]))
+
+
+def _state(source_lengths: Ids) -> DecoderState:
+    """Returns a state without tensors, with one row per source."""
+    return DecoderState({}, {}, source_lengths, np.arange(len(source_lengths), dtype=np.int64))
 
 
 def modelled(costs: Costs, work: Work, rate: float, scheduler: Callable[[Budget], Scheduler]) -> tuple[float, float]:
@@ -275,20 +287,20 @@ def modelled(costs: Costs, work: Work, rate: float, scheduler: Callable[[Budget]
         rate: mean arrivals per second, at random moments (Poisson).
         scheduler: makes the engine's scheduler.
     """
-    clock = VirtualTime()
-    engine = Engine(TimedStepper(costs, clock), BUDGET, SPECIAL_IDS, clock, scheduler)
+    stepper = TimedStepper(costs)
+    engine = Engine(stepper, BUDGET, SPECIAL_IDS, lambda: stepper.now, scheduler)
     generator = random.Random(1)
     arrivals = list(itertools.accumulate(generator.expovariate(rate) for _ in range(NUM_ARRIVALS)))
     seconds: list[float] = []
     num_submitted = 0
     while len(seconds) < NUM_ARRIVALS:
         if not engine.has_work:
-            clock.now = max(clock.now, arrivals[num_submitted])
-        while num_submitted < NUM_ARRIVALS and arrivals[num_submitted] <= clock.now:
+            stepper.now = max(stepper.now, arrivals[num_submitted])
+        while num_submitted < NUM_ARRIVALS and arrivals[num_submitted] <= stepper.now:
             source, num_steps = work[num_submitted % len(work)]
             options = DecodingOptions(max_length=max(1, num_steps - 1))
             engine.submit(EngineRequest(num_submitted, tuple(source), options, arrivals[num_submitted]))
             num_submitted += 1
-        seconds += [clock.now - arrivals[key] for key, _ in engine.step().outcomes]
+        seconds += [stepper.now - arrivals[key] for key, _ in engine.step().outcomes]
     p50, p99 = (1e3 * np.percentile(seconds, (50, 99))).tolist()
     return p50, p99
