@@ -62,15 +62,8 @@ def _of_bundle(path: Path, precision: Precision | None) -> "Subject":
     bundle, record = open_bundle(path), Record()
     manifest = bundle.manifest
     chosen = precision or ("fp32" if "fp32" in manifest.graphs else default_precision(bundle, "cpu"))
-    model = TextModel(
-        stepper=watched(bundle, chosen, record),
-        source_tokenizer=bundle.source_tokenizer,
-        target_tokenizer=bundle.target_tokenizer,
-        special_ids=manifest.special_ids,
-        append_eos=manifest.source.append_eos,
-        prepend_bos=manifest.source.prepend_bos,
-        max_length=default_max_length(manifest, manifest.limits.max_source_tokens),
-    )
+    max_length = default_max_length(manifest, manifest.limits.max_source_tokens)
+    model = TextModel.of_bundle(bundle, watched(bundle, chosen, record), max_length)
     has_mask = BundleModel(bundle=bundle, precision=chosen, limits=manifest.limits).masks_positions
     return Subject(model=model, record=record, has_mask=has_mask)
 

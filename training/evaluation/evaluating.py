@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 import numpy as np
 from pydantic import Field, field_validator
 
+from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import GNMT_OFFSET, SpecialIds
 from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, Tokenizer
 from attendant.runtime.decoding.batch import decode_all, score_all
@@ -53,6 +54,20 @@ class TextModel:
     append_eos: bool
     max_length: int
     prepend_bos: bool = False
+
+    @classmethod
+    def of_bundle(cls, bundle: Bundle, stepper: Stepper, max_length: int) -> Self:
+        """Returns a text model around a stepper of a bundle's graphs."""
+        manifest = bundle.manifest
+        return cls(
+            stepper=stepper,
+            source_tokenizer=bundle.source_tokenizer,
+            target_tokenizer=bundle.target_tokenizer,
+            special_ids=manifest.special_ids,
+            append_eos=manifest.source.append_eos,
+            prepend_bos=manifest.source.prepend_bos,
+            max_length=max_length,
+        )
 
     def source_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the ids of each text as the encoder reads them, with BOS and EOS if it reads them."""

@@ -90,14 +90,10 @@ def open_bundle_model(path: Path, precision: Precision | None = None, provider: 
     config = search_of(manifest.decoding) | ({"metrics": metrics} if metrics else {})
     return OpenedModel(
         path=path,
-        model=TextModel(
-            stepper=OnnxStepper(bundle, precision, provider),
-            source_tokenizer=bundle.source_tokenizer,
-            target_tokenizer=bundle.target_tokenizer,
-            special_ids=manifest.special_ids,
-            append_eos=manifest.source.append_eos,
-            prepend_bos=manifest.source.prepend_bos,
-            max_length=manifest.decoding.max_length or manifest.limits.max_target_tokens,
+        model=TextModel.of_bundle(
+            bundle,
+            OnnxStepper(bundle, precision, provider),
+            manifest.decoding.max_length or manifest.limits.max_target_tokens,
         ),
         config=EvaluationConfig.model_validate(config),
         variant=f"{precision} on {provider}",
