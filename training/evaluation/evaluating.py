@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -259,9 +259,10 @@ class EvaluationConfig(Table):
             raise ValueError("must be whole numbers that rise")
         return value
 
-
-SHARED_MEASURES: Final = ("metrics", "bleu_tokenizer", "ignored_characters")
-"""Fields of EvaluationConfig that compared models have in common; they take them from the first."""
+    def measured_as(self, first: Self) -> Self:
+        """Returns this configuration with the metrics of another, so that the results can be compared."""
+        shared = ("metrics", "bleu_tokenizer", "ignored_characters")
+        return self.model_copy(update={name: getattr(first, name) for name in shared})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

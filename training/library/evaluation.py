@@ -21,7 +21,6 @@ from attendant.runtime.files import CantWrite
 from attendant.training.data.config import Split
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, LengthUnit, compare
 from attendant.training.evaluation.evaluating import (
-    SHARED_MEASURES,
     EvaluationConfig,
     TextModel,
     decode_examples,
@@ -168,7 +167,7 @@ def evaluate(
     together = paths[:1] if ensemble else paths
     pairs = [(path, each) for path in together for each in (precisions if path in bundles else [None])]
     results: list[Result] = []
-    measures: dict[str, Any] = {}
+    first: EvaluationConfig | None = None
     unrecorded: dict[Path, CantWrite] = {}
     with nullcontext() if outputs is None else outputs_file(Path(outputs)) as outputs_table:
         session = Session(
@@ -191,8 +190,8 @@ def evaluate(
                 else:
                     baseline = results[place] if len(results) >= len(searches) else None
                 config = _config(opened.config, search)
-                measures = measures or {name: getattr(config, name) for name in SHARED_MEASURES}
-                config = config.model_copy(update=measures)
+                first = first or config
+                config = config.measured_as(first)
                 if opened.max_beam_size is not None and config.beam_size > opened.max_beam_size:
                     raise UserError(f"--beam-size {config.beam_size}: {path} allows at most {opened.max_beam_size}")
                 if rescorer is not None and config.beam_size == 1:

@@ -19,7 +19,6 @@ from attendant.training.data.lines import numbered_lines
 from attendant.training.data.pairs import Example, num_words, sample_evenly
 from attendant.training.evaluation.bootstrap import DEFAULT_EDGES, Difference, LengthUnit, compare
 from attendant.training.evaluation.evaluating import (
-    SHARED_MEASURES,
     Decoded,
     Evaluation,
     TextModel,
@@ -183,10 +182,9 @@ def measure_runs(
     )
     measured: list[MeasuredRun] = []
     judgements: list[list[Judged]] = []
-    first = runs[0].recipe.evaluation
-    measures = {name: getattr(first, name) for name in SHARED_MEASURES} | {"length_edges": edges, "length_unit": unit}
+    bins = {"length_edges": edges, "length_unit": unit}
     for place, (run, model, options, decoded) in enumerate(zip(runs, models, searches, outputs, strict=True)):
-        config = run.recipe.evaluation.model_copy(update=measures)
+        config = run.recipe.evaluation.measured_as(runs[0].recipe.evaluation).model_copy(update=bins)
         evaluation = evaluate(model, decoded, config, data_name=data.name)
         baseline = measured[0].evaluation.statistics if measured else ()
         judgements.append(judge(decoded, evaluation.measurements[0].metric))
