@@ -216,7 +216,7 @@ def translation_bundle(context: Context) -> Path:
 
 
 def decoder_of(key: str, name: str, bundle: Callable[[], Path], precision: str = "int8") -> Decoder:
-    """Returns a decoder that runs Attendant with a bundle, in a worker process per core with one thread each."""
+    """Returns a decoder that runs a bundle in Attendant. Each core has a worker process with one thread."""
     return Decoder(
         key=key,
         name=f"{name} {precision}, {layout(NUM_WORKERS)}",

@@ -177,7 +177,10 @@ def onnx_loop(folder: str) -> PlainLoop:
 
 
 def serve_triton(folder: str, num_instances: int, batch_size: int) -> None:
-    """Runs Triton. Its dynamic batcher collects requests of one shape; each instance is a process with one thread."""
+    """Runs a Triton server. Its dynamic batcher puts requests of the same shape into a batch.
+
+    Each instance is a process with one thread.
+    """
     import numpy as np
     from pytriton.decorators import batch
     from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor

@@ -41,7 +41,8 @@ max_epochs = 10
 data files that are not found there are looked up beside the recipe. `attendant train RECIPE --set table.key=value`
 changes single fields. If a key is unknown or a value is bad, the error message names the nearest key or the choices.
 The run directory keeps the recipe with every field resolved.
-`python docs/write_pages.py` writes this page from the tables themselves; `None` stands for a field that is left out.
+`python docs/write_pages.py` writes this page from the tables themselves; a default of `None` means that
+the field is left out.
 """
 
 SERVING = """# Serving options

@@ -53,7 +53,7 @@ MARGIN: Final = 0.25
 """Share of a range by which it is extended: a sample does not have the longest text that there is."""
 
 UNWEIGHTED: Final[ConfidenceSignal] = "source_tokens"
-"""A signal with limits, and no weight in the score: with one, right and wrong answers were separated less well."""
+"""This signal has limits, but no weight in the score. A weight made the separation of right and wrong answers worse."""
 
 RIDGE: Final = 1.0
 """Prior precision of a standardized weight: of a signal that separates all answers, the weight would be infinite."""

@@ -1,4 +1,4 @@
-"""What attendant.evaluate returns and writes: results as tables and as JSON, and the outputs of every decoding."""
+"""The results of attendant.evaluate: as tables, as JSON, and as a file with the outputs of every decoding."""
 
 import io
 from collections.abc import Iterator, Sequence
