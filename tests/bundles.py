@@ -32,7 +32,7 @@ TINY_PLAN = VerificationPlan(
 
 KINDS: dict[str, dict[str, Any]] = {
     "lstm": {},
-    "luong": {"weight_bound": 0.8, "decoder_num_layers": 2},
+    "luong": {"weight_bound": 0.8, "decoder_num_layers": 2, "decoder_input_feeding": True},
     "bahdanau": {
         "weight_bound": 0.8,
         "cell": "gru",

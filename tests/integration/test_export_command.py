@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 import attendant
 from attendant.export.__main__ import main
+from attendant.export.commands import summaries
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, SEARCH_OPTIONS
 from attendant.runtime.command import run_command
@@ -368,3 +369,11 @@ def test_an_exporter_that_swallows_interruptions_is_interrupted(run: Path, tmp_p
     assert process.returncode == 130
     assert "export: interrupted" in errors and "Traceback" not in errors
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_summary_states_the_reference_of_errors_and_their_meaning() -> None:
+    path = ROOT / "models" / "g2p-en"
+    fp32, int8 = [line for line in summaries(path, open_bundle(path)) if "decodings" in line]
+    assert "identical to PyTorch's, largest error of a tensor " in fp32
+    assert "identical to the fp32 graphs', a tensor's value up to " in int8
+    assert int8.endswith(" from theirs by rounding: what that costs shows in the quality")

@@ -5,6 +5,7 @@ import gzip
 import json
 import runpy
 import ssl
+import time
 import tracemalloc
 import zlib
 from contextlib import suppress
@@ -408,3 +409,10 @@ class TestBounds:
             answer = await web.post("/v1/generate", GENERATE)
             assert (answer.status, answer.json["code"]) == (503, "UNAVAILABLE")
             assert (await web.get("/readyz")).status == 503
+
+
+async def test_a_call_waits_for_no_timer(web: Http) -> None:
+    began = time.monotonic()
+    for _ in range(20):
+        await web.post("/v1/generate", GENERATE)
+    assert time.monotonic() - began < PATIENCE_SECONDS / 4

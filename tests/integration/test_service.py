@@ -75,6 +75,12 @@ async def test_an_answer_is_whole() -> None:
     assert 1 <= timings.steps <= 9 and 1 <= timings.mean_batch_rows <= 4
 
 
+async def test_outputs_are_sent_only_if_they_are_requested() -> None:
+    async with served(fake_stepper()) as server:
+        (hypothesis,) = (await server.stub.Generate(Generate(text="abc"))).hypotheses
+        assert not hypothesis.token_log_probs and not hypothesis.HasField("attention")
+
+
 async def test_a_score_is_the_decoders_own() -> None:
     async with served(fake_stepper()) as server:
         request = Generate(text="abc", output=messages.OutputOptions(token_log_probs=True, attention=True))

@@ -21,7 +21,7 @@ from attendant.runtime.stepper import DecoderState, StepOutput
 from tests.bundles import KINDS
 
 
-@pytest.fixture(scope="module", params=["lstm", "unequal sizes", "coverage", "fixed vector"])
+@pytest.fixture(scope="module", params=["lstm", "luong", "bahdanau", "unequal sizes", "coverage", "fixed vector"])
 def bundle(request: pytest.FixtureRequest, tiny_bundle_of: Callable[..., Path]) -> Bundle:
     return open_bundle(tiny_bundle_of(**KINDS[request.param]))
 

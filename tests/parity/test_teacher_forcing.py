@@ -4,6 +4,9 @@ The two ways share weights but little code: fused recurrences against cells, pro
 against whole ones, attention for all positions against rows that share a source.
 """
 
+import itertools
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +16,7 @@ from attendant.runtime.stepper import attention_layout, pad_sources
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.reference import reference_logits
 from attendant.training.model.stepper import TorchStepper
-from tests.architectures import architectures, covering_architectures
+from tests.architectures import architectures, choices_of, covering_architectures
 
 VOCABULARY = 13
 LENGTHS = (5, 1, 9, 3)
@@ -67,6 +70,14 @@ def stepwise(
 def test_the_walk_is_not_a_stroll() -> None:
     for cell in ("lstm", "gru", "rnn"):
         assert sum(config.cell == cell for config in ARCHITECTURES.values()) > 100
+
+
+def test_every_two_choices_that_meet_meet_in_the_quick_ones() -> None:
+    def meetings(names: Iterable[str]) -> set[frozenset[object]]:
+        return {frozenset(two) for name in names for two in itertools.combinations(choices_of(ARCHITECTURES[name]), 2)}
+
+    assert meetings(QUICK) == meetings(ARCHITECTURES)
+    assert 6 * 5 <= len(QUICK) < len(ARCHITECTURES) / 10, "not fewer than scores and readouts have pairs"
 
 
 @pytest.mark.parametrize("config", CASES)

@@ -9,6 +9,8 @@ from attendant.runtime.errors import UserError, VerificationFailed
 from benchmarks import ROOT
 from benchmarks.__main__ import SUITES, Suite, run
 from benchmarks.harness import (
+    Environment,
+    Measurement,
     System,
     Unavailable,
     Visit,
@@ -158,6 +160,21 @@ def test_systems_are_measured_in_turns_and_a_failure_keeps_its_row(capsys: pytes
     assert part.figures == figures(measurements, best_by="speed") == {"a_speed": 20.0}
 
 
+def test_a_row_for_each_load_at_which_a_system_was_measured() -> None:
+    visits = {"_1": lambda number: {"speed": 2.0, "p99": 5.0}, "_8": lambda number: {"speed": 3.0}}
+    systems = [running_system("a", "A", visits), running_system("b", "B", {"_8": lambda number: {"speed": 7.0}})]
+    columns = {"clients": lambda m: m.point, "speed": "speed", "p99": "p99"}
+    part = part_of(measure(systems, num_rounds=1), columns, points=["_1", "_8"])
+    assert part.rows == [["A", "_1", 2.0, 5.0], ["A", "_8", 3.0, None], ["B", "_8", 7.0, None]]
+
+
+def test_several_samples_of_one_visit_count_each() -> None:
+    measurement = Measurement(System(key="a", name="A", start=lambda: iter([])))
+    assert measurement.take({"speed": [1.0, 2.0, 6.0], "batch": 8.0}) == "speed 6"
+    measurement.take({"speed": [3.0], "batch": 8.0})
+    assert measurement.median("speed") == 2.5 and measurement.samples["batch"] == [8.0, 8.0]
+
+
 def test_a_command_runs_the_chosen_parts_and_records_itself(tmp_path: Path) -> None:
     def fast(context: Context) -> Part:
         """A title.
@@ -185,3 +202,39 @@ def test_a_command_runs_the_chosen_parts_and_records_itself(tmp_path: Path) -> N
     assert list(read_results(tmp_path / "x.json")) == ["fast", "other", "against"]
     with pytest.raises(UserError, match="--only: there is no part 'slow'; there are fast, other, against"):
         run(suites, ["--only", "slow"])
+
+
+@pytest.mark.parametrize("option", ["--minutes", "--requests"])
+def test_numbers_must_be_positive(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(SUITES, ["training", option, "0"])
+    assert f"{option}: must be positive, got 0" in capsys.readouterr().err
+
+
+def test_a_missing_interpreter_is_named_and_those_of_pyenv_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = Environment(name="peer", package="peer==1", interpreters=("python2.4", "python9.9"))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    with pytest.raises(Unavailable, match=r"it needs one of python2\.4, python9\.9, and none is here"):
+        environment.install(tmp_path)
+    python = tmp_path / "pyenv" / "versions" / "9.9.1" / "bin" / "python9.9"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\n[ "$1" = -c ] || { echo "called with $2"; exit 1; }\n')
+    python.chmod(0o755)
+    with pytest.raises(Unavailable, match="called with venv"):
+        environment.install(tmp_path)
+
+
+def test_packages_are_installed_in_turn_and_a_complete_environment_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr("benchmarks.harness.output_of", lambda command: commands.append(list(command)))
+    peer = Environment(name="peer", package="peer==1", requirements=("torch==2",), own_dependencies=False)
+    (tmp_path / "peer").mkdir()
+    for _ in range(2):
+        assert peer.install(tmp_path) == tmp_path / "peer" / "bin" / "python"
+    create, requirements, package = commands
+    assert create[1:4] == ["-m", "venv", "--clear"]
+    assert requirements[-2:] == ["--disable-pip-version-check", "torch==2"] and package[-2:] == ["--no-deps", "peer==1"]

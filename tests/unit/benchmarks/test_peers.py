@@ -31,6 +31,12 @@ def test_transformers_have_about_as_many_parameters_as_the_model() -> None:
     assert [round(count / 1e6, 1) for count in counts] == [17.2, 17.5]
 
 
+def test_a_student_has_about_as_many_parameters_as_the_transformer_of_its_sizes() -> None:
+    for sizes in TRANSFORMERS.values():
+        student = sum(parameter.numel() for parameter in Student(sizes, Workload()).parameters())
+        assert 0.95 < student / transformer_parameters(**sizes, vocabulary_size=8000) < 1.0
+
+
 def test_requests_to_triton_have_one_shape() -> None:
     requests = [ModelInferRequest.FromString(payload) for payload in triton_requests([([5, 6, 3], 7), ([4, 3], 2)])]
     assert [[list(tensor.shape) for tensor in request.inputs] for request in requests] == [[[1, 3], [1, 1]]] * 2

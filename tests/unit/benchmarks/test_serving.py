@@ -1,5 +1,6 @@
 """Measuring servers: processes, the load generator, request-level batching, figures of loads."""
 
+import json
 import subprocess
 import sys
 import time
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.bench.load import Load
-from attendant.server.engine.scheduler import Scheduler
+from attendant.server.engine.request import EngineRequest, Priority
+from attendant.server.engine.scheduler import Budget, Scheduler
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.arrivals import Costs, modelled, rate_at
 from benchmarks.harness import Unavailable, cpu_seconds, resident_bytes, tree
@@ -17,6 +20,7 @@ from benchmarks.job import program
 from benchmarks.own_worker import RequestLevelScheduler
 from benchmarks.servers import Server, empty_service, load_generator, mean_of, running
 from benchmarks.serving import request_parts
+from benchmarks.workload import LENGTHS, QUICK, generate_request, real_work
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
 
@@ -31,6 +35,31 @@ def test_a_process_tree_has_its_descendants_and_their_memory() -> None:
         assert process.stdin is not None
         process.stdin.close()
     assert cpu_seconds(processes) == 0, "ended processes count for nothing"
+
+
+def test_requests_have_their_steps_and_the_lengths_of_real_sentences() -> None:
+    request = messages.GenerateRequest.FromString(generate_request([4, 5, 3], 7, beam_size=2))
+    assert request.text == "w4 w5"
+    assert (request.decoding.max_length, request.decoding.beam_size) == (6, 2)
+    lengths = sorted((len(source), num_steps) for source, num_steps in real_work(QUICK))
+    assert lengths == sorted(map(tuple, json.loads(LENGTHS.read_text(encoding="utf-8"))))
+
+
+def test_no_request_joins_a_running_batch() -> None:
+    scheduler = RequestLevelScheduler(Budget(max_rows=8, max_source_positions=512))
+
+    def admitted() -> list[int]:
+        return [request.key for request in scheduler.admit(Priority.INTERACTIVE)]
+
+    requests = [EngineRequest(key, (4, 3), DecodingOptions(max_length=4), submitted=0.0) for key in range(3)]
+    scheduler.add(requests[0])
+    scheduler.add(requests[1])
+    assert admitted() == [0, 1]
+    scheduler.add(requests[2])
+    scheduler.remove(0)
+    assert admitted() == []
+    scheduler.remove(1)
+    assert admitted() == [2]
 
 
 def tiny_server(bundle: Path, requests: list[bytes], *, per_request: bool = False) -> Server:

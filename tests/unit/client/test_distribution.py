@@ -1,5 +1,6 @@
 """The client's distribution and its documents."""
 
+import inspect
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from attendant_client import errors
 from attendant_client.client import SERVICE_CONFIG
 from attendant_client.v1 import seq2seq_pb2 as pb
 from tests.paths import ROOT
@@ -117,3 +119,10 @@ def test_every_option_is_in_the_documents() -> None:
     rows = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/api.md").read_text(), re.MULTILINE))
     for message in (pb.DecodingOptions, pb.SamplingOptions, pb.OutputOptions):
         assert not {field.name for field in message.DESCRIPTOR.fields} - rows
+
+
+def test_every_error_is_in_the_documents() -> None:
+    drawn = re.findall(r"-- (\w+)", inspect.getdoc(errors) or "")
+    assert len(drawn) > 8
+    text = (ROOT / "docs/client.md").read_text()
+    assert all(re.search(rf"^(\|   )?(\S-- )?{name} ", text, re.MULTILINE) for name in drawn)

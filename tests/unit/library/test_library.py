@@ -155,16 +155,28 @@ def test_every_item_that_is_no_source_has_its_error_in_its_place(model: attendan
         model.generate(items, return_errors=True, beams=4)  # type: ignore[call-overload]
 
 
-def test_numbers_of_numpy_are_numbers(model: attendant.Model) -> None:
-    plain = model.generate("knowledgeable", beam_size=4, num_hypotheses=2, length_penalty=0.5, attention=True)
-    same = model.generate(
-        np.str_("knowledgeable"),
-        beam_size=np.int64(4),  # type: ignore[arg-type]
-        num_hypotheses=np.array(2),  # type: ignore[arg-type]
-        length_penalty=np.float32(0.5),  # type: ignore[arg-type]
-        attention=np.bool_(True),  # type: ignore[arg-type]
-    )
+def test_numbers_of_numpy_are_numbers_in_every_option(model: attendant.Model) -> None:
+    integers = {"beam_size": 4, "num_hypotheses": 2, "min_length": 1, "max_length": 9, "no_repeat_ngram_size": 3}
+    floats = {
+        "min_length_ratio": 0.5,
+        "max_length_ratio": 3.0,
+        "length_penalty": 0.5,
+        "length_penalty_offset": 5.0,
+        "coverage_penalty": 0.25,
+        "repetition_penalty": 1.5,
+        "patience": 2.0,
+    }
+    flags = {"suppress_unk": True, "attention": True, "token_log_probs": True, "replace_unknowns": False}
+    scalars = {name: np.int64(value) for name, value in integers.items()}
+    scalars |= {name: np.float32(value) for name, value in floats.items()}  # type: ignore[misc]
+    scalars |= {name: np.bool_(value) for name, value in flags.items()}  # type: ignore[misc]
+    plain = model.generate("knowledgeable", **integers, **floats, **flags)  # type: ignore[call-overload]
+    same = model.generate(np.str_("knowledgeable"), **scalars)  # type: ignore[call-overload]
     assert [each.score for each in same.hypotheses] == [each.score for each in plain.hypotheses]
+    sampling = Sampling(temperature=np.float64(1.5), top_k=np.uint8(5), top_p=np.float32(0.5), seed=np.int64(7))
+    drawn = model.generate("face", sampling=sampling, num_hypotheses=np.array(3))
+    same = model.generate("face", sampling=Sampling(temperature=1.5, top_k=5, top_p=0.5, seed=7), num_hypotheses=3)
+    assert [each.text for each in drawn.hypotheses] == [each.text for each in same.hypotheses]
     scored = model.score("face", "F", include_eos=np.bool_(False), attention=np.bool_(True))  # type: ignore[call-overload]
     assert scored.attention is not None
     with pytest.raises(TypeError, match="beam_size="):
@@ -234,11 +246,15 @@ def test_a_closed_model_raises() -> None:
     ("options", "message"),
     [
         ({"provider": "gpu"}, "provider='gpu': must be cpu or cuda"),
+        ({"provider": None}, "provider=None: must be cpu or cuda"),
         ({"precision": "fp8"}, "precision='fp8': must be fp32, int8 or fp16, or None for the bundle's own choice"),
+        ({"precision": 8}, "precision=8: must be fp32, int8 or fp16"),
         ({"threads": 0}, "threads=0: must be a whole number from 1 to 1024, or None for as many as this process"),
         ({"threads": 2.5}, "threads=2.5: must be a whole number"),
         ({"threads": True}, "threads=True: must be a whole number"),
         ({"max_rows": 0}, "max_rows=0: must be a whole number from 1"),
+        ({"max_rows": "64"}, "max_rows='64': must be a whole number"),
+        ({"path": None}, "path=None: must be the folder of a bundle"),
         ({"path": 3}, "path=3: must be the folder of a bundle"),
     ],
 )

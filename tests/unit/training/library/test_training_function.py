@@ -141,6 +141,19 @@ def test_a_run_with_its_pairs_may_be_moved(tmp_path: Path, tiny_recipe: Path, mo
     assert resumed.step == 16
 
 
+def test_an_existing_run_is_refused_unless_it_is_resumed(
+    tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert attendant.train("tiny.toml", overrides=SHORT).path == Path("runs/tiny")
+    with pytest.raises(attendant.UserError, match=r"^runs/tiny exists: --resume continues it"):
+        attendant.train("tiny.toml")
+    resumed = attendant.train("tiny.toml", resume=True)
+    assert resumed.step == 16 and resumed.results is not None
+    finished = attendant.train("tiny.toml", resume=True)
+    assert finished.step == 16 and finished.results is None, "no step is left, so nothing is measured again"
+
+
 def test_pairs_alone_have_a_recipe_chosen_and_resume(tmp_path: Path) -> None:
     pairs = [(f"{number}", " ".join(str(number))) for number in range(100, 220)]
     few = {"training.max_steps": 3, "model.hidden_size": 8, "model.embedding_size": 8, "training.num_threads": 1}
