@@ -56,8 +56,8 @@ class Seq2SeqModule(Protocol):
         Positions beyond a source's length are padding; they may hold any valid id.
 
         Returns:
-            State tensors [B, ...] by name, with one entry per source on the first axis. An axis of source positions has
-            S entries.
+            The state tensors by name. Each has an entry per source on its first axis: [B, ...]. An axis that runs over
+            source positions has length S.
         """
 
     def step(self, previous_ids: Tensor, row_state: State, source_state: State) -> tuple[Tensor, State, Tensor | None]:
@@ -139,7 +139,7 @@ def tried(
     """Runs a module on batches of several sizes.
 
     Returns:
-        Its state tensors, and the axis S of those that have one.
+        Its state tensors; and, for each tensor that has an axis of source positions, the number of that axis.
 
     Raises:
         UserError: the module breaks the contract.

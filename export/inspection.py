@@ -85,7 +85,7 @@ class Subject:
 
     Attributes:
         model: its stepper fills `record` at every step, for its first row.
-        has_mask: attention can be kept from positions.
+        has_mask: positions of the source can be masked.
     """
 
     model: TextModel

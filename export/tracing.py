@@ -239,11 +239,11 @@ class DecoderStep(nn.Module):
 
 
 DOMAIN: Final = "inlined"
-"""The domain of the nodes that ONNX graphs within a model replace."""
+"""The domain of the nodes that `_inline` replaces by ONNX graphs."""
 
 
 class InlinedGraph(nn.Module):
-    """An ONNX graph within a model in PyTorch. It is traced as one node, which the graph's nodes then replace.
+    """A part of a PyTorch model that is an ONNX graph. A trace has one node for it; `_inline` puts the graph there.
 
     Attributes:
         label: names the node; unique in the model.

@@ -319,10 +319,10 @@ def source_tokens(request: ReadRequest, model: BundleModel) -> list[str]:
 def _warnings(
     best: Hypothesis, confidences: Sequence[float] | None, request: ReadRequest, model: BundleModel
 ) -> Iterator[str]:
-    """Yields why the best hypothesis may be worth little.
+    """Yields the reasons why the best hypothesis may be worth little.
 
     Args:
-        confidences: of its units; None if there are none.
+        confidences: the confidence in each of its units; None if the bundle is not calibrated.
     """
     for place, (unit, unit_request) in enumerate(zip(best.units, request.units, strict=True)):
         head = f"part {place + 1} of {len(request.parts)}: " if request.parts else ""

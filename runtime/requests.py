@@ -524,7 +524,7 @@ def read_score(
     target_ids = [] if target is None else read_side(*target, model.bundle.target_tokenizer, least, most, violations)
     _check_output(output, model, violations)
     if output.get("replace_unknowns"):
-        violations.add("output.replace_unknowns", True, "false: a target that is scored stands as it is")
+        violations.add("output.replace_unknowns", True, "false: a target that is scored is not changed")
     if trace := output.get("trace"):
         violations.add("output.trace", trace, "0: a target that is scored is not searched")
     if violations.found or source is None or target is None:

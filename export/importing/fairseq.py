@@ -145,7 +145,7 @@ def _model(
 
 
 def _output(weights: Weights, state: Mapping[str, Any], embedding: Tensor) -> dict[str, Tensor]:
-    """Returns weights [V, H] and biases [V] of the output layer; the two layers that it may have become one."""
+    """Returns weights [V, H] and biases [V] of the output layer; two layers are multiplied into one."""
     if "decoder.fc_out.weight" in state:
         weight, bias = weights.take("decoder.fc_out.weight"), weights.take("decoder.fc_out.bias")
     else:

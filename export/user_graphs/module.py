@@ -1,7 +1,7 @@
 """A user's two ONNX graphs as a module in PyTorch, with the contract of Seq2SeqModule (contract.py).
 
 Outside of a trace, the module runs the graphs as they are by onnxruntime; an export is compared with that. In a
-trace each graph is a node, which the graph's nodes then replace (tracing.py).
+trace, each graph is one node at first, and tracing.py puts the graph in its place.
 
 Shapes: B sources, R rows, S source positions, V symbols.
 """

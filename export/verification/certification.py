@@ -1,7 +1,7 @@
 """The certificate: compares a bundle's graphs with a reference on the grid of a plan, and refuses graphs that differ.
 
-The graphs are run by the stepper and decoded by the search that serve. PyTorch is the reference of the fp32 graphs,
-the fp32 graphs that of int8 and fp16 graphs, and int8 graphs with factors of 8 bits that of halved ones.
+The graphs are run by the stepper and decoded by the search that serve. fp32 graphs are compared with PyTorch, int8 and
+fp16 graphs with the fp32 graphs, and halved int8 graphs with the former ones, whose factors have 8 bits.
 """
 
 import itertools
@@ -65,8 +65,8 @@ INT8_DISTANCE = 0.2
 makes it 0.02 to 0.05 on random models, a matrix whose rows are in the wrong order 0.3 to 5."""
 
 SCORE_TOLERANCE: Final[Mapping[Precision, float]] = {"fp32": 1e-4, "int8": 1e-2, "fp16": 2e-2}
-"""How far a golden example's scores may be off on another host: its last bits differ at each of many steps. Where such
-a bit tips a rounding to the next code, an int8 activation moves by a whole step. fp16 is certified and served by other
+"""Tolerance of a golden example's scores on another host, where last bits differ at each of many steps. If such a bit
+tips a rounding to the next code, an int8 activation moves by a whole step. fp16 is certified and served by other
 kernels, which round in other places."""
 
 MAX_LINES = 8

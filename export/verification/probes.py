@@ -152,7 +152,7 @@ def trace_probes(
     state = stepper.encode([probe.source for probe in probes])
     for name, tensor in _arrays(state.source_tensors).items():
         for trace, values, length in zip(traces, tensor, state.source_lengths, strict=True):
-            # The values of one source have an axis less.
+            # The values of one source have one axis fewer.
             trace[f"encoder/{name}"] = narrowed(values, positional[name] - 1, length) if name in positional else values
     _record_rows(traces, "encoder", state, _arrays(state.row_tensors), positional)
     for number in range(len(probes[0].steps)):

@@ -250,7 +250,7 @@ def too_costly(evaluation: Sequence[Evaluation]) -> dict[str, float]:
 
 
 def doubt(evaluation: Sequence[Evaluation], certificates: Sequence[Certificate], vocabulary_size: int) -> str:
-    """Returns why the measured losses show nothing about int8; an empty string if they do show something.
+    """Returns the reason why the measured losses show nothing about int8; empty if they do show something.
 
     They do if fp32 is better at one metric than `WORTHLESS`, and its perplexity is below that of guessing, which is the
     size of the vocabulary.

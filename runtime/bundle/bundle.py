@@ -315,7 +315,7 @@ def _manifest_differences(manifest: Manifest) -> Iterator[str]:
             if entry is None:
                 yield f"{graph.file}: not listed in {MANIFEST_NAME}"
             elif entry.sha256 != graph.sha256:
-                yield f"{graph.file}: sha256 stands as {graph.sha256} in graphs and {entry.sha256} in files"
+                yield f"{graph.file}: sha256 is {graph.sha256} in graphs and {entry.sha256} in files"
         yield from contract_differences(pair)
     for provider, precision in manifest.default_precision.items():
         if precision not in manifest.graphs:
@@ -398,7 +398,7 @@ class BundleModel:
 
     @property
     def masks_positions(self) -> bool:
-        """Requests may mask positions of the source. A user's own module may have another meaning of its mask."""
+        """Requests may mask positions of the source. A user's own module may give its mask another meaning."""
         state = self.manifest.graphs[self.precision].state
         return self.manifest.has_our_layers and any(tensor.input == SOURCE_MASK for tensor in state)
 

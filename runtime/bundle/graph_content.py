@@ -1,4 +1,4 @@
-"""ONNX files in protobuf's wire format: reads those that an exporter writes, and bounds their integer factors.
+"""ONNX files in protobuf's wire format: reads those of an exporter, bounds their integer factors, and writes fields.
 
 The server has no `onnx`, and a message class of protobuf would copy the weights. Parsers differ on unusual bytes: a tag
 of more than 32 bits, a field that occurs twice, a number with more bytes than it needs. The reader refuses unknown
@@ -38,7 +38,7 @@ OPERATORS: Final[Mapping[str, frozenset[str]]] = {
     "": frozenset(_ONNX.split()),
     "com.microsoft": frozenset(("DynamicQuantizeLSTM", "MatMulIntegerToFloat")),
 }
-"""By domain, functions of tensors that torch's exporter writes. `Loop` is missing because it may not end, `If` because
+"""Domain -> functions of tensors that torch's exporter writes. `Loop` is missing because it may not end, `If` because
 it chooses what is computed; other products of integers, because their factors are not bounded here."""
 
 LARGEST_FACTOR: Final = 64

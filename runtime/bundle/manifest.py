@@ -439,7 +439,7 @@ class Manifest(Section):
 
     @property
     def has_our_layers(self) -> bool:
-        """The graphs are of the models that recipes describe; otherwise of a module or graphs of a user's own."""
+        """The graphs are of a model that a recipe can describe, not of a user's own module or graphs."""
         return "attention" in self.model
 
     @property

@@ -139,7 +139,7 @@ def _object_without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any
     if len(content) < len(pairs):
         seen: set[str] = set()
         repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise Unfit(f"the key {repeated!r} stands twice in one object")
+        raise Unfit(f"the key {repeated!r} occurs twice in one object")
     return content
 
 

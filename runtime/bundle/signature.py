@@ -43,7 +43,7 @@ def open_signed_bundle(path: Path, trusted: Sequence[Path], *, by_name: bool = F
         signature = read_file(path / SIGNATURE_NAME, MAX_SIGNATURE_BYTES)
     except FileNotFoundError:
         missing = SIGNATURE_NAME if path.is_dir() else path.name
-        raise BundleRefused(path, [f"{missing} is missing: nobody has signed it"]) from None
+        raise BundleRefused(path, [f"{missing} is missing: the bundle is not signed"]) from None
     except (OSError, Unfit) as error:
         raise BundleRefused(path, [f"{SIGNATURE_NAME} can't be read: {error}"]) from error
     if others:

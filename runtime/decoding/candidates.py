@@ -101,7 +101,7 @@ def repeated_ngram_ends(token_ids: Sequence[int], size: int) -> list[int]:
 
 
 EVERY_CANDIDATE: Final = 2**31 - 1
-"""The whole vocabulary: more candidates than any has."""
+"""A number of candidates that means all: no vocabulary is larger."""
 
 
 def num_candidates(beam: Beam, rows: range, history: History, num_ordered: int) -> int:

@@ -209,7 +209,7 @@ class Beam:
         recorder: records the search; None if it is not traced.
         ended: its hypotheses, in order of ending; no two have the same text.
         texts: their texts; empty if only one hypothesis is wanted.
-        bound: a live hypothesis matters if its score can exceed this; infinite if none does, -inf if all do.
+        bound: a live hypothesis matters if its score can exceed this; inf if none does, -inf if all do.
     """
 
     request: RunningRequest

@@ -1,8 +1,8 @@
 """A decoder state on a device: the buckets of its shapes, its buffers, and the graphs that reorder it there.
 
 Shapes: R rows, B sources, S source positions, M queries per source, K candidates, N bans (runtime/stepper.py). Tensors
-are rounded up to buckets: [R', ...] and [B', S', ...]. Entries beyond R and B repeat the first row or source, and
-positions beyond the former ones begin as zero, which is invalid in a mask. No real row reads the results of these.
+are rounded up to buckets: [R', ...] and [B', S', ...]. Entries beyond R and B repeat the first row or source. Positions
+that are added begin as zero, which means invalid in a mask. No real row reads results of added entries or positions.
 
 A CUDA graph is a recording of kernels with the addresses and sizes that they were launched with. So shapes are rounded
 up to buckets, tensors stay in their buffers, and every combination of buffers that a step reads and writes has a

@@ -1,7 +1,7 @@
 """Watches the steps of a bundle's graph, for `attendant.inspect`: values within the graph become outputs.
 
-The nodes that compute them identify them, starting from the inputs and outputs, whose names are the same in every
-graph. The names within a graph are the exporter's.
+Names within a graph are the exporter's, so a value is recognized by the nodes that compute it. The search starts from
+the inputs and outputs, whose names are the same in every graph.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -141,7 +141,7 @@ CASES: dict[str, tuple[Craft, str]] = {
     ),
     "a key twice": (
         manifest_text(lambda text: text.replace('"max_beam_size": 8', '"max_beam_size": 8, "max_beam_size": 9')),
-        f"{MANIFEST_NAME} can't be read: the key 'max_beam_size' stands twice",
+        f"{MANIFEST_NAME} can't be read: the key 'max_beam_size' occurs twice",
     ),
     "half a character": (
         manifest_text(lambda text: text.replace('"protocol": "', '"protocol": "\\ud800')),

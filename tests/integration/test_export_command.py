@@ -191,7 +191,7 @@ def test_a_bundle_is_signed_once_and_verified(
     (tmp_path / "secret").write_text("secret\n")
     options = "--key", private, "--passphrase-file", tmp_path / "secret"
     assert command("verify", signed, "--signature", public) == 2
-    assert "nobody has signed it" in capsys.readouterr().err
+    assert "model.sig is missing: the bundle is not signed" in capsys.readouterr().err
     assert command("sign", signed, *options) == 0
     assert command("sign", signed, *options) == 2
     assert "exists already: add --force" in capsys.readouterr().err

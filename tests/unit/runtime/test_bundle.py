@@ -169,7 +169,7 @@ def change(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (change("special_ids", "eos", value=2), "special_ids.eos: 2, the tokenizers say 3"),
         (change("special_ids", "start", value=16), "special_ids.start: 16 is not in the target vocabulary"),
         (change("certificates", value=[]), "certificates: none for fp32"),
-        (change("graphs", "fp32", "encoder", "sha256", value="0"), "fp32/encoder.onnx: sha256 stands as 0 in graphs"),
+        (change("graphs", "fp32", "encoder", "sha256", value="0"), "fp32/encoder.onnx: sha256 is 0 in graphs"),
         (change("default_precision", "cpu", value="int8"), "default_precision.cpu: int8 is not among the graphs"),
         (change("graphs", "fp32", "state", value=[]), "fp32/encoder.onnx: output 'cell' is unknown"),
     ],

@@ -78,7 +78,7 @@ def test_a_version_that_was_signed_is_not_served_as_another(bundle: Path, keys: 
 
 def test_an_unsigned_bundle_is_refused(bundle: Path, keys: Keys) -> None:
     _, public = keys("ours")
-    with pytest.raises(BundleRefused, match=r"model\.sig is missing: nobody has signed it"):
+    with pytest.raises(BundleRefused, match=r"model\.sig is missing: the bundle is not signed"):
         open_signed_bundle(bundle, [public])
     open_signed_bundle(bundle, [])
 
