@@ -16,7 +16,7 @@ from attendant.training.data.pairs import Pair
 
 # The folders' names are not identifiers.
 cmudict: Any = import_module("attendant.recipes.g2p-cmudict.data")
-numbers: Any = import_module("attendant.recipes.normalize-numbers-en.data")
+numbers: Any = import_module("attendant.recipes.normalize-numbers-en.words")
 
 COUNTS: Final = {"train": (107_143, 114_929), "validation": (6_303, 6_755), "test": (12_606, 13_480)}
 """split -> distinct words, distinct pronunciations with stress; without the words as people type them."""

@@ -17,7 +17,7 @@ from attendant.training.model.stepper import TorchStepper
 from attendant.training.run.loading import load_run
 from tests.paths import ROOT
 
-cardinal = import_module("attendant.recipes.normalize-numbers-en.data").cardinal
+cardinal = import_module("attendant.recipes.normalize-numbers-en.words").cardinal
 
 MODELS = ROOT / "models"
 ANSWERS = {

@@ -18,7 +18,7 @@ from attendant.training.data.pairs import read_pairs
 
 cmudict = import_module("attendant.recipes.g2p-cmudict.data")
 stress = import_module("attendant.recipes.g2p-cmudict-stress.data")
-numbers = import_module("attendant.recipes.normalize-numbers-en.data")
+numbers = import_module("attendant.recipes.normalize-numbers-en.words")
 english_words = import_module("attendant.recipes.g2p-cmudict-distilled.data")
 
 DICTIONARY = """'bout B AW1 T

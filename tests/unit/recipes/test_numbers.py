@@ -11,10 +11,13 @@ import pytest
 from attendant.training.data.pairs import Pair
 
 numbers = import_module("attendant.recipes.normalize-numbers-en.data")
+times = import_module("attendant.recipes.normalize-numbers-en.times")
+values = import_module("attendant.recipes.normalize-numbers-en.values")
+words = import_module("attendant.recipes.normalize-numbers-en.words")
 
 
 @pytest.mark.parametrize(
-    ("function", "number", "words"),
+    ("function", "number", "spoken"),
     [
         ("cardinal", 0, "zero"),
         ("cardinal", 14, "fourteen"),
@@ -38,51 +41,76 @@ numbers = import_module("attendant.recipes.normalize-numbers-en.data")
         ("roman", 3814, "MMMDCCCXIV"),
     ],
 )
-def test_spoken_numbers(function: str, number: int, words: str) -> None:
-    assert getattr(numbers, function)(number) == words
+def test_spoken_numbers(function: str, number: int, spoken: str) -> None:
+    assert getattr(words, function)(number) == spoken
 
 
 @pytest.mark.parametrize(
     ("value", "figures", "spoken"),
     [
-        (numbers._number(7, "-"), "−7", "minus seven"),
-        (numbers._number(7, "+"), "+7", "plus seven"),
-        (numbers._decimal(3, "05"), "3.05", "three point zero five"),
-        (numbers._decimal(0, "5"), ".5", "zero point five"),
-        (numbers._scaled("2.5", "million"), "2.5 million", "two point five million"),
-        (numbers._percentage("50"), "50 %", "fifty percent"),
-        (numbers._fraction(3, 4), "3/4", "three quarters"),
-        (numbers._fraction(1, 2), "1/2", "one half"),
-        (numbers._fraction(1, 2, 2), "2 1/2", "two and a half"),
-        (numbers._money("$", 1204, 50), "$1,204.50", "one thousand two hundred four dollars and fifty cents"),
-        (numbers._money("$", 1), "1 dollar", "one dollar"),
-        (numbers._money("$", 0, 5), "5¢", "five cents"),
-        (numbers._money("£", 3, 1), "£3.01", "three pounds and one penny"),
-        (numbers._money("€", 20), "20 €", "twenty euros"),
-        (numbers._money("¥", 500), "¥500", "five hundred yen"),
-        (numbers._scaled_money("$", "5", "million"), "$5 million", "five million dollars"),
-        (numbers._time(14, 5), "14:05", "fourteen oh five"),
-        (numbers._time(2, 30, "p.m."), "2:30pm", "two thirty p.m."),
-        (numbers._time(2, 0, "p.m."), "2 pm", "two p.m."),
-        (numbers._time(2, 0), "2:00", "two o'clock"),
-        (numbers._date(date(2024, 5, 5)), "05/05/2024", "May fifth, twenty twenty-four"),
-        (numbers._date(date(2024, 5, 5)), "5 May 2024", "May fifth, twenty twenty-four"),
-        (numbers._day(5, 5), "May 5th", "May fifth"),
-        (numbers._month(5, 2024), "May 2024", "May twenty twenty-four"),
-        (numbers._in_year(2005), "in 2005", "in two thousand five"),
-        (numbers._decade(1980), "1980s", "nineteen eighties"),
-        (numbers._decade(80), "'80s", "eighties"),
-        (numbers._digits("007"), "007", "zero zero seven"),
-        (numbers._telephone(("555", "1234")), "555-1234", "five five five, one two three four"),
-        (numbers._telephone(("212", "555", "1234"), "1"), "+1 (212) 555-1234",
+        (values.whole_number(7, "-"), "−7", "minus seven"),
+        (values.whole_number(7, "+"), "+7", "plus seven"),
+        (values.decimal(3, "05"), "3.05", "three point zero five"),
+        (values.decimal(0, "5"), ".5", "zero point five"),
+        (values.scaled("2.5", "million"), "2.5 million", "two point five million"),
+        (values.percentage("50"), "50 %", "fifty percent"),
+        (values.fraction(3, 4), "3/4", "three quarters"),
+        (values.fraction(1, 2), "1/2", "one half"),
+        (values.fraction(1, 2, 2), "2 1/2", "two and a half"),
+        (values.money("$", 1204, 50), "$1,204.50", "one thousand two hundred four dollars and fifty cents"),
+        (values.money("$", 1), "1 dollar", "one dollar"),
+        (values.money("$", 0, 5), "5¢", "five cents"),
+        (values.money("£", 3, 1), "£3.01", "three pounds and one penny"),
+        (values.money("€", 20), "20 €", "twenty euros"),
+        (values.money("¥", 500), "¥500", "five hundred yen"),
+        (values.scaled_money("$", "5", "million"), "$5 million", "five million dollars"),
+        (times.time_of_day(14, 5), "14:05", "fourteen oh five"),
+        (times.time_of_day(2, 30, "p.m."), "2:30pm", "two thirty p.m."),
+        (times.time_of_day(2, 0, "p.m."), "2 pm", "two p.m."),
+        (times.time_of_day(2, 0), "2:00", "two o'clock"),
+        (times.calendar_date(date(2024, 5, 5)), "05/05/2024", "May fifth, twenty twenty-four"),
+        (times.calendar_date(date(2024, 5, 5)), "5 May 2024", "May fifth, twenty twenty-four"),
+        (times.day_of_month(5, 5), "May 5th", "May fifth"),
+        (times.month_of_year(5, 2024), "May 2024", "May twenty twenty-four"),
+        (times.in_year(2005), "in 2005", "in two thousand five"),
+        (times.decade(1980), "1980s", "nineteen eighties"),
+        (times.decade(80), "'80s", "eighties"),
+        (values.single_digits("007"), "007", "zero zero seven"),
+        (values.telephone(("555", "1234")), "555-1234", "five five five, one two three four"),
+        (values.telephone(("212", "555", "1234"), "1"), "+1 (212) 555-1234",
          "plus one, two one two, five five five, one two three four"),
-        (numbers._dotted((10, 168, 0, 1)), "10.168.0.1", "ten dot one hundred sixty-eight dot zero dot one"),
-        (numbers._measure("5", "km"), "5km", "five kilometers"),
-        (numbers._measure("1", "kg"), "1 kg", "one kilogram"),
-        (numbers._measure("20", "°C"), "20 °C", "twenty degrees Celsius"),
-        (numbers._measure("60", "mph"), "60 mph", "sixty miles per hour"),
-        (numbers._roman(14), "XIV", "fourteen"),
-        (numbers._numbered(5), "No. 5", "number five"),
+        (values.dotted((10, 168, 0, 1)), "10.168.0.1", "ten dot one hundred sixty-eight dot zero dot one"),
+        (values.measure("5", "km"), "5km", "five kilometers"),
+        (values.measure("1", "kg"), "1 kg", "one kilogram"),
+        (values.measure("20", "°C"), "20 °C", "twenty degrees Celsius"),
+        (values.measure("60", "mph"), "60 mph", "sixty miles per hour"),
+        (values.roman_numeral(14), "XIV", "fourteen"),
+        (values.numbered(5), "No. 5", "number five"),
+        (values.dozens(2), "2 dozen", "two dozen"),
+        (values.fraction(1, 2, 2), "2½", "two and a half"),
+        (values.scaled("10", "thousand"), "10k", "ten thousand"),
+        (values.scaled_money("$", "1.5", "million"), "$1.5M", "one point five million dollars"),
+        (values.money("$", 5, 0, "-"), "-$5", "minus five dollars"),
+        (values.measure("5", "day"), "5 days", "five days"),
+        (values.measure("3", "m²"), "3 square metres", "three square meters"),
+        (values.halved_measure(0, 3, 4, "cup"), "3/4 cup", "three quarters of a cup"),
+        (values.halved_measure(1, 1, 2, "h"), "1½ hours", "one and a half hours"),
+        (values.height(5, 11), "5'11", "five feet eleven inches"),
+        (values.interval(5, 10), "5-10", "five to ten"),
+        (values.interval(1990, 1995), "1990-1995", "nineteen ninety to nineteen ninety-five"),
+        (values.interval(5, 10, "%"), "5-10%", "five to ten percent"),
+        (values.ratio(16, 9), "16:9", "sixteen to nine"),
+        (times.time_of_day(12, 0), "12 o'clock", "twelve o'clock"),
+        (times.time_of_day(17, 0), "17:00", "seventeen hundred hours"),
+        (times.time_of_day(5, 0, "p.m."), "5 p.m", "five p.m."),
+        (times.duration(1, 30), "1h 30m", "one hour thirty minutes"),
+        (times.calendar_date(date(2024, 11, 26)), "26/11/2024", "November twenty-sixth, twenty twenty-four"),
+        (times.calendar_date(date(2024, 6, 5)), "5.6.2024", "June fifth, twenty twenty-four"),
+        (times.calendar_date(date(1969, 5, 6)), "5/6/69", "May sixth, nineteen sixty-nine"),
+        (times.calendar_date(date(2068, 5, 6)), "6-May-68", "May sixth, twenty sixty-eight"),
+        (times.calendar_date(date(2024, 11, 26), weekday=True), "Tue, Nov 26, 2024",
+         "Tuesday, November twenty-sixth, twenty twenty-four"),
+        (times.year_before_christ(1250), "1250 B.C.", "twelve fifty BC"),
     ],
 )  # fmt: skip
 def test_figures_are_spoken(value: Any, figures: str, spoken: str) -> None:
@@ -90,44 +118,76 @@ def test_figures_are_spoken(value: Any, figures: str, spoken: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "words", "written"),
+    ("value", "heard", "written"),
     [
-        (numbers._number(1100), "eleven hundred", "1,100"),
-        (numbers._number(7, "-"), "negative seven", "-7"),
-        (numbers._fraction(3, 4), "three fourths", "3/4"),
-        (numbers._money("$", 5, 50), "five dollars fifty cents", "$5.50"),
-        (numbers._time(2, 45), "quarter to three", "2:45"),
-        (numbers._time(2, 30, "p.m."), "half past two pm", "2:30 p.m."),
-        (numbers._date(date(1984, 5, 3)), "the third of May, nineteen eighty-four", "1984-05-03"),
-        (numbers._year(1984), "nineteen eighty-four", "1984"),
-        (numbers._digits("505"), "five oh five", "505"),
-        (numbers._percentage("10"), "ten per cent", "10%"),
+        (values.whole_number(1100), "eleven hundred", "1,100"),
+        (values.whole_number(7, "-"), "negative seven", "-7"),
+        (values.fraction(3, 4), "three fourths", "3/4"),
+        (values.money("$", 5, 50), "five dollars fifty cents", "$5.50"),
+        (times.time_of_day(2, 45), "quarter to three", "2:45"),
+        (times.time_of_day(2, 30, "p.m."), "half past two pm", "2:30 p.m."),
+        (times.calendar_date(date(1984, 5, 3)), "the third of May, nineteen eighty-four", "1984-05-03"),
+        (times.bare_year(1984), "nineteen eighty-four", "1984"),
+        (values.single_digits("505"), "five oh five", "505"),
+        (values.percentage("10"), "ten per cent", "10%"),
+        (values.whole_number(1000), "thousand", "1,000"),
+        (values.fraction(1, 3), "a third", "1/3"),
+        (values.fraction(500, 1000), "five hundred thousandths", "500/1000"),
+        (values.scaled("2.5", "million"), "two and a half million", "2.5 million"),
+        (values.scaled_money("$", "1.5", "billion"), "a billion and a half dollars", "$1.5 billion"),
+        (values.scaled("0.5", "million"), "half a million", "0.5 million"),
+        (values.dozens(1), "one dozen", "12"),
+        (values.bucks(20), "twenty bucks", "$20"),
+        (values.measure("5", "min"), "five minutes", "5 minutes"),
+        (values.halved_measure(0, 1, 2, "h"), "half an hour", "1/2 hour"),
+        (values.halved_measure(1, 1, 2, "h"), "an hour and a half", "1 1/2 hours"),
+        (values.height(5, 11), "five foot eleven", "5'11\""),
+        (values.interval(13, 20), "thirteen to twenty", "13-20"),
+        (values.interval(9, 5), "nine to five", "9-5"),
+        (times.time_of_day(3, 10), "ten past three", "3:10"),
+        (times.time_of_day(3, 40), "twenty to four", "3:40"),
+        (times.time_of_day(12, 45), "quarter to one", "12:45"),
+        (times.time_of_day(11, 50, "p.m."), "ten to midnight", "11:50 p.m."),
+        (times.time_of_day(12, 5, "p.m."), "five past noon", "12:05 p.m."),
+        (times.time_of_day(3, 0, "p.m."), "three in the afternoon", "3:00 p.m."),
+        (times.time_of_day(17, 0), "seventeen hundred hours", "17:00"),
+        (times.duration(1, 30), "an hour and thirty minutes", "1 hour 30 minutes"),
+        (times.calendar_date(date(2024, 11, 26), weekday=True),
+         "Tuesday, the twenty-sixth of November twenty twenty-four", "2024-11-26"),
     ],
-)
-def test_words_are_written(value: Any, words: str, written: str) -> None:
-    assert words in value.words and value.written == written
+)  # fmt: skip
+def test_words_are_written(value: Any, heard: str, written: str) -> None:
+    assert heard in value.words and value.written == written
 
 
 @pytest.mark.parametrize(
-    "value", [numbers._year(1984), numbers._digits("505"), numbers._time(14, 5), numbers._roman(5)]
+    ("value", "forms"),
+    [
+        # 1984 and 505 are numbers, `fourteen oh five` is a year, `five` is 5, and `five to ten` is 9:55.
+        (times.bare_year(1984), {"1984"}),
+        (values.single_digits("505"), {"505"}),
+        (times.time_of_day(14, 5), {"fourteen oh five"}),
+        (values.roman_numeral(5), {"five"}),
+        (values.interval(5, 10), {"five to ten"}),
+        (values.ratio(3, 1), {"three to one"}),
+        # The month comes first in figures with slashes, if it can.
+        (times.calendar_date(date(2024, 5, 6)), {"6/5/2024", "06/05/2024", "6-05-2024"}),
+        # A quarter to twelve p.m. could be in the morning.
+        (times.time_of_day(11, 45, "p.m."), {"quarter to twelve p.m.", "quarter to twelve pm"}),
+    ],
 )
-def test_forms_that_mean_another_value_are_left_out(value: Any) -> None:
-    # 1984 and 505 are numbers, `fourteen oh five` is a year, and `five` is 5.
-    assert not {"1984", "505"} & set(value.figures)
-    assert not {"fourteen oh five", "five"} & set(value.words)
+def test_forms_that_mean_another_value_are_left_out(value: Any, forms: set[str]) -> None:
+    assert not forms & {*value.figures, *value.words}
 
 
 def test_inputs_that_people_write() -> None:
-    heard = {numbers._heard("one hundred twenty-one thousand", random.Random(seed)) for seed in range(200)}
+    heard = {values._heard("one hundred twenty-one thousand", random.Random(seed)) for seed in range(200)}
     assert {"a hundred and twenty one thousand", "one hundred twenty-one thousand"} <= heard
     # No `and` before a word that is no number.
-    assert not [
-        words
-        for words in (numbers._heard("one hundred kilometers", random.Random(s)) for s in range(50))
-        if "and" in words
-    ]
-    typed = {numbers._typed("$1,204,000.50", random.Random(seed)) for seed in range(20)}
-    assert typed == {"$1,204,000.50", "$1204000.50"}
+    kilometers = {values._heard("one hundred kilometers", random.Random(seed)) for seed in range(50)}
+    assert kilometers == {"one hundred kilometers", "a hundred kilometers"}
+    typed = {values._typed("$1,204,000.50", random.Random(seed)) for seed in range(99)}
+    assert typed == {"$1,204,000.50", "$1204000.50", "$1 204 000.50"}
 
 
 @pytest.fixture(scope="module")
@@ -169,5 +229,5 @@ def test_unseen_values_are_held_out_in_both_directions(files: dict[str, list[Pai
 def test_small_cardinals_are_all_trained_in_both_directions(files: dict[str, list[Pair]]) -> None:
     trained = {(pair.source, pair.target) for pair in files["train"]}
     for number in range(200):
-        assert (str(number), numbers.cardinal(number)) in trained
-        assert (numbers.cardinal(number), str(number)) in trained or "-" in numbers.cardinal(number) or number > 100
+        assert (str(number), words.cardinal(number)) in trained
+        assert (words.cardinal(number), str(number)) in trained or "-" in words.cardinal(number) or number > 100
