@@ -6,6 +6,7 @@ of each value; this file has the values that are trained and tested.
 """
 
 import random
+from calendar import day_name
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -35,7 +36,7 @@ NONZERO: Final = "111123456789"
 
 MAX_ROMAN: Final = 3999
 MAX_DOZENS: Final = 100
-MAX_YEAR_BEFORE_CHRIST: Final = 3000
+MAX_YEAR: Final = 2099
 CENTURIES: Final = (0, *range(13, 21))
 """The centuries of decades; 0 for `80s`."""
 
@@ -169,10 +170,11 @@ def _small_times() -> Iterator[tuple[Value, int]]:
     for month, day in product(range(1, 13), range(1, 32)):
         if day <= (29 if month == 2 else 30 if month in (4, 6, 9, 11) else 31):
             yield times.day_of_month(month, day), 8
+            yield from ((times.day_of_month(month, day, weekday), 1) for weekday in day_name)
     for number in range(1300, 2100):
         yield times.bare_year(number), 2
         yield times.in_year(number), 2
-    yield from ((times.year_before_christ(number), 1) for number in range(1, MAX_YEAR_BEFORE_CHRIST + 1))
+    yield from ((times.year_of_era(number, era), 1) for number, era in product(range(1, MAX_YEAR + 1), ("AD", "BC")))
     for century, tens in product(CENTURIES, range(20, 100, 10)):
         yield times.decade(100 * century + tens), 16 if century else 60
 
@@ -217,6 +219,11 @@ def _draw_time(generator: random.Random) -> Value:
     return times.time_of_day(hour, generator.choice((0, generator.randint(0, 59))), half)
 
 
+def _draw_day(generator: random.Random) -> Value:
+    weekday = generator.choice(day_name) if generator.random() < 0.3 else ""
+    return times.day_of_month(generator.randint(1, 12), generator.randint(1, 28), weekday)
+
+
 def _draw_date(generator: random.Random) -> Value:
     # Half of the days are of our time.
     first, last = (FIRST, LAST) if generator.random() < 0.5 else (date(1900, 1, 1), date(2050, 12, 31))
@@ -225,12 +232,9 @@ def _draw_date(generator: random.Random) -> Value:
 
 
 def _draw_year(generator: random.Random) -> Value:
-    kind = generator.choice((times.bare_year, times.in_year, times.year_before_christ))
-    return kind(
-        generator.randint(1, MAX_YEAR_BEFORE_CHRIST)
-        if kind is times.year_before_christ
-        else generator.choice(values.YEARS)
-    )
+    if generator.random() < 0.5:
+        return times.year_of_era(generator.randint(1, MAX_YEAR), generator.choice(("AD", "BC")))
+    return generator.choice((times.bare_year, times.in_year))(generator.choice(values.YEARS))
 
 
 def _draw_telephone(generator: random.Random) -> Value:
@@ -265,6 +269,10 @@ def _draw_interval(generator: random.Random) -> Value:
         return values.ratio(generator.randint(1, 100), generator.randint(1, 9))
     if generator.random() < 0.2:
         return values.interval(*sorted(generator.sample(values.YEARS, 2)))
+    if generator.random() < 0.2:
+        halves = generator.choice((("a.m.", "p.m."), ("a.m.", "p.m."), ("a.m.", "a.m."), ("p.m.", "p.m.")))
+        ends = [(generator.randint(1, 12), generator.choice((0, 0, 15, 30, 45)), half) for half in halves]
+        return times.interval_of_times(*ends)
     first, last = generator.randint(0, generator.choice((20, 100, 999))), generator.randint(1, 200)
     unit = generator.choice(("", "", "", "", "$", "%", *generator.sample(list(values.UNITS), 2)))
     if unit or generator.random() < 0.8:
@@ -301,7 +309,7 @@ CLASSES: Final[Mapping[str, ValueClass]] = {
     "time": ValueClass(_draw_time, 2, few=True),
     "duration": ValueClass(lambda g: times.duration(g.randint(1, 24), g.randint(1, 59)), 0.5, few=True),
     "date": ValueClass(_draw_date, 9),
-    "day": ValueClass(lambda g: times.day_of_month(g.randint(1, 12), g.randint(1, 28)), 0.5, few=True),
+    "day": ValueClass(_draw_day, 0.5, few=True),
     "month": ValueClass(lambda g: times.month_of_year(g.randint(1, 12), g.randint(1600, 2199)), 1),
     "year": ValueClass(_draw_year, 1.5, few=True),
     "decade": ValueClass(lambda g: times.decade(g.choice(CENTURIES) * 100 + g.randint(2, 9) * 10), 0.3, few=True),

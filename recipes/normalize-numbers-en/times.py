@@ -3,6 +3,7 @@
 from calendar import day_name, month_name
 from datetime import date
 from importlib import import_module
+from itertools import product
 from typing import Any, Final, TypeAlias
 
 from attendant.recipes.dates.data import ordinal_ending
@@ -55,6 +56,19 @@ def time_of_day(hour: int, minute: int, half: str = "") -> Value:
         twelve = "midnight" if half == "p.m." else "noon"
         readings += [each.replace("twelve", twelve) for each in _relative_times(hour, minute)]
     return both(f"{stem}{end}", written, figures, readings)
+
+
+def interval_of_times(first: tuple[int, int, str], last: tuple[int, int, str]) -> Value:
+    """Returns a range between two times of day, each an hour, a minute and `a.m.` or `p.m.`: `9am-5pm`."""
+    start, end = time_of_day(*first), time_of_day(*last)
+    shorts = []
+    for gap, dots in product(("", " "), ("", ".")):
+        typed = [f"{hour}{f':{minute:02}' if minute else ''}{gap}" for hour, minute, _ in (first, last)]
+        halves = [half.replace(".", dots) for _, _, half in (first, last)]
+        shorts.append([each + half for each, half in zip(typed, halves, strict=True)])
+    figures = [dash.join(pair) for pair in ([start.written, end.written], *shorts) for dash in ("-", " - ", " to ")]
+    spoken = f"{start.spoken} to {end.spoken}"
+    return both(spoken, figures[0], figures[1:], [f"from {spoken}", spoken.replace(".", "")])
 
 
 def _relative_times(hour: int, minute: int) -> list[str]:
@@ -132,15 +146,21 @@ def calendar_date(day: date, weekday: bool = False) -> Value:
     return both(spoken, day.isoformat(), figures, readings)
 
 
-def day_of_month(month: int, day: int) -> Value:
-    """Returns a day without its year."""
+def day_of_month(month: int, day: int, weekday: str = "") -> Value:
+    """Returns a day without its year; `weekday` is a name or empty."""
     name, nth = month_name[month], f"{day}{ordinal_ending(day)}"
-    figures = [f"{name} {nth}", f"{day} {name}", f"{nth} of {name}", f"the {nth} of {name}", f"{nth} {name}"]
-    figures += [f"{name} the {nth}"]
-    for short in _short_months(month):
-        figures += [f"{short} {day}", f"{short} {nth}", f"{day} {short}"]
-    readings = [f"the {ordinal(day)} of {name}", f"{ordinal(day)} of {name}", f"{name} {cardinal(day)}"]
-    return both(f"{name} {ordinal(day)}", f"{name} {day}", figures, [*readings, f"{name} the {ordinal(day)}"])
+    spoken, written = f"{name} {ordinal(day)}", f"{name} {day}"
+    figures, readings = [f"{name} {nth}", f"{day} {name}"], [f"the {ordinal(day)} of {name}"]
+    figures += [f"{short} {day}" for short in _short_months(month)]
+    if weekday:
+        days = [f"{each}{comma}" for each in (weekday, weekday[:3]) for comma in (",", "")]
+        figures = [f"{each} {figure}" for each in days for figure in (written, *figures)]
+        readings = [f"{each} {reading}" for each in days[:2] for reading in (spoken, *readings)]
+        return both(f"{weekday}, {spoken}", f"{weekday}, {written}", figures, readings)
+    figures += [f"{nth} of {name}", f"the {nth} of {name}", f"{nth} {name}", f"{name} the {nth}"]
+    figures += [form for short in _short_months(month) for form in (f"{short} {nth}", f"{day} {short}")]
+    readings += [f"{ordinal(day)} of {name}", f"{name} {cardinal(day)}", f"{name} the {ordinal(day)}"]
+    return both(spoken, written, figures, readings)
 
 
 def month_of_year(month: int, number: int) -> Value:
@@ -157,7 +177,7 @@ def bare_year(number: int) -> Value:
     """Returns a year. Its bare figures are a number; its bare words are a year if they differ from the number's."""
     if year(number) == cardinal(number):
         return in_year(number)
-    return values.Value(year(number), str(number), (f"{number} AD", f"AD {number}"), (year(number),))
+    return values.Value(year(number), str(number), words=(year(number),))
 
 
 def in_year(number: int) -> Value:
@@ -165,9 +185,11 @@ def in_year(number: int) -> Value:
     return both(f"in {year(number)}", f"in {number}")
 
 
-def year_before_christ(number: int) -> Value:
-    """Returns a year before Christ."""
-    return both(f"{year(number)} BC", f"{number} BC", [f"{number} B.C."], [f"{year(number)} B.C."])
+def year_of_era(number: int, era: str) -> Value:
+    """Returns a year with its era, `AD` or `BC`."""
+    dotted = ".".join(era) + "."
+    figures = [f"{number} {dotted}", *([f"AD {number}"] if era == "AD" else [])]
+    return both(f"{year(number)} {era}", f"{number} {era}", figures, [f"{year(number)} {dotted}"])
 
 
 def decade(number: int) -> Value:

@@ -46,7 +46,7 @@ def ordinal(number: int) -> str:
 def year(number: int) -> str:
     """Returns a year up to 9999 in words: `nineteen oh five`, `two thousand five`, `twenty twelve`, `five hundred`."""
     century, rest = divmod(number, 100)
-    if number < 1100 or (century % 10 == 0 and rest < 10):
+    if number < 1000 or (century % 10 == 0 and rest < 10):
         return cardinal(number)
     if rest == 0:
         return f"{cardinal(century)} hundred"

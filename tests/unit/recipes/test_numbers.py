@@ -110,7 +110,10 @@ def test_spoken_numbers(function: str, number: int, spoken: str) -> None:
         (times.calendar_date(date(2068, 5, 6)), "6-May-68", "May sixth, twenty sixty-eight"),
         (times.calendar_date(date(2024, 11, 26), weekday=True), "Tue, Nov 26, 2024",
          "Tuesday, November twenty-sixth, twenty twenty-four"),
-        (times.year_before_christ(1250), "1250 B.C.", "twelve fifty BC"),
+        (times.year_of_era(1250, "BC"), "1250 B.C.", "twelve fifty BC"),
+        (times.year_of_era(1066, "AD"), "AD 1066", "ten sixty-six AD"),
+        (times.day_of_month(5, 5, "Monday"), "Mon May 5", "Monday, May fifth"),
+        (times.interval_of_times((9, 0, "a.m."), (5, 0, "p.m.")), "9am-5pm", "nine a.m. to five p.m."),
     ],
 )  # fmt: skip
 def test_figures_are_spoken(value: Any, figures: str, spoken: str) -> None:
