@@ -132,7 +132,7 @@ def test_settings_are_all_options_with_the_names_that_errors_have(page: Page) ->
         if name not in own
     ]
     assert len(names) > 15
-    assert panel.locator(".field label").all_inner_texts() == names
+    expect(panel.locator(".field label")).to_have_text(names)
     panel.get_by_label("beam_size").fill("999")
     panel.get_by_label("beam_size").press("Tab")
     expect(panel.get_by_role("alert")).to_contain_text("beam_size is 999")
