@@ -1,7 +1,7 @@
 """Random arrivals, measured and modelled.
 
-The model is the engine with its real scheduler in virtual time, in which only the graphs take time. What a server takes
-beyond that is the cost of joining running batches (caches, copies, bindings) and of serving.
+The modelled server is the engine with its real scheduler in virtual time, in which only calls of the model take time:
+as much as alone, and more if a batch changes (caches, copies, bindings). A real server takes more, the cost of serving.
 
 Shapes: B sources, R rows.
 """
@@ -10,7 +10,7 @@ import itertools
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -32,8 +32,14 @@ from benchmarks.results import Part
 from benchmarks.servers import Server, attendant_server, requests_of, under
 from benchmarks.workload import Context, Work, real_work
 
-FRACTIONS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
+FRACTIONS = (0.3, 0.5, 0.65, 0.8, 0.95)
 """Rates of random arrivals, as fractions of the capacity."""
+
+LEAST_STEP = 1.07
+"""Rates that are nearer to another one than by this factor are left out."""
+
+NUM_ROUNDS = 4
+"""Visits of each server at each rate: the p99 of one visit is that of some 30 answers."""
 
 YARDSTICK_FRACTION = 0.8
 CAPACITY_CLIENTS = 192
@@ -43,8 +49,13 @@ P99_MS = 250.0
 BUDGET = Budget(max_rows=256, max_source_positions=1 << 16)
 SPECIAL_IDS = SpecialIds(pad=0, unk=1, bos=2, eos=EOS_ID, start=2)
 NUM_ARRIVALS = 2000
-NUM_WARM = 4
+NUM_WARM = 8
 NUM_TIMED = 20
+NUM_CHANGED = 5
+"""Rows of a batch which a row joins or leaves."""
+
+NUM_AFTER_CHANGE = 12
+"""Steps after which such a batch is as fast as before."""
 
 
 def open_loop(context: Context) -> Part:
@@ -52,8 +63,8 @@ def open_loop(context: Context) -> Part:
 
     One worker, one thread, int8, greedy; 5 to 80 source positions and steps. Latency counts from the planned moment of
     each arrival. Per request: the same server, in which no request joins a running batch. Capacity: requests per
-    second of 192 clients in a closed loop. Modelled: the same scheduler in virtual time, in which only the graphs take
-    time, as much as with warm caches.
+    second of 192 clients in a closed loop. Modelled: the same scheduler in virtual time, in which only calls of the
+    model take time, as much as they do in a process that has a core of its own.
     """
     work = real_work(context.workload)
     server = partial(attendant_server, context, requests=requests_of(work), num_workers=1, num_threads=1)
@@ -83,7 +94,7 @@ def open_loops(
     closed = Load(kind="closed", num_clients=CAPACITY_CLIENTS, seconds=seconds / 2)
     counted = measure([under(server, {"": closed}, [closed]) for server in servers], num_rounds=1)
     capacities = {m.system.key: m.median("speed") for m in counted if m.samples}
-    rates = sorted({round(part * capacity, 1) for capacity in capacities.values() for part in FRACTIONS})
+    rates = _rates(capacities.values())
     points = {f"_{rate}": rate for rate in rates}
 
     def arrivals(server: Server) -> System:
@@ -94,7 +105,7 @@ def open_loops(
         return under(server, loads, [closed])
 
     servers = [server for server in servers if server.key in capacities]
-    measurements = measure([arrivals(server) for server in servers], num_rounds=2)
+    measurements = measure([arrivals(server) for server in servers], NUM_ROUNDS)
 
     def padding_waste(m: Measurement) -> str:
         return f"{100 * (1 - m.median('efficiency')):.0f} %" if "efficiency" in m.samples else ""
@@ -126,6 +137,15 @@ def open_loops(
     }
     modelled_p99s = {at: p99 for at, (_, p99) in expected.items()}
     return replace(part, figures=_figures(capacities, p99s, modelled_p99s))
+
+
+def _rates(capacities: Iterable[float]) -> list[float]:
+    """Returns the FRACTIONS of all capacities, each slower server's first; none is close to another."""
+    rates: list[float] = []
+    for capacity in sorted(capacities):
+        new = [round(part * capacity, 1) for part in FRACTIONS]
+        rates += [rate for rate in new if all(max(rate / other, other / rate) > LEAST_STEP for other in rates)]
+    return sorted(rates)
 
 
 def _figures(
@@ -189,31 +209,77 @@ def rate_at(points: Sequence[tuple[float, float]], latency: float) -> float | No
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of a step, step + row x R, and of a call of the encoder, call + cell x sources x padded width."""
+    """Seconds of calls of a model.
+
+    Attributes:
+        step, row: a step of R rows takes step + row x R, with its weights in the caches and its arrays bound.
+        call, cell: an encoding takes call + cell x sources x padded width, with its weights in the caches.
+        join: what an encoding that follows steps, and the steps after it, take beyond that.
+        leave: the same for steps with fewer rows than those before.
+    """
 
     step: float
     row: float
     call: float
     cell: float
+    join: float
+    leave: float
 
 
 def measured_costs(context: Context) -> Costs:
-    """Returns the costs of the context's bundle in int8 on one thread, with its weights in the caches."""
+    """Returns the costs of the context's bundle in int8 on one thread."""
     stepper = OnnxStepper(open_bundle(context.bundle), "int8", "cpu", 1)
     num_rows, num_cells = (1, 4, 16, 32), (24, 48, 96, 192)
-    step, row = _line(num_rows, [_step_seconds(stepper, rows, context.workload.num_tokens) for rows in num_rows])
+    step, row = _line(num_rows, [_Steps(stepper, rows, context.workload.num_tokens).seconds() for rows in num_rows])
     call, cell = _line(num_cells, [_seconds(partial(stepper.encode, [[4] * cells])) for cells in num_cells])
-    return Costs(step, row, call, cell)
+    join, leave = _changes(stepper, context.workload.num_tokens)
+    return Costs(step, row, call, cell, join, leave)
 
 
-def _step_seconds(stepper: OnnxStepper, num_rows: int, num_tokens: int) -> float:
-    state, ids = stepper.encode([[4] * num_tokens] * num_rows), np.full(num_rows, 4, np.int64)
+class _Steps:
+    """Rows of a model that are stepped."""
 
-    def step() -> None:
-        nonlocal state
-        _, state = stepper.step(Taken(state), ids, num_candidates=1)
+    def __init__(self, stepper: OnnxStepper, num_rows: int, num_tokens: int) -> None:
+        self.stepper = stepper
+        self.state = stepper.encode([[4] * num_tokens] * num_rows)
 
-    return _seconds(step)
+    def step(self, number: int = 1) -> None:
+        for _ in range(number):
+            ids = np.full(self.state.num_rows, 4, np.int64)
+            _, self.state = self.stepper.step(Taken(self.state), ids, num_candidates=1)
+
+    def seconds(self) -> float:
+        return _seconds(self.step)
+
+
+def _changes(stepper: OnnxStepper, num_tokens: int) -> tuple[float, float]:
+    """Returns the costs of a join and of a leave: of five rows, the last joins, takes some steps, and leaves."""
+    source, rows = [4] * num_tokens, _Steps(stepper, NUM_CHANGED, num_tokens)
+    all_but_last = np.arange(NUM_CHANGED - 1, dtype=np.int64)
+
+    def join() -> None:
+        rows.state = stepper.concat([Taken(rows.state), Taken(stepper.encode([source]))])
+        rows.step(NUM_AFTER_CHANGE)
+
+    def leave() -> None:
+        rows.state = stepper.select(Taken(rows.state), all_but_last)
+        rows.step(NUM_AFTER_CHANGE)
+
+    with_last = rows.seconds()
+    leave()
+    without_last = rows.seconds()
+    joins: list[float] = []
+    leaves: list[float] = []
+    for _ in range(NUM_TIMED):
+        for change, seconds in ((join, joins), (leave, leaves)):
+            began = time.thread_time()
+            change()
+            seconds.append(time.thread_time() - began)
+    encoding = _seconds(partial(stepper.encode, [source]))
+    return (
+        max(0.0, statistics.median(joins) - encoding - NUM_AFTER_CHANGE * with_last),
+        max(0.0, statistics.median(leaves) - NUM_AFTER_CHANGE * without_last),
+    )
 
 
 def _seconds(run: Callable[[], object]) -> float:
@@ -244,11 +310,15 @@ class TimedStepper:
     def __init__(self, costs: Costs) -> None:
         self.now = 0.0
         self._costs = costs
+        # Of the last step; 0 if the encoder ran after it.
+        self._num_rows = 0
 
     def encode(self, sources: Sequence[Sequence[int]], masked: Sequence[Sequence[int]] | None = None) -> DecoderState:
         lengths = np.array([len(source) for source in sources], np.int64)
         for group in alike(lengths.tolist()):
             self.now += self._costs.call + self._costs.cell * len(group) * common_width(lengths[group])
+        self.now += self._costs.join if self._num_rows else 0.0
+        self._num_rows = 0
         return _state(lengths)
 
     def step(
@@ -263,6 +333,8 @@ class TimedStepper:
     ) -> tuple[StepOutput, DecoderState]:
         num_rows = len(previous_ids)
         self.now += self._costs.step + self._costs.row * num_rows
+        self.now += self._costs.leave if num_rows < self._num_rows else 0.0
+        self._num_rows = num_rows
         ids = np.full((num_rows, num_candidates), NUM_SPECIAL_SYMBOLS, np.int64)
         log_probs = np.zeros(ids.shape, np.float32)
         return StepOutput(ids, log_probs, np.zeros(num_rows, np.float32), None), state_of(before)

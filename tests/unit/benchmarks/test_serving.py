@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -154,13 +154,20 @@ def test_one_disturbed_visit_does_not_decide_the_highest_load() -> None:
     assert rate_at([(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)], 2.0) == 3.0
 
 
-COSTS = Costs(step=0.001, row=0.0001, call=0.002, cell=0.0001)
+COSTS = Costs(step=0.001, row=0.0001, call=0.002, cell=0.0001, join=0.0, leave=0.0)
 WORK = [([4] * 8, 10)]
 """One sentence of 8 positions and 10 steps: alone it takes 2.8 ms to encode and 11 ms to decode."""
 
 
 def test_modelled_requests_that_never_meet_take_their_own_time() -> None:
     assert modelled(COSTS, WORK, 0.01, Scheduler) == pytest.approx((13.8, 13.8))
+
+
+def test_a_modelled_join_costs_what_it_does_to_the_steps() -> None:
+    costs = replace(COSTS, join=0.01, leave=0.005)
+    assert modelled(costs, WORK, 0.01, Scheduler) == pytest.approx((23.8, 23.8)), "the encoder follows the last batch"
+    free, charged = (modelled(each, WORK, 100.0, Scheduler) for each in (COSTS, costs))
+    assert charged[0] > free[0] and charged[1] > free[1] + 10
 
 
 def test_modelled_requests_that_meet_wait_for_one_another() -> None:
