@@ -16,7 +16,6 @@ inputs, H hidden size of a recurrent layer.
 
 import contextlib
 import copy
-import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,7 +96,8 @@ def _unpack(
     return padded if batch_first else padded.transpose(0, 1), sequence.lengths
 
 
-_REPLACED: Final = {rnn_utils.pack_padded_sequence: _pack, rnn_utils.pad_packed_sequence: _unpack}
+_REPLACED: Final = {id(rnn_utils.pack_padded_sequence): _pack, id(rnn_utils.pad_packed_sequence): _unpack}
+"""By the id of torch's function: all values of all modules are looked up, and many can't be hashed."""
 
 
 @contextlib.contextmanager
@@ -108,10 +108,10 @@ def _packing_replaced() -> Iterator[None]:
         for module in list(sys.modules.values())
         if (namespace := getattr(module, "__dict__", None)) is not None and namespace is not globals()
         for name, value in list(namespace.items())
-        if inspect.isfunction(value) and value in _REPLACED  # type: ignore[comparison-overlap]
+        if id(value) in _REPLACED
     ]
     for namespace, name, value in places:
-        namespace[name] = _REPLACED[value]  # type: ignore[index]
+        namespace[name] = _REPLACED[id(value)]
     try:
         yield
     finally:

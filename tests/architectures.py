@@ -1,5 +1,6 @@
 """Small architectures for tests that must hold for all of them."""
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -51,6 +52,7 @@ def choices_of(config: ModelConfig) -> frozenset[tuple[str, Any]]:
     return frozenset(item for item in chosen.items() if item[0] not in ("embedding_size", "hidden_size", "dropout"))
 
 
+@functools.cache
 def covering_architectures() -> dict[str, ModelConfig]:
     """Returns few architectures in which every two choices meet that meet in any of them, most telling ones first."""
     configs = architectures()

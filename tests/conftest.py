@@ -1,9 +1,13 @@
 """Fixtures that several folders share."""
 
 import fcntl
+import functools
+import gc
 import hashlib
+import importlib
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +23,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell's background jobs ignore SIGINT, and so would the commands that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Spares all tests work that Python and torch would repeat."""
+    # Modules live as long as the process. Looking through all that they made took a tenth of an export's time.
+    gc.freeze()
+    if "attendant.export.tracing" in sys.modules:
+        # torch parses its 500 converters for each graph that it exports, a quarter of an export's time.
+        registry = importlib.import_module("torch.onnx._internal.exporter._registration").ONNXRegistry
+        registry.from_torchlib = staticmethod(functools.cache(registry.from_torchlib))
 
 
 @pytest.fixture(scope="session")

@@ -155,7 +155,7 @@ class TestCompression:
         "body",
         [
             gzip.compress(b" " * (MAX_REQUEST_BYTES + 1), mtime=0),
-            gzip.compress(bytes(MAX_REQUEST_BYTES * 900), mtime=0),
+            gzip.compress(bytes(MAX_REQUEST_BYTES * 90), mtime=0),
             b"".join(gzip.compress(b" " * (MAX_REQUEST_BYTES // 4), mtime=0) for _ in range(5)),
         ],
     )

@@ -33,8 +33,10 @@ from attendant.runtime.stepper import attention_cells
 from tests.bundles import TINY_PLAN, tiny_exportable
 from tests.paths import ROOT
 
-# As the full plan, except for the number of decodings: 64 sources of 1 to 80 symbols.
-PLAN = VerificationPlan(num_steps=4, num_decoded=24, num_alone=4, beam_sizes=(1, 2, 4), max_length=16)
+# As the full plan, with fewer batches and decodings: 64 sources of 1 to 80 symbols.
+PLAN = VerificationPlan(
+    batch_sizes=(1, 2, 5, 64), num_steps=3, num_decoded=12, num_alone=4, beam_sizes=(1, 2, 4), max_length=16
+)
 
 CELLS = ("lstm", "gru", "rnn")
 ATTENTIONS: list[dict[str, Any]] = [

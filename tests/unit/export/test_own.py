@@ -14,12 +14,11 @@ from attendant.export.__main__ import main
 from attendant.export.model import load_user_model
 from attendant.runtime.errors import UserError, VerificationFailed
 from tests.own_models import (
-    MODELS,
+    SOURCES,
     TINY,
     SharedDotAttention,
     TutorialTranslator,
     assert_answers,
-    naive_search,
     random_model,
     random_sources,
     user_model,
@@ -27,10 +26,32 @@ from tests.own_models import (
 )
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.fixture(scope="module")
+def tutorial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, UserModel]:
+    """Exports the tutorial's model with every field set, for texts that its user segments."""
+    fields = {"source_kind": "tokens", "target_kind": "tokens", "prepend_bos": True, "length_penalty": 0.5}
+    model = UserModel(**{**vars(random_model("tutorial")), **fields, "beam_size": 3})
+    path = tmp_path_factory.mktemp("tutorial") / "mine"
+    export_model(model, path, sources=["a b c", "d e f g"], precisions=("fp32", "int8", "fp16"), plan=TINY)
+    return path, model
+
+
+def test_fields_of_a_user_model_reach_the_bundle(tutorial: tuple[Path, UserModel]) -> None:
+    path, model = tutorial
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert manifest["name"] == "mine"
+    assert (manifest["decoding"]["beam_size"], manifest["decoding"]["length_penalty"]) == (3, 0.5)
+    assert (manifest["limits"]["max_source_tokens"], manifest["limits"]["max_target_tokens"]) == (40, 12)
+    assert manifest["source"]["tokens_only"] and manifest["target"]["tokens_only"]
+    golden = (path / "golden.jsonl").read_text()
+    assert {tuple(json.loads(line)["source_tokens"]) for line in golden.splitlines()} <= {tuple("abc"), tuple("defg")}
+    assert_answers(path, model, random_sources(6))
+
+
+@pytest.mark.parametrize("name", ["packed", "location", "ssru"])
 def test_answers_are_those_of_a_naive_loop(name: str, tmp_path: Path) -> None:
     model = random_model(name)
-    bundle = export_model(model, tmp_path / name, precisions=("fp32", "int8", "fp16"), plan=TINY)
+    bundle = export_model(model, tmp_path / name, sources=SOURCES, precisions=("fp32", "int8", "fp16"), plan=TINY)
     certificates = {certificate.precision: certificate for certificate in bundle.manifest.certificates}
     assert certificates.keys() == {"fp32", "int8", "fp16"}
     half = certificates["fp16"]
@@ -43,7 +64,9 @@ def test_a_step_may_share_its_sources_tensors_among_the_rows_of_a_beam(tmp_path:
     model = random_model("packed")
     shared = SharedDotAttention()
     shared.load_state_dict(model.module.state_dict())
-    bundle = export_model(user_model(shared), tmp_path / "shared", precisions=("fp32", "int8"), plan=TINY)
+    # Without sources, the examples are random ones.
+    bundle = export_model(user_model(shared), tmp_path / "shared", plan=TINY)
+    assert bundle.golden
     memory = next(i for i in bundle.manifest.graphs["fp32"].decoder_step.inputs if i.name == "outputs")
     assert memory.shape == ("B", "S", 64)
     assert_answers(tmp_path / "shared", model, random_sources(12), beam_sizes=(4,))
@@ -263,7 +286,7 @@ class UnmaskedEncoder(TutorialTranslator):
 def test_a_step_that_sees_padding_is_refused(tmp_path: Path) -> None:
     torch.manual_seed(0)
     with pytest.raises(VerificationFailed, match="mask all positions beyond source_lengths"):
-        export_model(user_model(UnmaskedStep()), tmp_path / "bundle", plan=TINY)
+        export_model(user_model(UnmaskedStep()), tmp_path / "bundle", sources=SOURCES, plan=TINY)
     assert not (tmp_path / "bundle").exists()
 
 
@@ -272,23 +295,15 @@ def test_an_encoder_that_sees_padding_encodes_sources_one_by_one(
 ) -> None:
     torch.manual_seed(0)
     model = user_model(UnmaskedEncoder())
-    bundle = export_model(model, tmp_path / "bundle", plan=TINY)
+    bundle = export_model(model, tmp_path / "bundle", sources=SOURCES, plan=TINY)
     assert bundle.manifest.graphs["fp32"].encode_alone
     assert "padding changes encoder/outputs" in caplog.text
-    loaded = attendant.load(tmp_path / "bundle")
-    sources = random_sources(6)
-    for source, answer in zip(sources, loaded.generate(sources, max_length=8), strict=True):
-        assert list(answer.best.tokens) == naive_search(model, source, 1, 8)[0]
+    assert_answers(tmp_path / "bundle", model, random_sources(6), beam_sizes=(1,))
 
 
-def test_functions_segment_texts_in_the_library_alone(tmp_path: Path) -> None:
-    model = random_model("tutorial")
-    model = UserModel(**{**vars(model), "source_kind": "tokens", "target_kind": "tokens"})
-    export_model(model, tmp_path / "mine", sources=["a b c", "d e f g"], plan=TINY)
-    manifest = json.loads((tmp_path / "mine/manifest.json").read_text())
-    assert manifest["source"]["tokens_only"] and manifest["target"]["tokens_only"]
-
-    plain = attendant.load(tmp_path / "mine")
+def test_functions_segment_texts_in_the_library_alone(tutorial: tuple[Path, UserModel]) -> None:
+    path, _ = tutorial
+    plain = attendant.load(path)
     by_tokens = plain.generate(("a", "b"), max_length=5)
     assert by_tokens.best.text == " ".join(by_tokens.best.tokens)
     with pytest.raises(attendant.InvalidArgument, match="text is a text, must be given as tokens: this model's texts"):
@@ -296,25 +311,24 @@ def test_functions_segment_texts_in_the_library_alone(tmp_path: Path) -> None:
     with pytest.raises(attendant.InvalidArgument, match=r"decoding.target_prefix_text is a text, must be given as tok"):
         plain.generate(("a", "b"), target_prefix_text="c")
 
-    with attendant.load(tmp_path / "mine", encode_source=list, encode_target=list, decode_target="-".join) as mine:
+    with attendant.load(path, encode_source=list, encode_target=list, decode_target="-".join) as mine:
         answer = mine.generate("ab", max_length=5)
         assert answer.best.tokens == by_tokens.best.tokens and answer.best.text == "-".join(answer.best.tokens)
         assert answer.source_tokens == by_tokens.source_tokens
-        (unknown,) = mine.generate(["aZ"], max_length=5)
-        assert unknown.source_tokens[1] == "<unk>" and "'Z'" in unknown.warnings[0]
+        (unknown,) = mine.generate(["aZb"], max_length=5, replace_unknowns=True)
+        assert unknown.source_tokens == ("<s>", "a", "<unk>", "b", "</s>") and "'Z'" in unknown.warnings[0]
         assert mine.score("ab", "cd").target_tokens[:2] == ("c", "d")
         assert mine.generate("ab", target_prefix_text="cd", max_length=5).best.tokens[:2] == ("c", "d")
         stream = mine.stream("ab", max_length=5)
         assert "".join(delta.text for delta in stream) == stream.generation.best.text == answer.best.text
-    with attendant.load(tmp_path / "mine", encode_source=str.upper) as wrong, pytest.raises(TypeError, match="'AB'"):
+    with attendant.load(path, encode_source=str.upper) as wrong, pytest.raises(TypeError, match="'AB'"):
         wrong.generate("ab")
-    for options, message in (
-        ({"encode_source": 3}, "encode_source=3: must be a function"),
-        ({"decode_target": "".join}, "decode_target: this bundle segments texts itself"),
+    for bundle, options, message in (
+        (path, {"encode_source": 3}, "encode_source=3: must be a function"),
+        (Path("models/g2p-en"), {"decode_target": "".join}, "decode_target: this bundle segments texts itself"),
     ):
-        path = tmp_path / "mine" if "encode_source" in options else Path("models/g2p-en")
         with pytest.raises(UserError, match=message):
-            attendant.load(path, **options)
+            attendant.load(bundle, **options)
 
 
 PROGRAM = """
@@ -401,21 +415,3 @@ def test_a_default_out_of_its_range_is_named(tmp_path: Path) -> None:
     model = UserModel(**{**vars(random_model("tutorial")), "length_penalty": 99.0})
     with pytest.raises(UserError, match=r"--length-penalty 99.0: must be less than or equal to 10$"):
         export_model(model, tmp_path / "mine")
-
-
-def test_fields_of_a_user_model_reach_the_bundle(tmp_path: Path) -> None:
-    model = UserModel(**{**vars(random_model("tutorial")), "prepend_bos": True, "beam_size": 3, "length_penalty": 0.5})
-    export_model(model, tmp_path / "mine", sources=["abc", "defg"], plan=TINY)
-    manifest = json.loads((tmp_path / "mine/manifest.json").read_text())
-    assert manifest["name"] == "mine"
-    assert (manifest["decoding"]["beam_size"], manifest["decoding"]["length_penalty"]) == (3, 0.5)
-    assert manifest["limits"]["max_source_tokens"] == 40
-    golden = (tmp_path / "mine/golden.jsonl").read_text()
-    assert {tuple(json.loads(line)["source_tokens"]) for line in golden.splitlines()} <= {tuple("abc"), tuple("defg")}
-    loaded = attendant.load(tmp_path / "mine")
-    for source in random_sources(6):
-        answer = loaded.generate(source, beam_size=1, length_penalty=0.0, max_length=8, attention=True)
-        assert answer.source_tokens == ("<s>", *source, "</s>")
-        assert list(answer.best.tokens) == naive_search(model, source, 1, 8)[0]
-    unknown = loaded.generate("aZb", beam_size=1, max_length=8, replace_unknowns=True)
-    assert unknown.source_tokens == ("<s>", "a", "<unk>", "b", "</s>")

@@ -20,6 +20,7 @@ from attendant.export.user_graphs.spec import read_spec
 from attendant.runtime.errors import UserError, VerificationFailed
 from tests.onnx_graphs import KERAS, KERAS_PATHS, Form, H, NaiveGraphs, V, export_with_torch, write_graphs
 from tests.own_models import (
+    SOURCES,
     SYMBOLS,
     TINY,
     TutorialTranslator,
@@ -37,6 +38,7 @@ max_tokens = {max_tokens}
 [target]
 tokenizer = "symbols.txt"
 kind = "character"
+max_tokens = 12
 {more}
 """
 
@@ -72,7 +74,7 @@ def test_every_form_gives_the_answers_of_the_plain_one(name: str, tmp_path: Path
     paths = write_graphs(tmp_path / "form", form, external=form.dropout)
     assert (tmp_path / "form/encoder.data").is_file() == form.dropout
     model = import_graphs(*paths, read_spec(write_spec(tmp_path, max_tokens=15)))
-    bundle = export_model(model, tmp_path / "bundle", plan=TINY)
+    bundle = export_model(model, tmp_path / "bundle", sources=SOURCES, plan=TINY)
     assert bundle.manifest.graphs["fp32"].encode_alone == encodes_alone
     assert bundle.manifest.provenance.recipe["encoder_graph"]["producer"] == "by hand"
     assert_answers(tmp_path / "bundle", user_model(naive), random_sources(8, longest=12))
@@ -82,7 +84,7 @@ def test_a_step_without_attention(tmp_path: Path) -> None:
     form = Form(attention=False, padding="given", scores="probabilities", opset=9, ids="int32")
     naive = NaiveGraphs(*write_graphs(tmp_path / "plain", Form(attention=False)))
     model = import_graphs(*write_graphs(tmp_path / "form", form), read_spec(write_spec(tmp_path)))
-    bundle = export_model(model, tmp_path / "bundle", precisions=("fp32", "int8"), plan=TINY)
+    bundle = export_model(model, tmp_path / "bundle", sources=SOURCES, precisions=("fp32", "int8"), plan=TINY)
     assert not bundle.manifest.graphs["fp32"].encode_alone
     assert [state.scope for state in bundle.manifest.graphs["fp32"].state] == ["row"]
     assert {certificate.precision for certificate in bundle.manifest.certificates} == {"fp32", "int8"}
@@ -93,7 +95,7 @@ def test_graphs_of_torchs_exporter(tmp_path: Path) -> None:
     module = random_model("tutorial").module
     assert isinstance(module, TutorialTranslator)
     model = import_graphs(*export_with_torch(module, tmp_path), read_spec(write_spec(tmp_path)))
-    bundle = export_model(model, tmp_path / "bundle", precisions=("fp32", "int8"), plan=TINY)
+    bundle = export_model(model, tmp_path / "bundle", sources=SOURCES, precisions=("fp32", "int8"), plan=TINY)
     assert any("int8" in each for each in bundle.manifest.certificates[1].arithmetic.values())
     assert_answers(tmp_path / "bundle", user_model(module), random_sources(8, longest=12))
     weights = attendant.load(tmp_path / "bundle").generate("abc", attention=True).best.attention
@@ -103,7 +105,7 @@ def test_graphs_of_torchs_exporter(tmp_path: Path) -> None:
 
 def test_graphs_of_tf2onnx(tmp_path: Path) -> None:
     model = import_graphs(*KERAS_PATHS, read_spec(write_spec(tmp_path)))
-    export_model(model, tmp_path / "bundle", plan=TINY)
+    export_model(model, tmp_path / "bundle", sources=SOURCES, plan=TINY)
     assert_answers(tmp_path / "bundle", user_model(NaiveGraphs(*KERAS_PATHS, KERAS)), random_sources(8, longest=8))
 
 
@@ -181,7 +183,9 @@ def test_a_graph_that_cannot_be_a_bundles_is_refused(which: int, change: object,
     paths = write_graphs(tmp_path)
     changed(paths[which], change)
     with pytest.raises(UserError, match=message):
-        export_model(import_graphs(*paths, read_spec(write_spec(tmp_path))), tmp_path / "bundle", plan=TINY)
+        export_model(
+            import_graphs(*paths, read_spec(write_spec(tmp_path))), tmp_path / "bundle", sources=SOURCES, plan=TINY
+        )
     assert not (tmp_path / "bundle").exists()
 
 
@@ -282,7 +286,7 @@ def test_a_first_state_of_zeros_and_several_heads(tmp_path: Path) -> None:
     changed(step, add_heads)
     state = f'[step]\nattention = "heads"\n{MEMORY}[[state]]\ninput = "hidden"\noutput = "new_hidden"\n'
     model = import_graphs(encoder, step, read_spec(write_spec(tmp_path, state)))
-    export_model(model, tmp_path / "bundle", plan=TINY)
+    export_model(model, tmp_path / "bundle", sources=SOURCES, plan=TINY)
     assert_answers(tmp_path / "bundle", user_model(FromZeros(encoder, step)), random_sources(4, longest=12))
     weights = attendant.load(tmp_path / "bundle").generate("abc", attention=True).best.attention
     np.testing.assert_allclose(np.asarray(weights).sum(1), 1, atol=1e-5)
@@ -300,7 +304,9 @@ def test_an_encoder_that_lies_about_its_batch_encodes_one_by_one(tmp_path: Path)
 
     changed(encoder, freeze)
     naive = NaiveGraphs(*write_graphs(tmp_path / "plain"))
-    export_model(import_graphs(encoder, step, read_spec(write_spec(tmp_path))), tmp_path / "bundle", plan=TINY)
+    export_model(
+        import_graphs(encoder, step, read_spec(write_spec(tmp_path))), tmp_path / "bundle", sources=SOURCES, plan=TINY
+    )
     assert_answers(tmp_path / "bundle", user_model(naive), random_sources(4, longest=12))
 
 
@@ -318,7 +324,7 @@ def test_a_fault_of_the_conversion_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(UserGraph, "onnx_model", faulty)
     model = import_graphs(*write_graphs(tmp_path), read_spec(write_spec(tmp_path)))
     with pytest.raises(VerificationFailed, match="refused"):
-        export_model(model, tmp_path / "bundle", plan=TINY)
+        export_model(model, tmp_path / "bundle", sources=SOURCES, plan=TINY)
 
 
 def test_nothing_is_drafted_from_an_unclear_graph(tmp_path: Path) -> None:
