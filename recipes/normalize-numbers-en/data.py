@@ -35,7 +35,7 @@ NONZERO: Final = "111123456789"
 """Digits are drawn from it. As tens, 1 makes ten words and every other digit makes one, so 1 is drawn more often."""
 
 MAX_ROMAN: Final = 3999
-MAX_DOZENS: Final = 100
+MAX_DOZENS: Final = 20
 MAX_YEAR: Final = 2099
 CENTURIES: Final = (0, *range(13, 21))
 """The centuries of decades; 0 for `80s`."""
@@ -304,7 +304,6 @@ CLASSES: Final[Mapping[str, ValueClass]] = {
     "scaled": ValueClass(lambda g: values.scaled(_amount(g, 3, 0.6), g.choice(SCALES[1:])), 1.5),
     "percentage": ValueClass(lambda g: values.percentage(g.choice(("", "", "-")) + _amount(g, 3, 0.5)), 1.5),
     "fraction": ValueClass(_draw_fraction, 3),
-    "dozen": ValueClass(lambda g: values.dozens(g.randint(1, MAX_DOZENS)), 0.1, few=True),
     "money": ValueClass(_draw_money, 6),
     "time": ValueClass(_draw_time, 2, few=True),
     "duration": ValueClass(lambda g: times.duration(g.randint(1, 24), g.randint(1, 59)), 0.5, few=True),
@@ -320,7 +319,7 @@ CLASSES: Final[Mapping[str, ValueClass]] = {
     "height": ValueClass(lambda g: values.height(g.randint(1, 20), g.randint(0, 11)), 0.2, few=True),
     "range": ValueClass(_draw_interval, 3),
     "roman": ValueClass(lambda g: values.roman_numeral(g.randint(1, MAX_ROMAN)), 1.5, few=True),
-    "numbered": ValueClass(lambda g: values.numbered(_whole(g, 4)), 0.5),
+    "numbered": ValueClass(lambda g: values.numbered(_whole(g, 4)), 2),
 }
 
 DATA_SETS: dict[str, Builder] = {"numbers": build}

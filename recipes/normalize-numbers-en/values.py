@@ -266,7 +266,9 @@ def single_digits(digits: str) -> Value:
     """Returns digits that are spoken one by one. In figures, only a first zero distinguishes them from a number."""
     spoken = in_words.digit_by_digit(digits)
     figures = (digits,) if digits.startswith("0") else ()
-    return Value(spoken, digits, figures, (spoken, spoken.replace("zero", "oh")))
+    # `two oh five` is a time.
+    words = (spoken,) if re.fullmatch("[1-9]0[1-9]", digits) else (spoken, spoken.replace("zero", "oh"))
+    return Value(spoken, digits, figures, words)
 
 
 def telephone(groups: Sequence[str], country: str = "") -> Value:

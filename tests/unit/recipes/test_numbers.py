@@ -131,7 +131,7 @@ def test_figures_are_spoken(value: Any, figures: str, spoken: str) -> None:
         (times.time_of_day(2, 30, "p.m."), "half past two pm", "2:30 p.m."),
         (times.calendar_date(date(1984, 5, 3)), "the third of May, nineteen eighty-four", "1984-05-03"),
         (times.bare_year(1984), "nineteen eighty-four", "1984"),
-        (values.single_digits("505"), "five oh five", "505"),
+        (values.single_digits("5057"), "five oh five seven", "5057"),
         (values.percentage("10"), "ten per cent", "10%"),
         (values.whole_number(1000), "thousand", "1,000"),
         (values.fraction(1, 3), "a third", "1/3"),
@@ -168,7 +168,7 @@ def test_words_are_written(value: Any, heard: str, written: str) -> None:
     [
         # 1984 and 505 are numbers, `fourteen oh five` is a year, `five` is 5, and `five to ten` is 9:55.
         (times.bare_year(1984), {"1984"}),
-        (values.single_digits("505"), {"505"}),
+        (values.single_digits("505"), {"505", "five oh five"}),
         (times.time_of_day(14, 5), {"fourteen oh five"}),
         (values.roman_numeral(5), {"five"}),
         (values.interval(5, 10), {"five to ten"}),
