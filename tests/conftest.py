@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 # loops: with more threads than cores, the tests of low precision took 53 s of processor time instead of 7.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Images often forbid bytecode. The tests start some hundred interpreters: each would compile the project again,
+# and pytest would rewrite all of its assertions at every run.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A shell's background jobs ignore SIGINT, and so would the commands that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

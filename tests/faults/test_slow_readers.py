@@ -56,7 +56,7 @@ def answers_of_others(target: str, requests: int | None = None, seconds: float |
 
 
 def test_a_stream_that_is_never_read_stops_no_other(start: Start) -> None:
-    options = ("--max-rows", "16", "--bulk-seconds", "1", "--unread-seconds", "4")
+    options = ("--max-rows", "16", "--bulk-seconds", "1", "--unread-seconds", "2")
     with start(*options) as running, never_reading(running.target, itertools.repeat(RIGHT, 900)):
         eventually(lambda: running.metrics()[STALLED] == 1)
         assert answers_of_others(running.target, requests=50) == [50] * NUM_OTHERS

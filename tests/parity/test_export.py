@@ -30,18 +30,17 @@ COVERING: list[dict[str, Any]] = [
      "decoder_initial_state": "mean", "encoder_reverse_source": True},
     {"cell": "gru", "attention_score": "dot", "encoder_hidden_size": 8, "decoder_initial_state": "zeros",
      "decoder_tied_embeddings": True, "embedding_size": 16, "append_eos": False},
-    {"cell": "gru", "attention_score": "additive", "attention_query": "previous", "attention_coverage": True,
-     "encoder_num_layers": 1, "decoder_num_layers": 2, "decoder_readout": "maxout"},
     {"cell": "rnn", "attention_score": "scaled_dot", "attention_key_size": 8, "attention_value_size": 10,
      "attention_query": "previous", "decoder_readout": "addition"},
     {"cell": "rnn", "attention_score": "concat", "encoder_bidirectional": False, "decoder_start_symbol": "eos"},
-    {"cell": "lstm", "attention_score": "none", "decoder_source_vector": True, "decoder_readout": "concatenation"},
-    {"cell": "lstm", "attention_score": "none", "encoder_bidirectional": False, "encoder_num_layers": 3,
-     "decoder_num_layers": 3, "residual": False, "decoder_initial_state": "final"},
+    {"cell": "lstm", "attention_score": "none", "decoder_source_vector": True, "decoder_readout": "concatenation",
+     "encoder_bidirectional": False, "encoder_num_layers": 3, "decoder_num_layers": 3, "residual": False,
+     "decoder_initial_state": "final"},
     {"cell": "lstm", "attention_score": "general", "decoder_input_feeding": True, "decoder_copying": True,
      "shared_embeddings": True, "encoder_hidden_size": 8, "decoder_readout": "sum"},
     {"cell": "gru", "attention_score": "additive", "attention_query": "previous", "attention_coverage": True,
-     "decoder_copying": True, "shared_embeddings": True, "decoder_initial_state": "backward"},
+     "decoder_copying": True, "shared_embeddings": True, "decoder_num_layers": 2, "decoder_readout": "maxout",
+     "decoder_initial_state": "backward"},
 ]  # fmt: skip
 
 
