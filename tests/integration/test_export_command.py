@@ -1,5 +1,7 @@
 """`python -m export` on a real run: published, verified again, inspected, refused."""
 
+import contextlib
+import io
 import itertools
 import json
 import os
@@ -21,6 +23,7 @@ from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, SEARCH_OPTIONS
 from attendant.runtime.command import run_command
 from attendant.runtime.errors import UserError
+from attendant.training.__main__ import main as train
 from attendant_client.version import VERSION
 from tests.paths import ROOT
 
@@ -32,13 +35,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Trains the toy recipe for a few steps."""
     folder = tmp_path_factory.mktemp("toy")
     short = ["--set", "training.max_steps=30", "--set", "training.num_threads=1"]
-    subprocess.run(
-        [sys.executable, "-m", "training", "reverse", "--output", "runs/toy", *short],
-        cwd=folder,
-        env=ENVIRONMENT,
-        check=True,
-        capture_output=True,
-    )
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()):
+        train(["reverse", "--output", "runs/toy", *short])
     return folder / "runs" / "toy"
 
 
@@ -290,22 +288,17 @@ def test_int8_of_a_bundle_is_measured_on_a_file(
     assert "model.output.weight: int8" in capsys.readouterr().out
 
 
-def test_int8_that_was_not_measured_is_not_the_default(bundle: Path, tmp_path: Path) -> None:
-    output = tmp_path / "int8"
-    output.mkdir()
-    (output / MANIFEST_NAME).write_text(json.dumps({"format_version": 0}))
-    options = "--precision", "fp32,int8", "--skip-evaluation", "--force", "--name", "other"
-    assert command(bundle, "--output", output, *options) == 0
-    manifest = open_bundle(output).manifest
+def test_int8_that_was_not_measured(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """int8 graphs are certified against the fp32 graphs, which are left out if int8 is chosen alone."""
+    both, alone = tmp_path / "both", tmp_path / "alone"
+    both.mkdir()
+    (both / MANIFEST_NAME).write_text(json.dumps({"format_version": 0}))
+    for output, precision in ((both, "fp32,int8"), (alone, "int8")):
+        options = "--precision", precision, "--skip-evaluation", "--force", "--name", "other"
+        assert command(bundle, "--output", output, *options) == 0
+    manifest = open_bundle(both).manifest
     assert manifest.name == "other" and set(manifest.graphs) == {"fp32", "int8"}
     assert manifest.default_precision["cpu"] == "fp32"
-
-
-def test_int8_alone(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """int8 graphs are made of fp32 graphs and certified against them; then fp32 is left out."""
-    both, alone = tmp_path / "both", tmp_path / "alone"
-    for output, precision in ((both, "fp32,int8"), (alone, "int8")):
-        assert command(bundle, "--output", output, "--precision", precision, "--skip-evaluation") == 0
     whole, int8 = open_bundle(both), open_bundle(alone)
     assert not (alone / "fp32").exists() and int8.manifest.graphs == {"int8": whole.manifest.graphs["int8"]}
     assert int8.manifest.default_precision == {"cpu": "int8"}

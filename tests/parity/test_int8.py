@@ -126,8 +126,10 @@ def fp32_exportable(tiny_bundle_path: Path) -> Exportable:
 
 
 def test_a_bundle_is_rewritten_like_its_run(
-    fp32_exportable: Exportable, tiny_bundle_path: Path, tmp_path: Path
+    fp32_exportable: Exportable, tiny_bundle_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # As the trace of the run would be, by tests/parity/test_export.py.
+    monkeypatch.setattr("attendant.export.origins.trace_graphs", lambda model: fp32_exportable.graphs())
     precisions: tuple[Precision, ...] = ("fp32", "int8", "fp16")
     run, again = (
         write_bundle(origin, tmp_path / name, precisions=precisions, plan=TINY_PLAN)
