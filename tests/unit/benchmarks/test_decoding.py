@@ -84,8 +84,14 @@ def test_a_replay_repeats_the_calls_of_a_decoding(tiny_bundle_path: Path) -> Non
     assert decode_all(plain, [[4, 5, 3], [6, 3]], options, bundle.manifest.special_ids) == hypotheses
 
 
-def test_a_quick_run_checks_measures_and_writes(tmp_path: Path) -> None:
-    folders = ["--output", str(tmp_path), "--cache", str(tmp_path / "cache")]
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Keeps the bundles that runs of the benchmarks make."""
+    return tmp_path_factory.mktemp("cache")
+
+
+def test_a_quick_run_checks_measures_and_writes(cache: Path, tmp_path: Path) -> None:
+    folders = ["--output", str(tmp_path), "--cache", str(cache)]
     run(SUITES, ["gpu", "--provider", "cpu", "--quick", *folders])
     parts = {name: measured["part"] for name, measured in json.loads((tmp_path / "gpu.json").read_text()).items()}
     assert [row[-1] for row in parts["parity"]["rows"]] == ["true"] * 5
@@ -124,8 +130,8 @@ def test_a_beam_counts_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     assert samples == {"ms": 500.0, "tokens": 4.0}, "two sources, a symbol each"
 
 
-def test_parts_that_the_time_budget_does_not_reach_are_named(tmp_path: Path) -> None:
-    folders = ["--output", str(tmp_path), "--cache", str(tmp_path / "cache")]
+def test_parts_that_the_time_budget_does_not_reach_are_named(cache: Path, tmp_path: Path) -> None:
+    folders = ["--output", str(tmp_path), "--cache", str(cache)]
     run(SUITES, ["gpu", "--provider", "cpu", "--quick", *folders, "--budget-seconds", "0", "--only", "greedy,beam"])
     parts = {name: measured["part"] for name, measured in json.loads((tmp_path / "gpu.json").read_text()).items()}
     assert [part["rows"] for part in parts.values()] == [[], []]
