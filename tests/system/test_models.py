@@ -64,8 +64,10 @@ ANSWERS = {
             "Si l'option --recursive est donnée, les fichiers dans les sous-répertoires sont également supprimés."
         ),
         "The 1-dimensional array is sorted in ascending order.": (
-            "Le tableau 1-dimensionnel est trié par ordre croissant."
+            "La matrice 1-dimensionnel est triée en ordre croissant."
         ),
+        "WARNING: THE FILE WAS NOT FOUND": "WARNING : LE FICHIER N'EXISTE PAS",
+        "Hello %s, you have %d messages.": "Bonjour %s, vous avez %d messages.",
     },
     "summarize-debian": {
         "A C++ library providing safe code for c++ mutexes. This package is a header-only library.": (

@@ -123,12 +123,11 @@ def test_faults(check: object, answer: str, num_faults: int) -> None:
     assert len(check.faults(answer)) == num_faults  # type: ignore[attr-defined]
 
 
-def test_the_shipped_model_keeps_what_programs_read_and_lines() -> None:
-    """Every seventh input; capitals and names need a training on them."""
-    kept = {"placeholders", "tags", "addresses", "numbers", "lines"}
-    inputs = [check for check in checks.checks() if check.kind in kept][::7]
-    assert {check.kind for check in inputs} == kept
+@pytest.mark.parametrize(("every", "max_faulty"), [(7, 0.1), pytest.param(1, 0.05, marks=pytest.mark.slow)])
+def test_the_shipped_model_keeps_what_programs_read_and_lines(every: int, max_faulty: float) -> None:
+    inputs = checks.checks()[::every]
     with attendant.load(ROOT / "models/translate-en-fr") as model:
         answers = [generation.best.text for generation in model.generate([check.source for check in inputs])]
-    faults = {check.source: check.faults(answer) for check, answer in zip(inputs, answers, strict=True)}
-    assert not {source: source_faults for source, source_faults in faults.items() if source_faults}
+    faulty = [check for check, answer in zip(inputs, answers, strict=True) if check.faults(answer)]
+    assert len(faulty) <= max_faulty * len(inputs)
+    assert {check.kind for check in faulty} <= {"capitals", "names"}
