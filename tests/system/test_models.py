@@ -67,7 +67,7 @@ ANSWERS = {
             "La matrice 1-dimensionnel est triée en ordre croissant."
         ),
         "WARNING: THE FILE WAS NOT FOUND": "WARNING : LE FICHIER N'EXISTE PAS",
-        "Hello %s, you have %d messages.": "Bonjour %s, vous avez %d messages.",
+        "Are you sure you want to delete this file?": "Voulez-vous vraiment supprimer ce fichier ?",
     },
     "summarize-debian": {
         "A C++ library providing safe code for c++ mutexes. This package is a header-only library.": (
