@@ -313,20 +313,20 @@ def halved_measure(whole: int, numerator: int, denominator: int, unit: str) -> V
     """Returns an amount of a unit with a fraction: `half a mile`, `2 1/2 miles`. `whole` may be 0."""
     part, figures = in_words.fraction(numerator, denominator), f"{numerator}/{denominator}"
     glyph = GLYPHS[numerator, denominator]
-    one, noun = _noun(unit, True), _noun(unit, whole == 0)
+    singular, noun = _noun(unit, singular=True), _noun(unit, singular=whole == 0)
     if whole:
         spoken = f"{cardinal(whole)} and {part.replace('one half', 'a half')} {noun}"
         amounts = [f"{whole} {figures}", f"{whole}{glyph}", f"{whole} {glyph}"]
         readings = [spoken.replace("and one ", "and a ")]
         if whole == 1 and denominator == 2:
-            readings.append(f"{in_words.article(one)} {one} and a half")
+            readings.append(f"{in_words.article(singular)} {singular} and a half")
     else:
-        of = f"{in_words.article(one)} {one}"
+        of = f"{in_words.article(singular)} {singular}"
         spoken = f"half {of}" if denominator == 2 else f"{part} of {of}"
         amounts = [figures, glyph]
-        readings = [f"{part} {one}", f"{part.replace('one ', 'a ')} {one}"] if numerator == 1 else []
+        readings = [f"{part} {singular}", f"{part.replace('one ', 'a ')} {singular}"] if numerator == 1 else []
         if numerator == 1 and denominator > 2:
-            readings.append(f"{spoken.replace('one ', 'a ', 1)}")
+            readings.append(spoken.replace("one ", "a ", 1))
     typed = [f"{amount} {symbol}" for amount in amounts for symbol in (unit, noun, *ALIASES.get(unit, ()))]
     if unit == "lb":
         return spoken_only(spoken, typed)
@@ -406,7 +406,7 @@ def _halves(amount: str, noun: str) -> list[str]:
     if whole == "0":
         return [f"half a {noun}"]
     scale, *rest = noun.split(" ")
-    inverted = [" ".join((f"{one} {scale} and a half", *rest)) for one in ("one", "a")]
+    inverted = [" ".join((f"{number} {scale} and a half", *rest)) for number in ("one", "a")]
     return [
         f"{cardinal(int(whole))} and a half {noun}",
         *(inverted if whole == "1" and scale in in_words.SCALES else []),
