@@ -162,7 +162,7 @@ def test_training_and_export_run_from_empty_environments(distributions: Path, tm
     training = installed(tmp_path / "training", *wheels(distributions, "training,cpu"))
     says(tmp_path, training / "attendant", "train", "copy", "--output", "run", "--set", "training.max_steps=20")
     program = (
-        "import attendant; attendant.train('copy', output='again', overrides={'training.max_steps': 5})._repr_html_()"
+        "import attendant; attendant.train('copy', output='again', overrides={'training.max_steps': 20})._repr_html_()"
     )
     assert says(tmp_path, training / "python", "-c", program) == ""
     export = installed(tmp_path / "export", *wheels(distributions, "export,cpu"))
