@@ -241,12 +241,13 @@ class _Steps:
 
     def __init__(self, stepper: OnnxStepper, num_rows: int, num_tokens: int) -> None:
         self.stepper = stepper
+        self._stepper = stepper
         self.state = stepper.encode([[4] * num_tokens] * num_rows)
 
     def step(self, number: int = 1) -> None:
         for _ in range(number):
             ids = np.full(self.state.num_rows, 4, np.int64)
-            _, self.state = self.stepper.step(Taken(self.state), ids, num_candidates=1)
+            _, self.state = self._stepper.step(Taken(self.state), ids, num_candidates=1)
 
     def seconds(self) -> float:
         return _seconds(self.step)
@@ -348,7 +349,7 @@ class TimedStepper:
 
 
 def _state(source_lengths: Ids) -> DecoderState:
-    """Returns a state without tensors, with one row per source."""
+    """Returns a state that has no tensors. Each source has one row."""
     return DecoderState({}, {}, source_lengths, np.arange(len(source_lengths), dtype=np.int64))
 
 

@@ -28,12 +28,10 @@ def time_of_day(hour: int, minute: int, half: str = "") -> Value:
     if not 1 <= hour <= 12:
         if not minute:
             return both(f"{cardinal(hour)} hundred hours", written, figures)
-        return spoken_only(f"{cardinal(hour)} {'oh ' if minute < 10 else ''}{cardinal(minute)}", [written, *figures])
+        return spoken_only(in_words.two_part(hour, minute), [written, *figures])
     clock = f"{cardinal(hour)} o'clock"
-    if minute:
-        stem = f"{cardinal(hour)} {'oh ' if minute < 10 else ''}{cardinal(minute)}"
-    else:
-        stem = cardinal(hour) if half else clock
+    whole = cardinal(hour) if half else clock
+    stem = in_words.two_part(hour, minute) if minute else whole
     stems = [stem, *_relative_times(hour, minute)] if not half or hour != 11 or minute <= 30 else [stem]
     if half and not minute:
         stems.append(clock)
@@ -49,11 +47,8 @@ def time_of_day(hour: int, minute: int, half: str = "") -> Value:
         figures += [f"{hour} {short}", f"{hour}{short}", f"{hour} {half}", f"{hour} {half}".removesuffix(".")]
     ends = (half, short, " ".join(short), *_parts_of_day(hour, half))
     readings = [f"{each} {heard}" for each in stems for heard in ends]
-    twelve = "noon" if half == "p.m." else "midnight"
-    if hour == 12 and 0 < minute <= 30:
-        readings += [each.replace("twelve", twelve) for each in _relative_times(hour, minute)]
-    if hour == 11 and minute > 30:
-        twelve = "midnight" if half == "p.m." else "noon"
+    if (hour == 12 and minute <= 30) or (hour == 11 and minute > 30):
+        twelve = "noon" if (half == "p.m.") == (hour == 12) else "midnight"
         readings += [each.replace("twelve", twelve) for each in _relative_times(hour, minute)]
     return both(f"{stem}{end}", written, figures, readings)
 

@@ -98,7 +98,7 @@ class Value:
     words: tuple[str, ...] = ()
 
     def pairs(self, generator: random.Random) -> Iterator[Pair]:
-        """Yields a pair for each direction, with one of the forms as its source."""
+        """Yields a pair for each direction. Its source is one of the forms, drawn at random."""
         if self.figures:
             yield Pair(_typed(generator.choice(self.figures), generator), self.spoken)
         if self.words:
@@ -399,7 +399,7 @@ def numbered(number: int) -> Value:
 
 
 def _halves(amount: str, noun: str) -> list[str]:
-    """Returns the forms of an amount that ends in one half: `two and a half million`, `half a million`."""
+    """Returns the words with `half` for an amount that ends in .5: `two and a half million`, `half a million`."""
     whole, _, decimals = amount.replace(",", "").partition(".")
     if decimals != "5" or whole.startswith("-"):
         return []

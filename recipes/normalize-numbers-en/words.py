@@ -48,9 +48,12 @@ def year(number: int) -> str:
     century, rest = divmod(number, 100)
     if number < 1000 or (century % 10 == 0 and rest < 10):
         return cardinal(number)
-    if rest == 0:
-        return f"{cardinal(century)} hundred"
-    return f"{cardinal(century)} {'oh ' if rest < 10 else ''}{cardinal(rest)}"
+    return two_part(century, rest) if rest else f"{cardinal(century)} hundred"
+
+
+def two_part(first: int, last: int) -> str:
+    """Returns two numbers below 100 as years and times are read: `nineteen oh five`, `two thirty`."""
+    return f"{cardinal(first)} {'oh ' if last < 10 else ''}{cardinal(last)}"
 
 
 def fraction(numerator: int, denominator: int) -> str:

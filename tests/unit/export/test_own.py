@@ -65,7 +65,7 @@ def test_a_step_may_share_its_sources_tensors_among_the_rows_of_a_beam(tmp_path:
     shared = SharedDotAttention()
     shared.load_state_dict(model.module.state_dict())
     # Without sources, the examples are random ones.
-    bundle = export_model(user_model(shared), tmp_path / "shared", plan=TINY)
+    bundle = export_model(user_model(shared), tmp_path / "shared", precisions=("fp32", "int8"), plan=TINY)
     assert bundle.golden
     memory = next(i for i in bundle.manifest.graphs["fp32"].decoder_step.inputs if i.name == "outputs")
     assert memory.shape == ("B", "S", 64)
