@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
@@ -185,16 +185,13 @@ def limited(
     """
     began, had = time.monotonic(), resident_bytes()
     with _abandonable(function, "limited") as future:
-        while True:
-            try:
-                return future.result(POLL_SECONDS)
-            except TimeoutError:
-                if future.done():
-                    raise
+        # Not by the timeout of `result`: its error is the same as one of the function's own.
+        while not wait([future], POLL_SECONDS).done:
             if (grown := (resident_bytes() - had) // MIB) > mib:
                 raise ResourceLimitExceeded(f"{what}: took {grown} MiB of memory, may take {mib}{remedy}")
             if time.monotonic() - began > seconds:
                 raise ResourceLimitExceeded(f"{what}: not done after {seconds:g} s{remedy}")
+        return future.result()
 
 
 def interruptible(function: Callable[[], T]) -> T:

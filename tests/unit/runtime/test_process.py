@@ -2,11 +2,14 @@
 
 import os
 import platform
+import time
+from concurrent.futures import Future, wait
 from pathlib import Path
 
 import pytest
 
-from attendant.runtime.process import available_cpus, cgroup_quota, processor
+from attendant.runtime import process
+from attendant.runtime.process import available_cpus, cgroup_quota, limited, processor
 
 
 def make(root: Path, **limits: str) -> Path:
@@ -84,3 +87,26 @@ def test_processors_of_one_name_differ_by_family_and_model(tmp_path: Path) -> No
     # On ARM the file has neither; on other systems than Linux there is none.
     assert described("processor\t: 0\nFeatures\t: fp asimd\n") == platform.machine()
     assert processor(tmp_path / "missing") == platform.machine()
+
+
+def test_work_that_ends_after_a_look_timed_out_has_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look's timeout was once taken for an error of the work, and a server did not start."""
+    done = Future.done
+
+    def done_when_it_has_ended(future: Future[int]) -> bool:
+        wait([future])
+        return done(future)
+
+    monkeypatch.setattr(Future, "done", done_when_it_has_ended)
+    assert limited(seven_after_a_look, "the work") == 7
+    with pytest.raises(TimeoutError, match="its own"):
+        limited(fail_by_timeout, "the work")
+
+
+def seven_after_a_look() -> int:
+    time.sleep(2 * process.POLL_SECONDS)
+    return 7
+
+
+def fail_by_timeout() -> None:
+    raise TimeoutError("its own")
