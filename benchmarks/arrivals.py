@@ -39,7 +39,8 @@ LEAST_STEP = 1.07
 """Rates that are nearer to another one than by this factor are left out."""
 
 NUM_ROUNDS = 4
-"""Visits of each server at each rate: the p99 of one visit is that of some 30 answers."""
+NUM_ARRIVALS = 2000
+"""Arrivals of a visit, and of the model: 20 of them take longer than the p99."""
 
 YARDSTICK_FRACTION = 0.8
 CAPACITY_CLIENTS = 192
@@ -48,7 +49,6 @@ P99_MS = 250.0
 
 BUDGET = Budget(max_rows=256, max_source_positions=1 << 16)
 SPECIAL_IDS = SpecialIds(pad=0, unk=1, bos=2, eos=EOS_ID, start=2)
-NUM_ARRIVALS = 2000
 NUM_WARM = 8
 NUM_TIMED = 20
 NUM_CHANGED = 5
@@ -90,8 +90,8 @@ def open_loops(
         model: returns the expected p50 and p99 in ms of a server, by its key, at a rate. The greatest ratio of measured
             to modelled p99 is `<key>_to_model`.
     """
-    seconds = 6 * context.visit_seconds
-    closed = Load(kind="closed", num_clients=CAPACITY_CLIENTS, seconds=seconds / 2)
+    num_arrivals = NUM_ARRIVALS // 50 if context.quick else NUM_ARRIVALS
+    closed = Load(kind="closed", num_clients=CAPACITY_CLIENTS, seconds=3 * context.visit_seconds)
     counted = measure([under(server, {"": closed}, [closed]) for server in servers], num_rounds=1)
     capacities = {m.system.key: m.median("speed") for m in counted if m.samples}
     rates = _rates(capacities.values())
@@ -100,8 +100,11 @@ def open_loops(
     def arrivals(server: Server) -> System:
         # Above the capacity a queue only grows.
         highest = max(FRACTIONS) * capacities[server.key] + 0.1
-        load = Load(kind="open", seconds=seconds)
-        loads = {point: replace(load, rate=rate) for point, rate in points.items() if rate <= highest}
+        loads = {
+            point: Load(kind="open", seconds=num_arrivals / rate, rate=rate)
+            for point, rate in points.items()
+            if rate <= highest
+        }
         return under(server, loads, [closed])
 
     servers = [server for server in servers if server.key in capacities]
