@@ -20,8 +20,8 @@ import torch
 from attendant.export.verification.certification import Agreement
 from attendant.export.verification.probes import VerificationPlan, trace_probes, write_probes
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
-from attendant.runtime.bundle.manifest import Precision, Provider
-from attendant.runtime.device.state import Captures, StateLayout, reordering_graph
+from attendant.runtime.bundle.manifest import Precision, Provider, TensorSpec
+from attendant.runtime.device.state import Captures, reordering_graph
 from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.onnx.session import BoundSession
 from attendant.runtime.onnx.stepper import OnnxStepper
@@ -191,8 +191,8 @@ def _torch_stepper(model: Seq2Seq, precision: Precision, provider: Provider, com
 
 def check_provider(options: argparse.Namespace) -> None:
     """Raises UserError if the provider is missing, before a bundle is made, which takes a minute."""
-    layout = StateLayout(name="probe", dtype="float32", rank=1, position_axis=None)
-    BoundSession.of_bytes("probe", reordering_graph([layout], 1), provider=options.provider, num_threads=1)
+    spec = TensorSpec(name="probe", dtype="float32", shape=("R",))
+    BoundSession.of_bytes("probe", reordering_graph([spec], 1), provider=options.provider, num_threads=1)
 
 
 def _device(context: Context) -> str:

@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ from attendant.server.credentials import (
     DIGEST_PREFIX,
     KEY,
     TOKENS,
-    CertificateFiles,
     Certificates,
     Limits,
     Reloaded,
     Tokens,
+    read_certificates,
     read_tokens,
 )
 from attendant.server.errors import PermissionDenied, RateLimited, TooManyCalls, TooManyStreams, Unauthenticated
@@ -263,8 +264,8 @@ def open_access(config: ServerConfig) -> Access:
     """
     certificates = None
     if config.tls_certificate is not None and config.tls_key is not None:
-        files = CertificateFiles(certificate=config.tls_certificate, key=config.tls_key, client_ca=config.tls_client_ca)
-        certificates = Reloaded(files.paths, files.read)
+        files = (config.tls_certificate, config.tls_key, config.tls_client_ca)
+        certificates = Reloaded([path for path in files if path], partial(read_certificates, *files))
     elif config.tls_certificate != config.tls_key:
         raise UserError(f"{CERTIFICATE} and {KEY} need each other; one of them is missing")
     elif config.tls_client_ca is not None:

@@ -130,53 +130,40 @@ class Certificates:
     for_http: ssl.SSLContext
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CertificateFiles:
-    """Files of PEM.
+def read_certificates(certificate_path: Path, key_path: Path, client_ca: Path | None = None) -> Certificates:
+    """Reads files of PEM, and checks that they can be used and belong together.
 
-    Attributes:
-        certificate: the server's own, followed by those between it and its authority.
+    gRPC itself would only find out at the first connection, and report it in its own log.
+
+    Args:
+        certificate_path: the server's own, followed by those between it and its authority.
         client_ca: if None, clients need no certificate.
+
+    Raises:
+        UserError: they can't be read or used.
     """
-
-    certificate: Path
-    key: Path
-    client_ca: Path | None
-
-    @property
-    def paths(self) -> list[Path]:
-        return [self.certificate, self.key, *([] if self.client_ca is None else [self.client_ca])]
-
-    def read(self) -> Certificates:
-        """Reads the files, and checks that they can be used and belong together.
-
-        gRPC itself would only find out at the first connection, and report it in its own log.
-
-        Raises:
-            UserError: they can't be read or used.
-        """
-        certificate, key = read_bytes(CERTIFICATE, self.certificate), read_bytes(KEY, self.key)
-        roots = None if self.client_ca is None else read_bytes(CLIENT_CA, self.client_ca)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+    certificate, key = read_bytes(CERTIFICATE, certificate_path), read_bytes(KEY, key_path)
+    roots = None if client_ca is None else read_bytes(CLIENT_CA, client_ca)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # Without a password OpenSSL would ask the terminal for one.
+        context.load_cert_chain(certificate_path, key_path, password="")
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{CERTIFICATE}: {certificate_path} and {KEY} {key_path} can't be used together: {_reason(error)}; "
+            "both must be PEM, the key without a password"
+        ) from None
+    if roots is not None:
         try:
-            # Without a password OpenSSL would ask the terminal for one.
-            context.load_cert_chain(self.certificate, self.key, password="")
+            context.load_verify_locations(cadata=roots.decode("ascii", errors="replace"))
         except (OSError, ValueError) as error:
-            raise UserError(
-                f"{CERTIFICATE}: {self.certificate} and {KEY} {self.key} can't be used together: {_reason(error)}; "
-                "both must be PEM, the key without a password"
-            ) from None
-        if roots is not None:
-            try:
-                context.load_verify_locations(cadata=roots.decode("ascii", errors="replace"))
-            except (OSError, ValueError) as error:
-                raise UserError(f"{CLIENT_CA}: {self.client_ca} can't be used: {_reason(error)}; must be PEM") from None
-            context.verify_mode = ssl.CERT_REQUIRED
-            # A resumed session is not verified again, and a ticket would allow that for hours.
-            context.options |= ssl.OP_NO_TICKET
-            context.num_tickets = 0
-        return Certificates(grpc.ssl_server_certificate_configuration([(key, certificate)], roots), context)
+            raise UserError(f"{CLIENT_CA}: {client_ca} can't be used: {_reason(error)}; must be PEM") from None
+        context.verify_mode = ssl.CERT_REQUIRED
+        # A resumed session is not verified again, and a ticket would allow that for hours.
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
+    return Certificates(grpc.ssl_server_certificate_configuration([(key, certificate)], roots), context)
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -25,13 +25,14 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 
 from attendant.runtime.bundle.graph_content import message_field, number_field, text_field
 from attendant.runtime.bundle.graph_io import position_axis
 from attendant.runtime.bundle.manifest import Provider, TensorSpec
+from attendant.runtime.onnx.buffers import narrowed
 from attendant.runtime.onnx.session import BoundSession, DeviceTensor
 from attendant.runtime.stepper import Array, Ids
 
@@ -202,21 +203,6 @@ INTEGER_ATTRIBUTE: Final = 2
 """AttributeProto.AttributeType.INT."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateLayout:
-    """The layout of a state tensor.
-
-    Attributes:
-        rank: number of axes; the first runs over rows, or sources.
-        position_axis: the axis that runs over the source's positions; None if there is none.
-    """
-
-    name: str
-    dtype: str
-    rank: int
-    position_axis: int | None
-
-
 def part_name(name: str, part: int) -> str:
     return f"{name}.{part}"
 
@@ -231,34 +217,30 @@ def pads_name(rank: int, axis: int, part: int) -> str:
     return f"pads.{rank}.{axis}.{part}"
 
 
-def reordering_graph(layouts: Sequence[StateLayout], num_parts: int) -> bytes:
-    """Returns an ONNX model; its inputs are `rows`, the parts, and `keep` and `pads` if needed."""
-    positional = [layout for layout in layouts if layout.position_axis is not None]
-    inputs = [_value(ROWS, INT64, 1)]
-    axes = sorted({layout.position_axis for layout in positional if layout.position_axis is not None})
-    shapes = sorted({(layout.rank, layout.position_axis) for layout in positional if layout.position_axis is not None})
-    nodes: list[bytes] = []
+def reordering_graph(specs: Sequence[TensorSpec], num_parts: int) -> bytes:
+    """Returns an ONNX model for these tensors; its inputs are `rows`, the parts, and `keep` and `pads` if needed."""
+    shapes = sorted({(len(spec.shape), axis) for spec in specs if (axis := position_axis(spec)) is not None})
+    inputs, nodes = [_value(ROWS, INT64, 1)], list[bytes]()
     for part in range(num_parts):
-        inputs += [_value(part_name(layout.name, part), ELEMENTS[layout.dtype], layout.rank) for layout in layouts]
-        inputs += [_value(keep_name(part), INT64, 1)] if positional else []
+        inputs += [_value(part_name(spec.name, part), ELEMENTS[spec.dtype], len(spec.shape)) for spec in specs]
+        inputs += [_value(keep_name(part), INT64, 1)] if shapes else []
         inputs += [_value(pads_name(rank, axis, part), INT64, 1) for rank, axis in shapes]
-    for layout in layouts:
-        parts = []
-        for part in range(num_parts):
-            fitted = part_name(layout.name, part)
-            if layout.position_axis is not None:
-                cut, padded = f"{fitted}.cut", f"{fitted}.padded"
-                nodes.append(_node("Slice", [fitted, "zero", keep_name(part), _axis_name(layout.position_axis)], cut))
-                nodes.append(_node("Pad", [cut, pads_name(layout.rank, layout.position_axis, part)], padded))
-                fitted = padded
-            parts.append(fitted)
+    for spec in specs:
+        parts, axis = [part_name(spec.name, part) for part in range(num_parts)], position_axis(spec)
+        for part, name in enumerate(parts):
+            if axis is not None:
+                cut, padded = f"{name}.cut", f"{name}.padded"
+                nodes.append(_node("Slice", [name, "zero", keep_name(part), _axis_name(axis)], cut))
+                nodes.append(_node("Pad", [cut, pads_name(len(spec.shape), axis, part)], padded))
+                parts[part] = padded
         joined = parts[0]
         if num_parts > 1:
-            joined = f"{layout.name}.joined"
+            joined = f"{spec.name}.joined"
             nodes.append(_node("Concat", parts, joined, axis=0))
-        nodes.append(_node("Gather", [joined, ROWS], layout.name, axis=0))
-    constants = [_constant("zero", 0), *(_constant(_axis_name(axis), axis) for axis in axes)] if positional else []
-    outputs = [_value(layout.name, ELEMENTS[layout.dtype], layout.rank) for layout in layouts]
+        nodes.append(_node("Gather", [joined, ROWS], spec.name, axis=0))
+    axes = sorted({axis for _, axis in shapes})
+    constants = [_constant("zero", 0), *(_constant(_axis_name(axis), axis) for axis in axes)] if axes else []
+    outputs = [_value(spec.name, ELEMENTS[spec.dtype], len(spec.shape)) for spec in specs]
     return _model(nodes, constants, inputs, outputs)
 
 
@@ -303,20 +285,10 @@ def _value(name: str, element: int, rank: int) -> bytes:
     return text_field(1, name) + message_field(2, message_field(1, number_field(1, element) + message_field(2, shape)))
 
 
-class TensorView:
-    """A state tensor's real part: [:R] or [:B, :S] of the tensor on the device. numpy reads it as an array."""
-
-    def __init__(self, tensor: DeviceTensor, shape: tuple[int, ...]) -> None:
-        self.shape = shape
-        self._tensor = tensor
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        array = self._tensor.read()[tuple(slice(size) for size in self.shape)]
-        return array if dtype is None else array.astype(dtype)
-
-
-class HeldTensors(Mapping[str, TensorView]):
+class HeldTensors(Mapping[str, Array]):
     """The tensors of one scope, [N', ...] or [N', S', ...], whose buffers it holds.
+
+    As a mapping, it reads the real part of each tensor: [:N] or [:N, :S].
 
     Attributes:
         count, width: N' and S', of the buffers.
@@ -342,12 +314,9 @@ class HeldTensors(Mapping[str, TensorView]):
     def number(self) -> int | None:
         return self._lease.number
 
-    def __getitem__(self, name: str) -> TensorView:
-        shape = list(self.tensors[name].shape)
-        shape[0] = self._real_size[0]
-        if (axis := self._axes[name]) is not None:
-            shape[axis] = self._real_size[1]
-        return TensorView(self.tensors[name], tuple(shape))
+    def __getitem__(self, name: str) -> Array:
+        count, width = self._real_size
+        return narrowed(self.tensors[name].read()[:count], self._axes[name], width)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tensors)
@@ -431,11 +400,7 @@ class StateScope:
         return fitting
 
     def _load(self, num_parts: int) -> BoundSession:
-        layouts = [
-            StateLayout(name=spec.name, dtype=spec.dtype, rank=len(spec.shape), position_axis=self._axes[spec.name])
-            for spec in self._specs
-        ]
-        graph = reordering_graph(layouts, num_parts)
+        graph = reordering_graph(self._specs, num_parts)
         return BoundSession.of_bytes("reordering", graph, provider=self._provider, num_threads=self._num_threads)
 
     def _allocate(self, sizes: tuple[int, int]) -> dict[str, DeviceTensor]:

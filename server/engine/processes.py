@@ -20,7 +20,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -205,10 +204,10 @@ class _Process:
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_WR)
 
-    def wait(self, timeout_seconds: float) -> None:
-        """Waits for the end of the process, and kills it when the time is over."""
+    def wait(self) -> None:
+        """Waits for the end of the process after `hang_up`, and kills it if that takes too long."""
         try:
-            self._process.wait(timeout_seconds)
+            self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             # A process that even the kernel can't end now must not keep the server from ending.
@@ -254,12 +253,6 @@ class WorkerProcess:
             return ""
         return f"status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
 
-    def hang_up(self) -> None:
-        # Closing alone would not reach the worker while an event loop still holds the socket.
-        with suppress(OSError):
-            self.connection.shutdown(socket.SHUT_RDWR)
-        self.connection.close()
-
 
 class WorkerGroup:
     """The workers of one version of a model. Those with one thread each share the memory of the bundle."""
@@ -269,20 +262,16 @@ class WorkerGroup:
         self._config = config
         self._numbers = itertools.count()
         self._processes: list[_Process] = []
-        self._workers: list[WorkerProcess] = []
         self._is_closed = False
 
     def start(self) -> WorkerProcess:
         """Starts a worker, which loads the bundle or is forked from the process that loads it."""
         for process in [process for process in self._processes if not process.is_running]:
-            process.wait(0.0)
+            process.wait()
             self._processes.remove(process)
-        self._workers = [worker for worker in self._workers if not worker.ending()]
         if not self._processes or not self._processes[-1].forks:
             self._processes.append(_Process(self._config))
-        worker = WorkerProcess(self._processes[-1], next(self._numbers), self._config.max_rows)
-        self._workers.append(worker)
-        return worker
+        return WorkerProcess(self._processes[-1], next(self._numbers), self._config.max_rows)
 
     def close(self) -> None:
         """Lets the processes end, because no more workers will be started."""
@@ -294,16 +283,10 @@ class WorkerGroup:
     def has_ended(self) -> bool:
         return self._is_closed and not any(process.is_running for process in self._processes)
 
-    def hang_up(self) -> None:
-        """Closes the connections of all workers, so that they end."""
-        for worker in self._workers:
-            worker.hang_up()
-        self.close()
-
-    def wait(self, give_up: float) -> None:
-        """Waits for the end of the processes, and kills them at that moment of time.monotonic()."""
+    def wait(self) -> None:
+        """Waits for the end of the processes after `close`."""
         for process in self._processes:
-            process.wait(max(0.0, give_up - time.monotonic()))
+            process.wait()
 
 
 class WorkerProcesses:
@@ -323,10 +306,9 @@ class WorkerProcesses:
 
     def __exit__(self, *raised: object) -> None:
         for group in self._groups:
-            group.hang_up()
-        give_up = time.monotonic() + END_SECONDS
+            group.close()
         for group in self._groups:
-            group.wait(give_up)
+            group.wait()
 
     def group(self, bundle: Path, num_models: int) -> WorkerGroup:
         """Returns a group of workers for a bundle, none of them started; `num_models` models share the threads."""
@@ -335,7 +317,7 @@ class WorkerProcesses:
         shares = threads == 1 and self._config.provider == "cpu"
         workers = self._config.workers if shares else 1
         for group in [group for group in self._groups if group.has_ended]:
-            group.wait(0.0)
+            group.wait()
             self._groups.remove(group)
         group = WorkerGroup(replace(self._config, bundles=(bundle,), threads=threads, workers=workers))
         self._groups.append(group)

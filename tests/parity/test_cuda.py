@@ -11,10 +11,11 @@ import pytest
 
 from attendant.export.bundle_writer import write_bundle
 from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.manifest import TensorSpec
 from attendant.runtime.bundle_stepper import check_decoding
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.device.state import Captures, StateLayout, reordering_graph
+from attendant.runtime.device.state import Captures, reordering_graph
 from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.session import BoundSession
@@ -37,9 +38,9 @@ TOLERANCES = {"fp32": 1e-3, "fp16": 5e-2}
 @pytest.fixture(scope="module")
 def cuda() -> None:
     """Skips unless a session really got CUDA; onnxruntime lists the provider where it can't load it."""
-    layout = StateLayout(name="probe", dtype="float32", rank=1, position_axis=None)
+    spec = TensorSpec(name="probe", dtype="float32", shape=("R",))
     try:
-        BoundSession.of_bytes("probe", reordering_graph([layout], 1), provider="cuda", num_threads=1)
+        BoundSession.of_bytes("probe", reordering_graph([spec], 1), provider="cuda", num_threads=1)
     except UserError as refusal:
         pytest.skip(str(refusal))
 

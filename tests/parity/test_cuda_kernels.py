@@ -15,7 +15,8 @@ from onnx import TensorProto, helper
 from attendant.export.origins import exportable_bundle
 from attendant.export.rewriting.fp16 import convert
 from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.device.state import StateLayout, reordering_graph
+from attendant.runtime.bundle.manifest import TensorSpec
+from attendant.runtime.device.state import reordering_graph
 from tests.bundles import KINDS
 
 FLOATS = {"float32", "float16"}
@@ -42,10 +43,8 @@ def test_every_operator_of_a_step_has_a_kernel(kind: str, tiny_bundle_of: Callab
 
 
 def test_reordering_has_kernels_too() -> None:
-    layouts = [
-        StateLayout(name=dtype, dtype=dtype, rank=2, position_axis=1) for dtype in ("float32", "float16", "bool")
-    ]
-    assert not set(without_kernel(onnx.load_from_string(reordering_graph(layouts, 2))))
+    specs = [TensorSpec(name=dtype, dtype=dtype, shape=("B", "S")) for dtype in ("float32", "float16", "bool")]
+    assert not set(without_kernel(onnx.load_from_string(reordering_graph(specs, 2))))
 
 
 def test_the_table_is_looked_up() -> None:

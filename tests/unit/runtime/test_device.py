@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.bundle.manifest import TensorSpec
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.device.state import (
@@ -17,7 +18,6 @@ from attendant.runtime.device.state import (
     ROWS,
     BufferSets,
     Captures,
-    StateLayout,
     bucket_count,
     bucket_width,
     keep_name,
@@ -91,16 +91,16 @@ def test_what_does_not_fit_belongs_to_its_holder_alone() -> None:
     assert sets.take(8)[1].number is not None
 
 
-LAYOUTS = [
-    StateLayout(name="cell", dtype="float32", rank=3, position_axis=None),
-    StateLayout(name="memory", dtype="float16", rank=3, position_axis=1),
-    StateLayout(name="mask", dtype="bool", rank=2, position_axis=1),
+SPECS = [
+    TensorSpec(name="cell", dtype="float32", shape=("R", 2, 3)),
+    TensorSpec(name="memory", dtype="float16", shape=("B", "S", 4)),
+    TensorSpec(name="mask", dtype="bool", shape=("B", "S")),
 ]
 
 
 @pytest.mark.parametrize("num_parts", [1, 2])
 def test_the_wire_format_is_onnx(num_parts: int) -> None:
-    model = onnx.load_from_string(reordering_graph(LAYOUTS, num_parts))
+    model = onnx.load_from_string(reordering_graph(SPECS, num_parts))
     onnx.checker.check_model(model, full_check=True)
     assert [value.name for value in model.graph.output] == ["cell", "memory", "mask"]
     assert {node.op_type for node in model.graph.node} == {"Slice", "Pad", "Gather"} | (
@@ -136,7 +136,7 @@ def test_parts_are_cut_padded_joined_and_gathered(width: int) -> None:
             host[pads_name(rank, 1, number)] = pads
     shapes = {"cell": (4, 2, 3), "memory": (4, width, 4), "mask": (4, width)}
     outputs = {name: DeviceTensor(shape, str(parts[0][name].dtype), "cpu") for name, shape in shapes.items()}
-    session = BoundSession.of_bytes("reordering", reordering_graph(LAYOUTS, 2), provider="cpu", num_threads=1)
+    session = BoundSession.of_bytes("reordering", reordering_graph(SPECS, 2), provider="cpu", num_threads=1)
     session.run(session.bind(inputs, outputs, host))
     for name, output in outputs.items():
         fitted = []

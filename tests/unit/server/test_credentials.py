@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from attendant.runtime.errors import UserError
 from attendant.server.auth import open_access
-from attendant.server.credentials import CertificateFiles, Reloaded, Token, Tokens, digest_of, read_tokens
+from attendant.server.credentials import Reloaded, Token, Tokens, digest_of, read_certificates, read_tokens
 from attendant.server.errors import Unauthenticated
 from tests.certificates import Authority, new_authority
 from tests.configuration import parse_config
@@ -211,20 +211,16 @@ def authority(tmp_path: Path) -> Authority:
     return new_authority(tmp_path)
 
 
-def files(certificate: Path, key: Path, client_ca: Path | None = None) -> CertificateFiles:
-    return CertificateFiles(certificate=certificate, key=key, client_ca=client_ca)
-
-
 def test_files_that_belong_together(authority: Authority) -> None:
-    assert files(*authority.issue("server")).read() is not None
-    assert files(*authority.issue("server"), authority.certificate).read() is not None
+    assert read_certificates(*authority.issue("server")) is not None
+    assert read_certificates(*authority.issue("server"), authority.certificate) is not None
 
 
 def test_a_key_of_another_certificate(authority: Authority) -> None:
     certificate, _ = authority.issue("server")
     _, key = authority.issue("other")
     with pytest.raises(UserError) as caught:
-        files(certificate, key).read()
+        read_certificates(certificate, key)
     assert all(words in str(caught.value) for words in (str(certificate), str(key), "key values mismatch"))
 
 
@@ -242,12 +238,12 @@ def test_files_that_are_absent_or_no_pem(authority: Authority, text: str | None,
     if text is not None:
         broken.write_text(text)
     for wrong, option in (
-        (files(broken, key), "--tls-certificate"),
-        (files(certificate, broken), "--tls-key"),
-        (files(certificate, key, broken), "--tls-client-ca"),
+        ((broken, key), "--tls-certificate"),
+        ((certificate, broken), "--tls-key"),
+        ((certificate, key, broken), "--tls-client-ca"),
     ):
         with pytest.raises(UserError, match=reason) as caught:
-            wrong.read()
+            read_certificates(*wrong)
         message = str(caught.value)
         assert "\n" not in message and str(broken) in message and option in message
 
@@ -257,4 +253,4 @@ def test_a_key_with_a_password(authority: Authority) -> None:
     private = load_pem_private_key(key.read_bytes(), None)
     key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
     with pytest.raises(UserError, match=r"the key without a password$"):
-        files(certificate, key).read()
+        read_certificates(certificate, key)
