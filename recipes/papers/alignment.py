@@ -11,11 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from attendant.recipes.papers.pages import PAGES, write_table
+from attendant.recipes.papers.harness import write_picture, write_table
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import write_text
 from attendant.runtime.stepper import Floats
 from attendant.training.evaluation.bootstrap import (
     DEFAULT_RESAMPLES,
@@ -27,7 +26,7 @@ from attendant.training.evaluation.bootstrap import (
 from attendant.training.evaluation.evaluating import TextModel
 from attendant.training.evaluation.metrics import Floats64
 from attendant.training.evaluation.session import is_bundle, open_bundle_model
-from attendant.training.report.pictures import attention_map, on_paper
+from attendant.training.report.pictures import attention_map
 from attendant.training.run.loading import open_runs
 from attendant_client.alignment import Link, hard_links
 
@@ -40,16 +39,20 @@ WEIGHTS: Final = ("below 0.01", 0.01), ("0.01 to 0.1", 0.1), ("0.1 to 0.5", 0.5)
 
 
 @dataclass(frozen=True, slots=True)
-class AlignedWord:
-    """A word, its sounds, and its links of letters and sounds, both counted from 0.
+class SpokenWord:
+    word: str
+    sounds: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedWord(SpokenWord):
+    """A word with its links of letters and sounds, both counted from 0.
 
     Attributes:
         sure: links that an alignment must have.
         possible: links that it may have; they include the sure ones.
     """
 
-    word: str
-    sounds: tuple[str, ...]
     sure: frozenset[Link]
     possible: frozenset[Link]
 
@@ -119,23 +122,20 @@ def open_model(path: Path) -> TextModel:
     return (open_bundle_model(path) if is_bundle(path) else open_runs([path])).model
 
 
-def attended(model: TextModel, words: Sequence[str], sounds: Sequence[Sequence[str]]) -> list[Floats]:
+def attended(model: TextModel, words: Sequence[SpokenWord]) -> list[Floats]:
     """Returns the attention [T, S] of each word, with its own sounds as the target (teacher forcing).
 
     Raises:
         UserError: the model has no attention.
     """
-    targets = model.target_tokenizer.encode_batch([" ".join(of_word) for of_word in sounds])
+    targets = model.target_tokenizer.encode_batch([" ".join(word.sounds) for word in words])
     options = [scoring_options(target, model.special_ids.eos, attention=True) for target in targets]
-    scored = decode_all(model.stepper, model.source_ids(words), options, model.special_ids)
+    sources = model.source_ids([word.word for word in words])
+    scored = decode_all(model.stepper, sources, options, model.special_ids)
     weights = [hypothesis.attention for (hypothesis, *_) in scored if hypothesis.attention is not None]
     if not weights:
         raise UserError("the model has no attention")
     return weights
-
-
-def _attended_words(model: TextModel, words: Sequence[AlignedWord]) -> list[Floats]:
-    return attended(model, [word.word for word in words], [word.sounds for word in words])
 
 
 def changed_by_masking(model: TextModel, sources: Sequence[Sequence[int]]) -> tuple[list[Floats], list[list[bool]]]:
@@ -190,16 +190,16 @@ def diagonal_links(words: Sequence[AlignedWord]) -> list[tuple[Link, ...]]:
     ]
 
 
-def error_rate_of(path: Path) -> Agreement:
-    """Returns the agreement of a run or bundle. Raises UserError: it is neither, or has no attention."""
+def error_rate_of(path: Path) -> float:
+    """Returns the error rate of a run or bundle. Raises UserError: it is neither, or has no attention."""
     words = read_words()
-    return agreement(attention_links(_attended_words(open_model(path), words), words), words)
+    return agreement(attention_links(attended(open_model(path), words), words), words).error_rate
 
 
 def show_alignment(path: Path) -> None:
     """Writes the tables and the picture of docs/experiments/alignment.md for a run or a bundle. Raises UserError."""
     words, model = read_words(), open_model(path)
-    weights = _attended_words(model, words)
+    weights = attended(model, words)
     links = attention_links(weights, words)
     rows = []
     for name, own in (("attention", links), ("the diagonal", diagonal_links(words))):
@@ -214,7 +214,7 @@ def show_alignment(path: Path) -> None:
     index = [word.word for word in words].index(SHOWN_WORD)
     end = ["</s>"]
     drawn = attention_map(weights[index], [*SHOWN_WORD, *end * model.append_eos], [*words[index].sounds, *end])
-    write_text(PAGES / "images" / f"{PAGE}.svg", on_paper(drawn))
+    write_picture(PAGE, drawn)
 
 
 def _differences(links: Sequence[Sequence[Link]], words: Sequence[AlignedWord]) -> Iterator[list[str]]:

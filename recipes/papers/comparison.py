@@ -1,22 +1,42 @@
-"""A plan's results: a table and a picture of each variant's quality and cost."""
+"""A plan's results: a table and a picture of each variant's quality and cost.
 
-from collections.abc import Sequence
+Costs are the speed of training and the time of a served decoder step. Both are processor time on one thread, which
+other work on the machine changes little.
+"""
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any, Final, get_args
 
 import numpy as np
+import torch
 
+from attendant.export.bundle_writer import write_bundle
+from attendant.export.origins import exportable_run
+from attendant.export.verification.probes import VerificationPlan
 from attendant.recipes.papers.alignment import error_rate_of
-from attendant.recipes.papers.costs import read_costs
-from attendant.recipes.papers.pages import draw_runs, picture, spread, write_table
-from attendant.recipes.papers.plan import Plan, Variant, ended_runs, load_plan
+from attendant.recipes.papers.harness import RUNS, Plan, Variant, draw_runs, picture, read_results, spread, write_table
+from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.errors import UserError
+from attendant.runtime.files import write_json
+from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.training.data.batches import BatchPlan, collate
+from attendant.training.data.corpus import Corpus
 from attendant.training.evaluation.bootstrap import LengthBin
 from attendant.training.evaluation.metrics import TextMetricName, perplexity
+from attendant.training.kernels.hardware import choose_precision
+from attendant.training.loop.experiment import prepare
+from attendant.training.loop.update import Processes, Updater
+from attendant.training.optimization import make_optimizer
 from attendant.training.report.curves import read_curves
 from attendant.training.report.pictures import FAINT, METRIC_LABELS, series_color
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
+from benchmarks.harness import System, Visits, measure
 
 COLUMNS: Final = {
     **{name: (label, 1) for name, label in METRIC_LABELS.items()},
@@ -24,6 +44,78 @@ COLUMNS: Final = {
     "aer": ("AER (%)", 1),
 }
 """Column -> heading and number of decimals."""
+
+CPU: Final = torch.device("cpu")
+NUM_ROUNDS, NUM_BATCHES, NUM_STEPS = 5, 6, 200
+NUM_ROWS: Final = 32
+SOURCE_LENGTH: Final = 9
+"""Letters of an average word and its end, rounded up."""
+
+QUICK: Final = VerificationPlan(
+    batch_sizes=(1, 3, 33), source_lengths=(8, 1, 5), num_steps=3, num_decoded=8, num_alone=4, max_length=12
+)
+
+
+def costs_path(plan: Plan) -> Path:
+    """Returns the file of variant -> tokens_per_second and step_ms, as far as they were measured."""
+    return RUNS / f"{plan.name}-costs.json"
+
+
+def measure_costs(plan: Plan) -> None:
+    """Measures each variant that has a run, in turns, and writes the medians."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = prepare(Run(Path(folder) / "run"), plan.resolved(plan.variants[0], plan.seeds[0])).corpus
+    systems = [
+        System(key=variant.name, name=variant.name, start=partial(_visits, plan, variant, corpus))
+        for variant in plan.variants
+        if plan.run(variant, plan.seeds[0]).evaluations()
+    ]
+    measured = measure(systems, NUM_ROUNDS)
+    costs = {m.system.key: {figure: m.median(figure) for figure in ("tokens_per_second", "step_ms")} for m in measured}
+    write_json(costs_path(plan), costs)
+
+
+def _visits(plan: Plan, variant: Variant, corpus: Corpus) -> Iterator[Visits]:
+    """Yields a measurement of a variant, whose bundle is exported if it is not there yet.
+
+    It trains on NUM_BATCHES batches: target tokens per second. Then it steps NUM_ROWS words in ONNX Runtime, fp32:
+    milliseconds per step.
+    """
+    loaded = load_run(plan.run(variant, plan.seeds[0]).path)
+    recipe, model = loaded.recipe, loaded.model.train()
+    updater = Updater(
+        model,
+        make_optimizer(recipe.optimizer, model.parameters()),
+        recipe.training,
+        precision=choose_precision(recipe.training.precision, CPU),
+        device=CPU,
+        processes=Processes(),
+    )
+    epoch = BatchPlan(corpus, recipe.batches, seed=1).epoch(0)
+    batches = [collate(corpus, indices, model.start_id) for indices in epoch[:NUM_BATCHES]]
+    folder = RUNS / f"{plan.name}-bundles" / variant.name
+    if not folder.exists():
+        print(f"exporting {folder}", flush=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        write_bundle(exportable_run(loaded), folder, precisions=("fp32",), plan=QUICK)
+    stepper = OnnxStepper(open_bundle(folder), "fp32", "cpu", num_threads=1)
+    sources = [[5 + row % 20] * SOURCE_LENGTH for row in range(NUM_ROWS)]
+
+    def visit(number: int) -> dict[str, float]:
+        began = time.process_time()
+        for batch in batches:
+            updater.gradient([batch], batch.num_target_tokens)
+            updater.step(1e-6)
+        speed = sum(batch.num_target_tokens for batch in batches) / (time.process_time() - began)
+        state = stepper.encode(sources)
+        ids = state.row_sources * 0 + 5
+        began = time.process_time()
+        for _ in range(NUM_STEPS):
+            _, state = stepper.step(state, ids, num_candidates=1)
+        return {"tokens_per_second": speed, "step_ms": 1e3 * (time.process_time() - began) / NUM_STEPS}
+
+    yield {"": visit}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +138,27 @@ class Outcome:
     costs: dict[str, float] = field(default_factory=dict)
 
 
-def show(name: str) -> None:
+def show(plan: Plan) -> None:
     """Writes the tables and the picture of a plan's page. Raises UserError: no run of the plan has ended."""
-    plan, costs = load_plan(name), read_costs(name)
+    costs = read_results(costs_path(plan), {})
     outcomes = [
         _outcome(plan, variant, runs, costs.get(variant.name, {}))
         for variant in plan.variants
-        if (runs := ended_runs(name, plan, variant))
+        if (runs := plan.ended_runs(variant))
     ]
     if not outcomes:
-        raise UserError(f"{name}: none of its trainings has ended: python -m recipes.papers train {name}")
-    write_results(name, plan, outcomes)
+        raise UserError(f"{plan.name}: none of its trainings has ended: python -m recipes.papers train {plan.name}")
+    write_results(plan, outcomes)
     bins = list(outcomes[0].by_length)
     if not bins:
-        _draw(name, plan, outcomes)
+        _draw(plan, outcomes)
         return
     rows = [
         [outcome.variant.what, *(spread(outcome.by_length[edge], 1, outcome.intervals.get(edge)) for edge in bins)]
         for outcome in outcomes
     ]
-    write_table(plan.page, f"{name}-lengths", ["length of the source", *bins], rows)
-    _draw_lengths(name, plan, outcomes)
+    write_table(plan.page, f"{plan.name}-lengths", ["length of the source", *bins], rows)
+    _draw_lengths(plan, outcomes)
 
 
 def _outcome(plan: Plan, variant: Variant, runs: Sequence[Run], costs: dict[str, float]) -> Outcome:
@@ -86,7 +178,7 @@ def _outcome(plan: Plan, variant: Variant, runs: Sequence[Run], costs: dict[str,
             intervals[length] = _interval(entry)
         values["perplexity"].append(perplexity(-float(read_curves(run).validation["loss"].values[-1]), 1))
         if recipe.data.fetch == "cmudict" and recipe.model.has_attention:
-            values["aer"].append(error_rate_of(run.path).error_rate)
+            values["aer"].append(error_rate_of(run.path))
     num_parameters = load_run(runs[0].path).model.num_parameters
     return Outcome(variant, values, by_length, intervals if len(runs) == 1 else {}, num_parameters, costs)
 
@@ -95,36 +187,30 @@ def _interval(entry: dict[str, Any]) -> tuple[float, float]:
     return entry["interval"]["low"], entry["interval"]["high"]
 
 
-def write_results(name: str, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+def write_results(plan: Plan, outcomes: Sequence[Outcome]) -> None:
     """Writes a row per variant. A column that is empty for all variants is left out."""
     base = outcomes[0]
     columns = [column for column in base.values if any(outcome.values[column] for outcome in outcomes)]
-    costs = ["training, tokens/s", "step, ms"] if any(outcome.costs for outcome in outcomes) else []
-    headings = [
-        "what differs from the first",
-        "runs",
-        *(COLUMNS[column][0] for column in columns),
-        "parameters",
-        *costs,
-    ]
+    costs = {"training, tokens/s": ("tokens_per_second", ",.0f"), "step, ms": ("step_ms", ".2f")}
+    if not any(outcome.costs for outcome in outcomes):
+        costs = {}
+    headings = ["what differs from the first", "runs", *(COLUMNS[name][0] for name in columns), "parameters", *costs]
     rows = []
     for outcome in outcomes:
-        variant, speeds = outcome.variant, ["", ""]
-        if outcome.costs:
-            speeds = [f"{outcome.costs['tokens_per_second']:,.0f}", f"{outcome.costs['step_ms']:.2f}"]
+        variant, own = outcome.variant, outcome.costs
         rows.append(
             [
                 f"**{variant.what}**" if outcome is base else f"{variant.group}: {variant.what}",
                 str(len(outcome.values[plan.metric])),
                 *(spread(outcome.values[name], COLUMNS[name][1], outcome.intervals.get(name)) for name in columns),
                 f"{outcome.num_parameters:,}",
-                *(speeds if costs else []),
+                *(f"{own[name]:{form}}" if own else "" for name, form in costs.values()),
             ]
         )
-    write_table(plan.page, name, headings, rows)
+    write_table(plan.page, plan.name, headings, rows)
 
 
-def _draw(name: str, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+def _draw(plan: Plan, outcomes: Sequence[Outcome]) -> None:
     """Draws a point for each run and a bar at the mean; the band is the spread of the base."""
     groups = list(dict.fromkeys(outcome.variant.group for outcome in outcomes))
     heights = range(len(outcomes))[::-1]
@@ -132,7 +218,7 @@ def _draw(name: str, plan: Plan, outcomes: Sequence[Outcome]) -> None:
     if any(outcome.costs for outcome in outcomes):
         steps = [[outcome.costs["step_ms"]] if outcome.costs else [] for outcome in outcomes]
         panels.append(("decoder step of 32 rows, ms", steps))
-    with picture(name, 7.5, 0.6 + 0.27 * len(outcomes), columns=len(panels)) as axes:
+    with picture(plan.name, 7.5, 0.6 + 0.27 * len(outcomes), columns=len(panels)) as axes:
         for axis, (title, values_of) in zip(axes, panels, strict=True):
             for height, outcome, values in zip(heights, outcomes, values_of, strict=True):
                 color = series_color(groups.index(outcome.variant.group))
@@ -149,9 +235,9 @@ def _draw(name: str, plan: Plan, outcomes: Sequence[Outcome]) -> None:
         axes[0].set_xlim(min(map(min, shown)) - 0.5, max(map(max, shown)) + 0.5)
 
 
-def _draw_lengths(name: str, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+def _draw_lengths(plan: Plan, outcomes: Sequence[Outcome]) -> None:
     bins = list(outcomes[0].by_length)
-    with picture(name, 7.5, 3.4) as (axis,):
+    with picture(plan.name, 7.5, 3.4) as (axis,):
         for number, outcome in enumerate(outcomes):
             runs = list(zip(*outcome.by_length.values(), strict=True))
             band = [[outcome.intervals[name][edge] for name in bins] for edge in (0, 1)] if outcome.intervals else None

@@ -14,9 +14,8 @@ import torch
 from numpy.typing import NDArray
 from rapidfuzz.distance import Levenshtein
 
-from attendant.recipes.papers.alignment import attended, open_model
-from attendant.recipes.papers.pages import draw_runs, picture, spread, write_table
-from attendant.recipes.papers.plan import RUNS, ended_runs, load_plan, read_results
+from attendant.recipes.papers.alignment import SpokenWord, attended, open_model
+from attendant.recipes.papers.harness import RUNS, draw_runs, load_plan, picture, read_results, spread, write_table
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
@@ -48,16 +47,13 @@ PANELS: Final = (("per", "PER (%)"), ("on_word", "attention on the word that is 
 
 
 @dataclass(frozen=True, slots=True)
-class LongSource:
-    """Several words joined without separators.
+class LongSource(SpokenWord):
+    """Several words joined without separators, with the sounds of all, in order.
 
     Attributes:
-        sounds: the sounds of all words, in order.
         spans: for each sound the letters [start, end) of its word.
     """
 
-    word: str
-    sounds: tuple[str, ...]
     spans: tuple[tuple[int, int], ...]
 
 
@@ -73,19 +69,6 @@ def run_together(pairs: Sequence[Pair], num_letters: int, generator: random.Rand
     return LongSource(word, tuple(sounds), tuple(spans))
 
 
-def measured_models() -> dict[str, list[Path]]:
-    """Returns the runs of each variant, and REFERENCE. Raises UserError: a variant has no ended run."""
-    plan = load_plan(PLAN)
-    models = {
-        variant.what: [run.path for run in ended_runs(PLAN, plan, variant)]
-        for variant in plan.variants
-        if variant.name in VARIANTS
-    }
-    if not all(models.values()):
-        raise UserError(f"a variant of {PLAN} has no training that has ended: python -m recipes.papers train {PLAN}")
-    return models | {str(REFERENCE): [REFERENCE]}
-
-
 def study_long_sources() -> None:
     """Measures the models that RESULTS lacks, and writes docs/experiments/long-sources.md.
 
@@ -93,23 +76,23 @@ def study_long_sources() -> None:
         UserError: a variant of the plan has no ended run.
     """
     torch.set_num_threads(1)
-    _measure_missing()
-    _show(read_results(RESULTS, {}))
-
-
-def _measure_missing() -> None:
-    plan, results, generator = load_plan(PLAN), read_results(RESULTS, {}), random.Random(1)
-    files = plan.resolved(plan.variants[0], 1).data.test
-    models = [path for paths in measured_models().values() for path in paths if str(path) not in results]
-    if not models:
-        return
-    assert files is not None
-    words = list(read_pairs(files))
-    sources = [run_together(words, length, generator) for length in LENGTHS for _ in range(NUM_SOURCES)]
-    for path in models:
-        print(path, flush=True)
-        results[str(path)] = _measure(open_model(path), sources)
-        write_json(RESULTS, results)
+    plan, results = load_plan(PLAN), read_results(RESULTS, {})
+    variants = [variant for variant in plan.variants if variant.name in VARIANTS]
+    models = {variant.what: [run.path for run in plan.ended_runs(variant)] for variant in variants}
+    if not all(models.values()):
+        raise UserError(f"a variant of {PLAN} has no training that has ended: python -m recipes.papers train {PLAN}")
+    models[str(REFERENCE)] = [REFERENCE]
+    missing = [path for paths in models.values() for path in paths if str(path) not in results]
+    if missing:
+        files, generator = plan.resolved(plan.variants[0], 1).data.test, random.Random(1)
+        assert files is not None
+        words = list(read_pairs(files))
+        sources = [run_together(words, length, generator) for length in LENGTHS for _ in range(NUM_SOURCES)]
+        for path in missing:
+            print(path, flush=True)
+            results[str(path)] = _measure(open_model(path), sources)
+            write_json(RESULTS, results)
+    _show({name: [results[str(path)] for path in paths] for name, paths in models.items()})
 
 
 def _measure(model: TextModel, sources: Sequence[LongSource]) -> dict[str, Any]:
@@ -121,11 +104,10 @@ def _measure(model: TextModel, sources: Sequence[LongSource]) -> dict[str, Any]:
     """
     # Outputs are cut after as many sounds as there are letters.
     options = [DecodingOptions(max_length=len(source.word)) for source in sources]
-    words = [source.word for source in sources]
-    decoded = decode_all(model.stepper, model.source_ids(words), options, model.special_ids)
+    source_ids = model.source_ids([source.word for source in sources])
+    decoded = decode_all(model.stepper, source_ids, options, model.special_ids)
     outputs = [model.target_tokenizer.decode(best.token_ids) for (best, *_) in decoded]
-    weights = attended(model, words, [source.sounds for source in sources])
-    on_words = [attention_on_words(source, own) for source, own in zip(sources, weights, strict=True)]
+    on_words = [attention_on_words(*pair) for pair in zip(sources, attended(model, sources), strict=True)]
     per, on_word = list[float](), list[float]()
     for start in range(0, len(sources), NUM_SOURCES):
         group = slice(start, start + NUM_SOURCES)
@@ -157,9 +139,8 @@ def _binned(shares: Sequence[NDArray[np.float64]]) -> list[float]:
     return [round(float(value), 2) for value in 100 * bins.mean((0, 2))]
 
 
-def _show(results: dict[str, Any]) -> None:
-    """Writes the page's tables and picture."""
-    models = {name: [results[str(path)] for path in paths] for name, paths in measured_models().items()}
+def _show(models: dict[str, list[dict[str, Any]]]) -> None:
+    """Writes the page's tables and picture of the measurements of each model's runs."""
     for measure, _ in PANELS:
         rows = [
             [name, str(len(runs)), *map(spread, zip(*(run[measure] for run in runs), strict=True))]

@@ -5,11 +5,11 @@ Only the recurrent state carries what was read to the end.
 Shapes: B sequences, T steps, V numbers read at each step, O outputs, H states.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
-from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -17,9 +17,9 @@ from matplotlib.ticker import FuncFormatter
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attendant.recipes.papers.pages import picture, write_table
-from attendant.recipes.papers.plan import RUNS, read_results
+from attendant.recipes.papers.harness import RUNS, picture, read_results, write_table
 from attendant.runtime.files import write_json
+from attendant.training.kernels.cells import RNN_CLASSES, CellKind, weights_of
 from attendant.training.report.pictures import FAINT, line_style, series_color
 
 PAGE: Final = "memory"
@@ -37,7 +37,10 @@ SOLVED_ACCURACY: Final = 0.98
 
 WINDOW: Final = 20
 NUM_MEASURED: Final = 64
-OPTIMIZER_NAMES: Final = {"adam": "Adam", "sgd": "SGD"}
+OPTIMIZERS: Final[dict[str, tuple[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]]]] = {
+    "adam": ("Adam", partial(torch.optim.Adam, lr=0.005)),
+    "sgd": ("SGD", partial(torch.optim.SGD, lr=0.1, momentum=0.9)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +129,14 @@ class Kind:
     """
 
     name: str
-    cell: Literal["tanh", "lstm", "gru"]
+    cell: CellKind
     radius: float | None = None
 
 
 KINDS: Final = (
-    Kind("tanh, radius 0.7", "tanh", 0.7),
-    Kind("tanh, radius 1", "tanh", 1.0),
-    Kind("tanh, radius 1.5", "tanh", 1.5),
+    Kind("tanh, radius 0.7", "rnn", 0.7),
+    Kind("tanh, radius 1", "rnn", 1.0),
+    Kind("tanh, radius 1.5", "rnn", 1.5),
     Kind("LSTM", "lstm"),
     Kind("GRU", "gru"),
 )
@@ -144,15 +147,15 @@ class Network(nn.Module):
 
     def __init__(self, kind: Kind, task: Task) -> None:
         super().__init__()
-        cells = {"tanh": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
-        self.recurrent = cells[kind.cell](task.num_inputs, HIDDEN_SIZE, batch_first=True)
+        self.recurrent: nn.RNNBase = RNN_CLASSES[kind.cell](task.num_inputs, HIDDEN_SIZE, batch_first=True)
         self.output = nn.Linear(HIDDEN_SIZE, task.num_outputs)
         self.losses = task.losses
+        weights = weights_of(self.recurrent)
         with torch.no_grad():
             if kind.radius is not None:
-                nn.init.orthogonal_(self.recurrent.weight_hh_l0).mul_(kind.radius)
+                nn.init.orthogonal_(weights.of_hidden).mul_(kind.radius)
             if kind.cell == "lstm":
-                self.recurrent.bias_ih_l0[HIDDEN_SIZE : 2 * HIDDEN_SIZE] = 1.0
+                weights.input_bias[HIDDEN_SIZE : 2 * HIDDEN_SIZE] = 1.0
 
     def forward(self, inputs: Tensor) -> Tensor:
         states, _ = self.recurrent(inputs)
@@ -179,26 +182,22 @@ class Network(nn.Module):
         return (norms / norms[0]).T
 
 
-def study_memory(names: Sequence[str]) -> None:
+def study_memory(names: Iterable[str]) -> None:
     """Trains the missing networks of each task, then writes its table and pictures in docs/experiments/memory.md."""
     torch.set_num_threads(1)
+    RUNS.mkdir(parents=True, exist_ok=True)
     for task in (TASKS[name] for name in names):
         path = RUNS / f"memory-{task.name}.json"
-        _learn_missing(task, path)
-        _show(task, read_results(path, []))
-
-
-def _learn_missing(task: Task, path: Path) -> None:
-    results = read_results(path, [])
-    done = {result["key"] for result in results}
-    trainings = list(product(SEEDS, task.optimizers, (True, False), KINDS))
-    for number, (seed, optimizer, clips, kind) in enumerate(trainings, 1):
-        key = f"{kind.name}; {optimizer}; {'clipped' if clips else 'not clipped'}; seed {seed}"
-        if key not in done:
-            results.append({"key": key, **learn(task, kind, optimizer, clips=clips, seed=seed)})
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, results)
-        print(f"{task.name}, {number} of {len(trainings)}: {key}", flush=True)
+        results = read_results(path, [])
+        done = {result["key"] for result in results}
+        trainings = list(product(SEEDS, task.optimizers, (True, False), KINDS))
+        for number, (seed, optimizer, clips, kind) in enumerate(trainings, 1):
+            key = f"{kind.name}; {optimizer}; {'clipped' if clips else 'not clipped'}; seed {seed}"
+            if key not in done:
+                results.append({"key": key, **learn(task, kind, optimizer, clips=clips, seed=seed)})
+                write_json(path, results)
+            print(f"{task.name}, {number} of {len(trainings)}: {key}", flush=True)
+        _show(task, results)
 
 
 def learn(task: Task, kind: Kind, optimizer_name: str, *, clips: bool, seed: int) -> dict[str, Any]:
@@ -212,11 +211,7 @@ def learn(task: Task, kind: Kind, optimizer_name: str, *, clips: bool, seed: int
     network = Network(kind, task)
     generator = torch.Generator().manual_seed(seed)
     before = _measure(task, network, kind, seed)
-    optimizer: torch.optim.Optimizer
-    if optimizer_name == "adam":
-        optimizer = torch.optim.Adam(network.parameters(), 0.005)
-    else:
-        optimizer = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9)
+    optimizer = OPTIMIZERS[optimizer_name][1](network.parameters())
     accuracies, solved_at, largest = list[float](), None, 0.0
     for step in range(1, task.num_steps + 1):
         inputs, wanted = task.draw(BATCH_SIZE, task.lag, generator)
@@ -246,7 +241,8 @@ def learn(task: Task, kind: Kind, optimizer_name: str, *, clips: bool, seed: int
 def _measure(task: Task, network: Network, kind: Kind, seed: int) -> dict[str, Any]:
     inputs, wanted = task.draw(NUM_MEASURED, 2 * task.lag, torch.Generator().manual_seed(seed))
     norms = network.gradient_norms(inputs, wanted).median(0).values
-    values = torch.linalg.eigvals(network.recurrent.weight_hh_l0.detach()).tolist() if kind.cell == "tanh" else []
+    matrix = weights_of(network.recurrent).of_hidden.detach()
+    values = torch.linalg.eigvals(matrix).tolist() if kind.cell == "rnn" else []
     return {
         "norms": [float(f"{norm:.4g}") for norm in norms],
         "eigenvalues": [(round(value.real, 4), round(value.imag, 4)) for value in values] or None,
@@ -255,7 +251,7 @@ def _measure(task: Task, network: Network, kind: Kind, seed: int) -> dict[str, A
 
 def _show(task: Task, results: Sequence[dict[str, Any]]) -> None:
     settings = list(product(task.optimizers, (True, False)))
-    headings = [f"{OPTIMIZER_NAMES[optimizer]}, {'clipped' if clips else 'not'}" for optimizer, clips in settings]
+    headings = [f"{OPTIMIZERS[optimizer][0]}, {'clipped' if clips else 'not'}" for optimizer, clips in settings]
     rows = [[kind.name, *(_result_text(_select(results, kind, *setting)) for setting in settings)] for kind in KINDS]
     write_table(PAGE, task.name, ["network", *headings], rows)
     _draw_gradients(task, results)
@@ -293,7 +289,7 @@ def _draw_gradients(task: Task, results: Sequence[dict[str, Any]]) -> None:
 
 
 def _draw_eigenvalues(task: Task, results: Sequence[dict[str, Any]]) -> None:
-    kinds = [kind for kind in KINDS if kind.cell == "tanh"]
+    kinds = [kind for kind in KINDS if kind.cell == "rnn"]
     circle = np.exp(1j * np.linspace(0, 2 * np.pi, 100))
     runs = [_select(results, kind, "adam", True)[0] for kind in kinds]
     reach = 1.1 * max(float(np.abs(np.array(run["after"]["eigenvalues"])).max()) for run in runs)

@@ -9,15 +9,14 @@ import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from string import Template
 from typing import Any, Final
 
 import psutil
 
-from attendant.recipes.papers.pages import write_table
-from attendant.recipes.papers.plan import RUNS
+from attendant.recipes.papers.harness import RUNS, write_table
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
@@ -109,21 +108,10 @@ class Entry:
     def command(self, step: str, **values: object) -> list[str]:
         """Writes the peer's configuration, and returns its command for `train` or `translate`."""
         data, evaluation, config = self.recipe.data, self.recipe.evaluation, self.folder / "config.yaml"
-        values = (
-            self.task["values"]
-            | values
-            | {
-                "task": self.task_name,
-                "data": self.data,
-                "model": self.folder / "model",
-                "config": config,
-                "start": ROOT / "benchmarks" / "start_opennmt.py",
-                "max_source": data.max_source_tokens,
-                "max_target": data.max_target_tokens,
-                "beam_size": evaluation.beam_size,
-                "length_penalty": evaluation.length_penalty,
-            }
-        )
+        values = self.task["values"] | values | {"task": self.task_name, "data": self.data, "config": config}
+        values |= {"model": self.folder / "model", "start": ROOT / "benchmarks" / "start_opennmt.py"}
+        values |= {"max_source": data.max_source_tokens, "max_target": data.max_target_tokens}
+        values |= {"beam_size": evaluation.beam_size, "length_penalty": evaluation.length_penalty}
         template = (FOLDER / f"{self.name}.yaml").read_text(encoding="utf-8")
         config.parent.mkdir(parents=True, exist_ok=True)
         config.write_text(Template(template).substitute(values), encoding="utf-8")
@@ -207,7 +195,8 @@ def train_peer(entry: Entry) -> None:
             stderr=log,
             env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
             start_new_session=True,
-            preexec_fn=_restore_interrupts,  # noqa: PLW1509 (this program has one thread)
+            # SIGINT ends a peer, and background jobs and their children ignore it.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (there is one thread)
         )
         try:
             while process.poll() is None and spent < limit:
@@ -223,11 +212,6 @@ def train_peer(entry: Entry) -> None:
     if spent < limit:
         raise UserError(f"{entry.folder}: its training ended by itself; training.log says why")
     write_json(entry.folder / "trained.json", {"processor_seconds": spent})
-
-
-def _restore_interrupts() -> None:
-    """Restores SIGINT in the child, which ends a peer: background jobs and their children ignore it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def show_peers() -> None:

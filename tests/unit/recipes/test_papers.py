@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from attendant.recipes.papers import comparison, long_sources, pages
-from attendant.recipes.papers import plan as plan_module
+from attendant.recipes.papers import comparison, harness, long_sources
 from attendant.recipes.papers.alignment import (
     AlignedWord,
     agreement,
@@ -21,9 +20,9 @@ from attendant.recipes.papers.alignment import (
     read_words,
 )
 from attendant.recipes.papers.comparison import Outcome
+from attendant.recipes.papers.harness import load_plan, plan_names
 from attendant.recipes.papers.long_sources import LongSource, run_together
 from attendant.recipes.papers.memory import ADDING, KINDS, TASKS, Kind, Network, Task, learn
-from attendant.recipes.papers.plan import load_plan, plan_names, run_of
 from attendant.runtime.errors import UserError
 from attendant.training.data.pairs import Pair
 from attendant.training.run.directory import Run
@@ -49,7 +48,7 @@ def test_every_run_of_a_plan_is_another_recipe(name: str) -> None:
     plan = load_plan(name)
     runs = [(variant, seed) for variant in plan.variants for seed in plan.seeds]
     assert len({plan.resolved(*run).to_text() for run in runs}) == len(runs) > 1
-    assert len({run_of(name, *run).path for run in runs}) == len(runs)
+    assert len({plan.run(*run).path for run in runs}) == len(runs)
 
 
 @pytest.mark.parametrize("number", ["INT", "TERM"])
@@ -57,9 +56,9 @@ def test_only_missing_runs_are_trained_and_an_interrupted_one_saves_itself(
     number: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second run but one of a plan interrupts its parent; then one fails."""
-    monkeypatch.setattr(plan_module, "RUNS", tmp_path)
+    monkeypatch.setattr(harness, "RUNS", tmp_path)
     plan = load_plan("vector-size")
-    runs = [run_of("vector-size", variant, seed) for seed in plan.seeds for variant in plan.variants]
+    runs = [plan.run(variant, seed) for seed in plan.seeds for variant in plan.variants]
     end(runs[0])
     training = tmp_path / "training.sh"
     training.write_text(
@@ -68,16 +67,16 @@ def test_only_missing_runs_are_trained_and_an_interrupted_one_saves_itself(
         "while :; do sleep 0.1; done ;; esac\n"
     )
     training.chmod(0o755)
-    monkeypatch.setattr(plan_module.sys, "executable", str(training))
+    monkeypatch.setattr(harness.sys, "executable", str(training))
     with pytest.raises(KeyboardInterrupt):
-        plan_module.train("vector-size")
+        harness.train(plan)
     assert (tmp_path / "saved").exists()
     commands = (tmp_path / "commands").read_text().splitlines()
     assert [str(run.path) in command for run, command in zip(runs[1:3], commands, strict=True)] == [True, True]
     assert all("--resume" in command and "papers/pronunciation" in command for command in commands)
     training.write_text("#!/bin/sh\nexit 2\n")
     with pytest.raises(UserError, match="ended with status 2"):
-        plan_module.train("vector-size")
+        harness.train(plan)
 
 
 def test_results_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +93,7 @@ def test_results_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
         Outcome(plan.variants[1], values | {"aer": []}, num_parameters=2000, costs=costs),
         Outcome(plan.variants[2], single, intervals={"wer": (39.0, 41.5)}, num_parameters=3000),
     ]
-    comparison.write_results("vector-size", plan, outcomes)
+    comparison.write_results(plan, outcomes)
     headings, base, other, last = written["vector-size"]
     assert headings[2:6] == ["WER (%)", "PER (%)", "perplexity", "AER (%)"] and headings[-1] == "step, ms"
     assert base[1:4] == ["2", "50.0 (40.0 to 60.0)", "15.0 (10.0 to 20.0)"] and base[-1] == ""
@@ -103,11 +102,11 @@ def test_results_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_table_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "PAGES", tmp_path)
+    monkeypatch.setattr(harness, "PAGES", tmp_path)
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- table -->\nold\n<!-- end -->\nafter\n<!-- other -->\n<!-- end -->\n")
     for _ in range(2):
-        pages.write_table("page", "table", ["a", "b"], [["1", "2"]])
+        harness.write_table("page", "table", ["a", "b"], [["1", "2"]])
     table = "| a | b |\n| --- | --- |\n| 1 | 2 |"
     assert page.read_text() == f"before\n<!-- table -->\n{table}\n<!-- end -->\nafter\n<!-- other -->\n<!-- end -->\n"
 
