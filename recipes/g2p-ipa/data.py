@@ -34,7 +34,6 @@ FEWEST_USES: Final = 50
 VOWELS: Final = frozenset("aeiouyæøœɐɑɒɔəɛɜɪʊʌʏ")
 NOT_SYLLABIC: Final = "\u032f"
 SYLLABIC: Final = "\u0329"
-NASAL: Final = "\u0303"
 STRESSES: Final = "ˈˌ"
 
 LETTER: Final = r"[^\W\d_ː͡ˈˌ](?:[\u0300-\u0360\u0362-\u036f])*"

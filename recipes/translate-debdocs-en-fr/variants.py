@@ -1,7 +1,7 @@
 """Makes variants of pairs, as people type texts: in capitals, with placeholders, tags, addresses and names.
 
 Documentation has few of them. A variant is made from a sentence pair of the training split by the same change on both
-sides, or from PHRASES, which are our own. The same pairs and the same seed give the same variants.
+sides, or from the phrases of phrases.tsv. The same pairs and the same seed give the same variants.
 """
 
 import random
@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from attendant.training.data.pairs import Pair, num_words
@@ -288,9 +289,15 @@ def _replaced(pair: Pair, word: str, text: str) -> Pair:
     return Pair(pair.source.replace(word, text), pair.target.replace(word, text))
 
 
+def phrases() -> list[Pair]:
+    """Returns the pairs of phrases.tsv, with parts to fill in; our own words."""
+    text = (Path(__file__).parent / "phrases.tsv").read_text(encoding="utf-8")
+    return [Pair(*line.split("\t")) for line in text.strip().split("\n")]
+
+
 def _phrases(filler: Filler, num_pairs: int) -> Iterator[Pair]:
-    """Yields PHRASES with drawn fillings and without them, some in capitals or typed quickly."""
-    pairs = [Pair(*line.split(" | ")) for line in PHRASES.strip().split("\n")]
+    """Yields the phrases with drawn fillings and without them, some in capitals or typed quickly."""
+    pairs = phrases()
     for pair in pairs:
         yield pair if "@" not in pair.source else _filled(pair, filler)
     for _ in range(round(0.07 * num_pairs) - len(pairs)):
@@ -323,258 +330,3 @@ def _filled(pair: Pair, filler: Filler) -> Pair:
         if slot in pair.source:
             pair = _replaced(pair, slot, filler.random.choice(draws)())
     return pair
-
-
-PHRASES: Final = """
-Hello! | Bonjour !
-Hello @name! | Bonjour @name !
-Hi @name, how are you? | Salut @name, comment allez-vous ?
-Hello world | Bonjour le monde
-Good morning. | Bonjour.
-Good evening, @name. | Bonsoir @name.
-Good night. | Bonne nuit.
-Goodbye. | Au revoir.
-See you tomorrow. | À demain.
-See you soon, @name! | À bientôt @name !
-How are you? | Comment allez-vous ?
-I am fine, thank you. | Je vais bien, merci.
-Thank you. | Merci.
-Thank you very much. | Merci beaucoup.
-Thank you for your help. | Merci pour votre aide.
-Thank you, @name! | Merci @name !
-You are welcome. | Je vous en prie.
-Please. | S'il vous plaît.
-Yes, please. | Oui, s'il vous plaît.
-No, thank you. | Non, merci.
-Excuse me. | Excusez-moi.
-I am sorry. | Je suis désolé.
-Welcome! | Bienvenue !
-Welcome back, @name! | Bon retour, @name !
-Welcome to @name. | Bienvenue dans @name.
-What is your name? | Comment vous appelez-vous ?
-My name is @name. | Je m'appelle @name.
-I live in @name. | J'habite à @name.
-Where do you live? | Où habitez-vous ?
-Where is the station? | Où est la gare ?
-Where are you? | Où êtes-vous ?
-What time is it? | Quelle heure est-il ?
-What is this? | Qu'est-ce que c'est ?
-What does this mean? | Qu'est-ce que cela signifie ?
-Who is there? | Qui est là ?
-Why not? | Pourquoi pas ?
-How much is it? | Combien cela coûte-t-il ?
-It costs @count euros. | Cela coûte @count euros.
-I don't know. | Je ne sais pas.
-I don't understand. | Je ne comprends pas.
-I understand. | Je comprends.
-I think so. | Je pense que oui.
-I agree with you. | Je suis d'accord avec vous.
-I like this book. | J'aime ce livre.
-I love this song. | J'adore cette chanson.
-I love my dog. | J'aime mon chien.
-She loves him. | Elle l'aime.
-We love music. | Nous aimons la musique.
-I want to eat. | Je veux manger.
-I want to sleep. | Je veux dormir.
-I am hungry. | J'ai faim.
-I am tired. | Je suis fatigué.
-I am at home. | Je suis à la maison.
-I am ready. | Je suis prêt.
-I have a question. | J'ai une question.
-I have a problem. | J'ai un problème.
-I have two children. | J'ai deux enfants.
-I need help. | J'ai besoin d'aide.
-I need your help. | J'ai besoin de votre aide.
-I need more time. | J'ai besoin de plus de temps.
-Can you help me? | Pouvez-vous m'aider ?
-Can I help you? | Puis-je vous aider ?
-Could you repeat, please? | Pourriez-vous répéter, s'il vous plaît ?
-Do you speak French? | Parlez-vous français ?
-I speak a little French. | Je parle un peu français.
-We are happy. | Nous sommes heureux.
-They are here. | Ils sont ici.
-He is my brother. | C'est mon frère.
-She is my sister. | C'est ma sœur.
-@name is my friend. | @name est mon ami.
-@name works at @any. | @name travaille chez @any.
-@name lives in Paris. | @name habite à Paris.
-He was born in @date. | Il est né en @date.
-The weather is nice today. | Il fait beau aujourd'hui.
-It is raining. | Il pleut.
-It is cold. | Il fait froid.
-It is late. | Il est tard.
-It is very easy. | C'est très facile.
-It is not possible. | Ce n'est pas possible.
-That is a good idea. | C'est une bonne idée.
-That is true. | C'est vrai.
-This is my house. | C'est ma maison.
-This is a test. | C'est un test.
-The house is big. | La maison est grande.
-The car is red. | La voiture est rouge.
-The dog is sleeping. | Le chien dort.
-The child is playing. | L'enfant joue.
-The book is on the table. | Le livre est sur la table.
-The door is open. | La porte est ouverte.
-The train leaves at @date. | Le train part à @date.
-The meeting starts at @date. | La réunion commence à @date.
-The meeting is on @date. | La réunion a lieu le @date.
-We will meet tomorrow. | Nous nous verrons demain.
-I will call you tomorrow. | Je vous appellerai demain.
-Call me at @count. | Appelez-moi au @count.
-Write to me at @mail. | Écrivez-moi à @mail.
-I went to the market yesterday. | Je suis allé au marché hier.
-We ate in a restaurant. | Nous avons mangé au restaurant.
-He bought a new car. | Il a acheté une nouvelle voiture.
-She reads the newspaper every day. | Elle lit le journal tous les jours.
-Have a nice day! | Bonne journée !
-Have a nice weekend. | Bon week-end.
-Happy birthday, @name! | Joyeux anniversaire, @name !
-Happy new year! | Bonne année !
-Congratulations! | Félicitations !
-Good luck! | Bonne chance !
-Enjoy your meal! | Bon appétit !
-Be careful! | Faites attention !
-Wait a moment, please. | Attendez un instant, s'il vous plaît.
-Come here. | Venez ici.
-Sit down, please. | Asseyez-vous, s'il vous plaît.
-Listen to me. | Écoutez-moi.
-Open the window. | Ouvrez la fenêtre.
-Close the door. | Fermez la porte.
-Don't forget your keys. | N'oubliez pas vos clés.
-Don't worry. | Ne vous inquiétez pas.
-Let's go! | Allons-y !
-Help! | À l'aide !
-Warning! | Attention !
-Warning: @any | Attention : @any
-Error: @any | Erreur : @any
-Note: this cannot be undone. | Remarque : cette action est irréversible.
-Name: @name | Nom : @name
-Date: @date | Date : @date
-E-mail: @mail | E-mail : @mail
-Website: @url | Site web : @url
-Phone: @count | Téléphone : @count
-Address: @any | Adresse : @any
-Version @count | Version @count
-Page @count of @any | Page @count sur @any
-@count files | @count fichiers
-@count files deleted | @count fichiers supprimés
-@count files were deleted. | @count fichiers ont été supprimés.
-@count files were copied to @file. | @count fichiers ont été copiés vers @file.
-@count messages | @count messages
-You have @count new messages. | Vous avez @count nouveaux messages.
-You have @count unread messages, @name. | Vous avez @count messages non lus, @name.
-@count items selected | @count éléments sélectionnés
-@count results found for @any | @count résultats trouvés pour @any
-@count users are online. | @count utilisateurs sont en ligne.
-@count days left | @count jours restants
-@count minutes ago | il y a @count minutes
-@name sent you a message. | @name vous a envoyé un message.
-@name invited you to @any. | @name vous a invité à @any.
-@name added @count photos. | @name a ajouté @count photos.
-@name commented on your document. | @name a commenté votre document.
-Are you sure? | Êtes-vous sûr ?
-Are you sure you want to delete @file? | Voulez-vous vraiment supprimer @file ?
-Do you want to save the changes? | Voulez-vous enregistrer les modifications ?
-Do you want to save the changes to @file? | Voulez-vous enregistrer les modifications apportées à @file ?
-Do you want to continue? | Voulez-vous continuer ?
-The file @file does not exist. | Le fichier @file n'existe pas.
-The file @file already exists. | Le fichier @file existe déjà.
-The file @file could not be opened. | Impossible d'ouvrir le fichier @file.
-Cannot open file @file | Impossible d'ouvrir le fichier @file
-Could not connect to @url. | Impossible de se connecter à @url.
-Could not find @any. | @any est introuvable.
-Loading @file... | Chargement de @file...
-Loading... | Chargement...
-Please wait... | Veuillez patienter...
-Downloading @count of @any files | Téléchargement de @count fichiers sur @any
-Saved to @file | Enregistré dans @file
-Saved on @date | Enregistré le @date
-Last updated: @date | Dernière mise à jour : @date
-Created by @name on @date | Créé par @name le @date
-Posted by @name | Publié par @name
-Open @url in your browser. | Ouvrez @url dans votre navigateur.
-Visit @url for more information. | Visitez @url pour plus d'informations.
-See @url | Voir @url
-For help, write to @mail. | Pour obtenir de l'aide, écrivez à @mail.
-A message was sent to @mail. | Un message a été envoyé à @mail.
-Your password has been changed. | Votre mot de passe a été modifié.
-Your account has been created. | Votre compte a été créé.
-Your order @any has been shipped. | Votre commande @any a été expédiée.
-Your session expires in @count minutes. | Votre session expire dans @count minutes.
-Your code is @count. | Votre code est @count.
-Enter your name. | Saisissez votre nom.
-Enter your e-mail address. | Saisissez votre adresse e-mail.
-Enter a value between @count and @any. | Saisissez une valeur comprise entre @count et @any.
-Enter the password for @name. | Saisissez le mot de passe de @name.
-The value must be at least @count. | La valeur doit être au moins @count.
-@any is required. | @any est obligatoire.
-@any is not valid. | @any n'est pas valide.
-Unknown option: @any | Option inconnue : @any
-Invalid value for @any: @count | Valeur non valide pour @any : @count
-Usage: @any | Utilisation : @any
-Press @any to continue. | Appuyez sur @any pour continuer.
-Click here to download @file. | Cliquez ici pour télécharger @file.
-Click @any to save. | Cliquez sur @any pour enregistrer.
-Run @any to install @name. | Exécutez @any pour installer @name.
-Set @any to @count. | Définissez @any sur @count.
-Copy @file to @any. | Copiez @file vers @any.
-Delete @file? | Supprimer @file ?
-Rename @file to @any | Renommer @file en @any
-Edit the file @file. | Modifiez le fichier @file.
-Save your changes. | Enregistrez vos modifications.
-Save the file as @file. | Enregistrez le fichier sous @file.
-Log in | Se connecter
-Log in as @name | Se connecter en tant que @name
-Log out | Se déconnecter
-Sign up | S'inscrire
-Settings | Paramètres
-Search | Rechercher
-Search in @any | Rechercher dans @any
-Cancel | Annuler
-Delete | Supprimer
-Save | Enregistrer
-Back | Retour
-Next | Suivant
-Previous | Précédent
-Yes | Oui
-No | Non
-OK | OK
-Close | Fermer
-Help | Aide
-Home | Accueil
-Today | Aujourd'hui
-Yesterday | Hier
-Tomorrow | Demain
-Monday, @date | Lundi, @date
-Share this page | Partager cette page
-Print this page | Imprimer cette page
-Read more | En savoir plus
-Learn more about @name | En savoir plus sur @name
-Contact us | Contactez-nous
-Contact us at @mail. | Contactez-nous à @mail.
-About @name | À propos de @name
-New in version @count | Nouveautés de la version @count
-All rights reserved. | Tous droits réservés.
-Terms of use | Conditions d'utilisation
-Privacy policy | Politique de confidentialité
-Do not turn off your computer. | N'éteignez pas votre ordinateur.
-The computer must be restarted. | L'ordinateur doit être redémarré.
-The server is not responding. | Le serveur ne répond pas.
-The server @any is down. | Le serveur @any est en panne.
-The connection was lost. | La connexion a été perdue.
-The disk is full. | Le disque est plein.
-The battery is low. | La batterie est faible.
-No results. | Aucun résultat.
-No file selected | Aucun fichier sélectionné
-Something went wrong. | Une erreur s'est produite.
-Try again later. | Réessayez plus tard.
-Access denied. | Accès refusé.
-Access to @file denied. | Accès à @file refusé.
-Price: @count EUR | Prix : @count EUR
-Total: @count | Total : @count
-From @date to @any | Du @date au @any
-From @name to @any | De @name à @any
-@name and @any | @name et @any
-@name or @any | @name ou @any
-"""
-"""English and French, with parts to fill in; our own words."""

@@ -82,12 +82,12 @@ def test_variants_are_the_same_every_time_and_split_evenly_into_source_and_targe
 
 
 def test_every_phrase_has_the_same_slots_on_both_sides() -> None:
-    for line in variants.PHRASES.strip().split("\n"):
-        source, target = line.split(" | ")
+    for pair in variants.phrases():
         slots = [
-            sorted(word.strip(",.!?:…") for word in side.split() if word.startswith("@")) for side in (source, target)
+            sorted(word.strip(",.!?:…") for word in side.split() if word.startswith("@"))
+            for side in (pair.source, pair.target)
         ]
-        assert slots[0] == slots[1] and len(set(slots[0])) == len(slots[0]), line
+        assert slots[0] == slots[1] and len(set(slots[0])) == len(slots[0]), pair
 
 
 checks = import_module("attendant.recipes.translate-debdocs-en-fr.checks")
@@ -99,7 +99,7 @@ def test_the_list_has_300_inputs_that_no_phrase_teaches() -> None:
         "capitals": 60, "placeholders": 60, "tags": 40, "addresses": 40, "numbers": 40, "names": 30, "lines": 30,
     }  # fmt: skip
     assert len({check.source for check in inputs}) == len(inputs)
-    phrases = {line.split(" | ")[0].casefold() for line in variants.PHRASES.strip().split("\n")}
+    phrases = {pair.source.casefold() for pair in variants.phrases()}
     assert not [check for check in inputs if check.source.casefold() in phrases]
     assert all(part in check.source for check in inputs for part in check.kept)
     assert all(check.kept or check.words for check in inputs)
