@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from attendant.training.kernels.hardware import product_dtype, runnable_lstm, usual_products, without_autocast
+from attendant.training.kernels.hardware import product_dtype, usual_products, without_autocast
 
 CellKind = Literal["lstm", "gru", "rnn"]
 
@@ -144,8 +144,7 @@ def unroll(rnn: nn.RNNBase, inputs: Tensor, state: CellState | None = None) -> T
         hidden states [R, T, H].
     """
     first = None if state is None else tuple(part.unsqueeze(0) for part in state)
-    with runnable_lstm(inputs):
-        outputs: Tensor = rnn(inputs, first[0] if first is not None and len(first) == 1 else first)[0]
+    outputs: Tensor = rnn(inputs, first[0] if first is not None and len(first) == 1 else first)[0]
     return outputs
 
 
@@ -160,8 +159,7 @@ def unroll_unequal(rnn: nn.RNNBase, inputs: Tensor, lengths: Tensor) -> tuple[Te
         hidden states [R, T, H], zeros beyond the lengths; and the states at each row's last step, [R, H] each.
     """
     packed = pack_padded_sequence(inputs, lengths.cpu(), batch_first=True, enforce_sorted=False)
-    with runnable_lstm(inputs):
-        outputs, states = rnn(packed)
+    outputs, states = rnn(packed)
     padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=inputs.shape[1])
     return padded, tuple(state.squeeze(0) for state in states)
 

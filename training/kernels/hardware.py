@@ -10,7 +10,6 @@ other. So `fast_products` gives the permission if test products show that oneDNN
 
 import ctypes
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attendant.runtime.errors import UserError
 from attendant.runtime.process import available_cpus
@@ -116,12 +115,7 @@ def keep_freed_memory() -> bool:
     Returns:
         False if the C library is not glibc, and nothing changes.
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        library = ctypes.CDLL(None)
-    except OSError:
-        return False
+    library = ctypes.CDLL(None)
     if not hasattr(library, "gnu_get_libc_version"):
         return False
     # Large blocks come from the heap, not from a mapping each, which would return to the kernel with its tensor; and
@@ -158,36 +152,6 @@ def computes_bfloat16(device: torch.device) -> bool:
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     has = torch.cpu.get_capabilities()
     return bool(has.get("avx512_bf16") or has.get("amx_bf16"))
-
-
-@contextmanager
-def runnable_lstm(inputs: Tensor) -> Iterator[None]:
-    """Lets torch run LSTMs on `inputs` [...]: without oneDNN if it has no LSTM in the type of their products.
-
-    The setting is the whole process's; it is restored at the end.
-    """
-    if inputs.device.type != "cpu" or product_dtype(inputs) != torch.bfloat16 or _onednn_has_bfloat16_lstm():
-        yield
-        return
-    before = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        torch.backends.mkldnn.enabled = before
-
-
-@cache
-def _onednn_has_bfloat16_lstm() -> bool:
-    """Runs a tiny LSTM: torch leaves those in bfloat16 to oneDNN, which has none for processors without AVX-512."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        try:
-            nn.LSTM(1, 1, batch_first=True)(torch.zeros(1, 1, 1))
-        except RuntimeError as error:
-            if "primitive" not in str(error):
-                raise
-            return False
-    return True
 
 
 def product_dtype(like: Tensor) -> torch.dtype:
