@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -106,7 +107,25 @@ def evaluate_parser() -> argparse.ArgumentParser:
     add("--output", type=Path, metavar="FILE.json", help="write the results here too")
     add("--outputs", type=Path, metavar="FILE.tsv", help="write every output here, with its score")
     add("--json", action="store_true", help="print the results as JSON instead of tables")
-    add_confidence_options(parser)
+    group = parser.add_argument_group("confidence", "of a bundle's answers by its defaults (docs/confidence.md)")
+    group.add_argument(
+        "--confidence",
+        action="store_true",
+        help="instead of metrics: measure how well the confidence of answers is calibrated, and how well it separates "
+        "right answers from wrong ones",
+    )
+    group.add_argument(
+        "--foreign",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="with --confidence: texts of another domain, one a line, of which no answer counts as right; may be "
+        "repeated",
+    )
+    group.add_argument(
+        "--chart", type=Path, metavar="FILE.svg", help="with --confidence: draw the reliability diagram here"
+    )
     return parser
 
 
@@ -116,7 +135,9 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
     if arguments.confidence:
         measure_confidences(arguments)
         return
-    refuse_without_confidence(arguments)
+    for option in ("foreign", "chart"):
+        if getattr(arguments, option):
+            raise UserError(f"--{option} is for --confidence: give both, or none")
     same = ["data", "split", "bleu_tokenizer", "ignored_characters", "max_length", "ensemble", "checkpoint", "provider"]
     same += ["bootstrap", "length_unit", "outputs"]
     options: dict[str, Any] = {name: getattr(arguments, name) for name in same}
@@ -156,35 +177,6 @@ def _edges(text: str) -> tuple[int, ...]:
     if not edges or list(edges) != sorted({edge for edge in edges if edge > 0}):
         raise UserError(f"--by-length {text}: must be whole numbers that rise, e.g. {EDGES}; put paths before it")
     return edges
-
-
-def add_confidence_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("confidence", "of a bundle's answers by its defaults (docs/confidence.md)")
-    group.add_argument(
-        "--confidence",
-        action="store_true",
-        help="instead of metrics: measure how well the confidence of answers is calibrated, and how well it separates "
-        "right answers from wrong ones",
-    )
-    group.add_argument(
-        "--foreign",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="with --confidence: texts of another domain, one a line, of which no answer counts as right; may be "
-        "repeated",
-    )
-    group.add_argument(
-        "--chart", type=Path, metavar="FILE.svg", help="with --confidence: draw the reliability diagram here"
-    )
-
-
-def refuse_without_confidence(arguments: argparse.Namespace) -> None:
-    """Raises UserError if an option is given that has an effect only with --confidence."""
-    for option in ("foreign", "chart"):
-        if getattr(arguments, option):
-            raise UserError(f"--{option} is for --confidence: give both, or none")
 
 
 def measure_confidences(arguments: argparse.Namespace) -> None:
@@ -231,7 +223,7 @@ def _show_confidences(arguments: argparse.Namespace, data_name: str, results: di
     """Prints the results, then writes them: if the disk is full, they have been shown."""
     document = {
         "data": data_name,
-        "results": [{"model": name, **result.to_json()} for name, result in results.items()],
+        "results": [{"model": name, **asdict(result)} for name, result in results.items()],
     }
     if arguments.json:
         print(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False))

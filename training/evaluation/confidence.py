@@ -4,8 +4,8 @@ N answers, B bins of confidence, R resamples.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,9 +168,6 @@ class Reliability:
     warned_of_wrong: Measured
     bins: tuple[ReliabilityBin, ...]
     foreign: tuple[ForeignInputs, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def reliability(

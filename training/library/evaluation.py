@@ -8,7 +8,8 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -38,7 +39,7 @@ from attendant.training.evaluation.session import (
     open_bundle_model,
     read_data,
 )
-from attendant.training.library.results import OutputsFile, Result, Results, outputs_file
+from attendant.training.library.results import AddOutputs, Result, Results, outputs_file
 from attendant.training.progress import ShowProgress, counter
 from attendant.training.table import problems_of, requirement
 
@@ -46,49 +47,6 @@ if TYPE_CHECKING:
     from attendant.training.report.page import Report
 
 Checkpoint = Literal["best", "last"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
-    """The data and the settings that all evaluated models share.
-
-    Attributes:
-        num_resamples: resamples of the bootstrap. 0 disables intervals.
-        progress: shows each decoding; may be None.
-        outputs: takes every output; may be None.
-        rescorer: ranks the hypotheses of every beam again; may be None.
-    """
-
-    data: EvaluationData
-    num_resamples: int
-    progress: ShowProgress | None
-    outputs: OutputsFile | None
-    rescorer: TextModel | None = None
-
-    def measure(self, opened: OpenedModel, config: EvaluationConfig, baseline: Result | None) -> Result:
-        """Decodes the data, takes the metrics of `config`, and compares them with a baseline that has the same metrics.
-
-        Raises:
-            UserError: a metric's library is not installed.
-        """
-        refuse_missing(config.metrics, config.bleu_tokenizer)
-        options = search_options(config, opened.model)
-        examples = self.data.examples
-        count = counter(self.progress, f"{opened.name}: {describe_search(options)}", len(examples))
-        began = time.perf_counter()
-        decoded = decode_examples(opened.model, examples, options, rescorer=self.rescorer, progress=count)
-        seconds = time.perf_counter() - began
-        if self.outputs is not None:
-            self.outputs.add(opened.name, options, decoded)
-        data_name = ", ".join(filter(None, (self.data.name, opened.variant)))
-        evaluation = measure(opened.model, decoded, config, data_name=data_name, num_resamples=self.num_resamples)
-        pairs = () if baseline is None else zip(evaluation.statistics, baseline.evaluation.statistics, strict=True)
-        return Result(
-            model=opened.name,
-            evaluation=evaluation,
-            decode_seconds=seconds,
-            differences=tuple(compare(*pair, self.num_resamples) for pair in pairs),
-        )
 
 
 def evaluate(
@@ -169,14 +127,9 @@ def evaluate(
     results: list[Result] = []
     first: EvaluationConfig | None = None
     unrecorded: dict[Path, CantWrite] = {}
-    with nullcontext() if outputs is None else outputs_file(Path(outputs)) as outputs_table:
-        session = Session(
-            data=measured,
-            num_resamples=bootstrap,
-            progress=progress,
-            outputs=outputs_table,
-            rescorer=None if rescorer is None else rescorer.model,
-        )
+    ranked_by = None if rescorer is None else rescorer.model
+    with nullcontext() if outputs is None else outputs_file(Path(outputs)) as add_outputs:
+        result_of = partial(_result, measured, ranked_by, add_outputs, bootstrap, progress)
         for path, each in pairs:
             if path in bundles:
                 opened = open_bundle_model(path, each, provider or "cpu")
@@ -198,11 +151,37 @@ def evaluate(
                     raise UserError(
                         "--rescore: greedy search has one hypothesis, which needs no order: give --beam-size 4, say"
                     )
-                results.append(session.measure(opened, config, baseline))
+                results.append(result_of(opened, config, baseline))
                 is_single_run = path not in bundles and not ensemble and rescorer is None
                 if is_single_run and (refusal := _record(path, results[-1])):
                     unrecorded[path] = refusal
     return Results(data_name=measured.name, results=tuple(results), unrecorded=tuple(unrecorded.values()))
+
+
+def _result(
+    data: EvaluationData,
+    rescorer: TextModel | None,
+    add_outputs: AddOutputs | None,
+    num_resamples: int,
+    progress: ShowProgress | None,
+    opened: OpenedModel,
+    config: EvaluationConfig,
+    baseline: Result | None,
+) -> Result:
+    """Decodes the data, takes the metrics of `config`, and compares them with a baseline that has the same metrics."""
+    refuse_missing(config.metrics, config.bleu_tokenizer)
+    options = search_options(config, opened.model)
+    count = counter(progress, f"{opened.name}: {describe_search(options)}", len(data.examples))
+    began = time.perf_counter()
+    decoded = decode_examples(opened.model, data.examples, options, rescorer=rescorer, progress=count)
+    seconds = time.perf_counter() - began
+    if add_outputs is not None:
+        add_outputs(opened.name, options, decoded)
+    name = ", ".join(filter(None, (data.name, opened.variant)))
+    evaluation = measure(opened.model, decoded, config, data_name=name, num_resamples=num_resamples)
+    pairs = () if baseline is None else zip(evaluation.statistics, baseline.evaluation.statistics, strict=True)
+    differences = tuple(compare(*pair, num_resamples) for pair in pairs)
+    return Result(model=opened.name, evaluation=evaluation, decode_seconds=seconds, differences=differences)
 
 
 def paths_of(names: PathName | Sequence[PathName]) -> list[Path]:

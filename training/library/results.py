@@ -1,11 +1,11 @@
 """The results of attendant.evaluate: as tables, as JSON, and as a file with the outputs of every decoding."""
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
@@ -57,33 +57,33 @@ class Result:
         }
 
 
-class OutputsFile:
-    """A tab-separated table with a header and a line per example, the examples of each decoding in the order of their
-    scores: the outputs of the lowest score come first.
-
-    Several references are joined by " ||| "; white space inside a text is written as one space.
-    """
-
-    def __init__(self, file: IO[str]) -> None:
-        self._file = file
-        self._write(COLUMNS)
-
-    def add(self, model: str, options: DecodingOptions, decoded: Sequence[Decoded]) -> None:
-        search = ["" if (value := getattr(options, name)) is None else f"{value:g}" for name in SEARCH_OPTIONS]
-        for output in sorted(decoded, key=lambda output: output.score):
-            texts = (output.example.source, output.text, REFERENCE_SEPARATOR.join(output.example.references))
-            spaced = [" ".join(text.split()) for text in texts]
-            self._write((model, *search, *spaced, f"{output.score:.6f}", f"{output.log_prob:.6f}"))
-
-    def _write(self, cells: Sequence[str]) -> None:
-        self._file.write("\t".join(cells) + "\n")
+AddOutputs = Callable[[str, DecodingOptions, Sequence[Decoded]], None]
+"""Adds the outputs of a decoding to a file: the model's name, the search and the outputs."""
 
 
 @contextmanager
-def outputs_file(path: Path) -> Iterator[OutputsFile]:
-    """Opens `path` for the outputs; it appears when all of them are written. Raises CantWrite."""
+def outputs_file(path: Path) -> Iterator[AddOutputs]:
+    """Yields a function that writes outputs to `path`; the file appears when all of them are written.
+
+    It is a tab-separated table with a header and a line per example, the examples of each decoding in the order of
+    their scores: the outputs of the lowest score come first. Several references are joined by " ||| "; white space
+    inside a text is written as one space.
+
+    Raises:
+        CantWrite: the disk is full.
+    """
     with new_file(path) as file:
-        yield OutputsFile(file)
+        file.write("\t".join(COLUMNS) + "\n")
+
+        def add(model: str, options: DecodingOptions, decoded: Sequence[Decoded]) -> None:
+            search = ["" if (value := getattr(options, name)) is None else f"{value:g}" for name in SEARCH_OPTIONS]
+            for output in sorted(decoded, key=lambda output: output.score):
+                texts = (output.example.source, output.text, REFERENCE_SEPARATOR.join(output.example.references))
+                spaced = [" ".join(text.split()) for text in texts]
+                cells = (model, *search, *spaced, f"{output.score:.6f}", f"{output.log_prob:.6f}")
+                file.write("\t".join(cells) + "\n")
+
+        yield add
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,8 +143,8 @@ def test_a_source_that_leaves_no_token_is_not_decoded(append_eos: bool) -> None:
 def test_outputs_are_a_table_of_one_line_each(tmp_path) -> None:
     model, options = text_model(), DecodingOptions(max_length=6, beam_size=2)
     decoded = decode_examples(model, [Example("a\tb", ("x", "y  z"))], options)
-    with outputs_file(tmp_path / "outputs.tsv") as outputs:
-        outputs.add("runs/mine", options, decoded)
+    with outputs_file(tmp_path / "outputs.tsv") as add_outputs:
+        add_outputs("runs/mine", options, decoded)
         assert not (tmp_path / "outputs.tsv").exists()
     header, line = (tmp_path / "outputs.tsv").read_text().splitlines()
     assert tuple(header.split("\t")) == COLUMNS
