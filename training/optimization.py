@@ -10,9 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from attendant.training.model import Seq2Seq
-from attendant.training.table import Table
-
-Share = Annotated[float, Field(ge=0.0, lt=1.0)]
+from attendant.training.table import Share, Table
 
 
 class OptimizerConfig(Table):
@@ -46,29 +44,16 @@ class OptimizerConfig(Table):
 
 
 def make_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    rate, decay = config.learning_rate, config.weight_decay
     match config.kind:
         case "sgd":
-            return torch.optim.SGD(
-                parameters, config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
-            )
+            return torch.optim.SGD(parameters, rate, momentum=config.momentum, weight_decay=decay)
         case "adadelta":
-            return torch.optim.Adadelta(
-                parameters,
-                config.learning_rate,
-                config.rho,
-                config.epsilon,
-                weight_decay=config.weight_decay,
-            )
+            return torch.optim.Adadelta(parameters, rate, config.rho, config.epsilon, weight_decay=decay)
         case "adam" | "adamw":
             kind = torch.optim.Adam if config.kind == "adam" else torch.optim.AdamW
-            return kind(
-                parameters,
-                config.learning_rate,
-                config.betas,
-                config.epsilon,
-                weight_decay=config.weight_decay,
-                fused=True,  # one pass over the weights, on CPUs and GPUs
-            )
+            # Fused: one pass over the weights, on CPUs and GPUs.
+            return kind(parameters, rate, config.betas, config.epsilon, weight_decay=decay, fused=True)
 
 
 ScheduleKind = Literal["constant", "inverse_sqrt", "linear", "cosine", "one_cycle", "plateau", "milestones"]

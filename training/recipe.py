@@ -25,7 +25,7 @@ from attendant.training.evaluation.metrics import TextMetricName
 from attendant.training.kernels.hardware import WantedDevice, WantedPrecision
 from attendant.training.model import ModelConfig
 from attendant.training.optimization import DECAYS_TO_AN_END, OptimizerConfig, ScheduleConfig
-from attendant.training.table import Count, Table, problems_of, requirement
+from attendant.training.table import Count, Share, Table, problems_of, requirement
 
 RECIPE_NAME: Final = "recipe.toml"
 
@@ -78,7 +78,7 @@ class TrainerConfig(Table):
     max_epochs: Count | None = None
     max_steps: Count | None = None
     max_seconds: Annotated[float, Field(gt=0.0)] | None = None
-    label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    label_smoothing: Share = 0.1
     coverage_loss: Annotated[float, Field(ge=0.0)] = 0.0
     scheduled_sampling: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     clip_norm: Annotated[float, Field(ge=0.0)] = 1.0

@@ -4,7 +4,7 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any, Final
@@ -47,30 +47,17 @@ COVERED_SHARE: Final = 0.999
 MAX_TOKENS: Final = 1000
 
 
-class EvenSample:
-    """Keeps up to NUM_SAMPLED of many pairs, at even distances, without knowing their number beforehand."""
-
-    def __init__(self) -> None:
-        self.pairs: list[Pair] = []
-        self.num_seen = 0
-        self._step = 1
-
-    def add(self, pair: Pair) -> None:
-        if self.num_seen % self._step == 0:
-            if len(self.pairs) == NUM_SAMPLED:
-                self.pairs = self.pairs[::2]
-                self._step *= 2
-            if self.num_seen % self._step == 0:
-                self.pairs.append(pair)
-        self.num_seen += 1
-
-
-def sample_of(pairs: Iterable[Pair]) -> EvenSample:
-    """Returns an even sample of all pairs."""
-    sample = EvenSample()
-    for pair in pairs:
-        sample.add(pair)
-    return sample
+def sample_of(pairs: Iterable[Pair]) -> tuple[list[Pair], int]:
+    """Returns up to NUM_SAMPLED of many pairs, at even distances, and the number of all."""
+    sample: list[Pair] = []
+    num_seen, step = 0, 1
+    for num_seen, pair in enumerate(pairs, 1):
+        if (num_seen - 1) % step == 0:
+            if len(sample) == NUM_SAMPLED:
+                sample, step = sample[::2], 2 * step
+            if (num_seen - 1) % step == 0:
+                sample.append(pair)
+    return sample, num_seen
 
 
 def script_shares(texts: Iterable[str]) -> dict[str, float]:
@@ -134,25 +121,29 @@ def choose_recipe(files: CorpusFiles) -> tuple[dict[str, Any], list[str]]:
     Raises:
         UserError: bad rows; no pairs; too few different sources to hold some out.
     """
-    sample, sources = EvenSample(), set[str]()
-    for pair in PairReader(SplitFiles(**dict(files), drop_empty=True)):
-        sample.add(pair)
-        if len(sources) < MAX_COUNTED:
-            sources.add(pair.source)
-    if not sample.num_seen:
+    sources = set[str]()
+
+    def counted() -> Iterator[Pair]:
+        for pair in PairReader(SplitFiles(**dict(files), drop_empty=True)):
+            if len(sources) < MAX_COUNTED:
+                sources.add(pair.source)
+            yield pair
+
+    sample, num_pairs = sample_of(counted())
+    if not num_pairs:
         raise no_pairs(files)
     if len(sources) < MIN_SOURCES:
         raise UserError(
             f"{files} has {len(sources)} different sources, and {MIN_SOURCES} are needed to hold some out for "
             "validation and test: give more pairs, or a recipe (docs/training.md)"
         )
-    texts = {side: [getattr(pair, side) for pair in sample.pairs] for side in ("source", "target")}
-    tables = {side: _tokenizer(of_side, sample.num_seen) for side, of_side in texts.items()}
+    texts = {side: [getattr(pair, side) for pair in sample] for side in ("source", "target")}
+    tables = {side: _tokenizer(of_side, num_pairs) for side, of_side in texts.items()}
     limits = {side: _limit(TokenizerConfig.model_validate(tables[side]), of_side) for side, of_side in texts.items()}
     share = max(min(HELD_OUT_SHARE, MAX_HELD_OUT / len(sources)), MIN_HELD_OUT / len(sources))
     share = float(f"{min(share, LARGEST_SHARE):.2g}")
     embedding_size, hidden_size, dropout, max_tokens, max_epochs = next(
-        (course for most, course in COURSES if sample.num_seen <= most), LARGEST_COURSE
+        (course for most, course in COURSES if num_pairs <= most), LARGEST_COURSE
     )
     content = {
         "data": {
@@ -178,7 +169,7 @@ def choose_recipe(files: CorpusFiles) -> tuple[dict[str, Any], list[str]]:
         for side, table in tables.items()
     ]
     explanation = (
-        f"recipe chosen from {sample.num_seen:,} pairs: {'; '.join(sides)}; embeddings of {embedding_size}, states of "
+        f"recipe chosen from {num_pairs:,} pairs: {'; '.join(sides)}; embeddings of {embedding_size}, states of "
         f"{hidden_size}; {max_epochs} epochs; {share:.1%} of the sources held out for validation, as many for the test"
     )
     return content, [explanation]

@@ -116,7 +116,7 @@ def _show(recipe: Recipe, corpora: Corpora, lines: Sequence[str], num_examples: 
     samples: dict[Split, list[Pair]] = {}
     for split in SPLITS:
         if (files := recipe.data.files(split)) is not None:
-            samples[split] = sample_of(corpora.held_out.get(split) or read_pairs(files)).pairs
+            samples[split], _ = sample_of(corpora.held_out.get(split) or read_pairs(files))
     _show_counts(corpora.facts, samples)
     for side in ("source", "target"):
         shares = {split: script_shares(getattr(pair, side) for pair in pairs) for split, pairs in samples.items()}
@@ -126,7 +126,7 @@ def _show(recipe: Recipe, corpora: Corpora, lines: Sequence[str], num_examples: 
         for split, scripts in shares.items():
             if (other := next(iter(scripts), "")) != main:
                 console.print(f"warning: {split}'s {side}s are mostly {other or 'no letters'}, train's {main}")
-    for line in unknown_warnings(recipe, corpora):
+    for line in unknown_warnings(corpora):
         console.print(line)
     for split, pairs in samples.items():
         for line in suspicions(pairs):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from attendant.runtime.errors import UserError
-from attendant.training.table import Count, Table
+from attendant.training.table import Count, Share, Table
 
 Split = Literal["train", "validation", "test"]
 FetcherName = Literal[
@@ -31,7 +31,6 @@ SharedSources = Literal["keep", "drop_from_train", "drop_from_held_out"]
 
 Names = tuple[str, ...]
 Columns = tuple[str, str] | tuple[int, int]
-Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class SplitShares(Table):

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer, special_ids
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import translate_os_errors, write_json, write_text
 from attendant.training.data.batches import all_batches, collate
 from attendant.training.data.corpus import Corpus, open_soft_targets, positions_of, store_soft_targets
-from attendant.training.data.pairs import Example, sample_evenly
-from attendant.training.evaluation.evaluating import TextModel, decode_examples
+from attendant.training.data.pairs import sample_evenly
+from attendant.training.evaluation.evaluating import decode_examples
 from attendant.training.evaluation.metrics import perplexity, refuse_missing, take_statistics
 from attendant.training.kernels.hardware import (
     MEMORY_REMEDY,
@@ -36,13 +36,20 @@ from attendant.training.model.stepper import Ensemble, TorchStepper, evaluating
 from attendant.training.progress import ShowProgress, counter
 from attendant.training.recipe import Recipe
 from attendant.training.run.checkpoint import LAST, checkpoint_path
-from attendant.training.run.corpora import TrainingSplit, prepare_corpora, refuse_unknown_targets, unknown_warnings
+from attendant.training.run.corpora import (
+    Corpora,
+    TrainingSplit,
+    prepare_corpora,
+    refuse_unknown_targets,
+    unknown_warnings,
+)
 from attendant.training.run.directory import Run, read_json, versions
 from attendant.training.run.loading import (
     load_initial_weights,
     load_members,
     starting_run,
     teaching_runs,
+    text_model_of,
     weights_record,
 )
 
@@ -55,22 +62,12 @@ BYTES_PER_NUMBER: Final = 4  # Weights, gradients and averages are float32 in ev
 NUMBERS_PER_WEIGHT: Final = {"adam": 4, "adamw": 4, "adadelta": 4, "sgd": 2}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Validator:
-    """Validates a model: the loss under teacher forcing, and a metric of decoded outputs.
-
-    Attributes:
-        corpus: the pairs whose loss is taken.
-        num_words: words of their targets, as perplexity counts them.
-        examples: the examples that are decoded.
-    """
+    """Validates a model: the loss under teacher forcing, and a metric of decoded outputs."""
 
     recipe: Recipe
-    corpus: Corpus
-    num_words: int
-    examples: Sequence[Example]
-    source_tokenizer: Tokenizer
-    target_tokenizer: Tokenizer
+    corpora: Corpora
 
     @property
     def names(self) -> list[str]:
@@ -82,37 +79,31 @@ class Validator:
 
         Draws no random numbers: the training continues as if it had not been validated.
         """
-        metric, recipe = self.recipe.validation.metric, self.recipe
-        decoded = []
+        recipe, corpora, train = self.recipe, self.corpora, self.corpora.train
+        metric, scores = recipe.validation.metric, dict[str, float]()
         with evaluating(model):
             total, num_tokens = self._total_loss(model, device)
             if metric != "loss":
-                max_length = recipe.data.max_target_tokens
-                text_model = TextModel(
-                    stepper=TorchStepper(model, device),
-                    source_tokenizer=self.source_tokenizer,
-                    target_tokenizer=self.target_tokenizer,
-                    special_ids=special_ids(model.start_id),
-                    append_eos=recipe.source.append_eos,
-                    max_length=max_length,
-                )
-                decoded = decode_examples(text_model, self.examples, DecodingOptions(max_length=max_length))
-        values = {
+                stepper = TorchStepper(model, device)
+                tokenizers = train.source_tokenizer, train.target_tokenizer
+                text_model = text_model_of(recipe, *tokenizers, stepper, model.start_id)
+                examples = sample_evenly(corpora.examples, recipe.validation.max_examples)
+                decoded = decode_examples(text_model, examples, DecodingOptions(max_length=text_model.max_length))
+                outputs, references = [each.text for each in decoded], [each.example.references for each in decoded]
+                statistics = take_statistics(metric, outputs, references, recipe.evaluation.bleu_tokenizer)
+                scores[metric] = round(statistics.value, 4)
+        return {
             "loss": total / num_tokens,
             "perplexity": perplexity(-total, num_tokens),
-            "word_perplexity": perplexity(-total, self.num_words),
+            "word_perplexity": perplexity(-total, corpora.num_validation_words),
+            **scores,
         }
-        if metric != "loss":
-            outputs, references = [each.text for each in decoded], [each.example.references for each in decoded]
-            statistics = take_statistics(metric, outputs, references, recipe.evaluation.bleu_tokenizer)
-            values[metric] = round(statistics.value, 4)
-        return values
 
     def _total_loss(self, model: Seq2Seq, device: torch.device) -> tuple[float, int]:
         """Returns the sum over all target tokens, and their number."""
         total, num_tokens = 0.0, 0
-        for indices in all_batches(self.corpus, self.recipe.batches):
-            batch = collate(self.corpus, indices, model.start_id).to(device)
+        for indices in all_batches(self.corpora.validation, self.recipe.batches):
+            batch = collate(self.corpora.validation, indices, model.start_id).to(device)
             logits = model(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
             total += smoothed_cross_entropy(logits, batch.target_ids, label_smoothing=0.0).item()
             num_tokens += batch.num_target_tokens
@@ -185,14 +176,6 @@ def prepare(
     torch.manual_seed(recipe.seed)
     model = Seq2Seq(recipe.model, *sizes)
     start_record = {} if resumed else load_initial_weights(recipe, start, model, tokenizers)
-    validator = Validator(
-        recipe=recipe,
-        corpus=corpora.validation,
-        num_words=corpora.num_validation_words,
-        examples=sample_evenly(corpora.examples, recipe.validation.max_examples),
-        source_tokenizer=train.source_tokenizer,
-        target_tokenizer=train.target_tokenizer,
-    )
     if processes.is_first:
         records = {
             run.data_path: facts,
@@ -203,7 +186,8 @@ def prepare(
         }
         _write(run, recipe, tokenizers, records)
         processes.wait()
-    return Experiment(run, recipe, model, corpus, validator, device, facts, unknown_warnings(recipe, corpora))
+    validator, warnings = Validator(recipe, corpora), unknown_warnings(corpora)
+    return Experiment(run, recipe, model, corpus, validator, device, facts, warnings)
 
 
 def check_memory(

@@ -388,7 +388,7 @@ def _without(pairs: list[Pair], sources: frozenset[str], split: Split) -> list[P
     return kept
 
 
-def unknown_warnings(recipe: Recipe, corpora: Corpora) -> list[str]:
+def unknown_warnings(corpora: Corpora) -> list[str]:
     """Returns a line for each side of each split of which many tokens are unknown, with some of the symbols."""
     lines = []
     for split, shares in corpora.facts["unknown_shares"].items():

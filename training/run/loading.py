@@ -81,14 +81,8 @@ class LoadedRun:
 
     def text_model(self, stepper: Stepper) -> TextModel:
         """Returns a text model around a stepper of this run's weights."""
-        return TextModel(
-            stepper=stepper,
-            source_tokenizer=self.source_tokenizer,
-            target_tokenizer=self.target_tokenizer,
-            special_ids=special_ids(self.model.start_id),
-            append_eos=self.recipe.source.append_eos,
-            max_length=self.recipe.data.max_target_tokens,
-        )
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        return text_model_of(self.recipe, *tokenizers, stepper, self.model.start_id)
 
     def held_out_sources(self, limit: int, splits: Sequence[Split] = ("validation", "test")) -> list[list[int]]:
         """Returns at most `limit` sources that a request could have, without EOS; none if the data are gone."""
@@ -101,6 +95,20 @@ class LoadedRun:
             encoded = encode_source(self.source_tokenizer, [example.source for example in examples], append_eos=False)
             sources += [source for source in encoded if 0 < len(source) <= self.recipe.data.max_source_tokens]
         return sources
+
+
+def text_model_of(
+    recipe: Recipe, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, stepper: Stepper, start_id: int
+) -> TextModel:
+    """Returns a text model around a stepper of weights that were trained by a recipe."""
+    return TextModel(
+        stepper=stepper,
+        source_tokenizer=source_tokenizer,
+        target_tokenizer=target_tokenizer,
+        special_ids=special_ids(start_id),
+        append_eos=recipe.source.append_eos,
+        max_length=recipe.data.max_target_tokens,
+    )
 
 
 def load_run(path: Path | str, which: str = BEST) -> LoadedRun:

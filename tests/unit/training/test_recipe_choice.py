@@ -14,7 +14,6 @@ from attendant.training.data.pairs import Pair
 from attendant.training.recipe import Recipe
 from attendant.training.recipe_choice import (
     NUM_SAMPLED,
-    EvenSample,
     are_symbols,
     choose_recipe,
     recipe_of_inputs,
@@ -27,12 +26,12 @@ from attendant.training.recipe_choice import (
 
 @pytest.mark.parametrize("count", [3, NUM_SAMPLED, NUM_SAMPLED + 1, 5 * NUM_SAMPLED])
 def test_a_sample_is_spread_over_all_pairs(count: int) -> None:
-    sample = sample_of(Pair(str(number), "x") for number in range(count))
-    numbers = [int(pair.source) for pair in sample.pairs]
-    assert sample.num_seen == count and NUM_SAMPLED / 2 <= max(len(numbers), NUM_SAMPLED / 2) <= NUM_SAMPLED
+    sample, num_seen = sample_of(Pair(str(number), "x") for number in range(count))
+    numbers = [int(pair.source) for pair in sample]
+    assert num_seen == count and NUM_SAMPLED / 2 <= max(len(numbers), NUM_SAMPLED / 2) <= NUM_SAMPLED
     (step,) = {later - earlier for earlier, later in pairwise(numbers)}
     assert numbers[0] == 0 and numbers[-1] > count - 1 - step
-    assert len(EvenSample().pairs) == 0
+    assert sample_of([]) == ([], 0)
 
 
 def test_scripts_are_shares_of_the_letters() -> None:
