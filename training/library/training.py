@@ -129,13 +129,13 @@ def train(
         stack.enter_context(translate_memory_errors())
         progress = stack.enter_context(progress_bars()) if verbose else None
         experiment = prepare(run, resolved, processes, announce=announce, progress=progress)
-        trainer = Trainer(experiment, processes)
+        watching = [Journal(run), *callbacks, *([make_progress()] if verbose else [])]
+        trainer = Trainer(experiment, processes, watching if processes.is_first else [])
         first_step = trainer.state.step
         described = [*_description(experiment, trainer.precision, processes)]
         for note in described:
             announce(note)
-        watching = [Journal(run), *callbacks, *([make_progress()] if verbose else [])]
-        state = trainer.train(watching if processes.is_first else [])
+        state = trainer.train()
         processes.wait()  # no process leaves the group while another still listens
         trained = TrainedRun(
             path=run.path,

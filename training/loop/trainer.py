@@ -4,8 +4,8 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from types import FrameType
 from typing import Any, Literal
 
@@ -49,6 +49,7 @@ class Trainer:
         self,
         experiment: Experiment,
         processes: Processes | None = None,
+        callbacks: Sequence[TrainingCallback] = (),
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -62,6 +63,7 @@ class Trainer:
         self._config = config = recipe.training
         self._device = device = experiment.device
         self._processes = processes or Processes()
+        self._callbacks = callbacks
         self._model = experiment.model.to(device)
         self._corpus = experiment.corpus
         self._validator = experiment.validator
@@ -99,7 +101,7 @@ class Trainer:
         """Batches of an epoch."""
         return self._plan.num_batches
 
-    def train(self, callbacks: Sequence[TrainingCallback] = ()) -> TrainingState:
+    def train(self) -> TrainingState:
         """Trains until a limit.
 
         Raises:
@@ -108,7 +110,6 @@ class Trainer:
             Exception: a callback's own; the step was finished and saved.
         """
         self._model.train()
-        callback = _Callbacks(callbacks, self._save_alone)
         start = TrainingStart(
             path=self._run.path,
             recipe=self._recipe,
@@ -116,20 +117,42 @@ class Trainer:
             num_steps=self._max_steps,
             num_parameters=self._model.num_parameters,
         )
-        with callback.watching(start), Interruption() as interruption:
+        with ExitStack() as stack:
+            for callback in self._callbacks:
+                callback.begin(start)
+                # ExitStack passes the exception's type, itself and its traceback.
+                stack.push(lambda kind, error, trace, callback=callback: callback.end(error))
+            interruption = stack.enter_context(Interruption())
             while True:
                 if self._processes.any(interruption.requested):
                     self._save(best=False)
                     raise KeyboardInterrupt(f"stopped at step {self.state.step}; --resume goes on from there")
                 if self._validation_is_due():
-                    self._validate(callback)
+                    self._validate()
                 if self._is_over():
                     return self.state
-                self._step(callback)
+                self._step()
                 if self._checkpoint_is_due():
                     self._save(best=False)
 
-    def _step(self, callback: TrainingCallback) -> None:
+    def _notify(self, event: StepProgress | Record) -> None:
+        """Passes an event to all callbacks. If one fails, a step that is not saved yet is saved first, unless other
+        processes would have to take part.
+        """
+        for callback in self._callbacks:
+            try:
+                if isinstance(event, Record):
+                    callback.record(event)
+                else:
+                    callback.step(event)
+            except CantWrite:  # nor could a checkpoint be written
+                raise
+            except BaseException:
+                if not self._processes.is_many and self._saved_step != self.state.step:
+                    self._save(best=False)
+                raise
+
+    def _step(self) -> None:
         state, begun = self.state, self.state.seconds
         whole = self._epoch_batches[state.batch : state.batch + self._config.accumulate_batches]
         num_tokens = sum(self._plan.num_target_tokens(indices) for indices in whole)
@@ -156,8 +179,8 @@ class Trainer:
         if state.step % self._config.log_every_steps == 0:
             self._sums = StepSums()
             norm = {"gradient_norm": gradient.norm} if math.isfinite(gradient.norm) else {}
-            callback.record(self._record("train", {**means, "learning_rate": learning_rate, **norm}))
-        callback.step(
+            self._notify(self._record("train", {**means, "learning_rate": learning_rate, **norm}))
+        self._notify(
             StepProgress(
                 step=state.step,
                 epoch=epoch,
@@ -177,7 +200,7 @@ class Trainer:
         values = {**values, "seconds": state.seconds}
         return Record(event=event, step=state.step, epochs=epochs, values=values, is_best=is_best)
 
-    def _validate(self, callback: TrainingCallback) -> None:
+    def _validate(self) -> None:
         state, metric = self.state, self._recipe.validation.metric
         values = self._validated_values()
         self._update_seconds()
@@ -188,7 +211,7 @@ class Trainer:
         state.num_validations_without_best = 0 if improved else state.num_validations_without_best + 1
         state.plateau_factor *= self._schedule.plateau_fall(state.num_validations_without_best)
         self._save(best=improved)
-        callback.record(self._record("validation", values, is_best=improved))
+        self._notify(self._record("validation", values, is_best=improved))
 
     def _validated_values(self) -> dict[str, float]:
         """Returns the values by name. The first process validates, the others wait."""
@@ -238,11 +261,6 @@ class Trainer:
             )
         self._saved_step, self._saved_seconds = self.state.step, self.state.seconds
 
-    def _save_alone(self) -> None:
-        """Saves a step that is not saved yet, unless other processes would have to take part."""
-        if not self._processes.is_many and self._saved_step != self.state.step:
-            self._save(best=False)
-
     def _resume(self) -> TrainingState:
         rank = self._processes.rank
         if self._processes.is_first:
@@ -262,44 +280,6 @@ class Trainer:
         if self._config.max_seconds is not None:
             limits.append(self._config.max_seconds - state.seconds)
         return max(0.0, min(limits)) if limits else None
-
-
-class _Callbacks(TrainingCallback):
-    """Calls several callbacks. If a callback fails during the training, `save` is called first."""
-
-    def __init__(self, callbacks: Sequence[TrainingCallback], save: Callable[[], None]) -> None:
-        self._callbacks = callbacks
-        self._save = save
-
-    @contextmanager
-    def watching(self, start: TrainingStart) -> Iterator[None]:
-        """Calls `begin` of all, and at the end `end` of those that have begun, in the opposite order."""
-        with ExitStack() as begun:
-            for callback in self._callbacks:
-                callback.begin(start)
-                # ExitStack passes the exception's type, itself and its traceback.
-                begun.push(lambda kind, error, trace, callback=callback: callback.end(error))
-            yield
-
-    def step(self, progress: StepProgress) -> None:
-        for callback in self._callbacks:
-            with self._saving():
-                callback.step(progress)
-
-    def record(self, record: Record) -> None:
-        for callback in self._callbacks:
-            with self._saving():
-                callback.record(record)
-
-    @contextmanager
-    def _saving(self) -> Iterator[None]:
-        try:
-            yield
-        except CantWrite:  # nor could a checkpoint be written
-            raise
-        except BaseException:
-            self._save()
-            raise
 
 
 class Guard:
