@@ -12,6 +12,7 @@ from attendant.server.catalogue import Catalogue
 from attendant.server.engine.client import EngineClient
 from attendant.server.grpc.service import SERVICE_NAME
 from attendant.server.metrics import Metrics
+from attendant.server.polling import begin
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Lifecycle:
     def install_signal_handlers(self, reload: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Ends the server in order on SIGTERM and SIGINT, and at once on a second one; reloads on SIGHUP."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, self._begin, reload)
+        loop.add_signal_handler(signal.SIGHUP, lambda: begin(reload(), self._tasks))
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, signal.Signals(number).name)
 
@@ -83,7 +84,7 @@ class Lifecycle:
         if available:
             self._dead.discard(model)
         self._metrics.set_ready(model, available and self.is_open)
-        self._begin(self._publish)
+        begin(self._publish(), self._tasks)
 
     def engine_died(self, model: str) -> None:
         """Notes that a model's engines have failed for good. The server ends if those of all models have."""
@@ -92,16 +93,11 @@ class Lifecycle:
             log.error("no model has an engine any more: the server ends")
             self.exit_status = ENGINE_DIED
             self._ending.set()
-        self._begin(self._publish)
+        begin(self._publish(), self._tasks)
 
     def _served(self) -> list[str]:
         """Returns the names of the served models; none before the catalogue is open."""
         return [routes.stable.name for routes in self._catalogue.all()] if self._catalogue.is_open else []
-
-    def _begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        task = asyncio.get_running_loop().create_task(work())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def ending(self) -> None:
         """Waits for a reason to end."""

@@ -1,12 +1,20 @@
-"""Polling, for conditions that raise no event."""
+"""Tasks that go on by themselves, and polling for conditions that raise no event."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 POLL_SECONDS: Final = 0.005
+
+
+def begin(work: Coroutine[Any, Any, None], tasks: "set[asyncio.Task[None]]") -> "asyncio.Task[None]":
+    """Begins work; its task is in `tasks` until it ends, because the event loop itself does not keep tasks."""
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task
 
 
 async def until(holds: Callable[[], object], seconds: float) -> None:

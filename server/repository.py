@@ -18,12 +18,12 @@ import asyncio
 import logging
 import re
 import tomllib
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -36,7 +36,7 @@ from attendant.server.engine.loading import in_daemon_thread
 from attendant.server.errors import Draining, LoadRefused, UnknownModel
 from attendant.server.grpc.requests import shadow_of
 from attendant.server.metrics import Metrics
-from attendant.server.polling import checking
+from attendant.server.polling import begin, checking
 
 log = logging.getLogger(__name__)
 
@@ -330,7 +330,7 @@ class Reconciler:
         """
         if self._catalogue.closing.is_set():
             raise Draining
-        await asyncio.shield(self._begin(self._load(name)))
+        await asyncio.shield(begin(self._load(name), self._tasks))
 
     async def _load(self, name: str) -> None:
         try:
@@ -523,17 +523,11 @@ class Reconciler:
             self._on_death(name)
         elif version in model.live.values():
             self._refuse(name, version.label, version.state, RuntimeError("its engines have failed for good"))
-            self._begin(self._reconcile_again(name))
+            begin(self._reconcile_again(name), self._tasks)
 
     async def _reconcile_again(self, name: str) -> None:
         async with self._changing:
             await self._reconcile(name, self._taken.get(name))
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     def _model(self, name: str) -> _Model:
         return self._models.setdefault(name, _Model())

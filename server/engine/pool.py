@@ -24,6 +24,7 @@ from attendant.server.engine.request import BulkRoom, EngineRequest, Priority, S
 from attendant.server.engine.shares import RESERVED, SharedRows
 from attendant.server.engine.supervision import Poisoned, Restarts, Slot, WorkerLost
 from attendant.server.errors import PoisonedRequest
+from attendant.server.polling import begin
 
 log = logging.getLogger(__name__)
 
@@ -306,7 +307,7 @@ class WorkerPool:
         """
         self._on_updates, self._on_death = on_updates, on_death
         began = time.monotonic()
-        self._begin(self._watch())
+        self._supervise(self._watch())
         try:
             ready = await asyncio.gather(*map(self._fill, self._slots))
         except BaseException as raised:
@@ -414,7 +415,7 @@ class WorkerPool:
 
     def _on_lost(self, slot: Slot) -> None:
         if not self._stopping:
-            self._begin(self._replace(slot))
+            self._supervise(self._replace(slot))
 
     async def _replace(self, slot: Slot) -> None:
         """Decodes a dead worker's requests again, and starts another process in its place."""
@@ -481,13 +482,10 @@ class WorkerPool:
                     slot.hang_up()
             then = now
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+    def _supervise(self, work: Coroutine[Any, Any, None]) -> None:
+        begin(work, self._tasks).add_done_callback(self._ended)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
         if not task.cancelled() and (raised := task.exception()) is not None:
             log.error("the supervision of worker processes has failed", exc_info=raised)
             self._die("worker processes are no longer supervised")
