@@ -8,6 +8,7 @@ import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -198,11 +199,12 @@ def read_decoding(
     return (None if violations else options), violations
 
 
-def drawn(options: DecodingOptions) -> DecodingOptions:
-    """Returns the options with a random seed if they sample."""
-    if options.sampling is None:
+def _with_seed(options: DecodingOptions) -> DecodingOptions:
+    """Returns the options with a random seed if they sample, and the request sets none."""
+    sampling = options.sampling
+    if sampling is None or sampling.seed is not None:
         return options
-    return replace(options, sampling=replace(options.sampling, seed=secrets.randbits(64)))
+    return replace(options, sampling=replace(sampling, seed=secrets.randbits(64)))
 
 
 class _DecodingReader:
@@ -321,7 +323,7 @@ class _DecodingReader:
         temperature = self._positive("sampling.temperature", 1.0, MAX_TEMPERATURE)
         top_k = self._within("sampling.top_k", 0, 0, MAX_SAMPLED_CANDIDATES)
         top_p = self._positive("sampling.top_p", 1.0, 1)
-        return Sampling(seed=self._value("sampling.seed", 0), temperature=temperature, top_k=top_k, top_p=top_p)
+        return Sampling(seed=self._value("sampling.seed", None), temperature=temperature, top_k=top_k, top_p=top_p)
 
     def _value(self, path: str, default: Any) -> Any:
         """Returns the value of an option, or of one within another, such as "sampling.top_p"."""
@@ -402,8 +404,8 @@ class ReadRequest:
 MAX_PARTS: Final = 256  # The limit of a list's requests: the engine gets a request for each part.
 MAX_ATTENTION_CELLS: Final = 1 << 24  # A text in parts has a matrix of all tokens by all tokens: 64 MiB.
 
-OptionsOf = Callable[[int], DecodingOptions | None]
-"""Returns the options for a number of source tokens, or None after adding violations."""
+ReadOptions = Callable[..., tuple[DecodingOptions | None, tuple[Violation, ...]]]
+"""Returns what `read_decoding` does, for a number of source tokens and its keywords."""
 
 
 def read_source(source: Side | None, model: BundleModel, violations: Violations) -> list[int]:
@@ -413,16 +415,10 @@ def read_source(source: Side | None, model: BundleModel, violations: Violations)
     return read_side(*source, model.bundle.source_tokenizer, 1, model.limits.max_source_tokens, violations)
 
 
-def recording(output: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of `read_decoding` that depend on the output options of a request."""
-    needs_attention = output.get("attention", False) or output.get("replace_unknowns", False)
-    return {"attention": needs_attention, "trace": output.get("trace", 0)}
-
-
 def read_generate(
     source: Side | None,
     decoding: Mapping[str, Any],
-    options_of: OptionsOf,
+    read_options: ReadOptions,
     output: Mapping[str, Any],
     model: BundleModel,
     violations: Violations,
@@ -434,6 +430,8 @@ def read_generate(
         decoding: the set options; may be empty if neither they nor the bundle protect spans or split texts.
         output: attention, token_log_probs, replace_unknowns and trace, if the request sets them.
     """
+    attention = output.get("attention", False) or output.get("replace_unknowns", False)
+    read_options = partial(read_options, attention=attention, trace=output.get("trace", 0))
     chosen = {**decoding, "trace": output.get("trace")}
     parts = [] if source is None else _parts_of(source, chosen, model, violations)
     requests: list[ReadRequest] = []
@@ -442,16 +440,17 @@ def read_generate(
         side, num_others = Side(source.field, part.text), len(violations.found)
         source_ids = read_source(side, model, violations)
         if len(parts) > 1:
-            wrong = violations.found[num_others:]
-            violations.found[num_others:] = [replace(each, value=f"{each.value} in part {place}") for each in wrong]
-        options = options_of(len(source_ids))
+            in_part = violations.found[num_others:]
+            violations.found[num_others:] = [replace(each, value=f"{each.value} in part {place}") for each in in_part]
+        options, wrong = read_options(len(source_ids))
+        violations.found += wrong
         if options is not None and options.trace:
             _check_trace(options, len(source_ids) + model.manifest.source.num_special, violations)
         if violations.found or options is None:
             break
-        requests.append(replace(_request(side, source_ids, options, output, model), spans=part.spans))
+        requests.append(replace(_request(side, source_ids, _with_seed(options), output, model), spans=part.spans))
     if not parts:
-        options_of(0)
+        violations.found += read_options(0)[1]
     _check_output(output, model, violations)
     if len(requests) > 1 and not violations.found:
         whole = _whole(requests, [part.separator for part in parts[:-1]])

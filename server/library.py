@@ -22,10 +22,9 @@ from attendant.runtime.bundle.bundle import Bundle, BundleModel, limits_in_force
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_checked
-from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.process import available_cpus, limited
-from attendant.runtime.requests import ReadRequest, Side, drawn, read_decoding
+from attendant.runtime.requests import ReadRequest, Side, read_decoding
 from attendant.runtime.stepper import Floats
 from attendant.runtime.violations import Violations, summary
 from attendant.server.engine.engine import Engine
@@ -151,14 +150,7 @@ def read_generate(source: Source, options: Mapping[str, Any], model: BundleModel
     request = generate_request(source, "", options)
     fields = set_fields(request.decoding)
     violations, output, side = Violations(), set_fields(request.output), _side("", source)
-    recording, is_seeded = reading.recording(output), "seed" in fields.get("sampling", {})
-
-    def options_of(num_source_tokens: int) -> DecodingOptions | None:
-        read, wrong = read_decoding(fields, model, num_source_tokens, **recording)
-        violations.found += wrong
-        return read if read is None or is_seeded else drawn(read)
-
-    read = reading.read_generate(side, fields, options_of, output, model, violations)
+    read = reading.read_generate(side, fields, partial(read_decoding, fields, model), output, model, violations)
     return _whole(read, violations)
 
 

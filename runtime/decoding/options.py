@@ -61,13 +61,13 @@ class Sampling:
     """Drawing tokens at random instead of searching for the most probable ones.
 
     Attributes:
-        seed: the same seed and request give the same targets in every batch.
+        seed: the same seed and request give the same targets in every batch. None until it is drawn.
         temperature: divides the log-probabilities; 1 samples from the model's own distribution.
         top_k: draw among the k most probable symbols; if 0, among MAX_SAMPLED_CANDIDATES.
         top_p: draw among the most probable symbols that together reach this probability (Holtzman et al. 2020).
     """
 
-    seed: int
+    seed: int | None
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0

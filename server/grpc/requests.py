@@ -22,7 +22,7 @@ from attendant.runtime.answers import answer_fields, score_fields
 from attendant.runtime.bundle.manifest import TEXT_OPTIONS
 from attendant.runtime.decoding.hypothesis import FinishReason, Progress
 from attendant.runtime.decoding.options import DecodingOptions, default_max_length
-from attendant.runtime.requests import ReadRequest, Side, drawn, read_decoding
+from attendant.runtime.requests import ReadRequest, Side, read_decoding
 from attendant.runtime.stepper import Floats
 from attendant.runtime.violations import Violation, Violations, cut
 from attendant.server.call import MAX_ID_CHARACTERS, Call
@@ -30,6 +30,7 @@ from attendant.server.catalogue import Role, ServedModel, Shadow
 from attendant.server.engine.request import Outcome, Priority, Result, joined_result
 from attendant.server.engine.shares import MAX_ANSWER_BYTES
 from attendant.server.errors import AttendantError, InvalidArgument, Overloaded
+from attendant.server.polling import begin
 from attendant.server.request_log import RequestRecord
 from attendant_client.messages import set_fields
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -189,14 +190,10 @@ def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Pars
     violations = Violations()
     check_request_id(request.request_id, violations)
     source, output = _side(request, "source", violations), set_fields(request.output)
-    recording = reading.recording(output)
-
-    def options_of(num_source_tokens: int) -> DecodingOptions | None:
-        return read_options(request.decoding, model, num_source_tokens, violations, **recording)
-
     changes = model.manifest.decoding.changes_texts or any(map(request.decoding.HasField, TEXT_OPTIONS))
     decoding = set_fields(request.decoding) if changes else {}
-    read = reading.read_generate(source, decoding, options_of, output, model, violations)
+    options = partial(read_options, request.decoding, model)
+    read = reading.read_generate(source, decoding, options, output, model, violations)
     parsed = _parsed(request, read, model, violations, by_default=not request.decoding.ByteSize())
     # Draws differ by themselves: nothing is learned from comparing them.
     compared = model.shadows and parsed.content.options.sampling is None
@@ -254,15 +251,9 @@ def must_be(field: FieldDescriptor) -> str:
 
 
 def read_options(
-    message: messages.DecodingOptions,
-    model: ServedModel,
-    num_source_tokens: int,
-    violations: Violations,
-    *,
-    attention: bool,
-    trace: int,
-) -> DecodingOptions | None:
-    """Reads decoding options, with the bundle's defaults for unset fields.
+    message: messages.DecodingOptions, model: ServedModel, num_source_tokens: int, *, attention: bool, trace: int
+) -> tuple[DecodingOptions | None, tuple[Violation, ...]]:
+    """Reads decoding options as `read_decoding`.
 
     Most requests have the same few options, which are read once: reading takes 28 us, looking them up 3 us.
     """
@@ -272,13 +263,8 @@ def read_options(
     length = num_source_tokens if by_length else 0
     # What completes a text may be thousands of tokens.
     if message.ByteSize() <= MAX_OPTION_BYTES_KEPT and not message.HasField("target_prefix_text"):
-        options, wrong = _read_once(ref(model), message.SerializeToString(), attention, trace, length)
-    else:
-        options, wrong = read_decoding(set_fields(message), model, length, attention=attention, trace=trace)
-    violations.found += wrong
-    # In this order: reading `sampling` of a message that has none makes an object.
-    is_seeded = message.HasField("sampling") and message.sampling.HasField("seed")
-    return options if options is None or is_seeded else drawn(options)
+        return _read_once(ref(model), message.SerializeToString(), attention, trace, length)
+    return read_decoding(set_fields(message), model, length, attention=attention, trace=trace)
 
 
 @lru_cache(maxsize=MAX_OPTIONS_KEPT)
@@ -324,9 +310,7 @@ def shadow_of(stable: ServedModel, shadow: ServedModel, share: float) -> Shadow:
         if random.random() >= share or not shadow.leases.acquire():
             return
         text = stable_tokenizer.decode(result.hypotheses[0].token_ids)
-        task = asyncio.create_task(compare(request, text, client))
-        _shadow_tasks.add(task)
-        task.add_done_callback(_shadow_tasks.discard)
+        begin(compare(request, text, client), _shadow_tasks)
 
     return ask
 
