@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import struct
 import sys
 import tempfile
 from dataclasses import replace
@@ -16,10 +17,10 @@ from pathlib import Path
 from attendant.runtime.command import exit_command
 from attendant.runtime.errors import UserError
 from attendant.server.config import ServerConfig
+from attendant.server.engine.engine import serve_engine
 from attendant.server.engine.loading import load_engine, open_within_limits
 from attendant.server.engine.processes import WORKER_OOM_SCORE, forked, receive_place, set_oom_score
 from attendant.server.engine.protocol import FlightRecord, framed, receive_message
-from attendant.server.engine.worker import StrangeSocket, inherited, serve_engine
 from attendant.server.logs import configure_logging, log_python_errors
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,9 @@ NOWHERE = "/proc/self/fdinfo"
 
 NICENESS = 5
 """The server's own process, which refuses requests and delivers answers, goes first where processors are scarce."""
+
+CREDENTIALS = struct.Struct("3i")
+"""SO_PEERCRED: process, user and group that made a socket."""
 
 
 def main(descriptor: int) -> int:
@@ -85,6 +89,38 @@ def _live(control: socket.socket, oom_score: str) -> None:
     with place.connection:
         place.connection.sendall(framed(ready))
         serve_engine(place.connection, engine, record)
+
+
+class StrangeSocket(Exception):
+    """A socket that did not come from the process that started this one: nothing is read from it."""
+
+
+def inherited(descriptor: int) -> socket.socket:
+    """Returns the socket to the process that started this one, after making sure that it is one.
+
+    Messages are unpickled, which lets their sender run any code. A pair of sockets has no name that others could
+    connect to, and the kernel says which process made it.
+
+    Raises:
+        StrangeSocket
+    """
+    try:
+        connection = socket.socket(fileno=descriptor)
+    except OSError as error:
+        raise StrangeSocket(f"descriptor {descriptor}: {error.strerror}") from None
+    try:
+        if connection.family != socket.AF_UNIX or connection.getsockname() or connection.getpeername():
+            raise StrangeSocket("others can reach this one")
+        maker = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        process, user, _ = CREDENTIALS.unpack(maker)
+        if (process, user) != (os.getppid(), os.getuid()):
+            raise StrangeSocket(f"this one is process {process}'s, of user {user}")
+    except (OSError, StrangeSocket) as error:
+        connection.close()
+        if isinstance(error, OSError):
+            raise StrangeSocket(error.strerror) from None
+        raise
+    return connection
 
 
 def leave_working_directory() -> None:

@@ -27,9 +27,8 @@ from typing import NamedTuple, Self
 
 from attendant.runtime.process import available_cpus
 from attendant.server.config import ServerConfig
-from attendant.server.engine.protocol import FlightRecord, Frames, framed, new_record
+from attendant.server.engine.protocol import RECEIVED_BYTES, FlightRecord, Frames, framed, new_record
 from attendant.server.engine.shares import SharedRows
-from attendant.server.engine.worker import RECEIVED_BYTES
 
 log = logging.getLogger(__name__)
 

@@ -36,6 +36,7 @@ from attendant.server.engine.request import (
 log = logging.getLogger(__name__)
 
 LENGTH: Final = struct.Struct("<I")
+RECEIVED_BYTES: Final = 1 << 16
 
 MAX_CACHED_OPTIONS: Final = 256
 MAX_CACHED_BYTES: Final = 1024

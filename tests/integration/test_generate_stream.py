@@ -12,8 +12,8 @@ import pytest
 
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.server.engine.client import EngineClient
+from attendant.server.engine.engine import PROGRESS_SECONDS
 from attendant.server.engine.request import Outcome
-from attendant.server.engine.worker import PROGRESS_SECONDS
 from attendant.server.errors import Stalled
 from attendant.server.grpc.requests import read_generate
 from attendant.server.grpc.service import streamed

@@ -14,20 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attendant.runtime.decoding.hypothesis import Progress
-from attendant.server.engine import worker
+from attendant.server.engine.engine import HELD_PART, MESSAGE_BYTES, MIN_PART, PROGRESS_SECONDS, Outbox, in_messages
 from attendant.server.engine.protocol import framed
 from attendant.server.engine.request import Outcomes
-from attendant.server.engine.worker import (
-    HELD_PART,
-    MESSAGE_BYTES,
-    MIN_PART,
-    PROGRESS_SECONDS,
-    Outbox,
-    StrangeSocket,
-    in_messages,
-    inherited,
-)
 from attendant.server.errors import Cancelled
+from attendant.server.worker_main import CREDENTIALS, StrangeSocket, inherited
 from tests.paths import ROOT
 from tests.unit.server.engine.test_admission import result
 
@@ -196,5 +187,5 @@ def test_a_file_is_no_socket(tmp_path: Path) -> None:
 def test_the_credentials_are_the_kernels() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        raw = theirs.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, worker.CREDENTIALS.size)
-        assert worker.CREDENTIALS.unpack(raw) == (os.getpid(), os.getuid(), os.getgid())
+        raw = theirs.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        assert CREDENTIALS.unpack(raw) == (os.getpid(), os.getuid(), os.getgid())
