@@ -342,9 +342,11 @@ class StateScope:
             make=self._allocate, size=self._bytes, max_bytes=MAX_FIXED_BYTES // 2
         )
 
-    def fits(self, held: HeldTensors, count: int, width: int) -> bool:
-        """Returns whether the tensors have exactly these sizes."""
-        return held.count == count and (held.width == width or not self._has_positions)
+    def fitted(self, held: HeldTensors, count: int, width: int) -> HeldTensors:
+        """Returns the tensors in buffers of the bucket of `count` entries and `width` positions."""
+        if held.count == bucket_count(count) and (held.width == bucket_width(width) or not self._has_positions):
+            return held
+        return self.reordered([held], np.arange(count, dtype=np.int64), width)
 
     def take(self, count: int, width: int) -> HeldTensors:
         """Returns uninitialized tensors for `count` entries and `width` positions, rounded up to a bucket."""

@@ -139,29 +139,19 @@ class DeviceStep:
             self._checked.clear()
             captures.forget()
         number = None if captures is None else captures.number(key)
-        if number is None:
-            self._session.run(self._binding(buffers, key, sources, rows, to))
-        elif number in self._checked:
-            self._session.run(self._binding(buffers, key, sources, rows, to), number)
-        elif (reason := self._record(number, buffers, key, sources, rows, to)) is None:
-            self._checked.add(number)
-        else:
-            self._stop_recording(reason)
-            return self.run(shape, ids, sources, rows, to)
-        return buffers.outputs
-
-    def _record(
-        self,
-        number: int,
-        buffers: StepBuffers,
-        key: Sets,
-        sources: HeldTensors,
-        rows: HeldTensors,
-        to: HeldTensors,
-    ) -> str | None:
-        """Records a step and replays it; returns why the recording can't be used, or None."""
         binding = self._binding(buffers, key, sources, rows, to)
+        if number is None or number in self._checked:
+            self._session.run(binding, number)
+            return buffers.outputs
         written = [*buffers.outputs.values(), *(to.tensors[name] for name in self._following)]
+        if (reason := self._record(number, binding, written)) is None:
+            self._checked.add(number)
+            return buffers.outputs
+        self._stop_recording(reason)
+        return self.run(shape, ids, sources, rows, to)
+
+    def _record(self, number: int, binding: Binding, written: Sequence[DeviceTensor]) -> str | None:
+        """Records a step, which writes these tensors, and replays it; returns why the recording can't be used."""
 
         def floats() -> list[Array]:
             return [tensor.read() for tensor in written if tensor.dtype.startswith("float")]
@@ -348,14 +338,8 @@ class DeviceStepper:
             **self._attention_layout(state, shape.queries),
         }
         with self._turn():
-            held = self._row_tensors(state)
-            if not self._rows.fits(held, shape.rows, shape.width):
-                indices = np.arange(num_rows, dtype=np.int64)
-                held = self._rows.reordered([held], indices, width)
-            shared = self._held(state.source_tensors)
-            if not self._sources.fits(shared, shape.sources, shape.width):
-                indices = np.arange(state.num_sources, dtype=np.int64)
-                shared = self._sources.reordered([shared], indices, width)
+            held = self._rows.fitted(self._row_tensors(state), num_rows, width)
+            shared = self._sources.fitted(self._held(state.source_tensors), state.num_sources, width)
             stepped = self._rows.take(num_rows, width)
             outputs = self._step.run(shape, ids, shared, held, stepped)
             output = StepOutput(

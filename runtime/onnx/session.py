@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -145,12 +145,11 @@ class DeviceTensor:
         return f"{self.dtype}{list(self.shape)}"
 
 
-class Binding:
+class Binding(NamedTuple):
     """The tensors that a run reads and writes, which it keeps alive."""
 
-    def __init__(self, binding: Any, tensors: Sequence[DeviceTensor]) -> None:
-        self.binding = binding
-        self.tensors = tuple(tensors)
+    binding: Any
+    tensors: tuple[DeviceTensor, ...]
 
 
 class BoundSession:
@@ -183,7 +182,7 @@ class BoundSession:
             binding.bind_cpu_input(name, array)
         for name, tensor in outputs.items():
             binding.bind_ortvalue_output(name, tensor.value)
-        return Binding(binding, [*inputs.values(), *outputs.values()])
+        return Binding(binding, (*inputs.values(), *outputs.values()))
 
     def run(self, binding: Binding, capture: int | None = None) -> None:
         """Runs, and returns when the outputs are written.
