@@ -2,7 +2,7 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 import numpy as np
@@ -119,20 +119,16 @@ def check_decoding(bundle: Bundle, stepper: Stepper, precision: Precision, provi
         One line per difference: a graph that fails, a vocabulary of another size, an example with other tokens or
         scores; empty if there is none.
     """
-
-    def lines_of(check: Callable[[], list[str]], action: str) -> list[str]:
-        # The graphs have never run: any exception is their fault.
-        try:
-            return check()
-        except Exception as error:
-            log.debug("a check failed", exc_info=True)
-            return [f"{action} fails: {reason_of(error)}"]
-
-    graphs = bundle.graphs_in(precision)
-    action = f"{graphs.encoder.file} and {graphs.decoder_step.file}: decoding"
-    return lines_of(lambda: _symbol_differences(bundle, stepper), f"{action} the last symbols") or lines_of(
-        lambda: _golden_differences(bundle, stepper, precision, provider), f"{action} the golden examples"
-    )
+    graphs, what = bundle.graphs_in(precision), "the last symbols"
+    try:
+        if differences := _symbol_differences(bundle, stepper):
+            return differences
+        what = "the golden examples"
+        return _golden_differences(bundle, stepper, precision, provider)
+    # The graphs have never run: any exception is their fault.
+    except Exception as error:
+        log.debug("a check failed", exc_info=True)
+        return [f"{graphs.encoder.file} and {graphs.decoder_step.file}: decoding {what} fails: {reason_of(error)}"]
 
 
 def _symbol_differences(bundle: Bundle, stepper: Stepper) -> list[str]:

@@ -177,7 +177,7 @@ async def _reload(access: Access, reconciler: Reconciler, catalogue: Catalogue) 
     log.info("reloading")
     await asyncio.to_thread(access.reload)
     if catalogue.is_open:
-        await reconciler.reload()
+        await reconciler.follow(at_once=True)
 
 
 def _announce(config: ServerConfig, catalogue: Catalogue, target: str, metrics: str, scheme: str) -> None:

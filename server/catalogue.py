@@ -6,22 +6,18 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from attendant.runtime.bundle.bundle import BundleModel
 from attendant.runtime.bundle.manifest import Provider
 from attendant.runtime.violations import Violation
 from attendant.server.engine.client import EngineClient
-from attendant.server.engine.request import Result
 from attendant.server.errors import InvalidArgument, NotReady, UnknownModel, UnknownVersion
 from attendant.server.metrics import ModelMetrics
 
 Role = Literal["stable", "canary", "shadow", "named"]
 """The requests that a version answers. Stable: those that name no version; canary: a share of these; named: those that
 name it; shadow: none, its answers are only compared with the stable version's."""
-
-Shadow = Callable[[Any, Result, str], None]
-"""Gets each request that the stable version has answered, the result, and the client's name."""
 
 
 class Leases:
@@ -73,7 +69,8 @@ class ServedModel(BundleModel):
     Attributes:
         label: the operator's name of the version: its folder in a repository, else the same as the manifest's.
         leases: one is acquired before a request is submitted, and released when it has ended.
-        shadows: versions that get the same requests: none or one, which may change.
+        shadows: versions that get a share of the same requests, 0 to 1, after they are answered: none or one, which
+            may change.
     """
 
     label: str
@@ -81,7 +78,7 @@ class ServedModel(BundleModel):
     runner: EngineClient
     metrics: ModelMetrics
     leases: Leases = field(default_factory=Leases)
-    shadows: list[Shadow] = field(default_factory=list)
+    shadows: "list[tuple[ServedModel, float]]" = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,6 @@ from attendant.server.catalogue import Catalogue, Retirement, Routes, ServedMode
 from attendant.server.credentials import State, state_of
 from attendant.server.engine.loading import in_daemon_thread
 from attendant.server.errors import Draining, LoadRefused, UnknownModel
-from attendant.server.grpc.requests import shadow_of
 from attendant.server.metrics import Metrics
 from attendant.server.polling import begin, checking
 
@@ -293,25 +292,19 @@ class Reconciler:
     def following(self, seconds: float) -> Iterator[None]:
         """Checks the repositories every `seconds`, and takes changes that were the same in two checks. 0 disables."""
         follows = self.repositories and seconds
-        with checking(seconds, self._follow) if follows else nullcontext():
+        with checking(seconds, self.follow) if follows else nullcontext():
             try:
                 yield
             finally:
                 for task in self._tasks:
                     task.cancel()
 
-    async def reload(self) -> None:
-        """Takes all changes at once."""
+    async def follow(self, *, at_once: bool = False) -> None:
+        """Takes the changes that were the same in two looks, or all changes at once."""
         try:
             async with self._changing:
-                self._seen = await self._look()
-                await self._take_changes()
-        except UserError as error:
-            log.warning("the repositories are not reloaded", extra={"reason": str(error)})
-
-    async def _follow(self) -> None:
-        try:
-            async with self._changing:
+                if at_once:
+                    self._seen = await self._look()
                 await self._take_changes()
         except UserError as error:
             log.warning("the repositories are not followed now", extra={"reason": str(error)})
@@ -484,7 +477,7 @@ class Reconciler:
         for version in (*before, *live.values()):
             version.model.shadows.clear()
         if routes.shadow is not None:
-            stable.model.shadows.append(shadow_of(stable.model, routes.shadow, policy.shadow_percent / 100))
+            stable.model.shadows.append((routes.shadow, policy.shadow_percent / 100))
         if stable is not model.stable:
             stable.model.metrics.watch_drift(stable.model.manifest.reference_of(stable.model.precision))
         model.stable, model.live = stable, live

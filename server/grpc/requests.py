@@ -26,7 +26,7 @@ from attendant.runtime.requests import ReadRequest, Side, read_decoding
 from attendant.runtime.stepper import Floats
 from attendant.runtime.violations import Violation, Violations, cut
 from attendant.server.call import MAX_ID_CHARACTERS, Call
-from attendant.server.catalogue import Role, ServedModel, Shadow
+from attendant.server.catalogue import Role, ServedModel
 from attendant.server.engine.request import Outcome, Priority, Result, joined_result
 from attendant.server.engine.shares import MAX_ANSWER_BYTES
 from attendant.server.errors import AttendantError, InvalidArgument, Overloaded
@@ -123,8 +123,9 @@ class ParsedRequest:
             self.content.source_ids, self.content.num_source_tokens, result.hypotheses, by_default=self.by_default
         )
         if self.message is not None:
-            for shadow in self.model.shadows:
-                shadow(self.message, result, record.client)
+            for shadow, share in self.model.shadows:
+                if random.random() < share and shadow.leases.acquire():
+                    begin(_compare(self, result, shadow, record.client), _comparisons)
         return result
 
 
@@ -278,41 +279,32 @@ def _read_once(
     return read_decoding(fields, served, num_source_tokens, attention=attention, trace=trace)
 
 
-_shadow_tasks: set[asyncio.Task[None]] = set()
+_comparisons: set[asyncio.Task[None]] = set()
 
 
-def shadow_of(stable: ServedModel, shadow: ServedModel, share: float) -> Shadow:
-    """Returns a function that sends a share of the stable version's requests to a shadow, and counts equal answers.
+async def _compare(request: ParsedRequest, result: Result, shadow: ServedModel, client: str) -> None:
+    """Sends an answered request to a shadow, of which there is a lease, and counts whether the answers are equal.
 
     The answer has been sent by then. The shadow's answer is only compared.
     """
-    stable_tokenizer, metrics = stable.bundle.target_tokenizer, stable.metrics
-
-    async def compare(request: messages.GenerateRequest, text: str, client: str) -> None:
-        outcome: Outcome
-        try:
-            parsed = await parse(read_generate, request, shadow)
-            # Its trace is not read.
-            content = replace(parsed.content, options=replace(parsed.content.options, trace=0))
-            parts = replace(parsed, content=content).submit_units(client, SHADOW_SECONDS)
-            outcome = await joined_outcome(parsed.content, parts)
-        except AttendantError as error:
-            outcome = error
-        finally:
-            shadow.leases.release()
-        if isinstance(outcome, Result):
-            own = shadow.bundle.target_tokenizer.decode(outcome.hypotheses[0].token_ids)
-            metrics.shadowed("same" if own == text else "different")
-        else:
-            metrics.shadowed("failed")
-
-    def ask(request: messages.GenerateRequest, result: Result, client: str) -> None:
-        if random.random() >= share or not shadow.leases.acquire():
-            return
-        text = stable_tokenizer.decode(result.hypotheses[0].token_ids)
-        begin(compare(request, text, client), _shadow_tasks)
-
-    return ask
+    assert request.message is not None
+    outcome: Outcome
+    try:
+        parsed = await parse(read_generate, request.message, shadow)
+        # Its trace is not read.
+        content = replace(parsed.content, options=replace(parsed.content.options, trace=0))
+        parts = replace(parsed, content=content).submit_units(client, SHADOW_SECONDS)
+        outcome = await joined_outcome(parsed.content, parts)
+    except AttendantError as error:
+        outcome = error
+    finally:
+        shadow.leases.release()
+    compared = "failed"
+    if isinstance(outcome, Result):
+        text = request.model.bundle.target_tokenizer.decode(result.hypotheses[0].token_ids)
+        shadow_text = shadow.bundle.target_tokenizer.decode(outcome.hypotheses[0].token_ids)
+        compared = "same" if shadow_text == text else "different"
+    request.model.metrics.shadowed(compared)
 
 
 FINISH_REASONS = {

@@ -105,7 +105,7 @@ async def test_a_name_in_two_repositories_stops_no_other_model(tmp_path: Path) -
     assert await reconciler.look([]) == 2
     for path in ("other/a/1", "other/c/1"):
         (tmp_path / path).mkdir(parents=True)
-    await reconciler.reload()  # as by SIGHUP; otherwise a change counts at the second look
+    await reconciler.follow(at_once=True)  # as by SIGHUP; otherwise a change counts at the second look
     assert {(entry.name, entry.label) for entry in reconciler.index()} == {("a", "1"), ("b", "1"), ("c", "1")}
     with pytest.raises(LoadRefused, match="two models are named a"):
         await reconciler.load("a")
