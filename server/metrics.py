@@ -8,9 +8,9 @@ import math
 import time
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, ProcessCollector
@@ -112,6 +112,9 @@ class Count:
     def inc(self, amount: float = 1.0) -> None:
         self.value += amount
 
+    def add_to(self, family: CounterMetricFamily, labels: Sequence[str]) -> None:
+        family.add_metric(labels, self.value)
+
 
 class Distribution:
     """A histogram's values for one set of labels.
@@ -147,6 +150,9 @@ class Distribution:
             buckets.append((name, total, self._exemplars[place]) if place in self._exemplars else (name, total))
         return buckets
 
+    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
+        family.add_metric(labels, self.buckets(), self.sum)
+
 
 Child = TypeVar("Child", Count, Distribution)
 
@@ -159,6 +165,8 @@ class _Labelled(Collector, Generic[Child]):
     the server's process. So values are gathered here, and become the library's metrics when they are scraped. No lock
     is needed: CPython switches threads at calls and loops, and there is neither between reading a value and writing it.
     """
+
+    _family_class: ClassVar[Any]
 
     def __init__(
         self, name: str, documentation: str, labelnames: Iterable[str], *, namespace: str, registry: CollectorRegistry
@@ -175,35 +183,32 @@ class _Labelled(Collector, Generic[Child]):
             self._children[values] = self._new()
         return self._children[values]
 
-    def describe(self) -> list[Metric]:
-        """Returns the metric without values; the registry checks that its name is free."""
-        return [self._family({})]
-
     def collect(self) -> list[Metric]:
-        return [self._family(self._children)]
+        family = self._family_class(self._name, self._documentation, labels=self._labelnames)
+        for values, child in self._children.items():
+            child.add_to(family, values)
+        return [family]
+
+    # Called at the registration, when there are no values yet: the registry checks that the name is free.
+    describe = collect
 
     @abstractmethod
     def _new(self) -> Child: ...
-
-    @abstractmethod
-    def _family(self, children: Mapping[tuple[str, ...], Child]) -> Metric: ...
 
 
 class Counter(_Labelled[Count]):
     """Counts by the values of their labels."""
 
+    _family_class = CounterMetricFamily
+
     def _new(self) -> Count:
         return Count()
-
-    def _family(self, children: Mapping[tuple[str, ...], Count]) -> Metric:
-        family = CounterMetricFamily(self._name, self._documentation, labels=self._labelnames)
-        for values, child in children.items():
-            family.add_metric(values, child.value)
-        return family
 
 
 class Histogram(_Labelled[Distribution]):
     """Distributions by the values of their labels."""
+
+    _family_class = HistogramMetricFamily
 
     def __init__(self, *args: Any, buckets: Iterable[float], **options: Any) -> None:
         """`buckets`: their largest values; the others as for a counter."""
@@ -212,12 +217,6 @@ class Histogram(_Labelled[Distribution]):
 
     def _new(self) -> Distribution:
         return Distribution(self._bounds)
-
-    def _family(self, children: Mapping[tuple[str, ...], Distribution]) -> Metric:
-        family = HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
-        for values, child in children.items():
-            family.add_metric(values, child.buckets(), child.sum)
-        return family
 
 
 class Metrics:

@@ -91,7 +91,7 @@ class AnswerBudget:
         self.max_bytes = max_bytes
         self.unread_seconds = unread_seconds
         self.held_bytes = 0
-        self._clock = clock
+        self.clock = clock
         self._shares: set[AnswerShare] = set()
         self._of_clients: dict[str, AnswerShare] = {}
 
@@ -121,13 +121,6 @@ class AnswerBudget:
         self._shares.discard(share)
 
     @property
-    def free_bytes(self) -> int:
-        return self.max_bytes - self.held_bytes
-
-    def now(self) -> float:
-        return self._clock()
-
-    @property
     def num_streams(self) -> int:
         return len(self._shares)
 
@@ -148,11 +141,11 @@ class AnswerShare:
 
     @property
     def is_stalled(self) -> bool:
-        return self._writing_since is not None and self._writing_since < self._budget.now() - STALLED_SECONDS
+        return self._writing_since is not None and self._writing_since < self._budget.clock() - STALLED_SECONDS
 
     def begin_write(self) -> None:
         """Notes that an answer is being written, which waits for the client to read."""
-        self._writing_since = self._budget.now()
+        self._writing_since = self._budget.clock()
 
     def end_write(self) -> None:
         self._writing_since = None
@@ -164,7 +157,8 @@ class AnswerShare:
         """
         if not self.held_bytes:
             return True
-        return not self.is_stalled and self.held_bytes + num_bytes <= self._budget.free_bytes - num_bytes
+        num_free = self._budget.max_bytes - self._budget.held_bytes
+        return not self.is_stalled and self.held_bytes + num_bytes <= num_free - num_bytes
 
     async def take(self, num_bytes: int) -> None:
         """Waits until there is room, and holds the memory."""

@@ -114,27 +114,22 @@ class GrpcMetrics:
             buckets=REQUEST_BUCKETS,
         )
 
-    def of(self, rpc: Rpc) -> "RpcMetrics":
-        """Returns the metrics of a method."""
-        return RpcMetrics(self, (TYPES[rpc.streams_requests, rpc.streams_responses], rpc.service, rpc.name))
-
 
 class RpcMetrics:
     """The metrics of one method. Labels are resolved once, since that takes a microsecond each."""
 
-    def __init__(self, metrics: GrpcMetrics, labels: tuple[str, str, str]) -> None:
+    def __init__(self, metrics: GrpcMetrics, rpc: Rpc) -> None:
+        labels = TYPES[rpc.streams_requests, rpc.streams_responses], rpc.service, rpc.name
         self.started = metrics.started.labels(*labels)
         self.handled = lru_cache(maxsize=None)(partial(metrics.handled.labels, *labels))
         self.received = metrics.received.labels(*labels)
         self.sent = metrics.sent.labels(*labels)
         self.seconds = metrics.seconds.labels(*labels)
 
-    def handling(self, call: GrpcCall) -> "_Handling":
-        """Counts and times a call as a context manager."""
-        return _Handling(self, call)
 
+class Handling:
+    """Counts and times a call as a context manager."""
 
-class _Handling:
     __slots__ = ("_began", "_call", "_metrics")
 
     def __init__(self, metrics: RpcMetrics, call: GrpcCall) -> None:
@@ -314,7 +309,7 @@ class Handlers(grpc.GenericRpcHandler):
         self._streams, self._watches = Shares(bounds.max_streams), Shares(bounds.max_watches)
         self._under_way: set[asyncio.Task[Any]] = set()
         metrics = GrpcMetrics(gate.log.metrics.registry)
-        self._by_path = {f"/{rpc.full_name}": self._handler(rpc, metrics.of(rpc)) for rpc in rpcs}
+        self._by_path = {f"/{rpc.full_name}": self._handler(rpc, RpcMetrics(metrics, rpc)) for rpc in rpcs}
         # Methods that stream both ways take calls of every kind.
         self._unknown: Any = grpc.stream_stream_rpc_method_handler(self._refuse_unknown)
 
@@ -332,7 +327,7 @@ class Handlers(grpc.GenericRpcHandler):
             call = self._begin(context)
             try:
                 request = await self._only_request(rpc, call)
-                with self._connections.calling(call.peer), metrics.handling(call):
+                with self._connections.calling(call.peer), Handling(metrics, call):
                     metrics.received.inc()
                     self._gate.let_in(rpc, request, call)
                     self._log.require_decoded(rpc.name, call, request)
@@ -381,7 +376,7 @@ class Handlers(grpc.GenericRpcHandler):
             request = self._requests(rpc, metrics, call, activity)
         else:
             request = await self._only_request(rpc, call)
-        with self._place(rpc, call), self._connections.calling(call.peer), activity, metrics.handling(call):
+        with self._place(rpc, call), self._connections.calling(call.peer), activity, Handling(metrics, call):
             self._gate.let_in(rpc, request, call)
             if not rpc.streams_requests:
                 metrics.received.inc()

@@ -354,32 +354,32 @@ def to_json(message: Message) -> str:
 
     The library takes 10 microseconds for each float, so attention's weights are written here.
     """
-    attentions = list(_attentions(message))
-    weights = [list(map(float, np.asarray(each.weights, np.float32).astype(str))) for each in attentions]
-    for each in attentions:
-        del each.weights[:]
+    weights = []
+    for attention in _attentions(message):
+        weights.append(list(map(float, np.asarray(attention.weights, np.float32).astype(str))))
+        del attention.weights[:]
     fields = json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
     for place, numbers in zip(_attention_fields(fields), weights, strict=True):
         place["weights"] = numbers
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
-def _attentions(message: Any) -> Iterator[messages.Attention]:
-    results = [result.response for result in getattr(message, "results", ())]
-    for response in results or [getattr(message, "response", message)]:
-        searches = getattr(getattr(response, "trace", response), "searches", ())
-        steps = (step for search in searches for step in search.steps)
-        for part in (response, *getattr(response, "hypotheses", ()), *steps):
-            if "attention" in part.DESCRIPTOR.fields_by_name and part.HasField("attention"):
-                yield part.attention
+def _attentions(message: Message) -> Iterator[messages.Attention]:
+    """Yields every Attention within a message, in the order of the fields."""
+    for field, value in message.ListFields():
+        if field.message_type is messages.Attention.DESCRIPTOR:
+            yield value
+        elif field.message_type is not None:
+            for part in value if field.is_repeated else (value,):
+                if isinstance(part, Message):  # the keys of a map are texts
+                    yield from _attentions(part)
 
 
 def _attention_fields(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields the fields of the same attentions in the same order."""
-    results = [result.get("response", {}) for result in fields.get("results", ())]
-    for response in results or [fields.get("response", fields)]:
-        searches = response.get("trace", response).get("searches", ())
-        steps = (step for search in searches for step in search["steps"])
-        for part in (response, *response.get("hypotheses", ()), *steps):
-            if "attention" in part:
-                yield part["attention"]
+    """Yields the fields of the same attentions: the library writes them in the same order."""
+    for name, value in fields.items():
+        if name == "attention":
+            yield value
+        for part in value if isinstance(value, list) else (value,):
+            if isinstance(part, dict):
+                yield from _attention_fields(part)

@@ -22,7 +22,7 @@ from attendant.server.call import Rpc
 from attendant.server.errors import AttendantError, InvalidArgument
 from attendant.server.grpc.requests import WRITERS, off_the_loop
 from attendant.server.http import bodies
-from attendant.server.http.app import HttpApi
+from attendant.server.http.app import ApiRoute, HttpApi
 from attendant.server.http.endpoints import STATUSES, Endpoint, problem_headers
 from attendant.server.inference.service import pack, unpack
 from attendant.server.inference.v2 import open_inference_pb2 as wire
@@ -40,21 +40,12 @@ INT64: Final = range(-(2**63), 2**63)
 SCALARS: Final = "a string, a number, true or false"
 
 
-@dataclass(frozen=True, slots=True)
-class InferenceRoute:
-    """A path of the protocol; its parameters are `name` and `version` of a model."""
-
-    verb: str
-    path: str
-    method: str
-
-
 INFERENCE_ROUTES: Final = (
-    InferenceRoute("GET", "", "ServerMetadata"),
-    InferenceRoute("GET", "/health/live", "ServerLive"),
-    InferenceRoute("GET", "/health/ready", "ServerReady"),
+    ApiRoute("GET", "", "ServerMetadata"),
+    ApiRoute("GET", "/health/live", "ServerLive"),
+    ApiRoute("GET", "/health/ready", "ServerReady"),
     *(
-        InferenceRoute(verb, f"{MODEL}{version}{rest}", method)
+        ApiRoute(verb, f"{MODEL}{version}{rest}", method)
         for version in ("", "/versions/{version}")
         for verb, rest, method in (
             ("GET", "", "ModelMetadata"),
@@ -62,10 +53,11 @@ INFERENCE_ROUTES: Final = (
             ("POST", "/infer", "ModelInfer"),
         )
     ),
-    InferenceRoute("POST", "/repository/index", "RepositoryIndex"),
-    InferenceRoute("POST", f"/repository{MODEL}/load", "RepositoryModelLoad"),
-    InferenceRoute("POST", f"/repository{MODEL}/unload", "RepositoryModelUnload"),
+    ApiRoute("POST", "/repository/index", "RepositoryIndex"),
+    ApiRoute("POST", f"/repository{MODEL}/load", "RepositoryModelLoad"),
+    ApiRoute("POST", f"/repository{MODEL}/unload", "RepositoryModelUnload"),
 )
+"""The protocol's paths, below PREFIX; their parameters are `name` and `version` of a model."""
 
 
 @dataclass(slots=True)
@@ -100,7 +92,7 @@ def add_inference(api: HttpApi, rpcs: Mapping[str, Rpc]) -> None:
     api.set_problem(PREFIX, _problem)
 
 
-async def read_request(route: InferenceRoute, rpc: Rpc, request: Request) -> Message | InferenceBody:
+async def read_request(route: ApiRoute, rpc: Rpc, request: Request) -> Message | InferenceBody:
     """Returns the request that a path and its body stand for.
 
     Raises:
