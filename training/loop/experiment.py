@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -156,26 +155,24 @@ def prepare(
     if not processes.is_first:
         processes.wait()
     resumed = checkpoint_path(run, LAST) is not None
+    for field, _, begun in recipe.differences(run.recipe(), FIXED_ON_RESUME) if resumed else ():
+        raise UserError(f"{run.path} was begun with {field} = {begun!r}: take that, or another --output")
     start = None if resumed else starting_run(recipe)
     teachers = [] if resumed else teaching_runs(recipe, start)
     # Embeddings that another run trained belong to its symbols, whatever the new data have.
     tokenizers_of = run if resumed or not processes.is_first else start or next(iter(teachers), None)
-    corpora = prepare_corpora(
-        recipe,
-        recipe.data.corpus_folder(run.path),
-        tokenizers_of.tokenizers() if tokenizers_of else None,
-        check_digest=partial(_check_resumption, run, recipe) if resumed else lambda digest: None,
-    )
+    tokenizers = tokenizers_of.tokenizers() if tokenizers_of else None
+    corpora = prepare_corpora(recipe, recipe.data.corpus_folder(run.path), tokenizers, run if resumed else None)
     if not resumed:
         refuse_unknown_targets(recipe, corpora)
     train, facts = corpora.train, corpora.facts
     corpus, teachers_record = _with_soft_targets(train, recipe, run, teachers, device, announce, progress)
-    tokenizers = {"source": train.source_tokenizer, "target": train.target_tokenizer}
-    sizes = [tokenizer.vocabulary_size for tokenizer in tokenizers.values()]
+    by_side = {"source": train.source_tokenizer, "target": train.target_tokenizer}
+    sizes = [tokenizer.vocabulary_size for tokenizer in by_side.values()]
     check_memory(recipe.model, *sizes, optimizer=recipe.optimizer.kind, device=device)
     torch.manual_seed(recipe.seed)
     model = Seq2Seq(recipe.model, *sizes)
-    start_record = {} if resumed else load_initial_weights(recipe, start, model, tokenizers)
+    start_record = {} if resumed else load_initial_weights(recipe, start, model, by_side)
     if processes.is_first:
         records = {
             run.data_path: facts,
@@ -184,7 +181,7 @@ def prepare(
             run.start_path: start_record,
             run.teachers_path: teachers_record,
         }
-        _write(run, recipe, tokenizers, records)
+        _write(run, recipe, by_side, records)
         processes.wait()
     validator, warnings = Validator(recipe, corpora), unknown_warnings(corpora)
     return Experiment(run, recipe, model, corpus, validator, device, facts, warnings)
@@ -212,13 +209,6 @@ def check_memory(
             f"{num_parameters:,} parameters need {needed / 1e9:,.1f} GB for training by {optimizer}, and there are "
             f"{limit / 1e9:,.1f} GB: {MEMORY_REMEDY}"
         )
-
-
-def _check_resumption(run: Run, recipe: Recipe, digest: str) -> None:
-    for field, _, begun in recipe.differences(run.recipe(), FIXED_ON_RESUME):
-        raise UserError(f"{run.path} was begun with {field} = {begun!r}: take that, or another --output")
-    if read_json(run.data_path, dict, "digest")["digest"] != digest:
-        raise UserError(f"the data of {run.path} have changed since it was begun: take another --output")
 
 
 def _write(run: Run, recipe: Recipe, tokenizers: Mapping[str, Tokenizer], records: Mapping[Path, Any]) -> None:

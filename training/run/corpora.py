@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import compress
 from pathlib import Path
@@ -38,6 +38,7 @@ from attendant.training.data.pairs import (
 from attendant.training.data.tokenization import encode_source
 from attendant.training.data.vocabulary import tokenizer_for
 from attendant.training.recipe import Recipe
+from attendant.training.run.directory import Run, read_json
 
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
 HELD_OUT: Final[tuple[Split, ...]] = ("validation", "test")
@@ -112,22 +113,22 @@ def prepare_corpora(
     recipe: Recipe,
     folder: Path,
     tokenizers: Tokenizers | None,
-    *,
-    check_digest: Callable[[str], None] = lambda digest: None,
+    begun: Run | None = None,
 ) -> Corpora:
     """Reads all splits.
 
     Args:
         folder: has a directory for each tokenized training split, named by its key.
         tokenizers: those of a run that is resumed, or whose weights are taken. If None, they are trained.
-        check_digest: is called with the digest of the files before they are read, and may refuse it.
+        begun: the run that is resumed, if one is.
 
     Raises:
-        UserError: bad or no data.
+        UserError: bad or no data; other data than `begun` has.
     """
     files = {split: named for split in SPLITS if (named := recipe.data.files(split)) is not None}
     digests, digest = digests_of(files)
-    check_digest(digest)
+    if begun is not None and read_json(begun.data_path, dict, "digest")["digest"] != digest:
+        raise UserError(f"the data of {begun.path} have changed since it was begun: take another --output")
     read = _read_held_out(files)
     sources: dict[str, frozenset[str]] = {
         split: frozenset(pair.source for pair in pairs) for split, pairs in read.pairs.items()
