@@ -61,32 +61,24 @@ WHOLE_PATTERN, NUMBER_PATTERN = "^[0-9]+$", r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9
 """Numbers in quotation marks, which the mapping reads too."""
 
 
-def _from(least: int, most: int) -> Schema:
-    return {"minimum": least, "maximum": most}
-
-
-def _above(bound: int, most: int) -> Schema:
-    return {"exclusiveMinimum": bound, "maximum": most}
-
-
 RANGES: Final[Mapping[str, Schema]] = {
-    "beam_size": _from(1, MAX_BEAM),
-    "num_hypotheses": _from(1, MAX_BEAM),
-    "length_penalty": _from(0, MAX_PENALTY),
-    "length_penalty_offset": _from(0, MAX_PENALTY),
-    "coverage_penalty": _from(0, MAX_PENALTY),
-    "repetition_penalty": _from(1, MAX_PENALTY),
-    "min_length": _from(0, MAX_TOKENS),
-    "max_length": _from(1, MAX_TOKENS),
-    "min_length_ratio": _above(0, MAX_LENGTH_RATIO),
-    "max_length_ratio": _above(0, MAX_LENGTH_RATIO),
-    "patience": _above(0, MAX_PATIENCE),
-    "no_repeat_ngram_size": _from(0, MAX_TOKENS),
-    "temperature": _above(0, MAX_TEMPERATURE),
-    "top_k": _from(0, MAX_SAMPLED_CANDIDATES),
-    "top_p": _above(0, 1),
-    "seed": _from(0, 2**64 - 1),
-    "trace": _from(0, MAX_TRACED_CANDIDATES),
+    "beam_size": {"minimum": 1, "maximum": MAX_BEAM},
+    "num_hypotheses": {"minimum": 1, "maximum": MAX_BEAM},
+    "length_penalty": {"minimum": 0, "maximum": MAX_PENALTY},
+    "length_penalty_offset": {"minimum": 0, "maximum": MAX_PENALTY},
+    "coverage_penalty": {"minimum": 0, "maximum": MAX_PENALTY},
+    "repetition_penalty": {"minimum": 1, "maximum": MAX_PENALTY},
+    "min_length": {"minimum": 0, "maximum": MAX_TOKENS},
+    "max_length": {"minimum": 1, "maximum": MAX_TOKENS},
+    "min_length_ratio": {"exclusiveMinimum": 0, "maximum": MAX_LENGTH_RATIO},
+    "max_length_ratio": {"exclusiveMinimum": 0, "maximum": MAX_LENGTH_RATIO},
+    "patience": {"exclusiveMinimum": 0, "maximum": MAX_PATIENCE},
+    "no_repeat_ngram_size": {"minimum": 0, "maximum": MAX_TOKENS},
+    "temperature": {"exclusiveMinimum": 0, "maximum": MAX_TEMPERATURE},
+    "top_k": {"minimum": 0, "maximum": MAX_SAMPLED_CANDIDATES},
+    "top_p": {"exclusiveMinimum": 0, "maximum": 1},
+    "seed": {"minimum": 0, "maximum": 2**64 - 1},
+    "trace": {"minimum": 0, "maximum": MAX_TRACED_CANDIDATES},
 }
 """What any model may allow. `Limits` says what a model allows."""
 
@@ -186,10 +178,6 @@ def document() -> Schema:
         },
         "security": [],
     }
-
-
-def _path_parameters(path: str) -> list[Schema]:
-    return [{"name": name, "in": "path", "required": True, "schema": TEXT} for name in path_parameters(path)]
 
 
 def _ref(name: str) -> Schema:
@@ -351,8 +339,8 @@ def _operation(route: ApiRoute, schemas: _Schemas) -> Schema:
     return operation | {"requestBody": {"required": True, "content": {JSON: {"schema": body}}}}
 
 
-def _object(required: Mapping[str, Schema], optional: Mapping[str, Schema] = {}, **more: Any) -> Schema:
-    return {"type": "object", "properties": {**required, **optional}, "required": list(required), **more}
+def _object(properties: Schema, **more: Any) -> Schema:
+    return {"type": "object", "properties": properties, "required": list(properties), **more}
 
 
 if __name__ == "__main__":
