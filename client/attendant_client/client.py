@@ -3,7 +3,7 @@
 import json
 import math
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 
@@ -44,54 +44,6 @@ SERVICE_CONFIG = {
         }
     ],
 }
-
-
-def open_channel(
-    target: str,
-    *,
-    tls: bool | None = None,
-    root_certificates: bytes | None = None,
-    client_certificate: bytes | None = None,
-    client_key: bytes | None = None,
-    server_name: str = "",
-) -> grpc.aio.Channel:
-    """Returns a channel that connects on its first call.
-
-    Args:
-        target: host:port, or any gRPC name, e.g. unix:///run/attendant.sock, dns:///attendant:50051, or
-            ipv4:10.0.0.1:50051,10.0.0.2:50051, two servers in turns. The default port is 50051.
-        tls: encrypt, and verify the server. If None, it is used with certificates, or if the target is another machine.
-        root_certificates: PEM, instead of gRPC's own.
-        client_certificate, client_key: PEM, for a server that requires them.
-        server_name: the name in the server's certificate; if empty, the target's.
-
-    Raises:
-        TypeError, ValueError: an invalid target; arguments that exclude or need each other.
-    """
-    if (client_certificate is None) != (client_key is None):
-        raise ValueError("client_certificate and client_key need each other; one of them is missing")
-    needs_tls = bool(root_certificates or client_certificate or server_name)
-    if tls is False and needs_tls:
-        raise ValueError("tls=False excludes certificates and server_name, which are for TLS")
-    options: Sequence[tuple[str, str | int]] = (
-        ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
-        ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
-        # Detects a server that has vanished while calls wait for it; ours accepts a ping every ten seconds.
-        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-        # Not keepalive_timeout_ms, which closes nothing in grpcio 1.85.
-        ("grpc.http2.ping_timeout_ms", KEEPALIVE_MS),
-        ("grpc.primary_user_agent", f"attendant-client/{VERSION}"),
-    )
-    target = with_port(target)
-    if is_this_machine(target):
-        # For a proxy on another machine, the loopback address is its own.
-        options = (*options, ("grpc.enable_http_proxy", 0))
-    if needs_tls or (not is_this_machine(target) if tls is None else tls):
-        credentials = grpc.ssl_channel_credentials(root_certificates, client_key, client_certificate)
-        if server_name:
-            options = (*options, ("grpc.ssl_target_name_override", server_name))
-        return grpc.aio.secure_channel(target, credentials, options=options)
-    return grpc.aio.insecure_channel(target, options=options)
 
 
 AnyGeneration = TypeVar("AnyGeneration", bound=Generation)
@@ -192,15 +144,32 @@ class AttendantClient:
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ValueError("token: holds characters that a header can't have; printable ASCII can")
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        self._proxy = proxy_of(with_port(target))
-        self._channel = open_channel(
-            target,
-            tls=tls,
-            root_certificates=root_certificates,
-            client_certificate=client_certificate,
-            client_key=client_key,
-            server_name=server_name,
-        )
+        if (client_certificate is None) != (client_key is None):
+            raise ValueError("client_certificate and client_key need each other; one of them is missing")
+        needs_tls = bool(root_certificates or client_certificate or server_name)
+        if tls is False and needs_tls:
+            raise ValueError("tls=False excludes certificates and server_name, which are for TLS")
+        address = with_port(target)
+        is_local = is_this_machine(address)
+        self._proxy = proxy_of(address)
+        options: list[tuple[str, str | int]] = [
+            ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
+            ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
+            # Detects a server that has vanished while calls wait for it; ours accepts a ping every ten seconds.
+            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+            # Not keepalive_timeout_ms, which closes nothing in grpcio 1.85.
+            ("grpc.http2.ping_timeout_ms", KEEPALIVE_MS),
+            ("grpc.primary_user_agent", f"attendant-client/{VERSION}"),
+            # For a proxy on another machine, the loopback address is its own.
+            ("grpc.enable_http_proxy", int(not is_local)),
+        ]
+        if needs_tls or (not is_local if tls is None else tls):
+            credentials = grpc.ssl_channel_credentials(root_certificates, client_key, client_certificate)
+            if server_name:
+                options.append(("grpc.ssl_target_name_override", server_name))
+            self._channel = grpc.aio.secure_channel(address, credentials, options=options)
+        else:
+            self._channel = grpc.aio.insecure_channel(address, options=options)
         self._seq2seq: Any = stubs.Seq2SeqStub(self._channel)  # type: ignore[no-untyped-call]
         self._health = health_pb2_grpc.HealthStub(self._channel)
 
