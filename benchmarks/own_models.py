@@ -215,27 +215,25 @@ def translation_bundle(context: Context) -> Path:
     return cached_bundle(context.cache, f"own-translation-{workload.hidden_size}", write)
 
 
-def decoder_of(key: str, name: str, bundle: Callable[[], Path], precision: str = "int8") -> Decoder:
+def decoder_of(key: str, name: str, bundle: Path, precision: str = "int8") -> Decoder:
     """Returns a decoder that runs a bundle in Attendant. Each core has a worker process with one thread."""
+    arguments: dict[str, Any] = {"path": str(bundle), "precision": precision, "num_threads": 1}
+    num_parameters = open_bundle(bundle).manifest.model["num_parameters"]
     return Decoder(
         key=key,
         name=f"{name} {precision}, {layout(NUM_WORKERS)}",
-        command=lambda: program("own_worker:work", path=str(bundle()), precision=precision, num_threads=1, bare=False),
+        command=partial(program, "own_worker:work", **arguments),
         num_workers=NUM_WORKERS,
         batch_sizes=(32, 64, 128),
-        about=f"{num_parameters(bundle()) / 1e6:.1f} M parameters",
+        about=f"{num_parameters / 1e6:.1f} M parameters",
     )
-
-
-def num_parameters(bundle: Path) -> int:
-    return int(open_bundle(bundle).manifest.model["num_parameters"])
 
 
 def students(context: Context, beam_size: int) -> Part:
     """Measures recurrent models, students and Transformers of about equal size."""
     decoders = [
-        decoder_of("translation", "LSTM 2+1, as translate-en-fr", partial(translation_bundle, context)),
-        decoder_of("student", f"Transformer + SSRU {STUDENT}", partial(exported, context, STUDENT)),
+        decoder_of("translation", "LSTM 2+1, as translate-en-fr", translation_bundle(context)),
+        decoder_of("student", f"Transformer + SSRU {STUDENT}", exported(context, STUDENT)),
     ]
     return throughput(context, [*decoders, *transformers(context, NUM_WORKERS)], beam_size)
 
@@ -263,7 +261,7 @@ def sharing(context: Context) -> Part:
     One model in both forms of the contract (docs/export-your-own.md), with the same weights, in turns.
     """
     decoders = [
-        decoder_of(f"{form}_{precision}", form, partial(exported, context, form), precision)
+        decoder_of(f"{form}_{precision}", form, exported(context, form), precision)
         for precision in PRECISIONS
         for form in ("gathered", "shared")
     ]
