@@ -42,13 +42,18 @@ loader and the search that serve. Nothing is published if a check fails. A bundl
 
 def command(name: str) -> Command:
     """Returns a subcommand, or `export`."""
-    return Command(PARSERS[name](), partial(_run, name))
+    description, add_options = SUBCOMMANDS[name]
+    # Only the lines of export's description are not folded.
+    formatter = argparse.RawDescriptionHelpFormatter if name == "export" else argparse.HelpFormatter
+    parser = argparse.ArgumentParser(prog=f"attendant {name}", description=description, formatter_class=formatter)
+    add_options(parser)
+    return Command(parser, partial(_run, name))
 
 
 def main(arguments: Sequence[str]) -> None:
     """Runs the command; `run_command` handles its exceptions."""
     # A run with the name of a subcommand is written as a path: ./verify.
-    name = arguments[0] if arguments and arguments[0] in PARSERS else "export"
+    name = arguments[0] if arguments and arguments[0] in SUBCOMMANDS else "export"
     command(name)(arguments if name == "export" else arguments[1:])
 
 
@@ -100,10 +105,7 @@ def _status() -> Iterator[None]:
             logger.removeHandler(handler)
 
 
-def _export_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="attendant export", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def _export_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "origin",
         metavar="RUN|BUNDLE|FILE.py:FUNCTION",
@@ -157,15 +159,9 @@ def _export_parser() -> argparse.ArgumentParser:
     _add_decoding(parser, "the run's [evaluation], or the bundle's")
     parser.add_argument("--name", help="the model's name in requests (default: the run directory's, or the bundle's)")
     _add_checkpoint(parser)
-    return parser
 
 
-def _import_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="attendant import",
-        description="Turns a recurrent model of another toolkit, or two ONNX graphs, into a bundle, verified like a "
-        "trained run. Nothing in a checkpoint is executed.",
-    )
+def _import_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("toolkit", metavar="TOOLKIT", type=str.lower, choices=TOOLKITS, help=" or ".join(TOOLKITS))
     parser.add_argument(
         "checkpoint",
@@ -204,15 +200,14 @@ def _import_parser() -> argparse.ArgumentParser:
     )
     _add_decoding(parser, "the checkpoint's, or the description's, else greedy search")
     parser.add_argument("--name", help="the model's name in requests (default: the output folder's)")
-    return parser
 
 
-def _verify_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="attendant verify",
-        description="Checks a bundle on this host: files, digests, the graphs' inputs and outputs, golden examples.",
-    )
+def _add_bundle(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", metavar="BUNDLE", type=Path)
+
+
+def _verify_options(parser: argparse.ArgumentParser) -> None:
+    _add_bundle(parser)
     parser.add_argument("--run", metavar="RUN", type=Path, help="also compare the graphs with this run in PyTorch")
     _add_checkpoint(parser)
     parser.add_argument(
@@ -229,52 +224,25 @@ def _verify_parser() -> argparse.ArgumentParser:
         "--load-seconds", metavar="SECONDS", type=_in_range(0.1, 86_400), default=LOAD_SECONDS, help=DEFAULT
     )
     limits.add_argument("--load-mib", metavar="MIB", type=int, default=LOAD_MIB, help=DEFAULT)
-    return parser
 
 
-def _inspect_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="attendant inspect", description="Shows a bundle's contents.")
-    parser.add_argument("bundle", metavar="BUNDLE", type=Path)
-    return parser
-
-
-def _sign_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="attendant sign",
-        description="Signs a bundle: writes model.sig into its folder, by the library model-signing. "
-        "A server with --require-signature serves bundles that were signed by a key that it trusts.",
-    )
-    parser.add_argument("bundle", metavar="BUNDLE", type=Path)
+def _sign_options(parser: argparse.ArgumentParser) -> None:
+    _add_bundle(parser)
     parser.add_argument(
         "--key", metavar="PEM", type=Path, required=True, help="private key: ECDSA on P-256, P-384 or P-521"
     )
     parser.add_argument(
-        "--passphrase-file",
-        metavar="FILE",
-        type=Path,
-        help="a file whose first line is the key's passphrase",
+        "--passphrase-file", metavar="FILE", type=Path, help="a file whose first line is the key's passphrase"
     )
     parser.add_argument("--certificate", metavar="PEM", type=Path, help="of the key, by an authority (default: none)")
     parser.add_argument(
-        "--chain",
-        metavar="PEM",
-        type=Path,
-        action="append",
-        default=[],
-        help="certificates between them",
+        "--chain", metavar="PEM", type=Path, action="append", default=[], help="certificates between them"
     )
     parser.add_argument("--force", action="store_true", help="replace a signature that is there")
-    return parser
 
 
-def _reference_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="attendant reference",
-        description="Publishes a copy of a bundle with statistics of its answers to held-out texts: reference "
-        "distributions of lengths, unknown symbols and log-probabilities, with which a server compares its answers, "
-        "and the calibration of confidence, the probability that an answer is right. The weights don't change.",
-    )
-    parser.add_argument("bundle", metavar="BUNDLE", type=Path)
+def _reference_options(parser: argparse.ArgumentParser) -> None:
+    _add_bundle(parser)
     parser.add_argument(
         "--data",
         metavar="FILE.tsv|SOURCE,TARGET",
@@ -294,7 +262,6 @@ def _reference_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--output", metavar="BUNDLE", type=Path, required=True, help="folder to publish the bundle at")
     parser.add_argument("--force", action="store_true", help="replace an existing bundle")
-    return parser
 
 
 def _precisions(text: str) -> tuple[str, ...]:
@@ -347,14 +314,31 @@ def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", choices=["best", "last"], help="of the run (default: best)")
 
 
-PARSERS: Final[Mapping[str, Callable[[], argparse.ArgumentParser]]] = {
-    "export": _export_parser,
-    "import": _import_parser,
-    "verify": _verify_parser,
-    "inspect": _inspect_parser,
-    "sign": _sign_parser,
-    "reference": _reference_parser,
+SUBCOMMANDS: Final[Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]]] = {
+    "export": (DESCRIPTION, _export_options),
+    "import": (
+        "Turns a recurrent model of another toolkit, or two ONNX graphs, into a bundle, verified like a trained run. "
+        "Nothing in a checkpoint is executed.",
+        _import_options,
+    ),
+    "verify": (
+        "Checks a bundle on this host: files, digests, the graphs' inputs and outputs, golden examples.",
+        _verify_options,
+    ),
+    "inspect": ("Shows a bundle's contents.", _add_bundle),
+    "sign": (
+        "Signs a bundle: writes model.sig into its folder, by the library model-signing. A server with "
+        "--require-signature serves bundles that were signed by a key that it trusts.",
+        _sign_options,
+    ),
+    "reference": (
+        "Publishes a copy of a bundle with statistics of its answers to held-out texts: reference distributions of "
+        "lengths, unknown symbols and log-probabilities, with which a server compares its answers, and the calibration "
+        "of confidence, the probability that an answer is right. The weights don't change.",
+        _reference_options,
+    ),
 }
+"""The description of each subcommand, and the function that adds its options."""
 
 
 if __name__ == "__main__":

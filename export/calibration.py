@@ -197,7 +197,7 @@ def fit(own: Sequence[Signals], is_right: Bools, foreign: Sequence[Signals]) -> 
     # Krichevsky and Trofimov's estimate: no probability is 0 or 1. It may undo the order of small blocks.
     shares = np.maximum.accumulate([(block.num_right + 0.5) / (block.weight + 1) for block in blocks])
     # A dictionary: of scores that are equal when rounded, the last one counts.
-    table = {_rounded(block.score): _rounded(share) for block, share in zip(blocks, shares, strict=True)}
+    table = {_rounded(block.total / block.weight): _rounded(share) for block, share in zip(blocks, shares, strict=True)}
     return terms, sorted(table.items())
 
 
@@ -230,8 +230,7 @@ def logistic_weights(features: Floats64, is_right: Bools, importance: Floats64) 
     return np.asarray(weights[:-1] / deviation)
 
 
-@dataclass(slots=True)
-class Block:
+class Block(NamedTuple):
     """Answers of neighbouring scores.
 
     Attributes:
@@ -245,18 +244,8 @@ class Block:
     total: float
 
     @property
-    def score(self) -> float:
-        """Their mean score."""
-        return self.total / self.weight
-
-    @property
     def share_right(self) -> float:
         return self.num_right / self.weight
-
-    def merge(self, other: "Block") -> None:
-        self.weight += other.weight
-        self.num_right += other.num_right
-        self.total += other.total
 
 
 def isotonic_blocks(scores: Floats64, is_right: Bools, importance: Floats64) -> list[Block]:
@@ -276,8 +265,6 @@ def isotonic_blocks(scores: Floats64, is_right: Bools, importance: Floats64) -> 
     for weight, right, total in zip(weights.tolist(), num_right.tolist(), (weights * values).tolist(), strict=True):
         block = Block(weight, right, total)
         while blocks and blocks[-1].share_right >= block.share_right:
-            before = blocks.pop()
-            before.merge(block)
-            block = before
+            block = Block(*map(sum, zip(blocks.pop(), block, strict=True)))
         blocks.append(block)
     return blocks
