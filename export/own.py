@@ -36,7 +36,7 @@ from attendant.export.contract import (
     step_gathered,
     tried,
 )
-from attendant.export.tracing import OnnxRecurrentLayer, TraceableModel, traceable_parts
+from attendant.export.tracing import DecoderStep, Encoder, OnnxRecurrentLayer, TraceableModel
 from attendant.runtime.bundle.manifest import StateTensor
 from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID, UNK_ID, special_ids
 from attendant.runtime.errors import UserError
@@ -371,10 +371,9 @@ def traceable_module(
             return TorchStepper(wrapped)
         return double
 
-    encoder, decoder_step = traceable_parts(wrapped, wrapped.state)
     return TraceableModel(
-        encoder=encoder,
-        decoder_step=decoder_step,
+        encoder=Encoder(wrapped, wrapped.state),
+        decoder_step=DecoderStep(wrapped, wrapped.state),
         state=wrapped.state,
         special_ids=special_ids(BOS_ID),
         architecture=getattr(module, "architecture", None)

@@ -176,10 +176,9 @@ def traceable(model: Seq2Seq) -> TraceableModel:
         for name, child in list(module.named_children()):
             if isinstance(child, RecurrentLayer):
                 setattr(module, name, OnnxRecurrentLayer.of(child))
-    encoder, decoder_step = traceable_parts(traced, state)
     return TraceableModel(
-        encoder=encoder,
-        decoder_step=decoder_step,
+        encoder=Encoder(traced, state),
+        decoder_step=DecoderStep(traced, state),
         state=state,
         special_ids=special_ids(model.start_id),
         architecture={**model.config.model_dump(mode="json"), "num_parameters": model.num_parameters},
@@ -188,16 +187,11 @@ def traceable(model: Seq2Seq) -> TraceableModel:
     )
 
 
-def traceable_parts(model: nn.Module, state: Sequence[StateTensor]) -> tuple[nn.Module, nn.Module]:
-    """Returns the encoder and the decoder step that are traced, of a model with `encode` and `step` like Seq2Seq's."""
-    return Encoder(model, state), DecoderStep(model, state)
-
-
 EXAMPLE_SOURCES, EXAMPLE_ROWS, EXAMPLE_WIDTH, EXAMPLE_BANS = 3, 5, 8, 3
 
 
 class Encoder(nn.Module):
-    """The encoder that is traced; see TraceableModel."""
+    """The encoder that is traced, of a model with `encode` and `step` like Seq2Seq's; see TraceableModel."""
 
     def __init__(self, model: Any, state: Sequence[StateTensor]) -> None:
         super().__init__()

@@ -146,7 +146,6 @@ class UserGraph:
                 f"it with opset_version={opset}"
             ) from None
         model = ir.from_proto(proto)
-        _remove_dropout(model.graph)
         for node in model.graph.all_nodes():
             if node.op_type not in OPERATORS.get(node.domain, ()) or node.domain:
                 raise UserError(
@@ -227,21 +226,6 @@ def _keep(values: Any, names: Sequence[str]) -> None:
     kept = [by_name[name] for name in names]
     del values[:]
     values.extend(kept)
-
-
-def _remove_dropout(graph: ir.Graph) -> None:
-    """Removes dropout that is not in training mode."""
-    for node in [node for node in graph if node.op_type == "Dropout"]:
-        training = node.inputs[2] if len(node.inputs) > 2 else None
-        if training is None or (training.const_value is not None and not training.const_value.numpy().any()):
-            value = node.inputs[0]
-            assert value is not None
-            identity = ir.node("Identity", [value])
-            graph.insert_before(node, identity)
-            name = node.outputs[0].name
-            node.outputs[0].replace_all_uses_with(identity.outputs[0], replace_graph_outputs=True)
-            node.outputs[0].name, identity.outputs[0].name = f"{name}/replaced", name
-            graph.remove(node, safe=True)
 
 
 def _widened(proto: onnx.ModelProto) -> onnx.ModelProto:

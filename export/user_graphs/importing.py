@@ -3,9 +3,9 @@
 import difflib
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from attendant.export.user_graphs.layout import (
     ROW,
     EncoderPlaces,
     Placed,
-    StepInputs,
     StepPlaces,
     place_encoder,
     place_step,
@@ -114,13 +113,13 @@ def completed(
     needed = tuple(dict.fromkeys(tensor.encoder for tensor in state if tensor.encoder is not None))
     _require(encoder, encoder.outputs, needed, "output", "state.encoder")
     encoder_places = _encoder_places(encoder, of_encoder, needed)
-    names = _step_inputs(step, of_step, state, encoder_places)
+    of_step, sources = _step_inputs(step, of_step, state, encoder_places)
     outputs = [*(tensor.output for tensor in state), of_step.scores, of_step.attention]
     named = [name for name in outputs if name]
     _require(step, step.outputs, named, "output", "step or state")
-    places = place_step(step, names, encoder_places, named)
+    places = place_step(step, of_step, sources, encoder_places, named)
     if not state:
-        state = _guessed_state(names, places)
+        state = _guessed_state(sources, places)
     else:
         _check_outputs(places, state)
     left = [name for name in places.outputs if name not in {tensor.output for tensor in state}]
@@ -139,8 +138,9 @@ def completed(
 
 
 def _encoder_places(graph: UserGraph, table: EncoderTable, needed: Sequence[str]) -> EncoderPlaces:
-    lengths, mask = _padding_inputs(graph, table.source_lengths, table.source_mask, "encoder", ())
-    left = [declared for name, declared in graph.inputs.items() if name not in (lengths, mask, *table.zeros)]
+    table = _with_padding(graph, table, "encoder", ())
+    taken = (table.source_lengths, table.source_mask, *table.zeros)
+    left = [declared for name, declared in graph.inputs.items() if name not in taken]
     source_ids = table.source_ids
     if source_ids is None:
         ids = [declared for declared in left if declared.dtype != "float32" and len(declared.shape) <= 2] or left[:1]
@@ -150,24 +150,18 @@ def _encoder_places(graph: UserGraph, table: EncoderTable, needed: Sequence[str]
     _require(graph, graph.inputs, [source_ids, *table.zeros], "input", "encoder")
     # A recurrent encoder's first state.
     others = [declared.name for declared in left if declared.name != source_ids]
-    return place_encoder(
-        graph,
-        source_ids,
-        lengths,
-        mask,
-        (*table.zeros, *others),
-        needed,
-        masks_padding=_masks_padding(mask, table),
-        time_major=table.time_major,
-    )
+    completed_table = table.model_copy(update={"source_ids": source_ids, "zeros": (*table.zeros, *others)})
+    return place_encoder(graph, completed_table, needed)
 
 
-def _step_inputs(graph: UserGraph, table: StepTable, state: Sequence[StateTable], encoder: EncoderPlaces) -> StepInputs:
+def _step_inputs(
+    graph: UserGraph, table: StepTable, state: Sequence[StateTable], encoder: EncoderPlaces
+) -> tuple[StepTable, dict[str, str | None]]:
+    """Returns the table with all inputs; and the state's inputs, each with its first value (see `place_step`)."""
     declared_state = [tensor.input for tensor in state]
-    lengths, mask = _padding_inputs(
-        graph, table.source_lengths, table.source_mask, "step", (*declared_state, *encoder.outputs)
-    )
-    left = [each for name, each in graph.inputs.items() if name not in (lengths, mask, *declared_state)]
+    table = _with_padding(graph, table, "step", (*declared_state, *encoder.outputs))
+    taken = (table.source_lengths, table.source_mask, *declared_state)
+    left = [each for name, each in graph.inputs.items() if name not in taken]
     previous_ids = table.previous_ids
     if previous_ids is None:
         ids = [
@@ -182,30 +176,18 @@ def _step_inputs(graph: UserGraph, table: StepTable, state: Sequence[StateTable]
     others = [each for each in left if each.name != previous_ids]
     if state and others:
         raise UserError(f"{graph.file}: the input {others[0]} has no part: describe it by a [[state]]")
-    sources: dict[str, str | None] = {tensor.input: tensor.encoder for tensor in state}
-    free = list(encoder.outputs.values())
-    for name, output in _matched(others, free, _may_begin):
-        sources[name] = output
-    return StepInputs(
-        previous_ids=previous_ids,
-        source_lengths=lengths,
-        source_mask=mask,
-        masks_padding=_masks_padding(mask, table),
-        state=sources,
-    )
+    sources = {tensor.input: tensor.encoder for tensor in state}
+    sources |= dict(_matched(others, list(encoder.outputs.values()), _may_begin))
+    return table.model_copy(update={"previous_ids": previous_ids}), sources
 
 
-def _masks_padding(mask: str | None, table: EncoderTable | StepTable) -> bool:
-    return table.mask_is_true_on == "padding" or (
-        mask is not None and "pad" in mask.lower() and "mask_is_true_on" not in table.model_fields_set
-    )
+AnyTable = TypeVar("AnyTable", EncoderTable, StepTable)
 
 
-def _padding_inputs(
-    graph: UserGraph, lengths: str | None, mask: str | None, table: str, state: Iterable[str]
-) -> tuple[str | None, str | None]:
-    """Returns the names of a graph's inputs for lengths and for a mask; those that are not declared are guessed."""
-    _require(graph, graph.inputs, [name for name in (lengths, mask) if name], "input", table)
+def _with_padding(graph: UserGraph, table: AnyTable, field: str, state: Collection[str]) -> AnyTable:
+    """Returns a table with the graph's inputs for lengths and for a mask; those that are not declared are guessed."""
+    lengths, mask = table.source_lengths, table.source_mask
+    _require(graph, graph.inputs, [name for name in (lengths, mask) if name], "input", field)
     for name, declared in graph.inputs.items():
         if name in state or name in (lengths, mask):
             continue
@@ -213,7 +195,10 @@ def _padding_inputs(
             mask = name
         elif lengths is None and "len" in name.lower() and len(declared.shape) <= 2 and declared.dtype != "float32":
             lengths = name
-    return lengths, mask
+    true_on = table.mask_is_true_on
+    if mask is not None and "pad" in mask.lower() and "mask_is_true_on" not in table.model_fields_set:
+        true_on = "padding"
+    return table.model_copy(update={"source_lengths": lengths, "source_mask": mask, "mask_is_true_on": true_on})
 
 
 def _unclear(graph: UserGraph, choices: Sequence[Declared], what: str, field: str) -> UserError:
@@ -275,7 +260,7 @@ def _may_begin(declared: Declared, output: Placed) -> bool:
     )
 
 
-def _guessed_state(names: StepInputs, places: StepPlaces) -> list[StateTable]:
+def _guessed_state(sources: Mapping[str, str | None], places: StepPlaces) -> list[StateTable]:
     """Matches the step's inputs with outputs of the same shape and a similar name: their next values."""
 
     def fits(state: Placed, output: Placed) -> bool:
@@ -283,7 +268,7 @@ def _guessed_state(names: StepInputs, places: StepPlaces) -> list[StateTable]:
         return same and (POSITION not in state.axes or _alike(state.name, output.name) >= ALIKE)
 
     matched = dict(_matched(list(places.state.values()), list(places.outputs.values()), fits))
-    state = [StateTable(input=name, encoder=names.state[name], output=output) for name, output in matched.items()]
+    state = [StateTable(input=name, encoder=sources[name], output=output) for name, output in matched.items()]
     for tensor in state:
         if tensor.encoder is None and tensor.output is None:
             raise UserError(
@@ -387,7 +372,7 @@ def _check_ids(graph: UserGraph, placed: Placed, vocabulary: Vocabulary, side: s
 def _try_largest_ids(module: GraphModule, source: Vocabulary, target: Vocabulary) -> None:
     """Refuses embeddings with fewer rows than a vocabulary has symbols."""
     for place, (side, vocabulary) in enumerate((("source", source), ("target", target))):
-        graph = (module.encoder.graph, module.decoder_step.graph)[place]
+        graph = (module.graphs.encoder.graph, module.graphs.step.graph)[place]
         ids = torch.tensor([1, 1])
         ids[place] = vocabulary.num_module_ids - 1
         try:

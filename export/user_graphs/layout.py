@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from attendant.export.user_graphs.graph import Declared, UserGraph
+from attendant.export.user_graphs.spec import EncoderTable, StepTable
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.session import PlainSession
 
@@ -113,14 +114,14 @@ class Places:
     """Inputs and outputs that both graphs may have.
 
     Attributes:
-        masks_padding: `source_mask` is true on padding, not on symbols.
+        table: the names of its inputs, completed.
         reason: the reason for running the graph row by row; empty if it is not.
     """
 
     graph: UserGraph
+    table: EncoderTable | StepTable
     source_lengths: Placed | None
     source_mask: Placed | None
-    masks_padding: bool
     outputs: Mapping[str, Placed]
     row_by_row: bool
     reason: str = ""
@@ -136,7 +137,8 @@ class Places:
         if self.source_lengths is not None:
             inputs[self.source_lengths] = spread(valid.sum(1), self.source_lengths)
         if self.source_mask is not None:
-            inputs[self.source_mask] = spread(~valid if self.masks_padding else valid, self.source_mask)
+            mask = ~valid if self.table.mask_is_true_on == "padding" else valid
+            inputs[self.source_mask] = spread(mask, self.source_mask)
         return inputs
 
 
@@ -148,6 +150,7 @@ class EncoderPlaces(Places):
         width: number of positions, if the graph takes no other.
     """
 
+    table: EncoderTable
     source_ids: Placed
     zeros: tuple[Placed, ...]
     width: int | None
@@ -169,28 +172,19 @@ def zeros(placed: Placed, like: Tensor) -> Tensor:
     return torch.zeros(like.shape[0], *sizes, dtype=getattr(torch, placed.dtype))
 
 
-def place_encoder(
-    graph: UserGraph,
-    source_ids: str,
-    source_lengths: str | None,
-    source_mask: str | None,
-    zero_inputs: Sequence[str],
-    needed: Sequence[str],
-    *,
-    masks_padding: bool,
-    time_major: bool | None,
-) -> EncoderPlaces:
+def place_encoder(graph: UserGraph, table: EncoderTable, needed: Sequence[str]) -> EncoderPlaces:
     """Finds the axes of an encoder's tensors.
 
     Args:
-        source_ids, source_lengths, source_mask, zero_inputs: names of its inputs.
+        table: the names of its inputs.
         needed: names of the outputs that must have an axis of rows; if empty, any must.
 
     Raises:
         UserError: the graph runs with no arrangement of its inputs, or mixes sources.
     """
-    declared = graph.inputs[source_ids]
-    arrangements = list(_arrangements(declared, time_major))
+    assert table.source_ids is not None
+    declared = graph.inputs[table.source_ids]
+    arrangements = list(_arrangements(declared, table.time_major))
     problems: list[str] = []
     mixing: list[Axes] = []
     for row_by_row in (False, True):
@@ -200,11 +194,11 @@ def place_encoder(
             order = (POSITION, ROW) if ROW in axes and axes.index(POSITION) < axes.index(ROW) else (ROW, POSITION)
             places = EncoderPlaces(
                 graph=graph,
-                source_ids=Placed(source_ids, declared.dtype, axes),
-                source_lengths=_optional(graph, source_lengths, (ROW,), row_by_row),
-                source_mask=_optional(graph, source_mask, order, row_by_row),
-                masks_padding=masks_padding,
-                zeros=tuple(_of_zeros(graph.inputs[name], row_by_row) for name in zero_inputs),
+                table=table,
+                source_ids=Placed(declared.name, declared.dtype, axes),
+                source_lengths=_optional(graph, table.source_lengths, (ROW,), row_by_row),
+                source_mask=_optional(graph, table.source_mask, order, row_by_row),
+                zeros=tuple(_of_zeros(graph.inputs[name], row_by_row) for name in table.zeros),
                 outputs={},
                 row_by_row=row_by_row,
                 width=fixed if isinstance(fixed, int) else None,
@@ -374,21 +368,6 @@ def _same_row(first: Tensor, second: Tensor, placed: Placed, row: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepInputs:
-    """A step's inputs: names of those that are no state, and the state in standard form.
-
-    Attributes:
-        state: input -> output of the encoder, or None for zeros.
-    """
-
-    previous_ids: str
-    source_lengths: str | None
-    source_mask: str | None
-    masks_padding: bool
-    state: Mapping[str, str | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlaces(Places):
     """A step's inputs and outputs.
 
@@ -396,6 +375,7 @@ class StepPlaces(Places):
         example: values of the outputs for two rows, in standard form.
     """
 
+    table: StepTable
     previous_ids: Placed
     state: Mapping[str, Placed]
     example: Mapping[str, Tensor]
@@ -412,31 +392,39 @@ class StepPlaces(Places):
         return inputs | self.padding_inputs(valid)
 
 
-def place_step(graph: UserGraph, names: StepInputs, encoder: EncoderPlaces, needed: Sequence[str]) -> StepPlaces:
+def place_step(
+    graph: UserGraph,
+    table: StepTable,
+    sources: Mapping[str, str | None],
+    encoder: EncoderPlaces,
+    needed: Sequence[str],
+) -> StepPlaces:
     """Finds the axes of a step's tensors; see `place_encoder`.
+
+    Args:
+        sources: its inputs that are state -> the encoder's output that is the first value, or None for zeros.
 
     Raises:
         UserError: the graph runs with no arrangement of its inputs, mixes rows, or takes a state of another shape than
             the encoder gives.
     """
-    declared = graph.inputs[names.previous_ids]
+    assert table.previous_ids is not None
+    declared = graph.inputs[table.previous_ids]
     problems: list[str] = []
     for axes, row_by_row in _step_arrangements(declared):
         try:
             state = {
-                name: _state_input(graph.inputs[name], encoder, output, row_by_row)
-                for name, output in names.state.items()
+                name: _state_input(graph.inputs[name], encoder, output, row_by_row) for name, output in sources.items()
             }
         except UserError as error:
             problems.append(str(error))
             continue
-        order: Axes = (ROW, POSITION)
         places = StepPlaces(
             graph=graph,
-            previous_ids=Placed(names.previous_ids, declared.dtype, axes),
-            source_lengths=_optional(graph, names.source_lengths, (ROW,), row_by_row),
-            source_mask=_optional(graph, names.source_mask, order, row_by_row),
-            masks_padding=names.masks_padding,
+            table=table,
+            previous_ids=Placed(declared.name, declared.dtype, axes),
+            source_lengths=_optional(graph, table.source_lengths, (ROW,), row_by_row),
+            source_mask=_optional(graph, table.source_mask, (ROW, POSITION), row_by_row),
             state=state,
             outputs={},
             example={},
@@ -447,7 +435,7 @@ def place_step(graph: UserGraph, names: StepInputs, encoder: EncoderPlaces, need
             problems.append(f"{graph.file}: no axis of {fixed[0]} runs over rows")
             continue
         try:
-            outputs, example = _tried_step(places, names, encoder)
+            outputs, example = _tried_step(places, sources, encoder)
         except UserError as error:
             problems.append(str(error))
             continue
@@ -498,10 +486,10 @@ def _state_input(declared: Declared, encoder: EncoderPlaces, output: str | None,
     return Placed(declared.name, declared.dtype, axes)
 
 
-def encoded_example(
-    encoder: EncoderPlaces, state: Mapping[str, str | None], placed: Mapping[str, Placed], width: int
+def _encoded_example(
+    encoder: EncoderPlaces, sources: Mapping[str, str | None], placed: Mapping[str, Placed], width: int
 ) -> dict[str, Tensor]:
-    """Returns the state tensors of two sources, in standard form."""
+    """Returns the first state of two sources; see `first_state`."""
     ids = _example(2, width)
     valid = torch.ones_like(ids, dtype=torch.bool)
     names = list(encoder.outputs)
@@ -510,18 +498,13 @@ def encoded_example(
         name: standard(value, encoder.outputs[name], row_by_row=encoder.row_by_row)
         for name, value in zip(names, values, strict=True)
     }
-    return {
-        name: zeros(placed[name], valid)
-        if output is None
-        else first_state(outputs[output], encoder.outputs[output], placed[name])
-        for name, output in state.items()
-    }
+    return first_state(encoder, outputs, sources, placed, valid)
 
 
 def step_example(
     step: StepPlaces,
     encoder: EncoderPlaces,
-    state: Mapping[str, str | None],
+    sources: Mapping[str, str | None],
     num_rows: int,
     width: int,
     first_id: int = 1,
@@ -529,25 +512,41 @@ def step_example(
     """Returns a step's inputs for up to three rows of two sources.
 
     Args:
-        state: input of the step -> output of the encoder, or None for zeros.
+        sources: see `place_step`.
         first_id: the last symbol of the first row.
     """
-    states = encoded_example(encoder, state, step.state, width)
+    states = _encoded_example(encoder, sources, step.state, width)
     rows = {name: value[[0, 1, 1][:num_rows]] for name, value in states.items()}
     previous = torch.tensor([first_id, *[1 + row % 3 for row in range(1, num_rows)]])
     return step.inputs(previous, rows, torch.ones(num_rows, width, dtype=torch.bool))
 
 
-def first_state(value: Tensor, output: Placed, state: Placed) -> Tensor:
-    """Returns an encoder's output as a state, both in standard form."""
-    if ROW in state.axes and ROW not in output.axes:
-        # The encoder takes one source: the step shows its axis of rows among those of size 1.
-        return value.squeeze(state.axes.index(ROW) + 1)
-    return value
+def first_state(
+    encoder: EncoderPlaces,
+    outputs: Mapping[str, Tensor],
+    sources: Mapping[str, str | None],
+    placed: Mapping[str, Placed],
+    valid: Tensor,
+) -> dict[str, Tensor]:
+    """Returns the state before a first step in standard form, by the step's inputs.
+
+    Args:
+        outputs: of the encoder, in standard form.
+        sources: see `place_step`.
+        placed: the step's inputs.
+        valid: [R, S], for the sizes of zeros.
+    """
+    state = {}
+    for name, output in sources.items():
+        state[name] = zeros(placed[name], valid) if output is None else outputs[output]
+        if output is not None and ROW in placed[name].axes and ROW not in encoder.outputs[output].axes:
+            # The encoder takes one source: the step shows its axis of rows among those of size 1.
+            state[name] = state[name].squeeze(placed[name].axes.index(ROW) + 1)
+    return state
 
 
 def _tried_step(
-    places: StepPlaces, names: StepInputs, encoder: EncoderPlaces
+    places: StepPlaces, sources: Mapping[str, str | None], encoder: EncoderPlaces
 ) -> tuple[dict[str, Placed], dict[str, Tensor]]:
     """Runs a step on several numbers of rows and widths.
 
@@ -556,7 +555,7 @@ def _tried_step(
     """
 
     def inputs(num_rows: int, width: int, changed: int | None = None) -> dict[Placed, Tensor]:
-        return step_example(places, encoder, names.state, num_rows, width, first_id=1 if changed is None else 2)
+        return step_example(places, encoder, sources, num_rows, width, first_id=1 if changed is None else 2)
 
     placed, values = _place_outputs(places, example_sizes(encoder.width), inputs, changes=(0,))
     example = {name: standard(values[name], output, row_by_row=places.row_by_row) for name, output in placed.items()}

@@ -9,7 +9,7 @@ Shapes: B sources, R rows, S source positions, V symbols.
 import copy
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import onnx
@@ -25,7 +25,6 @@ from attendant.export.user_graphs.layout import (
     ROW,
     EncoderPlaces,
     Placed,
-    Places,
     StepPlaces,
     arranged,
     example_sizes,
@@ -34,7 +33,6 @@ from attendant.export.user_graphs.layout import (
     run_graph,
     standard,
     step_example,
-    zeros,
 )
 from attendant.export.user_graphs.spec import EncoderTable, ScoresAre, StateTable, StepTable
 from attendant.runtime.errors import UserError
@@ -60,22 +58,12 @@ class Graphs:
 
     def tables(self) -> tuple[EncoderTable, StepTable, tuple[StateTable, ...]]:
         """Returns the tables that describe the graphs."""
-        encoder, step = self.encoder, self.step
-        time_major = [axis for axis in encoder.source_ids.axes if axis in (ROW, POSITION)] == [POSITION, ROW]
+        ids, attention = self.encoder.source_ids, self.attention
+        time_major = [axis for axis in ids.axes if axis in (ROW, POSITION)] == [POSITION, ROW]
+        results = {"scores": self.scores.name, "scores_are": self.scores_are}
         return (
-            EncoderTable(
-                source_ids=encoder.source_ids.name,
-                **_padding_fields(encoder),
-                zeros=tuple(placed.name for placed in encoder.zeros),
-                time_major=True if time_major else None,
-            ),
-            StepTable(
-                previous_ids=step.previous_ids.name,
-                scores=self.scores.name,
-                scores_are=self.scores_are,
-                attention=self.attention.name if self.attention else None,
-                **_padding_fields(step),
-            ),
+            self.encoder.table.model_copy(update={"time_major": True if time_major else None}),
+            self.step.table.model_copy(update={**results, "attention": attention.name if attention else None}),
             self.state,
         )
 
@@ -102,15 +90,6 @@ class Graphs:
                     f"{what} one by one, which is slow: {places.reason}; export it with an axis that is not fixed"
                 )
         return lines
-
-
-def _padding_fields(places: Places) -> dict[str, Any]:
-    """Returns the fields of a graph's table that describe its inputs for padding."""
-    return {
-        "source_lengths": places.source_lengths.name if places.source_lengths else None,
-        "source_mask": places.source_mask.name if places.source_mask else None,
-        "mask_is_true_on": "padding" if places.masks_padding else "symbols",
-    }
 
 
 class _Call(InlinedGraph):
@@ -160,33 +139,16 @@ class _Call(InlinedGraph):
         return model if self.masks is None else masked(model, *self.masks(model))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateOfGraphs:
-    """A tensor that passes between the graphs.
-
-    Attributes:
-        name: the bundle's.
-        input, output: of the step; a state without output belongs to the source.
-        encoder: output of the encoder; None for zeros.
-    """
-
-    name: str
-    input: Placed
-    output: str | None
-    encoder: str | None
-
-
-def _named(graphs: Graphs) -> list[StateOfGraphs]:
-    """Returns the state, with names that bundles allow."""
-    state: dict[str, StateOfGraphs] = {}
-    for tensor in graphs.state:
+def _names(state: Sequence[StateTable]) -> dict[str, str]:
+    """Returns input of the step -> a name of the tensor that bundles allow."""
+    names: dict[str, str] = {}
+    for tensor in state:
         name = re.sub(r"[^a-z0-9_]+", "_", tensor.input.lower()).strip("_").removesuffix("_out") or "state"
         name = name if name[0].isalpha() and name not in {*RESERVED, SOURCE_MASK} else f"state_{name}"
-        while name in state:
+        while name in names.values():
             name += "_"
-        placed = graphs.step.state[tensor.input]
-        state[name] = StateOfGraphs(name=name, input=placed, output=tensor.output, encoder=tensor.encoder)
-    return list(state.values())
+        names[tensor.input] = name
+    return names
 
 
 class GraphModule(nn.Module):
@@ -199,20 +161,16 @@ class GraphModule(nn.Module):
             pad_id: the graphs' id of positions without symbols.
         """
         super().__init__()
-        encoder, step, state, attention = graphs.encoder, graphs.step, _named(graphs), graphs.attention
-        self.encoder, self.decoder_step, self.state = encoder, step, tuple(state)
-        self.row_state: Sequence[str] = tuple(tensor.name for tensor in state if tensor.output is not None)
-        self.has_sources = any(tensor.output is None for tensor in state)
-        self.scores, self.scores_are = graphs.scores, graphs.scores_are
-        self.attention, self.pad_id = attention, pad_id
-        used = dict.fromkeys(tensor.encoder for tensor in state if tensor.encoder is not None)
+        encoder, step, names = graphs.encoder, graphs.step, _names(graphs.state)
+        self.graphs, self.pad_id, self.names = graphs, pad_id, names
+        self.outputs = {tensor.input: tensor.output for tensor in graphs.state if tensor.output is not None}
+        self.row_state: Sequence[str] = tuple(names[name] for name in self.outputs)
+        self.has_sources = len(self.outputs) < len(names)
+        self.sources = {tensor.input: tensor.encoder for tensor in graphs.state}
+        used = dict.fromkeys(output for output in self.sources.values() if output is not None)
         self.encode_call = _Call("encoder", encoder, [encoder.outputs[name] for name in used])
-        states = [
-            Placed(tensor.output, tensor.input.dtype, tensor.input.axes)
-            for tensor in state
-            if tensor.output is not None
-        ]
-        results = [graphs.scores, *([] if attention is None else [attention]), *states]
+        states = [replace(step.state[name], name=output) for name, output in self.outputs.items()]
+        results = [graphs.scores, *([] if graphs.attention is None else [graphs.attention]), *states]
         takes_mask = step.source_mask is not None or step.source_lengths is not None
         needs_mask = self.has_sources and not takes_mask and encoder.width is None
         self.step_call = _Call("step", step, results, masks=self._softmaxes if needs_mask else None)
@@ -228,7 +186,7 @@ class GraphModule(nn.Module):
             call.exact = True
         # The exact scores decide how much of an error is rounding.
         if not torch.allclose(self._example(), expected.double(), rtol=1e-3, atol=1e-3):
-            raise UserError(f"{self.decoder_step.graph.file} computes something else in float64")
+            raise UserError(f"{self.graphs.step.graph.file} computes something else in float64")
         return self
 
     def _example(self) -> Tensor:
@@ -240,23 +198,19 @@ class GraphModule(nn.Module):
     @property
     def architecture(self) -> Mapping[str, Any]:
         """The manifest's description of the model."""
-        graphs = self.encoder.graph, self.decoder_step.graph
+        graphs = self.graphs.encoder.graph, self.graphs.step.graph
         return {"graphs": [graph.file for graph in graphs], "num_parameters": sum(g.num_parameters for g in graphs)}
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> dict[str, Tensor]:
         """Encodes sources; see Seq2SeqModule."""
         valid = torch.arange(source_ids.shape[1]) < source_lengths.unsqueeze(1)
-        ids, known = source_ids, valid
-        if self.encoder.width is not None:
-            known = torch.arange(self.encoder.width) < source_lengths.unsqueeze(1)
-            ids = torch.where(known, _fitted(source_ids, self.encoder.width), self.pad_id)
-        outputs = self.encode_call(self.encoder.inputs(ids, known), known)
-        tensors = {
-            tensor.name: zeros(tensor.input, known)
-            if tensor.encoder is None
-            else first_state(outputs[tensor.encoder], self.encoder.outputs[tensor.encoder], tensor.input)
-            for tensor in self.state
-        }
+        ids, known, encoder = source_ids, valid, self.graphs.encoder
+        if encoder.width is not None:
+            known = torch.arange(encoder.width) < source_lengths.unsqueeze(1)
+            ids = torch.where(known, _fitted(source_ids, encoder.width), self.pad_id)
+        outputs = self.encode_call(encoder.inputs(ids, known), known)
+        state = first_state(encoder, outputs, self.sources, self.graphs.step.state, known)
+        tensors = {self.names[name]: tensor for name, tensor in state.items()}
         return {**tensors, SOURCE_MASK: valid} if self.has_sources else tensors
 
     def step(
@@ -265,24 +219,25 @@ class GraphModule(nn.Module):
         """Steps rows; see Seq2SeqModule."""
         tensors = {**row_state, **source_state}
         valid = tensors[SOURCE_MASK] if self.has_sources else previous_ids.unsqueeze(1) == previous_ids.unsqueeze(1)
-        known = valid if self.encoder.width is None else _fitted(valid, self.encoder.width, beyond=False)
-        state = {tensor.input.name: tensors[tensor.name] for tensor in self.state}
-        outputs = self.step_call(self.decoder_step.inputs(previous_ids, state, known), known)
-        scores = outputs[self.scores.name].flatten(1)
-        if self.scores_are == "probabilities":
+        width = self.graphs.encoder.width
+        known = valid if width is None else _fitted(valid, width, beyond=False)
+        state = {name: tensors[own] for name, own in self.names.items()}
+        outputs = self.step_call(self.graphs.step.inputs(previous_ids, state, known), known)
+        scores = outputs[self.graphs.scores.name].flatten(1)
+        if self.graphs.scores_are == "probabilities":
             scores = torch.log(scores.clamp(min=LEAST_PROBABILITY))
-        rows = {tensor.name: outputs[tensor.output] for tensor in self.state if tensor.output is not None}
+        rows = {self.names[name]: outputs[output] for name, output in self.outputs.items()}
         return scores, rows, self._weights(outputs, valid)
 
     def _weights(self, outputs: Mapping[str, Tensor], valid: Tensor) -> Tensor | None:
         """Returns attention weights [R, S], the mean of heads."""
-        if self.attention is None or not self.has_sources:
+        attention, width = self.graphs.attention, self.graphs.encoder.width
+        if attention is None or not self.has_sources:
             return None
-        position = self.encoder.width or POSITION
-        axes = [axis for axis in self.attention.axes if axis != ROW]
-        weights = outputs[self.attention.name].movedim(axes.index(position) + 1, 1)
+        axes = [axis for axis in attention.axes if axis != ROW]
+        weights = outputs[attention.name].movedim(axes.index(width or POSITION) + 1, 1)
         weights = weights.flatten(2).mean(2) if weights.dim() > 2 else weights
-        return weights if self.encoder.width is None else _fitted(weights, valid.shape[1])
+        return weights if width is None else _fitted(weights, valid.shape[1])
 
     def _softmaxes(self, model: onnx.ModelProto) -> tuple[dict[str, tuple[int | None, int]], int]:
         """Returns the values that a step normalizes over positions, with their axes, and the rank of a mask.
@@ -290,23 +245,22 @@ class GraphModule(nn.Module):
         Raises:
             UserError: the step has no such softmax, and so no place for a mask.
         """
-        places, step = {}, self.decoder_step
+        places, step, encoder = {}, self.graphs.step, self.graphs.encoder
         names = softmax_inputs(model)
         session = PlainSession(step.graph.file, with_outputs(model, names).SerializeToString())
-        encoders = {tensor.input.name: tensor.encoder for tensor in self.state}
-        sizes = example_sizes(self.encoder.width)
+        sizes = example_sizes(encoder.width)
         runs = [
-            run_graph(session, step_example(step, self.encoder, encoders, *size), names, row_by_row=step.row_by_row)
+            run_graph(session, step_example(step, encoder, self.sources, *size), names, row_by_row=step.row_by_row)
             for size in (sizes if names else ())
         ]
         for name, *values in zip(names, *runs, strict=True):
             axes = measured_axes(values, sizes, row_by_row=step.row_by_row)
             if axes.count(POSITION) == 1:
                 places[name] = axes.index(ROW) if ROW in axes else None, axes.index(POSITION)
-        if not places and any(POSITION in tensor.input.axes for tensor in self.state if tensor.output is None):
-            tensor = next(tensor for tensor in self.state if POSITION in tensor.input.axes)
+        positional = [tensor for name, tensor in step.state.items() if POSITION in tensor.axes]
+        if not places and any(tensor.name not in self.outputs for tensor in positional):
             raise UserError(
-                f"{step.graph.file}: reads {tensor.input} of the source, and has neither an input for a mask nor a "
+                f"{step.graph.file}: reads {positional[0]} of the source, and has neither an input for a mask nor a "
                 "Softmax over positions where one could be put: give the step an input [rows, positions] by which it "
                 "leaves out padding, and name it as step.source_mask"
             )
