@@ -1,4 +1,4 @@
-"""Writes the pages and the schema that are made from code: `python docs/write_pages.py`."""
+"""Writes the tables of pages, and the schema, that are made from code: `python docs/write_pages.py`."""
 
 import inspect
 import json
@@ -14,59 +14,12 @@ from attendant.runtime.bundle.manifest import Manifest
 from attendant.server.config import OPTIONS
 from attendant.training.recipe import Recipe
 
-RECIPES = """# Recipes
+DOCS = Path(__file__).parent
 
-A recipe is one TOML file that describes a whole experiment: data, model, training. Those in `recipes/` come with the
-package and go by their names: `attendant train g2p-cmudict-small`. Each is the `recipe.toml` of a folder, which also
-has the code that builds its data and its measured results. The smallest recipe that works names data, tokenizers and a
-limit of training:
 
-```toml
-[data]
-train = "pairs.tsv"                          # source, tab, target; other formats: data.md
-split = {validation = 0.05, test = 0.05}     # or files: validation = "validation.tsv"
-
-[source]
-tokenizer = "bpe"
-
-[target]
-tokenizer = "bpe"
-
-[training]
-max_epochs = 10
-```
-
-`train`, `validation` and `test` name a file, a list of files, `{pairs = FILE, columns = [...]}`, or
-`{source = FILE, target = FILE}`: see [data.md](data.md#your-own-files). Relative paths start at the working directory;
-data files that are not found there are looked up beside the recipe. `attendant train RECIPE --set table.key=value`
-changes single fields. If a key is unknown or a value is bad, the error message names the nearest key or the choices.
-The run directory keeps the recipe with every field resolved.
-`python docs/write_pages.py` writes this page from the tables themselves; a default of `None` means that
-the field is left out.
-"""
-
-SERVING = """# Serving options
-
-```sh
-attendant serve models/g2p-en
-```
-
-This page lists the server's options. Positional arguments are bundles and [repositories](models.md) of bundles;
-`ATTENDANT_BUNDLES` names them too, separated by colons. Every option is also an environment variable: `--max-rows` is
-`ATTENDANT_MAX_ROWS`. The command line takes precedence. A value out of range is refused with the option's name, the
-value and the range.
-
-The server ends with status 0 after SIGTERM or SIGINT, with 1 when an engine has failed for good, and with 2 for a bad
-option, a port in use or a refused bundle ([what to do then](operations.md)).
-
-In the table, a row is a live hypothesis: a request has `beam_size` rows. An engine decodes one model, in a process of
-its own. The requests of bulk streams are bulk work; all others are interactive.
-
-`python docs/write_pages.py` writes this page from the options themselves.
-
-| option | default | what |
-|---|---|---|
-"""
+def introduction(page: str) -> str:
+    """Returns the text of a page above its first table, which people write."""
+    return (DOCS / page).read_text(encoding="utf-8").partition("\n| ")[0]
 
 
 def recipes_page() -> str:
@@ -74,7 +27,7 @@ def recipes_page() -> str:
     described = _attributes(Recipe)
     rows = [f"| `{name}` | {_default(Recipe.model_fields[name])} | {text} |" for name, text in described.items()]
     tables = [_table(name, field.annotation) for name, field in Recipe.model_fields.items() if name not in described]
-    return "\n".join([RECIPES, "| field | default | what |\n|---|---|---|", *rows, "", *tables])
+    return "\n".join([introduction("recipes.md"), "| field | default | what |\n|---|---|---|", *rows, "", *tables])
 
 
 def _table(name: str, table: type[BaseModel] | None) -> str:
@@ -131,12 +84,13 @@ def _literals(annotation: object) -> list[object]:
 
 def serving_page() -> str:
     """Returns docs/serving.md: the server's options."""
-    rows = []
+    lines = [introduction("serving.md"), "| option | default | what |", "|---|---|---|"]
     for option in OPTIONS:
         flag = f"`{option.flag} {option.kind.unit}`" if option.kind.unit else f"`{option.flag}`"
         about = f"{option.about[0].upper()}{option.about[1:]}."
-        rows.append(" | ".join(cell.replace("|", "\\|") for cell in (flag, option.default_text, about)))
-    return SERVING + "".join(f"| {row} |\n" for row in rows)
+        cells = [cell.replace("|", "\\|") for cell in (flag, option.default_text, about)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def manifest_schema() -> str:
@@ -160,4 +114,4 @@ PAGES = {"recipes.md": recipes_page, "serving.md": serving_page, "manifest.schem
 
 if __name__ == "__main__":
     for name, page in PAGES.items():
-        (Path(__file__).parent / name).write_text(page())
+        (DOCS / name).write_text(page(), encoding="utf-8")
