@@ -6,6 +6,8 @@ Darker cells have more of their row's attention, which is 1 in all.
 import unicodedata
 from collections.abc import Sequence
 
+from rich.cells import cell_len
+
 from attendant_client.answers import EOS, Generation, Score, attention_of
 
 # The smallest weight of each shade, and how the shades are written.
@@ -50,7 +52,7 @@ def draw_weights(
     """
     shades = ASCII_SHADES if ascii_only else UNICODE_SHADES
     labels = [cut(token, MAX_LABEL) for token in (*target_tokens, EOS)[: len(weights)]]
-    margin = max((display_width(label) for label in labels), default=0) + 1
+    margin = max((cell_len(label) for label in labels), default=0) + 1
     num_columns = len(source_tokens) if width is None else max(1, (width - margin) // CELL)
     parts = []
     for first in range(0, len(source_tokens), num_columns):
@@ -58,7 +60,7 @@ def draw_weights(
         lines = [" " * margin + heading for heading in _headings(source_tokens[columns])]
         for label, row in zip(labels, weights, strict=True):
             cells = "".join(shades[sum(weight >= limit for limit in THRESHOLDS)] for weight in row[columns])
-            lines.append(" " * (margin - 1 - display_width(label)) + label + " " + cells)
+            lines.append(" " * (margin - 1 - cell_len(label)) + label + " " + cells)
         parts.append("\n".join(line.rstrip() for line in lines))
     key = "  ".join(f"{shade} {limit:.0%}" for shade, limit in zip(shades[1:], THRESHOLDS, strict=True))
     return "\n\n".join([*parts, f"{' ' * margin}at least: {key}"])
@@ -69,7 +71,7 @@ def _headings(tokens: Sequence[str]) -> list[str]:
     written = [_characters(cut(token, MAX_HEADING)) for token in tokens]
     height = max(map(len, written), default=0)
     padded = [[""] * (height - len(characters)) + characters for characters in written]
-    return ["".join(c + " " * (CELL - display_width(c)) for c in line).rstrip() for line in zip(*padded, strict=True)]
+    return ["".join(c + " " * (CELL - cell_len(c)) for c in line).rstrip() for line in zip(*padded, strict=True)]
 
 
 def cut(token: str, limit: int) -> str:
@@ -87,9 +89,3 @@ def _characters(token: str) -> list[str]:
         else:
             characters.append("_" if character == " " else character if character.isprintable() else "?")
     return characters or ["?"]
-
-
-def display_width(text: str) -> int:
-    """Returns the columns of the terminal that a text takes."""
-    bases = (c for c in text if not unicodedata.combining(c))
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in bases)

@@ -9,10 +9,12 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
+
 from attendant_client import errors
 from attendant_client.alignment import as_text, links
 from attendant_client.answers import EOS, Generation, ModelInfo, Score
-from attendant_client.attention_map import UNICODE_SHADES, cut, display_width, draw
+from attendant_client.attention_map import UNICODE_SHADES, cut, draw
 from attendant_client.target import proxy_of
 from attendant_client.trace import (
     Fate,
@@ -72,11 +74,7 @@ def _why(search: TracedSearch) -> str:
 
 
 def _narrow(line: str, width: int) -> str:
-    if display_width(line) <= width:
-        return line
-    while display_width(line) > max(1, width - 1):
-        line = line[:-1]
-    return f"{line}~"
+    return line if cell_len(line) <= width else f"{set_cell_size(line, max(1, width - 1))}~"
 
 
 class _Tree:
