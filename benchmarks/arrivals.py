@@ -23,7 +23,7 @@ from attendant.runtime.onnx.stepper import OnnxStepper, alike
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput, Taken, common_width, state_of
 from attendant.server.bench.load import Load
 from attendant.server.engine.engine import Engine
-from attendant.server.engine.request import EngineRequest
+from attendant.server.engine.messages import EngineRequest
 from attendant.server.engine.scheduler import Budget, Scheduler
 from benchmarks.harness import Columns, Measurement, System, measure, part_of
 from benchmarks.job import EOS_ID, NUM_SPECIAL_SYMBOLS

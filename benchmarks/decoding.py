@@ -19,7 +19,7 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.server.engine.engine import Engine
-from attendant.server.engine.request import EngineRequest, Priority
+from attendant.server.engine.messages import EngineRequest, Priority
 from attendant.server.engine.scheduler import Budget
 from benchmarks.harness import (
     KEEP_MEMORY,

@@ -21,7 +21,7 @@ from attendant.runtime.onnx.session import OnnxSession
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Array
 from attendant.server.__main__ import main as serve
-from attendant.server.engine.request import EngineRequest, Priority
+from attendant.server.engine.messages import EngineRequest, Priority
 from attendant.server.engine.scheduler import Budget, Scheduler
 from benchmarks.job import Job, Sources, answer_jobs
 from benchmarks.programs import G2P_BUNDLE, g2p_words

@@ -28,7 +28,7 @@ from attendant.runtime.requests import ReadRequest, Side, read_decoding
 from attendant.runtime.stepper import Floats
 from attendant.runtime.violations import Violations, summary
 from attendant.server.engine.engine import Engine
-from attendant.server.engine.request import EngineRequest, Outcome, Result, StepResult, joined_result
+from attendant.server.engine.messages import EngineRequest, Outcome, Result, StepResult, joined_result
 from attendant.server.engine.scheduler import Budget
 from attendant_client import Answers, Delta, FinishReason, InvalidArgument, Sampling, Source
 from attendant_client.client import Streamed

@@ -24,7 +24,7 @@ from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.stepper import Floats
 from attendant.server.engine.client import EngineClient, Prediction
-from attendant.server.engine.request import RequestStats, StepStats
+from attendant.server.engine.messages import RequestStats, StepStats
 from attendant.server.engine.shares import AnswerBudget
 
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

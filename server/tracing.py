@@ -15,7 +15,7 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.process import on_a_thread
 from attendant.server.call import Call
 from attendant.server.config import Switch
-from attendant.server.engine.request import RequestStats
+from attendant.server.engine.messages import RequestStats
 from attendant_client.version import VERSION
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from attendant.runtime.errors import UserError
 from attendant.server.config import ServerConfig
 from attendant.server.engine.engine import serve_engine
 from attendant.server.engine.loading import load_engine, open_within_limits
+from attendant.server.engine.messages import FlightRecord, framed, receive_message
 from attendant.server.engine.processes import WORKER_OOM_SCORE, forked, receive_place, set_oom_score
-from attendant.server.engine.protocol import FlightRecord, framed, receive_message
 from attendant.server.logs import configure_logging, log_python_errors
 
 log = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ from attendant.server.call import Call, rpcs_of
 from attendant.server.catalogue import Catalogue, Routes, ServedModel
 from attendant.server.config import ServerConfig
 from attendant.server.engine.client import EngineClient
-from attendant.server.engine.request import Outcome, Result
+from attendant.server.engine.messages import Outcome, Result
 from attendant.server.engine.scheduler import Budget
 from attendant.server.engine.shares import MAX_ANSWER_BYTES, AnswerBudget
 from attendant.server.errors import AttendantError

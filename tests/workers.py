@@ -10,8 +10,8 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import Stepper
 from attendant.server.config import ServerConfig
 from attendant.server.engine.engine import Engine, serve_engine
+from attendant.server.engine.messages import FlightRecord, Ready, framed, new_record
 from attendant.server.engine.pool import WorkerPool
-from attendant.server.engine.protocol import FlightRecord, Ready, framed, new_record
 from attendant.server.engine.scheduler import Budget
 from tests.fakes import SPECIAL_IDS
 

@@ -19,15 +19,19 @@ from attendant.runtime.decoding.beam_search import Ending
 from attendant.runtime.decoding.hypothesis import Progress, TextOf
 from attendant.runtime.decoding.trace import Trace
 from attendant.runtime.stepper import Stepper
-from attendant.server.engine.protocol import RECEIVED_BYTES, FlightRecord, Frames, Report, framed
-from attendant.server.engine.request import (
+from attendant.server.engine.messages import (
+    RECEIVED_BYTES,
     EngineRequest,
+    FlightRecord,
+    Frames,
     Outcomes,
     Priority,
+    Report,
     RequestStats,
     Result,
     StepResult,
     StepStats,
+    framed,
     out_of_time,
 )
 from attendant.server.engine.scheduler import Budget, Scheduler, width_of

@@ -4,7 +4,7 @@ import math
 
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import padded_width
-from attendant.server.engine.request import Priority, StepStats
+from attendant.server.engine.messages import Priority, StepStats
 
 
 class MovingAverage:

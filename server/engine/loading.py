@@ -24,7 +24,7 @@ from attendant.runtime.process import MIB, available_cpus, limited, on_a_thread,
 from attendant.runtime.stepper import Stepper, padded_width
 from attendant.server.config import ServerConfig
 from attendant.server.engine.engine import Engine
-from attendant.server.engine.protocol import Ready
+from attendant.server.engine.messages import Ready
 from attendant.server.engine.scheduler import Budget, Scheduler
 
 T = TypeVar("T")

@@ -17,10 +17,18 @@ from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.errors import UserError
 from attendant.server.config import ServerConfig
 from attendant.server.engine.estimates import MovingAverage, RoundBound, ThroughputEstimate
+from attendant.server.engine.messages import (
+    BulkRoom,
+    EngineRequest,
+    Priority,
+    Ready,
+    Report,
+    StepStats,
+    Updates,
+    out_of_time,
+)
 from attendant.server.engine.processes import WorkerProcess
-from attendant.server.engine.protocol import Ready, Report
-from attendant.server.engine.queue import Ahead, FairQueue
-from attendant.server.engine.request import BulkRoom, EngineRequest, Priority, StepStats, Updates, out_of_time
+from attendant.server.engine.scheduler import Ahead, FairQueue
 from attendant.server.engine.shares import RESERVED, SharedRows
 from attendant.server.engine.supervision import Poisoned, Restarts, Slot, WorkerLost
 from attendant.server.errors import PoisonedRequest

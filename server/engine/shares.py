@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
-from attendant.server.engine.request import Priority
+from attendant.server.engine.messages import Priority
 
 
 class FairSemaphore:

@@ -14,9 +14,8 @@ from functools import partial
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.server.engine.estimates import RoundBound
+from attendant.server.engine.messages import BulkRoom, EngineRequest, Link, Outcomes, Priority, Ready, Report
 from attendant.server.engine.processes import WorkerProcess
-from attendant.server.engine.protocol import Link, Ready, Report
-from attendant.server.engine.request import BulkRoom, EngineRequest, Outcomes, Priority
 from attendant.server.polling import until
 
 RESTARTS_WINDOW_SECONDS = 600.0

@@ -22,7 +22,7 @@ from typing import Any, Final
 from attendant.runtime.violations import Violation
 from attendant.server.call import MAX_ID_CHARACTERS, Call, UndecodableRequest
 from attendant.server.catalogue import Catalogue, ServedModel
-from attendant.server.engine.request import Outcome, Priority, Result
+from attendant.server.engine.messages import Outcome, Priority, Result
 from attendant.server.engine.shares import AnswerBudget, FairSemaphore
 from attendant.server.errors import AttendantError, Draining, Failed, InvalidArgument, Stalled, Unavailable, error_of
 from attendant.server.grpc.requests import (

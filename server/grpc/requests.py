@@ -27,7 +27,7 @@ from attendant.runtime.stepper import Floats
 from attendant.runtime.violations import Violation, Violations, cut
 from attendant.server.call import MAX_ID_CHARACTERS, Call
 from attendant.server.catalogue import Role, ServedModel
-from attendant.server.engine.request import Outcome, Priority, Result, joined_result
+from attendant.server.engine.messages import Outcome, Priority, Result, joined_result
 from attendant.server.engine.shares import MAX_ANSWER_BYTES
 from attendant.server.errors import AttendantError, InvalidArgument, Overloaded
 from attendant.server.polling import begin

@@ -12,7 +12,7 @@ from attendant.runtime.answers import GrowingAnswer, Piece
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.server.call import Call
 from attendant.server.catalogue import Catalogue
-from attendant.server.engine.request import Outcome, Result
+from attendant.server.engine.messages import Outcome, Result
 from attendant.server.engine.shares import AnswerBudget
 from attendant.server.errors import Stalled
 from attendant.server.grpc.lists import BatchStream, generate_many

@@ -26,7 +26,7 @@ from attendant.runtime.violations import Violation, Violations, shortened
 from attendant.server.call import Call, Rpc, guard_of, rpcs_of
 from attendant.server.catalogue import Catalogue, ServedModel
 from attendant.server.config import Openness
-from attendant.server.engine.request import Priority, Result
+from attendant.server.engine.messages import Priority, Result
 from attendant.server.errors import AttendantError, InvalidArgument
 from attendant.server.grpc.lists import ANSWERS_IN_A_ROW, MAX_REQUESTS
 from attendant.server.grpc.requests import (

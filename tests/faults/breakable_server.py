@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from attendant.runtime.command import exit_command
 from attendant.server.__main__ import main
-from attendant.server.engine.request import EngineRequest, Priority
+from attendant.server.engine.messages import EngineRequest, Priority
 from attendant.server.engine.scheduler import Scheduler
 
 

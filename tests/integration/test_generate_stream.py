@@ -13,7 +13,7 @@ import pytest
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.server.engine.client import EngineClient
 from attendant.server.engine.engine import PROGRESS_SECONDS
-from attendant.server.engine.request import Outcome
+from attendant.server.engine.messages import Outcome
 from attendant.server.errors import Stalled
 from attendant.server.grpc.requests import read_generate
 from attendant.server.grpc.service import streamed

@@ -11,7 +11,7 @@ import pytest
 
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.bench.load import Load
-from attendant.server.engine.request import EngineRequest, Priority
+from attendant.server.engine.messages import EngineRequest, Priority
 from attendant.server.engine.scheduler import Budget, Scheduler
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.arrivals import Costs, modelled, rate_at

@@ -8,7 +8,7 @@ from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import DecoderState
 from attendant.server.engine.engine import Engine
-from attendant.server.engine.request import EngineRequest, Outcome, Priority, Result, StepResult
+from attendant.server.engine.messages import EngineRequest, Outcome, Priority, Result, StepResult
 from attendant.server.engine.scheduler import Budget, Scheduler
 from attendant.server.errors import Cancelled, DeadlineExceeded
 from tests.fakes import SPECIAL_IDS, FakeStepper

@@ -4,7 +4,7 @@ import pytest
 
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.server.engine.estimates import HANG_FACTOR, BatchBudget, Lengths, RoundBound, ThroughputEstimate
-from attendant.server.engine.request import Priority, StepStats
+from attendant.server.engine.messages import Priority, StepStats
 
 FREE = DecodingOptions(max_length=100)
 BEAM = DecodingOptions(max_length=100, beam_size=4)

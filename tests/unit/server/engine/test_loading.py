@@ -14,7 +14,7 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.server.engine import loading
 from attendant.server.engine.loading import open_within_limits
-from attendant.server.engine.request import Priority
+from attendant.server.engine.messages import Priority
 from attendant.server.engine.scheduler import Budget, Scheduler
 from tests.configuration import parse_config
 from tests.paths import ROOT

@@ -19,8 +19,8 @@ from attendant.server.engine import pool as pools
 from attendant.server.engine import shares
 from attendant.server.engine.client import DELIVERED_AT_ONCE, HEAVY_WEIGHT, EngineClient
 from attendant.server.engine.estimates import ThroughputEstimate
-from attendant.server.engine.queue import Ahead
-from attendant.server.engine.request import BulkRoom, Outcome, Outcomes, Priority, Result, StepStats
+from attendant.server.engine.messages import BulkRoom, Outcome, Outcomes, Priority, Result, StepStats
+from attendant.server.engine.scheduler import Ahead
 from attendant.server.engine.shares import SharedRows
 from attendant.server.engine.supervision import Slot
 from attendant.server.errors import (

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server.engine.request import BulkRoom, EngineRequest, Priority
+from attendant.server.engine.messages import BulkRoom, EngineRequest, Priority
 from attendant.server.engine.scheduler import (
     HEAVY_PART,
     MAX_OVERTAKEN,

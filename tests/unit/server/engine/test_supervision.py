@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from typing import cast
 
 from attendant.server.engine.estimates import RoundBound
+from attendant.server.engine.messages import FlightRecord, new_record
 from attendant.server.engine.processes import WorkerProcess
-from attendant.server.engine.protocol import FlightRecord, new_record
 from attendant.server.engine.supervision import (
     MAX_DELAY_SECONDS,
     MAX_POISONED,

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.server.engine.engine import HELD_PART, MESSAGE_BYTES, MIN_PART, PROGRESS_SECONDS, Outbox, in_messages
-from attendant.server.engine.protocol import framed
-from attendant.server.engine.request import Outcomes
+from attendant.server.engine.messages import Outcomes, framed
 from attendant.server.errors import Cancelled
 from attendant.server.worker_main import CREDENTIALS, StrangeSocket, inherited
 from tests.paths import ROOT

@@ -8,9 +8,21 @@ import pytest
 
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, Progress
 from attendant.runtime.decoding.options import Choice, DecodingOptions, Sampling, scoring_options
-from attendant.server.engine import protocol
-from attendant.server.engine.protocol import MAX_CACHED_OPTIONS, Commands, Frames, Report, framed, receive_message
-from attendant.server.engine.request import BulkRoom, EngineRequest, Priority, RequestStats, Result, StepStats
+from attendant.server.engine import messages
+from attendant.server.engine.messages import (
+    MAX_CACHED_OPTIONS,
+    BulkRoom,
+    Commands,
+    EngineRequest,
+    Frames,
+    Priority,
+    Report,
+    RequestStats,
+    Result,
+    StepStats,
+    framed,
+    receive_message,
+)
 from attendant.server.errors import DeadlineTooShort
 
 STATS = RequestStats(
@@ -63,10 +75,10 @@ def test_options_of_a_single_request_are_not_remembered() -> None:
     """A prefix may be long, and thousands of tokens may complete its last word."""
     choice = Choice((), np.arange(4, 2000, dtype=np.int32).tobytes())
     options = DecodingOptions(max_length=9, completion=(choice,)), DecodingOptions(max_length=9, target_prefix=(4, 5))
-    before = protocol._dumps.cache_info().currsize
+    before = messages._dumps.cache_info().currsize
     commands = Commands([request(key, each) for key, each in enumerate(options)])
     assert arrived(commands) == commands
-    assert protocol._dumps.cache_info().currsize == before
+    assert messages._dumps.cache_info().currsize == before
 
 
 def test_more_options_than_are_kept_arrive_as_they_were() -> None:
