@@ -27,7 +27,9 @@ def recipes_page() -> str:
     described = _attributes(Recipe)
     rows = [f"| `{name}` | {_default(Recipe.model_fields[name])} | {text} |" for name, text in described.items()]
     tables = [_table(name, field.annotation) for name, field in Recipe.model_fields.items() if name not in described]
-    return "\n".join([introduction("recipes.md"), "| field | default | what |\n|---|---|---|", *rows, "", *tables])
+    return "\n".join(
+        [introduction("recipes.md"), "| field | default | description |\n|---|---|---|", *rows, "", *tables]
+    )
 
 
 def _table(name: str, table: type[BaseModel] | None) -> str:
@@ -44,7 +46,7 @@ def _table(name: str, table: type[BaseModel] | None) -> str:
         else:
             rows.append(f"| `{field}` | {_default(info)} | {described[field]}{_choices(info)} |")
     return "\n".join(
-        [f"## `[{name}]`\n", _summary(table), "| field | default | what |\n|---|---|---|", *rows, "", *inner]
+        [f"## `[{name}]`\n", _summary(table), "| field | default | description |\n|---|---|---|", *rows, "", *inner]
     )
 
 
@@ -84,7 +86,7 @@ def _literals(annotation: object) -> list[object]:
 
 def serving_page() -> str:
     """Returns docs/serving.md: the server's options."""
-    lines = [introduction("serving.md"), "| option | default | what |", "|---|---|---|"]
+    lines = [introduction("serving.md"), "| option | default | description |", "|---|---|---|"]
     for option in OPTIONS:
         flag = f"`{option.flag} {option.kind.unit}`" if option.kind.unit else f"`{option.flag}`"
         about = f"{option.about[0].upper()}{option.about[1:]}."

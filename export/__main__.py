@@ -110,8 +110,7 @@ def _export_options(parser: argparse.ArgumentParser) -> None:
         "origin",
         metavar="RUN|BUNDLE|FILE.py:FUNCTION",
         type=Path,
-        help="run directory that `attendant train` left, a bundle, or a function that returns your own model "
-        "(docs/export-your-own.md)",
+        help="a run directory, a bundle, or a function that returns your own model (docs/export-your-own.md)",
     )
     parser.add_argument(
         "--weights", metavar="FILE", type=Path, help="for FUNCTION: state_dict of the module, as torch.save wrote it"
@@ -137,14 +136,14 @@ def _export_options(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         type=Path,
         help="for --web: a node_modules folder with onnxruntime-web and @huggingface/tokenizers (default: npm installs "
-        "them for the time of the export)",
+        "them temporarily)",
     )
     parser.add_argument(
         "--precision",
         metavar="P,...",
         type=_precisions,
-        help="of weights and arithmetic: fp32, int8 (for CPUs), fp16 (for CUDA); all are made from fp32 and certified "
-        "against it, even if it is left out to make the bundle smaller (default: fp32; of a page: int8 if the bundle "
+        help="precision of weights and arithmetic: fp32, int8 (for CPUs), fp16 (for CUDA); all are made from fp32 and "
+        "certified against it, even if the bundle omits it to be smaller (default: fp32; of a page: int8 if the bundle "
         "has it)",
     )
     measuring = parser.add_mutually_exclusive_group()
@@ -154,7 +153,7 @@ def _export_options(parser: argparse.ArgumentParser) -> None:
         help="pairs on which int8 is compared with fp32, and beams with greedy search (default: a run's test split)",
     )
     measuring.add_argument(
-        "--skip-evaluation", action="store_true", help="don't measure; servers then use int8 only if it is named"
+        "--skip-evaluation", action="store_true", help="don't measure; servers then use int8 only on request"
     )
     _add_decoding(parser, "the run's [evaluation], or the bundle's")
     parser.add_argument("--name", help="the model's name in requests (default: the run directory's, or the bundle's)")
@@ -185,7 +184,7 @@ def _import_options(parser: argparse.ArgumentParser) -> None:
         metavar="P,...",
         type=_precisions,
         default=("fp32",),
-        help="of weights and arithmetic, as of `attendant export` (default: fp32)",
+        help="precision of weights and arithmetic, as in `attendant export` (default: fp32)",
     )
     parser.add_argument(
         "--data",
@@ -196,7 +195,7 @@ def _import_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--segmented",
         action="store_true",
-        help="texts of requests and answers are the toolkit's subwords, with blanks between them",
+        help="texts of requests and answers are the toolkit's subwords, separated by spaces",
     )
     _add_decoding(parser, "the checkpoint's, or the description's, else greedy search")
     parser.add_argument("--name", help="the model's name in requests (default: the output folder's)")
@@ -216,10 +215,10 @@ def _verify_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="it must be signed by this public key, or under this authority's certificate; may be given several times",
+        help="the bundle must be signed by this public key, or under this authority's certificate; may be repeated",
     )
     parser.add_argument("--provider", choices=["cpu", "cuda"], default="cpu", help=DEFAULT)
-    limits = parser.add_argument_group("limits", "time and memory for loading and checking the bundle; more is refused")
+    limits = parser.add_argument_group("limits", "limits of time and memory for loading and checking the bundle")
     limits.add_argument(
         "--load-seconds", metavar="SECONDS", type=_in_range(0.1, 86_400), default=LOAD_SECONDS, help=DEFAULT
     )
@@ -234,11 +233,18 @@ def _sign_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--passphrase-file", metavar="FILE", type=Path, help="a file whose first line is the key's passphrase"
     )
-    parser.add_argument("--certificate", metavar="PEM", type=Path, help="of the key, by an authority (default: none)")
     parser.add_argument(
-        "--chain", metavar="PEM", type=Path, action="append", default=[], help="certificates between them"
+        "--certificate", metavar="PEM", type=Path, help="the key's certificate from an authority (default: none)"
     )
-    parser.add_argument("--force", action="store_true", help="replace a signature that is there")
+    parser.add_argument(
+        "--chain",
+        metavar="PEM",
+        type=Path,
+        action="append",
+        default=[],
+        help="intermediate certificates; may be repeated",
+    )
+    parser.add_argument("--force", action="store_true", help="replace an existing signature")
 
 
 def _reference_options(parser: argparse.ArgumentParser) -> None:
@@ -247,17 +253,17 @@ def _reference_options(parser: argparse.ArgumentParser) -> None:
         "--data",
         metavar="FILE.tsv|SOURCE,TARGET",
         required=True,
-        help="held-out pairs: those of validation, not of test",
+        help="held-out pairs, from validation, not from test",
     )
     parser.add_argument(
         "--training",
         metavar="FILE.tsv|SOURCE,TARGET",
-        help="the pairs that the model was trained on: with them, inputs of another domain are recognized better",
+        help="the model's training pairs, which improve the detection of inputs from another domain",
     )
     parser.add_argument(
         "--right",
         metavar="METRIC:PERCENT",
-        help="when an answer is right: exact_match, or a least value of chrf, rouge_1, rouge_2 or rouge_l, e.g. "
+        help="condition for a right answer: exact_match, or a minimum of chrf, rouge_1, rouge_2 or rouge_l, e.g. "
         "chrf:60 (default: by the bundle's metrics)",
     )
     parser.add_argument("--output", metavar="BUNDLE", type=Path, required=True, help="folder to publish the bundle at")
@@ -287,7 +293,7 @@ def _add_decoding(parser: argparse.ArgumentParser, default: str) -> None:
     defaults = parser.add_argument_group(
         "decoding defaults", f"values of a request's unset options (default: {default})"
     )
-    defaults.add_argument("--beam-size", metavar="N", type=int, help="hypotheses of a beam; 1: greedy search")
+    defaults.add_argument("--beam-size", metavar="N", type=int, help="live hypotheses; 1: greedy search")
     defaults.add_argument(
         "--length-penalty",
         metavar="A",
@@ -295,7 +301,7 @@ def _add_decoding(parser: argparse.ArgumentParser, default: str) -> None:
         help="log P is divided by ((K + length) / (K + 1)) ^ A, 0 to 10",
     )
     defaults.add_argument(
-        "--length-penalty-offset", metavar="K", type=_in_range(0, 10), help="5: GNMT's; 0: the length's own power"
+        "--length-penalty-offset", metavar="K", type=_in_range(0, 10), help="5 as in GNMT; 0: a power of the length"
     )
     defaults.add_argument(
         "--patience",
@@ -311,7 +317,7 @@ def _add_decoding(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoint", choices=["best", "last"], help="of the run (default: best)")
+    parser.add_argument("--checkpoint", choices=["best", "last"], help="checkpoint of the run (default: best)")
 
 
 SUBCOMMANDS: Final[Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]]] = {
@@ -327,8 +333,8 @@ SUBCOMMANDS: Final[Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], N
     ),
     "inspect": ("Shows a bundle's contents.", _add_bundle),
     "sign": (
-        "Signs a bundle: writes model.sig into its folder, by the library model-signing. A server with "
-        "--require-signature serves bundles that were signed by a key that it trusts.",
+        "Signs a bundle: writes model.sig into its folder, with the library model-signing. A server with "
+        "--require-signature serves only bundles that are signed by a key that it trusts.",
         _sign_options,
     ),
     "reference": (

@@ -134,19 +134,19 @@ class ServerConfig:
     workers: int = _option(
         1,
         _whole("PROCESSES"),
-        "engines per model; they share one queue, and each is a process of its own",
+        "engines per model; each is a separate process, and they share one queue",
     )
     hang_seconds: float = _option(
         5.0,
         SOME_SECONDS,
-        "an engine hangs if it has work and sends nothing for this long, and for five times as long as its calls take; "
-        "it is then killed and replaced, like an engine that died",
+        "an engine that has work and sends nothing for this long, and for five times the duration of its calls, is "
+        "killed and replaced, like an engine that died",
     )
     max_restarts: int = _option(
         10,
         _whole("RESTARTS", 0),
         "restarts of engines that died, per model and ten minutes; after one more death the model's calls are refused, "
-        "and a server without another model ends with status 1",
+        "and a server without another model exits with status 1",
     )
     max_rows: int = _option(
         256,
@@ -162,14 +162,14 @@ class ServerConfig:
     max_waiting: int = _option(
         1024,
         _whole("REQUESTS"),
-        "interactive requests per model that may wait for rows; one client may have as many waiting as places are "
-        "still free; further requests are refused with RESOURCE_EXHAUSTED",
+        "interactive requests per model that may wait for rows; one client may have as many waiting as there are free "
+        "places; further requests are refused with RESOURCE_EXHAUSTED",
     )
     max_wait_seconds: float = _option(
         30.0,
         SOME_SECONDS,
-        "longest time that an interactive request may be expected to wait for rows; with a longer expected wait it is "
-        "refused with RESOURCE_EXHAUSTED",
+        "longest expected wait of an interactive request for rows; beyond it the request is refused with "
+        "RESOURCE_EXHAUSTED",
     )
     max_client_requests: int | None = _option(
         None,
@@ -185,23 +185,23 @@ class ServerConfig:
         LIGHT_ROWS,
         _whole("ROWS"),
         "a client with more rows in flight than this (per model) is heavy: its requests are decoded apart from those "
-        "of light clients; if all calls come through one proxy, and so from one address, set it to --max-rows or more",
+        "of light clients; if all calls come through one proxy, i.e. from one address, set it to --max-rows or more",
     )
     bulk_seconds: float | None = _option(
         None,
         SOME_SECONDS,
-        "target duration of one call into a model for bulk work, so that interactive requests need not wait longer",
-        "half of the time that a lone request takes here, measured at the start",
+        "target duration of one call into a model for bulk work, so that interactive requests wait no longer than this",
+        "half of the time of a single request on this host, measured at startup",
     )
     unread_seconds: float = _option(
         30.0,
         SOME_SECONDS,
-        "how long a message of a stream may wait until its client reads it; after that the stream is ended",
+        "longest time that a message of a stream may stay unread; after that the stream is ended",
     )
     max_connections: int = _option(
         1000,
         _whole("CONNECTIONS"),
-        "connections for gRPC; beyond it those without a call are closed, the one that made none for longest first",
+        "connections for gRPC; beyond this number, connections without a call are closed, the longest idle first",
     )
     max_calls_per_connection: int = _option(
         1000, _whole("CALLS"), "concurrent calls on one connection; the client itself holds further calls back"
@@ -209,7 +209,7 @@ class ServerConfig:
     connection_seconds: float | None = _option(
         None,
         SOME_SECONDS,
-        "how long a connection for gRPC may last; then its client connects again and finds servers added meanwhile; "
+        "longest duration of a gRPC connection; then its client connects again, and finds servers added meanwhile; "
         "calls in progress continue",
         "no limit",
     )
@@ -222,32 +222,32 @@ class ServerConfig:
     require_signature: tuple[Path, ...] = _option(
         (),
         PEM_FILES,
-        "serve only signed bundles, whose signature one of these public keys verifies, or a certificate of one of "
-        f"these authorities (PEM files, separated by {os.pathsep})",
+        "serve only bundles that are signed by one of these public keys, or under a certificate of one of these "
+        f"authorities (PEM files, separated by {os.pathsep})",
         "unsigned bundles are served too",
     )
     signed_names: Switch = _option(
         "off",
         FLAG,
-        "with --require-signature: a bundle must have been signed in a folder of the same name, so that a version that "
-        "was signed once cannot replace another one",
+        "with --require-signature: a bundle must have been signed in a folder of the same name, so that a signed "
+        "version cannot replace another one",
         "the folder's name is not compared",
     )
     repository_seconds: float = _option(
         2.0,
         SECONDS,
-        "interval at which repositories of models are checked for changes; 0: only when an administrator asks",
+        "interval at which repositories of models are checked for changes; 0: only when an administrator loads a model",
     )
     load_seconds: float = _option(
-        LOAD_SECONDS, SOME_SECONDS, "how long a bundle may take to be loaded and checked; a slower one is refused"
+        LOAD_SECONDS, SOME_SECONDS, "longest time for loading and checking a bundle; a slower one is refused"
     )
     load_mib: int = _option(
         LOAD_MIB,
         _whole("MIB"),
-        "memory, in MiB, that a bundle may take to be loaded and checked; a larger one is refused",
+        "largest memory, in MiB, for loading and checking a bundle; a larger one is refused",
     )
     drain_seconds: float = _option(
-        25.0, SECONDS, "after SIGTERM or SIGINT: how long accepted requests may take to finish"
+        25.0, SECONDS, "longest time for accepted requests to finish after SIGTERM or SIGINT"
     )
     tls_certificate: Path | None = _option(
         None,
@@ -298,16 +298,16 @@ class ServerConfig:
     audit_level: AuditLevel = _option(
         "info",
         _one_of(AuditLevel),
-        "what the audit log has: models that administrators load and unload, and calls that are refused for lack of "
-        "credentials (info); only what is refused (warning); nothing (off); the lines go to standard error",
+        "content of the audit log, on standard error: models that administrators load and unload, and calls that are "
+        "refused for lack of credentials (info); only refused calls (warning); nothing (off)",
     )
     audit_format: LogFormat | None = _option(
-        None, _one_of(LogFormat), "format of the audit log's lines, whose logger is `audit`", "as --log-format"
+        None, _one_of(LogFormat), "format of the audit log, whose logger is `audit`", "as --log-format"
     )
     log_texts: Switch = _option(
         "off",
         _one_of(Switch),
-        "whether log lines may contain what callers wrote: tokens of their texts, and messages of exceptions",
+        "whether log lines may contain text from callers: tokens of their texts, and messages of exceptions",
     )
     log_requests: Switch = _option(
         "off", _one_of(Switch), "whether each request is logged at level info; otherwise at level debug"
@@ -315,8 +315,8 @@ class ServerConfig:
     traces: Switch = _option(
         "off",
         _one_of(Switch),
-        "whether requests are traced; the traces are sent by OTLP over gRPC, as OpenTelemetry's variables OTEL_* say; "
-        "needs the extra `otel`",
+        "whether requests are traced; OpenTelemetry's variables OTEL_* configure the export by OTLP over gRPC; needs "
+        "the extra `otel`",
     )
     scheduler: type[Any] | None = None
 
@@ -373,14 +373,14 @@ def config_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         description="Serves bundles over gRPC, with health checks and reflection, and metrics over HTTP.",
         epilog="The command line takes precedence over the environment. Exit status: 0 drained after SIGTERM or "
-        "SIGINT; 1 an engine failed for good; 2 a bad option, a port in use, a refused bundle, no such provider.",
+        "SIGINT; 1 an engine failed permanently; 2 an invalid option, a port in use, a refused bundle or provider.",
     )
     parser.add_argument(
         "bundles",
         metavar="BUNDLE",
         nargs="*",
-        help="folders made by `attendant export`, or repositories of them (NAME/VERSION/), whose changes are followed "
-        f"while the server runs (docs/models.md) [env {BUNDLES_VARIABLE}, separated by {os.pathsep}]",
+        help="folders made by `attendant export`, or repositories of them (NAME/VERSION/), which are watched for "
+        f"changes while the server runs (docs/models.md) [env {BUNDLES_VARIABLE}, separated by {os.pathsep}]",
     )
     add_options(parser, OPTIONS)
     return parser

@@ -18,7 +18,7 @@ class OptimizerConfig(Table):
 
     Attributes:
         kind: "adam" (Kingma and Ba 2015), "adamw" (Loshchilov and Hutter 2019), "adadelta" (Zeiler 2012), or "sgd".
-        learning_rate: the highest rate; it rises and falls by `[schedule]`. Adadelta adapts its own step; its paper has
+        learning_rate: the highest rate; `[schedule]` changes it over time. Adadelta adapts its own step; its paper has
             learning_rate = 1 and epsilon = 1e-6.
         betas: Adam's decay rates of the averages of the gradient and of its square.
         rho: Adadelta's decay rate of the averages of the squares of the gradient and of the update.

@@ -31,27 +31,27 @@ RECIPE_NAME: Final = "recipe.toml"
 
 
 class TrainerConfig(Table):
-    """`[training]`. Whichever limit comes first ends the training.
+    """`[training]`. The first limit that is reached ends the training.
 
     Attributes:
-        start_from: a run directory; this training begins with its best weights, on the same data or others, and uses
+        start_from: a run directory. This training begins with its best weights, on the same data or others, and uses
             its tokenizers. `[source]`, `[target]` and `[model]` must be equal except for `model.dropout`. --resume no
-            longer needs it. If None, random weights.
+            longer needs it. If None, the weights are random.
         source_vectors: a file of word vectors (the text format of word2vec, GloVe and fastText) with
-            `model.embedding_size` numbers each, as initial embeddings; symbols without a vector in it start at random.
+            `model.embedding_size` numbers each, as initial embeddings. Symbols that are not in it start at random.
             --resume no longer needs it. If None, all start at random.
         target_vectors: the same for targets; also for shared embeddings.
         max_epochs: passes over the training split.
         max_steps: updates.
         max_seconds: seconds of training and validation together, over all resumptions.
         label_smoothing: e of Szegedy et al. 2016, section 7.
-        coverage_loss: weight of a loss on attention to positions that have had attention already (See et al. 2017, eq.
-            13). 0 disables it.
-        scheduled_sampling: the probability, at the run's limit, that an input of the decoder is the symbol that the
-            model itself would have chosen there; it rises linearly, from 0 after `schedule.warmup_steps` (Bengio et al.
-            2015). If 0, all inputs are the true symbols.
+        coverage_loss: weight of a loss on repeated attention to the same positions (See et al. 2017, eq. 13). 0
+            disables it.
+        scheduled_sampling: the probability, at the run's limit, that an input of the decoder is the model's own
+            prediction instead of the true symbol. It rises linearly, from 0 after `schedule.warmup_steps` (Bengio et
+            al. 2015). If 0, all inputs are the true symbols.
         clip_norm: gradients with a larger norm are scaled down to this norm (Pascanu et al. 2013). 0 disables it.
-        accumulate_batches: batches whose gradients make one update, as if they were one batch; an epoch's last update
+        accumulate_batches: batches whose gradients make one update, as if they were one batch. An epoch's last update
             may have fewer.
         ema_decay: d of an exponential moving average of the weights (Polyak and Juditsky 1992), which is then validated
             and published instead of the weights; between 0.99 and 0.9999, higher for longer trainings. If None, no
@@ -59,16 +59,18 @@ class TrainerConfig(Table):
         precision: "fp32"; "bf16" and "fp16": mixed precision, products in 16 bits (bf16: GPUs, and CPUs with
             avx512_bf16 or AMX; fp16: GPUs only); "auto": bf16 if the hardware has it, else fp16 on a GPU and fp32 on a
             CPU.
-        divergence_margin: in nats per target token; a loss this far above its lowest value counts as diverging.
+        divergence_margin: in nats per target token. A loss that exceeds its lowest value by this margin counts as
+            diverging.
         divergence_updates: this many diverging updates in a row stop the training; 0 disables it. A loss or gradient
             that is not finite stops it at once.
-        checkpoint_every_seconds: the most work that a killed run loses; besides, every validation leaves a checkpoint.
-        checkpoint_every_steps: the same in steps.
-        keep_checkpoints: number of last validated checkpoints that are kept, for `attendant average`; the
-            best and the last one are always kept as well.
-        log_every_steps: steps summarized by each line of metrics.jsonl.
+        checkpoint_every_seconds: longest time between checkpoints, and so the most work that a killed run loses. Every
+            validation also writes a checkpoint.
+        checkpoint_every_steps: the same limit, in steps.
+        keep_checkpoints: number of last validated checkpoints to keep, for `attendant average`. The best and the last
+            one are always kept.
+        log_every_steps: steps that each line of metrics.jsonl summarizes.
         device: "auto": CUDA if there is a device, else the CPU.
-        num_threads: threads of torch on the CPU; if None, one for each core that the process may use, by its affinity
+        num_threads: threads of torch on the CPU. If None, one for each core that the process may use, by its affinity
             and its container's quota. A run resumes bit for bit only with the same number.
     """
 
@@ -132,11 +134,12 @@ class ValidationConfig(Table):
     """`[validation]`. Decodes greedily, with the same search as the server.
 
     Attributes:
-        metric: decides which checkpoint is best, and when to stop early; of equal values the one with the lower loss is
+        metric: determines the best checkpoint, and early stopping. Of equal values, the one with the lower loss is
             better. "loss" decodes nothing.
         every_steps: steps between validations; if None, one after each epoch.
-        max_examples: number of examples to decode, taken at even distances; if None, all. The loss is always over all.
-        patience: stop after this many validations without a new best; if None, never.
+        max_examples: number of examples to decode, at equal distances in the data. If None, all. The loss is always
+            computed over all.
+        patience: stops after this many validations without a new best. If None, never.
     """
 
     metric: TextMetricName | Literal["loss"] = "loss"
@@ -149,7 +152,7 @@ class Recipe(Table):
     """The file's tables.
 
     Attributes:
-        description: purpose of the model, in a sentence that pages and clients show.
+        description: purpose of the model, in one sentence for pages and clients.
         seed: random seed of the initial weights, of dropout and of the order of batches.
     """
 

@@ -65,21 +65,21 @@ class DecodingFields(TypedDict, total=False):
     min_length: Annotated[int, Option("tokens that a hypothesis must have before it may end", "0")]
     max_length: Annotated[int, Option("tokens after which a hypothesis is cut", OF_BUNDLE, least=1)]
     min_length_ratio: Annotated[
-        float, Option("as the minimum length, in target tokens per source token; the stricter of both counts", "none")
+        float, Option("like the minimum length, in target tokens per source token; the stricter one applies", "none")
     ]
     max_length_ratio: Annotated[
-        float, Option("as the maximum length, in target tokens per source token; the stricter of both counts", "none")
+        float, Option("like the maximum length, in target tokens per source token; the stricter one applies", "none")
     ]
     length_penalty: Annotated[
         float,
         Option(
-            "divide log P by ((K + tokens) / (K + 1)) ^ X, K being the offset: larger favours longer; 0: none",
+            "divide log P by ((K + tokens) / (K + 1)) ^ X, K being the offset: larger values favour longer; 0: off",
             OF_BUNDLE,
         ),
     ]
     length_penalty_offset: Annotated[
         float,
-        Option("K of the length penalty; 5: GNMT's (Wu et al. 2016); 0: powers of the length itself", OF_BUNDLE),
+        Option("K of the length penalty; 5 as in GNMT (Wu et al. 2016); 0: a power of the length", OF_BUNDLE),
     ]
     coverage_penalty: Annotated[
         float, Option("lower the score if source tokens got little attention (Wu et al. 2016); 0: none", "0")
@@ -100,17 +100,17 @@ class DecodingFields(TypedDict, total=False):
     target_prefix: Annotated[Sequence[str], Option("every hypothesis begins with these tokens")]
     target_prefix_text: Annotated[
         str,
-        Option("every hypothesis begins with this text, which may end within a word; a blank at its end ends the word"),
+        Option("every hypothesis begins with this text, which may end within a word; a space at its end ends the word"),
     ]
     protect_spans: Annotated[
-        bool, Option("return placeholders, tags, addresses, paths and emoji of the text as they are written", OF_BUNDLE)
+        bool, Option("return placeholders, tags, addresses, paths and emoji of the text as written", OF_BUNDLE)
     ]
     split_sentences: Annotated[
-        bool, Option("decode each line and sentence of the text by itself, and join the answers", OF_BUNDLE)
+        bool, Option("decode each line and sentence of the text separately, and join the answers", OF_BUNDLE)
     ]
     sampling: Annotated[Sampling, Option("draw tokens at random instead of searching for the most probable ones")]
     masked_source_positions: Annotated[
-        Sequence[int], Option("places of the source's tokens, counted from 0, that attention must not look at")
+        Sequence[int], Option("positions of the source's tokens, from 0, that attention ignores")
     ]
 
 

@@ -60,8 +60,8 @@ OMITTED_VARIABLES = tuple(f"ATTENDANT_{name}" for name in ("BUNDLES", "TLS_", "T
 
 DESCRIPTION = """\
 Measures how fast a bundle is served on this host: requests per second and latency with one worker, two, and so on, in
-closed loops of several numbers of clients; then, with the best of them, latency at random arrivals. The load generator
-takes its share of the host. The server's other options come from the environment, as where it is deployed:
+closed loops with several numbers of clients; then, with the best of them, latency at random arrivals. The load
+generator takes its share of the host. The server's other options come from the environment, as in a deployment:
 
   ATTENDANT_PRECISION=fp32 attendant bench BUNDLE
 """
@@ -133,12 +133,14 @@ def command(name: str) -> Command:
         allow_abbrev=False,
     )
     option = parser.add_argument
-    option("bundle", metavar="BUNDLE", type=Path, help="with --plan also the bench.json of an earlier run")
+    option("bundle", metavar="BUNDLE", type=Path, help="with --plan, also the bench.json of an earlier run")
     data_help = "texts to send, one a line; of lines with tabs the first column"
     option("--data", metavar="FILE", type=Path, help=f"{data_help} (default: the bundle's golden examples)")
-    option("--beam-size", metavar="N", type=int, help="of the requests (default: the bundle's)")
-    option("--seconds", metavar="SECONDS", type=float, default=100.0, help="of load, in total (default: %(default)g)")
-    option("--plan", metavar="REQUESTS_PER_SECOND", type=float, help="print how many such hosts this load needs")
+    option("--beam-size", metavar="N", type=int, help="beam size of the requests (default: the bundle's)")
+    option(
+        "--seconds", metavar="SECONDS", type=float, default=100.0, help="duration of the load (default: %(default)g)"
+    )
+    option("--plan", metavar="REQUESTS_PER_SECOND", type=float, help="print how many hosts like this the load needs")
     output_help = "for bench.json and bench.svg, which are replaced (default: %(default)s)"
     option("--output", metavar="FOLDER", type=Path, default=Path("attendant-bench"), help=output_help)
     return Command(parser, _run)

@@ -62,19 +62,19 @@ def serve_parser() -> argparse.ArgumentParser:
     )
     replicas = parser.add_argument_group("replicas")
     counts: dict[str, Any] = {"type": _count, "metavar": "NUMBER"}
-    replicas.add_argument("--min-replicas", default=1, help=f"least number {DEFAULT}", **counts)
+    replicas.add_argument("--min-replicas", default=1, help=f"smallest number {DEFAULT}", **counts)
     replicas.add_argument("--max-replicas", default=1, help=f"largest number {DEFAULT}", **counts)
     replicas.add_argument(
         "--ongoing-requests",
         default=32,
-        help=f"requests per replica, waiting ones included, that the number of replicas is chosen for {DEFAULT}",
+        help=f"target number of requests per replica, including waiting ones, which determines the replicas {DEFAULT}",
         **counts,
     )
     replicas.add_argument(
-        "--upscale-seconds", type=float, default=30.0, help=f"how long it waits before it adds replicas {DEFAULT}"
+        "--upscale-seconds", type=float, default=30.0, help=f"delay before replicas are added {DEFAULT}"
     )
     replicas.add_argument(
-        "--downscale-seconds", type=float, default=600.0, help=f"how long it waits before it ends some {DEFAULT}"
+        "--downscale-seconds", type=float, default=600.0, help=f"delay before replicas are ended {DEFAULT}"
     )
     replicas.add_argument("--models-held", help="models that a replica holds at once (default: all)", **counts)
     add_options(
@@ -98,13 +98,13 @@ def decode_parser() -> argparse.ArgumentParser:
         type=Path,
         required=True,
         metavar="FOLDER",
-        help="for the answers, shared likewise; made if it is missing",
+        help="folder for the answers, in a shared file system; created if it is missing",
     )
     parser.add_argument(
         "--actors", type=_count, default=1, metavar="NUMBER", help=f"number of processes that decode at once {DEFAULT}"
     )
     parser.add_argument("--threads", type=_count, default=1, metavar="NUMBER", help=f"CPU threads of each {DEFAULT}")
-    parser.add_argument("--precision", help="which of the bundle's graphs (default: the one that it names)")
+    parser.add_argument("--precision", help="precision of the bundle's graphs (default: the bundle's)")
     parser.add_argument("--beam-size", type=_count, metavar="ROWS", help="(default: the bundle's)")
     parser.add_argument("--max-length", type=_count, metavar="TOKENS", help="(default: the bundle's)")
     return parser

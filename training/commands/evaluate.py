@@ -24,9 +24,10 @@ from attendant.training.library.results import Results
 from attendant.training.progress import counter, plain_console, plain_table, progress_bars
 
 DESCRIPTION = """Decodes a test set and measures the outputs, each value with its 95 % interval by bootstrap resampling.
-A run's values are recorded in its evaluation.json too. Several models are measured on the same data and compared with
-the first, several searches of one model (beam sizes, length penalties, patiences) with the first of those: choose by
---split validation, and report one value on test. Defaults are those of the run's [evaluation], or of the bundle."""
+A run's values are also recorded in its evaluation.json. Several models are measured on the same data and compared with
+the first. Several searches of one model (beam sizes, length penalties, patiences) are compared with the first of them:
+choose with --split validation, and report one value on test. Defaults are those of the run's [evaluation], or of the
+bundle."""
 EDGES = ",".join(map(str, DEFAULT_EDGES))
 OPTIONS_OF_METRICS: Final = (
     *("metrics", "bleu_tokenizer", "ignored_characters", "beam_size", "length_penalty", "length_penalty_offset"),
@@ -38,11 +39,11 @@ OPTIONS_OF_METRICS: Final = (
 def add_data_options(parser: argparse.ArgumentParser) -> None:
     """Adds --split and --data."""
     data = parser.add_mutually_exclusive_group()
-    data.add_argument("--split", choices=("test", "validation"), default="test", help="which split (default: test)")
+    data.add_argument("--split", choices=("test", "validation"), default="test", help="split to decode (default: test)")
     data.add_argument(
         "--data",
         metavar="FILE.tsv|SOURCE,TARGET",
-        help="other data: a file of pairs, also FILE[COLUMN,COLUMN]; or two files whose lines correspond "
+        help="other data: a file of pairs, also FILE[COLUMN,COLUMN]; or two files with corresponding lines "
         "(docs/data.md)",
     )
 
@@ -50,29 +51,29 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
 def evaluate_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="attendant evaluate", description=DESCRIPTION)
     add = parser.add_argument
-    add("paths", type=Path, nargs="+", metavar="RUN|BUNDLE", help="a directory of training or export")
+    add("paths", type=Path, nargs="+", metavar="RUN|BUNDLE", help="a run directory or a bundle")
     add_data_options(parser)
-    add("--metrics", metavar="NAME,...", help=f"of {', '.join(get_args(MetricName))}")
+    add("--metrics", metavar="NAME,...", help=f"metrics, from {', '.join(get_args(MetricName))}")
     tokenizers = ", ".join(get_args(BleuTokenizer))
-    add("--bleu-tokenizer", metavar="NAME", help=f"what cuts texts into BLEU's words: {tokenizers}")
+    add("--bleu-tokenizer", metavar="NAME", help=f"tokenizer of BLEU: {tokenizers}")
     add(
         "--ignored-characters",
         metavar="TEXT",
-        help="leave them out of outputs and references before they are compared, e.g. 012: phones without stress",
+        help="characters to remove from outputs and references before the comparison, e.g. 012: phones without stress",
     )
-    add("--beam-size", "--beam-sizes", metavar="N,...", help="live hypotheses; 1 is greedy; several: each of them")
+    add("--beam-size", "--beam-sizes", metavar="N,...", help="live hypotheses; 1: greedy; may have several values")
     add(
         "--length-penalty",
         "--length-penalties",
         metavar="ALPHA,...",
-        help="log P is divided by ((K + length) / (K + 1)) ^ ALPHA; 0: no division; several: each",
+        help="log P is divided by ((K + length) / (K + 1)) ^ ALPHA; 0: off; may have several values",
     )
     add(
         "--length-penalty-offset",
         metavar="K,...",
-        help="5: as in GNMT; 0: a power of the length; several: each",
+        help="5 as in GNMT; 0: a power of the length; may have several values",
     )
-    add("--patience", metavar="P,...", help="a beam ends when P times its size have ended; several: each")
+    add("--patience", metavar="P,...", help="a beam ends when P times its size have ended; may have several values")
     add("--max-length", metavar="N", help="target tokens after which an output is cut")
     add("--ensemble", action="store_true", help="the runs decode together, by the mean of their probabilities")
     add(
@@ -83,8 +84,8 @@ def evaluate_parser() -> argparse.ArgumentParser:
         help="rank each beam's hypotheses by this run's probabilities, or by the mean of several runs'",
     )
     add("--checkpoint", choices=("best", "last"), help="a run's weights (default: best)")
-    add("--precision", metavar="P,...", help="of a bundle's graphs; several: each (default: the manifest's)")
-    add("--provider", choices=get_args(Provider), help="what runs a bundle (default: cpu)")
+    add("--precision", metavar="P,...", help="of a bundle's graphs; may have several values (default: the manifest's)")
+    add("--provider", choices=get_args(Provider), help="device for a bundle (default: cpu)")
     add(
         "--bootstrap",
         type=int,
@@ -97,15 +98,15 @@ def evaluate_parser() -> argparse.ArgumentParser:
         nargs="?",
         const=EDGES,
         metavar="N,...",
-        help=f"measure by the source's length too, in bins that end there (without a value: {EDGES})",
+        help=f"also measure by the source's length, in bins that end at these values (without a value: {EDGES})",
     )
     add(
         "--length-unit",
         choices=get_args(LengthUnit),
-        help="counted in words and punctuation marks, or in tokens of the model's own tokenizer",
+        help="unit of lengths: words and punctuation marks, or tokens of the model's own tokenizer",
     )
-    add("--output", type=Path, metavar="FILE.json", help="write the results here too")
-    add("--outputs", type=Path, metavar="FILE.tsv", help="write every output here, with its score")
+    add("--output", type=Path, metavar="FILE.json", help="also write the results to this file")
+    add("--outputs", type=Path, metavar="FILE.tsv", help="write every output, with its score, to this file")
     add("--json", action="store_true", help="print the results as JSON instead of tables")
     group = parser.add_argument_group("confidence", "of a bundle's answers by its defaults (docs/confidence.md)")
     group.add_argument(

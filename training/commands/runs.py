@@ -33,7 +33,7 @@ from attendant.training.run.loading import open_runs
 REPORT_DESCRIPTION = """\
 Measures runs on held-out data and shows them: learning curves, quality by source length, how far
 back in time gradients reach, attention, the best and the worst outputs, recipe and data. Several runs are compared with
-the first, in the same pictures. Each decodes by its recipe's [evaluation]; all are measured by the first one's
+the first, in the same pictures. Each run decodes by its recipe's [evaluation]; all are measured by the first run's
 metrics."""
 DEFAULT_NAME = "report.html"
 COPIED = ("recipe.toml", "versions.json", "data.json", "source_tokenizer.json", "target_tokenizer.json")
@@ -49,20 +49,20 @@ def report_parser() -> argparse.ArgumentParser:
         action="append",
         metavar="FILE",
         help="FILE.html: one page that needs nothing else; FILE.md: Markdown, its pictures in FILE_pictures/ next to "
-        f"it; may be repeated (default: {DEFAULT_NAME} in the run directory; with several runs it must be given)",
+        f"it; may be repeated (default: {DEFAULT_NAME} in the run directory; required for several runs)",
     )
     add_data_options(parser)
     parser.add_argument(
         "--examples",
         default="3",
         metavar="FILE|N",
-        help="examples whose attention is shown, besides the worst: a file of sources, one per line, with a tab and a "
-        "reference if there is one; or a number of examples, taken evenly from the data (default: %(default)s)",
+        help="examples whose attention is shown, in addition to the worst: a file with one source per line, optionally "
+        "with a tab and a reference; or a number of examples, at equal distances in the data (default: %(default)s)",
     )
     parser.add_argument(
         "--length-unit",
         choices=get_args(LengthUnit),
-        help="what lengths are counted in (default: words; tokens where sources are mostly one word or two)",
+        help="unit of lengths (default: words; tokens if most sources are one word or two)",
     )
     return parser
 
@@ -148,8 +148,8 @@ def average_run(run: Run, last: int, output: Path) -> list[int]:
 def label_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="attendant label",
-        description="Decodes sources by a run, or by several as an ensemble, and writes each with its output: pairs "
-        "that another model learns from (sequence-level knowledge distillation, Kim and Rush 2016).",
+        description="Decodes sources with a run, or with several as an ensemble, and writes each with its output: "
+        "pairs that another model learns from (sequence-level knowledge distillation, Kim and Rush 2016).",
     )
     parser.add_argument("paths", type=Path, nargs="+", metavar="RUN", help="run directories; several: an ensemble")
     parser.add_argument(

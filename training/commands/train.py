@@ -25,16 +25,16 @@ from attendant.training.run.corpora import (
 )
 
 TRAIN_DESCRIPTION = """\
-Trains the model of a recipe and leaves a run directory: recipe, checkpoints, values measured, log.
-For files of pairs it chooses a recipe, which the run directory keeps.
-In several processes: torchrun --nproc_per_node N -m attendant.training RECIPE; they share each batch, and all must
-reach the run directory and the data.
+Trains the model of a recipe and writes a run directory: recipe, checkpoints, measured values, log.
+For files of pairs it chooses a recipe, and writes it to the run directory.
+To train in several processes, run torchrun --nproc_per_node N -m attendant.training RECIPE. They share each batch, and
+all need access to the run directory and the data.
 Related commands, each with its --help: attendant check RECIPE|DATA | fetch RECIPE | evaluate RUN | report RUN |
 average RUN | label RUN"""
 CHECK_DESCRIPTION = """\
 Reads the data of a recipe, or files of pairs, as `attendant train` would, and shows pairs, lengths,
-unknown symbols, duplicates, sources that splits share, scripts, signs of broken texts, and examples. Trains and writes
-nothing."""
+unknown symbols, duplicates, sources shared by splits, scripts, signs of broken texts, and examples. Trains nothing and
+writes nothing."""
 
 
 def train_parser() -> argparse.ArgumentParser:
@@ -57,7 +57,7 @@ def _add_recipe_or_data(parser: argparse.ArgumentParser) -> None:
         "inputs",
         nargs="+",
         metavar="RECIPE|DATA",
-        help=f"a TOML file, a folder with a {RECIPE_NAME}, or a recipe that comes along "
+        help=f"a TOML file, a folder with a {RECIPE_NAME}, or an included recipe "
         f"({', '.join(shipped_recipes())}); or files of pairs, for which a recipe is chosen: FILE (.tsv, .csv, .jsonl, "
         "also compressed), FILE[COLUMN,COLUMN], or SOURCE,TARGET",
     )
@@ -166,7 +166,7 @@ def fetch_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "recipe",
         metavar="RECIPE|NAME",
-        help="a recipe (a file, a folder, or one that comes along), or a data set: "
+        help="a recipe (a file, a folder, or an included one), or a data set: "
         f"{', '.join(sorted(builders()))} (words without targets, for `attendant label`, are english-words)",
     )
     parser.add_argument(

@@ -174,34 +174,34 @@ class DataConfig(Table):
     """`[data]`.
 
     Attributes:
-        fetch: the fetcher that builds the data if they are missing; if None, the files are yours.
-        directory: folder in which the fetcher builds them; if None, `data/<fetch>`.
-        train: the training split; with a fetcher, `<directory>/train.tsv` if none is named. The other splits are named
-            by the same rule.
+        fetch: the fetcher that builds the data if they are missing. If None, the files are yours.
+        directory: folder for the fetcher's data. If None, `data/<fetch>`.
+        train: the training split. With a fetcher, the default is `<directory>/train.tsv`, and likewise for the other
+            splits.
         validation: held out for early stopping.
         test: held out for the final evaluation; if None, there is no test split.
-        columns: the columns that are source and target: two names of a header row or keys of JSONL, e.g. ["en", "fr"],
-            or two numbers from 1, e.g. [1, 3]; if None, a file has two columns, and no header row (JSONL: the keys are
-            "source" and "target"). A split whose files differ has its own: `{pairs = FILE, columns = [...]}`.
+        columns: the columns of source and target: two names of a header row or keys of JSONL, e.g. ["en", "fr"], or two
+            numbers from 1, e.g. [1, 3]. If None, a file has two columns and no header row (JSONL: the keys "source" and
+            "target"). If the files of a split differ, set its own: `{pairs = FILE, columns = [...]}`.
         drop_empty: leaves out pairs with an empty side, and counts them. If false, they are refused.
         split: holds out shares of the distinct sources of `train`, e.g. {validation = 0.05, test = 0.05}. A hash of the
-            source, whatever its case, decides, so a source is never in two splits and stays in its split when pairs are
-            added; if None, `validation` and `test` name files.
-        allow_unknown_targets: trains although more than half of the tokens of validation's targets are unknown.
-        max_source_tokens: pairs with a longer source are left out of the training split (the run counts them); also the
+            source, independent of case, decides, so a source is never in two splits and stays in its split when pairs
+            are added. If None, `validation` and `test` name files.
+        allow_unknown_targets: trains even if more than half of the tokens of validation's targets are unknown.
+        max_source_tokens: pairs with a longer source are left out of the training split (the run counts them). Also the
             served model's limit. Doesn't count EOS.
         max_target_tokens: the same for targets; validation and evaluation cut their outputs at this length.
         max_source_words: pairs with more words and punctuation marks in their source are left out of the training
-            split; if None, none are. For experiments about length: it does not depend on the tokenizer, and limits
-            neither the texts on which the model is measured nor those that it serves.
+            split. If None, there is no limit. For experiments about length: it does not depend on the tokenizer, and
+            limits neither the texts on which the model is measured nor those that it serves.
         max_length_ratio: pairs are left out of the training split if one side has more than this many times the tokens
-            of the other; if None, none are. Doesn't count EOS.
-        drop_duplicates: leaves out training pairs that are equal to an earlier one. They are counted in any case.
+            of the other. If None, there is no limit. Doesn't count EOS.
+        drop_duplicates: leaves out training pairs that are equal to an earlier one. Duplicates are always counted.
         shared_sources: treatment of sources that are in the training split and also in validation or test (compared as
             written in the files). "keep": only count them; "drop_from_train": leave those pairs out of the training
             split; "drop_from_held_out": leave those examples out of validation and test.
-        cache: a directory in which several runs share tokenized training splits, found by a digest of all that they
-            depend on; if None, each run has its own.
+        cache: a directory in which several runs share tokenized training splits, found by a digest of everything that
+            they depend on. If None, each run has its own.
     """
 
     fetch: FetcherName | None = None

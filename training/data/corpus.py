@@ -50,11 +50,11 @@ class DistillationConfig(Table):
     Rush 2016). Learning from their outputs needs no table: `attendant label` writes them as pairs.
 
     Attributes:
-        teachers: run directories, whose best weights predict the distributions; several: the mean of their
-            probabilities. Their tokenizers are used, so `[source]` and `[target]` must be equal. They are evaluated
-            once, before the training; --resume no longer needs them.
-        weight: share of the teachers' distribution in the target of the loss; the true symbols have the rest.
-        top_k: number of a teacher's symbols that are kept for each position, 6 bytes each; the others count as
+        teachers: run directories, whose best weights predict the distributions. With several, the mean of their
+            probabilities is used. Their tokenizers are used, so `[source]` and `[target]` must be equal. They are
+            evaluated once, before the training; --resume no longer needs them.
+        weight: weight of the teachers' distribution in the target of the loss; the true symbols have the rest.
+        top_k: number of a teacher's most probable symbols to store for each position, 6 bytes each. The others count as
             impossible.
     """
 

@@ -95,25 +95,25 @@ class TokenizerConfig(Table):
     Attributes:
         tokenizer: "character": each character is a symbol, spaces included; "word": texts are split at white space;
             "bpe": characters are merged within words (Sennrich et al. 2016); "unigram": words are split into their most
-            probable parts (Kudo 2018; learned by SentencePiece: pip install sentencepiece). Or the file of a tokenizer
-            that is taken as it is: Hugging Face's tokenizer.json, a .model of SentencePiece, or a .txt with a word a
-            line; then the other keys are left out.
-        vocabulary_size: largest number of entries, the four special symbols included; if None, no limit, but 8000 for
-            bpe and unigram. Symbols beyond it, the rarest ones, are unknown to the model.
+            probable parts (Kudo 2018; needs SentencePiece: pip install sentencepiece). Or the file of an existing
+            tokenizer, which is used unchanged: Hugging Face's tokenizer.json, a .model of SentencePiece, or a .txt with
+            one word per line; then the other keys are left out.
+        vocabulary_size: largest number of entries, including the four special symbols. If None, 8000 for bpe and
+            unigram, otherwise no limit. The rarest symbols beyond it are unknown to the model.
         min_frequency: a symbol (unigram: a character; bpe: a character or a merge) that occurs less often in the
-            training split gets no entry.
-        normalize: differences of spelling that the model does not see: the tokenizer removes them from every text, in
-            training and in use. "nfc": Unicode's normal form C, in which a letter with its accent
-            is one character; "nfkc": form KC, which also resolves ligatures and fullwidth letters; "apostrophes",
-            "quotes" and "dashes": typographic ones become those of ASCII; "drop_quotes": double quotes are left out;
-            "strip_accents": combining marks are left out, in every script; "lowercase": capital letters become small
-            ones, İ becomes i, and a Σ at a word's end becomes ς. They are applied in an order of their own. White space
-            and invisible characters are normalized in any case, see docs/training.md.
-        byte_fallback: bpe and unigram spell a character without an entry in its UTF-8 bytes, which have entries (256 of
-            the vocabulary), so that no character of a text is lost; the rarest characters of the training split, 0.05 %
-            of all, are spelled so too, so that the model learns to.
-        keep_spaces: white space within a text (double blanks, tabs, no-break spaces) stays as it is written; false:
-            each run of it becomes one space. White space around a text is always left out.
+            training split is not in the vocabulary.
+        normalize: differences of spelling that the tokenizer removes from every text, in training and in use. "nfc":
+            Unicode's normal form C, in which a letter with its accent is one character; "nfkc": form KC, which also
+            resolves ligatures and fullwidth letters; "apostrophes", "quotes" and "dashes": typographic ones become
+            those of ASCII; "drop_quotes": removes double quotes; "strip_accents": removes combining marks, in every
+            script; "lowercase": capital letters become small ones, İ becomes i, and a Σ at a word's end becomes ς. They
+            are applied in a fixed order. White space and invisible characters are always normalized, see
+            docs/training.md.
+        byte_fallback: bpe and unigram spell a character outside the vocabulary as its UTF-8 bytes, which take 256
+            entries, so that no character of a text is lost. In training, the rarest characters of the training split,
+            0.05 % of all, are spelled in this way too, so that the model learns it.
+        keep_spaces: keeps white space within a text (double spaces, tabs, no-break spaces) as written. If false, each
+            run of it becomes one space. White space around a text is always removed.
     """
 
     TABLE: ClassVar[str] = "tokenizer"

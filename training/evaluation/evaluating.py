@@ -220,24 +220,25 @@ class EvaluationConfig(Table):
 
     Attributes:
         metrics: the metrics to compute.
-        bleu_tokenizer: cuts texts into the words of "bleu". "13a": for languages with spaces; "intl": the same by
-            Unicode's punctuation; "zh": each Han character is a word; "char": each character is; "ja-mecab" and
+        bleu_tokenizer: splits texts into words for "bleu". "13a": for languages with spaces; "intl": the same with
+            Unicode's punctuation; "zh": each Han character is a word; "char": each character is a word; "ja-mecab" and
             "ko-mecab" need packages, "flores101" and "flores200" a package and a download; "none": white space.
-        ignored_characters: are left out of outputs and references before they are compared, e.g. "012" for phones
-            without their stress. The probabilities of references stay.
+        ignored_characters: characters that are removed from outputs and references before they are compared, e.g. "012"
+            for phones without their stress. The probabilities of references do not change.
         beam_size: live hypotheses; 1: greedy.
         length_penalty: log P is divided by ((k + length) / (k + 1)) ^ length_penalty. 0 disables it.
-        length_penalty_offset: k; 5: as in GNMT (Wu et al. 2016, eq. 14); 0, with a penalty of 1: by the plain length.
-        patience: a beam ends when patience * beam_size hypotheses have ended (Kasai et al. 2022); if None, by the
-            server's default rule.
-        max_length: target tokens after which an output is cut; if None, data.max_target_tokens. Raise it to measure the
-            model on longer texts than it was trained on.
-        length_edges: also measures every metric by the length of the source, in bins that end at these lengths; None:
-            it does not.
+        length_penalty_offset: k. 5 as in GNMT (Wu et al. 2016, eq. 14); with 0 and a penalty of 1, the score is divided
+            by the length.
+        patience: a beam ends when patience * beam_size hypotheses have ended (Kasai et al. 2022). If None, the server's
+            default rule applies.
+        max_length: target tokens after which an output is cut. If None, data.max_target_tokens. Raise it to measure the
+            model on longer texts than those it was trained on.
+        length_edges: also measures every metric by the length of the source, in bins that end at these lengths. If
+            None, it does not.
         length_unit: unit of these lengths: words and punctuation marks, or tokens of the model's own tokenizer.
-        right_from: the chrF or ROUGE in percent from which a single answer counts as right, for the calibration of
-            confidence. If None, chrF 60, also if the first metric is BLEU or TER, or ROUGE 40. With exact matches and
-            other error rates, the answer must equal a reference.
+        right_from: lowest chrF or ROUGE, in percent, of a right answer, for the calibration of confidence. If None,
+            chrF 60 (also if the first metric is BLEU or TER) or ROUGE 40. With exact matches and other error rates, the
+            answer must equal a reference.
     """
 
     metrics: Annotated[tuple[MetricName, ...], Field(min_length=1)] = ("exact_match", "perplexity", "word_perplexity")

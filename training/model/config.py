@@ -47,10 +47,10 @@ class AttentionConfig(Table):
 
     Attributes:
         score: function that compares source positions with a query, see training/model/attention.py. "none": no
-            attention, the decoder gets the source as one vector (Cho et al. 2014; Sutskever et al. 2014).
-        query: the decoder state that is compared with the source. "current": the state after the cell; the attentional
-            vector made from it gives the prediction (Luong et al. 2015). "previous": the state before the cell; the
-            context is an input of the cell (Bahdanau et al. 2015).
+            attention; the decoder gets the source as one vector (Cho et al. 2014; Sutskever et al. 2014).
+        query: the decoder state that is compared with the source. "current": the state after the cell; the prediction
+            is made from the attentional vector (Luong et al. 2015). "previous": the state before the cell; the context
+            is an input of the cell (Bahdanau et al. 2015).
         key_size: width to which W_q and W_k project queries and keys; if None, additive and concat take
             `model.hidden_size`, dot and scaled_dot compare the states themselves.
         value_size: width to which W_v projects encoder states before the context is computed from them; if None, they
@@ -73,12 +73,12 @@ class DecoderConfig(Table):
         input_feeding: the attentional vector of a step is part of the next step's input (Luong et al. 2015, 3.3).
         source_vector: without attention, the encoder's last state is part of every step's input and of the
             prediction (Cho et al. 2014).
-        initial_state: origin of the decoder's first state. "bridge": by a learned layer from the encoder's last
-            states; "backward": by one from the last state of its backward direction alone (Bahdanau et al. 2015,
-            A.2.2); "mean": by one from the mean of its outputs; "top": by one from the last state of the top layer, for
-            all layers of the decoder and for an LSTM's cells (Kreutzer et al. 2019); "projected": by a linear layer
-            from the encoder's last states and another from its last LSTM cells, layer by layer (Ott et al. 2019);
-            "final": the encoder's last states unchanged, layer by layer, an LSTM's cells included (Sutskever et al.
+        initial_state: computation of the decoder's first state. "bridge": a learned layer on the encoder's last states;
+            "backward": a learned layer on the last state of its backward direction alone (Bahdanau et al. 2015, A.2.2);
+            "mean": a learned layer on the mean of its outputs; "top": a learned layer on the last state of the top
+            layer, for all layers of the decoder and for an LSTM's cells (Kreutzer et al. 2019); "projected": a linear
+            layer on the encoder's last states and another on its last LSTM cells, layer by layer (Ott et al. 2019);
+            "final": the encoder's last states unchanged, layer by layer, including an LSTM's cells (Sutskever et al.
             2014); "zeros": zeros.
         readout: combination of context and state for the prediction, see training/model/readout.py.
         readout_bias: adds a bias to the product of a "tanh" or "linear" readout.
@@ -110,8 +110,8 @@ class ModelConfig(Table):
     """`[model]`.
 
     Attributes:
-        residual: from the third layer on, a layer's input is added to its output (Wu et al. 2016, 3.1); false: at no
-            layer (Sutskever et al. 2014).
+        residual: from the third layer on, adds a layer's input to its output (Wu et al. 2016, 3.1). If false, no layer
+            does (Sutskever et al. 2014).
         initialization: distribution of the initial weights, see training/model/seq2seq.py.
         cell: recurrent cell of encoder and decoder: long short-term memory (Hochreiter and Schmidhuber 1997), gated
             recurrent unit (Cho et al. 2014), or tanh (Elman 1990).

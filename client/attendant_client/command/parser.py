@@ -50,10 +50,10 @@ class Further:
 _TRAINING, _EXPORT = "attendant.training.__main__", "attendant.export.__main__"
 
 FURTHER = {
-    "train": Further("train a model by a recipe, or from a file of pairs", _TRAINING, "cpu,training"),
-    "check": Further("show the contents of a training's data", _TRAINING, "cpu,training"),
+    "train": Further("train a model from a recipe or from files of pairs", _TRAINING, "cpu,training"),
+    "check": Further("inspect training data", _TRAINING, "cpu,training"),
     "evaluate": Further("measure runs and bundles on held-out data", _TRAINING, "cpu,training"),
-    "report": Further("make a page of trainings' results", _TRAINING, "cpu,training"),
+    "report": Further("write a page about one or several trainings", _TRAINING, "cpu,training"),
     "fetch": Further("build the data that a recipe names", _TRAINING, "cpu,training"),
     "average": Further("average a run's last checkpoints", _TRAINING, "cpu,training"),
     "label": Further("decode sources into pairs to train on", _TRAINING, "cpu,training"),
@@ -239,9 +239,7 @@ def _check_bundle(parser: argparse.ArgumentParser, options: argparse.Namespace) 
 def whole_parser() -> argparse.ArgumentParser:
     """Returns the parser of the command, with its own subcommands and the names of further ones."""
     common = _common()
-    parser = _Parser(
-        prog="attendant", description="Ask an Attendant server or a bundle; train, export and serve models."
-    )
+    parser = _Parser(prog="attendant", description="Train, export, serve and call Attendant models.")
     _version(parser)
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     for name, (run, fill, summary) in OWN.items():
@@ -290,7 +288,7 @@ def _common() -> _Parser:
         "--insecure", action="store_true", help="do not encrypt: anyone on the network path can read texts and token"
     )
     for name, metavar, kind, meaning in (
-        ("root-certificates", "FILE", _file, "PEM, instead of the usual ones; implies --tls"),
+        ("root-certificates", "FILE", _file, "PEM, instead of the default ones; implies --tls"),
         ("client-certificate", "FILE", _file, "PEM, for a server that requires one; implies --tls"),
         ("client-key", "FILE", _file, "the key of --client-certificate, PEM"),
         ("server-name", "NAME", str, "the name in the server's certificate (default: the target's); implies --tls"),
@@ -348,7 +346,7 @@ def _generate(command: argparse.ArgumentParser) -> None:
         metavar="N",
         dest="trace",
         type=_at_least(1, MAX_TRACED_CANDIDATES),
-        help=f"as --trace, with the N most probable tokens after each hypothesis (default: {TRACED_CANDIDATES})",
+        help=f"like --trace, with the N most probable tokens after each hypothesis (default: {TRACED_CANDIDATES})",
     )
     output.add_argument("--json", action="store_true", help="print a complete JSON object per source")
     output.add_argument("--stream", action="store_true", help="write each answer as it becomes certain, one at a time")
@@ -365,7 +363,7 @@ def _generate(command: argparse.ArgumentParser) -> None:
         metavar="N",
         type=_at_least(1),
         default=DEFAULT_CONCURRENCY,
-        help="requests in flight at most (default: %(default)s)",
+        help="largest number of requests in flight (default: %(default)s)",
     )
 
 
@@ -417,7 +415,7 @@ def _score(command: argparse.ArgumentParser) -> None:
     _bundle(command)
     command.add_argument("--tokens", action="store_true", help="SOURCE and TARGET are tokens, separated by spaces")
     _request_id(command)
-    command.add_argument("--no-eos", action="store_true", help="the target's end does not count")
+    command.add_argument("--no-eos", action="store_true", help="leave EOS out of the probability")
     command.add_argument("--attention", action="store_true", help="draw the attention")
     command.add_argument("--json", action="store_true", help="one JSON object")
 
@@ -428,7 +426,7 @@ def _request_id(command: argparse.ArgumentParser) -> None:
 
 
 def _models(command: argparse.ArgumentParser) -> None:
-    command.add_argument("name", metavar="NAME", nargs="?", type=_text, help="only this one (default: all)")
+    command.add_argument("name", metavar="NAME", nargs="?", type=_text, help="only this model (default: all)")
     command.add_argument("--json", action="store_true", help="print a JSON object per model, including its manifest")
 
 
@@ -437,7 +435,7 @@ def _health(command: argparse.ArgumentParser) -> None:
 
 
 def _completion(command: argparse.ArgumentParser) -> None:
-    command.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"of {', '.join(SHELLS)}")
+    command.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"one of {', '.join(SHELLS)}")
 
 
 async def complete(options: argparse.Namespace) -> int:
