@@ -59,7 +59,7 @@ class Suite:
 SUITES = {
     "serving": Suite(
         title="Speed of decoding and serving",
-        about="Measures each part on a machine that should do nothing else.",
+        about="Each part is measured on an otherwise idle machine.",
         parts=(
             *(decoding.decoding, decoding.alone, decoding.bookkeeping, serving.first_token, serving.overhead),
             *(serving.idle_latency, serving.request_time, arrivals.open_loop, serving.priority, serving.memory),
@@ -69,8 +69,8 @@ SUITES = {
     "peers": Suite(
         title="Attendant and its peers",
         about=(
-            "The peers come from PyPI into environments of their own, which are kept. A peer that can't be installed "
-            "or fails keeps its row, with the reason."
+            "The peers are installed from PyPI into separate environments, which are kept. A peer that can't be "
+            "installed or fails keeps its row, with the reason."
         ),
         parts=(
             *(peers.greedy, peers.beam, peers.single),
@@ -78,8 +78,8 @@ SUITES = {
         ),
     ),
     "own": Suite(
-        title="Models of users' own",
-        about="Modules that `attendant.export_model` made bundles of. Measures each part on an otherwise idle machine.",
+        title="Users' own models",
+        about="Modules exported by `attendant.export_model`. Each part is measured on an otherwise idle machine.",
         parts=(own_models.students_greedy, own_models.students_beam, own_models.sharing),
     ),
     "training": Suite(

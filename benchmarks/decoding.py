@@ -202,8 +202,8 @@ def one_by_one(context: Context, decoders: Sequence[Decoder]) -> Part:
 def decoding(context: Context) -> Part:
     """Decoding in process.
 
-    20 source positions, as many decoder steps. Bare graphs: the same calls into the graphs, replayed with nothing
-    between them: the limit of any engine around them. Each at the fastest of its batch sizes.
+    20 source positions and as many decoder steps. Bare graphs: the same calls of the graphs, replayed without anything
+    between them, which is the limit of any engine. Each system uses its fastest batch size.
     """
     decoders = [
         _with_own_key(own_decoder(context, precision, num_workers=num_workers, num_threads=num_threads, bare=bare))
@@ -222,8 +222,8 @@ def decoding(context: Context) -> Part:
 def alone(context: Context) -> Part:
     """One sentence alone, in process.
 
-    Median latency, greedy; the bare graphs' is what is left without search and bookkeeping. Reading the weights: the
-    time in which one core reads the int8 weights of all steps, and nothing else.
+    Median latency, greedy. Bare graphs: the time without search and bookkeeping. Reading the weights: the time in which
+    one core reads the int8 weights of all steps, and does nothing else.
     """
     decoders = [
         _with_own_key(own_decoder(context, precision, num_threads=num_threads, bare=bare))
@@ -258,9 +258,9 @@ def reading_ms(workload: Workload) -> float:
 def bookkeeping(context: Context) -> Part:
     """Bookkeeping outside the graphs.
 
-    The server's engine with 64 rows in every step, on one thread, without gRPC; requests come and go all the time. A
-    round: scheduling, encoding newcomers, one step of all rows, search, leaving. Outside: all of the round but the
-    calls of the graphs.
+    The server's engine with 64 rows in every step, on one thread, without gRPC; requests arrive and finish all the
+    time. A round consists of scheduling, encoding new requests, one step of all rows, search, and removing finished
+    requests. Outside: the whole round without the calls of the graphs.
     """
     systems = [engine_system(context, precision, search) for precision in PRECISIONS for search in SEARCHES]
     columns: Columns = {
@@ -329,7 +329,7 @@ def engine_requests(sources: Sources, num_steps: Iterable[int], beam_size: int =
 
 
 def against(context: Context) -> Part:
-    """Against another checkout.
+    """Comparison with another checkout.
 
     Decoding in process on one thread by this code and by that of another checkout, each with its own bundle, in turns;
     medians of the rounds and their ratio.

@@ -70,7 +70,7 @@ class Candidate:
 def parity(context: Context) -> Part:
     """Parity.
 
-    The largest error of any log-probability or attention weight against onnxruntime's CPU in fp32, on sources of
+    The largest error of any log-probability or attention weight, compared with onnxruntime's CPU in fp32, on sources of
     unequal lengths whose rows are reordered, repeated and dropped.
     """
     bundle = _bundle(context)
@@ -100,7 +100,8 @@ def largest_error(stepper: Stepper, bundle: Bundle) -> float:
 def greedy(context: Context) -> Part:
     """Greedy.
 
-    Medians of single steps, ids up and candidates down included, by the rows that are stepped together.
+    Medians of single steps, including the copies of ids to the GPU and of candidates back, by the number of rows in a
+    step.
     """
     # The other half of the time is the beam's.
     return _steps(context, per_source=1, seconds=0.5 * _seconds_left(context))
@@ -109,7 +110,7 @@ def greedy(context: Context) -> Part:
 def beam(context: Context) -> Part:
     """Beam 4.
 
-    As before; four rows a source, reordered after every step as a search would, which is part of the step.
+    As before, with four rows per source, reordered after every step as in a search; the reordering is part of the step.
     """
     return _steps(context, per_source=BEAM_SIZE, seconds=_seconds_left(context))
 

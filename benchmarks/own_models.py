@@ -239,16 +239,16 @@ def students(context: Context, beam_size: int) -> Part:
 
 
 def students_greedy(context: Context) -> Part:
-    """A student with SSRUs beside LSTMs and Transformers, greedy, in process.
+    """A student with SSRUs, LSTMs and Transformers, greedy, in process.
 
-    Models of about equal size with random weights, 20 source positions, as many steps. The students are modules of
-    users' own in the fast form of the contract.
+    Models of about equal size with random weights, 20 source positions and as many steps. The students are users' own
+    modules in the fast form of the contract.
     """
     return students(context, 1)
 
 
 def students_beam(context: Context) -> Part:
-    """A student with SSRUs beside LSTMs and Transformers, beam 4, in process.
+    """A student with SSRUs, LSTMs and Transformers, beam 4, in process.
 
     As before, with a beam. The best hypothesis is returned.
     """

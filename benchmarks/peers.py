@@ -55,7 +55,7 @@ PAD_ID = 0
 def greedy(context: Context) -> Part:
     """Greedy, in process.
 
-    Sentences per second, each system at its best setting of those tried.
+    Sentences per second, each system with the best of its measured settings.
     """
     return throughput(context, list(all_decoders(context)), beam_size=1)
 
@@ -173,29 +173,29 @@ def _millions(number: int) -> str:
 
 
 def served(context: Context) -> Part:
-    """Served beside peers, closed loop.
+    """Served, compared with peers, closed loop.
 
-    Each client asks again when it was answered; the load generator shares the machine. Medians over the rounds. Server
-    CPU is that of all the server's processes.
+    Each client sends its next request after each answer; the load generator shares the machine. Medians of the rounds.
+    Server CPU is the sum over all the server's processes.
     """
     return _closed(context, equal_work(context.workload), (1, MANY_CLIENTS))
 
 
 def real_lengths(context: Context) -> Part:
-    """Served beside peers, lengths of real sentences.
+    """Served, compared with peers, lengths of real sentences.
 
     64 clients in a closed loop, as before; 5 to 80 source positions, and each sentence ends after its own number of
-    steps. In Triton the client pads the source, and the loop cuts what all sources of a batch have of it, and steps
-    until the last one has ended. In CTranslate2 rows end, and leave the batch, each at its own step.
+    steps. With Triton, the client pads the source, and the loop removes the padding that all sources of a batch share,
+    and steps until the last one has ended. In CTranslate2 each row ends, and leaves the batch, at its own step.
     """
     return _closed(context, real_work(context.workload), (MANY_CLIENTS,))
 
 
 def arrivals(context: Context) -> Part:
-    """Served beside peers, Poisson arrivals, lengths of real sentences.
+    """Served, compared with peers, Poisson arrivals, lengths of real sentences.
 
-    Latency counts from the planned moment of each arrival. Capacity: requests per second of 192
-    clients in a closed loop.
+    Latency counts from the scheduled time of each arrival. Capacity: requests per second of 192 clients in a closed
+    loop.
     """
     work = real_work(context.workload)
     return open_loops(context, [_own(context, work), _triton(context, work, 16), _ctranslate2(context, work, 32)])
@@ -257,8 +257,8 @@ def _ctranslate2(context: Context, work: Work, batch_size: int) -> Server:
 def pronunciation(context: Context) -> Part:
     """The pronunciation model, in process and served.
 
-    English words, greedy. g2p_en: a GRU without attention, in numpy, a word at a time. A list: one client that asks for
-    256 words in one call, and again when it was answered. Each at the fastest of its batch sizes.
+    English words, greedy. g2p_en is a GRU without attention, in numpy, one word at a time. A list: one client that
+    sends 256 words in one call, and the next call after each answer. Each system uses its fastest batch size.
     """
 
     def g2p_en() -> list[str]:

@@ -189,9 +189,9 @@ def write_yardsticks(output: Path) -> str:
     """Writes yardsticks.md; returns its text."""
     columns = ("what", "ours", "theirs", "measured", "goal", "holds", "bound")
     text = (
-        "# Yardsticks\n\nWritten by `make bench` and `make bench-peers` from serving.json and peers.json, which have "
-        "the command, date and machine of each part. Bound: the best that this row could be on that machine, if ours "
-        f"cost no more than what is named.\n\n{markdown_table(columns, yardstick_rows(output))}\n"
+        "# Yardsticks\n\n`make bench` and `make bench-peers` write this page from serving.json and peers.json, which "
+        "have the command, date and machine of each part. Bound: the best possible value on that machine, if Attendant "
+        f"cost no more than the work named there.\n\n{markdown_table(columns, yardstick_rows(output))}\n"
     )
     (output / "yardsticks.md").write_text(text, encoding="utf-8")
     return text

@@ -51,8 +51,8 @@ def closed_loops(context: Context, servers: Sequence[Server], clients: Sequence[
 def first_token(context: Context) -> Part:
     """Time to the first token.
 
-    64 clients in a closed loop, greedy: each answer in one message, or streamed. Until the first message of an answer,
-    and until its last one.
+    64 clients in a closed loop, greedy. Each answer is one message (unary) or streamed. The times are until the first
+    message of an answer, and until its last one.
     """
     unary = Load(kind="closed", num_clients=MANY_CLIENTS, seconds=context.visit_seconds)
     loads = {"_unary": unary, "_streamed": replace(unary, kind="stream")}
@@ -72,12 +72,12 @@ def first_token(context: Context) -> Part:
 def overhead(context: Context) -> Part:
     """The cost of serving.
 
-    Processor time of all the server's processes per sentence, against decoding in process with as many rows at a time
-    as the server's steps had on average; in turns, medians of the rounds. The last column: an empty grpc.aio service
-    for the same requests. No server based on it takes less.
+    Processor time of all the server's processes per sentence, compared with decoding in process with the mean number of
+    rows of the server's steps; in turns, medians of the rounds. The last column is an empty grpc.aio service with the
+    same requests, which is the lower limit of any server based on it.
 
-    Bound, of unary calls: how many requests per second these processors could answer if nothing cost processor time but
-    the calls of the graphs, with as many rows, the empty service and the load generator.
+    Bound, for unary calls: the requests per second that these processors could answer if the only costs were the calls
+    of the graphs, with as many rows, the empty service and the load generator.
     """
     seconds = context.visit_seconds
     names = {
@@ -128,8 +128,8 @@ def overhead(context: Context) -> Part:
 def idle_latency(context: Context) -> Part:
     """One request on an idle server.
 
-    Median latency of a unary call, beside the bare graphs of the same work on an engine's threads, and beside the same
-    call to an empty grpc.aio service.
+    Median latency of a unary call, compared with the bare graphs of the same work on an engine's threads, and with the
+    same call to an empty grpc.aio service.
     """
     part = Part(columns=["server", "served ms", "bare graphs ms", "ratio", "empty service ms"])
     load = Load(kind="closed", num_clients=1, seconds=context.visit_seconds / 2)
@@ -162,9 +162,9 @@ def request_time(context: Context) -> Part:
     """The time of a request.
 
     Mean times of a unary call in a closed loop, by the server's metrics. Outside: the client's time beyond
-    attendant_request_seconds. The server's process: the rest of that beyond the engine's parts, with the time for which
-    a worker holds an answer. A running request waits for all the work of its engine, so this time is divided as the
-    engine's whole time is.
+    attendant_request_seconds. The server's process: the part of that metric beyond the engine's parts, including the
+    time for which a worker holds an answer back. A running request waits for all the work of its engine, so its time is
+    divided in the proportions of the engine's whole time.
     """
     loads = {
         "1 client": (equal_work, 1),
@@ -215,9 +215,9 @@ def request_parts(latency: float, growth: Mapping[str, float]) -> dict[str, floa
 
 
 def priority(context: Context) -> Part:
-    """Interactive requests beside bulk work.
+    """Interactive requests alongside bulk work.
 
-    10 unary calls per second, at random moments; one bulk stream with 2,048 requests in flight.
+    10 unary calls per second, at random moments, alongside one bulk stream with 2,048 requests in flight.
     """
     seconds, lead_seconds = 12 * context.visit_seconds, 0.5
     bulk = Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=seconds + 2 * lead_seconds)
@@ -238,7 +238,7 @@ def priority(context: Context) -> Part:
     names = {"idle": "nothing else", "loaded": f"bulk work, {speed:,.0f} sentences/s"}
     figures = {f"{key}_{p}_ms": measurement.median(f"{p}_{key}") for key in names for p in ("p50", "p99")}
     rows: list[list[Cell]] = [[name, figures[f"{key}_p50_ms"], figures[f"{key}_p99_ms"]] for key, name in names.items()]
-    return Part(columns=["beside", "p50 ms", "p99 ms"], rows=rows, figures=figures | {"bulk_speed": speed})
+    return Part(columns=["alongside", "p50 ms", "p99 ms"], rows=rows, figures=figures | {"bulk_speed": speed})
 
 
 def idle(context: Context) -> Part:
@@ -267,9 +267,9 @@ NUM_WARM_UPS = 4
 def memory(context: Context) -> Part:
     """Resident memory over requests of random shapes.
 
-    1 to 64 source positions, beams of 1 to 8, 1 to 12 tokens; half unary calls, half bulk work; a small model, because
-    leaks do not depend on its sizes and are seen more easily. Warm after 10 %. Empty service: grpc.aio for the same
-    requests when nothing is done with them.
+    1 to 64 source positions, beams of 1 to 8, 1 to 12 tokens; half unary calls, half bulk work. The model is small,
+    because leaks do not depend on its size and are easier to see. Warm after 10 %. Empty service: grpc.aio with the
+    same requests, which it discards.
     """
     generator, requests = random.Random(9), []
     for seed in range(NUM_REQUESTS):

@@ -10,8 +10,8 @@ from benchmarks.results import Cell, Measured, Part, add_result, read_results, s
 
 COMMAND = "make reliability"
 TITLE = "Reliability"
-ABOUT = """What attacks, overload and faults do to a server, measured by the tests in `tests/faults` at full size. What
-each attack is, and what holds it, stands in [docs/reliability.md](../../docs/reliability.md)."""
+ABOUT = """Effects of attacks, overload and faults on a server, measured by the tests in `tests/faults` at full size.
+[docs/reliability.md](../../docs/reliability.md) describes each attack and the protection against it."""
 
 
 @dataclass(frozen=True, slots=True)
