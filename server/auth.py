@@ -215,7 +215,7 @@ class Access:
             Unauthenticated: there is no known token.
         """
         if self.admin_tokens is None:
-            raise PermissionDenied(f"nobody may do this here: the server was started without {ADMIN_TOKENS}")
+            raise PermissionDenied(f"this call needs an administrator; the server was started without {ADMIN_TOKENS}")
         authorization = call.header("authorization")
         try:
             return self.admin_tokens.value.name_of(authorization)
@@ -273,7 +273,7 @@ def open_access(config: ServerConfig) -> Access:
     tokens, admin_tokens = _open_tokens(TOKENS, config.tokens), _open_tokens(ADMIN_TOKENS, config.admin_tokens)
     for option, value in (("--health", config.health), ("--reflection", config.reflection)):
         if value == "closed" and tokens is None and config.tls_client_ca is None:
-            raise UserError(f"{option} is 'closed', but there are no credentials to ask for; add {TOKENS}")
+            raise UserError(f"{option} is 'closed', but the server accepts no credentials; add {TOKENS}")
     return Access(
         certificates=certificates,
         asks_for_certificates=config.tls_client_ca is not None,
@@ -295,7 +295,7 @@ def _open_tokens(option: str, path: Path | None) -> Reloaded[Tokens] | None:
         return None
     tokens = Reloaded([path], lambda: read_tokens(path, option))
     if not tokens.value:
-        raise UserError(f"{option}: {path} holds no token, so nobody could call; a line is NAME {DIGEST_PREFIX}DIGEST")
+        raise UserError(f"{option}: {path} holds no token, so no client can call; a line is NAME {DIGEST_PREFIX}DIGEST")
     return tokens
 
 

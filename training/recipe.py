@@ -266,7 +266,7 @@ def load_recipe(
     except FileNotFoundError:
         raise UserError(
             f"{path}: there is no such recipe{suggestion(path.stem, recipes)}; give a file, a folder with a "
-            f"{RECIPE_NAME}, or one that comes along: {', '.join(recipes)}"
+            f"{RECIPE_NAME}, or the name of an included recipe: {', '.join(recipes)}"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: can't be read: {error}") from None

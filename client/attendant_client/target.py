@@ -32,7 +32,7 @@ def with_port(target: str) -> str:
         raise TypeError(f"target={target!r}: must be a text, such as localhost:{DEFAULT_PORT}")
     stripped = target.strip()
     if not stripped:
-        raise ValueError("target: is empty; HOST:PORT says where the server is")
+        raise ValueError("target: is empty; give the server as HOST:PORT")
     try:
         return _with_port(stripped)
     except ValueError as error:
@@ -52,7 +52,7 @@ def _with_port(target: str) -> str:
             raise ValueError(f"names nothing after {scheme}:, as unix:///run/attendant.sock does")
         return target
     if "/" in target:
-        raise ValueError("has a path; HOST:PORT says where the server is")
+        raise ValueError("has a path; give the server as HOST:PORT")
     return _address(target)
 
 
@@ -62,7 +62,7 @@ def _no_url(target: str) -> str:
     try:
         host = _address(parts.netloc.rpartition("@")[2])
     except ValueError:
-        return "is a URL; HOST:PORT says where the server is"
+        return "is a URL; give the server as HOST:PORT"
     encrypted = ", with --tls, or tls=True," if parts.scheme == "https" else ""
     return f"is a URL; write {host}{encrypted} where that is the port of gRPC, not that of HTTP and metrics"
 
@@ -74,7 +74,7 @@ def _address(text: str) -> str:
     if text.startswith("["):
         host, bracket, port = text.partition("]")
         if not (bracket and _is_ipv6(host[1:])):
-            raise ValueError("is no IPv6 address in brackets, such as [::1]:50051")
+            raise ValueError("is not an IPv6 address in brackets, such as [::1]:50051")
         if port and not port.startswith(":"):
             raise ValueError("has something other than a colon and a port after the bracket")
         return f"{host}]:{_port(port[1:]) if port else DEFAULT_PORT}"
@@ -84,7 +84,7 @@ def _address(text: str) -> str:
     if not colon and host.isdecimal():
         return f"localhost:{_port(host)}"
     if host and not _HOST.fullmatch(host):
-        raise ValueError("is no host and port; HOST:PORT says where the server is")
+        raise ValueError("is not a host and port; give the server as HOST:PORT")
     return f"{host or 'localhost'}:{_port(port) if colon else DEFAULT_PORT}"
 
 

@@ -139,7 +139,7 @@ def read_spec(path: Path) -> Spec:
     try:
         spec = Spec.model_validate(tomllib.loads(read_text(path, f"--spec {path}")), strict=True)
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"--spec {path}: is no TOML: {error}") from None
+        raise UserError(f"--spec {path}: is not TOML: {error}") from None
     except ValidationError as error:
         problem = problems_of(error)[0]
         field = ".".join(map(str, problem["loc"]))

@@ -200,7 +200,7 @@ def requests_for(bundle: Bundle, data: Path | None, beam_size: int | None) -> tu
     else:
         sources = [list(example.source_tokens) for example in bundle.golden]
         if not sources:
-            raise UserError("the bundle has no golden examples to ask for: name a file of texts with --data")
+            raise UserError("the bundle has no golden examples to send: name a file of texts with --data")
         about = f"{len(sources)} golden examples of the bundle; --data FILE sends your own texts"
         if (reference := bundle.manifest.reference) is not None:
             lengths = _draw_lengths(reference.signals["source_tokens"], generator)
@@ -276,7 +276,7 @@ def _visits(
                 refused = f"{num_failures} of {num_failures + num_answers} requests"
                 raise UserError(f"the server refused {refused}: {one_line(results.failures[0])}")
             if not num_answers:
-                reached = f"within {load.seconds:.1f} s nothing was asked at {load.rate:.1f} requests/s"
+                reached = f"within {load.seconds:.1f} s no request was sent at {load.rate:.1f} requests/s"
                 raise UserError(f"{reached}: raise --seconds")
             p50, p99 = (1e3 * np.percentile(results.latencies, (50, 99))).tolist()
             visit = Visit(
@@ -320,7 +320,7 @@ def serving(bundle: Path, options: Sequence[str]) -> Iterator[tuple[str, int]]:
                 process.wait(END_SECONDS)
                 log.seek(0)
                 lines = log.read().strip().splitlines()
-                raise UserError(one_line(lines[-1]) if lines else "the server ended before it served, without a word")
+                raise UserError(one_line(lines[-1]) if lines else "the server exited before serving, without a message")
             yield ports["serving"], process.pid
         finally:
             process.send_signal(signal.SIGTERM)
@@ -414,7 +414,7 @@ def read_result(path: Path) -> BenchResult:
         return TypeAdapter(BenchResult).validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         reason = error.strerror if isinstance(error, OSError) else one_line(str(error))
-        raise UserError(f"{path} is no bench.json of `attendant bench`: {reason}; measure again") from None
+        raise UserError(f"{path} is not a bench.json of `attendant bench`: {reason}; measure again") from None
 
 
 def picture(result: BenchResult) -> str:

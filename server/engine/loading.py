@@ -38,7 +38,7 @@ def open_bundles(config: ServerConfig) -> list[Bundle]:
             --require-signature.
     """
     if config.signed_names == "on" and not config.require_signature:
-        raise UserError("--signed-names: no signatures are asked for; add --require-signature, or leave this out")
+        raise UserError("--signed-names: needs --require-signature; add it, or leave --signed-names out")
     bundles = [open_within_limits(path, config) for path in config.bundles]
     paths: dict[str, object] = {}
     for bundle in bundles:

@@ -82,7 +82,7 @@ def access_to(tokens: Path, tmp_path: Path, **more: Any) -> Access:
     return open_access(options(tokens=tokens, admin_tokens=tmp_path / "admins", **more))
 
 
-ADMINISTRATORS_MISSING = "nobody may do this here: the server was started without --admin-tokens"
+ADMINISTRATORS_MISSING = "this call needs an administrator; the server was started without --admin-tokens"
 DENIED, ALL, KNOWN = "UNAUTHENTICATED", ("OK",) * 3, ("UNAUTHENTICATED", "OK", "OK")
 ADMINISTRATORS = "UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND"
 

@@ -70,7 +70,7 @@ def report_parser() -> argparse.ArgumentParser:
 def run_report(arguments: argparse.Namespace) -> None:
     outputs = arguments.output or [arguments.runs[0] / DEFAULT_NAME]
     if len(arguments.runs) > 1 and not arguments.output:
-        raise UserError(f"a report of {len(arguments.runs)} runs belongs to none of them: give --output FILE.html")
+        raise UserError(f"a report of {len(arguments.runs)} runs needs a place of its own: give --output FILE.html")
     with progress_bars() as progress:
         report(
             arguments.runs,
@@ -166,7 +166,7 @@ def run_label(arguments: argparse.Namespace) -> None:
     if arguments.beam_size is not None and arguments.beam_size < 1:
         raise UserError(f"--beam-size {arguments.beam_size}: must be at least 1")
     if output.exists() and not arguments.resume:
-        raise UserError(f"{output} exists: --resume goes on with it, --output names another")
+        raise UserError(f"{output} exists: --resume continues it; --output names another")
     check_folder("--output", output)
     sources = dict.fromkeys(read_sources(arguments.sources))
     if arguments.resume and output.exists():

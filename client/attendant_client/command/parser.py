@@ -154,9 +154,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if texts == ["-"]:
         for name in ("stream", "request_id"):
             if getattr(options, name):
-                parser.error(f"--{name.replace('_', '-')}: is not for standard input, whose lines share a stream")
+                parser.error(f"--{name.replace('_', '-')}: can't be used with standard input: its lines share a stream")
     elif getattr(options, "skip", 0):
-        parser.error("--skip: leaves out lines of standard input, and TEXT is on the command line")
+        parser.error("--skip: skips lines of standard input, and TEXT is on the command line")
     if getattr(options, "stream", False) and (options.json or options.bundle is not None):
         parser.error("--stream: excludes --json and --bundle")
     if getattr(options, "links", False) and options.json:
@@ -229,11 +229,11 @@ def _check_connection(parser: argparse.ArgumentParser, options: argparse.Namespa
 def _check_bundle(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuses options of a server if a bundle is used instead."""
     if options.model or options.version:
-        parser.error("--model and --model-version: choose among a server's models, and --bundle is one")
+        parser.error("--model and --model-version: choose among a server's models; with --bundle, leave them out")
     unset = {**vars(_common().parse_args([])), "request_id": ""}
     changed = [name for name, value in unset.items() if getattr(options, name) not in (value, None)]
     if changed:
-        parser.error(f"--{changed[0].replace('_', '-')}: is for a server, and --bundle asks none")
+        parser.error(f"--{changed[0].replace('_', '-')}: is an option for servers; with --bundle, leave it out")
 
 
 def whole_parser() -> argparse.ArgumentParser:

@@ -386,7 +386,7 @@ export class Panel {
       ["Waiting for a place", milliseconds(timings.queue ?? 0)],
       ["Encoder", milliseconds(timings.encode ?? 0)],
       [`Decoder, ${counted(timings.steps, "step")}`, milliseconds(timings.decode ?? 0)],
-      ["Hypotheses of a step, those of other requests beside it included", number(timings.meanBatchRows)],
+      ["Hypotheses per step, including those of other requests", number(timings.meanBatchRows)],
     ]));
   }
 }

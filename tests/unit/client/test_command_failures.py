@@ -20,9 +20,9 @@ pytestmark = pytest.mark.usefixtures("addressed")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-", "--stream"], "--stream: is not for standard input"),
-        (["-", "--request-id", "x"], "--request-id: is not for standard input"),
-        (["a", "--skip", "1"], "--skip: leaves out lines of standard input"),
+        (["-", "--stream"], "--stream: can't be used with standard input"),
+        (["-", "--request-id", "x"], "--request-id: can't be used with standard input"),
+        (["a", "--skip", "1"], "--skip: skips lines of standard input"),
         (["a", "--stream", "--json"], "--stream: excludes --json"),
         (["a", "--links", "--json"], "--links: are printed after texts"),
     ],

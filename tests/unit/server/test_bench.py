@@ -126,7 +126,7 @@ def test_a_plan_reads_the_figures_of_an_earlier_run(tmp_path: Path) -> None:
     path.write_text(json.dumps(asdict(result())))
     assert read_result(path) == result()
     path.write_text("{}")
-    with pytest.raises(UserError, match=f"{path} is no bench.json"):
+    with pytest.raises(UserError, match=f"{path} is not a bench.json"):
         read_result(path)
 
 
@@ -150,7 +150,7 @@ def test_axes_end_at_a_round_number_above_all_points(highest: float) -> None:
         (["nowhere"], "attendant bench: the bundle nowhere is refused"),
         ([BUNDLE, "--beam-size", "99"], "attendant bench: --beam-size is 99, must be 1 to "),
         ([BUNDLE, "--plan", "-1"], "attendant bench: --plan is -1, must be a positive number"),
-        ([__file__, "--plan", "5"], f"attendant bench: {__file__} is no bench.json"),
+        ([__file__, "--plan", "5"], f"attendant bench: {__file__} is not a bench.json"),
         ([BUNDLE, "--seconds", "1"], "attendant bench: --seconds is 1, must be 3 or more on this host of 1 CPUs"),
     ],
 )

@@ -107,7 +107,7 @@ def test_the_last_token_can_be_revoked_but_a_file_must_begin_with_one(tmp_path: 
     access.reload()
     with pytest.raises(Unauthenticated):
         access.tokens.value.name_of(f"Bearer {SEARCH}")
-    with pytest.raises(UserError, match=r"holds no token, so nobody could call; a line is NAME sha256:DIGEST"):
+    with pytest.raises(UserError, match=r"holds no token, so no client can call; a line is NAME sha256:DIGEST"):
         open_access(parse_config(["bundle", "--tokens", str(file)], {}))
     with pytest.raises(UserError, match=r"^--tokens: \S+/nothing can't be read: No such file or directory$"):
         read_tokens(tmp_path / "nothing")
