@@ -95,7 +95,7 @@ def test_a_client_with_limits_of_its_own() -> None:
         ("--tls-certificate", r"^--tls-certificate and --tls-key need each other"),
         ("--tls-client-ca", r"^--tls-client-ca needs --tls-certificate and --tls-key: "),
         ("--health=closed", r"^--health is 'closed', but the server accepts no credentials; add --tokens$"),
-        ("--reflection=closed", r"^--reflection is 'closed', but there are no credentials"),
+        ("--reflection=closed", r"^--reflection is 'closed', but the server accepts no credentials"),
     ],
 )
 def test_options_that_need_another_one(option: str, message: str) -> None:
