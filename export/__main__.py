@@ -12,7 +12,7 @@ from typing import Final
 
 from rich.console import Console
 
-from attendant.runtime.command import Command, exit_command
+from attendant.runtime.command import Command, exit_command, require
 from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS
 
 DEFAULT = "(default: %(default)s)"
@@ -71,7 +71,9 @@ def _run(name: str, options: argparse.Namespace) -> None:
         elif name in published.COMMANDS:
             text = published.COMMANDS[name](options)
         else:
-            # Importing torch takes seconds: --help and a mistyped option don't wait for it.
+            # Importing torch takes seconds: --help, a mistyped option and a missing package don't wait for it.
+            for package in ("torch", "onnx", "onnxscript"):
+                require(package)
             from attendant.export import commands  # noqa: PLC0415
 
             text = commands.COMMANDS[name](options)

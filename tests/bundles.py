@@ -30,35 +30,36 @@ TINY_PLAN = VerificationPlan(
     max_length=12,
 )
 
-KINDS: dict[str, dict[str, Any]] = {
-    "lstm": {},
-    "luong": {"weight_bound": 0.8, "decoder_num_layers": 2, "decoder_input_feeding": True},
-    "bahdanau": {
-        "weight_bound": 0.8,
-        "cell": "gru",
-        "attention_score": "additive",
-        "attention_query": "previous",
-        "decoder_readout": "maxout",
-        "decoder_initial_state": "backward",
-    },
-    "see": {
-        "weight_bound": 0.8,
-        "attention_score": "additive",
-        "decoder_copying": True,
-        "decoder_input_feeding": True,
-        "shared_embeddings": True,
-    },
-    "unequal sizes": {
-        "weight_bound": 0.8,
-        "cell": "rnn",
-        "attention_score": "scaled_dot",
-        "attention_key_size": 8,
-        "attention_value_size": 6,
-    },
-    "coverage": {"weight_bound": 0.8, "attention_score": "additive", "attention_coverage": True},
-    "fixed vector": {"weight_bound": 0.8, "attention_score": "none", "decoder_source_vector": True},
-}
-"""Options of models that compute their steps in different ways."""
+THOROUGH_PLAN = VerificationPlan(
+    batch_sizes=(1, 2, 5, 64), num_steps=3, num_decoded=12, num_alone=4, beam_sizes=(1, 2, 4), max_length=16
+)
+"""The full plan with fewer batches and decodings: 64 sources of 1 to 80 symbols."""
+
+KINDS: dict[str, dict[str, Any]] = {"lstm": {}} | {name: {"weight_bound": 0.5, **options} for name, options in {
+    "luong": {"cell": "lstm", "attention_score": "general", "decoder_input_feeding": True, "encoder_num_layers": 2,
+              "decoder_num_layers": 2},
+    "forward": {"cell": "lstm", "attention_score": "additive", "attention_query": "previous",
+                "encoder_bidirectional": False, "decoder_initial_state": "mean", "encoder_reverse_source": True},
+    "tied": {"cell": "gru", "attention_score": "dot", "encoder_hidden_size": 8, "decoder_initial_state": "zeros",
+             "decoder_tied_embeddings": True, "embedding_size": 16, "append_eos": False},
+    "unequal sizes": {"cell": "rnn", "attention_score": "scaled_dot", "attention_key_size": 8,
+                      "attention_value_size": 10, "attention_query": "previous", "decoder_readout": "addition"},
+    "concat": {"cell": "rnn", "attention_score": "concat", "encoder_bidirectional": False,
+               "decoder_start_symbol": "eos"},
+    "fixed vector": {"cell": "lstm", "attention_score": "none", "decoder_source_vector": True,
+                     "decoder_readout": "concatenation", "encoder_bidirectional": False, "encoder_num_layers": 3,
+                     "decoder_num_layers": 3, "residual": False, "decoder_initial_state": "final"},
+    "see": {"cell": "lstm", "attention_score": "additive", "attention_coverage": True, "decoder_input_feeding": True,
+            "decoder_copying": True, "shared_embeddings": True, "encoder_hidden_size": 8, "decoder_readout": "sum"},
+    "bahdanau": {"cell": "gru", "attention_score": "additive", "attention_query": "previous",
+                 "attention_coverage": True, "decoder_num_layers": 2, "decoder_readout": "maxout",
+                 "decoder_initial_state": "backward"},
+}.items()}  # fmt: skip
+"""Models that compute their steps in different ways, the plain one first.
+
+The others have every value of every option, and the pairs that meet in the graphs: cell and direction, score and query,
+depth and feeding, source ending and first state.
+"""
 
 TINY_SIZES: dict[str, Any] = {"embedding_size": 12, "hidden_size": 16}
 
@@ -146,11 +147,18 @@ def tiny_exportable(
     )
 
 
-def tiny_bundle(path: Path, *, name: str = "tiny", append_eos: bool = True, **options: Any) -> Path:
+def tiny_bundle(
+    path: Path, *, name: str = "tiny", append_eos: bool = True, all_precisions: bool = False, **options: Any
+) -> Path:
     """Writes a tiny bundle at `path` (a few seconds: two graphs are traced and verified) and returns it.
 
     Args:
+        all_precisions: verified by `THOROUGH_PLAN`.
         options: of the model, see `tiny_config`; and `seed`.
     """
-    write_bundle(tiny_exportable(name=name, append_eos=append_eos, **options), path, plan=TINY_PLAN)
+    exportable = tiny_exportable(name=name, append_eos=append_eos, **options)
+    if all_precisions:
+        write_bundle(exportable, path, precisions=("fp32", "int8", "fp16"), plan=THOROUGH_PLAN)
+    else:
+        write_bundle(exportable, path, plan=TINY_PLAN)
     return path

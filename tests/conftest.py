@@ -63,6 +63,17 @@ def tiny_bundle_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pa
 
 
 @pytest.fixture(scope="session")
+def bundle_of_kind(tiny_bundle_of: Callable[..., Path]) -> Callable[[str], Path]:
+    """Returns a bundle of one of `tests.bundles.KINDS`, in all precisions. Tests must not change it."""
+    from tests.bundles import KINDS
+
+    def bundle(kind: str) -> Path:
+        return tiny_bundle_of(all_precisions=True, **KINDS[kind]) if KINDS[kind] else tiny_bundle_of()
+
+    return bundle
+
+
+@pytest.fixture(scope="session")
 def tiny_bundle_path(tiny_bundle_of: Callable[..., Path]) -> Path:
     """Returns a bundle of an untrained model. Tests must not change it."""
     return tiny_bundle_of()

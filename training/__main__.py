@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from attendant.runtime.command import Command, exit_command, suggestion
+from attendant.runtime.command import Command, exit_command, require, suggestion
 from attendant.runtime.errors import UserError
 
 SUBCOMMANDS = {
@@ -18,8 +18,15 @@ SUBCOMMANDS = {
 
 
 def command(name: str) -> Command:
-    """Returns a subcommand, or `train`. Imports its modules here, because torch takes seconds."""
-    module = import_module(f"attendant.training.commands.{SUBCOMMANDS.get(name, name)}")
+    """Returns a subcommand, or `train`. Imports its modules here, because torch takes seconds.
+
+    Raises:
+        ModuleNotFoundError: a package is not installed.
+    """
+    file = SUBCOMMANDS.get(name, name)
+    if file == "train":
+        require("tomli_w")  # A missing package is reported before torch is imported.
+    module = import_module(f"attendant.training.commands.{file}")
     return Command(getattr(module, f"{name}_parser")(), getattr(module, f"run_{name}"))
 
 

@@ -1,8 +1,9 @@
 """Attacks on a real server over loopback, and the figures that they give.
 
-Each fault has a test that fails without the mechanism against it. It has a small size, which `make test` runs and which
-asserts what is deterministic (bounded counts, codes, answers; never speed), and, where a figure is recorded, a full
-size marked `reliability`, which `make reliability` runs. `docs/reliability.md` has a section per subject.
+Each fault has a test that fails without the mechanism against it. `make test` runs its small size, here or with the
+mechanism's own tests: it asserts what is deterministic (bounded counts, codes, answers; never speed). If a figure is
+recorded, there is a full size marked `reliability`, which `make reliability` runs. `docs/reliability.md` has a section
+per subject.
 """
 
 from collections.abc import Callable, Iterator

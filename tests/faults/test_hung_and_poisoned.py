@@ -19,7 +19,6 @@ from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.faults.breakable_server import Break
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_least, at_most
-from tests.faults.witness import witness
 from tests.server_process import Running
 
 PROGRAM = "tests.faults.breakable_server"
@@ -108,19 +107,6 @@ def test_a_poisoned_request_is_refused_and_its_neighbours_are_answered(start: St
         assert running.process.wait(30) == 0
 
 
-def test_a_bulk_stream_with_a_poisoned_request(start: Start) -> None:
-    with start("--workers", "2", program=PROGRAM) as running, connected(running) as stub:
-        requests = [messages.GenerateRequest(text="badge", request_id=str(number)) for number in range(40)]
-        requests[20].text = Break.CRASH.text
-        with witness(running.target, pause_seconds=0.05, timeout_seconds=TIMEOUT) as seen:
-            answers = {answer.request_id: answer for answer in stub.GenerateBatch(iter(requests), timeout=TIMEOUT)}
-        assert len(answers) == 40, "each is answered once"
-        failed = {key: answer.error.code for key, answer in answers.items() if answer.HasField("error")}
-        assert failed == {"20": grpc.StatusCode.INTERNAL.value[0]}
-        assert set(seen.codes) == {"OK"}, "the other worker goes on"
-        check_nothing_is_stuck(running)
-
-
 def test_a_worker_that_is_killed_is_started_again(start: Start) -> None:
     with start(program=PROGRAM) as running, connected(running) as stub, watched(running) as seen:
         (worker,) = workers_of(running)
@@ -134,14 +120,6 @@ def test_a_worker_that_is_killed_is_started_again(start: Start) -> None:
         while len(seen) < 3:
             time.sleep(0.01)
         assert seen == ["SERVING", "NOT_SERVING", "SERVING"]
-
-
-def test_workers_that_die_too_often_end_the_server(start: Start) -> None:
-    with start("--max-restarts", "1", program=PROGRAM) as running, connected(running) as stub:
-        poisoned, neighbour = ask(stub, Break.CRASH.text), ask(stub)
-        assert code_of(poisoned) in {"INTERNAL", "UNAVAILABLE"}
-        assert code_of(neighbour) in {"OK", "UNAVAILABLE"}, "it may have been answered before the end"
-        assert running.process.wait(30) == 1
 
 
 def test_a_hung_engine_is_replaced(start: Start) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.faults.conftest import Figure, Start
+from tests.faults.conftest import Figure
 from tests.faults.figures import at_most
 from tests.faults.witness import Witness, witness
 from tests.paths import ROOT
@@ -66,29 +66,6 @@ def sending(target: str, request: Request, pause_seconds: float) -> Iterator[Non
     finally:
         attacker.kill()
         attacker.join()
-
-
-def test_what_can_not_fit_is_refused_by_its_size(start: Start) -> None:
-    with start() as running, grpc.insecure_channel(running.target) as channel:
-        stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
-        limits = stub.GetModel(messages.GetModelRequest()).limits
-        for request, limit in (
-            (messages.GenerateRequest(text=A_LOT), f"which {limits.max_source_characters} characters are enough for"),
-            (
-                messages.ScoreRequest(source_text="abc", target_text=A_LOT),
-                f"which {limits.max_target_characters} characters are enough for",
-            ),
-            (messages.GenerateRequest(tokens=MANY), f"{limits.max_source_tokens} tokens long"),
-            (
-                messages.GenerateRequest(text="abc", decoding={"target_prefix": MANY}),
-                f"{limits.max_target_tokens} tokens long",
-            ),
-        ):
-            call = stub.Score if isinstance(request, messages.ScoreRequest) else stub.Generate
-            with pytest.raises(grpc.RpcError) as caught:
-                call(request)
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            assert limit in caught.value.details()
 
 
 @pytest.mark.reliability

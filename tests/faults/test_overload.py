@@ -63,18 +63,6 @@ def test_more_than_may_wait_are_refused_with_when_to_come_again(start: Start) ->
         assert all(metrics[name] == 0 for name in metrics if name.startswith("attendant_requests_waiting"))
 
 
-def test_a_deadline_out_of_reach_is_refused_and_nothing_is_decoded_for_it(start: Start) -> None:
-    request = messages.GenerateRequest(text="badge")
-    with start() as running, caller(running.target, [request]) as loud:
-        loud.call(Load(kind="closed", num_requests=20, seconds=60.0))
-        before = running.metrics()
-        answered = loud.call(Load(kind="closed", num_requests=20, seconds=60.0, timeout_seconds=1e-6))
-        assert not answered.latencies and len(answered.failures) == 20
-        after = running.metrics()
-        steps = [name for name in after if name.startswith("attendant_steps_total")]
-        assert [after[name] for name in steps] == [before[name] for name in steps]
-
-
 @pytest.fixture(params=(1, 2))
 def overloaded(request: pytest.FixtureRequest) -> Iterator[tuple[int, Caller]]:
     """A warm server's number of workers, and its caller."""

@@ -13,14 +13,13 @@ import pytest
 
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.faults.conftest import Figure, Start
+from tests.faults.conftest import Figure
 from tests.faults.figures import at_least
 from tests.faults.test_bulk_answers import never_reading
 from tests.paths import ROOT
 from tests.server_process import eventually, server
 
 STALLED = 'attendant_bulk_streams_stalled{"model": ""}'
-HELD = 'attendant_bulk_answers_bytes{"model": ""}'
 PLACES = 'attendant_bulk_requests{"model": "g2p-en"}'
 NUM_OTHERS = 10
 ROUND_SECONDS = 6.0
@@ -53,18 +52,6 @@ def answers_of_others(target: str, requests: int | None = None, seconds: float |
         for thread in threads:
             thread.join()
     return counts
-
-
-def test_a_stream_that_is_never_read_stops_no_other(start: Start) -> None:
-    options = ("--max-rows", "16", "--bulk-seconds", "1", "--unread-seconds", "2")
-    with start(*options) as running, never_reading(running.target, itertools.repeat(RIGHT, 900)):
-        eventually(lambda: running.metrics()[STALLED] == 1)
-        assert answers_of_others(running.target, requests=50) == [50] * NUM_OTHERS
-        eventually(lambda: running.metrics()[HELD] == 0)
-        metrics = running.metrics()
-        assert metrics[STALLED] == 0, "it has been ended"
-        assert metrics['attendant_rejected_total{"model": "tiny", "reason": "stalled"}'] > 0
-        assert metrics['attendant_bulk_requests{"model": "tiny"}'] == 0
 
 
 @pytest.mark.reliability

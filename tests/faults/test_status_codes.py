@@ -77,12 +77,6 @@ async def test_calls_made_at_once_on_one_connection_are_all_answered(start: Star
         assert await at_once(running.target, 3000) == {"OK": 3000}
 
 
-async def test_what_is_too_much_is_refused_by_its_documented_code(start: Start) -> None:
-    with start("--max-waiting", "8", "--max-rows", "2") as running:
-        codes = await at_once(running.target, 2500)
-        assert set(codes) == {"OK", "RESOURCE_EXHAUSTED"} and codes.total() == 2500
-
-
 @pytest.mark.parametrize("workers", ["1", "2"])
 async def test_at_the_end_calls_are_answered_or_unavailable(start: Start, workers: str) -> None:
     with start("--workers", workers, "--drain-seconds", str(DRAIN_SECONDS)) as running:

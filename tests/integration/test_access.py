@@ -27,7 +27,7 @@ from attendant.server.request_log import RequestLog
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.certificates import Authority, new_authority, put
-from tests.http_serving import http_served
+from tests.http_serving import Http, http_served
 from tests.inference import infer_body, infer_request, inference_stub
 from tests.serving import Served, eventually, fake_stepper, gated_stepper, served
 
@@ -82,7 +82,15 @@ def access_to(tokens: Path, tmp_path: Path, **more: Any) -> Access:
     return open_access(options(tokens=tokens, admin_tokens=tmp_path / "admins", **more))
 
 
-ADMINISTRATORS_MISSING = "this call needs an administrator; the server was started without --admin-tokens"
+PATHS_OF_NO_SERVICE = (
+    "/",
+    "/a/b/c/d",
+    "/attendant.v1.Seq2Seq/",
+    "/attendant.v1.Seq2Seq/Generate?stream=1",
+    "//attendant.v1.Seq2Seq/Generate",
+    "/Secret%0A\x1b[31m/Secret",
+    "/Secret/Sécret",
+)
 DENIED, ALL, KNOWN = "UNAUTHENTICATED", ("OK",) * 3, ("UNAUTHENTICATED", "OK", "OK")
 ADMINISTRATORS = "UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND"
 
@@ -160,17 +168,6 @@ class TestTokens:
                 assert (await web.get("/v2/health/live")).status == 401
                 assert (await web.get("/v2/health/live", **authorization(SEARCH))).status == 200
 
-    async def test_without_tokens_of_administrators_no_client_may_load(self) -> None:
-        async with served(fake_stepper()) as server:
-            stub = inference_stub(server.channel)
-            for call in (
-                stub.RepositoryModelUnload(wire.RepositoryModelUnloadRequest(model_name="fake")),
-                stub.RepositoryModelLoad(wire.RepositoryModelLoadRequest(model_name="fake"), **bearer(ADMIN)),
-            ):
-                with pytest.raises(grpc.aio.AioRpcError, match=ADMINISTRATORS_MISSING) as caught:
-                    await call
-                assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
-
     async def test_health_is_open_and_reflection_closed_by_default(self, tokens: Path) -> None:
         for fields, health, reflected in (
             (dict[str, Any](), "OK", "OK"),
@@ -188,33 +185,25 @@ class TestTokens:
                     allowed = await reflection_code(server, version, **known) == "OK"
                     assert allowed == (reflected != "UNIMPLEMENTED")
 
-    @pytest.mark.parametrize(
-        "path",
-        [
-            "/",
-            "/a/b/c/d",
-            "/attendant.v1.Seq2Seq/",
-            "/attendant.v1.Seq2Seq/Generate?stream=1",
-            "//attendant.v1.Seq2Seq/Generate",
-            "/Secret%0A\x1b[31m/Secret",
-            "/Secret/Sécret",
-        ],
-    )
     async def test_a_path_that_no_service_has_is_refused_before_anything_is_asked(
-        self, path: str, tokens: Path, caplog: pytest.LogCaptureFixture
+        self, tokens: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.DEBUG, "attendant")
+        num_refused = 0
         async with served(fake_stepper(), access=open_access(options(tokens=tokens))) as server:
-            for known in ({}, bearer(SEARCH)):
-                call = server.channel.unary_unary(path)(b"Secret", **known)
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await call
-                assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-                assert "attendant-request-id" in dict(caught.value.trailing_metadata() or ())
-            # Without a message: a write that meets the end of its call is INTERNAL (grpc/grpc#36066).
-            assert await server.channel.stream_stream(path)().code() is grpc.StatusCode.UNIMPLEMENTED
-            await eventually(lambda: server.sample("attendant_rejected_total", model="", reason="unknown_method") == 3)
-        assert len(caplog.records) == 3
+            for path in PATHS_OF_NO_SERVICE:
+                for known in ({}, bearer(SEARCH)):
+                    call = server.channel.unary_unary(path)(b"Secret", **known)
+                    with pytest.raises(grpc.aio.AioRpcError) as caught:
+                        await call
+                    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED, path
+                    assert "attendant-request-id" in dict(caught.value.trailing_metadata() or ())
+                # Without a message: a write that meets the end of its call is INTERNAL (grpc/grpc#36066).
+                assert await server.channel.stream_stream(path)().code() is grpc.StatusCode.UNIMPLEMENTED
+                num_refused += 3
+            refused = {"model": "", "reason": "unknown_method"}
+            await eventually(lambda: server.sample("attendant_rejected_total", **refused) == num_refused)
+        assert len(caplog.records) == num_refused
         for record in caplog.records:
             assert (record.getMessage(), record.exc_info) == ("request ended", None)
             # From Python 3.12 on, a record names its asyncio task, which grpc names by the path; no format writes that.
@@ -256,17 +245,6 @@ class TestTokens:
             assert await code_of(stream.read()) == "UNAUTHENTICATED"
             assert await code_of(server.stub.Generate(REQUEST, **bearer(MAIL))) == "UNAUTHENTICATED"
             assert await code_of(server.stub.Generate(REQUEST, **bearer("shop-token-0123456789"))) == "OK"
-
-    async def test_the_server_looks_by_itself(self, tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("attendant.server.auth.POLL_SECONDS", 0.01)
-        access = open_access(options(tokens=tokens))
-        with access.following_files():
-            tokens.write_text(f"shop {SEARCH}\n")
-            assert access.tokens is not None
-            give_up = time.monotonic() + 20
-            while access.tokens.value.name_of(f"Bearer {SEARCH}") != "shop":
-                assert time.monotonic() < give_up
-                await asyncio.sleep(0.01)
 
 
 async def health_code(server: Served, **call: Any) -> str:
@@ -489,20 +467,20 @@ async def test_another_sites_page_may_ask_where_it_is_named() -> None:
         ("localhost.evil", 421),
     ],
 )
-async def test_names_that_were_made_to_lead_here_are_refused(host: str, status: int) -> None:
-    async with served(fake_stepper()) as server, http_served(server) as web:
-        for path in ("/", "/v1/models", "/openapi.json", "/metrics", "/healthz", "/readyz", "/nothing"):
-            assert (await web.get(path, host=host)).status == (404 if (path, status) == ("/nothing", 200) else status)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_names_that_were_made_to_lead_here_are_refused(web: Http, host: str, status: int) -> None:
+    for path in ("/", "/v1/models", "/openapi.json", "/metrics", "/healthz", "/readyz", "/nothing"):
+        assert (await web.get(path, host=host)).status == (404 if (path, status) == ("/nothing", 200) else status)
 
 
-async def test_a_check_in_http_1_0_names_no_host() -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_check_in_http_1_0_names_no_host(web: Http) -> None:
     """Load balancers name no host. A browser always names one, also in a target that is a URL."""
-    async with served(fake_stepper()) as server, http_served(server) as web:
-        for host, status in (("", 200), ("http://evil.example", 421), ("http://localhost", 200)):
-            reader, writer = await asyncio.open_connection("127.0.0.1", web.port)
-            writer.write(f"GET {host}/healthz HTTP/1.0\r\n\r\n".encode())
-            assert (await reader.readline()).split()[1] == str(status).encode()
-            writer.close()
+    for host, status in (("", 200), ("http://evil.example", 421), ("http://localhost", 200)):
+        reader, writer = await asyncio.open_connection("127.0.0.1", web.port)
+        writer.write(f"GET {host}/healthz HTTP/1.0\r\n\r\n".encode())
+        assert (await reader.readline()).split()[1] == str(status).encode()
+        writer.close()
 
 
 async def test_on_another_address_any_name_will_do() -> None:

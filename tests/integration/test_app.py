@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import threading
-import urllib.request
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -155,22 +154,6 @@ async def test_a_dead_engine_is_status_1(monkeypatch: pytest.MonkeyPatch, caplog
         assert (await watch.read()).status == NOT_SERVING
         watch.cancel()
         assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 1
-
-
-async def test_metrics_answer_while_the_engine_is_busy(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stepper = gated_stepper()
-    async with app(monkeypatch, stepper) as (task, channel):
-        url = f"http://{(await line_of(capsys)).rpartition(' ')[2]}/metrics"
-        call = seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(LONG)
-        await stepper.arrival()
-        with await asyncio.to_thread(urllib.request.urlopen, url, timeout=PATIENCE_SECONDS) as response:
-            lines = response.read().decode().splitlines()
-        assert 'attendant_requests_running{model="fake"} 1.0' in lines
-        stepper.open()
-        await call
-        assert await terminated(task) == 0
 
 
 async def test_a_second_signal_ends_the_drain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,7 @@ import json
 import subprocess
 import sys
 
-import grpc
 import pytest
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from attendant_client import AttendantClient, HealthStatus, InvalidArgument, NotFound
 from attendant_client.command.rendering import concerns_every_line
@@ -66,20 +62,3 @@ def test_the_command_in_bulk(target: str, environment: dict[str, str]) -> None:
     assert [answer["source"] for answer in answers] == lines
     assert [len(answer["hypotheses"]) for answer in answers] == [1] * 7 + [0, 0] + [1] * 7
     assert [a["hypotheses"] for a in answers[:7]] == [a["hypotheses"] for a in answers[9:]]
-
-
-async def test_reflection_alone_is_enough(target: str, client: AttendantClient) -> None:
-    """Calls Generate by the descriptors that the server sends, without the generated code."""
-    with grpc.insecure_channel(target) as channel:
-        database = ProtoReflectionDescriptorDatabase(channel)
-        assert set(database.get_services()) >= {"attendant.v1.Seq2Seq", "grpc.health.v1.Health"}
-        service = DescriptorPool(database).FindServiceByName("attendant.v1.Seq2Seq")
-        method = service.methods_by_name["Generate"]
-        call = channel.unary_unary(
-            f"/{service.full_name}/{method.name}",
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=GetMessageClass(method.output_type).FromString,
-        )
-        request = GetMessageClass(method.input_type)(text="face", decoding={"beam_size": 2})
-        answer = call(request, timeout=20)
-    assert answer.hypotheses[0].text == (await client.generate("face", beam_size=2)).best.text

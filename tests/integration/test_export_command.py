@@ -329,19 +329,6 @@ runpy.run_module("attendant.export", run_name="__main__", alter_sys=True)
 """
 
 
-def test_an_interrupted_export_leaves_nothing(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        assert list(tmp_path.glob(".bundle.partial-*"))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("attendant.export.bundle_writer.check_decoding", interrupted)
-    assert command(bundle, "--output", tmp_path / "bundle") == 130
-    assert "export: interrupted" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_exporter_that_swallows_interruptions_is_interrupted(run: Path, tmp_path: Path) -> None:
     """PyTorch's exporter catches KeyboardInterrupt in some places."""
     process = subprocess.Popen(

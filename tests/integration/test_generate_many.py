@@ -95,23 +95,3 @@ async def test_an_error_of_all_requests_ends_the_call() -> None:
         error = await failure(server.stub.GenerateMany(Many(requests=[Generate(text="a", request_id="first")] * 3)))
         assert error.code() is grpc.StatusCode.UNAVAILABLE
         assert metadata_of(error)["attendant-request-id"] == "first"
-
-
-async def test_an_empty_list_has_an_id_that_the_log_has_too(caplog: pytest.LogCaptureFixture) -> None:
-    async with served(fake_stepper()) as server:
-        with caplog.at_level("DEBUG"):
-            error = await failure(server.stub.GenerateMany(Many()))
-        assert metadata_of(error)["attendant-request-id"] in [
-            getattr(record, "request_id", "") for record in caplog.records
-        ]
-
-
-async def test_a_bug_of_the_server_is_internal(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise KeyError("secret words")
-
-    monkeypatch.setattr("attendant.server.grpc.lists.read_generate", broken)
-    async with served(fake_stepper()) as server:
-        error = await failure(server.stub.GenerateMany(Many(requests=[Generate(text="a")] * 3)))
-        assert error.code() is grpc.StatusCode.INTERNAL and "secret" not in str(error.details())
-        assert ended(server, "INTERNAL") == 3

@@ -113,6 +113,7 @@ async def test_refusals_are_those_of_generate() -> None:
             assert statuses[0][:2] == statuses[1][:2]
             assert statuses[0][2].keys() == statuses[1][2].keys()
         assert ended(server, "INVALID_ARGUMENT") == ended(server, "NOT_FOUND", model="") == 1
+        assert server.sample("attendant_rejected_total", model="fake", reason="invalid_argument") == 2
 
 
 async def test_a_deadline_ends_it() -> None:

@@ -25,7 +25,7 @@ from attendant.server.http.bodies import to_json
 from attendant.server.logs import LineFormatter
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.certificates import new_authority
-from tests.http_serving import JSON, Answer, Http, http_served
+from tests.http_serving import Answer, Http, http_served
 from tests.paths import ROOT
 from tests.serving import PATIENCE_SECONDS, Served, eventually, fake_stepper, gated_stepper, served
 
@@ -87,20 +87,6 @@ class TestAnswers:
         before = server.sample("attendant_requests_total", **labels)
         await web.post("/v1/score", SCORE)
         assert server.sample("attendant_requests_total", **labels) == before + 1
-
-    async def test_several_calls_on_one_connection(self, web: Http) -> None:
-        def calls() -> list[int]:
-            connection = web.connection()
-            statuses = []
-            for body in (GENERATE, {"text": ""}, GENERATE):
-                connection.request("POST", "/v1/generate", json.dumps(body), JSON)
-                answer = connection.getresponse()
-                answer.read()
-                statuses.append(answer.status)
-            connection.close()
-            return statuses
-
-        assert await asyncio.to_thread(calls) == [200, 400, 200]
 
 
 class TestLists:
@@ -274,15 +260,6 @@ class TestProblems:
                 "decoding.beam_size",
             ]
             assert request_info["requestId"] == "mine"
-
-    async def test_a_body_must_say_that_it_is_json(self, web: Http) -> None:
-        """Otherwise a page of another origin could send a body without a preflight request."""
-        answer = await web.post("/v1/generate", json.dumps(GENERATE), content_type="text/plain")
-        assert (answer.status, answer.json["code"]) == (415, "INVALID_ARGUMENT")
-
-    async def test_a_body_that_is_too_long(self, web: Http) -> None:
-        answer = await web.post("/v1/generate", b" " * (MAX_REQUEST_BYTES + 1))
-        assert (answer.status, answer.json["code"]) == (413, "RESOURCE_EXHAUSTED")
 
     async def test_undecodable_bodies_are_counted_and_not_quoted_in_the_log(
         self, server: Served, web: Http, caplog: pytest.LogCaptureFixture

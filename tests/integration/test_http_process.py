@@ -1,9 +1,7 @@
-"""The HTTP port of `python -m server`: what its document shows, without the API, and encrypted."""
+"""The HTTP port of `python -m server`: its page, without the API, and encrypted."""
 
 import re
-import shutil
 import ssl
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,13 +14,6 @@ from tests.server_process import Running, server
 
 MODEL = str(ROOT / "models" / "g2p-en")
 PAGE = ROOT / "server" / "http" / "page"
-DOCUMENT = (ROOT / "docs" / "http.md").read_text()
-COMMANDS = [
-    line
-    for block in re.findall(r"```sh\n(.*?)```", DOCUMENT + (ROOT / "docs" / "clients.md").read_text(), re.DOTALL)
-    for line in block.replace("\\\n", "").splitlines()
-    if line.startswith("curl ")
-]
 TOKEN = "a-token-of-tests-0123456789"
 
 
@@ -30,23 +21,6 @@ TOKEN = "a-token-of-tests-0123456789"
 def running() -> Iterator[Running]:
     with server(MODEL) as started:
         yield started
-
-
-def test_the_document_has_its_routes() -> None:
-    assert len(COMMANDS) > 6
-    for path in ("/v1/generate", "/v1/score", "/v1/models", "/openapi.json"):
-        assert any(path in command for command in COMMANDS)
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here")
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands_of_the_document_are_answered(running: Running, command: str) -> None:
-    line = command.replace("localhost:9090", f"localhost:{running.metrics_port}").replace("curl ", "curl -sS -f ", 1)
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=30)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout
-    if "generate" in command:
-        assert '"text":"F OW N IY M"' in done.stdout
 
 
 def test_the_page_is_at_the_address_that_the_server_prints(running: Running) -> None:

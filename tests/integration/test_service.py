@@ -132,22 +132,6 @@ async def test_models() -> None:
         assert error.details() == "model 'three' is not served here; choose from one, two"
 
 
-async def test_an_invalid_argument_is_explained() -> None:
-    async with served(fake_stepper()) as server:
-        request = Generate(text=" ", decoding=messages.DecodingOptions(beam_size=99))
-        error = await failure(server.stub.Generate(request))
-        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-        status = rpc_status.from_call(error)
-        assert status is not None
-        detail = error_details_pb2.BadRequest()
-        assert status.details[0].Unpack(detail)
-        assert {violation.field: violation.description for violation in detail.field_violations} == {
-            "text": "is 0 tokens long, must be 1 to 12 tokens long",
-            "decoding.beam_size": "is 99, must be 1 to 6",
-        }
-        assert server.sample("attendant_rejected_total", model="fake", reason="invalid_argument") == 1
-
-
 async def test_a_request_that_is_a_file_is_refused_unparsed() -> None:
     async with served(fake_stepper()) as server:
         error = await failure(server.stub.Generate(Generate(text="a" * 300_000)))
@@ -240,23 +224,6 @@ async def test_a_deadline_that_the_caller_sees_first_is_no_cancellation() -> Non
         stepper.open()
 
 
-async def test_a_waiting_call_may_be_cancelled() -> None:
-    stepper = gated_stepper()
-    async with served(stepper, max_rows=1) as server:
-        running = server.stub.Generate(long_request())
-        await stepper.arrival()
-        waiting = server.stub.Generate(long_request())
-        await eventually(lambda: server.model.runner.num_waiting == 1)
-        waiting.cancel()
-        await server.ended("CANCELLED")
-        stepper.open()
-        await running
-        await eventually(lambda: server.model.runner.num_waiting == 0)
-        assert stepper.num_encodes == 1
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-
-
 async def test_before_the_bundles_are_checked() -> None:
     async with served(fake_stepper(), ready=False) as server:
         assert await health_of(server) == await health_of(server, SERVICE_NAME) == NOT_SERVING
@@ -301,22 +268,6 @@ async def test_a_drain_has_its_time() -> None:
         stepper.let_one_pass()
         await draining
         assert (await failure(running)).code() is grpc.StatusCode.UNAVAILABLE
-
-
-async def test_an_engine_that_fails_for_good_ends_the_server() -> None:
-    stepper = gated_stepper()
-    stepper.fail_at_step = 2
-    async with served(stepper, max_rows=1) as server:
-        calls = [server.stub.Generate(long_request()) for _ in range(3)]
-        await stepper.arrival()
-        stepper.open()
-        for call in calls:
-            error = await failure(call)
-            assert error.code() is grpc.StatusCode.UNAVAILABLE
-            assert error.details() == "the engines of this model have failed; try another server"
-        await asyncio.wait_for(server.lifecycle.ending(), 5)
-        assert server.lifecycle.exit_status == 1
-        assert (await failure(server.stub.Generate(long_request()))).code() is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_an_unforeseen_exception_is_internal(

@@ -18,12 +18,11 @@ from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.onnx.session import Binding, BoundSession
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import DecoderState, StepOutput
-from tests.bundles import KINDS
 
 
-@pytest.fixture(scope="module", params=["lstm", "luong", "bahdanau", "unequal sizes", "coverage", "fixed vector"])
-def bundle(request: pytest.FixtureRequest, tiny_bundle_of: Callable[..., Path]) -> Bundle:
-    return open_bundle(tiny_bundle_of(**KINDS[request.param]))
+@pytest.fixture(scope="module", params=["lstm", "luong", "bahdanau", "unequal sizes", "fixed vector"])
+def bundle(request: pytest.FixtureRequest, bundle_of_kind: Callable[[str], Path]) -> Bundle:
+    return open_bundle(bundle_of_kind(request.param))
 
 
 class Replaying:

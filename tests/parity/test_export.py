@@ -5,49 +5,26 @@ with the fp32 graphs, and each source's results bit for bit alone and in batches
 shows that it sees what it must see.
 """
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from attendant.export.bundle_writer import write_bundle
 from attendant.export.tracing import trace_graphs, traceable
 from attendant.export.verification.certification import ROUNDING_MULTIPLE, TOLERANCE
+from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.training.model.stepper import TorchStepper
-from tests.bundles import tiny_exportable, tiny_model
+from tests.bundles import KINDS, tiny_model
 from tests.parity.test_fp16 import check_fp16
-from tests.parity.test_int8 import PLAN, check_int8
-
-# Every value of every option, and the pairs that meet in the graphs: cell and direction, score and query, depth and
-# feeding, source ending and first state.
-COVERING: list[dict[str, Any]] = [
-    {"cell": "lstm", "attention_score": "general", "decoder_input_feeding": True, "encoder_num_layers": 2,
-     "decoder_num_layers": 2},
-    {"cell": "lstm", "attention_score": "additive", "attention_query": "previous", "encoder_bidirectional": False,
-     "decoder_initial_state": "mean", "encoder_reverse_source": True},
-    {"cell": "gru", "attention_score": "dot", "encoder_hidden_size": 8, "decoder_initial_state": "zeros",
-     "decoder_tied_embeddings": True, "embedding_size": 16, "append_eos": False},
-    {"cell": "rnn", "attention_score": "scaled_dot", "attention_key_size": 8, "attention_value_size": 10,
-     "attention_query": "previous", "decoder_readout": "addition"},
-    {"cell": "rnn", "attention_score": "concat", "encoder_bidirectional": False, "decoder_start_symbol": "eos"},
-    {"cell": "lstm", "attention_score": "none", "decoder_source_vector": True, "decoder_readout": "concatenation",
-     "encoder_bidirectional": False, "encoder_num_layers": 3, "decoder_num_layers": 3, "residual": False,
-     "decoder_initial_state": "final"},
-    {"cell": "lstm", "attention_score": "general", "decoder_input_feeding": True, "decoder_copying": True,
-     "shared_embeddings": True, "encoder_hidden_size": 8, "decoder_readout": "sum"},
-    {"cell": "gru", "attention_score": "additive", "attention_query": "previous", "attention_coverage": True,
-     "decoder_copying": True, "shared_embeddings": True, "decoder_num_layers": 2, "decoder_readout": "maxout",
-     "decoder_initial_state": "backward"},
-]  # fmt: skip
+from tests.parity.test_int8 import check_int8
 
 
-@pytest.mark.parametrize("options", COVERING, ids=lambda options: "-".join(str(value) for value in options.values()))
-def test_every_option_is_exported_exactly(options: dict[str, Any], tmp_path: Path) -> None:
-    exportable = tiny_exportable(weight_bound=0.5, **options)
-    bundle = write_bundle(exportable, tmp_path / "bundle", precisions=("fp32", "int8", "fp16"), plan=PLAN)
+@pytest.mark.parametrize("kind", [kind for kind, options in KINDS.items() if options])
+def test_every_option_is_exported_exactly(kind: str, bundle_of_kind: Callable[[str], Path]) -> None:
+    bundle, options = open_bundle(bundle_of_kind(kind)), KINDS[kind]
     certificate = bundle.manifest.certificates[0]
     assert certificate.precision == "fp32" and certificate.batch_invariant
     state = {tensor.input for tensor in bundle.manifest.graphs["fp32"].state}

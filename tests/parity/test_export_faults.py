@@ -98,20 +98,6 @@ def test_a_wrong_graph_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupted_export_leaves_nothing(
-    traced: TracedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("attendant.export.origins.trace_graphs", lambda model: traced)
-
-    def interrupt(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("attendant.export.bundle_writer.choose_golden", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_same_graph_without_a_fault_is_published_and_a_failed_replacement_keeps_it(
     traced: TracedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

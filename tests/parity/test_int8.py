@@ -18,7 +18,6 @@ from attendant.export.origins import Exportable, exportable_bundle
 from attendant.export.published import verify
 from attendant.export.rewriting import products
 from attendant.export.rewriting.int8 import HALVED, quantize
-from attendant.export.verification.probes import VerificationPlan
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.graph_content import wide_factors
 from attendant.runtime.bundle.manifest import Precision
@@ -30,13 +29,8 @@ from attendant.runtime.onnx import stepper as onnx_stepper
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.process import processor
 from attendant.runtime.stepper import attention_cells
-from tests.bundles import TINY_PLAN, tiny_exportable
+from tests.bundles import THOROUGH_PLAN, TINY_PLAN, tiny_exportable
 from tests.paths import ROOT
-
-# As the full plan, with fewer batches and decodings: 64 sources of 1 to 80 symbols.
-PLAN = VerificationPlan(
-    batch_sizes=(1, 2, 5, 64), num_steps=3, num_decoded=12, num_alone=4, beam_sizes=(1, 2, 4), max_length=16
-)
 
 CELLS = ("lstm", "gru", "rnn")
 ATTENTIONS: list[dict[str, Any]] = [
@@ -65,7 +59,7 @@ def test_every_cell_and_attention_is_invariant_and_near(cell: str, attention: di
     """tests/parity/test_export.py exports every attention with one cell."""
     options = {"cell": cell, **attention}
     exportable = tiny_exportable(weight_bound=0.5, **options)
-    check_int8(write_bundle(exportable, tmp_path / "bundle", precisions=("fp32", "int8"), plan=PLAN), options)
+    check_int8(write_bundle(exportable, tmp_path / "bundle", precisions=("fp32", "int8"), plan=THOROUGH_PLAN), options)
 
 
 def check_int8(bundle: Bundle, options: dict[str, Any]) -> None:

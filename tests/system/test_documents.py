@@ -25,7 +25,6 @@ PAGES = [
 ] + sorted((ROOT / "docs").rglob("*.md"))
 TRAINING = ROOT / "docs/training.md"
 RUN = ("sh", "console", "python")
-SHOWN = ("text", "json", "proto", "toml", "yaml", "ini", "js", "ts", "go", "java", "promql", "nginx", "{toctree}")
 FENCE = re.compile(
     r"(?m)^(?:(?P<mark>[^\n]*)\n+)?(?P<indent> *)```(?P<language>\S*)\n(?P<body>.*?)^(?P=indent)```$", re.S
 )
@@ -78,14 +77,6 @@ def needs_training(block: Block) -> bool:
     return block.place.startswith(name_of(TRAINING)) or re.search(r"\bmine\b", block.body) is not None
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_each_block_names_its_language(page: Path) -> None:
-    text = page.read_text()
-    assert text.count("```") == 2 * len(page_blocks := list(blocks(page))), "a fence that is not closed, or not found"
-    assert not [block.place for block in page_blocks if block.language not in (*RUN, *SHOWN)]
-    assert not re.search(r"(?m)^    (\$ |make |python -m |pip |docker |attendant )", text), "commands without a fence"
-
-
 @pytest.fixture(scope="module")
 def served() -> Iterator[Running]:
     with server("models/g2p-en") as running:
@@ -112,7 +103,7 @@ class Reader:
             return
         self.typed.add(block.body)
         body = block.body.replace("localhost:50051", self.served.target)
-        body = body.replace("localhost:9090", f"localhost:{self.served.metrics_port}")
+        body = body.replace("localhost:9090", f"localhost:{self.served.metrics_port}").replace("curl ", "curl -sSf ")
         if block.language == "python":
             self._run([sys.executable, "-c", body], block)
         elif block.language == "console":

@@ -45,12 +45,6 @@ def test_the_score_of_extending_trains_and_steps(monkeypatch) -> None:
         )
 
 
-@pytest.mark.parametrize("page", sorted((DOCS / "experiments").glob("*.md")), ids=lambda page: page.stem)
-def test_a_table_without_figures_has_a_note(page: Path) -> None:
-    text = page.read_text()
-    assert not re.search(r"-->\n<!-- end -->", text) or "Not trained yet" in text
-
-
 def test_the_calls_of_the_api_are_listed_and_built() -> None:
     document = (DOCS / "api.md").read_text()
     (table,) = re.findall(r"\| call \| what it does \|\n((?:\|.*\n)+)", document)
@@ -97,8 +91,6 @@ def test_every_link_between_pages_leads_somewhere(tmp_path: Path) -> None:
 
 
 ONLY_IN_A_CHECKOUT = re.compile(r"python -m (training|export|server)\b|pip install '\.\[")
-OF_CHECKOUTS = {"CHANGELOG.md", "CONTRIBUTING.md", "docs/client.md"}
-"""Pages on the modules of a checkout, and of the past."""
 
 
 def messages_of(path: Path) -> list[str]:
@@ -115,13 +107,6 @@ def test_messages_name_what_a_wheel_has() -> None:
     modules = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
     texts = {path: text for path in modules for text in messages_of(path) if ONLY_IN_A_CHECKOUT.search(text)}
     assert not texts, "say `attendant train`, `export`, `serve`, and pip install 'attendant-seq2seq[EXTRA]'"
-
-
-def test_pages_name_the_command() -> None:
-    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    pages = [name for name in listed.split() if name not in OF_CHECKOUTS]
-    module = re.compile(r"python -m (training|export|server)\b")
-    assert not [name for name in pages if module.search((ROOT / name).read_text())]
 
 
 PROTOS = ROOT / "protos"

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,16 +9,12 @@ import numpy as np
 import pytest
 
 from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.decoding.batch import decode_all
-from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.stepper import OnnxStepper
 from benchmarks.__main__ import SUITES, run
-from benchmarks.decoding import Decoder, against, engine_requests, own_decoder, reading_ms, throughput, workers
+from benchmarks.decoding import Decoder, own_decoder, throughput, workers
 from benchmarks.gpu import TOLERANCES, Effort, largest_error, time_steps
 from benchmarks.harness import Unavailable, measure
-from benchmarks.job import EOS_ID, Job, program, sentences
-from benchmarks.own_worker import GraphCalls, replay
+from benchmarks.job import Job, program
 from benchmarks.workload import QUICK, Context
 from tests.fakes import FakeStepper
 
@@ -69,27 +64,13 @@ def test_our_own_workers_decode(bare: bool, tiny_bundle_path: Path, context: Con
     assert samples["sentences"] == 3 and samples["ms"] > 0
 
 
-def test_a_replay_repeats_the_calls_of_a_decoding(tiny_bundle_path: Path) -> None:
-    bundle, watcher = open_bundle(tiny_bundle_path), GraphCalls()
-    stepper = OnnxStepper(bundle, "fp32", "cpu", 1, open_session=watcher.open)
-    options = DecodingOptions(max_length=4, min_length=4)
-    recorded = watcher.calls = []
-    hypotheses = decode_all(stepper, [[4, 5, 3], [6, 3]], options, bundle.manifest.special_ids)
-    # One encoding, then a step per token and the one that decides how it ends.
-    assert len(recorded) == 6 and watcher.seconds > 0
-    again = watcher.calls = []
-    replay(recorded)
-    assert [call[1] for call in again] == [call[1] for call in recorded]
-    plain = OnnxStepper(bundle, "fp32", "cpu", 1)
-    assert decode_all(plain, [[4, 5, 3], [6, 3]], options, bundle.manifest.special_ids) == hypotheses
-
-
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Keeps the bundles that runs of the benchmarks make."""
     return tmp_path_factory.mktemp("cache")
 
 
+@pytest.mark.slow
 def test_a_quick_run_checks_measures_and_writes(cache: Path, tmp_path: Path) -> None:
     folders = ["--output", str(tmp_path), "--cache", str(cache)]
     run(SUITES, ["gpu", "--provider", "cpu", "--quick", *folders])
@@ -128,42 +109,3 @@ def test_a_beam_counts_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     effort = Effort(num_rows=(8,), warm_steps=0, seconds=1.0)
     samples = time_steps(FakeStepper(), 4, 8, 3, effort)
     assert samples == {"ms": 500.0, "tokens": 4.0}, "two sources, a symbol each"
-
-
-def test_parts_that_the_time_budget_does_not_reach_are_named(cache: Path, tmp_path: Path) -> None:
-    folders = ["--output", str(tmp_path), "--cache", str(cache)]
-    run(SUITES, ["gpu", "--provider", "cpu", "--quick", *folders, "--budget-seconds", "0", "--only", "greedy,beam"])
-    parts = {name: measured["part"] for name, measured in json.loads((tmp_path / "gpu.json").read_text()).items()}
-    assert [part["rows"] for part in parts.values()] == [[], []]
-    assert all("Left out: what the time budget did not reach." in part["note"] for part in parts.values())
-    assert "Left out" in (tmp_path / "gpu.md").read_text(), "an empty report is a page"
-
-
-def test_sentences_depend_on_the_seed_and_parts_of_a_job_differ() -> None:
-    sources = sentences(JOB)
-    assert sources == sentences(JOB) != sentences(replace(JOB, seed=2))
-    assert {len(source) for source in sources} == {6} and {source[-1] for source in sources} == {EOS_ID}
-    assert all(EOS_ID < token_id < 16 for source in sources for token_id in source[:-1])
-    parts = [replace(JOB, num_sentences=10).share(number, 3) for number in range(3)]
-    assert [part.num_sentences for part in parts] == [4, 3, 3]
-    assert sentences(parts[0])[:3] != sentences(parts[1]), "the workers decode different sentences"
-
-
-def test_a_worker_that_can_not_start_has_a_reason() -> None:
-    with pytest.raises(Unavailable, match="no such model"), workers(decoder("raise SystemExit('no such model')")):
-        pass
-
-
-def test_requests_of_an_engine_have_their_steps() -> None:
-    requests = list(engine_requests([[4, 3], [5, 3]], [2, 7, 9], beam_size=2))
-    assert [(request.source_ids, request.options.max_length) for request in requests] == [
-        ((4, 3), 1),
-        ((5, 3), 6),
-        ((4, 3), 8),
-    ]
-    assert reading_ms(QUICK) > 0
-
-
-def test_a_folder_that_is_no_checkout_is_refused(context: Context, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--against must name another checkout"):
-        against(replace(context, options=Namespace(against=tmp_path)))

@@ -3,7 +3,6 @@
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from string import Template
 
 import numpy as np
 import pytest
@@ -13,15 +12,13 @@ from attendant.export.own import traceable_module
 from attendant.export.rewriting.int8 import quantize
 from attendant.export.tracing import trace_graphs
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS
-from attendant.server.inference.v2.open_inference_pb2 import ModelInferRequest
 from attendant.training.data.vocabulary import read_vocabulary
-from benchmarks import DATA
 from benchmarks.harness import measure
 from benchmarks.job import Job, sentences, word_of
-from benchmarks.own_models import MODULES, Student
-from benchmarks.peers import TRANSFORMERS, transformer_parameters, triton_requests
+from benchmarks.own_models import Student
+from benchmarks.peers import TRANSFORMERS, transformer_parameters
 from benchmarks.plain_model import export_plain, plain_model, torch_loop
-from benchmarks.programs import BOS_ID, MARIAN_BLOCK, marian_parameters, marian_shapes, marian_width, onnx_loop
+from benchmarks.programs import BOS_ID, onnx_loop
 from benchmarks.training import TOOLKITS, Toolkit, Training, write_corpus
 from benchmarks.workload import QUICK, Workload
 
@@ -35,13 +32,6 @@ def test_a_student_has_about_as_many_parameters_as_the_transformer_of_its_sizes(
     for sizes in TRANSFORMERS.values():
         student = sum(parameter.numel() for parameter in Student(sizes, Workload()).parameters())
         assert 0.95 < student / transformer_parameters(**sizes, vocabulary_size=8000) < 1.0
-
-
-def test_requests_to_triton_have_one_shape() -> None:
-    requests = [ModelInferRequest.FromString(payload) for payload in triton_requests([([5, 6, 3], 7), ([4, 3], 2)])]
-    assert [[list(tensor.shape) for tensor in request.inputs] for request in requests] == [[[1, 3], [1, 1]]] * 2
-    sources = [np.frombuffer(request.raw_input_contents[0], "<i8").tolist() for request in requests]
-    assert sources == [[5, 6, 3], [4, 3, 0]]
 
 
 @pytest.mark.slow
@@ -67,30 +57,7 @@ def test_the_plain_loop_computes_what_its_model_does(tmp_path: Path) -> None:
     assert onnx_loop(str(tmp_path / "int8")).decode(sources, 5, 1).shape == (3, 5)
 
 
-def test_marian_is_as_wide_as_its_parameters_permit() -> None:
-    for width in (MARIAN_BLOCK, 3 * MARIAN_BLOCK, 8 * MARIAN_BLOCK):
-        limit = marian_parameters(8000, 256, width)
-        assert marian_width(8000, 256, limit) == marian_width(8000, 256, limit + 1) == width
-        assert marian_width(8000, 256, limit - 1) == max(MARIAN_BLOCK, width - MARIAN_BLOCK)
-
-
-def test_marians_parameters_are_those_of_its_layers() -> None:
-    shapes = marian_shapes(vocabulary=100, embedding=64, width=128)
-    cell = 4 * 128
-    layers = {
-        "Wemb": 2 * 100 * 64,
-        "encoder_bi": 2 * (64 + 128 + 1) * cell + 2 * (128 + 128 + 1) * cell,
-        "decoder_cell": (64 + 128 + 1) * cell + (256 + 128 + 1) * cell,
-        "decoder_l2": (128 + 128 + 1) * cell,
-        "att": 128 * 256 + 256 * 256 + 256 + 256,
-        "decoder_ff": (256 + 1) * 128 + (64 + 128 + 256 + 3) * 64 + (64 + 1) * 100,
-    }
-    for part, size in layers.items():
-        assert sum(a * b for name, (a, b) in shapes.items() if part in name) == size, part
-    assert marian_parameters(100, 64, 128) == sum(layers.values())
-    assert Template((DATA / "marian.yml").read_text()).get_identifiers() == ["vocabulary", "embedding", "width"]
-
-
+@pytest.mark.slow
 def test_a_students_attention_in_several_layers_and_heads_stays_in_fp32() -> None:
     workload = Workload(vocabulary_size=60)
     vocabulary = read_vocabulary([*SPECIAL_TOKENS, *map(word_of, range(4, 60))], field="source_tokenizer")
@@ -100,21 +67,6 @@ def test_a_students_attention_in_several_layers_and_heads_stays_in_fp32() -> Non
     dtypes = {spec.name: spec.dtype for spec in rewritten.decoder_step.inputs}
     assert dtypes["keys_0"] == dtypes["values_1"] == "float32"
     assert any("int8" in how for how in rewritten.arithmetic.values())
-
-
-def test_both_forms_compute_the_same() -> None:
-    torch.manual_seed(1)
-    gathered, shared = MODULES["gathered"](QUICK), MODULES["shared"](QUICK)
-    shared.load_state_dict(gathered.state_dict())
-    with torch.no_grad():
-        state = shared.encode(torch.randint(4, 200, (2, 7)), torch.tensor([7, 4]))
-        row_sources, previous = torch.tensor([0, 1, 0]), torch.tensor([5, 6, 7])
-        rows = {name: state[name][row_sources] for name in shared.row_state}
-        sources = {name: tensor for name, tensor in state.items() if name not in rows}
-        alone = gathered.step(previous, rows, {name: tensor[row_sources] for name, tensor in sources.items()})
-        together = shared.step(previous, rows, sources, torch.tensor([[0, 2], [1, 1]]), torch.tensor([0, 2, 1]))
-    for number in (0, 2):
-        torch.testing.assert_close(alone[number], together[number])
 
 
 COUNTING = """

@@ -1,9 +1,6 @@
 """Measuring servers: processes, the load generator, request-level batching, figures of loads."""
 
-import json
-import subprocess
 import sys
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -15,34 +12,10 @@ from attendant.server.engine.messages import EngineRequest, Priority
 from attendant.server.engine.scheduler import Budget, Scheduler
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.arrivals import Costs, modelled, rate_at
-from benchmarks.harness import Unavailable, cpu_seconds, resident_bytes, tree
-from benchmarks.job import program
+from benchmarks.harness import Unavailable, resident_bytes, tree
 from benchmarks.own_worker import RequestLevelScheduler
 from benchmarks.servers import Server, empty_service, load_generator, mean_of, running
 from benchmarks.serving import request_parts
-from benchmarks.workload import LENGTHS, QUICK, generate_request, real_work
-
-PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
-
-
-def test_a_process_tree_has_its_descendants_and_their_memory() -> None:
-    with subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE) as process:
-        give_up = time.monotonic() + 20
-        while len(processes := tree(process.pid)) < 2 and time.monotonic() < give_up:
-            time.sleep(0.01)
-        assert processes[0].pid == process.pid and len(processes) == 2
-        assert resident_bytes(processes) > resident_bytes(processes[:1]) > 0
-        assert process.stdin is not None
-        process.stdin.close()
-    assert cpu_seconds(processes) == 0, "ended processes count for nothing"
-
-
-def test_requests_have_their_steps_and_the_lengths_of_real_sentences() -> None:
-    request = messages.GenerateRequest.FromString(generate_request([4, 5, 3], 7, beam_size=2))
-    assert request.text == "w4 w5"
-    assert (request.decoding.max_length, request.decoding.beam_size) == (6, 2)
-    lengths = sorted((len(source), num_steps) for source, num_steps in real_work(QUICK))
-    assert lengths == sorted(map(tuple, json.loads(LENGTHS.read_text(encoding="utf-8"))))
 
 
 def test_no_request_joins_a_running_batch() -> None:
@@ -62,18 +35,15 @@ def test_no_request_joins_a_running_batch() -> None:
     assert admitted() == [2]
 
 
-def tiny_server(bundle: Path, requests: list[bytes], *, per_request: bool = False) -> Server:
+def tiny_server(bundle: Path, requests: list[bytes]) -> Server:
     arguments = [str(bundle), "--port", "0", "--metrics-port", "0", "--log-level", "warning"]
     command = [sys.executable, "-m", "server", *arguments]
-    if per_request:
-        command = program("own_worker:serve_per_request", arguments=arguments)
     return Server(key="tiny", name="tiny", command=lambda: command, requests=requests)
 
 
-@pytest.mark.parametrize("per_request", [False, True], ids=["per step", "per request"])
-def test_a_server_under_each_kind_of_load(per_request: bool, tiny_bundle_path: Path) -> None:
+def test_a_server_under_each_kind_of_load(tiny_bundle_path: Path) -> None:
     requests = [messages.GenerateRequest(text=text).SerializeToString() for text in ("abc", "face", "jig")]
-    with running(tiny_server(tiny_bundle_path, requests, per_request=per_request)) as server:
+    with running(tiny_server(tiny_bundle_path, requests)) as server:
         closed, growth = server.watched(Load(kind="closed", num_clients=3, seconds=60.0, num_requests=30))
         opened = server.load(Load(kind="open", rate=200.0, seconds=0.2))
         bulk = server.load(Load(kind="bulk", num_clients=4, seconds=60.0, num_requests=20))
@@ -99,26 +69,6 @@ def test_the_empty_service_answers_each_kind_of_call_also_at_the_same_time() -> 
     assert "step_rows" not in closed, "it has no metrics"
     with running(empty_service([b"anything"], refuses=True)) as server, pytest.raises(Unavailable, match="no room"):
         server.load(Load(kind="closed", seconds=60.0, num_requests=1))
-
-
-def test_a_refused_request_is_no_figure(tiny_bundle_path: Path) -> None:
-    requests = [
-        messages.GenerateRequest(text="abc").SerializeToString(),
-        messages.GenerateRequest().SerializeToString(),
-    ]
-    with (
-        running(tiny_server(tiny_bundle_path, requests)) as server,
-        pytest.raises(Unavailable, match=r"1 requests failed: .*INVALID_ARGUMENT"),
-    ):
-        server.load(Load(kind="closed", seconds=60.0, num_requests=2))
-
-
-def test_a_server_that_does_not_start_has_a_reason_after_all_its_starts(tmp_path: Path) -> None:
-    code = f"from pathlib import Path; print(file=Path({str(tmp_path / 'log')!r}).open('a')); exit('nothing there')"
-    server = Server(key="", name="", command=lambda: [sys.executable, "-c", code], requests=[], max_starts=3)
-    with pytest.raises(Unavailable, match="nothing there"), running(server):
-        pass
-    assert (tmp_path / "log").read_text() == "\n" * 3
 
 
 def test_the_parts_of_a_requests_time_add_up() -> None:

@@ -54,11 +54,6 @@ def test_each_target_token_has_the_source_token_that_it_looked_at_most() -> None
     assert links(without_end) == ((0, 0), (2, 1), (0, 2))
 
 
-def test_without_attention_there_are_no_links() -> None:
-    with pytest.raises(ValueError, match="attention=True"):
-        links(generation(None))
-
-
 def test_perplexities_of_a_score() -> None:
     assert SCORE.perplexity == pytest.approx(np.exp(np.mean([0.5, 0.5, 1.5, 0.5])))
     assert SCORE.word_perplexity("X YZ") == pytest.approx(np.exp(3.0 / 3))
@@ -87,16 +82,7 @@ def test_ascii() -> None:
 
 
 def test_a_score_is_drawn_in_the_same_way() -> None:
-    score = Score(
-        request_id="",
-        model="",
-        version="",
-        log_prob=0,
-        source_tokens=("h", "i", "</s>"),
-        target_tokens=("HH", "AY"),
-        token_log_probs=(0, 0, 0),
-        attention=DRAWN,
-    )
+    score = replace(SCORE, source_tokens=("h", "i", "</s>"), target_tokens=("HH", "AY"), attention=DRAWN)
     assert draw(score) == draw(generation(DRAWN))
 
 
@@ -106,9 +92,10 @@ def test_a_hypothesis_that_was_cut_has_no_row_for_its_end() -> None:
     assert not any("</s>" in line for line in lines)
 
 
-def test_no_attention_is_a_clear_error() -> None:
-    with pytest.raises(ValueError, match="ask for them with attention=True"):
-        draw(generation(None))
+@pytest.mark.parametrize("show", [draw, links])
+def test_no_attention_is_a_clear_error(show: Any) -> None:
+    with pytest.raises(ValueError, match="attention=True"):
+        show(generation(None))
 
 
 def test_a_wide_map_is_drawn_in_parts() -> None:

@@ -17,7 +17,6 @@ from attendant_client import (
     DeadlineExceeded,
     Delta,
     FinishReason,
-    GenerateOptions,
     Generation,
     HealthStatus,
     InvalidArgument,
@@ -95,15 +94,19 @@ async def test_every_item_that_is_no_source_has_its_error_in_its_place(client: A
 
 
 async def test_numbers_of_numpy_are_numbers(client: AttendantClient, server: Served) -> None:
-    sampling = Sampling(temperature=np.float32(0.5), seed=np.int64(3))
+    sampling = Sampling(temperature=np.float32(0.5), top_k=np.uint8(5), top_p=np.float64(0.5), seed=np.int64(3))
     await client.generate(
-        "ab", beam_size=np.int64(4), length_penalty=np.float32(0.5), attention=np.bool_(True), sampling=sampling,
-        timeout=np.float32(20),
+        np.str_("ab"), beam_size=np.int64(4), num_hypotheses=np.array(3), length_penalty=np.float32(0.5),
+        attention=np.bool_(True), sampling=sampling, timeout=np.float32(20),
     )  # fmt: skip
-    (request,) = server.seq2seq.requests
+    await client.score("ab", "X", include_eos=np.bool_(False))
+    request, scored = server.seq2seq.requests
     decoding = request.decoding
-    assert (decoding.beam_size, decoding.length_penalty, request.output.attention) == (4, 0.5, True)
-    assert (decoding.sampling.temperature, decoding.sampling.seed) == (0.5, 3)
+    assert (request.text, decoding.beam_size, decoding.num_hypotheses, decoding.length_penalty) == ("ab", 4, 3, 0.5)
+    assert request.output.attention and not scored.include_eos
+    assert decoding.sampling == pb.SamplingOptions(temperature=0.5, top_k=5, top_p=0.5, seed=3)
+    with pytest.raises(TypeError, match="beam_size="):
+        await client.generate("ab", beam_size=np.float64(1.5))
 
 
 async def test_a_list_of_answers_has_a_table(client: AttendantClient) -> None:
@@ -184,58 +187,21 @@ async def test_an_empty_text_is_not_an_absent_one(client: AttendantClient, serve
 
 
 async def test_every_option_reaches_its_field(client: AttendantClient, server: Served) -> None:
-    options: GenerateOptions = {
-        "model": "m",
-        "version": "7",
-        "beam_size": 4,
-        "num_hypotheses": 3,
-        "length_penalty": 0.5,
-        "length_penalty_offset": 0.0,
-        "coverage_penalty": 0.0,
-        "min_length": 0,
-        "max_length": 9,
-        "patience": 2.0,
-        "no_repeat_ngram_size": 3,
-        "repetition_penalty": 1.5,
-        "suppress_unk": False,
-        "target_prefix": ["A"],
-        "min_length_ratio": 0.5,
-        "max_length_ratio": 1.5,
-        "alternatives": True,
-        "sampling": Sampling(temperature=0.5, top_k=5, top_p=0.75, seed=11),
-        "attention": True,
-        "token_log_probs": True,
-        "replace_unknowns": True,
-        "trace": 5,
-        "masked_source_positions": [0, 3],
-    }
-    await client.generate("ab", **options)
+    decoding: Any = {
+        "beam_size": 4, "num_hypotheses": 3, "length_penalty": 0.5, "length_penalty_offset": 0.0,
+        "coverage_penalty": 0.0, "min_length": 0, "max_length": 9, "patience": 2.0, "no_repeat_ngram_size": 3,
+        "repetition_penalty": 1.5, "suppress_unk": False, "min_length_ratio": 0.5, "max_length_ratio": 1.5,
+        "alternatives": True, "masked_source_positions": [0, 3],
+    }  # fmt: skip
+    sampling: Any = {"temperature": 0.5, "top_k": 5, "top_p": 0.75, "seed": 11}
+    output: Any = {"attention": True, "token_log_probs": True, "replace_unknowns": True, "trace": 5}
+    options = {**decoding, **output, "target_prefix": ["A"], "sampling": Sampling(**sampling)}
+    await client.generate("ab", model="m", version="7", **options)
+    fields = pb.DecodingOptions(
+        **decoding, target_prefix=pb.Tokens(tokens=["A"]), sampling=pb.SamplingOptions(**sampling)
+    )
     assert server.seq2seq.requests == [
-        pb.GenerateRequest(
-            text="ab",
-            model="m",
-            version="7",
-            decoding=pb.DecodingOptions(
-                beam_size=4,
-                num_hypotheses=3,
-                length_penalty=0.5,
-                length_penalty_offset=0.0,
-                coverage_penalty=0.0,
-                min_length=0,
-                max_length=9,
-                patience=2.0,
-                no_repeat_ngram_size=3,
-                repetition_penalty=1.5,
-                suppress_unk=False,
-                target_prefix=pb.Tokens(tokens=["A"]),
-                min_length_ratio=0.5,
-                max_length_ratio=1.5,
-                alternatives=True,
-                sampling=pb.SamplingOptions(temperature=0.5, top_k=5, top_p=0.75, seed=11),
-                masked_source_positions=[0, 3],
-            ),
-            output=pb.OutputOptions(attention=True, token_log_probs=True, replace_unknowns=True, trace=5),
-        )
+        pb.GenerateRequest(text="ab", model="m", version="7", decoding=fields, output=pb.OutputOptions(**output))
     ]
 
 

@@ -1,23 +1,19 @@
 """The client's distribution and its documents."""
 
-import inspect
 import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
-import venv
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
-from attendant_client import errors
 from attendant_client.client import SERVICE_CONFIG
 from attendant_client.v1 import seq2seq_pb2 as pb
 from tests.paths import ROOT
-from tests.unit.client.fake_server import served
 
 CLIENT = ROOT / "client"
 GENERATED = CLIENT / "attendant_client" / "v1"
@@ -76,40 +72,6 @@ def test_the_client_stands_alone() -> None:
     run("import attendant_client.command", *banned)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_it_installs_alone_and_asks_a_server(tmp_path: Path) -> None:
-    venv.create(tmp_path / "venv", with_pip=True)
-    python, command = str(tmp_path / "venv/bin/python"), str(tmp_path / "venv/bin/attendant")
-    # A copy: building leaves folders beside the sources.
-    copied = tmp_path / "client"
-    subprocess.run(["cp", "-r", str(CLIENT), str(copied)], check=True)
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(copied)], check=True)
-    listed = subprocess.run(
-        [python, "-m", "pip", "list", "--format=freeze"], check=True, capture_output=True, text=True
-    )
-    names = {line.split("==")[0] for line in listed.stdout.split()}
-    assert "attendant-seq2seq-client" in names
-    assert not names & {"attendant-seq2seq", "numpy", "torch", "onnxruntime", "grpcio-tools"}
-    environment = {"PATH": os.environ["PATH"]}
-    with served() as server:
-        generate = [command, "generate", "hello", "--target", server.target]
-        done = subprocess.run(generate, env=environment, cwd=tmp_path, capture_output=True, text=True)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "HELLO\n", "")
-        program = f"""
-import asyncio, importlib.metadata, pathlib, attendant_client
-assert importlib.metadata.version("attendant-seq2seq-client") == attendant_client.VERSION
-assert (pathlib.Path(attendant_client.__file__).parent / "py.typed").exists()
-assert (pathlib.Path(attendant_client.__file__).parent / "v1/seq2seq_pb2.pyi").exists()
-async def main():
-    async with attendant_client.AttendantClient("{server.target}") as client:
-        print((await client.generate("hello")).best.text)
-asyncio.run(main())
-"""
-        done = subprocess.run([python, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "HELLO\n", "")
-
-
 def test_the_service_config_is_the_clients() -> None:
     (config,) = re.findall(r"```json\n(.*?)```", (ROOT / "docs/api.md").read_text(), re.DOTALL)
     assert json.loads(config) == SERVICE_CONFIG
@@ -119,10 +81,3 @@ def test_every_option_is_in_the_documents() -> None:
     rows = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/api.md").read_text(), re.MULTILINE))
     for message in (pb.DecodingOptions, pb.SamplingOptions, pb.OutputOptions):
         assert not {field.name for field in message.DESCRIPTOR.fields} - rows
-
-
-def test_every_error_is_in_the_documents() -> None:
-    drawn = re.findall(r"-- (\w+)", inspect.getdoc(errors) or "")
-    assert len(drawn) > 8
-    text = (ROOT / "docs/client.md").read_text()
-    assert all(re.search(rf"^(\|   )?(\S-- )?{name} ", text, re.MULTILINE) for name in drawn)

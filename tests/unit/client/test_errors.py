@@ -1,7 +1,6 @@
 """The class of each status code, its details, and the calls that are retried."""
 
 import asyncio
-import inspect
 import socket
 import time
 
@@ -16,7 +15,6 @@ from attendant_client import (
     Overloaded,
     Unavailable,
     Violation,
-    errors,
 )
 from tests.unit.client.fake_server import Failure, Served, retry_info, served, violation
 
@@ -75,14 +73,6 @@ async def test_unreadable_details_are_left_out(client: AttendantClient, server: 
     with pytest.raises(InvalidArgument, match="so") as caught:
         await client.generate("a")
     assert caught.value.violations == ()
-
-
-def test_the_drawn_tree_has_every_class_with_its_code() -> None:
-    drawing = inspect.getdoc(errors) or ""
-    for code, name in CLASSES.items():
-        assert any(name in line and code in line for line in drawing.splitlines()), name
-    classes = {c.__name__ for c in vars(errors).values() if isinstance(c, type) and issubclass(c, AttendantError)}
-    assert classes == {*CLASSES.values(), "AttendantError", "ServerError", "TlsFailed"}
 
 
 def pushback(milliseconds: int) -> tuple[tuple[str, str], ...]:

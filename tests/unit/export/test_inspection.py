@@ -49,8 +49,8 @@ def assert_alike(a: Inspection, b: Inspection, atol: float = 1e-4) -> None:
 
 
 @pytest.mark.parametrize("kind", ["luong", "bahdanau", "see", "unequal sizes", "fixed vector"])
-def test_the_graphs_show_what_pytorch_does(kind: str, tiny_bundle_of: Callable[..., Path]) -> None:
-    model, bundle = tiny_model(**KINDS[kind]), tiny_bundle_of(**KINDS[kind])
+def test_the_graphs_show_what_pytorch_does(kind: str, bundle_of_kind: Callable[[str], Path]) -> None:
+    model, bundle = tiny_model(**KINDS[kind]), bundle_of_kind(kind)
     subject = in_torch(model)
     forced = ["B", "AA", "K"] if kind != "see" else ["b", "a", "j"]
     masks = [()] if kind == "fixed vector" else [(), (1, 2)]

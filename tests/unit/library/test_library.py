@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import attendant
-from attendant_client import Answers, Sampling
+from attendant_client import Answers
 from tests.paths import ROOT
 
 BUNDLE = ROOT / "models" / "g2p-en"
@@ -116,17 +116,6 @@ def test_violations_are_those_of_the_server(model: attendant.Model) -> None:
         model.generate("face", beam_size="4")  # type: ignore[call-overload]
 
 
-def test_draws_differ_unless_they_have_a_seed(model: attendant.Model) -> None:
-    def drawn(sampling: Sampling) -> list[str]:
-        answer = model.generate("knowledgeable", num_hypotheses=8, sampling=sampling)
-        return [hypothesis.text for hypothesis in answer.hypotheses]
-
-    hot = Sampling(temperature=2.0)
-    assert drawn(hot) != drawn(hot)
-    seeded = Sampling(temperature=2.0, seed=7)
-    assert drawn(seeded) == drawn(seeded)
-
-
 def test_a_notebook_shows_hypotheses_and_attention(model: attendant.Model) -> None:
     plain, drawn = model.generate("face")._repr_html_(), model.generate("face", attention=True)._repr_html_()
     assert plain.count("<table>") == 1 and "F EY S" in plain
@@ -153,34 +142,6 @@ def test_every_item_that_is_no_source_has_its_error_in_its_place(model: attendan
         model.generate(items[2:])
     with pytest.raises(TypeError, match="there is no option beams"):
         model.generate(items, return_errors=True, beams=4)  # type: ignore[call-overload]
-
-
-def test_numbers_of_numpy_are_numbers_in_every_option(model: attendant.Model) -> None:
-    integers = {"beam_size": 4, "num_hypotheses": 2, "min_length": 1, "max_length": 9, "no_repeat_ngram_size": 3}
-    floats = {
-        "min_length_ratio": 0.5,
-        "max_length_ratio": 3.0,
-        "length_penalty": 0.5,
-        "length_penalty_offset": 5.0,
-        "coverage_penalty": 0.25,
-        "repetition_penalty": 1.5,
-        "patience": 2.0,
-    }
-    flags = {"suppress_unk": True, "attention": True, "token_log_probs": True, "replace_unknowns": False}
-    scalars = {name: np.int64(value) for name, value in integers.items()}
-    scalars |= {name: np.float32(value) for name, value in floats.items()}  # type: ignore[misc]
-    scalars |= {name: np.bool_(value) for name, value in flags.items()}  # type: ignore[misc]
-    plain = model.generate("knowledgeable", **integers, **floats, **flags)  # type: ignore[call-overload]
-    same = model.generate(np.str_("knowledgeable"), **scalars)  # type: ignore[call-overload]
-    assert [each.score for each in same.hypotheses] == [each.score for each in plain.hypotheses]
-    sampling = Sampling(temperature=np.float64(1.5), top_k=np.uint8(5), top_p=np.float32(0.5), seed=np.int64(7))
-    drawn = model.generate("face", sampling=sampling, num_hypotheses=np.array(3))
-    same = model.generate("face", sampling=Sampling(temperature=1.5, top_k=5, top_p=0.5, seed=7), num_hypotheses=3)
-    assert [each.text for each in drawn.hypotheses] == [each.text for each in same.hypotheses]
-    scored = model.score("face", "F", include_eos=np.bool_(False), attention=np.bool_(True))  # type: ignore[call-overload]
-    assert scored.attention is not None
-    with pytest.raises(TypeError, match="beam_size="):
-        model.generate("face", beam_size=np.float64(1.5))  # type: ignore[call-overload]
 
 
 def test_a_model_is_pickled_as_its_path_and_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

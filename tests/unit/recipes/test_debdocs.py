@@ -151,11 +151,6 @@ def test_manual_pages_correspond_block_by_block() -> None:
     ]
 
 
-def test_the_translators_section_is_left_out() -> None:
-    english, french = ".SH NAME\ntoy\n.SH NOTES\nOne.\n", ".SH NOM\njouet\n.SH TRADUCTION\nDe X.\n"
-    assert list(debdocs.aligned_blocks(english, french)) == [("NAME", "NOM"), ("toy", "jouet")]
-
-
 def test_a_section_with_other_macros_or_blocks_is_left_out() -> None:
     changed = FRENCH.replace(".TP\n", ".IP x\n")
     assert [english for english, _ in debdocs.aligned_blocks(ENGLISH, changed)] == [

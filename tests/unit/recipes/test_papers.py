@@ -3,14 +3,13 @@
 import random
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from attendant.recipes.papers import comparison, harness, long_sources
+from attendant.recipes.papers import harness, long_sources
 from attendant.recipes.papers.alignment import (
     AlignedWord,
     agreement,
@@ -19,10 +18,9 @@ from attendant.recipes.papers.alignment import (
     open_model,
     read_words,
 )
-from attendant.recipes.papers.comparison import Outcome
 from attendant.recipes.papers.harness import load_plan, plan_names
 from attendant.recipes.papers.long_sources import LongSource, run_together
-from attendant.recipes.papers.memory import ADDING, KINDS, TASKS, Kind, Network, Task, learn
+from attendant.recipes.papers.memory import ADDING, KINDS, TASKS, Kind, Network, Task
 from attendant.runtime.errors import UserError
 from attendant.training.data.pairs import Pair
 from attendant.training.run.directory import Run
@@ -79,38 +77,6 @@ def test_only_missing_runs_are_trained_and_an_interrupted_one_saves_itself(
         harness.train(plan)
 
 
-def test_results_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    written: dict[str, list[list[str]]] = {}
-    monkeypatch.setattr(
-        comparison, "write_table", lambda page, name, headings, rows: written.update({name: [headings, *rows]})
-    )
-    plan = load_plan("vector-size")
-    values = {"wer": [40.0, 60.0], "per": [10.0, 20.0], "perplexity": [2.0, 2.5]}
-    single = {"wer": [40.0], "per": [10.0], "perplexity": [2.0], "aer": []}
-    costs = {"tokens_per_second": 500.0, "step_ms": 0.5}
-    outcomes = [
-        Outcome(plan.variants[0], values | {"aer": [3.0, 5.0]}, num_parameters=1000),
-        Outcome(plan.variants[1], values | {"aer": []}, num_parameters=2000, costs=costs),
-        Outcome(plan.variants[2], single, intervals={"wer": (39.0, 41.5)}, num_parameters=3000),
-    ]
-    comparison.write_results(plan, outcomes)
-    headings, base, other, last = written["vector-size"]
-    assert headings[2:6] == ["WER (%)", "PER (%)", "perplexity", "AER (%)"] and headings[-1] == "step, ms"
-    assert base[1:4] == ["2", "50.0 (40.0 to 60.0)", "15.0 (10.0 to 20.0)"] and base[-1] == ""
-    assert other[0] == "without attention: one vector of 64" and other[5:] == ["", "2,000", "500", "0.50"]
-    assert last[1:5] == ["1", "40.0 (39.0 to 41.5)", "10.0", "2.000"]
-
-
-def test_a_table_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harness, "PAGES", tmp_path)
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- table -->\nold\n<!-- end -->\nafter\n<!-- other -->\n<!-- end -->\n")
-    for _ in range(2):
-        harness.write_table("page", "table", ["a", "b"], [["1", "2"]])
-    table = "| a | b |\n| --- | --- |\n| 1 | 2 |"
-    assert page.read_text() == f"before\n<!-- table -->\n{table}\n<!-- end -->\nafter\n<!-- other -->\n<!-- end -->\n"
-
-
 def test_the_words_that_were_aligned_by_hand() -> None:
     words = {word.word: word for word in read_words()}
     assert len(words) == 200
@@ -164,14 +130,6 @@ def test_the_adding_problem_is_the_papers() -> None:
     assert torch.allclose(wanted, 0.5 + (numbers * (marks == 1)).sum(1) / 4)
     for error, is_right in ((0.039, True), (0.041, False)):
         assert bool((ADDING.right(wanted.unsqueeze(1) + error, wanted) == is_right).all())
-
-
-@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
-def test_a_training_reports_its_network(task: Task) -> None:
-    result = learn(replace(task, lag=4, num_steps=3), KINDS[1], "adam", clips=True, seed=1)
-    assert result["solved_at"] is None and 0 <= result["accuracy"] <= 1 and result["largest_norm"] > 0
-    assert len(result["before"]["norms"]) == len(result["after"]["norms"]) >= 8
-    assert result["before"] != result["after"] and len(result["before"]["eigenvalues"]) == 64
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)

@@ -1,15 +1,12 @@
 """Peers learn our pairs, for as long as our model did."""
 
 import shutil
-import signal
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from attendant.recipes.papers import peers
-from attendant.recipes.papers.peers import Entry, load_entries, train_peer, write_data
-from attendant.runtime.errors import UserError
+from attendant.recipes.papers.peers import Entry, load_entries, write_data
 from tests.paths import ROOT
 
 LEARNER = """\
@@ -48,26 +45,6 @@ def test_pairs_are_written_in_our_symbols(entry: Entry) -> None:
     assert (entry.data / "validation.tgt").read_text() == "B AE JH\nK AE B\nJH AE B\n"
     words = (entry.data / "words.txt").read_text().splitlines()
     assert {"b", "JH"} < set(words) and len(words) == len(set(words)) and "<pad>" not in words
-
-
-def test_a_peer_is_interrupted_after_its_time(entry: Entry) -> None:
-    # As in a shell's background job.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        train_peer(entry)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert entry.is_trained and entry.last_checkpoint().name == "end.ckpt"
-    assert (entry.folder / "config.yaml").read_text() == "load: null, sources of 40, 7"
-
-
-def test_a_training_that_ends_by_itself_is_an_error(entry: Entry) -> None:
-    broken = replace(entry, peer=entry.peer | {"train": ["-c", "1/0"]})
-    with pytest.raises(UserError, match=r"training\.log says why"):
-        train_peer(broken)
-    assert "ZeroDivisionError" in (broken.folder / "training.log").read_text() and not broken.is_trained
-    with pytest.raises(UserError, match="no checkpoint"):
-        broken.last_checkpoint()
 
 
 def test_every_peer_has_a_configuration() -> None:

@@ -146,16 +146,6 @@ def test_a_beam_that_holds_everything_finds_the_n_best_of_all(alpha: float, offs
         assert [h.score for h in hypotheses] == pytest.approx([e.score for e in expected], rel=1e-6)
 
 
-def test_plain_length_ranks_by_the_mean_log_probability() -> None:
-    stepper = FakeStepper(vocabulary_size=8)
-    options = DecodingOptions(
-        beam_size=4, num_hypotheses=4, max_length=9, length_penalty=1.0, length_penalty_offset=0.0
-    )
-    for seed in range(20):
-        for hypothesis in decode_all(stepper, [[seed + 4]], options, SPECIAL_IDS)[0]:
-            assert hypothesis.score == pytest.approx(np.mean(hypothesis.token_log_probs), rel=1e-12)
-
-
 def test_random_arrivals_and_removals_change_no_answer() -> None:
     rng = random.Random(3)
     stepper = FakeStepper(vocabulary_size=8)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import DecoderState
@@ -30,9 +29,8 @@ from attendant.server.errors import (
     EngineDead,
     OutOfTime,
     PoisonedRequest,
-    QueueFull,
 )
-from tests.fakes import SPECIAL_IDS, FakeStepper
+from tests.fakes import FakeStepper
 from tests.serving import PATIENCE_SECONDS, GatedStepper, answered, eventually, submit
 from tests.workers import thread_pool
 
@@ -83,25 +81,6 @@ def ask_bulk(
 
 async def ended(*tasks: "asyncio.Task[Result]") -> list[Result | BaseException]:
     return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE_SECONDS)
-
-
-async def test_answers_of_all_workers_are_those_of_offline_decoding() -> None:
-    steppers = FakeStepper(), FakeStepper()
-    wanted = [DecodingOptions(beam_size=1 + number % 3, max_length=12, attention=True) for number in range(20)]
-    async with running(*steppers, max_rows=6) as (runner, stats):
-        results = await ended(*(ask(runner, options) for options in wanted[:10]))
-        results += await ended(*(ask(runner, options) for options in wanted[10:]))
-        await eventually(lambda: (runner.num_waiting, runner.num_running, runner.num_rows) == (0, 0, 0))
-    expected = decode_all(FakeStepper(), [(4, 5, 3)] * 20, wanted, SPECIAL_IDS)
-    for result, hypotheses in zip(results, expected, strict=True):
-        assert isinstance(result, Result)
-        assert [hypothesis.token_ids for hypothesis in result.hypotheses] == [
-            hypothesis.token_ids for hypothesis in hypotheses
-        ]
-        assert [hypothesis.score for hypothesis in result.hypotheses] == [hypothesis.score for hypothesis in hypotheses]
-        assert result.stats.total > 0
-    assert all(stepper.num_steps for stepper in steppers), "both had work"
-    assert sum(step.num_rows > 0 for step in stats) == sum(stepper.num_steps for stepper in steppers)
 
 
 async def test_an_answer_is_delivered_before_its_steps_are_counted() -> None:
@@ -343,9 +322,6 @@ async def test_every_worker_learns_if_bulk_work_is_alone(monkeypatch: pytest.Mon
         assert isinstance((await ended(waiting))[0], Result)
 
 
-STEP_OF_A_SECOND = StepStats(Priority.INTERACTIVE, 1, 0, 0, 1, 1, {"step": 1.0})
-
-
 async def test_outcomes_of_one_step_are_delivered_together(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[int] = []
     original = EngineClient._deliver
@@ -404,23 +380,6 @@ async def test_ended_requests_are_delivered_though_the_server_stops() -> None:
         assert {type(outcome) for outcome in await asyncio.gather(*tasks)} <= {Result, Draining}
 
 
-async def test_a_full_queue_refuses_at_once() -> None:
-    stepper = GatedStepper(7)
-    async with running(stepper, max_rows=1, max_waiting=4) as (runner, _):
-        tasks = [ask(runner)]
-        await stepper.arrival()
-        tasks += [ask(runner), ask(runner)]
-        await eventually(lambda: runner.num_waiting == 2)
-        with pytest.raises(QueueFull) as caught:
-            await ask(runner)
-        assert caught.value.retry_seconds > 0
-        tasks[1].cancel()
-        stepper.open()
-        first, second, third = await ended(*tasks)
-        assert isinstance(first, Result) and isinstance(third, Result)
-        assert isinstance(second, asyncio.CancelledError)
-
-
 async def test_a_deadline_ends_a_running_request() -> None:
     stepper = GatedStepper(7)
     async with running(stepper) as (runner, _):
@@ -431,61 +390,6 @@ async def test_a_deadline_ends_a_running_request() -> None:
         (outcome,) = await ended(task)
         assert isinstance(outcome, DeadlineExceeded)
         assert runner.num_rows == 0
-
-
-async def test_cancelling_frees_the_rows_within_one_step() -> None:
-    stepper = GatedStepper(7)
-    async with running(stepper) as (runner, stats):
-        task = ask(runner, DecodingOptions(beam_size=3, min_length=30, max_length=30))
-        await stepper.arrival()
-        stepper.let_one_pass()
-        await stepper.arrival()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.sleep(0.01)  # on its way by socket, which nothing else tells
-        stepper.let_one_pass()
-        await eventually(lambda: runner.num_rows == 0)
-        await eventually(lambda: bool(stats) and stats[-1].cancelled_rows == 3)
-        assert stepper.num_steps == 2, "the step under way was its last"
-
-
-async def test_draining_refuses_new_requests_and_finishes_the_others() -> None:
-    stepper, bulk = GatedStepper(7), list[Any]()
-    async with running(stepper, max_rows=1) as (runner, _):
-        tasks = [ask(runner), ask(runner)]
-        ask_bulk(runner, bulk)
-        await stepper.arrival()
-        runner.drain()
-        for refused in (lambda: ask(runner), lambda: ask_bulk(runner, bulk)):
-            with pytest.raises(Draining):
-                await refused()
-        stepper.open()
-        await asyncio.wait_for(runner.finished(), 20)
-        assert all(isinstance(result, Result) for result in (*await ended(*tasks), *bulk)) and len(bulk) == 1
-
-
-async def test_stopping_ends_the_requests_that_are_still_in() -> None:
-    stepper = GatedStepper(7)
-    async with running(stepper, max_rows=1) as (runner, _):
-        tasks = [ask(runner), ask(runner)]
-        await stepper.arrival()
-        runner.stop()
-        stepper.let_one_pass()
-        assert [type(outcome) for outcome in await ended(*tasks)] == [Draining] * 2
-
-
-async def test_bulk_requests_are_delivered_and_may_be_cancelled() -> None:
-    stepper, outcomes = GatedStepper(7), list[Any]()
-    async with running(stepper) as (runner, _):
-        submitted = [ask_bulk(runner, outcomes) for _ in range(3)]
-        await stepper.arrival()
-        assert submitted[0].cancel()
-        assert not submitted[0].cancel()
-        stepper.open()
-        await eventually(lambda: len(outcomes) == 3)
-        assert outcomes[0] == "cancelled" and all(isinstance(outcome, Result) for outcome in outcomes[1:])
-        await eventually(lambda: runner.num_running == 0)
 
 
 async def test_an_idle_engine_does_nothing() -> None:

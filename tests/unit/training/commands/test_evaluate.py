@@ -51,14 +51,6 @@ def test_other_data_and_other_searches(tmp_path: Path, finished_run: Path, comma
     assert actual[2]["interval"].keys() == {"low", "high"} and actual[2]["num_resamples"] == 1000
 
 
-def test_data_in_two_files(tmp_path: Path, finished_run: Path, command: Command) -> None:
-    (tmp_path / "s").write_text("ab\nabc\n")
-    (tmp_path / "t").write_text("ba\ncba\n")
-    options = ("--data", f"{tmp_path / 's'},{tmp_path / 't'}", "--bootstrap", 0, "--metrics", "per", "--json")
-    status, message, errors = command("evaluate", finished_run, *options)
-    assert (status, '"num_examples": 2' in message) == (0, True), errors
-
-
 def test_where_there_is_no_test_split_the_other_is_suggested(finished_run: Path, command: Command) -> None:
     recipe = finished_run / "recipe.toml"
     without, num_tables = re.subn(r"\[data\.test\]\n(.+\n)+", "", recipe.read_text())

@@ -112,17 +112,6 @@ def test_a_refusal_is_one_line_and_leaves_no_folder(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("subcommand", [[], ["fetch"], ["evaluate"]])
-def test_help_is_there(subcommand: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    from attendant.training.__main__ import main
-
-    with pytest.raises(SystemExit) as caught:
-        main([*subcommand, "--help"])
-    assert caught.value.code == 0
-    name = (subcommand or ["train"])[0]
-    assert f"usage: attendant {name} " in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("chosen", "result"),
     [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "None")],

@@ -23,9 +23,17 @@ from attendant.training.data.pairs import (
 )
 
 
-def tsv(tmp_path: Path, content: bytes, name: str = "pairs.tsv") -> CorpusFiles:
-    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    return CorpusFiles(tsv=str(tmp_path / name))
+def refusal_of(files: CorpusFiles) -> str:
+    """Returns the one line with which files are refused."""
+    with pytest.raises(UserError) as caught:
+        list(read_pairs(files))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def tsv(tmp_path: Path, content: bytes) -> CorpusFiles:
+    (tmp_path / "pairs.tsv").write_bytes(content)
+    return CorpusFiles(tsv=str(tmp_path / "pairs.tsv"))
 
 
 def parallel(tmp_path: Path, source: bytes, target: bytes) -> CorpusFiles:
@@ -34,10 +42,9 @@ def parallel(tmp_path: Path, source: bytes, target: bytes) -> CorpusFiles:
     return CorpusFiles(source=str(tmp_path / "a.en"), target=str(tmp_path / "a.fr"))
 
 
-@pytest.mark.parametrize("name", ["pairs.tsv", "pairs.tsv.gz"])
-def test_reads_tsv_plain_and_gzip(tmp_path: Path, name: str) -> None:
+def test_reads_tsv(tmp_path: Path) -> None:
     content = "\ufeffhello \tbonjour\r\nit\u2028is\tc'est\u0085ça".encode()
-    assert list(read_pairs(tsv(tmp_path, content, name))) == [
+    assert list(read_pairs(tsv(tmp_path, content))) == [
         Pair("hello", "bonjour"),
         Pair("it\u2028is", "c'est\u0085ça"),
     ]
@@ -69,10 +76,7 @@ def test_reads_two_parallel_files(tmp_path: Path) -> None:
     ],
 )
 def test_names_file_and_line_of_a_bad_row(tmp_path: Path, content: bytes, message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        list(read_pairs(tsv(tmp_path, content)))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in refusal_of(tsv(tmp_path, content))
 
 
 @pytest.mark.parametrize(
@@ -85,19 +89,13 @@ def test_names_file_and_line_of_a_bad_row(tmp_path: Path, content: bytes, messag
     ],
 )
 def test_names_the_file_where_parallel_files_part(tmp_path: Path, source: bytes, target: bytes, message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        list(read_pairs(parallel(tmp_path, source, target)))
-    assert message in str(caught.value)
+    assert message in refusal_of(parallel(tmp_path, source, target))
 
 
-def test_a_missing_file_and_a_truncated_gzip_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there is no such file"):
-        list(read_pairs(CorpusFiles(tsv=str(tmp_path / "none.tsv"))))
-    with pytest.raises(UserError, match=re.escape(f"none.tsv: there is no such file in {Path.cwd()}, where relative")):
-        list(read_pairs(CorpusFiles(tsv="none.tsv")))
-    (tmp_path / "cut.tsv.gz").write_bytes(gzip.compress(b"a\tb\n" * 9999)[:-20])
-    with pytest.raises(UserError, match="can't be read"):
-        list(read_pairs(CorpusFiles(tsv=str(tmp_path / "cut.tsv.gz"))))
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    assert "there is no such file" in refusal_of(CorpusFiles(tsv=str(tmp_path / "none.tsv")))
+    expected = f"none.tsv: there is no such file in {Path.cwd()}, where relative"
+    assert expected in refusal_of(CorpusFiles(tsv="none.tsv"))
 
 
 def test_repeated_sources_are_one_example_with_several_references() -> None:
@@ -136,16 +134,14 @@ def test_compression_is_read_from_the_content(tmp_path: Path, name: str, compres
 @pytest.mark.parametrize("compress", [gzip.compress, lzma.compress])
 def test_what_is_cut_can_not_be_read(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
     (tmp_path / "cut").write_bytes(compress(b"a\tb\n" * 9999)[:-20])
-    with pytest.raises(UserError, match=r"cut: can't be read: Compressed file ended"):
-        list(read_pairs(CorpusFiles(pairs=(str(tmp_path / "cut"),))))
+    assert "cut: can't be read: Compressed file ended" in refusal_of(CorpusFiles(pairs=(str(tmp_path / "cut"),)))
 
 
 def test_an_archive_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("a\tb\n")
     with tarfile.open(tmp_path / "pairs.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "pairs.tsv")
-    with pytest.raises(UserError, match="is a tar archive: unpack it"):
-        list(read_pairs(CorpusFiles(pairs=(str(tmp_path / "pairs.tar.gz"),))))
+    assert "is a tar archive: unpack it" in refusal_of(CorpusFiles(pairs=(str(tmp_path / "pairs.tar.gz"),)))
 
 
 def test_all_bad_lines_are_counted_and_the_first_ten_numbered(tmp_path: Path) -> None:
@@ -230,9 +226,7 @@ def test_what_no_format_allows_is_one_line(
     tmp_path: Path, name: str, content: str, columns: tuple[str, str] | tuple[int, int] | None, message: str
 ) -> None:
     (tmp_path / name).write_text(content)
-    with pytest.raises(UserError) as caught:
-        list(read_pairs(CorpusFiles(pairs=(str(tmp_path / name),), columns=columns)))
-    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert message in refusal_of(CorpusFiles(pairs=(str(tmp_path / name),), columns=columns))
 
 
 def test_several_files_are_read_one_after_the_other(tmp_path: Path) -> None:

@@ -90,15 +90,11 @@ def test_a_run_that_can_only_be_read_is_measured(finished_run: Path, monkeypatch
     ("options", "message"),
     [
         ({"models": []}, "models: there is none"),
-        ({"metrics": ["wer", "rouge"]}, "--metrics rouge: must be one of"),
         ({"by_length": [3, 2]}, "--length-edges"),
         ({"data": [("a", "b"), ("c", " ")]}, r"data\[1\]: the target is empty"),
         ({"data": [("a", 1)]}, r"data\[0\] = \('a', 1\): must be a pair of texts"),
         ({"data": []}, "data: has no pairs"),
         ({"data": "none.tsv"}, "no such file"),
-        ({"beam_size": 0}, "--beam-size 0: must be greater than or equal to 1"),
-        ({"precision": "int8"}, "--precision int8: is for bundles"),
-        ({"bootstrap": -1}, "--bootstrap -1: must be 0"),
         ({"outputs": "nowhere/outputs.tsv"}, "there is no directory nowhere"),
     ],
 )

@@ -153,20 +153,3 @@ def test_the_first_process_alone_prints_a_mistake(
     monkeypatch.setenv("RANK", "1")
     with pytest.raises(SystemExit, match="2"):
         command(*arguments)
-
-
-@pytest.mark.slow
-def test_a_mistake_is_printed_once(tmp_path: Path, tiny_recipe: Path) -> None:
-    torchrun = ("torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "training")
-    options = ("--output", str(tmp_path / "run"), "--set", "data.train=none.tsv")
-    done = subprocess.run(
-        [sys.executable, "-m", *torchrun, str(tiny_recipe), *options],
-        cwd=ROOT,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode != 0
-    assert done.stderr.count("training: none.tsv: there is no such file in") == 1
-    assert "rank1]: Traceback" not in done.stderr
