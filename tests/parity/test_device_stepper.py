@@ -99,7 +99,7 @@ def test_decodings_are_the_same_when_steps_are_replayed(bundle: Bundle, beam_siz
     """A replay reads and writes the buffers that were recorded: it must never be taken for another step's."""
     random = np.random.default_rng(beam_size)
     sources = sources_of(random, 30)
-    options = DecodingOptions(beam_size=beam_size, max_length=24, attention=True)
+    options = DecodingOptions(beam_size=beam_size, min_length=8, max_length=24, attention=True)
     ids = bundle.manifest.special_ids
     device = DeviceStepper(bundle, provider="cpu", captures=Captures(after=0))
     for max_rows in (7 * beam_size, 16 * beam_size, 7 * beam_size):
