@@ -16,8 +16,7 @@ from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.command import exit_command
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.onnx.buffers import Shape
-from attendant.runtime.onnx.session import OnnxSession
+from attendant.runtime.onnx.session import OnnxSession, Shape
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Array
 from attendant.server.__main__ import main as serve

@@ -17,7 +17,7 @@ import torch
 from attendant.runtime.bundle.graph_io import position_axis
 from attendant.runtime.bundle.manifest import GraphPair, Manifest
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID
-from attendant.runtime.onnx.buffers import narrowed
+from attendant.runtime.onnx.stepper import narrowed
 from attendant.runtime.stepper import Array, DecoderState, Ids, Stepper
 
 

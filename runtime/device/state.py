@@ -32,8 +32,8 @@ import numpy as np
 from attendant.runtime.bundle.graph_content import message_field, number_field, text_field
 from attendant.runtime.bundle.graph_io import position_axis
 from attendant.runtime.bundle.manifest import Provider, TensorSpec
-from attendant.runtime.onnx.buffers import narrowed
 from attendant.runtime.onnx.session import BoundSession, DeviceTensor
+from attendant.runtime.onnx.stepper import narrowed
 from attendant.runtime.stepper import Array, Ids
 
 Key = TypeVar("Key", bound=Hashable)

@@ -1,4 +1,1 @@
-"""The stepper on ONNX Runtime: sessions, arrays that are written again, and the buffers of a batch's sources.
-
-Begin with `stepper.py`; `buffers.py` explains its speed.
-"""
+"""The stepper on ONNX Runtime. Begin with `stepper.py`; `session.py` explains how arrays are written again."""

@@ -16,8 +16,7 @@ from attendant.runtime.bundle.graph_content import Graph, Node, read_graph
 from attendant.runtime.bundle.manifest import GraphSpec, Precision
 from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES, read_file
 from attendant.runtime.inspection import OF_POSITIONS, Record
-from attendant.runtime.onnx.buffers import Shape
-from attendant.runtime.onnx.session import OnnxSession
+from attendant.runtime.onnx.session import OnnxSession, Shape
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Array
 

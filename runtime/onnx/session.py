@@ -2,6 +2,12 @@
 
 onnxruntime lists a CUDA provider that it can't load, and then runs on the CPU silently. So the session's real provider
 is read back.
+
+A step of a small batch takes a fraction of a millisecond. Handing over arrays takes a third of it: each is looked up by
+its name, wrapped, and every output copied. On the CPU a binding remembers the arrays of its last run, and the next run
+hands over only those that have changed. While rows neither join nor leave, two bindings alternate: each reads what the
+other has written, so only the ids change, which are copied. A run's outputs belong to the caller until the caller
+releases them.
 """
 
 import contextlib
@@ -9,7 +15,10 @@ import functools
 import io
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +36,6 @@ from attendant.runtime.bundle.graph_content import outputs_part, read_graph
 from attendant.runtime.bundle.manifest import GraphSpec, Provider, TensorSpec
 from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES, Unfit, digest_of, read_file
 from attendant.runtime.errors import UserError, one_line
-from attendant.runtime.onnx.buffers import BoundRuns, Shape
 from attendant.runtime.process import quiet_stderr
 from attendant.runtime.stepper import Array
 
@@ -53,6 +61,136 @@ DTYPES = {
 }
 
 
+Shape = tuple[int, ...]
+
+MAX_BINDINGS = 4
+"""Two for each of two batches that are stepped in turns."""
+
+MIN_REPEATS = 4
+"""Runs of the same shapes in a row before they are bound. A new binding takes as long as binding saves in two to three
+runs, and under load the number of rows changes every few steps."""
+
+MAX_HELD_BYTES = 1 << 20
+"""A binding keeps inputs up to this size alive until it gets others: onnxruntime binds an array in a quarter of the
+time that it takes to bind an address. Large ones, the sources of a whole batch, are bound by their address."""
+
+
+@dataclass(slots=True)
+class _ArraySet:
+    """Arrays of certain shapes, and the object that owns them.
+
+    Attributes:
+        array_ids: Python's ids of the arrays, which the owner keeps alive.
+    """
+
+    shapes: Any
+    array_ids: frozenset[int]
+    owner: Any
+    is_free: bool = False
+
+
+class ArrayPool:
+    """The last few sets of arrays. A set is in use until one of its arrays is released."""
+
+    def __init__(self, max_sets: int) -> None:
+        self._max_sets = max_sets
+        # The set that was used last comes first.
+        self._sets: list[_ArraySet] = []
+
+    def release(self, array: Array) -> None:
+        """Frees the set that has this array; ignores an array of no set."""
+        for each in self._sets:
+            if id(array) in each.array_ids:
+                each.is_free = True
+                return
+
+    def _take(self, shapes: Any) -> Any:
+        """Returns the owner of a free set of these shapes, which is in use from now on; None if there is none."""
+        for place, each in enumerate(self._sets):
+            if each.is_free and each.shapes == shapes:
+                if place:  # the set that was not used for longest is dropped first
+                    self._sets.insert(0, self._sets.pop(place))
+                each.is_free = False
+                return each.owner
+        return None
+
+    def _add(self, shapes: Any, arrays: Iterable[Array], owner: Any) -> None:
+        """Keeps a new set, which is in use."""
+        del self._sets[self._max_sets - 1 :]
+        self._sets.insert(0, _ArraySet(shapes, frozenset(map(id, arrays)), owner))
+
+
+class BoundRuns(ArrayPool):
+    """The bindings of one session, for outputs of the shapes that were requested last."""
+
+    def __init__(self, session: Any, dtypes: Mapping[str, str], copied: Collection[str]) -> None:
+        """Wraps a session of onnxruntime on the CPU.
+
+        Args:
+            dtypes: of the outputs, by name.
+            copied: small inputs that are usually other arrays each time; they are copied unless they are read-only. All
+                others must be contiguous.
+        """
+        super().__init__(MAX_BINDINGS)
+        self._session = session
+        self._dtypes = dtypes
+        self._copied = frozenset(copied)
+        self._last: Mapping[str, Shape] = {}
+        self._num_repeats = 0
+
+    def run(self, shapes: Mapping[str, Shape], inputs: Mapping[str, Array]) -> list[Array]:
+        """Returns the outputs of these names, which will have these shapes, in order."""
+        binding: _Binding | None = self._take(shapes)
+        if binding is None:
+            self._num_repeats = self._num_repeats + 1 if shapes == self._last else 0
+            self._last = shapes
+            if self._num_repeats < MIN_REPEATS:
+                return list(self._session.run(list(shapes), inputs))
+            binding = _Binding(self._session, shapes, self._dtypes, self._copied)
+            self._add(shapes, binding.outputs, binding)
+        return binding.run(inputs)
+
+
+class _Binding:
+    """Outputs of fixed shapes, and the inputs of the last run."""
+
+    def __init__(
+        self, session: Any, shapes: Mapping[str, Shape], dtypes: Mapping[str, str], copied: frozenset[str]
+    ) -> None:
+        self.outputs = [np.empty(shape, dtypes[name]) for name, shape in shapes.items()]
+        self._session = session
+        self._binding = session.io_binding()
+        self._copied = copied
+        self._inputs: dict[str, Callable[[], Array | None]] = defaultdict(lambda: lambda: None)
+        self._copies: dict[str, Array] = {}
+        for name, array in zip(shapes, self.outputs, strict=True):
+            self._binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+
+    def run(self, inputs: Mapping[str, Array]) -> list[Array]:
+        bound = self._inputs
+        for name, array in inputs.items():
+            if name in self._copied and array.flags.writeable:
+                array = self._copy(name, array)  # noqa: PLW2901 - the copy is bound from here on
+            if bound[name]() is array:
+                continue
+            assert array.flags.c_contiguous, f"{name} is not contiguous"
+            if array.nbytes <= MAX_HELD_BYTES:
+                self._binding.bind_cpu_input(name, array)
+            else:
+                # An address of an array that died is replaced before the next run reads it.
+                self._binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+            bound[name] = weakref.ref(array)
+        self._session.run_with_iobinding(self._binding)
+        return self.outputs.copy()
+
+    def _copy(self, name: str, array: Array) -> Array:
+        copy = self._copies.get(name)
+        if copy is None or copy.shape != array.shape:
+            copy = self._copies[name] = np.empty(array.shape, array.dtype)
+        copy[...] = array
+        return copy
+
+
 class OnnxSession:
     """A graph of a bundle on a provider."""
 
@@ -71,7 +209,7 @@ class OnnxSession:
 
         Args:
             cuda_graphs: its runs can be recorded; see `BoundSession`.
-            copied: small inputs that are other arrays in each run; see runtime/onnx/buffers.py.
+            copied: small inputs that are other arrays in each run; see `BoundRuns`.
             exposed: values within the graph that become outputs, in addition to those of the specification.
 
         Raises:

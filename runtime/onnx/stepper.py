@@ -1,8 +1,14 @@
 """The Stepper that serves: the bundle's two graphs on ONNX Runtime.
 
-Shapes: B sources, R rows, S source positions, M queries per source, K candidates, N bans (runtime/stepper.py).
-State tensors are numpy arrays. Nothing here depends on the architecture: the manifest lists the tensors, and the
-outputs that replace them. Joined states have room for further sources (runtime/onnx/buffers.py).
+Shapes: B sources, R rows, S source positions, M queries per source, K candidates, N bans (runtime/stepper.py); of
+buffers, N slots. State tensors are numpy arrays. Nothing here depends on the architecture: the manifest lists the
+tensors, and the outputs that replace them. A beam reorders its rows at every step: into the same arrays each time, so
+that bindings stay valid.
+
+Memory and keys are most of a decoder's state, and never change. Each source has a slot. A source that leaves frees its
+slot, and a new one is written into a free slot or into the spare room after the last. Computation over free slots is
+wasted: when they, and positions beyond every source's length, exceed a part of all cells, the remaining sources are
+moved together.
 
 On x86 processors without VNNI, ONNX Runtime adds pairs of products of uint8 by int8 in 16 bits, and cuts off larger
 sums. int8 graphs whose factors can exceed 64 then give other answers than those that were certified. Older bundles may
@@ -12,7 +18,7 @@ have such factors; this version exports none.
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,17 +28,7 @@ from attendant.runtime.bundle.graph_content import wide_factors
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle.reading import Unfit
 from attendant.runtime.errors import UserError
-from attendant.runtime.onnx.buffers import (
-    MIN_USED,
-    ReorderedRows,
-    Shape,
-    SourceBuffers,
-    in_places,
-    joined,
-    narrowed,
-    used_part,
-)
-from attendant.runtime.onnx.session import OnnxSession, as_input, run_once
+from attendant.runtime.onnx.session import ArrayPool, OnnxSession, Shape, as_input, run_once
 from attendant.runtime.process import available_cpus, processor
 from attendant.runtime.stepper import (
     NO_ID,
@@ -146,6 +142,145 @@ def width_multiple(lengths: Sequence[int]) -> int:
 
 CHANGING = (graph_io.PREVIOUS_IDS, graph_io.FORCED_IDS, graph_io.BANNED_IDS)
 """Small inputs that are new at every step."""
+
+
+MAX_KEPT = 4
+"""Sets of reordered rows: one for each of the batches that are stepped in turns, and some while their rows change in
+number."""
+
+MIN_USED = 0.75
+"""Share of the cells (slots x positions): with less in use, moving together costs less than a few steps over the
+waste."""
+
+GROWTH = 1.5
+"""Slots of new arrays per source: room that was never written takes no memory."""
+
+
+class ReorderedRows(ArrayPool):
+    """Sets of row tensors, each in use from a reordering until it is released."""
+
+    def __init__(self) -> None:
+        super().__init__(MAX_KEPT)
+
+    def take(self, tensors: Mapping[str, Array], rows: Ids) -> Mapping[str, Array]:
+        """Copies the rows [R'] of tensors [R, ...], none of which is in a released set, in that order."""
+        shapes = [(len(rows), *tensor.shape[1:]) for tensor in tensors.values()]
+        taken: Mapping[str, Array] | None = self._take(shapes)
+        if taken is None:
+            taken = {name: tensor.take(rows, axis=0) for name, tensor in tensors.items()}
+            self._add(shapes, taken.values(), taken)
+            return taken
+        for name, tensor in tensors.items():
+            # In any mode except "clip", numpy would write to another array first. All rows are in range.
+            tensor.take(rows, axis=0, out=taken[name], mode="clip")
+        return taken
+
+
+class SourceBuffers:
+    """Arrays [capacity, S, ...] of which the first `num_slots` are in use or free again.
+
+    Attributes:
+        lengths: [capacity] valid positions of each slot; a free slot keeps its last value.
+        width: S.
+    """
+
+    def __init__(self, like: Mapping[str, Array], axes: Mapping[str, int | None], num_sources: int, width: int) -> None:
+        """Allocates arrays with room for `num_sources` and more.
+
+        Args:
+            like: tensors of the same names, types and other sizes.
+            axes: name -> the axis that runs over positions; None if there is none.
+        """
+        self._axes = axes
+        self.width = width
+        self.num_slots = 0
+        self._num_shown, self._shown = -1, dict[str, Array]()
+        capacity = int(num_sources * GROWTH)
+        self.lengths: Ids = np.zeros(capacity, np.int64)
+        self._buffers = {
+            name: np.empty(self._shape(name, tensor, capacity), tensor.dtype) for name, tensor in like.items()
+        }
+
+    def tensors(self) -> dict[str, Array]:
+        """Returns the tensors by name [N, S, ...], not copied; the same arrays as before while N stays the same."""
+        if self._num_shown != self.num_slots:
+            self._num_shown = self.num_slots
+            self._shown = {name: buffer[: self.num_slots] for name, buffer in self._buffers.items()}
+        return self._shown
+
+    def takes(self, num_free: int, lengths: Ids) -> bool:
+        """Returns whether sources of these lengths [number of sources] fit if `num_free` slots are free."""
+        num_needed = self.num_slots + len(lengths) - num_free
+        return num_needed <= len(self.lengths) and int(lengths.max()) <= self.width
+
+    def write(self, tensors: Mapping[str, Array], lengths: Ids, free: Ids) -> Ids:
+        """Copies sources into free slots and after the last; returns their slots [number of sources].
+
+        Positions that the tensors lack are set to zero, which for a mask is invalid.
+        """
+        num_new = max(0, len(lengths) - len(free))
+        slots = np.concatenate([free[: len(lengths)], np.arange(self.num_slots, self.num_slots + num_new)])
+        self.num_slots += num_new
+        for name, tensor in tensors.items():
+            buffer, axis = self._buffers[name], self._axes[name]
+            if axis is None:
+                buffer[slots] = tensor
+                continue
+            width = min(self.width, tensor.shape[axis])
+            before: tuple[Any, ...] = (slots, *(slice(None),) * (axis - 1))
+            buffer[(*before, slice(width))] = narrowed(tensor, axis, width)
+            if width < self.width:
+                buffer[(*before, slice(width, None))] = 0
+        self.lengths[slots] = lengths
+        return slots
+
+    def _shape(self, name: str, tensor: Array, capacity: int) -> list[int]:
+        shape, axis = [capacity, *tensor.shape[1:]], self._axes[name]
+        if axis is not None:
+            shape[axis] = self.width
+        return shape
+
+
+def used_part(lengths: Ids, num_slots: int, width: int) -> float:
+    """Returns the share of the cells that sources of these lengths [number of sources > 0] use."""
+    return len(lengths) * common_width(lengths) / (num_slots * width)
+
+
+def narrowed(tensor: Array, axis: int | None, width: int) -> Array:
+    """Returns the first `width` positions of a tensor [N, ...], not copied; the whole tensor without such an axis."""
+    return tensor if axis is None else tensor[(slice(None),) * axis + (slice(width),)]
+
+
+def joined(tensors: Sequence[Array], axis: int | None, width: int) -> Array:
+    """Joins the rows of all tensors [N, ...], at `width` source positions; new ones are zero, invalid for a mask."""
+    if axis is None:
+        return np.concatenate(tensors)
+    ends = np.cumsum([len(tensor) for tensor in tensors]).tolist()
+    return in_places(
+        tensors, [slice(end - len(tensor), end) for tensor, end in zip(tensors, ends, strict=True)], axis, width
+    )
+
+
+def in_places(tensors: Sequence[Array], places: Sequence[slice | Sequence[int]], axis: int | None, width: int) -> Array:
+    """Returns one tensor, in which the rows of each tensor [N, ...] have these places; pads as `joined` does.
+
+    Args:
+        places: each row of the result once; those of a single tensor are in order.
+    """
+    first, num_rows = tensors[0], sum(map(len, tensors))
+    if len(tensors) == 1 and (axis is None or first.shape[axis] == width):
+        return first
+    shape = [num_rows, *first.shape[1:]]
+    if axis is not None:
+        shape[axis] = width
+    rows = np.zeros(shape, first.dtype)
+    for tensor, where in zip(tensors, places, strict=True):
+        if axis is None:
+            rows[where] = tensor
+            continue
+        kept = narrowed(tensor, axis, width)
+        rows[(where, *(slice(None),) * (axis - 1), slice(kept.shape[axis]))] = kept
+    return rows
 
 
 @dataclass(frozen=True, slots=True)

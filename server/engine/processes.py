@@ -20,6 +20,7 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -256,36 +257,24 @@ class WorkerProcess:
 class WorkerGroup:
     """The workers of one version of a model. Those with one thread each share the memory of the bundle."""
 
-    def __init__(self, config: ServerConfig) -> None:
-        """Makes a group without workers. `config.workers` is the number of workers that share memory."""
+    def __init__(self, config: ServerConfig, begin: Callable[[ServerConfig], _Process]) -> None:
+        """Makes a group without workers; `config.workers` is the number of workers that share memory."""
         self._config = config
+        self._begin = begin
         self._numbers = itertools.count()
         self._processes: list[_Process] = []
-        self._is_closed = False
 
     def start(self) -> WorkerProcess:
         """Starts a worker, which loads the bundle or is forked from the process that loads it."""
-        for process in [process for process in self._processes if not process.is_running]:
-            process.wait()
-            self._processes.remove(process)
+        self._processes = [process for process in self._processes if process.is_running]
         if not self._processes or not self._processes[-1].forks:
-            self._processes.append(_Process(self._config))
+            self._processes.append(self._begin(self._config))
         return WorkerProcess(self._processes[-1], next(self._numbers), self._config.max_rows)
 
     def close(self) -> None:
         """Lets the processes end, because no more workers will be started."""
-        self._is_closed = True
         for process in self._processes:
             process.hang_up()
-
-    @property
-    def has_ended(self) -> bool:
-        return self._is_closed and not any(process.is_running for process in self._processes)
-
-    def wait(self) -> None:
-        """Waits for the end of the processes after `close`."""
-        for process in self._processes:
-            process.wait()
 
 
 class WorkerProcesses:
@@ -298,34 +287,33 @@ class WorkerProcesses:
     def __init__(self, config: ServerConfig) -> None:
         self.rows = SharedRows(config.workers * config.max_rows)
         self._config = config
-        self._groups: list[WorkerGroup] = []
+        self._processes: list[_Process] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        for group in self._groups:
-            group.close()
-        for group in self._groups:
-            group.wait()
+        for process in self._processes:
+            process.hang_up()
+        for process in self._processes:
+            process.wait()
 
     def group(self, bundle: Path, num_models: int) -> WorkerGroup:
-        """Returns a group of workers for a bundle, none of them started; `num_models` models share the threads."""
-        threads = threads_each(self._config, num_models)
+        """Returns a group of workers for a bundle, none of them started.
+
+        Args:
+            num_models: they and their workers share the threads. Versions of a model share its requests, so they are
+                not counted: each may use the model's threads.
+        """
+        config = self._config
+        threads = max(1, (config.threads or available_cpus()) // (num_models * config.workers))
         # Loading starts threads if there are several, or a GPU; a forked process would not have them.
-        shares = threads == 1 and self._config.provider == "cpu"
-        workers = self._config.workers if shares else 1
-        for group in [group for group in self._groups if group.has_ended]:
-            group.wait()
-            self._groups.remove(group)
-        group = WorkerGroup(replace(self._config, bundles=(bundle,), threads=threads, workers=workers))
-        self._groups.append(group)
-        return group
+        workers = config.workers if threads == 1 and config.provider == "cpu" else 1
+        return WorkerGroup(replace(config, bundles=(bundle,), threads=threads, workers=workers), self._begin)
 
-
-def threads_each(config: ServerConfig, num_models: int) -> int:
-    """Returns the CPU threads of each engine: the budget divided among models and their workers, and at least one.
-
-    Versions of a model share its requests, so they are not counted: each may use the model's threads.
-    """
-    return max(1, (config.threads or available_cpus()) // (num_models * config.workers))
+    def _begin(self, config: ServerConfig) -> _Process:
+        for process in [process for process in self._processes if not process.is_running]:
+            process.wait()
+            self._processes.remove(process)
+        self._processes.append(_Process(config))
+        return self._processes[-1]

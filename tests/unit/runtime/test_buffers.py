@@ -5,17 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attendant.runtime.onnx.buffers import (
-    MAX_BINDINGS,
-    MAX_KEPT,
-    MIN_REPEATS,
-    BoundRuns,
-    ReorderedRows,
-    SourceBuffers,
-    joined,
-    used_part,
-)
-from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.runtime.onnx.session import MAX_BINDINGS, MIN_REPEATS, BoundRuns
+from attendant.runtime.onnx.stepper import MAX_KEPT, OnnxStepper, ReorderedRows, SourceBuffers, joined, used_part
 from attendant.runtime.stepper import Ids, Taken
 
 Array = np.ndarray[Any, Any]
