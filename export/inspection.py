@@ -112,9 +112,8 @@ class Subject:
         forced = None if target is None else [*_ids("target", target, model.target_tokenizer), eos]
         masked = sorted(set(masked_source_positions))
         if masked and not (masked[0] >= 0 and masked[-1] < len(source_ids) and len(masked) < len(source_ids)):
-            raise UserError(
-                f"masked_source_positions: is {masked}, must be places from 0 to {len(source_ids) - 1}, not all of them"
-            )
+            limit = f"positions from 0 to {len(source_ids) - 1}, not all of them"
+            raise UserError(f"masked_source_positions: is {masked}, must be {limit}")
         state = stepper.encode([source_ids], [masked]) if masked else stepper.encode([source_ids])
         previous, target_ids, log_probs = model.special_ids.start, list[int](), list[float]()
         steps: list[Record] = []

@@ -142,8 +142,8 @@ def _declaration_at(file: FileDescriptorProto, path: list[int]) -> str:
 OPTIONS: Final = {
     **{name: {"type": NUMBERS[field.cpp_type]["type"]} | RANGES.get(name, {}) for name, field in FIELDS.items()},
     "seed": {"type": "integer"} | RANGES["seed"],
-    PREFIX: TEXT | {"description": "Tokens, with blanks between them."},
-    MASKED: TEXT | {"description": "Places, with blanks between them."},
+    PREFIX: TEXT | {"description": "Tokens, separated by spaces."},
+    MASKED: TEXT | {"description": "Positions, separated by spaces."},
     SAMPLING: {"type": "boolean", "enum": [True]},
     "binary_data_output": FLAG,
 }
@@ -230,7 +230,7 @@ class _Schemas:
         texts = {"type": "array", "items": TEXT, "minItems": 1, "maxItems": MAX_REQUESTS}
         self.schemas["GenerateTexts"] = {
             "type": "object",
-            "description": "Texts, and what all of their requests have in common.",
+            "description": "Texts, and the options of all their requests.",
             "properties": {TEXTS: texts} | shared,
             "required": [TEXTS],
             "additionalProperties": False,

@@ -296,9 +296,9 @@ class _DecodingReader:
         num_positions = self._num_source_tokens + self._model.manifest.source.num_special
         limit = ""
         if not self._model.masks_positions:
-            limit = f"empty: this model has no {'mask of ours' if self._model.has_attention else 'attention'}"
+            limit = f"empty: this model {'does not support masks' if self._model.has_attention else 'has no attention'}"
         elif self._num_source_tokens and num_positions <= max(positions[-1], len(positions)):
-            limit = f"places from 0 to {num_positions - 1}, but not all of them"
+            limit = f"positions from 0 to {num_positions - 1}, but not all of them"
         if limit:
             self.violations.say("decoding.masked_source_positions", cut(", ".join(map(str, positions))), limit)
         return tuple(positions)

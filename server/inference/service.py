@@ -260,14 +260,12 @@ def set_options(
     for name, parameter in parameters.items():
         value = getattr(parameter, parameter.WhichOneof("parameter_choice") or "string_param")
         if name == PREFIX:
-            if violations.require(
-                isinstance(value, str), f"parameters.{name}", value, "tokens, with blanks between them"
-            ):
+            if violations.require(isinstance(value, str), f"parameters.{name}", value, "tokens, separated by spaces"):
                 request.decoding.target_prefix.tokens.extend(value.split())
         elif name == MASKED:
             places = value.split() if isinstance(value, str) else [""]
             held = all(place.isascii() and place.isdigit() and len(place) < MAX_DIGITS for place in places)
-            if violations.require(held, f"parameters.{name}", value, "places, with blanks between them"):
+            if violations.require(held, f"parameters.{name}", value, "positions, separated by spaces"):
                 request.decoding.masked_source_positions.extend(map(int, places))
         elif name == SAMPLING:
             if violations.require(value is True, f"parameters.{name}", value, "true or unset"):

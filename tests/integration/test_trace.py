@@ -88,7 +88,7 @@ async def test_masked_positions_get_no_attention(client: AttendantClient) -> Non
     ("options", "field", "limit"),
     [
         ({"trace": 33}, "output.trace", "is 33, must be 0 to 32"),
-        ({"masked_source_positions": [6]}, "decoding.masked_source_positions", "is 6, must be places from 0 to 5"),
+        ({"masked_source_positions": [6]}, "decoding.masked_source_positions", "is 6, must be positions from 0 to 5"),
         (
             {"masked_source_positions": range(9)},
             "decoding.masked_source_positions",
@@ -138,7 +138,7 @@ async def test_http_has_grpcs_trace_in_json(server: Served, web: Http) -> None:
     faults = masked.json["details"][0]["fieldViolations"]
     assert [fault["field"] for fault in faults] == [f"decoding.masked_source_positions[{place}]" for place in (0, 1)]
     refused = await web.post("/v1/generate", {"text": "abc", "decoding": {"masked_source_positions": [1]}})
-    assert "must be empty: this model has no mask of ours" in refused.json["detail"]
+    assert "must be empty: this model does not support masks" in refused.json["detail"]
 
 
 async def test_open_inference_has_it_as_json(target: str, client: AttendantClient) -> None:
@@ -156,7 +156,7 @@ async def test_open_inference_has_it_as_json(target: str, client: AttendantClien
         request.outputs.pop()
         assert len((await stub.ModelInfer(request)).outputs) == 1
         request.parameters["masked_source_positions"].string_param = "0;2"
-        with pytest.raises(grpc.aio.AioRpcError, match="must be places, with blanks between them"):
+        with pytest.raises(grpc.aio.AioRpcError, match="must be positions, separated by spaces"):
             await stub.ModelInfer(request)
     for word, text in zip(("badge", "face"), traces, strict=True):
         expected = await client.generate(word, beam_size=2, trace=3, masked_source_positions=[0, 2])

@@ -80,14 +80,14 @@ class Seq2SeqServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Generate(self, request, context):
-        """Decodes one source and answers with its best hypotheses.
+        """Decodes one source and returns its best hypotheses.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GenerateStream(self, request, context):
-        """As Generate, but sends tokens as soon as no later step can change them. The last message is the
+        """Like Generate, but sends tokens as soon as no later step can change them. The last message is the
         full response.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -96,37 +96,37 @@ class Seq2SeqServicer:
 
     def GenerateBatch(self, request_iterator, context):
         """Bulk decoding: any number of requests on one stream, each answered on completion, in completion
-        order. A request that fails is answered with its error; the stream goes on.
+        order. A request that fails is answered with its error, and the stream continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GenerateBatches(self, request_iterator, context):
-        """As GenerateBatch, with several requests in a message and several results in an answer, which is less work for both
-        sides. An answer holds the results of requests that have ended since the one before, in completion order.
+        """Like GenerateBatch, with several requests in a message and several results in an answer: less work for both
+        sides. An answer has the results of requests that have ended since the previous answer, in completion order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GenerateMany(self, request, context):
-        """A list in one call, for callers that wait for all of it: one deadline, and the priority of Generate. A request
-        that fails is answered with its error in its place.
+        """A list in one call, for callers that wait for all of its answers: one deadline, and the priority of Generate. A
+        request that fails is answered with its error in its place.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request, context):
-        """log P(target | source) by teacher forcing, per token and in total.
+        """Returns log P(target | source) by teacher forcing, per token and in total.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """The models served here, every version of them, with their manifests' facts and the limits in force.
+        """Returns all versions of all served models, with their manifests' facts and the limits in force.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
