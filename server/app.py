@@ -208,14 +208,7 @@ def repository_reconciler(
             raise UserError(f"the bundle {path} holds the model {bundle.manifest.name}; its folder must be named so")
         return await start_model(bundle, label, config, processes, metrics, **engine)
 
-    return Reconciler(
-        [path for path in config.bundles if is_repository(path)],
-        catalogue,
-        metrics,
-        start,
-        on_available=lifecycle.engine_available,
-        on_death=lifecycle.engine_died,
-    )
+    return Reconciler([path for path in config.bundles if is_repository(path)], catalogue, metrics, start, lifecycle)
 
 
 async def load_models(

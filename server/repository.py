@@ -34,6 +34,7 @@ from attendant.server.catalogue import Catalogue, Retirement, Routes, ServedMode
 from attendant.server.credentials import State, state_of
 from attendant.server.engine.loading import in_daemon_thread
 from attendant.server.errors import Draining, LoadRefused, UnknownModel
+from attendant.server.lifecycle import Lifecycle
 from attendant.server.metrics import Metrics
 from attendant.server.polling import begin, checking
 
@@ -228,23 +229,15 @@ class Reconciler:
         catalogue: Catalogue,
         metrics: Metrics,
         start: StartVersion,
-        *,
-        on_available: Callable[[str, bool], None],
-        on_death: Callable[[str], None],
+        lifecycle: Lifecycle,
     ) -> None:
-        """Stores its parts; `look` reads the folders for the first time.
-
-        Args:
-            on_available: called when a model's stable version has lost its last engine for the time being, or has one.
-            on_death: called once the engines of a model's stable version have failed for good.
-        """
+        """Stores its parts; `look` reads the folders for the first time."""
         self.repositories = repositories
         self.ending = Retirement()
         self._catalogue = catalogue
         self._metrics = metrics
         self._start = start
-        self._on_available = on_available
-        self._on_death = on_death
+        self._lifecycle = lifecycle
         self._models: dict[str, _Model] = {}
         # The folders from which the served models were made, and those that the last look has seen.
         self._taken: dict[str, ModelFolder] = {}
@@ -482,7 +475,7 @@ class Reconciler:
             stable.model.metrics.watch_drift(stable.model.manifest.reference_of(stable.model.precision))
         model.stable, model.live = stable, live
         self._catalogue.put(routes)
-        self._on_available(name, stable.available)
+        self._lifecycle.engine_available(name, stable.available)
         roles = [f"{served.label} ({served.manifest.version}) {routes.role_of(served)}" for served in routes.all()]
         log.info("model served", extra={"model": name, "versions": ", ".join(roles)})
         for version in dict.fromkeys((*before, *others)):
@@ -496,7 +489,7 @@ class Reconciler:
             return
         before, model.stable, model.live = model.live, None, {}
         self._catalogue.drop(name)
-        self._on_available(name, True)  # readiness no longer waits for it
+        self._lifecycle.engine_available(name, True)  # readiness no longer waits for it
         self._metrics.set_ready(name, False)
         log.info("model not served any more", extra={"model": name})
         for version in before.values():
@@ -506,14 +499,14 @@ class Reconciler:
     def _engine_available(self, name: str, version: _Version, available: bool) -> None:
         version.available = available
         if self._model(name).stable is version:
-            self._on_available(name, available)
+            self._lifecycle.engine_available(name, available)
 
     def _engine_died(self, name: str, version: _Version) -> None:
         """Gives up a version. Without its stable version, the model can't be served."""
         version.dead = True
         model = self._model(name)
         if model.stable is version:
-            self._on_death(name)
+            self._lifecycle.engine_died(name)
         elif version in model.live.values():
             self._refuse(name, version.label, version.state, RuntimeError("its engines have failed for good"))
             begin(self._reconcile_again(name), self._tasks)

@@ -175,7 +175,7 @@ def no_repositories(catalogue: Catalogue, metrics: Metrics) -> Reconciler:
     def never(*args: Any, **options: Any) -> Any:
         raise AssertionError("there is no repository")
 
-    return Reconciler([], catalogue, metrics, never, on_available=never, on_death=never)
+    return Reconciler([], catalogue, metrics, never, Lifecycle(catalogue, metrics))
 
 
 @dataclass(frozen=True, slots=True)

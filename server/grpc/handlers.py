@@ -154,7 +154,6 @@ class Handling:
         return code.name if code else "OK" if raised is None else "UNKNOWN"
 
 
-SWEEP_SECONDS: Final = 1.0
 YOUNG_SECONDS: Final = 0.05
 """A message that is sent with its call is read within this time, also if many calls come at once to a busy machine."""
 
@@ -208,14 +207,8 @@ class UnreadMessages:
             del self._since[message]
             if not message.done():
                 message.set_exception(errors.Unread())
-        if not self._since:
-            return
-        loop = asyncio.get_running_loop()
-        look_at = loop.time() + (YOUNG_SECONDS if self._has_too_many else SWEEP_SECONDS)
-        if self._sweeper is None or self._sweeper.when() > look_at:
-            if self._sweeper is not None:
-                self._sweeper.cancel()
-            self._sweeper = loop.call_at(look_at, self._sweep)
+        if self._since and self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(YOUNG_SECONDS, self._sweep)
 
     @property
     def _has_too_many(self) -> bool:

@@ -12,6 +12,7 @@ from attendant.runtime.errors import UserError
 from attendant.server.catalogue import Catalogue, Retirement, Routes, ServedModel
 from attendant.server.engine.client import EngineClient
 from attendant.server.errors import LoadRefused
+from attendant.server.lifecycle import Lifecycle
 from attendant.server.metrics import Metrics
 from attendant.server.repository import Policy, Reconciler, is_repository, look_into, read_policy
 from tests.serving import eventually, fake_bundle, fake_stepper, serve_fake
@@ -100,8 +101,8 @@ async def test_a_name_in_two_repositories_stops_no_other_model(tmp_path: Path) -
     for path in ("one/a/1", "other/b/1"):
         (tmp_path / path).mkdir(parents=True)
     metrics = Metrics(CollectorRegistry())
-    options: dict[str, Any] = dict.fromkeys(("on_available", "on_death"), never)
-    reconciler = Reconciler(repositories, Catalogue(), metrics, never, **options)
+    catalogue = Catalogue()
+    reconciler = Reconciler(repositories, catalogue, metrics, never, Lifecycle(catalogue, metrics))
     assert await reconciler.look([]) == 2
     for path in ("other/a/1", "other/c/1"):
         (tmp_path / path).mkdir(parents=True)
