@@ -61,14 +61,12 @@ def _add_recipe_or_data(parser: argparse.ArgumentParser) -> None:
         f"({', '.join(shipped_recipes())}); or files of pairs, for which a recipe is chosen: FILE (.tsv, .csv, .jsonl, "
         "also compressed), FILE[COLUMN,COLUMN], or SOURCE,TARGET",
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="TABLE.KEY=VALUE",
-        help="change a value of the recipe, e.g. training.max_epochs=3; may be repeated",
-    )
+    _add_set(parser, "change a value of the recipe, e.g. training.max_epochs=3; may be repeated")
+
+
+def _add_set(parser: argparse.ArgumentParser, about: str) -> None:
+    metavar = "TABLE.KEY=VALUE"
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar=metavar, help=about)
 
 
 def run_train(arguments: argparse.Namespace) -> None:
@@ -169,9 +167,7 @@ def fetch_parser() -> argparse.ArgumentParser:
         help="a recipe (a file, a folder, or an included one), or a data set: "
         f"{', '.join(sorted(builders()))} (words without targets, for `attendant label`, are english-words)",
     )
-    parser.add_argument(
-        "--set", action="append", default=[], dest="overrides", metavar="TABLE.KEY=VALUE", help="e.g. data.directory=D"
-    )
+    _add_set(parser, "e.g. data.directory=D")
     return parser
 
 
