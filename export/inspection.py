@@ -95,15 +95,7 @@ class Subject:
     def inspect(
         self, source: str | Sequence[str], target: str | Sequence[str] | None, masked_source_positions: Sequence[int]
     ) -> Inspection:
-        """Decodes a source: to a given target and its end, or greedily.
-
-        Args:
-            source, target: texts or tokens; if the target is None, the model's own greedy answer.
-            masked_source_positions: as the option of that name of the API.
-
-        Raises:
-            UserError: an empty source, unknown tokens, or positions that the source does not have.
-        """
+        """Decodes a source; see the function `inspect`."""
         model, stepper, eos = self.model, self.model.stepper, self.model.special_ids.eos
         own_ids = _ids("source", source, model.source_tokenizer)
         if not own_ids:

@@ -52,12 +52,9 @@ MAX_REQUEST_BYTES = 256 * 1024
 
 MAX_SHOWN_CHARACTERS = 64
 
-_FINISH_REASONS = {
-    pb.FINISH_REASON_EOS: FinishReason.EOS,
-    pb.FINISH_REASON_LENGTH: FinishReason.LENGTH,
-}
-_FATES = {getattr(pb, f"FATE_{fate.name}"): fate for fate in Fate if fate is not Fate.UNSPECIFIED}
-_SEARCH_ENDS = {getattr(pb, f"SEARCH_END_{end.name}"): end for end in SearchEnd if end is not SearchEnd.UNSPECIFIED}
+_FINISH_REASONS = {getattr(pb, f"FINISH_REASON_{reason.name}"): reason for reason in FinishReason}
+_FATES = {getattr(pb, f"FATE_{fate.name}"): fate for fate in Fate}
+_SEARCH_ENDS = {getattr(pb, f"SEARCH_END_{end.name}"): end for end in SearchEnd}
 
 
 def generate_request(source: Source, request_id: str, options: Mapping[str, Any]) -> pb.GenerateRequest:

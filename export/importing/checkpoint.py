@@ -125,8 +125,8 @@ class _DataType:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.order = state[1]
 
-    def values(self, content: bytes) -> np.ndarray:
-        """Returns the values [N] that bytes hold. Raises UnpicklingError if they are not plain."""
+    def values(self, content: Any) -> np.ndarray:
+        """Returns the values [N] that bytes hold. Raises UnpicklingError if their type is not plain."""
         # | marks types without an order of bytes.
         data_type = np.dtype(f"{'' if self.order == '|' else self.order}{self.code}")
         if data_type.kind not in PLAIN_KINDS:
@@ -142,18 +142,12 @@ class _Array:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, _, data_type, _, content = state
-        self.values = data_type.values(_as_bytes(content)).tolist()
+        self.values = data_type.values(content).tolist()
 
 
 def _scalar(data_type: _DataType, content: Any) -> Any:
     """Returns a scalar of numpy as a plain value."""
-    return data_type.values(_as_bytes(content)).tolist()[0]
-
-
-def _as_bytes(content: Any) -> bytes:
-    if not isinstance(content, bytes):
-        raise pickle.UnpicklingError(f"GLOBAL numpy.object_ ({type(content).__name__})")
-    return content
+    return data_type.values(content).tolist()[0]
 
 
 # numpy 2 renamed the module.
