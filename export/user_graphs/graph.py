@@ -67,10 +67,7 @@ class UserGraph:
         if self.proto.ByteSize() >= MAX_GRAPH_BYTES:
             raise UserError(f"{path}: has {self.proto.ByteSize() / 1e9:.1f} GB, and a graph must have less than 2.1 GB")
         # A bundle's weights are in its graphs, and it has no field for another place.
-        for tensor in (
-            *self.proto.graph.initializer,
-            *(attribute.t for node in self.proto.graph.node for attribute in node.attribute if attribute.HasField("t")),
-        ):
+        for tensor in _tensors(self.proto.graph):
             tensor.ClearField("data_location")
         constants = {tensor.name for tensor in self.proto.graph.initializer}
         self.inputs = self._declared([value for value in self.proto.graph.input if value.name not in constants])
@@ -220,6 +217,12 @@ _REMEDIES: Final[Mapping[str, str]] = {
 }
 
 
+def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
+    """Returns the constants of a graph and of its nodes."""
+    attributes = (attribute for node in graph.node for attribute in node.attribute)
+    return [*graph.initializer, *(attribute.t for attribute in attributes if attribute.HasField("t"))]
+
+
 def _keep(values: Any, names: Sequence[str]) -> None:
     """Reduces a graph's inputs or outputs to these, in this order."""
     by_name = {value.name: value for value in values}
@@ -234,11 +237,10 @@ def _widened(proto: onnx.ModelProto) -> onnx.ModelProto:
     wide.CopyFrom(inliner.inline_local_functions(proto))
     graph = wide.graph
     full, double = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
-    for tensor in graph.initializer:
+    for tensor in _tensors(graph):
         if tensor.data_type == full:
-            tensor.CopyFrom(
-                onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor).astype(np.float64), tensor.name)
-            )
+            values = onnx.numpy_helper.to_array(tensor).astype(np.float64)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
     for value in (*graph.input, *graph.output):
         if value.type.tensor_type.elem_type == full:
             value.type.tensor_type.elem_type = double
@@ -247,9 +249,6 @@ def _widened(proto: onnx.ModelProto) -> onnx.ModelProto:
     del graph.node[:]
     for node in nodes:
         for attribute in node.attribute:
-            if attribute.HasField("t") and attribute.t.data_type == full:
-                values = onnx.numpy_helper.to_array(attribute.t).astype(np.float64)
-                attribute.t.CopyFrom(onnx.numpy_helper.from_array(values, attribute.t.name))
             if node.op_type == "Cast" and attribute.name == "to" and attribute.i == full:
                 attribute.i = double
         if node.op_type not in RECURRENT:
