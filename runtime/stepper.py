@@ -220,6 +220,24 @@ def attention_layout(row_sources: Ids, num_sources: int, min_queries: int = MIN_
     return source_rows, row_sources * width + places
 
 
+class AttentionLayouts:
+    """The layout of the last step, which stays the same until a request joins or leaves."""
+
+    def __init__(self) -> None:
+        nothing = np.empty(0, np.int64)
+        self._laid_out: tuple[Ids, int, int] = nothing, 0, 0
+        self._layout: tuple[Ids, Ids] = nothing, nothing
+
+    def of(self, state: DecoderState, min_queries: int) -> tuple[Ids, Ids]:
+        """Returns `attention_layout` of a state's rows."""
+        row_sources, num_sources, num_queries = self._laid_out
+        is_same = num_sources == state.num_sources and num_queries == min_queries
+        if not is_same or not same_ids(row_sources, state.row_sources):
+            self._layout = attention_layout(state.row_sources, state.num_sources, min_queries)
+        self._laid_out = state.row_sources, state.num_sources, min_queries
+        return self._layout
+
+
 def sources_with_rows(row_sources: Ids, num_sources: int) -> NDArray[np.bool_]:
     """Returns which sources have rows [B]."""
     live = np.zeros(num_sources, bool)

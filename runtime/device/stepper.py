@@ -34,11 +34,11 @@ from attendant.runtime.stepper import (
     NO_ID,
     SOURCE_MASK,
     Array,
+    AttentionLayouts,
     DecoderState,
     Ids,
     StepOutput,
     Taken,
-    attention_layout,
     common_width,
     mask_positions,
     pad_sources,
@@ -272,7 +272,7 @@ class DeviceStepper:
         self._manifest = bundle.manifest
         self._min_queries = graphs.min_queries
         self._has_attention = graph_io.has_attention(graphs.decoder_step)
-        self._layout: tuple[Ids, int, dict[str, Ids]] | None = None
+        self._layouts = AttentionLayouts()
 
         def load(cuda_graphs: bool) -> BoundSession:
             session = OnnxSession(
@@ -335,8 +335,9 @@ class DeviceStepper:
             graph_io.PREVIOUS_IDS: previous_ids,
             graph_io.FORCED_IDS: forced_ids,
             graph_io.BANNED_IDS: banned_ids,
-            **self._attention_layout(state, shape.queries),
         }
+        if self._has_attention:
+            ids[graph_io.SOURCE_ROWS], ids[graph_io.ROW_SLOTS] = self._layouts.of(state, shape.queries)
         with self._turn():
             held = self._rows.fitted(self._row_tensors(state), num_rows, width)
             shared = self._sources.fitted(self._held(state.source_tensors), state.num_sources, width)
@@ -402,17 +403,6 @@ class DeviceStepper:
             candidates=min(power_of_two(num_candidates), self.vocabulary_size),
             bans=power_of_two(num_bans),
         )
-
-    def _attention_layout(self, state: DecoderState, queries: int) -> dict[str, Ids]:
-        """Returns source_rows [B, M] and row_slots [R], computed again only if the rows have changed."""
-        if not self._has_attention:
-            return {}
-        # A state's arrays never change: the same array means the same rows.
-        if self._layout is None or self._layout[0] is not state.row_sources or self._layout[1] != queries:
-            source_rows, row_slots = attention_layout(state.row_sources, state.num_sources, queries)
-            layout = {graph_io.SOURCE_ROWS: source_rows, graph_io.ROW_SLOTS: row_slots}
-            self._layout = (state.row_sources, queries, layout)
-        return self._layout[2]
 
     def _row_tensors(self, state: DecoderState) -> HeldTensors:
         """Returns the state's rows on the device; copies them there if a caller made the state of arrays."""

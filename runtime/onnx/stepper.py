@@ -35,11 +35,11 @@ from attendant.runtime.stepper import (
     SOURCE_MASK,
     SOURCE_WIDTH_MULTIPLE,
     Array,
+    AttentionLayouts,
     DecoderState,
     Ids,
     StepOutput,
     Taken,
-    attention_layout,
     common_width,
     mask_positions,
     pad_sources,
@@ -343,11 +343,7 @@ class OnnxStepper:
         # The sizes of the last step and the shapes of its outputs, which are usually the next one's, too.
         self._sizes: tuple[int, int, int, bool] | None = None
         self._shapes: dict[str, Shape] = {}
-        # The row_sources and number of sources of the last step, and their layout, which stays the same until a request
-        # joins or leaves.
-        nothing = np.empty(0, np.int64)
-        self._laid_out: tuple[Ids, int] = nothing, 0
-        self._layout: tuple[Ids, Ids] = nothing, nothing
+        self._layouts = AttentionLayouts()
 
     @property
     def vocabulary_size(self) -> int:
@@ -401,7 +397,7 @@ class OnnxStepper:
         inputs[graph_io.NUM_CANDIDATES] = _number(num_candidates)
         wants_attention = attention and self._has_attention
         if self._has_attention:
-            inputs[graph_io.SOURCE_ROWS], inputs[graph_io.ROW_SLOTS] = self._layout_of(state)
+            inputs[graph_io.SOURCE_ROWS], inputs[graph_io.ROW_SLOTS] = self._layouts.of(state, self._min_queries)
         outputs = self._shapes_of(state, num_candidates, wants_attention)
         log_probs, ids, forced_log_probs, *others = self._step.run(outputs, inputs, in_place=isinstance(before, Taken))
         self._release(before)
@@ -507,13 +503,6 @@ class OnnxStepper:
             tensors, state.source_lengths[live], np.empty(0, np.int64) if free is None else free
         )
         return slots
-
-    def _layout_of(self, state: DecoderState) -> tuple[Ids, Ids]:
-        row_sources, num_sources = self._laid_out
-        if num_sources != state.num_sources or not same_ids(row_sources, state.row_sources):
-            self._layout = attention_layout(state.row_sources, state.num_sources, self._min_queries)
-        self._laid_out = state.row_sources, state.num_sources
-        return self._layout
 
     def _shapes_of(self, state: DecoderState, num_candidates: int, attention: bool) -> Mapping[str, Shape]:
         """Returns the shapes of a step's outputs by name."""
