@@ -50,14 +50,14 @@ MAX_TOKENS: Final = 1000
 def sample_of(pairs: Iterable[Pair]) -> tuple[list[Pair], int]:
     """Returns up to NUM_SAMPLED of many pairs, at even distances, and the number of all."""
     sample: list[Pair] = []
-    num_seen, step = 0, 1
-    for num_seen, pair in enumerate(pairs, 1):
-        if (num_seen - 1) % step == 0:
-            if len(sample) == NUM_SAMPLED:
-                sample, step = sample[::2], 2 * step
-            if (num_seen - 1) % step == 0:
-                sample.append(pair)
-    return sample, num_seen
+    num_pairs, step = 0, 1
+    for place, pair in enumerate(pairs):
+        if place % step == 0 and len(sample) == NUM_SAMPLED:
+            sample, step = sample[::2], 2 * step
+        if place % step == 0:
+            sample.append(pair)
+        num_pairs = place + 1
+    return sample, num_pairs
 
 
 def script_shares(texts: Iterable[str]) -> dict[str, float]:

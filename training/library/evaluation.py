@@ -127,9 +127,15 @@ def evaluate(
     results: list[Result] = []
     first: EvaluationConfig | None = None
     unrecorded: dict[Path, CantWrite] = {}
-    ranked_by = None if rescorer is None else rescorer.model
     with nullcontext() if outputs is None else outputs_file(Path(outputs)) as add_outputs:
-        result_of = partial(_result, measured, ranked_by, add_outputs, bootstrap, progress)
+        result_of = partial(
+            _result,
+            data=measured,
+            rescorer=None if rescorer is None else rescorer.model,
+            add_outputs=add_outputs,
+            num_resamples=bootstrap,
+            progress=progress,
+        )
         for path, each in pairs:
             if path in bundles:
                 opened = open_bundle_model(path, each, provider or "cpu")
@@ -159,14 +165,15 @@ def evaluate(
 
 
 def _result(
+    opened: OpenedModel,
+    config: EvaluationConfig,
+    baseline: Result | None,
+    *,
     data: EvaluationData,
     rescorer: TextModel | None,
     add_outputs: AddOutputs | None,
     num_resamples: int,
     progress: ShowProgress | None,
-    opened: OpenedModel,
-    config: EvaluationConfig,
-    baseline: Result | None,
 ) -> Result:
     """Decodes the data, takes the metrics of `config`, and compares them with a baseline that has the same metrics."""
     refuse_missing(config.metrics, config.bleu_tokenizer)
