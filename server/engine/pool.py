@@ -162,12 +162,11 @@ class Dispatcher:
 
     def add(self, request: EngineRequest) -> None:
         """Adds a request, and sends it if a worker has room."""
-        priority, queue = request.priority, self._waiting[request.priority]
-        if priority is not Priority.BULK:
+        queue = self._waiting[request.priority]
+        if request.priority is not Priority.BULK:
             self._shared.note_request(request.submitted)
         # In an empty queue it would have its turn at once, and the queue would forget its client.
-        if not queue and self._reserve(priority, request.max_rows):
-            self._give(request)
+        if not queue and self._give(request):
             self._note_bulk()
         else:
             queue.add(request)
@@ -202,32 +201,22 @@ class Dispatcher:
 
     def _dispatch(self) -> None:
         """Sends what there is room for."""
-        for priority, queue in self._waiting.items():
+        for queue in self._waiting.values():
             # The request at its turn waits until it fits, before all smaller ones, so that it does not starve.
-            while (request := queue.first()) is not None and self._reserve(priority, request.max_rows):
+            while (request := queue.first()) is not None and self._give(request):
                 queue.take(request)
-                self._give(request)
         self._note_bulk()
 
-    def _reserve(self, priority: Priority, num_rows: int) -> bool:
-        """Returns whether a worker has room for a request, and takes the server's rows for it."""
-        if not self._with_room(priority, num_rows):
+    def _give(self, request: EngineRequest) -> bool:
+        """Sends a request to the best worker with room; returns False if there is none, or the server has no rows."""
+        loads, num_rows, is_bulk = self._loads[request.priority], request.max_rows, request.priority is Priority.BULK
+        limit = self._max_rows * (BULK_AHEAD if is_bulk else 1)
+        with_room = [worker for worker in self._open if loads[worker].rows + num_rows <= limit]
+        if not with_room or not (is_bulk or self._shares[request.priority].take(num_rows)):
             return False
-        return priority is Priority.BULK or self._shares[priority].take(num_rows)
-
-    def _with_room(self, priority: Priority, num_rows: int) -> list[int]:
-        """Returns the open workers that have room for `num_rows` more rows."""
-        loads, limit = self._loads[priority], self._max_rows * (BULK_AHEAD if priority is Priority.BULK else 1)
-        return [worker for worker in self._open if loads[worker].rows + num_rows <= limit]
-
-    def _give(self, request: EngineRequest) -> None:
-        """Sends a request to the best worker with room."""
-        loads, num_rows = self._loads[request.priority], request.max_rows
-        with_room = self._with_room(request.priority, num_rows)
-        is_long = False
-        if request.priority is not Priority.BULK:
-            is_long = request.expected_steps > LONG_FACTOR * self._mean_steps.add(request.expected_steps)
-        if is_long or request.priority is Priority.BULK:
+        expected = request.expected_steps
+        is_long = not is_bulk and expected > LONG_FACTOR * self._mean_steps.add(expected)
+        if is_long or is_bulk:
             worker = min(with_room, key=lambda number: loads[number].rows)
         else:
             worker = min(with_room, key=lambda number: loads[number].weight)
@@ -235,6 +224,7 @@ class Dispatcher:
             loads[worker].long[request.key] = num_rows
         loads[worker].rows += num_rows
         self._send(worker, request)
+        return True
 
     def _note_bulk(self) -> None:
         has_bulk = any(load.rows for load in self._loads[Priority.BULK])
