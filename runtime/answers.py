@@ -206,7 +206,7 @@ def answer_fields(
         "hypotheses": [_hypothesis_fields(hypothesis, confidence, request, model) for hypothesis, confidence in pairs],
         "source_tokens": source_tokens(request, model),
         "warnings": tuple(_warnings(hypotheses[0], confidences[0], request, model)),
-        "trace": trace_fields(trace, model),
+        "trace": None if trace is None else {"searches": [_search_fields(search, model) for search in trace]},
     }
 
 
@@ -269,11 +269,6 @@ def score_fields(target: Hypothesis, request: ReadRequest, model: BundleModel) -
         "attention": target.attention,
         "warnings": tuple(_of_unknown(request)),
     }
-
-
-def trace_fields(trace: Trace | None, model: BundleModel) -> dict[str, Any] | None:
-    """Returns the trace of an answer to `generate`, by the names of the API; None without a trace."""
-    return None if trace is None else {"searches": [_search_fields(search, model) for search in trace]}
 
 
 def _search_fields(search: TracedSearch, model: BundleModel) -> dict[str, Any]:

@@ -230,14 +230,10 @@ def read_manifest(path: Path) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        refuse(*(f"{MANIFEST_NAME}: {_dotted(e['loc'])}: {e['msg']}" for e in error.errors()))
+        refuse(*(f"{MANIFEST_NAME}: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()))
     if manifest.digest != manifest.computed_digest():
         refuse(f"{MANIFEST_NAME}: digest is {manifest.digest!r}, its content gives {manifest.computed_digest()!r}")
     return manifest
-
-
-def _dotted(location: Sequence[int | str]) -> str:
-    return ".".join(str(part) for part in location)
 
 
 def _reason(error: Exception) -> str:

@@ -117,19 +117,8 @@ def _listed(characters: Collection[str]) -> str:
 
 COMPONENTS: Final = {
     "normalizer": {
-        "Sequence",
-        "NFC",
-        "NFD",
-        "NFKC",
-        "NFKD",
-        "Lowercase",
-        "StripAccents",
-        "Strip",
-        "Replace",
-        "Prepend",
-        "Precompiled",
-        "Nmt",
-        "BertNormalizer",
+        *("Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Strip", "Replace", "Prepend"),
+        *("Precompiled", "Nmt", "BertNormalizer"),
     },
     "pre_tokenizer": {
         *("Sequence", "Split", "Whitespace", "WhitespaceSplit", "Metaspace", "ByteLevel", "Punctuation", "Digits"),
