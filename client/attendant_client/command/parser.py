@@ -118,13 +118,13 @@ EPILOG = """\
 environment:
   ATTENDANT_TARGET, ATTENDANT_ROOT_CERTIFICATES, ATTENDANT_CLIENT_CERTIFICATE, ATTENDANT_CLIENT_KEY,
   ATTENDANT_SERVER_NAME, ATTENDANT_TOKEN_FILE
-                     used if --target and so on are left out
+                     defaults of the options of the same names
   ATTENDANT_TOKEN    sent as a bearer token with every call, if there is no token file
 
 exit status:
   0  done
   1  no answer: unavailable, overloaded, past the deadline, or the server failed
-  2  a wrong option, an invalid source, an unknown model
+  2  an invalid option, an invalid source, an unknown model
 """
 
 TRACED_CANDIDATES: Final = 3
@@ -349,7 +349,9 @@ def _generate(command: argparse.ArgumentParser) -> None:
         help=f"like --trace, with the N most probable tokens after each hypothesis (default: {TRACED_CANDIDATES})",
     )
     output.add_argument("--json", action="store_true", help="print a complete JSON object per source")
-    output.add_argument("--stream", action="store_true", help="write each answer as it becomes certain, one at a time")
+    output.add_argument(
+        "--stream", action="store_true", help="write each answer while it is decoded, one answer at a time"
+    )
     _request_id(command)
     command.add_argument(
         "--skip",
@@ -399,7 +401,7 @@ def _option(group: argparse._ArgumentGroup, name: str, kind: object, option: Opt
     elif kind in {float, float | None}:
         group.add_argument(flag, metavar="X", type=_number, help=meaning)
     elif kind == Sequence[int]:
-        group.add_argument(flag, metavar="PLACES", type=_places, help=f"{meaning}, separated by spaces")
+        group.add_argument(flag, metavar="POSITIONS", type=_places, help=f"{meaning}, separated by spaces")
     else:
         group.add_argument(flag, metavar="TOKENS", type=_tokens, help=f"{meaning}, separated by spaces")
 
@@ -448,7 +450,7 @@ OWN: Final[Mapping[str, tuple[Callable[..., Any], Callable[[argparse.ArgumentPar
     "generate": (generate, _generate, "decode texts, or each line of standard input"),
     "score": (score, _score, "compute the probability of a target"),
     "models": (models, _models, "show the models of a server, their limits and measured quality"),
-    "health": (health, _health, "show if the server is serving; exit status 0 if so, else 1"),
+    "health": (health, _health, "check a server; exit status 0 if it is serving, else 1"),
     "completion": (complete, _completion, "print the completion script of a shell"),
 }
 """This distribution's own subcommands: name -> function that runs it, function that adds its options, summary."""
