@@ -195,9 +195,15 @@ def test_a_bundle_answers_in_the_precision_that_is_chosen(capsys: pytest.Capture
     ("options", "error"),
     [
         (["--precision", "fp32"], "--precision: chooses among a bundle's graphs, so it needs --bundle"),
-        (["--bundle", BUNDLE, "--model", "m"], "--model and --model-version: choose among a server's models, and"),
+        (
+            ["--bundle", BUNDLE, "--model", "m"],
+            "--model and --model-version: choose among a server's models; with --bundle",
+        ),
         *(
-            (["--bundle", BUNDLE, option], f"attendant: {option.partition('=')[0]}: is for a server, and --bundle asks")
+            (
+                ["--bundle", BUNDLE, option],
+                f"attendant: {option.partition('=')[0]}: is an option for servers; with --bundle",
+            )
             for option in ("--target=a:1", "--timeout=5", "--tls", "--insecure", "--server-name=a", "--request-id=a")
         ),
     ],
