@@ -216,7 +216,7 @@ def test_a_graph_that_cannot_be_a_bundles_is_refused(which: int, change: object,
         (Form(positions=16, padding="given"), "", "source.max_tokens is 30, and encoder.onnx takes 16 positions"),
         (Form(), "[stap]", "stap: there is no such field"),
         (Form(), "[step]\nscores = 3", "step.scores: must be a valid string, got 3"),
-        (Form(), "[step", "no TOML"),
+        (Form(), "[step", "not TOML"),
     ],
 )
 def test_a_wrong_description_is_refused(form: Form, more: str, message: str, tmp_path: Path) -> None:
