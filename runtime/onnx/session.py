@@ -217,7 +217,6 @@ class OnnxSession:
                 manifest was checked.
         """
         self.spec = spec
-        self.provider: Provider = provider
         self._exposed = frozenset(exposed)
         content = _content(folder, spec) + outputs_part(exposed)
         self._session = _load(spec.file, content, provider, num_threads, cuda_graphs=cuda_graphs)
@@ -258,7 +257,7 @@ class OnnxSession:
 
     def bound(self) -> "BoundSession":
         """Returns the same session, for tensors that stay on the device."""
-        return BoundSession(self._session, self.provider)
+        return BoundSession(self._session)
 
 
 class DeviceTensor:
@@ -293,14 +292,13 @@ class Binding(NamedTuple):
 class BoundSession:
     """A session that reads and writes tensors on the device."""
 
-    def __init__(self, session: Any, provider: Provider) -> None:
+    def __init__(self, session: Any) -> None:
         self._session = session
-        self._provider: Provider = provider
 
     @classmethod
     def of_bytes(cls, name: str, content: bytes, *, provider: Provider, num_threads: int) -> "BoundSession":
         """Loads a graph that is in no file; messages contain `name`."""
-        return cls(_load(name, content, provider, num_threads, cuda_graphs=False), provider)
+        return cls(_load(name, content, provider, num_threads, cuda_graphs=False))
 
     def bind(
         self,

@@ -69,7 +69,6 @@ class InferenceBody(bodies.Body):
         binary: output -> whether it is wanted in bytes; under None for all that are not named.
     """
 
-    method: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
     header_length: int | None = None
     binary: dict[str | None, bool] = field(default_factory=dict)
@@ -78,8 +77,8 @@ class InferenceBody(bodies.Body):
         """Returns the message that the body and the path stand for. Raises Unreadable."""
         head = self.raw[: self.header_length]
         # Load, unload and the index need no body.
-        named = bodies.parse_json(head) if head or self.method == "ModelInfer" else {}
-        return _Reading(named, self.raw[len(head) :], self).request()
+        named = bodies.parse_json(head) if head or rpc.name == "ModelInfer" else {}
+        return _Reading(named, self.raw[len(head) :], self).request(rpc.name)
 
 
 def add_inference(api: HttpApi, rpcs: Mapping[str, Rpc]) -> None:
@@ -115,7 +114,7 @@ async def read_request(route: ApiRoute, rpc: Rpc, request: Request) -> Message |
         limit = f"the bytes of JSON in the body, at most {len(raw)}"
         raise InvalidArgument(Violation(HEADER_LENGTH, shortened(length), limit, quoted=True))
     header_length = None if length is None else int(length)
-    return InferenceBody(raw, method=route.method, parameters=request.path_params, header_length=header_length)
+    return InferenceBody(raw, parameters=request.path_params, header_length=header_length)
 
 
 class _Reading:
@@ -127,18 +126,18 @@ class _Reading:
         self._tail = tail
         self._body = body
 
-    def request(self) -> Message:
-        """Returns the message.
+    def request(self, method: str) -> Message:
+        """Returns the message of a method.
 
         Raises:
             Unreadable: with all that is wrong.
         """
         request_id, path = "", self._body.parameters
         request: Message
-        if self._body.method == "ModelInfer":
+        if method == "ModelInfer":
             infer = wire.ModelInferRequest(model_name=path["name"], model_version=path.get("version", ""))
             request, request_id = self._infer(infer), infer.id
-        elif self._body.method == "RepositoryIndex":
+        elif method == "RepositoryIndex":
             self._know(self._fields, ("ready", "repository_name"), bodies.BODY)
             ready, name = self._fields.get("ready", False), self._fields.get("repository_name", "")
             request = wire.RepositoryIndexRequest()
@@ -146,7 +145,7 @@ class _Reading:
                 request = wire.RepositoryIndexRequest(ready=ready, repository_name=name)
         else:
             self._know(self._fields, ("parameters",), bodies.BODY)
-            loads = self._body.method == "RepositoryModelLoad"
+            loads = method == "RepositoryModelLoad"
             kind = wire.RepositoryModelLoadRequest if loads else wire.RepositoryModelUnloadRequest
             request = kind(model_name=path["name"])
             for name, _ in self._parameters(self._fields, bodies.BODY):

@@ -443,12 +443,11 @@ def add_outputs(
 
 def _shape(cells: Any, num_axes: int) -> tuple[int, ...]:
     """Returns the shape of the smallest array that holds nested lists of unequal lengths."""
-    inner = [_shape(part, num_axes - 1) for part in cells] if num_axes > 1 else []
-    return (
-        (len(cells), *(max(sizes) for sizes in zip(*inner, strict=True)))
-        if inner
-        else (len(cells),) + (0,) * (num_axes - 1)
-    )
+    if num_axes == 1:
+        return (len(cells),)
+    inner = [_shape(part, num_axes - 1) for part in cells]
+    largest = map(max, zip(*inner, strict=True)) if inner else (0,) * (num_axes - 1)
+    return (len(cells), *largest)
 
 
 def _fill(array: Any, cells: Any) -> None:
