@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import math
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -93,7 +93,8 @@ class AnswerBudget:
         self.held_bytes = 0
         self.clock = clock
         self._shares: set[AnswerShare] = set()
-        self._of_clients: dict[str, AnswerShare] = {}
+        # Bytes of the answers to calls, by client.
+        self._of_clients: Counter[str] = Counter()
 
     def open(self) -> "AnswerShare":
         """Returns a stream's share, to be closed when the stream ends."""
@@ -101,17 +102,23 @@ class AnswerBudget:
         self._shares.add(share)
         return share
 
+    def has_room(self, held_bytes: int, num_bytes: int) -> bool:
+        """Returns whether a holder of `held_bytes` may hold more. One that holds nothing always may."""
+        return not held_bytes or held_bytes + num_bytes <= self.max_bytes - self.held_bytes - num_bytes
+
     def hold(self, client: str, num_bytes: int, until: "asyncio.Task[Any]") -> bool:
         """Counts the answer to a call until its task ends; returns False if the client leaves too much unread."""
-        share = self._of_clients.setdefault(client, AnswerShare(self))
-        if not share.has_room(num_bytes):
+        held = self._of_clients
+        if not self.has_room(held[client], num_bytes):
             return False
-        share.hold(num_bytes)
+        self.held_bytes += num_bytes
+        held[client] += num_bytes
 
         def free(_: object) -> None:
-            share.give_back(num_bytes)
-            if not share.held_bytes:
-                self._of_clients.pop(client, None)
+            self.held_bytes -= num_bytes
+            held[client] -= num_bytes
+            if not held[client]:
+                del held[client]
 
         until.add_done_callback(free)
         return True
@@ -155,10 +162,8 @@ class AnswerShare:
 
         A stream that holds nothing always has room. A stalled one has none, so that nothing is decoded in vain.
         """
-        if not self.held_bytes:
-            return True
-        num_free = self._budget.max_bytes - self._budget.held_bytes
-        return not self.is_stalled and self.held_bytes + num_bytes <= num_free - num_bytes
+        is_stalled = self.held_bytes > 0 and self.is_stalled
+        return not is_stalled and self._budget.has_room(self.held_bytes, num_bytes)
 
     async def take(self, num_bytes: int) -> None:
         """Waits until there is room, and holds the memory."""
@@ -167,10 +172,6 @@ class AnswerShare:
         while not self.has_room(num_bytes):
             self._freed.clear()
             await self._freed.wait()
-        self.hold(num_bytes)
-
-    def hold(self, num_bytes: int) -> None:
-        """Holds memory for which there is room."""
         self.held_bytes += num_bytes
         self._budget.held_bytes += num_bytes
 
