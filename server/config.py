@@ -184,8 +184,8 @@ class ServerConfig:
     light_rows: int = _option(
         LIGHT_ROWS,
         _whole("ROWS"),
-        "a client with more rows in flight than this (per model) is heavy: its requests are decoded apart from those "
-        "of light clients; if all calls come through one proxy, i.e. from one address, set it to --max-rows or more",
+        "a client with more rows in flight than this (per model) is heavy: its requests are decoded in separate steps; "
+        "if all calls come through one proxy, i.e. from one address, set it to --max-rows or more",
     )
     bulk_seconds: float | None = _option(
         None,
