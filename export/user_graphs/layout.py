@@ -9,8 +9,9 @@ follow, and if a row's results don't depend on the other rows.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, TypeVar
 
 import numpy as np
 import torch
@@ -115,6 +116,8 @@ class Places:
 
     Attributes:
         table: the names of its inputs, completed.
+        outputs: those with one axis of rows.
+        example: their values for two rows, in standard form.
         reason: the reason for running the graph row by row; empty if it is not.
     """
 
@@ -122,9 +125,10 @@ class Places:
     table: EncoderTable | StepTable
     source_lengths: Placed | None
     source_mask: Placed | None
-    outputs: Mapping[str, Placed]
     row_by_row: bool
-    reason: str = ""
+    reason: str
+    outputs: Mapping[str, Placed] = field(default_factory=dict)
+    example: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def padding_names(self) -> list[str]:
@@ -199,25 +203,20 @@ def place_encoder(graph: UserGraph, table: EncoderTable, needed: Sequence[str]) 
                 source_lengths=_optional(graph, table.source_lengths, (ROW,), row_by_row),
                 source_mask=_optional(graph, table.source_mask, order, row_by_row),
                 zeros=tuple(_of_zeros(graph.inputs[name], row_by_row) for name in table.zeros),
-                outputs={},
                 row_by_row=row_by_row,
                 width=fixed if isinstance(fixed, int) else None,
                 reason="" if not row_by_row else problems[0] if problems else f"takes one source: {declared}",
             )
+            sizes, inputs = example_sizes(places.width), partial(_encoder_example, places)
+            mixes = "the sources of a batch, or a source's values depend on others"
             try:
-                outputs = _tried_encoder(places)
+                right.append(_tried(places, sizes, inputs, (0, 1), needed, mixes))
+            except _MixesRows as error:
+                # The axes run over something else, even with a single source.
+                mixing.append(places.source_ids.of_one_row)
+                problems.append(str(error))
             except UserError as error:
                 problems.append(str(error))
-                continue
-            if outputs and all(name in outputs for name in needed):
-                right.append(replace(places, outputs=outputs))
-                continue
-            # The axes run over something else, even with a single source.
-            mixing.append(places.source_ids.of_one_row)
-            lost = ", ".join(name for name in (needed or graph.outputs) if name not in outputs)
-            problems.append(
-                f"{graph.file}: {lost}: no axis runs over the sources of a batch, or a source's values depend on others"
-            )
         if right:
             # In a wrong order some outputs may still look right, but not those of recurrent layers.
             return max(right, key=lambda places: len(places.outputs))
@@ -287,14 +286,10 @@ def _example(num_sources: int, width: int, changed: int | None = None) -> Tensor
     return ids
 
 
-def _tried_encoder(places: EncoderPlaces) -> dict[str, Placed]:
-    """Runs an encoder on batches of several sizes; returns the outputs that have an axis of sources."""
-
-    def inputs(num_sources: int, width: int, changed: int | None = None) -> dict[Placed, Tensor]:
-        ids = _example(num_sources, width, changed)
-        return places.inputs(ids, torch.ones_like(ids, dtype=torch.bool))
-
-    return _place_outputs(places, example_sizes(places.width), inputs, changes=(0, 1))[0]
+def _encoder_example(encoder: EncoderPlaces, *size: int) -> dict[Placed, Tensor]:
+    """Returns an encoder's inputs; see `_example`."""
+    ids = _example(*size)
+    return encoder.inputs(ids, torch.ones_like(ids, dtype=torch.bool))
 
 
 def example_sizes(width: int | None) -> list[tuple[int, int]]:
@@ -302,21 +297,33 @@ def example_sizes(width: int | None) -> list[tuple[int, int]]:
     return [(2, width), (3, width)] if width else [(2, NARROW), (3, NARROW), (2, WIDE)]
 
 
-def _place_outputs(
-    places: Places,
+class _MixesRows(UserError):
+    """A graph that runs, and whose outputs are not those of single rows."""
+
+
+AnyPlaces = TypeVar("AnyPlaces", EncoderPlaces, "StepPlaces")
+
+
+def _tried(
+    places: AnyPlaces,
     sizes: Sequence[tuple[int, int]],
     inputs: Callable[..., Mapping[Placed, Tensor]],
     changes: Sequence[int],
-) -> tuple[dict[str, Placed], dict[str, Tensor]]:
-    """Runs a graph on several sizes.
+    needed: Sequence[str],
+    mixes: str,
+) -> AnyPlaces:
+    """Runs a graph on several sizes; returns its places with the outputs.
 
     Args:
         sizes: numbers of rows and of positions.
         inputs: returns the inputs of a size; a third argument is the row that gets other ids.
         changes: rows, 0 or 1, whose ids are changed: the other row's values must stay the same.
+        needed: see `place_encoder`.
+        mixes: ends the message about outputs that have no axis of rows.
 
-    Returns:
-        The outputs with exactly one axis of rows and at most one of positions, and all values of the first size.
+    Raises:
+        _MixesRows: needed outputs don't have exactly one axis of rows and at most one of positions.
+        UserError: the graph does not run on these inputs.
     """
     graph, row_by_row = places.graph, places.row_by_row
 
@@ -335,7 +342,11 @@ def _place_outputs(
     for row in () if row_by_row else changes:
         again = run(*sizes[0], row)
         placed = {name: own for name, own in placed.items() if _same_row(runs[0][name], again[name], own, 1 - row)}
-    return placed, runs[0]
+    lost = [name for name in (needed or graph.outputs) if name not in placed]
+    if not placed or (needed and lost):
+        raise _MixesRows(f"{graph.file}: {', '.join(lost)}: no axis runs over {mixes}")
+    example = {name: standard(runs[0][name], own, row_by_row=row_by_row) for name, own in placed.items()}
+    return replace(places, outputs=placed, example=example)
 
 
 def measured_axes(
@@ -369,16 +380,11 @@ def _same_row(first: Tensor, second: Tensor, placed: Placed, row: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlaces(Places):
-    """A step's inputs and outputs.
-
-    Attributes:
-        example: values of the outputs for two rows, in standard form.
-    """
+    """A step's inputs and outputs."""
 
     table: StepTable
     previous_ids: Placed
     state: Mapping[str, Placed]
-    example: Mapping[str, Tensor]
 
     @property
     def input_names(self) -> list[str]:
@@ -416,33 +422,22 @@ def place_step(
             state = {
                 name: _state_input(graph.inputs[name], encoder, output, row_by_row) for name, output in sources.items()
             }
+            if (fixed := [each for each in state.values() if ROW not in each.axes]) and not row_by_row:
+                raise UserError(f"{graph.file}: no axis of {fixed[0]} runs over rows")
+            places = StepPlaces(
+                graph=graph,
+                table=table,
+                previous_ids=Placed(declared.name, declared.dtype, axes),
+                source_lengths=_optional(graph, table.source_lengths, (ROW,), row_by_row),
+                source_mask=_optional(graph, table.source_mask, (ROW, POSITION), row_by_row),
+                state=state,
+                row_by_row=row_by_row,
+                reason=problems[0] if row_by_row and problems else f"takes one row: {declared}" if row_by_row else "",
+            )
+            sizes, inputs = example_sizes(encoder.width), partial(step_example, places, encoder, sources)
+            return _tried(places, sizes, inputs, (0,), needed, "rows, or a row's values depend on other rows")
         except UserError as error:
             problems.append(str(error))
-            continue
-        places = StepPlaces(
-            graph=graph,
-            table=table,
-            previous_ids=Placed(declared.name, declared.dtype, axes),
-            source_lengths=_optional(graph, table.source_lengths, (ROW,), row_by_row),
-            source_mask=_optional(graph, table.source_mask, (ROW, POSITION), row_by_row),
-            state=state,
-            outputs={},
-            example={},
-            row_by_row=row_by_row,
-            reason=problems[0] if row_by_row and problems else f"takes one row: {declared}" if row_by_row else "",
-        )
-        if (fixed := [each for each in state.values() if ROW not in each.axes]) and not row_by_row:
-            problems.append(f"{graph.file}: no axis of {fixed[0]} runs over rows")
-            continue
-        try:
-            outputs, example = _tried_step(places, sources, encoder)
-        except UserError as error:
-            problems.append(str(error))
-            continue
-        if outputs and all(name in outputs for name in needed):
-            return replace(places, outputs=outputs, example=example)
-        lost = ", ".join(name for name in (needed or graph.outputs) if name not in outputs)
-        problems.append(f"{graph.file}: {lost}: no axis runs over rows, or a row's values depend on other rows")
     if not problems:
         problems = [f"{graph.file}: {declared} is not the last symbol of each row: [rows] or [rows, 1]"]
     raise UserError(
@@ -490,15 +485,13 @@ def _encoded_example(
     encoder: EncoderPlaces, sources: Mapping[str, str | None], placed: Mapping[str, Placed], width: int
 ) -> dict[str, Tensor]:
     """Returns the first state of two sources; see `first_state`."""
-    ids = _example(2, width)
-    valid = torch.ones_like(ids, dtype=torch.bool)
     names = list(encoder.outputs)
-    values = run_graph(encoder.graph, encoder.inputs(ids, valid), names, row_by_row=encoder.row_by_row)
+    values = run_graph(encoder.graph, _encoder_example(encoder, 2, width), names, row_by_row=encoder.row_by_row)
     outputs = {
         name: standard(value, encoder.outputs[name], row_by_row=encoder.row_by_row)
         for name, value in zip(names, values, strict=True)
     }
-    return first_state(encoder, outputs, sources, placed, valid)
+    return first_state(encoder, outputs, sources, placed, torch.ones(2, width, dtype=torch.bool))
 
 
 def step_example(
@@ -507,17 +500,17 @@ def step_example(
     sources: Mapping[str, str | None],
     num_rows: int,
     width: int,
-    first_id: int = 1,
+    changed: int | None = None,
 ) -> dict[Placed, Tensor]:
     """Returns a step's inputs for up to three rows of two sources.
 
     Args:
         sources: see `place_step`.
-        first_id: the last symbol of the first row.
+        changed: the row that gets another last symbol.
     """
     states = _encoded_example(encoder, sources, step.state, width)
     rows = {name: value[[0, 1, 1][:num_rows]] for name, value in states.items()}
-    previous = torch.tensor([first_id, *[1 + row % 3 for row in range(1, num_rows)]])
+    previous = torch.tensor([1 + row % 3 + (row == changed) for row in range(num_rows)])
     return step.inputs(previous, rows, torch.ones(num_rows, width, dtype=torch.bool))
 
 
@@ -543,20 +536,3 @@ def first_state(
             # The encoder takes one source: the step shows its axis of rows among those of size 1.
             state[name] = state[name].squeeze(placed[name].axes.index(ROW) + 1)
     return state
-
-
-def _tried_step(
-    places: StepPlaces, sources: Mapping[str, str | None], encoder: EncoderPlaces
-) -> tuple[dict[str, Placed], dict[str, Tensor]]:
-    """Runs a step on several numbers of rows and widths.
-
-    Returns:
-        The outputs that have an axis of rows; and the values of two rows, in standard form.
-    """
-
-    def inputs(num_rows: int, width: int, changed: int | None = None) -> dict[Placed, Tensor]:
-        return step_example(places, encoder, sources, num_rows, width, first_id=1 if changed is None else 2)
-
-    placed, values = _place_outputs(places, example_sizes(encoder.width), inputs, changes=(0,))
-    example = {name: standard(values[name], output, row_by_row=places.row_by_row) for name, output in placed.items()}
-    return placed, example
