@@ -60,7 +60,6 @@ DTYPES = {
     "tensor(int8)": "int8",
 }
 
-
 Shape = tuple[int, ...]
 
 MAX_BINDINGS = 4
