@@ -17,7 +17,6 @@ class Break(IntEnum):
 
     CRASH = 61
     RAISE = 62
-    RUN_OUT_OF_MEMORY = 63
     HANG = 64
 
     @property
@@ -39,8 +38,6 @@ class BreakableScheduler(Scheduler):
                 os.kill(os.getpid(), signal.SIGSEGV)
             if how == Break.RAISE:
                 raise RuntimeError("the model is broken")
-            if how == Break.RUN_OUT_OF_MEMORY:
-                os.kill(os.getpid(), signal.SIGKILL)
             # A call that never comes back, and holds the interpreter's lock meanwhile.
             ctypes.PyDLL(None).pause()
         return super().end_round(priority, seconds, ended)

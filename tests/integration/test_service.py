@@ -181,25 +181,6 @@ async def test_a_client_that_goes_frees_its_rows_within_one_step(beam_size: int)
             await call
 
 
-async def test_a_connection_that_breaks_is_a_client_that_goes() -> None:
-    stepper = gated_stepper()
-    async with served(stepper) as server:
-        async with grpc.aio.insecure_channel(server.target) as channel:
-            other = channel.unary_unary(
-                f"/{SERVICE_NAME}/Generate",
-                request_serializer=Generate.SerializeToString,
-                response_deserializer=messages.GenerateResponse.FromString,
-            )
-            call = other(long_request())
-            await stepper.arrival()
-        with pytest.raises((asyncio.CancelledError, grpc.aio.AioRpcError)):
-            await call
-        await server.ended("CANCELLED")
-        stepper.open()
-        await eventually(lambda: server.model.runner.num_running == 0)
-        await eventually(lambda: server.sample("attendant_cancelled_rows_total", model="fake") == 1)
-
-
 async def test_a_deadline_frees_the_rows_within_one_step() -> None:
     stepper = gated_stepper()
     async with served(stepper) as server:

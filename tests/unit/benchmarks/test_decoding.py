@@ -1,7 +1,6 @@
-"""Measuring in process: workers, failures, recorded calls of graphs; the GPU's benchmark, as far as a CPU runs it."""
+"""Measuring in process: workers; the GPU's benchmark, as far as a CPU runs it."""
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,49 +10,16 @@ import pytest
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.onnx.stepper import OnnxStepper
 from benchmarks.__main__ import SUITES, run
-from benchmarks.decoding import Decoder, own_decoder, throughput, workers
+from benchmarks.decoding import own_decoder, workers
 from benchmarks.gpu import TOLERANCES, Effort, largest_error, time_steps
-from benchmarks.harness import Unavailable, measure
 from benchmarks.job import Job, program
 from benchmarks.workload import QUICK, Context
 from tests.fakes import FakeStepper
-
-ECHO = """
-from benchmarks.job import answer_jobs
-print("noise of a toolkit")
-answer_jobs(lambda sources, job: None)
-"""
-ENDS_AFTER_SIX = """
-import sys
-from benchmarks.job import answer_jobs
-def decode(sources, job, calls=[]):
-    calls.append(job)
-    if len(calls) > 5:
-        sys.exit("no memory left")
-answer_jobs(decode)
-"""
-JOB = Job(num_sentences=2, num_tokens=6, vocabulary_size=16, batch_size=2)
-
-
-def decoder(code: str) -> Decoder:
-    return Decoder(key="one", name="a system", command=lambda: (sys.executable, "-c", code), batch_sizes=(2,))
 
 
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
     return Context(workload=QUICK, cache=tmp_path, quick=True)
-
-
-def test_a_system_that_fails_keeps_its_row_and_the_others_are_measured(context: Context) -> None:
-    def fail() -> list[str]:
-        raise Unavailable("no wheel for this machine")
-
-    decoders = decoder(ENDS_AFTER_SIX), decoder(ECHO)
-    failing, fine = measure([each.system({"": JOB}, 0.001) for each in decoders], 5)
-    assert failing.problem == "no memory left" and not failing.samples
-    assert fine.problem is None and len(fine.samples["speed"]) == 5
-    part = throughput(context, [Decoder(key="lost", name="a peer", command=fail)], beam_size=1)
-    assert part.rows == [["a peer", *[None] * 4, "not measured: no wheel for this machine"]] and not part.figures
 
 
 @pytest.mark.parametrize("bare", [False, True])
@@ -64,15 +30,9 @@ def test_our_own_workers_decode(bare: bool, tiny_bundle_path: Path, context: Con
     assert samples["sentences"] == 3 and samples["ms"] > 0
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Keeps the bundles that runs of the benchmarks make."""
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.mark.slow
-def test_a_quick_run_checks_measures_and_writes(cache: Path, tmp_path: Path) -> None:
-    folders = ["--output", str(tmp_path), "--cache", str(cache)]
+def test_a_quick_run_checks_measures_and_writes(tmp_path: Path) -> None:
+    folders = ["--output", str(tmp_path), "--cache", str(tmp_path / "cache")]
     run(SUITES, ["gpu", "--provider", "cpu", "--quick", *folders])
     parts = {name: measured["part"] for name, measured in json.loads((tmp_path / "gpu.json").read_text()).items()}
     assert [row[-1] for row in parts["parity"]["rows"]] == ["true"] * 5

@@ -1,4 +1,4 @@
-"""The peers: sizes of their models, their requests, results of the plain loops, and trainings watched from outside."""
+"""The peers: sizes of their models, results of the plain loops, and configurations of trainings."""
 
 import tomllib
 from dataclasses import replace
@@ -13,13 +13,12 @@ from attendant.export.rewriting.int8 import quantize
 from attendant.export.tracing import trace_graphs
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS
 from attendant.training.data.vocabulary import read_vocabulary
-from benchmarks.harness import measure
 from benchmarks.job import Job, sentences, word_of
 from benchmarks.own_models import Student
 from benchmarks.peers import TRANSFORMERS, transformer_parameters
 from benchmarks.plain_model import export_plain, plain_model, torch_loop
 from benchmarks.programs import BOS_ID, onnx_loop
-from benchmarks.training import TOOLKITS, Toolkit, Training, write_corpus
+from benchmarks.training import TOOLKITS, Training, write_corpus
 from benchmarks.workload import QUICK, Workload
 
 
@@ -69,31 +68,10 @@ def test_a_students_attention_in_several_layers_and_heads_stays_in_fp32() -> Non
     assert any("int8" in how for how in rewritten.arithmetic.values())
 
 
-COUNTING = """
-import time
-print("1,234 parameters", flush=True)
-for step in range(1, 1000):
-    print(f"Step {step}0/", flush=True)
-    while time.process_time() < 0.05 * step:
-        pass
-"""
-
-
 @pytest.fixture
 def training(tmp_path: Path) -> Training:
     corpus, toolkit = write_corpus(QUICK, tmp_path / "data"), TOOLKITS["attendant"]
     return Training(toolkit=toolkit, workload=QUICK, corpus=corpus, folder=tmp_path / "run", seconds=0.5)
-
-
-def toolkit(program: str) -> Toolkit:
-    return Toolkit(
-        name="Counter",
-        differences="it counts",
-        template="attendant.toml",
-        arguments=("-c", program),
-        step_line=r"Step (\d+)/",
-        parameters_line=r"([\d,]+) parameters",
-    )
 
 
 @pytest.mark.parametrize("name", TOOLKITS)
@@ -108,11 +86,3 @@ def test_configurations_have_every_value(name: str, training: Training) -> None:
         recipe = tomllib.loads(text)
         assert recipe["training"]["precision"] == "fp32" and recipe["model"]["decoder"]["input_feeding"] is True
         assert recipe["batches"]["max_tokens"] == 2 * QUICK.batch_tokens
-
-
-def test_windows_come_from_lines_of_progress(training: Training, tmp_path: Path) -> None:
-    (measurement,) = measure([replace(training, toolkit=toolkit(COUNTING)).system(tmp_path)], num_rounds=2)
-    assert measurement.problem is None and measurement.system.name == "Counter fp32"
-    assert len(measurement.samples["speed"]) == len(measurement.samples["cpu_speed"]) >= 4
-    assert measurement.samples["parameters"] == [1234.0, 1234.0]
-    assert measurement.median("speed") > QUICK.batch_tokens, "ten steps in 50 ms"

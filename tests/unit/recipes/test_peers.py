@@ -1,6 +1,5 @@
-"""Peers learn our pairs, for as long as our model did."""
+"""Peers: the pairs that they are trained on, and their configurations."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -9,34 +8,18 @@ from attendant.recipes.papers import peers
 from attendant.recipes.papers.peers import Entry, load_entries, write_data
 from tests.paths import ROOT
 
-LEARNER = """\
-import pathlib, sys
-model = pathlib.Path(sys.argv[1])
-model.mkdir()
-try:
-    while True:
-        sum(range(10**5))
-except KeyboardInterrupt:
-    (model / "end.ckpt").write_text("weights")
-"""
-
 
 @pytest.fixture
 def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Entry:
-    """A task of three short pairs and a long one, and a peer that saves itself when it is interrupted."""
+    """A task of three short pairs and a long one."""
     recipe = (ROOT / "recipes/g2p-cmudict/recipe.toml").read_text().replace('fetch = "cmudict"', "")
     for split in ("train", "validation", "test"):
         (tmp_path / f"{split}.tsv").write_text(f"badge\tB AE JH\ncab\tK AE B\n{'a' * 200}\tEY\njab\tJH AE B\n")
         recipe += f"[data.{split}]\ntsv = '{tmp_path}/{split}.tsv'\n"
     (tmp_path / "recipe.toml").write_text(recipe)
-    (tmp_path / "slow.yaml").write_text("load: $load, sources of $max_source, $size")
     monkeypatch.setattr(peers, "RUNS", tmp_path / "peers")
-    monkeypatch.setattr(peers, "FOLDER", tmp_path)
-    monkeypatch.setattr(peers, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(Entry, "python", lambda _: shutil.which("python3"))
     task = {"recipe": str(tmp_path / "recipe.toml"), "bundle": "models/g2p-en", "values": {"size": 7}}
-    peer = {"train": ["-c", LEARNER, "$model"], "checkpoints": "*.ckpt"}
-    return Entry("say", task | {"processor_seconds": 1}, "slow", peer)
+    return Entry("say", task | {"processor_seconds": 1}, "slow", {})
 
 
 def test_pairs_are_written_in_our_symbols(entry: Entry) -> None:
