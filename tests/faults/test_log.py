@@ -68,7 +68,7 @@ def test_a_request_writes_one_printable_line_when_configured(start: Start, log_f
     hostile = FORGED + "\x1b[2J\x85\u2028\u2029\u202e\u2066\x9b"
 
     with (
-        start("--log-requests", "on", "--log-format", log_format) as running,
+        start("--log-level", "debug", "--log-requests", "on", "--log-format", log_format) as running,
         grpc.insecure_channel(running.target) as channel,
     ):
         stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)

@@ -16,9 +16,10 @@ import grpc
 import numpy as np
 import psutil
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.decoding.batch import decode_all
@@ -60,20 +61,10 @@ def test_the_line_of_a_server_that_serves(running: Running, tiny_bundle_path: Pa
             assert response.status == health_pb2.HealthCheckResponse.SERVING
 
 
-@pytest.mark.parametrize("version", ["v1", "v1alpha"])
-def test_a_client_that_knows_nothing_but_reflection(running: Running, version: str) -> None:
+def test_a_client_that_knows_nothing_but_reflection(running: Running) -> None:
     with grpc.insecure_channel(running.target) as channel:
-        reflect = channel.stream_stream(
-            f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
-            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
-            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
-        )
-
-        def ask(**what: str) -> reflection_pb2.ServerReflectionResponse:
-            (answer,) = reflect(iter([reflection_pb2.ServerReflectionRequest(**what)]), timeout=10)
-            return answer
-
-        services = {service.name for service in ask(list_services="").list_services_response.service}
+        database = ProtoReflectionDescriptorDatabase(channel)
+        services = set(database.get_services())
         assert services == {
             "attendant.v1.Seq2Seq",
             "grpc.health.v1.Health",
@@ -81,32 +72,26 @@ def test_a_client_that_knows_nothing_but_reflection(running: Running, version: s
             "grpc.reflection.v1alpha.ServerReflection",
             "inference.GRPCInferenceService",
         }
-
-        pool, known = descriptor_pool.DescriptorPool(), set()
-
-        def learn(answer: reflection_pb2.ServerReflectionResponse) -> None:
-            for raw in answer.file_descriptor_response.file_descriptor_proto:
-                file = descriptor_pb2.FileDescriptorProto.FromString(raw)
-                if file.name not in known:
-                    known.add(file.name)
-                    for dependency in file.dependency:
-                        if dependency not in known:
-                            learn(ask(file_by_filename=dependency))
-                    pool.Add(file)
-
+        pool = descriptor_pool.DescriptorPool(database)
         for name in services:  # as tools do that describe a server
-            learn(ask(file_containing_symbol=name))
             assert pool.FindServiceByName(name).methods
         method = pool.FindServiceByName("attendant.v1.Seq2Seq").methods_by_name["Generate"]
-        request = message_factory.GetMessageClass(method.input_type)()
-        request.text = "badge"
-        request.decoding.beam_size = 2
+        request = message_factory.GetMessageClass(method.input_type)(text="badge", decoding={"beam_size": 2})
         call = channel.unary_unary(
             "/attendant.v1.Seq2Seq/Generate",
             request_serializer=type(request).SerializeToString,
             response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
         )
         assert call(request, timeout=10).hypotheses[0].tokens
+        symbols = [reflection_pb2.ServerReflectionRequest(file_containing_symbol=name) for name in sorted(services)]
+        answers = []
+        for version in ("v1", "v1alpha"):
+            reflect = channel.stream_stream(
+                f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+                request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            )
+            answers.append(list(reflect(iter(symbols), timeout=10)))
+        assert answers[0] == answers[1] and len(answers[0]) == len(services)
 
 
 def random_options(rng: random.Random) -> DecodingOptions:
