@@ -116,6 +116,7 @@ class Places:
 
     Attributes:
         table: the names of its inputs, completed.
+        takes: the names of all inputs, in the order of `inputs`.
         outputs: those with one axis of rows.
         example: their values for two rows, in standard form.
         reason: the reason for running the graph row by row; empty if it is not.
@@ -127,13 +128,9 @@ class Places:
     source_mask: Placed | None
     row_by_row: bool
     reason: str
+    takes: Sequence[str] = ()
     outputs: Mapping[str, Placed] = field(default_factory=dict)
     example: Mapping[str, Tensor] = field(default_factory=dict)
-
-    @property
-    def padding_names(self) -> list[str]:
-        """Returns the names of `padding_inputs`, in their order."""
-        return [placed.name for placed in (self.source_lengths, self.source_mask) if placed is not None]
 
     def padding_inputs(self, valid: Tensor) -> dict[Placed, Tensor]:
         """Returns the inputs that describe padding in standard form, of valid positions [R, S] bool."""
@@ -158,11 +155,6 @@ class EncoderPlaces(Places):
     source_ids: Placed
     zeros: tuple[Placed, ...]
     width: int | None
-
-    @property
-    def input_names(self) -> list[str]:
-        """Returns the names of `inputs`, in their order."""
-        return [self.source_ids.name, *self.padding_names, *(placed.name for placed in self.zeros)]
 
     def inputs(self, source_ids: Tensor, valid: Tensor) -> dict[Placed, Tensor]:
         """Returns the inputs in standard form, of ids [B, S] int64 and valid positions [B, S] bool."""
@@ -346,7 +338,7 @@ def _tried(
     if not placed or (needed and lost):
         raise _MixesRows(f"{graph.file}: {', '.join(lost)}: no axis runs over {mixes}")
     example = {name: standard(runs[0][name], own, row_by_row=row_by_row) for name, own in placed.items()}
-    return replace(places, outputs=placed, example=example)
+    return replace(places, takes=[each.name for each in inputs(*sizes[0])], outputs=placed, example=example)
 
 
 def measured_axes(
@@ -385,11 +377,6 @@ class StepPlaces(Places):
     table: StepTable
     previous_ids: Placed
     state: Mapping[str, Placed]
-
-    @property
-    def input_names(self) -> list[str]:
-        """Returns the names of `inputs`, in their order."""
-        return [self.previous_ids.name, *self.state, *self.padding_names]
 
     def inputs(self, previous_ids: Tensor, state: Mapping[str, Tensor], valid: Tensor) -> dict[Placed, Tensor]:
         """Returns the inputs in standard form, of ids [R], state, and the sources' valid positions [R, S]."""

@@ -104,7 +104,7 @@ class _Call(InlinedGraph):
     ) -> None:
         """Stores the graph. `masks` returns the arguments of `masked`, for a step that lacks an input for a mask."""
         super().__init__(label, row_by_row=places.row_by_row)
-        self.graph, self.inputs, self.outputs = places.graph, places.input_names, list(outputs)
+        self.graph, self.inputs, self.outputs = places.graph, places.takes, list(outputs)
         self.masks, self.exact = masks, False
 
     def __deepcopy__(self, memo: Any) -> "_Call":
