@@ -1,7 +1,7 @@
 """Takes the pictures of the playground: python docs/take_pictures.py [CHROMIUM].
 
 They show models/g2p-en and, for docs/learn.md, the bundles that `python -m recipes.papers lesson` leaves; without
-these, the pictures of that page stay as they are. The answer in Arabic is made up: no shipped model writes Arabic.
+these, the pictures of their answers stay as they are. The answer in Arabic is made up: no shipped model writes Arabic.
 """
 
 import io
@@ -45,6 +45,9 @@ def main(chromium: str = "/usr/bin/chromium") -> None:
         page.get_by_role("slider").evaluate("(slider) => slider.scrollIntoView()")
         to_step(page, 5)
         keep(page, "playground-phone")
+        page = opened(browser, address, {"text": WORD, "model": "g2p-en", "open": "tree"}, WIDE)
+        page.locator(".node").first.wait_for()
+        keep(page, "learn-tree", page.locator("[data-open=tree]"))
         keep(in_arabic(browser, address), "playground-arabic")
         if len(bundles) > 1:
             take_lesson(browser, address)
@@ -68,9 +71,6 @@ def take_lesson(browser: Browser, address: str) -> None:
         page = browser.new_page(viewport=WIDE)
         page.goto(REPORT.as_uri())
         keep(page, "learn-course", page.locator(".maps").filter(has_text="step").first)
-    page = opened(browser, address, {"text": WORD, "model": "g2p-en", "open": "tree"}, WIDE)
-    page.locator(".node").first.wait_for()
-    keep(page, "learn-tree", page.locator("[data-open=tree]"))
 
 
 @contextmanager

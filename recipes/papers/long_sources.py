@@ -31,7 +31,7 @@ RESULTS: Final = RUNS / "long-sources.json"
 PAGE: Final = "long-sources"
 PLAN: Final = "which-attention"
 VARIANTS: Final = ("general", "additive", "previous", "input-feeding")
-REFERENCE: Final = Path("models/g2p-en")
+REFERENCE: Final = Path("runs/g2p-cmudict")
 LENGTHS: Final = (10, 20, 50, 100, 250, 500)
 """Letters."""
 

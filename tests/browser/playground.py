@@ -8,7 +8,7 @@ from typing import Any
 from playwright.sync_api import Locator, Page, Route, expect
 
 WORD = "phoneme"
-SPOKEN = "F OW N IY M"
+SPOKEN = "F OW1 N IY0 M"
 STREAM = re.compile(r"/v1/generate\?stream=1$")
 GENERATE = re.compile(r"/v1/generate$")
 MODELS = re.compile(r"/v1/models$")

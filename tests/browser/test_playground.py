@@ -1,9 +1,11 @@
 """The playground as people use it: typing, looking, comparing, by mouse and by keyboard."""
 
 import itertools
+import math
 import re
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.playground import SPOKEN, WORD, ask, panel_of, source, text_of
@@ -30,7 +32,7 @@ PIECES = """() => {
       const response = await plain(path, options);
       if (!path.includes("stream")) return response;
       const delta = (text) => `event: delta\\ndata: ${JSON.stringify({ delta: { tokens: [], text } })}\\n\\n`;
-      const [first, second] = [delta("F"), delta(" OW")];
+      const [first, second] = [delta("F"), delta(" OW1")];
       return new Response(new ReadableStream({
         async start(controller) {
           for (const piece of [first, second.slice(0, 9), second.slice(9)]) {
@@ -58,7 +60,7 @@ def test_an_answer_grows(page: Page) -> None:
     )
     source(page).fill(WORD)
     expect(panel.get_by_role("status")).to_have_text(f"Answer: {SPOKEN}")
-    assert page.evaluate("window.seen")[:2] == ["F", "F OW"]
+    assert page.evaluate("window.seen")[:2] == ["F", "F OW1"]
     expect(text_of(panel)).to_have_text(SPOKEN)
 
 
@@ -67,7 +69,9 @@ def test_rivals_have_scores_and_can_be_looked_at(page: Page) -> None:
     rivals = panel.locator(".best button")
     expect(rivals).to_have_count(4)
     expect(rivals.first).to_have_attribute("aria-pressed", "true")
-    expect(rivals.first.locator(".score")).to_have_text(re.compile(r"^57 % · score −0\.56$"))
+    shown = re.fullmatch(r"(\d+) % · score −(\d\.\d\d)", rivals.first.locator(".score").inner_text())
+    assert shown is not None
+    assert int(shown[1]) == pytest.approx(100 * math.exp(-float(shown[2])), abs=1), "no length penalty"
     second = rivals.nth(1).locator(".words").inner_text()
     rivals.nth(1).click()
     expect(text_of(panel)).to_have_text(second)
@@ -95,8 +99,8 @@ def test_a_symbol_shows_where_the_other_side_looks(page: Page) -> None:
 def test_another_word_leads_another_way(page: Page) -> None:
     panel = ask(page)
     panel.locator(".word").nth(1).click()
-    choices = panel.get_by_role("group", name="Instead of OW").get_by_role("button")
-    expect(choices.first).to_contain_text("OW")
+    choices = panel.get_by_role("group", name="Instead of OW1").get_by_role("button")
+    expect(choices.first).to_contain_text("OW1")
     expect(choices.first).to_be_focused()
     page.keyboard.press("ArrowDown")
     other = choices.nth(1).locator("b").inner_text()

@@ -1,28 +1,38 @@
 """Examples and settings of the playground, and answers that are shared, kept and compared."""
 
 import itertools
+import json
 import re
 from urllib.parse import quote
 
 from playwright.sync_api import Browser, Page, expect
 
+from attendant.runtime.bundle.bundle import open_bundle
 from tests.browser.playground import SPOKEN, STREAM, WORD, answer_with, ask, panel_of, request_bodies, source, text_of
+from tests.paths import ROOT
 
 
 def test_an_empty_page_offers_examples(page: Page) -> None:
     panel = panel_of(page)
     examples = page.get_by_role("group", name="Examples").get_by_role("button")
-    expect(panel.locator(".purpose")).to_have_text(
-        re.compile(r"^Reads characters and writes symbols, learned from .*\.$")
-    )
+    bundle = open_bundle(ROOT / "models" / "g2p-en")
+    (word, sounds), *_ = bundle.examples()
+    expect(panel.locator(".purpose")).to_have_text(bundle.description)
     expect(examples).to_have_count(3)
-    expect(examples.first).to_have_text("'bout → B AW T")
+    expect(examples.first).to_have_text(f"{word} → {sounds}")
     examples.first.click()
-    expect(text_of(panel)).to_have_text("B AW T")
-    expect(source(page)).to_have_value("'bout")
+    expect(text_of(panel)).to_have_text(sounds)
+    expect(source(page)).to_have_value(word)
     expect(examples.first.locator(".target")).to_be_hidden()
     panel.get_by_label("Model").select_option(label="tiny")
-    expect(examples.first).not_to_contain_text("'bout")
+    expect(examples.first).not_to_contain_text(word)
+
+
+def test_the_purpose_of_a_model_without_a_description_is_read_from_its_recipe(page: Page) -> None:
+    recipe = {"source": {"tokenizer": "character"}, "target": {"tokenizer": "word"}, "data": {"fetch": "copy"}}
+    model = {"description": "", "manifestJson": json.dumps({"provenance": {"recipe": recipe}})}
+    call = "(model) => import('/page/facts.js').then(({ purpose }) => purpose(model))"
+    assert page.evaluate(call, model) == "Reads characters and writes symbols, learned from the data set copy."
 
 
 def test_an_address_has_all_that_is_shown(page: Page, browser: Browser) -> None:
@@ -34,7 +44,7 @@ def test_an_address_has_all_that_is_shown(page: Page, browser: Browser) -> None:
     second.get_by_label("beam_size").fill("8")
     second.get_by_label("beam_size").press("Tab")
     first.locator(".word").nth(1).click()
-    choice = first.get_by_role("group", name="Instead of OW").get_by_role("button").nth(1)
+    choice = first.get_by_role("group", name="Instead of OW1").get_by_role("button").nth(1)
     choice.click()
     expect(first.locator("[data-part=prefix]")).to_be_visible()
     changed = text_of(first).inner_text()

@@ -140,7 +140,7 @@ class Traffic:
         return await _code(_stub(channel).Generate(self._request(), timeout=TIMEOUT_SECONDS, metadata=self._metadata))
 
     async def _score(self, channel: Any) -> str:
-        request = messages.ScoreRequest(source_text=self.draw.choice(WORDS), target_text="B AE")
+        request = messages.ScoreRequest(source_text=self.draw.choice(WORDS), target_text="B AE1")
         return await _code(_stub(channel).Score(request, timeout=TIMEOUT_SECONDS, metadata=self._metadata))
 
     async def _models(self, channel: Any) -> str:

@@ -115,9 +115,10 @@ def test_the_server_and_the_client_answer_from_empty_environments(distributions:
     assert not names_in(client) & {"attendant-seq2seq", "numpy", "onnxruntime", "torch"}
     with served(server, tmp_path) as target:
         for programs in (server, client):
-            assert says(tmp_path, programs / "attendant", "generate", "phoneme", "--target", target) == "F OW N IY M\n"
+            spoken = says(tmp_path, programs / "attendant", "generate", "phoneme", "--target", target)
+            assert spoken == "F OW1 N IY0 M\n"
     program = f"import attendant; print(attendant.load({str(ROOT / 'models/g2p-en')!r}).generate('phoneme').best.text)"
-    assert says(tmp_path, server / "python", "-c", program) == "F OW N IY M\n"
+    assert says(tmp_path, server / "python", "-c", program) == "F OW1 N IY0 M\n"
     bundle = str(ROOT / "models/normalize-numbers-en")
     assert "golden examples hold" in says(tmp_path, server / "attendant", "verify", bundle)
     assert "normalize-numbers-en  version" in says(tmp_path, server / "attendant", "inspect", bundle)
@@ -139,7 +140,7 @@ def test_the_released_lock_leaves_the_model_hub_out(distributions: Path, tmp_pat
     subprocess.run([*pip, "--require-hashes", "--requirement", distributions / "server-cpu.txt"], check=True)
     subprocess.run([*pip, *wheels(distributions, "cpu")], check=True)
     assert not names_in(programs) & {"huggingface-hub", "huggingface_hub", "httpx", "fsspec", "hf-xet"}
-    assert pronounced(tmp_path, programs) == "F OW N IY M\n"
+    assert pronounced(tmp_path, programs) == "F OW1 N IY0 M\n"
 
 
 def test_a_checkout_installs_without_asking_an_index_for_our_names(tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_a_checkout_installs_without_asking_an_index_for_our_names(tmp_path: Pat
             shutil.copy(ROOT / name, tmp_path / "checkout" / name, follow_symlinks=False)
     programs = installed(tmp_path, f"{tmp_path / 'checkout'}[cpu]")
     assert {"attendant-seq2seq", "attendant-seq2seq-client"} <= names_in(programs)
-    assert pronounced(tmp_path, programs) == "F OW N IY M\n"
+    assert pronounced(tmp_path, programs) == "F OW1 N IY0 M\n"
 
 
 def test_training_and_export_run_from_empty_environments(distributions: Path, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def expected(running: Running) -> str:
     done = subprocess.run(
         [sys.executable, "-c", addressed(program, running)], env=environment, capture_output=True, text=True, check=True
     )
-    assert "F OW N IY M\n" in done.stdout
+    assert "F OW1 N IY0 M\n" in done.stdout
     assert done.stdout.count("\n") == 2
     return done.stdout
 

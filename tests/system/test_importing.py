@@ -1,6 +1,8 @@
 """Tiny models, trained by the real toolkits in environments of their own, answer as bundles what they answer there."""
 
 import random
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 
 import attendant
 from attendant.export.__main__ import main
+from attendant.export.importing.g2p_en import SOUNDS
 from tests.environments import python_of, run
 from tests.paths import ROOT
 
@@ -116,6 +119,21 @@ def test_g2p_en(tmp_path: Path) -> None:
     theirs = run(python, "-c", G2P_EN, stdin="\n".join(words), NLTK_DATA=str(tmp_path / "nltk")).splitlines()
     ours = [answer.best.text for answer in attendant.load(tmp_path / "bundle").generate(words)]
     assert ours == theirs
+
+
+def test_g2p_en_predicts_by_our_model(tmp_path: Path) -> None:
+    """The lines of the recipe's page, in a process that has both packages."""
+    page = (ROOT / "recipes/g2p-cmudict-stress/README.md").read_text()
+    (lines,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    packages = next(python_of("g2p-en").parents[1].glob("lib/python*/site-packages"))
+    program = G2P_EN.replace("from g2p_en import G2p\nmodel = G2p()\n", lines).replace("model.predict", "g2p.predict")
+    assert "g2p.predict(word)" in program
+    words = ["activationist", "phoneme", "o'reilly", "chatgpt", "x"]
+    path = f"{ROOT}:{ROOT / 'client'}:{packages}"
+    theirs = run(Path(sys.executable), "-c", program, stdin="\n".join(words), NLTK_DATA=str(tmp_path), PYTHONPATH=path)
+    answered = attendant.load(ROOT / "models" / "g2p-en").generate(words)
+    assert theirs.splitlines() == [answer.best.text for answer in answered]
+    assert {sound for answer in answered for sound in answer.best.tokens} <= set(SOUNDS)
 
 
 @pytest.mark.parametrize("name", OPENNMT_MODELS)

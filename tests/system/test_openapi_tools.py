@@ -52,7 +52,7 @@ def test_a_client_in_python(running: Running, tmp_path: Path) -> None:
     path = f"{python.parent}:{os.environ['PATH']}"
     shell(addressed(generate, running), tmp_path, PATH=path)
     (tmp_path / "first_call.py").write_text(addressed(program, running))
-    assert shell("python first_call.py", tmp_path, PATH=path).splitlines()[0].endswith(" F OW N IY M")
+    assert shell("python first_call.py", tmp_path, PATH=path).splitlines()[0].endswith(" F OW1 N IY0 M")
 
 
 def test_a_client_in_typescript(running: Running, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_client_in_typescript(running: Running, tmp_path: Path) -> None:
     options = "--strict --target es2022 --module nodenext --skipLibCheck --rewriteRelativeImportExtensions --outDir out"
     shell(f"npx tsc {options} first_call.ts", tmp_path)
     (tmp_path / "out" / "package.json").write_text(json.dumps({"type": "module"}))
-    assert shell("node out/first_call.js", tmp_path).splitlines()[0].endswith(" F OW N IY M")
+    assert shell("node out/first_call.js", tmp_path).splitlines()[0].endswith(" F OW1 N IY0 M")
     wrong = program.replace("text: 'phoneme'", "text: 5")
     (tmp_path / "first_call.ts").write_text(wrong)
     with pytest.raises(AssertionError, match="TS2322"):

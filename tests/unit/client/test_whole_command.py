@@ -1,7 +1,9 @@
 """`attendant` is one command for everything that is installed, and for a bundle without a server."""
 
 import json
+import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -169,21 +171,23 @@ def test_serve_becomes_the_server() -> None:
 
 def test_a_bundle_answers_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
     done = run("generate", "phoneme", "", "face", "--bundle", BUNDLE, without=["torch", "attendant.training"])
-    assert (done.returncode, done.stdout) == (2, "F OW N IY M\n\nF EY S\n")
+    assert (done.returncode, done.stdout) == (2, "F OW1 N IY0 M\n\nF EY1 S\n")
     assert done.stderr == "attendant: text 2: text is 0 tokens long, must be 1 to 40 tokens long\n"
     assert main(["generate", "face", "--bundle", BUNDLE, "--json", "--attention"]) == 0
     weights = json.loads(capsys.readouterr().out)["hypotheses"][0]["attention"]
     assert (len(weights), len(weights[0])) == (4, 5)
-    assert main(["score", "face", "F EY S", "--bundle", BUNDLE]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "-0.2954\tperplexity 1.077 per token, 1.077 per word"
+    assert main(["score", "face", "F EY1 S", "--bundle", BUNDLE]) == 0
+    pattern = r"(-0\.\d{4})\tperplexity (1\.\d{3}) per token, \2 per word"
+    shown = re.fullmatch(pattern, capsys.readouterr().out.splitlines()[0])
+    assert shown is not None and float(shown[2]) == pytest.approx(math.exp(-float(shown[1]) / 4), abs=6e-4)
     assert main(["generate", "face", "--bundle", BUNDLE, "--links"]) == 0
-    assert capsys.readouterr().out == "F EY S\t0-0 1-1 2-2\n"
+    assert capsys.readouterr().out == "F EY1 S\t0-0 1-1 2-2\n"
 
 
 def test_a_bundle_answers_in_the_precision_that_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     scores = []
     for precision in (["--precision", "fp32"], ["--precision", "int8"], []):
-        assert main(["score", "face", "F EY S", "--bundle", BUNDLE, "--json", *precision]) == 0
+        assert main(["score", "face", "F EY1 S", "--bundle", BUNDLE, "--json", *precision]) == 0
         scores.append(json.loads(capsys.readouterr().out)["log_prob"])
     assert scores[0] != scores[1] == scores[2]
     assert main(["generate", "face", "--bundle", "models/normalize-numbers-en", "--precision", "int8"]) == 2

@@ -25,7 +25,7 @@ def model() -> attendant.Model:
 
 def test_one_text(model: attendant.Model) -> None:
     answer = model.generate("phoneme", beam_size=4, num_hypotheses=3, token_log_probs=True)
-    assert answer.best.text == "F OW N IY M" and answer.best.tokens == ("F", "OW", "N", "IY", "M")
+    assert answer.best.text == "F OW1 N IY0 M" and answer.best.tokens == ("F", "OW1", "N", "IY0", "M")
     assert len(answer.hypotheses) == 3 and answer.hypotheses[1].score <= answer.best.score
     assert answer.best.finish_reason == "EOS"
     assert sum(answer.best.token_log_probs) == pytest.approx(answer.best.log_prob)
@@ -73,7 +73,7 @@ def test_attention_is_an_array(model: attendant.Model) -> None:
     assert weights.shape == (len(answer.best.tokens) + 1, len(answer.source_tokens))
     assert weights.sum(1) == pytest.approx(1.0, abs=1e-4)
     assert model.generate("face").best.attention is None
-    scored = model.score("face", "F EY S", attention=True)
+    scored = model.score("face", "F EY1 S", attention=True)
     assert scored.attention is not None and scored.attention.shape == (4, 5)
 
 
@@ -81,18 +81,18 @@ def test_score(model: attendant.Model) -> None:
     best = model.generate("face", beam_size=1).best
     score = model.score("face", best.tokens)
     assert score.log_prob == best.log_prob and score.target_tokens == best.tokens
-    many = model.score(["face", "badge"], [best.tokens, "B AE JH"], include_eos=False)
+    many = model.score(["face", "badge"], [best.tokens, "B AE1 JH"], include_eos=False)
     assert [len(score.token_log_probs) for score in many] == [3, 3]
     with pytest.raises(ValueError, match="target: has 1 items, must have as many as source, which has 2"):
         model.score(["face", "badge"], ["F"])
-    with pytest.raises(TypeError, match="target='F EY S': must be a list, as source is"):
-        model.score(["face"], "F EY S")
+    with pytest.raises(TypeError, match="target='F EY1 S': must be a list, as source is"):
+        model.score(["face"], "F EY1 S")
 
 
 def test_a_tuple_is_the_tokens_of_one_source_as_to_the_client(model: attendant.Model) -> None:
     face = ("f", "a", "c", "e")
-    assert model.generate(face).best.tokens == model.generate([face])[0].best.tokens == ("F", "EY", "S")
-    assert model.score(face, "F EY S").log_prob == model.score([face], ["F EY S"])[0].log_prob
+    assert model.generate(face).best.tokens == model.generate([face])[0].best.tokens == ("F", "EY1", "S")
+    assert model.score(face, "F EY1 S").log_prob == model.score([face], ["F EY1 S"])[0].log_prob
 
 
 def test_violations_are_those_of_the_server(model: attendant.Model) -> None:
@@ -118,10 +118,10 @@ def test_violations_are_those_of_the_server(model: attendant.Model) -> None:
 
 def test_a_notebook_shows_hypotheses_and_attention(model: attendant.Model) -> None:
     plain, drawn = model.generate("face")._repr_html_(), model.generate("face", attention=True)._repr_html_()
-    assert plain.count("<table>") == 1 and "F EY S" in plain
+    assert plain.count("<table>") == 1 and "F EY1 S" in plain
     assert drawn.count("<table>") == 2 and drawn.count("rgba(31") == 4 * 5
     assert "&lt;/s&gt;" in drawn and "</s>" not in drawn
-    assert model.score("face", "F EY S", attention=True)._repr_html_().count("<table>") == 2
+    assert model.score("face", "F EY1 S", attention=True)._repr_html_().count("<table>") == 2
 
 
 def test_every_item_that_is_no_source_has_its_error_in_its_place(model: attendant.Model) -> None:
@@ -129,7 +129,7 @@ def test_every_item_that_is_no_source_has_its_error_in_its_place(model: attendan
     answers = model.generate(items, return_errors=True, beam_size=1)
     kinds = [type(answer).__name__ for answer in answers]
     assert kinds == ["Generation", *["InvalidArgument"] * 8, "Generation", "Generation"]
-    assert answers[9].best.text == answers[0].best.text == "F EY S"
+    assert answers[9].best.text == answers[0].best.text == "F EY1 S"
     assert "source=None: must be a text or its tokens" in str(answers[1])
     assert answers[1].violations[0].field == "tokens" and answers[2].violations[0].field == "text"
     assert all("\n" not in str(answer) and len(str(answer)) < 200 for answer in answers[1:9])
@@ -156,7 +156,7 @@ def test_a_model_is_pickled_as_its_path_and_options(tmp_path: Path, monkeypatch:
     answer = again.generate(["face"])[0]
     assert answer.best.score == first.generate("face").best.score
     kept = pickle.loads(pickle.dumps([answer, again.score("face", "F", attention=True)]))
-    assert kept[0].best.text == "F EY S" and kept[1].attention.shape == (2, 5)
+    assert kept[0].best.text == "F EY1 S" and kept[1].attention.shape == (2, 5)
     shutil.rmtree(tmp_path / "bundle")
     shutil.copytree(ROOT / "models" / "normalize-numbers-en", tmp_path / "bundle")
     with pytest.raises(
@@ -168,7 +168,7 @@ def test_a_model_is_pickled_as_its_path_and_options(tmp_path: Path, monkeypatch:
 def test_a_function_that_holds_a_model_is_pickled_with_it(model: attendant.Model) -> None:
     cloudpickle = pytest.importorskip("cloudpickle")
     again = pickle.loads(cloudpickle.dumps(lambda word: model.generate(word).best.text))
-    assert again("face") == "F EY S"
+    assert again("face") == "F EY1 S"
 
 
 def test_errors_are_pickled_with_their_messages(model: attendant.Model, tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_it_needs_no_torch_and_imports_lazily() -> None:
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM, BUNDLE], env={"PYTHONPATH": path}, capture_output=True, text=True
     )
-    assert (run.stdout, run.returncode) == ("F OW N IY M\n", 0), run.stderr
+    assert (run.stdout, run.returncode) == ("F OW1 N IY0 M\n", 0), run.stderr
 
 
 def test_the_programs_of_the_document_run() -> None:
@@ -269,7 +269,7 @@ def test_the_programs_of_the_document_run() -> None:
         [sys.executable, "-c", program], cwd=ROOT, env={"PYTHONPATH": path}, capture_output=True, text=True
     )
     assert run.returncode == 0, run.stderr
-    assert "F OW N IY M" in run.stdout and "decoding.beam_size is 1000, must be 1 to 32" in run.stdout
+    assert "F OW1 N IY0 M" in run.stdout and "decoding.beam_size is 1000, must be 1 to 32" in run.stdout
     # What the decoder computes inside obeys the papers' equations.
     assert "\nTrue\nTrue\n" in run.stdout
 

@@ -45,7 +45,7 @@ def parsed(payloads: list[bytes]) -> list[messages.GenerateRequest]:
 
 def test_texts_of_a_file_end_at_a_tab_and_must_fit(bundle: Bundle, tmp_path: Path) -> None:
     data = tmp_path / "words.tsv"
-    data.write_text("face\tF EY S\nonnx\n\n" + 41 * "a" + "\n")
+    data.write_text("face\tF EY1 S\nonnx\n\n" + 41 * "a" + "\n")
     payloads, about = requests_for(bundle, data, 2)
     requests = parsed(payloads)
     assert sorted(request.text for request in requests) == ["face", "onnx"]

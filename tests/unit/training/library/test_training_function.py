@@ -329,7 +329,7 @@ for call in (lambda: attendant.train("copy"), lambda: attendant.report("run"), l
         call()
     except attendant.UserError as error:
         print(error)
-print(attendant.evaluate(sys.argv[2], data=[("face", "F EY S")], metrics="wer")[0].values)
+print(attendant.evaluate(sys.argv[2], data=[("face", "F EY1 S")], metrics="wer")[0].values)
 print([check.subject for check in attendant.verify(sys.argv[2])])
 """
 
