@@ -239,19 +239,12 @@ KeepPairs = Callable[[str, InMemoryPairs], dict[str, Any]]
 """Stores the pairs of a split; returns the files as `CorpusFiles` takes them."""
 
 
-def load_recipe(
-    path: Path,
-    overrides: Overrides = (),
-    *,
-    ignored: Collection[tuple[str, str]] = (),
-    keep_pairs: KeepPairs | None = None,
-) -> Recipe:
+def load_recipe(path: Path, overrides: Overrides = (), *, keep_pairs: KeepPairs | None = None) -> Recipe:
     """Reads and validates a recipe.
 
     Args:
         path: the TOML file, a folder with a recipe.toml, or the name of a recipe that comes with the package.
         overrides: in text form, a value that is not TOML is taken as a string; None removes the key.
-        ignored: pairs of table and key that are accepted and ignored.
 
     Raises:
         UserError: one line per problem, with the file, the field, the value and the choices or the nearest key.
@@ -272,8 +265,6 @@ def load_recipe(
         raise UserError(f"{path}: can't be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not TOML: {error}") from None
-    for table, key in ignored:
-        content.get(table, {}).pop(key, None)
     return recipe_from(content, str(path), overrides, folder=path.parent, keep_pairs=keep_pairs)
 
 

@@ -10,7 +10,6 @@ from tokenizers import normalizers
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS
 from attendant.training.data.tokenization import WORD_START, normalization_steps
 from attendant.training.recipe import Recipe, load_recipe
-from attendant.training.run.directory import FORMER_KEYS
 from tests.paths import ROOT
 
 PAGES = dict(
@@ -34,10 +33,8 @@ def recipe_of(page: Path) -> Path:
 
 
 def trained_by(bundle: Path) -> Recipe:
-    """The manifest's recipe, read as a run's is: what an earlier version called otherwise is renamed or dropped."""
+    """The manifest's recipe, read as a run's is: what an earlier version called otherwise is renamed."""
     content = json.loads((bundle / "manifest.json").read_text())["provenance"]["recipe"]
-    for table, key in FORMER_KEYS:
-        content[table].pop(key, None)
     return Recipe.model_validate(content)
 
 

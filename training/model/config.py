@@ -4,7 +4,7 @@ Contradictions, and options that would do nothing, are refused with the field, t
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -97,13 +97,6 @@ class DecoderConfig(Table):
     start_symbol: StartSymbol = "bos"
     tied_embeddings: bool = False
     copying: bool = False
-
-    @model_validator(mode="before")
-    @classmethod
-    def joining_is_the_former_name_of_readout(cls, value: Any) -> Any:
-        if isinstance(value, dict) and "joining" in value and "readout" not in value:
-            return {"readout" if key == "joining" else key: each for key, each in value.items()}
-        return value
 
 
 class ModelConfig(Table):

@@ -85,9 +85,6 @@ BEST, LAST = "best", "last"
 MODEL_FILE, OPTIMIZER_FILE, STATE_FILE = "model.safetensors", "optimizer.safetensors", "state.json"
 RANDOM_STATE, TRAINED = "random_state.", "trained."
 
-FORMER_NAME = ("decoder.joining.", "decoder.readout.")
-"""Prefix of the names of the readout's weights in checkpoints of earlier versions, and now."""
-
 
 def checkpoint_path(run: Run, which: str) -> Path | None:
     """Returns the directory that `best` or `last` names; None if there is none."""
@@ -273,10 +270,9 @@ def load_tensors(directory: Path, file: str) -> dict[str, Tensor]:
     if sha256_of(path) != load_content(directory)["sha256"][file]:
         raise UserError(f"{path} is damaged: its sha256 is not the one that {STATE_FILE} recorded")
     try:
-        tensors = load_file(path)
+        return load_file(path)
     except SafetensorError as error:
         raise UserError(f"{path} is damaged: {error}") from None
-    return {name.replace(*FORMER_NAME): tensor for name, tensor in tensors.items()}
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

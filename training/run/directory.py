@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -43,8 +43,6 @@ from attendant.training.recipe import Recipe, load_recipe
 from attendant_client.version import VERSION
 
 Content = TypeVar("Content", dict[str, Any], list[Any])
-
-FORMER_KEYS: Final = (("training", "r_drop"),)  # Table and key of options that earlier versions had.
 
 
 class Run:
@@ -88,7 +86,7 @@ class Run:
         """Returns the run's recipe. Raises UserError: the directory is not a run."""
         if not self.recipe_path.is_file():
             raise UserError(f"{self.path} is not a run: it has no {self.recipe_path.name}")
-        return load_recipe(self.recipe_path, ignored=FORMER_KEYS)
+        return load_recipe(self.recipe_path)
 
     def tokenizer_path(self, side: str) -> Path:
         return self.path / f"{side}_tokenizer.json"

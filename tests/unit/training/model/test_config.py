@@ -73,8 +73,3 @@ def test_what_dot_is_refused_with_mends_it() -> None:
 def test_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         ModelConfig().cell = "gru"
-
-
-def test_the_former_name_of_readout_is_still_read() -> None:
-    former = ModelConfig.model_validate({"decoder": {"joining": "maxout"}})
-    assert former == ModelConfig.model_validate({"decoder": {"readout": "maxout"}})

@@ -251,14 +251,3 @@ def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path, tiny_recipe: Path
     (tmp_path / "run" / "recipe.toml").write_text(tiny_recipe.read_text())
     with pytest.raises(UserError, match="has no checkpoint 'best' yet"):
         load_run(tmp_path / "run")
-
-
-def test_the_former_names_of_weights_are_still_read(tmp_path: Path) -> None:
-    run, former = Run(tmp_path), Training()
-    former.model = nn.ModuleDict({"decoder": nn.ModuleDict({"joining": nn.Linear(3, 2)})})
-    save_checkpoint(run, Learner(model=former.model, optimizer=former.optimizer), TrainingState(step=1), best=True)
-    directory = checkpoint_path(run, "best")
-    assert directory is not None
-    result = nn.ModuleDict({"decoder": nn.ModuleDict({"readout": nn.Linear(3, 2)})})
-    load_weights(directory, result)
-    assert torch.equal(result["decoder"]["readout"].weight, former.model["decoder"]["joining"].weight)

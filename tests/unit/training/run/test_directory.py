@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from attendant.runtime.errors import UserError
-from attendant.training.recipe import load_recipe
 from attendant.training.run import directory as run
 from attendant.training.run.directory import Run, versions
 from attendant.training.run.loading import load_run
@@ -19,15 +18,6 @@ def test_versions_tell_what_the_bits_depend_on(is_exact: bool, library: str, mon
     assert result["float32_products"] == library
     assert {"attendant", "commit", "platform", "processor", "python", "torch"} < set(result)
     assert all(isinstance(value, str) for value in json.loads(json.dumps(result)).values())
-
-
-def test_a_run_keeps_opening_when_an_option_is_gone(tmp_path: Path, tiny_recipe: Path) -> None:
-    """The recipe of a run may name it; one that is to be trained may not."""
-    text = tiny_recipe.read_text().replace("[training]", "[training]\nr_drop = 2.0")
-    (tmp_path / "recipe.toml").write_text(text)
-    assert Run(tmp_path).recipe() == load_recipe(tiny_recipe)
-    with pytest.raises(UserError, match=r"unknown key training\.r_drop"):
-        load_recipe(tmp_path / "recipe.toml")
 
 
 def test_a_run_that_recorded_no_length_ratio_has_none(tmp_path: Path) -> None:
