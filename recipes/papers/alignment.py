@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from attendant.recipes.papers.harness import write_picture, write_table
+from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.runtime.errors import UserError
@@ -126,9 +127,13 @@ def attended(model: TextModel, words: Sequence[SpokenWord]) -> list[Floats]:
     """Returns the attention [T, S] of each word, with its own sounds as the target (teacher forcing).
 
     Raises:
-        UserError: the model has no attention.
+        UserError: the model has no attention, or lacks a sound.
     """
     targets = model.target_tokenizer.encode_batch([" ".join(word.sounds) for word in words])
+    for word, target in zip(words, targets, strict=True):
+        if UNK_ID in target:
+            sound = word.sounds[target.index(UNK_ID)]
+            raise UserError(f"the model has no symbol for {sound} of {word.word}: give a run of the recipe g2p-cmudict")
     options = [scoring_options(target, model.special_ids.eos, attention=True) for target in targets]
     sources = model.source_ids([word.word for word in words])
     scored = decode_all(model.stepper, sources, options, model.special_ids)

@@ -13,6 +13,7 @@ from attendant.recipes.papers import harness, long_sources
 from attendant.recipes.papers.alignment import (
     AlignedWord,
     agreement,
+    attended,
     changed_by_masking,
     diagonal_links,
     open_model,
@@ -95,6 +96,13 @@ def test_an_answer_needs_no_position_without_weight() -> None:
     for own, needed in zip(weights, changed, strict=True):
         assert any(needed) and not all(needed)
         assert not any(need for need, weight in zip(needed, own.max(axis=0), strict=True) if weight < 1e-3)
+
+
+def test_a_model_that_lacks_the_sounds_is_refused() -> None:
+    """The words have no stress, which is a part of this model's symbols."""
+    words = [word for word in read_words() if word.word == "typhoons"]
+    with pytest.raises(UserError, match="no symbol for AY of typhoons"):
+        attended(open_model(ROOT / "models" / "g2p-en"), words)
 
 
 def test_the_alignment_error_rate() -> None:
