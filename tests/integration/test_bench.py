@@ -52,7 +52,7 @@ def test_a_bundle_is_measured(environment: dict[str, str], tiny_bundle_path: Pat
 
 
 def test_ctrl_c_ends_the_server_too(environment: dict[str, str], tiny_bundle_path: Path, tmp_path: Path) -> None:
-    process = started(environment, [str(tiny_bundle_path), "--seconds", "9", "--output", str(tmp_path)])
+    process = started(environment, [str(tiny_bundle_path), "--seconds", "3", "--output", str(tmp_path)])
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(3)]  # the model, the processor, the first visit
     assert lines[1].startswith("processor: ")
