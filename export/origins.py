@@ -309,7 +309,7 @@ def exportable_checkpoint(
     Args:
         toolkit: a key of `READERS`.
         output: the folder of the new bundle, whose name is the default for `name`.
-        segmented: texts are segmented into the toolkit's symbols, with blanks between them.
+        segmented: texts are segmented into the toolkit's symbols, separated by spaces.
         texts: real sources, on which the graphs are verified too.
         data: their name in the manifest.
 
