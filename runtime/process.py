@@ -185,7 +185,7 @@ def limited(
     """
     began, had = time.monotonic(), resident_bytes()
     with _abandonable(function, "limited") as future:
-        # Not by the timeout of `result`: its error is the same as one of the function's own.
+        # `future.result(timeout)` raises TimeoutError, which the function may raise as well.
         while not wait([future], POLL_SECONDS).done:
             if (grown := (resident_bytes() - had) // MIB) > mib:
                 raise ResourceLimitExceeded(f"{what}: took {grown} MiB of memory, may take {mib}{remedy}")

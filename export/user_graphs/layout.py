@@ -117,7 +117,7 @@ class Places:
     Attributes:
         table: the names of its inputs, completed.
         takes: the names of all inputs, in the order of `inputs`.
-        outputs: those with one axis of rows.
+        outputs: the outputs that have an axis of rows.
         example: their values for two rows, in standard form.
         reason: the reason for running the graph row by row; empty if it is not.
     """

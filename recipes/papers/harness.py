@@ -1,5 +1,6 @@
-"""A plan: a recipe, and variants of it that differ in one thing each, trained from several seeds. All experiments share
-its runs, their results on disk, and the tables and pictures of docs/experiments.
+"""The harness of all experiments: their plans, runs and results, and the tables and pictures of docs/experiments.
+
+A plan has a recipe and its variants, each with one difference, and trains all of them from several seeds.
 """
 
 import json

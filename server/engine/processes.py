@@ -20,6 +20,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -204,10 +205,10 @@ class _Process:
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_WR)
 
-    def wait(self) -> None:
-        """Waits for the end of the process after `hang_up`, and kills it if that takes too long."""
+    def wait(self, timeout_seconds: float) -> None:
+        """Waits for the end of the process, and kills it when the time is over."""
         try:
-            self._process.wait(END_SECONDS)
+            self._process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
             # A process that even the kernel can't end now must not keep the server from ending.
@@ -295,8 +296,10 @@ class WorkerProcesses:
     def __exit__(self, *raised: object) -> None:
         for process in self._processes:
             process.hang_up()
+        # All of them have the same time: workers that hang must not add up.
+        give_up = time.monotonic() + END_SECONDS
         for process in self._processes:
-            process.wait()
+            process.wait(max(0.0, give_up - time.monotonic()))
 
     def group(self, bundle: Path, num_models: int) -> WorkerGroup:
         """Returns a group of workers for a bundle, none of them started.
@@ -313,7 +316,7 @@ class WorkerProcesses:
 
     def _begin(self, config: ServerConfig) -> _Process:
         for process in [process for process in self._processes if not process.is_running]:
-            process.wait()
+            process.wait(0.0)
             self._processes.remove(process)
         self._processes.append(_Process(config))
         return self._processes[-1]

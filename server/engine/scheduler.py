@@ -2,8 +2,8 @@
 
 In the server, clients take turns in a queue per priority (`FairQueue`), by deficit round robin on expected rows x steps
 (Shreedhar and Varghese 1995). A client at its turn is served as long as its credit covers its oldest request; otherwise
-it earns a quantum for its next turn. So clients that always have requests waiting get the same work done, however much
-they ask for at once; a client that asks for little waits for one turn of the others at most.
+it earns a quantum for its next turn. So clients that always have requests waiting get the same work done, however many
+requests each sends at once. A client with few requests waits for at most one turn of each other client.
 
 In an engine (`Scheduler`), interactive, heavy and bulk requests have a queue each, with the whole budget, and are
 stepped apart: a round of the engine belongs to one priority. So an interactive request is admitted at the next step
