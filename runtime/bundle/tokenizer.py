@@ -371,8 +371,8 @@ class Tokenizer:
             model._resize_cache(num_words)
 
     def to_text(self) -> str:
-        """Returns the library's JSON, the content of a run's or bundle's file."""
-        return str(self._library.to_str(pretty=True)) + "\n"
+        """Returns the library's JSON on one line (half the size of its indented form): a run's or bundle's file."""
+        return str(self._library.to_str()) + "\n"
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of a text, without BOS or EOS. Never fails: unknown parts become UNK."""
