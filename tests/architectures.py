@@ -5,6 +5,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import pytest
+import torch
 from pydantic import ValidationError
 
 from attendant.training.model import ModelConfig
@@ -144,3 +146,9 @@ def _mixed(choices: list[Any]) -> list[Any]:
     """All of the choices, neighbours differing in everything."""
     stride = 19  # shares no factor with the number of choices
     return [choices[index * stride % len(choices)] for index in range(len(choices))]
+
+
+def skip_without_bfloat16_lstm() -> None:
+    """Skips a test of LSTMs in bfloat16 on processors whose recipes with bf16 are refused."""
+    if not torch.cpu.get_capabilities().get("avx512_f"):
+        pytest.skip("oneDNN has LSTMs in bfloat16 for AVX-512 only")

@@ -31,6 +31,7 @@ from attendant.training.recipe import TrainerConfig, load_recipe
 from attendant.training.run.checkpoint import TrainingState
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
+from tests.architectures import skip_without_bfloat16_lstm
 from tests.paths import ROOT
 from tests.unit.training.conftest import write_recipe
 
@@ -271,8 +272,7 @@ def test_the_moving_average_is_what_is_validated_and_published(
 
 def test_learns_in_bfloat16(tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Emulated on processors with AVX-512 but without bfloat16, which the recipe would be refused for."""
-    if not torch.cpu.get_capabilities().get("avx512_f"):
-        pytest.skip("oneDNN has LSTMs in bfloat16 for AVX-512 only")
+    skip_without_bfloat16_lstm()
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
     state = train(tiny_recipe, tmp_path / "run", "training.max_epochs=20", "training.precision=bf16")
     assert state.best_value is not None and state.best_value >= 75.0

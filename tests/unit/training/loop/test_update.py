@@ -20,6 +20,7 @@ from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.decoder import TeacherForcing
 from attendant.training.optimization import OptimizerConfig, make_optimizer
 from attendant.training.recipe import TrainerConfig, load_recipe
+from tests.architectures import skip_without_bfloat16_lstm
 
 SIZES = {"embedding_size": 6, "hidden_size": 8, "dropout": 0.0, "encoder": {"hidden_size": 4}}
 TARGETS = TokenSequences.of([[4, 5, 6, 7], [5], [8, 9]])
@@ -165,6 +166,7 @@ def test_a_gradient_is_clipped_to_the_norm_and_left_alone_below_it() -> None:
 
 
 def test_bfloat16_computes_otherwise_and_keeps_full_weights() -> None:
+    skip_without_bfloat16_lstm()
     full, low = model(), model()
     num_tokens = batches(9)[0].num_target_tokens
     exact = updater(full).gradient(batches(9), num_tokens)

@@ -10,7 +10,7 @@ from attendant.training.kernels.cells import RNN_CLASSES, STATE_NAMES, CellKind,
 from attendant.training.kernels.loss import smoothed_cross_entropy
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.decoder import CellLoop, DecoderCell
-from tests.architectures import covering_architectures
+from tests.architectures import covering_architectures, skip_without_bfloat16_lstm
 
 NUM_ROWS, NUM_STEPS, INPUT_SIZE, HIDDEN_SIZE = 3, 5, 4, 6
 CELLS = list(RNN_CLASSES)
@@ -92,11 +92,6 @@ def test_states_keep_32_bits_where_products_have_16(kind: CellKind) -> None:
     gradients = [torch.autograd.grad(state[0].square().sum(), cell.rnn.weight_hh_l0)[0] for state in states]
     assert {gradient.dtype for gradient in gradients} == {torch.float32}
     assert torch.cosine_similarity(*(gradient.flatten() for gradient in gradients), dim=0) > 0.99
-
-
-def skip_without_bfloat16_lstm() -> None:
-    if not torch.cpu.get_capabilities().get("avx512_f"):
-        pytest.skip("oneDNN has LSTMs in bfloat16 for AVX-512 only; recipes with bf16 are refused on other processors")
 
 
 @pytest.mark.parametrize("kind", CELLS)
