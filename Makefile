@@ -72,10 +72,10 @@ test-cluster: build/cluster/.installed ## Ray: a cluster of three nodes on this 
 reliability: setup ## Attack a server over loopback at full size, into benchmarks/results/reliability.md
 	@$(BIN)/python -m pytest -m reliability tests/faults
 
-bench: setup ## Measure decoding and serving on this machine, which should do nothing else (half an hour)
+bench: setup ## Measure decoding and serving on this machine, which should do nothing else (about an hour)
 	@$(BIN)/python -m benchmarks
 
-bench-peers: setup ## The same work beside what one would take instead (a quarter of an hour, and its installation)
+bench-peers: setup ## The same work beside what one would take instead (about an hour, and its installation)
 	@$(BIN)/python -m benchmarks peers
 
 docs: setup ## The pages as a site, in build/docs; fails for a link that leads nowhere
