@@ -32,7 +32,6 @@ COPY client ./client-distribution
 COPY client/attendant_client/version.py ./client/attendant_client/
 COPY attendant ./attendant
 COPY runtime ./runtime
-COPY library ./library
 COPY server ./server
 # `attendant verify`, `inspect` and `evaluate` run in the servers' images too.
 COPY training ./training

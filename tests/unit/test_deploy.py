@@ -219,6 +219,18 @@ def test_compose_mounts_and_builds_what_there_is() -> None:
     assert [service["pull_policy"] for service in own] == ["build"]
 
 
+def test_the_images_are_built_from_files_that_there_are() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    copied = [
+        name for names in re.findall(r"^COPY (?!--)(.+) \S+$", dockerfile, re.MULTILINE) for name in names.split()
+    ]
+    in_context = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    assert [name for name in (*copied, *in_context) if not (ROOT / name).exists()] == []
+    assert [name for name in copied if not any(Path(name).is_relative_to(other) for other in in_context)] == []
+    linked = {path.readlink().name for path in (ROOT / "attendant").iterdir() if path.is_symlink()}
+    assert linked <= set(copied)
+
+
 def test_grafana_has_the_dashboard_and_its_data() -> None:
     (source,) = load(GRAFANA / "provisioning" / "datasources" / "prometheus.yml")["datasources"]
     assert source["url"] == "http://prometheus:9090"
