@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ("server-cpu.txt", "server-gpu.txt")
-"""Released with the wheels, for installations by hash and without a model hub's client (README.md)."""
+"""Released with the wheels, for installations by hash and without a model hub's client (docs/installing.md)."""
 
 
 def main() -> int:
