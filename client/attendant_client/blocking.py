@@ -38,7 +38,7 @@ def _iterating(
         try:
             yield from self.each(answers)
         finally:
-            self.wait(answers.aclose())
+            self._finish(answers.aclose())
 
     return call
 
@@ -59,7 +59,7 @@ class BlockingStream:
         try:
             yield from self._owner.each(aiter(self._stream))
         finally:
-            self._owner.wait(self._stream.aclose())
+            self._owner._finish(self._stream.aclose())
 
 
 class BlockingClient:
@@ -76,6 +76,9 @@ class BlockingClient:
 
     def __init__(self, *target: str, **connection: Any) -> None:
         """See AttendantClient."""
+        self._is_closed = False
+        # Held while a call is given to the loop, which `close` ends.
+        self._lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="attendant-client", daemon=True)
         self._thread.start()
@@ -97,9 +100,20 @@ class BlockingClient:
 
     def close(self) -> None:
         """Ends the connection; calls in flight are cancelled."""
-        if self._thread.is_alive():
-            self.wait(self.client.close())
-            self._end()
+        with self._lock:
+            if not self._is_open():
+                return
+            self._is_closed = True
+            closing = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
+        closing.result()
+        self._end()
+
+    async def _close(self) -> None:
+        await self.client.close()
+        calls = asyncio.all_tasks() - {asyncio.current_task()}
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
 
     generate = _waiting(AttendantClient.generate)
     generate_many = _iterating(AttendantClient.generate_many)
@@ -118,10 +132,11 @@ class BlockingClient:
 
     def wait(self, call: Coroutine[Any, Any, _Answer]) -> _Answer:
         """Runs a call on the client's loop and returns its result."""
-        if not self._thread.is_alive():
-            call.close()
-            raise RuntimeError("the client is closed; make another one")
-        running = asyncio.run_coroutine_threadsafe(call, self._loop)
+        with self._lock:
+            if not self._is_open():
+                call.close()
+                raise RuntimeError("the client is closed; make another one")
+            running = asyncio.run_coroutine_threadsafe(call, self._loop)
         try:
             return running.result()
         except BaseException:
@@ -138,6 +153,17 @@ class BlockingClient:
 
         while (following_item := self.wait(following())) is not None:
             yield following_item[0]
+
+    def _finish(self, ending: Coroutine[Any, Any, None]) -> None:
+        """Waits for the end of a stream, which the end of the client brings too."""
+        if self._is_open():
+            self.wait(ending)
+        else:
+            ending.close()
+
+    def _is_open(self) -> bool:
+        # In a forked process, the thread does not run.
+        return self._thread.is_alive() and not self._is_closed
 
     def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

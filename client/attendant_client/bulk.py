@@ -137,14 +137,17 @@ class Bulk:
         for task in others:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for _, answer in self._unanswered.values():
-            answer.cancel()
 
     async def generate(self, source: Source, **options: Unpack[RequestOptions]) -> Generation:
         """Decodes one source; see `AttendantClient.generate`.
 
         The request's id is its number on the stream.
+
+        Raises:
+            RuntimeError: outside `async with`, or the client is closed.
         """
+        if not self._tasks or self._tasks[0].done():
+            raise RuntimeError("this bulk stream is not open; make one with `async with client.bulk() as bulk`")
         if "timeout" in options:
             raise TypeError("timeout: concerns the whole stream; AttendantClient.bulk takes it")
         number = str(next(self._numbers))
@@ -164,6 +167,18 @@ class Bulk:
             self._unanswered.pop(number, None)
 
     async def _run(self) -> None:
+        """Answers the requests until the stream is left, or until the client is closed."""
+        try:
+            await self._run_streams()
+        except Exception as error:
+            for _, answer in self._unanswered.values():
+                if not answer.done():
+                    answer.set_exception(error)
+        finally:
+            for _, answer in self._unanswered.values():
+                answer.cancel()
+
+    async def _run_streams(self) -> None:
         """Opens streams, one after the other, while there are requests.
 
         If a write fails before the server's status is read, grpc reports INTERNAL instead of it. The next stream then

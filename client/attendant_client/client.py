@@ -337,6 +337,7 @@ class AttendantClient:
         self._check_open()
 
         def open_stream(several: bool) -> Any:
+            self._check_open()
             method = self._seq2seq.GenerateBatches if several else self._seq2seq.GenerateBatch
             return method(metadata=self._metadata)
 

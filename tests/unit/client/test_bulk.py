@@ -148,6 +148,29 @@ async def test_leaving_cancels_open_requests(client: AttendantClient) -> None:
         await task
 
 
+async def test_a_request_needs_an_open_stream_and_client(client: AttendantClient) -> None:
+    bulk = client.bulk(timeout=None)
+    with pytest.raises(RuntimeError, match="async with"):
+        await bulk.generate("a")
+    async with bulk:
+        assert (await bulk.generate("a")).best.text == "A"
+    with pytest.raises(RuntimeError, match="async with"):
+        await bulk.generate("a")
+    async with client.bulk(timeout=None) as bulk, asyncio.timeout(5):
+        in_flight = asyncio.create_task(bulk.generate("slow"))
+        await asyncio.sleep(0.1)
+        await client.close()
+        with pytest.raises(asyncio.CancelledError):
+            await in_flight
+
+
+async def test_a_closed_client_opens_no_stream(client: AttendantClient) -> None:
+    async with client.bulk(timeout=None) as bulk, asyncio.timeout(5):
+        await client.close()
+        with pytest.raises(RuntimeError, match="the client is closed"):
+            await bulk.generate("a")
+
+
 async def test_a_cancelled_request_does_not_disturb_the_others(client: AttendantClient) -> None:
     async with client.bulk() as bulk:
         given_up = asyncio.create_task(bulk.generate("slow"))

@@ -1,7 +1,11 @@
 """Every call of the client against a server that writes down what it was asked."""
 
+import itertools
 import pickle
 import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
 from types import ModuleType
 from typing import Any
 
@@ -186,25 +190,6 @@ async def test_an_empty_text_is_not_an_absent_one(client: AttendantClient, serve
     assert server.seq2seq.requests[0].WhichOneof("source") == "text"
 
 
-async def test_every_option_reaches_its_field(client: AttendantClient, server: Served) -> None:
-    decoding: Any = {
-        "beam_size": 4, "num_hypotheses": 3, "length_penalty": 0.5, "length_penalty_offset": 0.0,
-        "coverage_penalty": 0.0, "min_length": 0, "max_length": 9, "patience": 2.0, "no_repeat_ngram_size": 3,
-        "repetition_penalty": 1.5, "suppress_unk": False, "min_length_ratio": 0.5, "max_length_ratio": 1.5,
-        "alternatives": True, "masked_source_positions": [0, 3],
-    }  # fmt: skip
-    sampling: Any = {"temperature": 0.5, "top_k": 5, "top_p": 0.75, "seed": 11}
-    output: Any = {"attention": True, "token_log_probs": True, "replace_unknowns": True, "trace": 5}
-    options = {**decoding, **output, "target_prefix": ["A"], "sampling": Sampling(**sampling)}
-    await client.generate("ab", model="m", version="7", **options)
-    fields = pb.DecodingOptions(
-        **decoding, target_prefix=pb.Tokens(tokens=["A"]), sampling=pb.SamplingOptions(**sampling)
-    )
-    assert server.seq2seq.requests == [
-        pb.GenerateRequest(text="ab", model="m", version="7", decoding=fields, output=pb.OutputOptions(**output))
-    ]
-
-
 async def test_sampling_by_default_is_still_sampling(client: AttendantClient, server: Served) -> None:
     await client.generate("ab", sampling=Sampling(), target_prefix=[])
     assert server.seq2seq.requests[0].decoding.HasField("sampling")
@@ -383,6 +368,35 @@ def test_threads_may_share_a_blocking_client(server: Served) -> None:
         for thread in threads:
             thread.join()
     assert texts == ["SLOW"] * 8 and server.seq2seq.max_in_flight > 1
+
+
+def test_closing_a_blocking_client_ends_the_calls_of_other_threads(server: Served) -> None:
+    client = BlockingClient(server.target, timeout=None)
+    outcomes: list[BaseException] = []
+
+    def repeat(call: Callable[[], object]) -> None:
+        try:
+            while True:
+                call()
+        except (CancelledError, RuntimeError) as ended:
+            outcomes.append(ended)
+
+    calls: list[Callable[[], object]] = [
+        lambda: client.generate("slow"),
+        lambda: list(client.generate_many(itertools.repeat("slow"))),
+        lambda: list(client.stream("slow")),
+    ]
+    suspended = client.generate_many(itertools.repeat("a"))
+    assert next(suspended).best.text == "A"
+    threads = [threading.Thread(target=repeat, args=(call,), daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    client.close()
+    for thread in threads:
+        thread.join(5)
+    assert len(outcomes) == len(calls)
+    suspended.close()
 
 
 def test_a_blocking_client_that_is_refused_leaves_no_thread(server: Served) -> None:
