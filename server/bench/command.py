@@ -55,8 +55,10 @@ NO_LIMIT = str(1 << 16)
 ONE_ADDRESS = ("--light-rows", NO_LIMIT, "--max-waiting", NO_LIMIT)
 """The load generator acts as many clients, and the server sees one address."""
 
-OMITTED_VARIABLES = tuple(f"ATTENDANT_{name}" for name in ("BUNDLES", "TLS_", "TOKENS", "ADMIN_TOKENS", "NO_HTTP"))
-"""Prefixes of variables that the measured server is started without: calls come only from this machine."""
+OMITTED_VARIABLES = tuple(
+    f"ATTENDANT_{name}" for name in ("BUNDLES", "TLS_", "TOKENS", "ADMIN_TOKENS", "NO_HTTP", "MAX_CLIENT_", "CLIENT_")
+)
+"""Prefixes of variables that the measured server is started without: calls come from one address of this machine."""
 
 DESCRIPTION = """\
 Measures how fast a bundle is served on this host: requests per second and latency with one worker, two, and so on, in
@@ -150,6 +152,8 @@ def _run(options: argparse.Namespace) -> None:
     require("onnxruntime")
     if options.plan is not None and not 0 < options.plan < math.inf:
         raise UserError(f"--plan is {options.plan:g}, must be a positive number of requests per second")
+    if not 0 < options.seconds < math.inf:
+        raise UserError(f"--seconds is {options.seconds:g}, must be a positive number of seconds")
     if options.plan is not None and options.bundle.is_file():
         print(plan(read_result(options.bundle), options.plan))
         return

@@ -143,6 +143,8 @@ def test_the_picture_has_a_point_for_each_visit_within_it() -> None:
         (["nowhere"], "attendant bench: the bundle nowhere is refused"),
         ([BUNDLE, "--beam-size", "99"], "attendant bench: --beam-size is 99, must be 1 to "),
         ([BUNDLE, "--plan", "-1"], "attendant bench: --plan is -1, must be a positive number"),
+        ([BUNDLE, "--seconds", "inf"], "attendant bench: --seconds is inf, must be a positive number of seconds"),
+        ([BUNDLE, "--seconds", "nan"], "attendant bench: --seconds is nan, must be a positive number of seconds"),
         ([__file__, "--plan", "5"], f"attendant bench: {__file__} is not a bench.json"),
         ([BUNDLE, "--seconds", "1"], "attendant bench: --seconds is 1, must be 3 or more on this host of 1 CPUs"),
     ],
