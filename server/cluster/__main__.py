@@ -1,6 +1,7 @@
 """python -m attendant.server.cluster serve|decode: see --help."""
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -47,7 +48,14 @@ def _count(text: str) -> int:
     return int(text)
 
 
-_count.__name__ = "whole number from 1"
+def _seconds(text: str) -> float:
+    if not 0 <= float(text) < math.inf:
+        raise ValueError
+    return float(text)
+
+
+# argparse names the type in its error.
+_count.__name__, _seconds.__name__ = "whole number from 1", "number of seconds, 0 or more,"
 
 
 def serve_parser() -> argparse.ArgumentParser:
@@ -70,11 +78,12 @@ def serve_parser() -> argparse.ArgumentParser:
         help=f"target number of requests per replica, including waiting ones, which determines the replicas {DEFAULT}",
         **counts,
     )
+    delays: dict[str, Any] = {"type": _seconds, "metavar": "SECONDS"}
     replicas.add_argument(
-        "--upscale-seconds", type=float, default=30.0, help=f"delay before replicas are added {DEFAULT}"
+        "--upscale-seconds", default=30.0, help=f"delay before replicas are added {DEFAULT}", **delays
     )
     replicas.add_argument(
-        "--downscale-seconds", type=float, default=600.0, help=f"delay before replicas are ended {DEFAULT}"
+        "--downscale-seconds", default=600.0, help=f"delay before replicas are ended {DEFAULT}", **delays
     )
     replicas.add_argument("--models-held", help="models that a replica holds at once (default: all)", **counts)
     add_options(

@@ -54,7 +54,8 @@ class FileDecoder:
         source, num_lines, num_errors = Path(row["source"]), 0, 0
         # A unique name: an actor that Ray takes for dead may still be writing.
         aside = self._work.output / f".{source.name}.{uuid.uuid4().hex}"
-        with source.open(encoding="utf-8", newline="\n") as lines, new_file(aside) as answers:
+        # What is not UTF-8 is no valid text, and becomes an error of its line.
+        with source.open(encoding="utf-8", errors="surrogateescape", newline="\n") as lines, new_file(aside) as answers:
             while texts := [line.rstrip("\r\n") for line in itertools.islice(lines, SOURCES_AT_ONCE)]:
                 num_lines += len(texts)
                 for answer in self._model.generate(texts, return_errors=True, **self._work.options):
@@ -78,8 +79,10 @@ def decode(work: Work, inputs: Sequence[Path], *, actors: int, threads: int) -> 
         threads: of a CPU, for each actor.
 
     Raises:
-        UserError: two inputs of one name; a missing input; an output folder of other work.
+        UserError: two inputs of one name; a missing input; options that the bundle excludes; an output folder of other
+            work.
     """
+    check_options(work)
     names = Counter([RECORD, *(path.name for path in inputs)])
     for path in inputs:
         if names[path.name] > 1:
@@ -95,16 +98,29 @@ def decode(work: Work, inputs: Sequence[Path], *, actors: int, threads: int) -> 
         begun.unlink()
 
 
+def check_options(work: Work) -> None:
+    """Raises UserError if the bundle lacks the precision, or an option is above its limit."""
+    manifest = read_manifest(work.bundle)
+    if work.precision not in (None, *manifest.graphs):
+        choices = " or ".join(sorted(manifest.graphs))
+        raise UserError(f"--precision is {work.precision}, must be {choices} with this bundle")
+    limits = {"beam_size": manifest.limits.max_beam_size, "max_length": manifest.limits.max_target_tokens}
+    for name, value in work.options.items():
+        if name in limits and value > limits[name]:
+            flag = f"--{name.replace('_', '-')}"
+            raise UserError(f"{flag} is {value}, must be 1 to {limits[name]} with this bundle")
+
+
 def claim(work: Work) -> None:
     """Makes the output folder and records the work in it.
 
     Raises:
         UserError: the folder has files of other work.
     """
-    record = work.output / RECORD
+    record, manifest = work.output / RECORD, read_manifest(work.bundle)
     wanted = {
-        "model": read_manifest(work.bundle).name,
-        "version": read_manifest(work.bundle).version,
+        "model": manifest.name,
+        "version": manifest.version,
         "precision": work.precision,
         "options": dict(work.options),
     }
