@@ -203,18 +203,26 @@ class Score:
     @property
     def perplexity(self) -> float:
         """The perplexity per token: exp(-log_prob / number of summands)."""
-        return math.exp(-self.log_prob / len(self.token_log_probs))
+        return _perplexity(self.log_prob, len(self.token_log_probs))
 
     def word_perplexity(self, target: str) -> float:
         """Returns the perplexity per word of the target's text, separated by white space, and its end if it counts."""
         counts_end = len(self.token_log_probs) > len(self.target_tokens)
-        return math.exp(-self.log_prob / (len(target.split()) + counts_end))
+        return _perplexity(self.log_prob, len(target.split()) + counts_end)
 
     def _repr_html_(self) -> str:
         """Returns HTML for notebooks: the summands, and the attention if it was requested."""
         summands = zip((*self.target_tokens, EOS), self.token_log_probs, strict=False)
         rows = [("all", f"{self.log_prob:.4f}"), *((token, f"{log_prob:.4f}") for token, log_prob in summands)]
         return table(("token", "log P"), rows) + _attention_html(self.attention, self.source_tokens, self.target_tokens)
+
+
+def _perplexity(log_prob: float, count: int) -> float:
+    """Returns exp(-log_prob / count), or infinity if that is too large for a float."""
+    try:
+        return math.exp(-log_prob / count)
+    except OverflowError:
+        return math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

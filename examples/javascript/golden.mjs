@@ -12,7 +12,7 @@ export async function goldenDifferences(bundle, golden) {
       beamSize: example.beam_size,
       numHypotheses: 1,
       lengthPenalty: example.length_penalty,
-      lengthPenaltyOffset: example.length_penalty_offset,
+      lengthPenaltyOffset: example.length_penalty_offset ?? 5,
       maxLength: example.max_length,
     });
     const [best] = hypotheses;

@@ -154,8 +154,9 @@ class LocalModel:
         self, source: Source, target: Source, *, model: str, version: str, request_id: str, **how: Any
     ) -> Score:
         """Scores as a client does; the id is not used."""
-        scores: list[Score] = await asyncio.to_thread(self._model.score, [source], [target], **how)
-        return scores[0]
+        one = source if isinstance(source, str) else tuple(source)  # a list would be several sources
+        scored: Score = await asyncio.to_thread(self._model.score, one, target, **how)
+        return scored
 
     async def _decode(self, options: dict[str, Any]) -> None:
         while self._waiting:
@@ -166,6 +167,8 @@ class LocalModel:
             except Exception as error:
                 results = [error] * len(requests)
             for (_, answered), result in zip(requests, results, strict=True):
+                if answered.done():  # its caller has left
+                    continue
                 if isinstance(result, Exception):
                     answered.set_exception(result)
                 else:
@@ -328,6 +331,8 @@ async def _streamed(
     finally:
         if written:
             print(flush=True)
+    if not written:  # an empty answer is a line, too
+        print(flush=True)
     return stream.generation
 
 

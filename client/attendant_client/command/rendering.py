@@ -132,10 +132,12 @@ class _Tree:
 # Errors that the next line of a bulk run would have, too.
 _OF_EVERY_LINE = (errors.NotFound, errors.Unauthenticated, errors.Unavailable, errors.Unimplemented)
 
-# Fields that may be wrong for a single line: the source, and lengths, whose limit may depend on the source.
+# Violations that may be of a single line, as field and description: the source, and limits that depend on the source.
 _OF_ONE_LINE = re.compile(
-    r"(text|tokens)\b.*|output\.trace"
-    r"|decoding\.(min_length|min_length_ratio|target_prefix\.tokens|masked_source_positions)"
+    r"(text|tokens)\b.*|output\.trace .*"
+    r"|decoding\.(min_length|min_length_ratio|target_prefix\.tokens|masked_source_positions) .*"
+    r"|decoding\.target_prefix_text .* long|output\.attention .* so long a text in parts",
+    re.DOTALL,
 )
 
 _OTHER_TARGET = "is a server running there? name another with --target or ATTENDANT_TARGET"
@@ -153,7 +155,7 @@ def status_of(error: errors.AttendantError) -> int:
 def concerns_every_line(error: errors.AttendantError) -> bool:
     """Returns whether the cause is the options, the model or the server instead of the line."""
     if isinstance(error, errors.InvalidArgument) and error.violations:
-        return not any(_OF_ONE_LINE.fullmatch(violation.field) for violation in error.violations)
+        return not any(_OF_ONE_LINE.fullmatch(f"{each.field} {each.description}") for each in error.violations)
     return isinstance(error, _OF_EVERY_LINE)
 
 

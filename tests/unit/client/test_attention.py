@@ -59,6 +59,7 @@ def test_perplexities_of_a_score() -> None:
     assert SCORE.word_perplexity("X YZ") == pytest.approx(np.exp(3.0 / 3))
     without_end = replace(SCORE, token_log_probs=SCORE.token_log_probs[:3], log_prob=-2.5)
     assert without_end.word_perplexity("X YZ") == pytest.approx(np.exp(2.5 / 2))
+    assert replace(SCORE, log_prob=-3000.0).word_perplexity("XYZ") == np.inf, "a long word that is improbable"
 
 
 def test_rows_are_target_tokens_and_columns_source_tokens() -> None:

@@ -63,6 +63,8 @@ def test_a_stream_is_written_as_it_comes(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == "AB\n1\t-0.5000\tAB\n2\t-1.5000\tAB!\n"
     assert main(["generate", "bad", "b", "--stream"]) == 2
     assert capsys.readouterr() == ("\nB\n", "attendant: text 1: text: 'bad' is bad\n")
+    assert main(["generate", "", "b", "--stream"]) == 0
+    assert capsys.readouterr().out == "\nB\n", "an empty answer is a line"
 
 
 def test_the_answer_to_several_lines_may_have_several(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +98,8 @@ MASKED = ("--masked-source-positions", "1  2")
 
 
 def test_options_reach_the_server_and_nothing_else_does(server: Served) -> None:
-    assert main(["generate", "ab", "--model", "m", *EVERY_OPTION.split(), "--target-prefix", "A  BC", *MASKED]) == 0
+    chosen = ["--model", "m", "--model-version", "7"]
+    assert main(["generate", "ab", *chosen, *EVERY_OPTION.split(), "--target-prefix", "A  BC", *MASKED]) == 0
     assert main(["generate", "a  b c", "--tokens"]) == 0
     assert main(["generate", "ab", "--sample"]) == 0
     decoding = pb.DecodingOptions(
@@ -123,7 +126,7 @@ def test_options_reach_the_server_and_nothing_else_does(server: Served) -> None:
     )
     assert {field.name for field, _ in decoding.ListFields()} == set(decoding.DESCRIPTOR.fields_by_name)
     generated, tokens, drawn = server.seq2seq.requests
-    assert (generated.text, generated.model, generated.decoding) == ("ab", "m", decoding)
+    assert (generated.text, generated.model, generated.version, generated.decoding) == ("ab", "m", "7", decoding)
     assert generated.output == pb.OutputOptions(replace_unknowns=True)
     assert tokens.tokens.tokens == ["a", "b", "c"]
     assert tokens.decoding == pb.DecodingOptions()
@@ -251,12 +254,24 @@ def test_an_error_of_every_line_ends_the_run(
 
 
 @pytest.mark.parametrize(
-    "field", ["decoding.min_length_ratio", "decoding.masked_source_positions", "output.trace", "text"]
+    ("field", "description"),
+    [
+        ("decoding.min_length_ratio", "is 2, 60 tokens of this source, must be 0 to 48 tokens"),
+        ("decoding.masked_source_positions", "is 9, must be positions from 0 to 4"),
+        ("decoding.target_prefix_text", "is 5 tokens long, must be 0 to 3 tokens long"),
+        ("output.trace", "is one that may take 2 MiB"),
+        ("output.attention", "is True, must be false or unset for so long a text in parts"),
+        ("text", "is 0 tokens long"),
+    ],
 )
 def test_an_error_of_a_line_is_not_the_others(
-    field: str, standard_input: Callable[[bytes], None], server: Served, capsys: pytest.CaptureFixture[str]
+    field: str,
+    description: str,
+    standard_input: Callable[[bytes], None],
+    server: Served,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    details = (violation(field, "is 2, 60 tokens of this source, must be 0 to 48 tokens"),)
+    details = (violation(field, description),)
     server.seq2seq.item_failures.append(Failure(grpc.StatusCode.INVALID_ARGUMENT, "too long", details))
     standard_input(b"a\nb\n")
     assert main(["generate", "-", "--min-length-ratio", "2"]) == 2

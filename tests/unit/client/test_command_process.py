@@ -113,11 +113,6 @@ def _read(controller: int) -> bytes:
         return b""  # Linux says EIO where the other end is closed
 
 
-def test_no_bar_without_a_terminal(environment: dict[str, str]) -> None:
-    with start(environment, "generate", "-") as process:
-        assert process.communicate(b"a\nb\n", timeout=30) == (b"A\nB\n", b"")
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_one_line(environment: dict[str, str]) -> None:
     with Path("/dev/full").open("wb") as full, start(environment, "generate", "a", stdout=full.fileno()) as process:

@@ -197,27 +197,6 @@ def test_messages_about_a_server_that_is_not_trusted(
         assert "is for another name" in said("--target", secure.target, roots, "--server-name=models.example")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--tls", "--insecure"], "--insecure excludes --tls, certificates and --server-name"),
-        (["--client-key", __file__], "--client-certificate and --client-key need each other"),
-        (["--insecure", "--root-certificates", __file__], "--insecure excludes --tls, certificates and --server-name"),
-        (["--target", ""], "--target: is empty; give the server as HOST:PORT"),
-        (["--target", "localhost:99999"], "--target: 'localhost:99999': port 99999 must be at most 65535"),
-        (["--token-file", "/nowhere"], "--token-file: '/nowhere' can't be read: No such file or directory"),
-        (["--token-file", "/dev/null"], "--token-file: '/dev/null' does not hold one line of printable ASCII"),
-        (["--token-file", __file__], "does not hold one line of printable ASCII"),
-    ],
-)
-def test_wrong_options(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["health", *arguments])
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert words in line
-
-
 def test_help_shows_no_secret(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

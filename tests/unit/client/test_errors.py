@@ -93,13 +93,6 @@ async def test_the_server_sets_the_retry_delay(client: AttendantClient, server: 
     assert time.monotonic() - began >= 0.4
 
 
-async def test_the_server_forbids_retries(client: AttendantClient, server: Served) -> None:
-    server.seq2seq.failures.append(Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, trailers=pushback(-1)))
-    with pytest.raises(AttendantError):
-        await client.generate("a")
-    assert len(server.seq2seq.requests) == 1
-
-
 @pytest.mark.parametrize("code", [grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL], ids=str)
 async def test_permanent_errors_are_not_retried(client: AttendantClient, server: Served, code: grpc.StatusCode) -> None:
     server.seq2seq.failures.append(Failure(code))
