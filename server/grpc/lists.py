@@ -246,12 +246,13 @@ class BatchStream:
                 await self._changed.wait()
                 self._changed.clear()
                 if closing.done() and not reading.done():
+                    self._end = self._end or self._refuse(Draining())
+                if self._end is not None:
                     reading.cancel()
-                    self._end = self._refuse(Draining())
                 while self._ended:
-                    items, results = await self._next_results()
+                    items: list[Item] = []
                     try:
-                        if results:
+                        if results := await self._next_results(items):
                             with self._writing(items):
                                 yield self._message(results)
                     finally:
@@ -281,9 +282,11 @@ class BatchStream:
         self._log.begin(self._method, self._call).end(error)
         return error, self._call.request_id
 
-    async def _next_results(self) -> tuple[list[Item], list[dict[str, Any]]]:
-        """Takes ended items, until a message is full, with the fields of their results."""
-        items: list[Item] = []
+    async def _next_results(self, items: list[Item]) -> list[dict[str, Any]]:
+        """Moves ended items to `items`, until a message is full; returns the fields of their results.
+
+        The caller frees what the items hold, even if this is cancelled.
+        """
         results: list[dict[str, Any]] = []
         num_bytes = 0
         while self._ended and len(items) < (MAX_RESULTS if self._has_lists else 1):
@@ -296,7 +299,7 @@ class BatchStream:
             if fields is not None:
                 results.append(fields)
             self._in.discard(item)
-        return items, results
+        return results
 
     async def _read(self) -> None:
         async for message in self._incoming:

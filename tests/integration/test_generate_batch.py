@@ -274,7 +274,9 @@ async def test_a_dead_engine_ends_the_stream() -> None:
     stepper = gated_stepper()
     stepper.fail_at_step = 2
     async with served(stepper, max_bulk=5) as server:
-        call = server.stub.GenerateBatch(iter(numbered(5, decoding=LONG)))
+        call = server.stub.GenerateBatch()
+        for request in numbered(5, decoding=LONG):
+            await call.write(request)  # and the client does not half-close: it waits for the answers
         await stepper.arrival()
         await eventually(lambda: server.sample("grpc_server_msg_received_total", **RPC) == 5)
         stepper.open()
@@ -376,6 +378,28 @@ async def test_unread_lists_are_given_up_and_each_request_is_counted_once() -> N
         assert sum(counted) == 30 * num_messages < 3000
         assert server.sample("attendant_bulk_answers_bytes", model="") == 0
         await eventually(lambda: server.sample("attendant_bulk_requests", model="fake") == 0)
+
+
+async def test_answers_that_were_made_for_a_client_that_has_gone_hold_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    places, blocked = itertools.count(), asyncio.Event()
+
+    async def written(num_cells: int, make: Any) -> Any:
+        if next(places):
+            blocked.set()
+            await asyncio.Event().wait()
+        await eventually(lambda: server.sample("attendant_bulk_requests", model="fake") == 0)  # all have ended
+        return make()
+
+    monkeypatch.setattr(lists, "written", written)
+    async with served(fake_stepper()) as server:
+        call = server.stub.GenerateBatches()
+        await call.write(Many(requests=numbered(4)))
+        await blocked.wait()
+        call.cancel()
+        await eventually(lambda: server.sample("attendant_bulk_streams", model="") == 0)
+        assert server.sample("attendant_bulk_answers_bytes", model="") == 0
 
 
 @pytest.mark.parametrize("how", ["cancel", "drain"])
