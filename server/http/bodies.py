@@ -10,6 +10,7 @@ import logging
 import math
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -201,8 +202,7 @@ def parse_json(raw: bytes) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"an object has the member {shortened(twice)} twice")
     return members
 
@@ -310,8 +310,9 @@ def _scalar(field: FieldDescriptor, value: Any) -> Any:
         return number if number is not None and 0 <= number <= WHOLE[kind] else NO_VALUE
     if isinstance(value, str):
         value = float(value) if NUMBER.fullmatch(value) else None
-    # Not finite numbers are refused by the limits of the option.
-    if isinstance(value, int | float) and (abs(value) < MAX_FLOAT or not math.isfinite(value)):
+    if isinstance(value, float) and not math.isfinite(value):
+        return value  # refused by the limits of the option
+    if isinstance(value, int | float) and abs(value) < MAX_FLOAT:
         return float(value)
     return NO_VALUE
 

@@ -1,6 +1,7 @@
 """Bodies that are no message: every field that is wrong, in the proto's words."""
 
 import json
+import time
 from typing import Any
 from unittest.mock import Mock
 
@@ -62,6 +63,7 @@ def error_of(body: Any) -> Exception:
             ({"decoding": {"patience": number}}, f"decoding.patience is {json.dumps(number)}, must be a number")
             for number in ("٣.٥", "1_0", "+3", " 3", ".5", "5.", "inf", "nan", "1,5", 1e39, "1e39")
         ),
+        ({"decoding": {"patience": 10**400}}, f"decoding.patience is 1{'0' * 28}..., must be a number"),
         ({"text": "a", "tokens": {"tokens": []}}, "source is text and tokens, must be one of them"),
         ({"decoding": {"beamSize": "x"}}, f'decoding.beam_size is "x", {WHOLE}'),
         ({"decoding": {"beam_size": 1.5}}, f"decoding.beam_size is 1.5, {WHOLE}"),
@@ -110,6 +112,15 @@ def test_a_body_that_is_no_json_has_the_readers_message(raw: bytes) -> None:
     request = decoded(raw)
     assert isinstance(request.error, Undecodable)
     assert str(request.error).startswith(f"the request, {len(raw)} bytes, is no message of this method's: ")
+
+
+def test_a_name_that_comes_twice_among_many_is_found_soon() -> None:
+    """Large bodies are read one after the other, so a slow one delays those of other clients."""
+    names = [f"{number:x}" for number in range(30_000)]
+    began = time.thread_time()
+    request = decoded(json.dumps(dict.fromkeys(names, 0)).encode()[:-1] + b', "752f": 0}')
+    assert "has the member '752f' twice" in str(request.error)
+    assert time.thread_time() - began < 1
 
 
 def test_a_list_of_faults_ends() -> None:
