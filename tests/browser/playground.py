@@ -53,7 +53,7 @@ def reload_with(page: Page, change: Callable[[list[Any]], list[Any]], *, times: 
 
 
 def event(kind: str, content: Any) -> str:
-    return f"event: {kind}\ndata: {json.dumps(content if kind == 'error' else {kind: content})}\n\n"
+    return f"event: {kind}\ndata: {json.dumps(content if kind == 'error' else {kind: content}, ensure_ascii=False)}\n\n"
 
 
 def hypothesis(text: str, tokens: list[str]) -> dict[str, Any]:

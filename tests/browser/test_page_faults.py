@@ -210,10 +210,18 @@ def test_the_list_of_models_can_be_asked_for_again(page: Page) -> None:
     page.route(MODELS, lambda route: route.fulfill(body="<html>", status=502), times=1)
     page.get_by_role("button", name="Try again").click()
     expect(page.locator("#server")).to_have_text("The server answered with status 502.")
+    page.route(MODELS, lambda route: route.fulfill(json={"models": []}), times=1)
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator("#server")).to_have_text("No model is served now.")
     page.get_by_role("button", name="Try again").press("Enter")
     expect(page.locator("#server")).to_have_text("2 models")
     expect(page.get_by_role("button", name="Try again")).to_have_count(0)
     ask(page)
+
+
+def test_an_answer_may_have_a_line_separator(page: Page) -> None:
+    """A regular expression's dot matches no U+2028, which JSON does not escape."""
+    answer_with(page, "A.\u2028B.", ["A.", "B."])
 
 
 def test_the_focus_stays_with_the_choice(page: Page) -> None:

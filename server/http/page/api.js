@@ -72,7 +72,7 @@ export async function* stream(request, signal) {
     const events = (text + value).split("\n\n");
     text = events.pop();
     for (const event of events) {
-      const [, name, data] = /^event: (\w+)\ndata: (.*)$/.exec(event) ?? [];
+      const [, name, data] = /^event: (\w+)\ndata: (.*)$/s.exec(event) ?? [];
       if (name === undefined) continue;
       if (name === "error") throw new Problem(JSON.parse(data));
       const message = JSON.parse(data);

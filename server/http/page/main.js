@@ -1,7 +1,7 @@
 // The page: the typed text goes to one panel, or to two alongside each other; the address has all that is shown.
 
 import { copy, readAddress, writeAddress } from "./address.js";
-import { models, useToken } from "./api.js";
+import { models, Problem, useToken } from "./api.js";
 import { differing } from "./differences.js";
 import { html } from "./dom.js";
 import { counted } from "./numbers.js";
@@ -93,7 +93,9 @@ function offerExamples() {
 
 // Learns which models are served now, which may be others than when the page was opened.
 async function renew() {
-  served = await models();
+  const now = await models();
+  if (!now.length) throw new Problem({ detail: "No model is served now." });
+  served = now;
   byId("server").textContent = counted(served.length, "model");
   for (const panel of panels) panel.offer(served);
 }

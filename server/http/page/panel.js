@@ -198,7 +198,7 @@ export class Panel {
         }
       }
       this.rest();
-      if (this.response.version !== this.model.version) await this.events.stale();
+      if (this.response.version !== this.model.version) await this.events.stale().catch(() => undefined);
     } catch (error) {
       if (signal.aborted) return;
       if (OUTDATED.includes(error.code) && !renewed && (await this.renew())) {
