@@ -32,6 +32,7 @@ from attendant.server.engine.loading import in_daemon_thread, open_bundles, open
 from attendant.server.engine.pool import WorkerPool
 from attendant.server.engine.processes import WorkerProcesses
 from attendant.server.engine.shares import AnswerBudget
+from attendant.server.engine.supervision import WorkerLost
 from attendant.server.grpc.handlers import Bounds, Handlers, library_rpcs, reflection_rpcs
 from attendant.server.grpc.port import (
     HEADROOM,
@@ -47,7 +48,7 @@ from attendant.server.http.app import HttpApi, add_pages, guard_hosts, http_app
 from attendant.server.http.port import http_server
 from attendant.server.inference.http import add_inference
 from attendant.server.inference.service import InferenceServicer
-from attendant.server.lifecycle import Health, Lifecycle
+from attendant.server.lifecycle import ENGINE_DIED, Health, Lifecycle
 from attendant.server.metrics import Metrics
 from attendant.server.repository import Reconciler, is_repository
 from attendant.server.request_log import RequestLog
@@ -263,8 +264,7 @@ async def start_model(
         on_death: see EngineClient.
 
     Raises:
-        UserError: see `load_models`.
-        RuntimeError: a worker ended while it loaded.
+        UserError, WorkerLost: see WorkerPool.start.
     """
     manifest = bundle.manifest
     max_rows = config.workers * config.max_rows
@@ -303,13 +303,18 @@ async def start_model(
 
 
 async def _done_unless_ending(lifecycle: Lifecycle, load: Coroutine[Any, Any, None]) -> bool:
-    """Returns True when everything is loaded, or False if a signal came first."""
+    """Returns True when everything is loaded, or False if a signal came first or a worker could not be started."""
     loading = asyncio.ensure_future(load)
     ending = asyncio.ensure_future(lifecycle.ending())
     await asyncio.wait({loading, ending}, return_when=asyncio.FIRST_COMPLETED)
     ending.cancel()
     if loading.done():
-        loading.result()
-        return True
+        try:
+            loading.result()
+            return True
+        except WorkerLost as error:
+            log.error("a worker process can't be started", extra={"reason": str(error)})
+            lifecycle.exit_status = ENGINE_DIED
+            return False
     loading.cancel()
     return False

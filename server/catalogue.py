@@ -106,20 +106,28 @@ class Routes:
         return roles.get(model, "named")
 
     def find(self, version: str) -> ServedModel:
-        """Returns the named version, or if none is named, the stable one or, for a share of the requests, the canary.
+        """Returns the named version, or the stable one if none is named.
 
         Raises:
             UnknownVersion
         """
-        if version:
-            versions = self.all()
-            # If the label of one version is the digest of another, the label counts.
-            names = {model.manifest.version: model for model in versions} | {model.label: model for model in versions}
-            if version not in names:
-                raise UnknownVersion(self.stable.name, version, [model.label for model in versions])
-            return names[version]
-        if self.canary is None:
+        if not version:
             return self.stable
+        versions = self.all()
+        # If the label of one version is the digest of another, the label counts.
+        names = {model.manifest.version: model for model in versions} | {model.label: model for model in versions}
+        if version not in names:
+            raise UnknownVersion(self.stable.name, version, [model.label for model in versions])
+        return names[version]
+
+    def choose(self, version: str) -> ServedModel:
+        """Returns the version for a request: the found one, or the canary for a share of those that name none.
+
+        Raises:
+            UnknownVersion
+        """
+        if version or self.canary is None:
+            return self.find(version)
         takes_canary = random.random() < self.canary_share
         self.stable.metrics.routed("canary" if takes_canary else "stable")
         return self.canary if takes_canary else self.stable
@@ -187,7 +195,7 @@ class Catalogue:
             UnknownVersion
         """
         while True:
-            model = self.routes(name).find(version)
+            model = self.routes(name).choose(version)
             # A version may end between the two; then the routes have changed.
             if model.leases.acquire():
                 return model

@@ -55,9 +55,12 @@ class Kind:
     unit: str
 
 
-def _whole(unit: str, least: int = 1, most: float = math.inf) -> Kind:
-    limit = "" if most == math.inf else f" to {most}"
-    return Kind(int, lambda value: least <= value <= most, f"a whole number from {least}{limit}", unit)
+MAX_WHOLE = 10**9
+"""Largest whole number of an option: gRPC takes 32 bits."""
+
+
+def _whole(unit: str, least: int = 1, most: int = MAX_WHOLE) -> Kind:
+    return Kind(int, lambda value: least <= value <= most, f"a whole number from {least} to {most}", unit)
 
 
 def _one_of(literal: Any) -> Kind:
@@ -71,6 +74,9 @@ FILE = Kind(lambda text: text.strip() and Path(text), bool, "a file", "FILE")
 PER_SECOND = Kind(float, lambda value: 0 < value < math.inf, "a number above 0", "NUMBER")
 SECONDS = Kind(float, lambda value: 0 <= value < math.inf, "a number of seconds, 0 or more", "SECONDS")
 SOME_SECONDS = Kind(float, lambda value: 0 < value < math.inf, "a number of seconds above 0", "SECONDS")
+CONNECTION_SECONDS = Kind(
+    float, lambda value: 0.001 <= value <= 10**6, "a number of seconds from 0.001 to 1000000", "SECONDS"
+)
 PEM_FILES = Kind(
     lambda text: tuple(Path(name) for name in text.split(os.pathsep) if name),
     lambda paths: bool(paths) and all(path.is_file() for path in paths),
@@ -80,7 +86,7 @@ PEM_FILES = Kind(
 
 FLAG = replace(_one_of(Switch), unit="")
 ORIGINS = Kind(
-    lambda text: tuple(origin.strip().rstrip("/") for origin in text.split(",")),
+    lambda text: tuple(origin.strip().rstrip("/").lower() for origin in text.split(",")),
     lambda origins: all(re.fullmatch(r"https?://[^/\s*]+", origin) for origin in origins),
     "origins such as https://example.org, separated by commas",
     "ORIGINS",
@@ -208,7 +214,7 @@ class ServerConfig:
     )
     connection_seconds: float | None = _option(
         None,
-        SOME_SECONDS,
+        CONNECTION_SECONDS,
         "longest duration of a gRPC connection; then its client connects again, and finds servers added meanwhile; "
         "calls in progress continue",
         "no limit",

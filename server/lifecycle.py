@@ -70,7 +70,9 @@ class Lifecycle:
         self.is_open = is_open
         self._has_been_open |= is_open
         for model in self._served():
-            self._metrics.set_ready(model, is_open)
+            self._metrics.set_ready(model, is_open and model not in self._unavailable | self._dead)
+        if is_open:
+            self._end_without_engines()
         await self._publish()
 
     @property
@@ -89,11 +91,16 @@ class Lifecycle:
     def engine_died(self, model: str) -> None:
         """Notes that a model's engines have failed for good. The server ends if those of all models have."""
         self._dead.add(model)
-        if self._dead.issuperset(self._served()):
+        self._metrics.set_ready(model, False)
+        self._end_without_engines()
+        begin(self._publish(), self._tasks)
+
+    def _end_without_engines(self) -> None:
+        served = self._served()
+        if served and self._dead.issuperset(served):
             log.error("no model has an engine any more: the server ends")
             self.exit_status = ENGINE_DIED
             self._ending.set()
-        begin(self._publish(), self._tasks)
 
     def _served(self) -> list[str]:
         """Returns the names of the served models; none before the catalogue is open."""

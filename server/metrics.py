@@ -288,7 +288,7 @@ class Metrics:
         # Looking children up takes longer than counting; labels are from closed sets, so there are few.
         self._requests_of = lru_cache(maxsize=None)(self.requests.labels)
         self._seconds_of = lru_cache(maxsize=None)(self.request_seconds.labels)
-        self._watched: dict[str, list[EngineClient]] = {}
+        self._watched: dict[str, dict[EngineClient, tuple[str, ...]]] = {}
 
     def ended(
         self, *, model: str, method: str, code: str, seconds: float, exemplar: dict[str, str] | None = None
@@ -314,14 +314,14 @@ class Metrics:
 
     def of_model(self, model: str) -> "ModelMetrics":
         """Returns the metrics of one version; all versions of a model are counted together."""
-        return ModelMetrics(self, model, self._watched.setdefault(model, []))
+        return ModelMetrics(self, model, self._watched.setdefault(model, {}))
 
 
 class ModelMetrics:
     """The metrics of one version of a model, their labels resolved once: a step is short."""
 
-    def __init__(self, metrics: Metrics, model: str, watched: list[EngineClient]) -> None:
-        """`watched`: the runners of all versions of the model."""
+    def __init__(self, metrics: Metrics, model: str, watched: dict[EngineClient, tuple[str, ...]]) -> None:
+        """`watched`: the runners of all versions of the model, with the labels of `bundle_info`."""
         self._observe = {name: metric.labels(model).observe for name, metric in metrics.histograms.items()}
         self._count = {name: metric.labels(model).inc for name, metric in metrics.counters.items()}
         self._observe_phase = {phase: metrics.step_seconds.labels(model, phase).observe for phase in PHASES}
@@ -335,14 +335,12 @@ class ModelMetrics:
         self._model = model
         self._watched = watched
         self._drift: DriftWatch | None = None
-        self._info: tuple[str, ...] = ()
 
     def watch(self, runner: EngineClient, *, rows_limit: int, version: str, precision: str, provider: str) -> None:
         """Sets the constant values, and reads the gauges of all engines at each scrape, so that they can't go stale."""
         watched = self._watched
-        watched.append(runner)
-        self._info = self._model, version, precision, provider
-        self._metrics.bundle_info.labels(*self._info).set(1)
+        watched[runner] = self._model, version, precision, provider
+        self._metrics.bundle_info.labels(*watched[runner]).set(1)
         gauges: dict[str, Callable[[], float]] = {
             "requests_waiting": lambda: sum(each.num_waiting for each in watched),
             "requests_running": lambda: sum(each.num_running for each in watched),
@@ -356,8 +354,9 @@ class ModelMetrics:
 
     def unwatch(self, runner: EngineClient) -> None:
         """Removes a version that has ended."""
-        self._watched.remove(runner)
-        self._metrics.bundle_info.remove(*self._info)
+        info = self._watched.pop(runner)
+        if info not in self._watched.values():  # two folders may hold the same bundle
+            self._metrics.bundle_info.remove(*info)
 
     def watch_drift(self, reference: Reference | None) -> None:
         """Compares answers from now on with a bundle's reference distributions, if it has any."""

@@ -1,10 +1,13 @@
 """Tasks that go on by themselves, and polling for conditions that raise no event."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
+
+log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.005
 
@@ -26,12 +29,15 @@ async def until(holds: Callable[[], object], seconds: float) -> None:
 
 @contextmanager
 def checking(seconds: float, check: Callable[[], Awaitable[None]]) -> Iterator[None]:
-    """Awaits `check` every `seconds`, until the end of the context."""
+    """Awaits `check` every `seconds`, until the end of the context; also after one has failed."""
 
     async def repeat() -> None:
         while True:
             await asyncio.sleep(seconds)
-            await check()
+            try:
+                await check()
+            except Exception:
+                log.exception("a check has failed, and the next one follows")
 
     repeating = asyncio.create_task(repeat())
     try:

@@ -33,6 +33,7 @@ from attendant.runtime.errors import UserError, one_line
 from attendant.server.catalogue import Catalogue, Retirement, Routes, ServedModel
 from attendant.server.credentials import State, state_of
 from attendant.server.engine.loading import in_daemon_thread
+from attendant.server.engine.supervision import WorkerLost
 from attendant.server.errors import Draining, LoadRefused, UnknownModel
 from attendant.server.lifecycle import Lifecycle
 from attendant.server.metrics import Metrics
@@ -67,9 +68,12 @@ class ModelFolder:
 
 def is_repository(path: Path) -> bool:
     """Returns whether a folder contains models, and is not a bundle itself."""
-    if not path.is_dir() or (path / MANIFEST_NAME).exists():
-        return False
-    return any(any(_folders(model, LABEL)) for model in _folders(path, NAME))
+    try:
+        if not path.is_dir() or (path / MANIFEST_NAME).exists():
+            return False
+        return any(any(_folders(model, LABEL)) for model in _folders(path, NAME))
+    except OSError:
+        return False  # opened as a bundle, it is refused with the reason
 
 
 def look_into(repository: Path) -> dict[str, ModelFolder]:
@@ -159,7 +163,7 @@ StartVersion = Callable[..., Awaitable[ServedModel]]
 """Opens the bundle in a folder, starts its engine, and waits until it is ready.
 
 Args: the path, the label; by keyword `name`, which the manifest must have; `num_models`, that share the threads;
-`on_available` and `on_death` of EngineClient. Raises UserError or RuntimeError if the version can't be served.
+`on_available` and `on_death` of EngineClient. Raises UserError or WorkerLost if the version can't be served.
 """
 
 
@@ -301,8 +305,6 @@ class Reconciler:
                 await self._take_changes()
         except UserError as error:
             log.warning("the repositories are not followed now", extra={"reason": str(error)})
-        except Exception:
-            log.exception("a look at the repositories has failed, and the next one follows")
 
     async def load(self, name: str) -> None:
         """Brings a model to the state of its folder, even if that was refused or unloaded before.
@@ -316,7 +318,13 @@ class Reconciler:
         """
         if self._catalogue.closing.is_set():
             raise Draining
-        await asyncio.shield(begin(self._load(name), self._tasks))
+        loading = begin(self._load(name), self._tasks)
+        try:
+            await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            if loading.cancelled():  # by the end of `following`
+                raise Draining from None
+            raise
 
     async def _load(self, name: str) -> None:
         try:
@@ -412,13 +420,14 @@ class Reconciler:
                 break
         else:
             stable = model.stable
+        if stable is None:
+            return
         others = [
             version
-            for label in (policy.canary, policy.shadow, *policy.named)
-            if label and (version := await self._version(name, label, folder)) is not None
+            for label in dict.fromkeys((policy.canary, policy.shadow, *policy.named))
+            if label and label != stable.label and (version := await self._version(name, label, folder)) is not None
         ]
-        if stable is not None:
-            self._serve(name, policy, stable, others)
+        self._serve(name, policy, stable, others)
 
     async def _version(self, name: str, label: str, folder: ModelFolder) -> _Version | None:
         """Returns the version in its present state, or as it is served if that is refused; None if neither exists."""
@@ -443,7 +452,7 @@ class Reconciler:
                 on_available=partial(self._engine_available, name, version),
                 on_death=partial(self._engine_died, name, version),
             )
-        except (UserError, RuntimeError, OSError) as error:
+        except (UserError, WorkerLost) as error:
             self._refuse(name, label, state, error)
             return live
         self._metrics.model_loads.labels(name, "served").inc()

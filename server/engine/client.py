@@ -341,6 +341,11 @@ class EngineClient:
         return outcomes
 
     @property
+    def is_available(self) -> bool:
+        """True if new requests are accepted, and an engine takes them."""
+        return not (self._dead or self._draining) and self._pool.is_available
+
+    @property
     def num_waiting(self) -> int:
         """Waiting requests of all priorities."""
         return sum(map(self._pool.num_waiting, Priority))

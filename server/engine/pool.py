@@ -51,9 +51,6 @@ BULK_AHEAD: Final = 2
 TICK_SECONDS = 0.5
 """Interval of the checks for silent workers, late requests, and whether bulk work is alone."""
 
-ENDING_SECONDS = 1.0
-"""Time that a worker which hung up gets to end, so that the log can say how it ended."""
-
 LOADING_SLACK_SECONDS = 10.0
 """Time that a worker needs in addition to opening and loading its bundle, each of which has a limit."""
 
@@ -301,22 +298,19 @@ class WorkerPool:
 
         Raises:
             UserError: the first worker that refused its bundle says why.
-            RuntimeError: a worker ended while it loaded.
+            WorkerLost
         """
         self._on_updates, self._on_death = on_updates, on_death
         began = time.monotonic()
         self._supervise(self._watch())
         try:
-            ready = await asyncio.gather(*map(self._fill, self._slots))
+            ready = await asyncio.gather(*map(self._open, self._slots))
         except BaseException as raised:
             self._end()
-            if isinstance(raised, WorkerLost):
-                why = "a worker process ended while it loaded its bundle; its own output is above"
-                raise RuntimeError(why) from None
+            if isinstance(raised, OSError):
+                raise WorkerLost(raised.strerror) from raised
             raise
         self._max_loading_seconds = max(MIN_LOADING_SECONDS, LOADING_FACTOR * (time.monotonic() - began))
-        for slot in self._slots:
-            self._dispatcher.open(slot.number)
         self.precision = ready[0].precision
 
     def submit(self, requests: Iterable[EngineRequest]) -> None:
@@ -344,6 +338,11 @@ class WorkerPool:
         )
 
     @property
+    def is_available(self) -> bool:
+        """True if any worker takes requests."""
+        return self._dispatcher.is_open
+
+    @property
     def num_running(self) -> int:
         """Number of requests that have rows."""
         return sum(slot.num_running for slot in self._slots)
@@ -367,6 +366,12 @@ class WorkerPool:
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
+
+    async def _open(self, slot: Slot) -> Ready:
+        """Starts a worker, and opens it before it can be lost. Raises the errors of `_fill`."""
+        ready = await self._fill(slot)
+        self._dispatcher.open(slot.number)
+        return ready
 
     def _send(self, worker: int, request: EngineRequest) -> None:
         self._slots[worker].send(request)
@@ -430,7 +435,7 @@ class WorkerPool:
         self._dispatcher.close(slot.number, bystanders)
         if not self._dispatcher.is_open:
             self._on_available(False)
-        how = await slot.ending(ENDING_SECONDS)
+        how = await slot.ending()
         log.error("a worker process has died", extra={"how": how or "it hung up", **facts})
         slot.kill()
         while (delay := self._restarts.delay(time.monotonic())) is not None:
@@ -443,7 +448,7 @@ class WorkerPool:
                 return
             except (WorkerLost, OSError) as error:
                 slot.kill()
-                log.error("a worker process did not load its bundle again", extra={"why": repr(error)})
+                log.error("a worker process did not load its bundle again", extra={"why": str(error)})
             else:
                 log.warning("a worker process serves again", extra={"suspects": len(slot.quarantine)})
                 self._go_on(slot)

@@ -22,6 +22,9 @@ RESTARTS_WINDOW_SECONDS = 600.0
 FIRST_DELAY_SECONDS = 0.5
 MAX_DELAY_SECONDS = 30.0
 
+ENDING_SECONDS = 1.0
+"""Time that a worker which hung up gets to end, so that the log can say how it ended."""
+
 MAX_POISONED = 1024
 """Number of poisoned requests that are remembered."""
 
@@ -98,7 +101,7 @@ class Poisoned:
 
 
 class WorkerLost(Exception):
-    """The process ended before it was ready."""
+    """A worker process could not be started, or ended before it was ready."""
 
 
 class Slot:
@@ -156,7 +159,8 @@ class Slot:
         if isinstance(answer, UserError):
             raise answer
         if not isinstance(answer, Ready):
-            raise WorkerLost
+            how = await self.ending() or "it hung up"
+            raise WorkerLost(f"it ended while it loaded its bundle ({how}); its own output is above")
         self._bound.note(answer.warm_up_size, answer.warm_up_seconds)
         return answer
 
@@ -228,10 +232,10 @@ class Slot:
         if self._worker is not None:
             self._worker.kill()
 
-    async def ending(self, patience_seconds: float) -> str:
+    async def ending(self) -> str:
         """Returns how a worker that hung up ended, once that is known."""
         assert self._worker is not None
-        await until(self._worker.ending, patience_seconds)
+        await until(self._worker.ending, ENDING_SECONDS)
         return self._worker.ending()
 
     def _forget(self) -> None:

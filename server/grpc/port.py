@@ -114,13 +114,15 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
         if credentials is not None:
             return int(server.add_secure_port(authority(host, port), credentials))
         return int(server.add_insecure_port(authority(host, port)))
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, UnicodeError) as error:
         raise port_refused("--port", host, port, error) from None
 
 
-def port_refused(option: str, host: str, port: int, error: OSError | RuntimeError) -> UserError:
+def port_refused(option: str, host: str, port: int, error: OSError | RuntimeError | UnicodeError) -> UserError:
     """Returns the error for a port that an option names and that can't be bound."""
     reason = getattr(error, "strerror", None) or str(error)
+    if isinstance(error, UnicodeError):
+        reason = "not a valid host name"
     return UserError(
         f"{option}: can't listen on {authority(host, port)}: {reason}; choose another {option} or --host, or "
         f"{option} 0 for a free one"

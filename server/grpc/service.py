@@ -96,7 +96,7 @@ class Seq2SeqServicer:
     async def GetModel(self, request: messages.GetModelRequest, call: Call) -> messages.Model:
         with self._log.begin("GetModel", call, request):
             routes = self._catalogue.routes(request.model)
-            model = routes.find(request.version) if request.version else routes.stable
+            model = routes.find(request.version)
             return model_message(model, routes.role_of(model))
 
     def _batch(self, method: str, requests: AsyncIterator[Any], call: Call) -> AsyncIterator[Any]:

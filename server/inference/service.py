@@ -100,10 +100,10 @@ class InferenceServicer:
     async def ModelReady(self, request: Any, call: Call) -> Any:
         with self._log.begin("ModelReady", call, request):
             try:
-                self._catalogue.routes(request.name).find(request.version)
+                model = self._catalogue.routes(request.name).find(request.version)
             except AttendantError:
                 return wire.ModelReadyResponse(ready=False)
-            return wire.ModelReadyResponse(ready=self._is_serving())
+            return wire.ModelReadyResponse(ready=model.runner.is_available)
 
     async def ServerMetadata(self, request: Any, call: Call) -> Any:
         with self._log.begin("ServerMetadata", call, request):

@@ -156,6 +156,18 @@ async def test_a_dead_engine_is_status_1(monkeypatch: pytest.MonkeyPatch, caplog
         assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 1
 
 
+async def test_a_worker_that_ends_while_it_loads_is_status_1(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def load() -> None:
+        raise RuntimeError("as if the kernel had killed it")
+
+    async with app(monkeypatch, fake_stepper(), load=load) as (task, _):
+        assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 1
+    (reason,) = [vars(record)["reason"] for record in caplog.records if "can't be started" in record.message]
+    assert reason.startswith("it ended while it loaded its bundle (its thread ended)")
+
+
 async def test_a_second_signal_ends_the_drain(monkeypatch: pytest.MonkeyPatch) -> None:
     stepper = gated_stepper()
     stopping: list[EngineClient] = []

@@ -9,7 +9,7 @@ import pytest
 from attendant.server.inference.service import OUTPUTS, pack, unpack
 from tests.http_serving import Answer, Http, http_served
 from tests.inference import infer_request, inference_stub, text_body
-from tests.serving import Served, fake_stepper, served
+from tests.serving import Served, fake_bundle, fake_stepper, served
 
 INFER = "/v2/models/fake/infer"
 TEXTS = ["abc", "de"]
@@ -56,6 +56,14 @@ async def test_a_starting_server_is_not_ready() -> None:
         assert (answer.status, answer.json) == (503, {"ready": False})
         answer = await web.post(INFER, {"inputs": [tensor()]})
         assert answer.status == 503 and "checking its bundles" in answer.json["error"]
+
+
+async def test_a_model_whose_engines_have_failed_is_not_ready() -> None:
+    stepper = fake_stepper()
+    stepper.fail_at_step = 1
+    async with served(stepper, fake_bundle("broken"), fake_bundle("sound")) as server, http_served(server) as web:
+        assert (await web.post("/v2/models/broken/infer", {"inputs": [tensor()]})).status == 503
+        assert [(await web.get(f"/v2/models/{name}/ready")).status for name in ("broken", "sound")] == [404, 200]
 
 
 async def test_answers_are_those_of_grpc(server: Served, web: Http) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from attendant.runtime.errors import UserError
 from attendant.server.catalogue import Catalogue, Retirement, Routes, ServedModel
 from attendant.server.engine.client import EngineClient
-from attendant.server.errors import LoadRefused
+from attendant.server.errors import Draining, LoadRefused
 from attendant.server.lifecycle import Lifecycle
 from attendant.server.metrics import Metrics
 from attendant.server.repository import Policy, Reconciler, is_repository, look_into, read_policy
@@ -53,6 +54,7 @@ def test_folders_that_are_repositories(tmp_path: Path) -> None:
     put(tmp_path / "broken" / "fp32" / "encoder.onnx")
     repositories = {path.name for path in tmp_path.iterdir() if is_repository(path)}
     assert repositories == {"models"} and not is_repository(tmp_path / "nowhere")
+    assert not is_repository(tmp_path / ("x" * 300)), "a name that the system refuses"
     with pytest.raises(UserError, match="can't be read: No such file"):
         look_into(tmp_path / "nowhere")
 
@@ -110,6 +112,47 @@ async def test_a_name_in_two_repositories_stops_no_other_model(tmp_path: Path) -
     assert {(entry.name, entry.label) for entry in reconciler.index()} == {("a", "1"), ("b", "1"), ("c", "1")}
     with pytest.raises(LoadRefused, match="two models are named a"):
         await reconciler.load("a")
+
+
+async def test_a_load_is_refused_when_the_server_ends(tmp_path: Path) -> None:
+    (tmp_path / "a" / "1").mkdir(parents=True)
+    loading = asyncio.Event()
+
+    async def start(*_: Any, **__: Any) -> Any:
+        loading.set()
+        await asyncio.Event().wait()
+
+    metrics, catalogue = Metrics(CollectorRegistry()), Catalogue()
+    reconciler = Reconciler([tmp_path], catalogue, metrics, start, Lifecycle(catalogue, metrics))
+    with reconciler.following(60):
+        load = asyncio.create_task(reconciler.load("a"))
+        await loading.wait()
+    with pytest.raises(Draining):
+        await load
+
+
+async def test_a_version_of_several_roles_is_loaded_once_and_none_without_a_stable_one(tmp_path: Path) -> None:
+    for label in ("1", "2", "3"):
+        (tmp_path / "fake" / label).mkdir(parents=True)
+    metrics, catalogue, loads = Metrics(CollectorRegistry()), Catalogue(), list[str]()
+    catalogue.open()
+
+    async def start(path: Path, label: str, **_: Any) -> ServedModel:
+        if label == "3":
+            raise UserError("broken")
+        loads.append(label)
+        return replace(version(metrics), label=label)
+
+    reconciler = Reconciler([tmp_path], catalogue, metrics, start, Lifecycle(catalogue, metrics))
+    put(tmp_path / "fake" / "serving.toml", 'stable = "3"\nnamed = ["1"]')
+    await reconciler.follow(at_once=True)
+    await reconciler.follow(at_once=True)
+    assert not loads and not catalogue.all()
+    roles = 'canary = "1"\ncanary_percent = 5\nshadow = "1"\nnamed = ["2", "1", "1"]'
+    put(tmp_path / "fake" / "serving.toml", roles)
+    await reconciler.follow(at_once=True)
+    assert loads == ["2", "1"] and not list(reconciler.ending)
+    assert [model.label for model in catalogue.routes("fake").all()] == ["2", "1"]
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ EXAMPLES = {
     "a number above 0": ("0.5", "inf"),
     "a number of seconds, 0 or more": ("0.5", "nan"),
     "a number of seconds above 0": ("0.5", "0"),
+    "a number of seconds from 0.001 to 1000000": ("0.5", "1e7"),
     f"files that are there, separated by {os.pathsep}": ("README.md", "nowhere.pem"),
     "origins such as https://example.org, separated by commas": ("https://example.org", "example.org"),
 }
@@ -27,9 +28,8 @@ def parse(*arguments: str, **environment: str) -> ServerConfig:
 def examples(option: Option) -> tuple[str, list[str]]:
     """Returns a valid text that is not the default, and invalid ones."""
     must_be = option.kind.must_be
-    if number := re.fullmatch(r"a whole number from (\d+)(?: to (\d+))?", must_be):
-        least, most = number[1], number[2]
-        return most or str(int(least) + 6), [str(int(least) - 1), "1.5", *([str(int(most) + 1)] if most else [])]
+    if number := re.fullmatch(r"a whole number from (\d+) to (\d+)", must_be):
+        return number[2], [str(int(number[1]) - 1), "1.5", str(int(number[2]) + 1)]
     if choices := re.fullmatch(r"one of (.*)", must_be):
         return next(choice for choice in choices[1].split(", ") if choice != str(option.default)), ["perhaps"]
     valid, invalid = EXAMPLES[must_be]

@@ -7,22 +7,24 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
 from grpc_health.v1 import health_pb2
 from prometheus_client import CollectorRegistry
 
 from attendant.server.catalogue import Catalogue, Routes, ServedModel
 from attendant.server.lifecycle import ENGINE_DIED, LIVENESS, SERVING, STARTUP, Lifecycle
 from attendant.server.metrics import Metrics
-from tests.serving import PATIENCE_SECONDS
+from attendant.server.polling import checking
+from tests.serving import PATIENCE_SECONDS, eventually
 
 
-def lifecycle_of(*models: str) -> Lifecycle:
+def lifecycle_of(*models: str, metrics: Metrics | None = None) -> Lifecycle:
     """Returns the life of a server that has loaded these models."""
     catalogue = Catalogue()
     for name in models:
         catalogue.put(Routes(stable=cast(ServedModel, SimpleNamespace(name=name))))
     catalogue.open()
-    return Lifecycle(catalogue, Metrics(CollectorRegistry()))
+    return Lifecycle(catalogue, metrics or Metrics(CollectorRegistry()))
 
 
 async def said(lifecycle: Lifecycle) -> tuple[bool, bool, bool]:
@@ -49,11 +51,13 @@ async def test_alive_started_and_ready_are_three_things() -> None:
 
 
 async def test_a_model_that_has_failed_ends_the_server_if_it_was_the_last() -> None:
-    lifecycle = lifecycle_of("broken", "sound")
+    metrics = Metrics(CollectorRegistry())
+    lifecycle = lifecycle_of("broken", "sound", metrics=metrics)
     await lifecycle.set_open(True)
-    lifecycle.engine_available("broken", False)
     lifecycle.engine_died("broken")
     await asyncio.sleep(0)
+    ready = [metrics.registry.get_sample_value("attendant_ready", {"model": name}) for name in ("broken", "sound")]
+    assert ready == [0, 1]
     assert await said(lifecycle) == (True, True, True), "the other one is served"
     with suppress(TimeoutError):
         await asyncio.wait_for(lifecycle.ending(), 0.01)
@@ -61,6 +65,35 @@ async def test_a_model_that_has_failed_ends_the_server_if_it_was_the_last() -> N
     lifecycle.engine_died("sound")
     await lifecycle.ending()
     assert lifecycle.exit_status == ENGINE_DIED
+
+
+async def test_a_model_that_fails_while_others_are_loaded_does_not_end_the_server() -> None:
+    catalogue = Catalogue()
+    lifecycle = Lifecycle(catalogue, Metrics(CollectorRegistry()))
+    lifecycle.engine_died("broken")
+    for name in ("broken", "sound"):
+        catalogue.put(Routes(stable=cast(ServedModel, SimpleNamespace(name=name))))
+    catalogue.open()
+    await lifecycle.set_open(True)
+    assert await said(lifecycle) == (True, True, True)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(lifecycle.ending(), 0.01)
+        raise AssertionError("it ends")
+    lifecycle.engine_died("sound")
+    await lifecycle.ending()
+
+
+async def test_a_check_that_fails_is_followed_by_the_next(caplog: pytest.LogCaptureFixture) -> None:
+    num_checks = 0
+
+    async def check() -> None:
+        nonlocal num_checks
+        num_checks += 1
+        raise OSError("too many open files")
+
+    with checking(0.001, check):
+        await eventually(lambda: num_checks > 2)
+    assert len(caplog.records) == num_checks
 
 
 async def test_a_hangup_reloads_and_ends_nothing() -> None:

@@ -5,8 +5,8 @@ import re
 import sys
 import threading
 from random import Random
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import prometheus_client
@@ -77,7 +77,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 def exercise(metrics: Metrics) -> None:
     """Updates every metric once."""
     model = metrics.of_model("m")
-    runner: Any = SimpleNamespace(num_waiting=3, num_running=2, num_rows=5, bulk_permits=FairSemaphore(16))
+    runner: Any = Mock(num_waiting=3, num_running=2, num_rows=5, bulk_permits=FairSemaphore(16))
     model.watch(runner, rows_limit=8, version="v", precision="fp32", provider="cpu")
     metrics.set_ready("m", True)
     metrics.model_loads.labels("m", "served").inc()
@@ -162,13 +162,12 @@ def test_attention_signals_only_where_attention_was_asked_for(metrics: Metrics) 
 
 
 def test_versions_of_a_model_are_added_up_while_they_are_there(metrics: Metrics) -> None:
-    versions = [metrics.of_model("m"), metrics.of_model("m")]
+    versions = [metrics.of_model("m") for _ in range(3)]
     runners: list[Any] = [
-        SimpleNamespace(num_waiting=waiting, num_running=0, num_rows=0, bulk_permits=FairSemaphore(16))
-        for waiting in (3, 4)
+        Mock(num_waiting=waiting, num_running=0, num_rows=0, bulk_permits=FairSemaphore(16)) for waiting in (3, 4, 0)
     ]
-    for number, (version, runner) in enumerate(zip(versions, runners, strict=True)):
-        version.watch(runner, rows_limit=8, version=f"v{number}", precision="fp32", provider="cpu")
+    for name, version, runner in zip(("v0", "v1", "v1"), versions, runners, strict=True):
+        version.watch(runner, rows_limit=8, version=name, precision="fp32", provider="cpu")
     assert value(metrics, "requests_waiting") == 7
     runners[0].num_waiting = 0
     assert value(metrics, "requests_waiting") == 4, "read at each scrape"
@@ -179,6 +178,9 @@ def test_versions_of_a_model_are_added_up_while_they_are_there(metrics: Metrics)
     assert value(metrics, "bundle_info", version="v0", precision="fp32", provider="cpu") is None
     assert value(metrics, "bundle_info", version="v1", precision="fp32", provider="cpu") == 1
     versions[1].unwatch(runners[1])
+    assert value(metrics, "bundle_info", version="v1", precision="fp32", provider="cpu") == 1, "in another folder"
+    versions[2].unwatch(runners[2])
+    assert value(metrics, "bundle_info", version="v1", precision="fp32", provider="cpu") is None
     assert value(metrics, "rows_limit") == 0
 
 

@@ -1,6 +1,7 @@
 """Requests to engines behind sockets: which worker decodes what, and what becomes of it when a worker dies or hangs."""
 
 import asyncio
+import itertools
 import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -15,16 +16,15 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import DecoderState
 from attendant.server.config import LIGHT_ROWS, ServerConfig
 from attendant.server.engine import pool as pools
-from attendant.server.engine import shares
+from attendant.server.engine import shares, supervision
 from attendant.server.engine.client import DELIVERED_AT_ONCE, HEAVY_WEIGHT, EngineClient
 from attendant.server.engine.estimates import ThroughputEstimate
 from attendant.server.engine.messages import BulkRoom, Outcome, Outcomes, Priority, Result, StepStats
 from attendant.server.engine.scheduler import Ahead
 from attendant.server.engine.shares import SharedRows
-from attendant.server.engine.supervision import Slot
+from attendant.server.engine.supervision import Slot, WorkerLost
 from attendant.server.errors import (
     Cancelled,
-    DeadlineExceeded,
     Draining,
     EngineDead,
     OutOfTime,
@@ -190,7 +190,7 @@ async def test_a_worker_that_hangs_is_replaced_and_its_requests_are_decoded_agai
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pools, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(pools, "ENDING_SECONDS", 0.05)
+    monkeypatch.setattr(supervision, "ENDING_SECONDS", 0.05)
     steppers, restarts = (GatedStepper(7), FakeStepper()), list[int]()
     options = {"num_workers": 1, "max_restarts": 1, "on_restart": lambda: restarts.append(1)}
     async with running(*steppers, hang_seconds=0.2, **options) as (runner, _):
@@ -203,7 +203,7 @@ async def test_a_worker_that_hangs_is_replaced_and_its_requests_are_decoded_agai
 
 async def test_workers_that_hang_again_and_again_end_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(pools, "ENDING_SECONDS", 0.05)
+    monkeypatch.setattr(supervision, "ENDING_SECONDS", 0.05)
     deaths: list[int] = []
     options = {"num_workers": 1, "max_restarts": 1, "on_death": lambda: deaths.append(1)}
     async with running(GatedStepper(7), GatedStepper(7), hang_seconds=0.2, **options) as (runner, _):
@@ -216,10 +216,35 @@ async def test_a_worker_that_does_not_load_is_given_up(monkeypatch: pytest.Monke
     monkeypatch.setattr(pools, "TICK_SECONDS", 0.01)
     monkeypatch.setattr(pools, "LOADING_SLACK_SECONDS", 0.2)
     never = threading.Event()
-    with pytest.raises(RuntimeError, match="ended while it loaded"):
+    with pytest.raises(WorkerLost, match="ended while it loaded"):
         async with running(FakeStepper(), load=never.wait, load_seconds=0.01):
             raise AssertionError("it has started")
     never.set()
+
+
+async def test_a_worker_that_dies_while_others_load_is_replaced() -> None:
+    loaded, num_loads, restarts = threading.Event(), itertools.count(), list[int]()
+
+    def load() -> None:
+        if next(num_loads) == 1:
+            assert loaded.wait(PATIENCE_SECONDS)
+
+    crashing = FakeStepper()
+    crashing.fail_at_step = 1
+    steppers = FakeStepper(), FakeStepper(), crashing, FakeStepper()
+    options = {"num_workers": 2, "max_restarts": 5, "load": load, "on_restart": lambda: restarts.append(1)}
+    pool = thread_pool(*steppers, **options)
+    runner = EngineClient(pool, ServerConfig(bundles=()), max_bulk=20, on_death=lambda: None)
+    starting = asyncio.create_task(runner.start())
+    await eventually(lambda: pool.is_available)
+    (ready,) = [slot for slot in pool._slots if not slot.is_loading]
+    ready.kill()
+    await eventually(lambda: bool(restarts) and pool.is_available)
+    loaded.set()
+    await starting
+    results = await ended(*(ask(runner) for _ in range(12)))
+    assert all(isinstance(result, Result) for result in results), "none went to a worker that had died"
+    runner.stop()
 
 
 async def test_a_bundle_that_has_changed_meanwhile_is_not_served() -> None:
@@ -378,18 +403,6 @@ async def test_ended_requests_are_delivered_though_the_server_stops() -> None:
         await eventually(lambda: any(task.done() for task in tasks))
         runner.stop()
         assert {type(outcome) for outcome in await asyncio.gather(*tasks)} <= {Result, Draining}
-
-
-async def test_a_deadline_ends_a_running_request() -> None:
-    stepper = GatedStepper(7)
-    async with running(stepper) as (runner, _):
-        task = ask(runner, timeout=0.05)
-        await stepper.arrival()
-        await asyncio.sleep(0.06)  # not to synchronize: this is the deadline's own time
-        stepper.let_one_pass()
-        (outcome,) = await ended(task)
-        assert isinstance(outcome, DeadlineExceeded)
-        assert runner.num_rows == 0
 
 
 async def test_an_idle_engine_does_nothing() -> None:

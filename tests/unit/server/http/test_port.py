@@ -243,9 +243,10 @@ async def test_a_port_that_can_not_be_had() -> None:
         with pytest.raises(UserError, match=rf"^--metrics-port: can't listen on 127\.0\.0\.1:{port}: Address already"):
             async with http_server(app, "127.0.0.1", port):
                 pass
-    with pytest.raises(UserError, match=r"^--metrics-port: can't listen on \[2001:db8::1\]:1: "):
-        async with http_server(app, "2001:db8::1", 1):
-            pass
+    for host, message in (("2001:db8::1", r"\[2001:db8::1\]:1: "), ("a..b", r"a\.\.b:1: not a valid host name; ")):
+        with pytest.raises(UserError, match=f"^--metrics-port: can't listen on {message}"):
+            async with http_server(app, host, 1):
+                pass
 
 
 async def test_connections_wait_where_too_many_files_are_open(
