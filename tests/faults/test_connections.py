@@ -113,7 +113,9 @@ def test_connections_that_are_too_many_are_closed_and_others_served(start: Start
             attacker.receive(0.5)
         assert sum(not attacker.closed for attacker in attackers) == 9
         assert running.num_descriptors() <= before + 9
-        stub.Generate(messages.GenerateRequest(text="badge"), timeout=20)
+        newcomer = grpc.insecure_channel(running.target, [("grpc.use_local_subchannel_pool", 1)])
+        for each in (stub, seq2seq_pb2_grpc.Seq2SeqStub(stack.enter_context(newcomer))):
+            each.Generate(messages.GenerateRequest(text="badge"), timeout=20)
 
 
 @pytest.mark.parametrize("opening", [b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"], ids=["nothing", "the preface"])

@@ -1,8 +1,7 @@
 """Clients: credentials and rates.
 
 Secrets must be nowhere but in their files, whatever clients send and however the files are broken. Certificates and
-tokens are exchanged under load without a call that fails. A client beyond its rate is refused, and no
-other client is.
+tokens are exchanged under load without a call that fails.
 """
 
 import asyncio
@@ -134,30 +133,6 @@ async def test_exchanging_certificates_and_tokens_fails_no_call(
 ) -> None:
     codes = await exchanged(start, authority, tmp_path, rounds=2)
     assert set(codes) == {"OK"}, codes
-
-
-async def test_a_client_beyond_its_rate_is_refused_and_strangers_leave_nothing(start: Start, tmp_path: Path) -> None:
-    tokens = {name: secrets.token_urlsafe(32) for name in ("flood", "witness")}
-    (tmp_path / "tokens").write_text("".join(f"{name} {token}\n" for name, token in tokens.items()))
-    options = (f"--tokens={tmp_path / 'tokens'}", "--client-requests-per-second=20")
-    with start(*options) as running:
-        async with grpc.aio.insecure_channel(running.target) as channel:
-            stub: Any = seq2seq_pb2_grpc.Seq2SeqStub(channel)  # type: ignore[no-untyped-call]
-
-            async def code_of(name: str) -> str:
-                metadata = (("authorization", f"Bearer {tokens[name]}"),)
-                call = stub.Generate(messages.GenerateRequest(text="badge"), metadata=metadata)
-                return str((await call.code()).name)
-
-            began = time.monotonic()
-            flooding = asyncio.gather(*(code_of("flood") for _ in range(500)))
-            assert {await code_of("witness") for _ in range(15)} == {"OK"}
-            codes = Counter(await flooding)
-            most = 20 * (time.monotonic() - began) + 21
-        assert codes["OK"] <= most and codes["RESOURCE_EXHAUSTED"] == 500 - codes["OK"]
-        rejected = running.metrics()['attendant_rejected_total{"model": "tiny", "reason": "rate_limited"}']
-        assert rejected == codes["RESOURCE_EXHAUSTED"]
-        assert await growth_by_strangers(running, 400) < 32
 
 
 async def growth_by_strangers(running: Running, num_calls: int) -> float:

@@ -5,12 +5,10 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-import grpc
 import pytest
 
 from attendant.server.bench.load import Load
 from attendant_client.v1 import seq2seq_pb2 as messages
-from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_least, at_most, if_a_core_is_free
 from tests.faults.load import Caller, caller, milliseconds
@@ -51,26 +49,6 @@ def targets(running: Running) -> tuple[str, str]:
     """By which the server sees one client, and another one."""
     port = running.target.rpartition(":")[2]
     return f"127.0.0.1:{port}", f"[::1]:{port}"
-
-
-def code_of(target: str, request: messages.GenerateRequest) -> tuple[str, str]:
-    """The code of a call and its message; with the time after which to come again, where it is refused."""
-    with grpc.insecure_channel(target, [("grpc.enable_retries", 0)]) as channel:
-        try:
-            seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(request, timeout=60)
-        except grpc.RpcError as error:
-            pushback = dict(error.trailing_metadata())["grpc-retry-pushback-ms"]
-            assert int(pushback) > 0
-            return error.code().name, error.details()
-        return "OK", ""
-
-
-def test_rows_of_a_client_are_limited(start: Start) -> None:
-    with start(*EVERYWHERE, "--max-client-rows", "3") as running:
-        for target in targets(running):
-            assert code_of(target, small("badge", 3)) == ("OK", "")
-            refusal = "with this request the client would have 4 rows in flight, must be at most 3"
-            assert code_of(target, small("badge", 4)) == ("RESOURCE_EXHAUSTED", refusal)
 
 
 def test_a_flood_of_one_client_leaves_room_for_another(start: Start) -> None:

@@ -15,7 +15,7 @@ from attendant.server.worker_main import NICENESS
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.harness import Process
 from benchmarks.servers import empty_service, running
-from tests.faults.conftest import Figure, Start
+from tests.faults.conftest import Figure
 from tests.faults.figures import at_least, at_most, if_a_core_is_free
 from tests.faults.load import Caller, caller, milliseconds
 from tests.paths import ROOT
@@ -47,20 +47,6 @@ matrix = np.ones((512, 512), np.float32)
 while True:
     matrix @ matrix
 """
-
-
-def test_more_than_may_wait_are_refused_with_when_to_come_again(start: Start) -> None:
-    request = messages.GenerateRequest(text="badge", decoding=messages.DecodingOptions(beam_size=1))
-    with start("--max-rows", "1", "--max-waiting", "4") as running, caller(running.target, [request]) as loud:
-        answered = loud.call(Load(kind="closed", num_clients=100, num_requests=400, seconds=60.0))
-        assert len(answered.latencies) + len(answered.failures) == 400
-        assert answered.latencies and answered.failures
-        assert {words.partition(":")[0] for words in answered.failures} == {"RESOURCE_EXHAUSTED"}
-        metrics = running.metrics()
-        refused = {name: value for name, value in metrics.items() if name.startswith("attendant_rejected_total")}
-        (name,) = refused
-        assert "queue_full" in name and refused[name] == len(answered.failures)
-        assert all(metrics[name] == 0 for name in metrics if name.startswith("attendant_requests_waiting"))
 
 
 @pytest.fixture(params=(1, 2))

@@ -1,8 +1,7 @@
-"""Shares of clients: streams, watches, unread answers and connections that one client keeps from the others."""
+"""Shares of clients: streams, watches and unread answers that one client keeps from the others."""
 
 import asyncio
 import hashlib
-import socket
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -16,7 +15,6 @@ from attendant.server.auth import Access, Shares, open_access
 from attendant.server.errors import TooManyStreams
 from attendant.server.grpc import handlers
 from attendant.server.grpc.handlers import Bounds
-from attendant.server.grpc.port import num_connections
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.configuration import parse_config
 from tests.faults.attacker import GENERATE, RawConnection, framed
@@ -125,21 +123,3 @@ async def test_a_connection_that_leaves_a_large_answer_unread_is_closed(
         _, is_closed = await asyncio.to_thread(never_read, server.target, PATIENCE_SECONDS)
         assert is_closed
         await eventually(lambda: server.sample("attendant_bulk_answers_bytes", model="") == 0)
-
-
-async def test_connections_without_a_call_make_room() -> None:
-    """Each sends HTTP/2's preface, and no more."""
-    async with served(fake_stepper(), max_connections=8) as server:
-        await server.stub.Generate(REQUEST)
-        host, port = server.target.split(":")
-        with ExitStack() as stack:
-            for _ in range(30):
-                idle = stack.enter_context(socket.create_connection((host, int(port))))
-                idle.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
-            async with grpc.aio.insecure_channel(server.target, [("grpc.use_local_subchannel_pool", 1)]) as channel:
-                path = "/attendant.v1.Seq2Seq/Generate"
-                call = channel.unary_unary(path, messages.GenerateRequest.SerializeToString)
-                await call(REQUEST, timeout=PATIENCE_SECONDS, wait_for_ready=True)
-                await eventually(lambda: num_connections(int(port)) <= 8)
-                await call(REQUEST, timeout=PATIENCE_SECONDS)
-            await server.stub.Generate(REQUEST)

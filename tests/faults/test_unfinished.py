@@ -9,13 +9,12 @@ import h2.exceptions
 import pytest
 
 from attendant.server.grpc import handlers
-from attendant.server.grpc.handlers import Bounds
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.faults.attacker import GENERATE, GENERATE_BATCH, RawConnection, framed
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_most
 from tests.faults.witness import witness
-from tests.serving import eventually, fake_stepper, served
+from tests.serving import fake_stepper, served
 
 MAX_UNREAD = 128
 MAX_STREAMS = 128
@@ -94,23 +93,6 @@ async def test_many_messages_that_come_a_little_later_than_their_calls_are_read(
                 )
 
         assert await asyncio.to_thread(calls) == 270 > 2 * MAX_UNREAD
-
-
-async def test_a_message_that_does_not_come_in_time_ends_its_call() -> None:
-    bounds = Bounds(unread_seconds=0.1)
-    async with served(fake_stepper(), bounds=bounds) as running:
-        request = framed(messages.GenerateRequest(text="ab"))
-
-        def attack() -> list[str]:
-            with RawConnection(running.target) as connection:
-                connection.send(connection.open_stream(GENERATE), request[:-1])
-                while not any(event.__class__.__name__ == "StreamEnded" for event in connection.events):
-                    connection.receive(0.05)
-                return [str(event) for event in connection.events]
-
-        events = await asyncio.to_thread(attack)
-        assert any("(b'grpc-status', b'14')" in event for event in events), events
-        await eventually(lambda: running.sample("attendant_rejected_total", model="", reason="unread") == 1)
 
 
 async def test_callers_that_go_before_their_message_are_refused_nothing() -> None:

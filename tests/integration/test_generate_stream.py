@@ -116,20 +116,6 @@ async def test_refusals_are_those_of_generate() -> None:
         assert server.sample("attendant_rejected_total", model="fake", reason="invalid_argument") == 2
 
 
-async def test_a_deadline_ends_it() -> None:
-    stepper = gated_stepper()
-    async with served(stepper) as server:
-        call = server.stub.GenerateStream(long_request(), timeout=1.0)
-        stepper.let_one_pass()
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await events_of(call)
-        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        # The server may learn of it later than its client: opened now, the stepper could still answer in time.
-        await eventually(lambda: ended(server, "DEADLINE_EXCEEDED") == 1)
-        stepper.open()
-        await eventually(lambda: server.model.runner.num_rows == 0)
-
-
 def record(server: Served, call: FakeCall) -> RequestRecord:
     return server.log.begin("GenerateStream", call)
 

@@ -14,7 +14,6 @@ from attendant.server.auth import open_access
 from attendant.server.config import ServerConfig
 from attendant.server.grpc.handlers import DETAILS_KEY, REQUEST_ID_KEY, Bounds
 from attendant.server.grpc.port import MAX_REQUEST_BYTES
-from attendant.server.http import app
 from attendant.server.logs import LineFormatter
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.http_serving import Http, http_served
@@ -85,8 +84,15 @@ async def test_a_message_that_does_not_come(caplog: pytest.LogCaptureFixture) ->
 async def test_bytes_that_are_no_message(path: str, caplog: pytest.LogCaptureFixture) -> None:
     async with served(fake_stepper()) as server:
         ids = [await id_of(server.channel.unary_unary(path)(GARBAGE, metadata=metadata)) for metadata in ((), MINE)]
+        ids.append(await id_of(server.channel.stream_unary(path)(iter(()))))  # no message at all
+        rejected = [
+            server.sample("attendant_rejected_total", model=model, reason="undecodable") for model in ("fake", "")
+        ]
+        assert sum(rejected) == 3 and rejected[0] == (2 if path.endswith("Generate") else 0)
     assert ids[0] and ids[1] == "mine"
     assert {line["code"] for line in await logged(caplog, *ids)} == {"INVALID_ARGUMENT"}
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [(record.message, record.exc_info) for record in warnings] == [("undecodable message", None)] * 2
 
 
 async def test_a_drain(caplog: pytest.LogCaptureFixture) -> None:
@@ -152,18 +158,6 @@ async def test_over_http(
         assert (line["code"], line["client"]) == (answer.json["code"], "127.0.0.1")
     formatter = LineFormatter("json", "off")
     assert "secret" not in "".join(map(formatter.format, caplog.records)), "what callers write is not logged"
-
-
-async def test_a_call_too_many_over_http(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(app, "MAX_CALLS", 2)
-    async with served(stepper := gated_stepper()) as server, http_served(server) as web:
-        call = asyncio.create_task(web.post("/v1/generate", {"text": "abc"}))
-        await stepper.arrival()
-        answer = await web.post("/v1/generate", {"text": "abc"}, x_request_id="mine")
-        assert (answer.status, id_in(answer.json)) == (429, "mine")
-        stepper.open()
-        await call
-    assert (await logged(caplog, "mine"))[0]["method"] == "Generate"
 
 
 async def test_deadlines_that_pass_over_http(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,7 +1,6 @@
 """`python -m server` as a user starts it: exit statuses, start and end, reflection, metrics, exact answers."""
 
 import asyncio
-import json
 import os
 import random
 import re
@@ -247,18 +246,6 @@ def test_forked_workers_that_die_are_forked_again_and_end_with_their_server(tiny
         parent, workers = forking(started.process)
         started.process.kill()
         eventually(lambda: not any(map(is_running, (parent, *workers))))
-
-
-def test_metrics_over_http(running: Running) -> None:
-    with grpc.insecure_channel(running.target) as channel:
-        seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(messages.GenerateRequest(text="badge"), timeout=10)
-    metrics = running.metrics()
-    assert metrics['attendant_ready{"model": "tiny"}'] == 1
-    assert metrics['attendant_rows_limit{"model": "tiny"}'] == 12
-    assert metrics["process_resident_memory_bytes"] > 1e6
-    assert not [name for name in metrics if "_created" in name]
-    rpc = {"grpc_code": "OK", "grpc_method": "Generate", "grpc_service": "attendant.v1.Seq2Seq", "grpc_type": "unary"}
-    assert metrics[f"grpc_server_handled_total{json.dumps(rpc, sort_keys=True)}"] >= 1
 
 
 def test_ports_in_use(running: Running, tiny_bundle_path: Path) -> None:
