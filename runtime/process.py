@@ -4,7 +4,6 @@ Native libraries write to standard error at any log level. A model from elsewher
 memory; a library that traces may ignore an interruption.
 """
 
-import contextlib
 import os
 import platform
 import re
@@ -14,9 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from attendant.runtime.errors import UserError
 
@@ -115,31 +114,75 @@ class CapturedText:
     text = ""
 
 
-_saved: list[int] = []
-"""Descriptors of the real standard error while native code writes to a buffer."""
+class _Capture:
+    """Keeps what is written to standard error in memory, and drops standard output of Python code.
+
+    Attributes:
+        current: the capture that all threads share; None if there is none.
+        num_users: contexts that have not ended.
+    """
+
+    current: "ClassVar[_Capture | None]" = None
+
+    def __init__(self) -> None:
+        self.num_users = 0
+        # In memory, because a read-only file system has no folder for temporary files.
+        self._kept = os.memfd_create("attendant-stderr")
+        self._stderr, self._stdout = os.dup(2), sys.stdout
+        os.dup2(self._kept, 2)
+        sys.stdout = None
+
+    def size(self) -> int:
+        return os.fstat(self._kept).st_size
+
+    def text_from(self, begin: int) -> str:
+        return os.pread(self._kept, self.size() - begin, begin).decode(errors="replace")
+
+    def end(self) -> None:
+        """Restores standard output and error."""
+        os.dup2(self._stderr, 2)
+        os.close(self._stderr)
+        sys.stdout = self._stdout
+        _Capture.current = None
+
+    def close(self) -> None:
+        os.close(self._kept)
 
 
-@contextlib.contextmanager
-def quiet_stderr() -> Iterator[CapturedText]:
+_capture_lock = threading.Lock()
+
+
+@contextmanager
+def quiet_stderr(*, only_failures: bool = False) -> Iterator[CapturedText]:
     """Captures standard error, for the whole process, also of native code.
 
-    Used only while a model is loaded, before anything is served.
+    Used only while a model is loaded. Threads that capture at the same time share the buffer, so each may also get the
+    text of others.
+
+    Args:
+        only_failures: write the text to standard error if the block succeeds: a server that loads a further model logs
+            meanwhile.
     """
     captured = CapturedText()
-    # In memory, because a read-only file system has no folder for temporary files.
-    with os.fdopen(os.memfd_create("attendant-stderr"), "rb") as kept:
-        saved = os.dup(2)
-        _saved.append(saved)
-        os.dup2(kept.fileno(), 2)
-        try:
-            with contextlib.redirect_stdout(None):
-                yield captured
-        finally:
-            os.dup2(saved, 2)
-            _saved.remove(saved)
-            os.close(saved)
-            kept.seek(0)
-            captured.text = kept.read().decode(errors="replace")
+    with _capture_lock:
+        capture = _Capture.current = _Capture.current or _Capture()
+        capture.num_users += 1
+        begin = capture.size()
+    has_failed = True
+    try:
+        yield captured
+        has_failed = False
+    finally:
+        with _capture_lock:
+            captured.text = capture.text_from(begin)
+            capture.num_users -= 1
+            if not capture.num_users:
+                if capture is _Capture.current:
+                    capture.end()
+                capture.close()
+        if only_failures and not has_failed:
+            with suppress(OSError):  # its disk may be full
+                os.write(2, captured.text.encode())
 
 
 LOAD_SECONDS: Final = 120.0
@@ -213,9 +256,9 @@ def _abandonable(function: Callable[[], T], name: str) -> Iterator[Future[T]]:
     finally:
         if thread.is_alive() and not future.done():
             _abandoned.append(thread)
-            if _saved:  # the abandoned work may never restore standard output and error
-                os.dup2(_saved[0], 2)
-                sys.stdout = sys.__stdout__
+            with _capture_lock:
+                if _Capture.current is not None:  # the abandoned work may never end it
+                    _Capture.current.end()
 
 
 def on_a_thread(function: Callable[[], T], name: str) -> tuple[threading.Thread, Future[T]]:

@@ -225,17 +225,17 @@ class AttentionLayouts:
 
     def __init__(self) -> None:
         nothing = np.empty(0, np.int64)
-        self._laid_out: tuple[Ids, int, int] = nothing, 0, 0
-        self._layout: tuple[Ids, Ids] = nothing, nothing
+        # Replaced as a whole, because threads may share a stepper.
+        self._last: tuple[tuple[Ids, int, int], tuple[Ids, Ids]] = (nothing, 0, 0), (nothing, nothing)
 
     def of(self, state: DecoderState, min_queries: int) -> tuple[Ids, Ids]:
         """Returns `attention_layout` of a state's rows."""
-        row_sources, num_sources, num_queries = self._laid_out
+        (row_sources, num_sources, num_queries), layout = self._last
         is_same = num_sources == state.num_sources and num_queries == min_queries
         if not is_same or not same_ids(row_sources, state.row_sources):
-            self._layout = attention_layout(state.row_sources, state.num_sources, min_queries)
-        self._laid_out = state.row_sources, state.num_sources, min_queries
-        return self._layout
+            layout = attention_layout(state.row_sources, state.num_sources, min_queries)
+        self._last = (state.row_sources, state.num_sources, min_queries), layout
+        return layout
 
 
 def sources_with_rows(row_sources: Ids, num_sources: int) -> NDArray[np.bool_]:

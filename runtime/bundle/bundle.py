@@ -283,7 +283,7 @@ def _text(name: str, texts: dict[str, bytes]) -> str:
 def _tokenizer(name: str, texts: dict[str, bytes]) -> Tokenizer:
     try:
         # A panic of the library also prints its message on standard error.
-        with quiet_stderr():
+        with quiet_stderr(only_failures=True):
             tokenizer = Tokenizer.from_text(_text(name, texts))
             tokenizer.check_encoding()
         return tokenizer

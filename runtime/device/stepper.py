@@ -241,7 +241,7 @@ models in one process share one device, so they take turns."""
 
 
 class DeviceStepper:
-    """Decodes a bundle on a device. One thread at a time may use it; several steppers may share a bundle."""
+    """Decodes a bundle on a device. Threads may share it, each for states of its own: on CUDA they take turns."""
 
     def __init__(
         self,

@@ -10,11 +10,11 @@ other has written, so only the ids change, which are copied. A run's outputs bel
 releases them.
 """
 
-import contextlib
 import functools
 import io
 import os
 import re
+import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -89,34 +89,38 @@ class _ArraySet:
 
 
 class ArrayPool:
-    """The last few sets of arrays. A set is in use until one of its arrays is released."""
+    """The last few sets of arrays. A set is in use, by one thread, until one of its arrays is released."""
 
     def __init__(self, max_sets: int) -> None:
         self._max_sets = max_sets
         # The set that was used last comes first.
         self._sets: list[_ArraySet] = []
+        self._lock = threading.Lock()
 
     def release(self, array: Array) -> None:
         """Frees the set that has this array; ignores an array of no set."""
-        for each in self._sets:
-            if id(array) in each.array_ids:
-                each.is_free = True
-                return
+        with self._lock:
+            for each in self._sets:
+                if id(array) in each.array_ids:
+                    each.is_free = True
+                    return
 
     def _take(self, shapes: Any) -> Any:
         """Returns the owner of a free set of these shapes, which is in use from now on; None if there is none."""
-        for place, each in enumerate(self._sets):
-            if each.is_free and each.shapes == shapes:
-                if place:  # the set that was not used for longest is dropped first
-                    self._sets.insert(0, self._sets.pop(place))
-                each.is_free = False
-                return each.owner
+        with self._lock:
+            for place, each in enumerate(self._sets):
+                if each.is_free and each.shapes == shapes:
+                    if place:  # the set that was not used for longest is dropped first
+                        self._sets.insert(0, self._sets.pop(place))
+                    each.is_free = False
+                    return each.owner
         return None
 
     def _add(self, shapes: Any, arrays: Iterable[Array], owner: Any) -> None:
         """Keeps a new set, which is in use."""
-        del self._sets[self._max_sets - 1 :]
-        self._sets.insert(0, _ArraySet(shapes, frozenset(map(id, arrays)), owner))
+        with self._lock:
+            del self._sets[self._max_sets - 1 :]
+            self._sets.insert(0, _ArraySet(shapes, frozenset(map(id, arrays)), owner))
 
 
 class BoundRuns(ArrayPool):
@@ -429,7 +433,7 @@ def _prepare_cuda() -> None:
     if PROVIDERS["cuda"][0] not in ort.get_available_providers():
         raise UserError(_missing_cuda("the onnxruntime that is installed is the one for CPUs"))
     # The CUDA libraries of wheels are outside the loader's path: this loads them, and prints those that are missing.
-    with contextlib.redirect_stdout(None), quiet_stderr():
+    with quiet_stderr():
         ort.preload_dlls()
 
 

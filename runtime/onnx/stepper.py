@@ -295,7 +295,7 @@ class _BufferedState(DecoderState):
 
 
 class OnnxStepper:
-    """Decodes a bundle. One thread at a time may use it; several steppers may share a bundle."""
+    """Decodes a bundle. Threads may share it, each for states of its own."""
 
     def __init__(
         self,
@@ -341,8 +341,7 @@ class OnnxStepper:
         self._has_wide_rows = any(self._position_axes[name] is not None for name in self._row_names)
         self._reordered = ReorderedRows()
         # The sizes of the last step and the shapes of its outputs, which are usually the next one's, too.
-        self._sizes: tuple[int, int, int, bool] | None = None
-        self._shapes: dict[str, Shape] = {}
+        self._last_shapes: tuple[tuple[int, int, int, bool], dict[str, Shape]] = (0, 0, 0, False), {}
         self._layouts = AttentionLayouts()
 
     @property
@@ -456,12 +455,12 @@ class OnnxStepper:
         for state, mask in zip(others, live[1:], strict=True):
             slots.append(self._write(buffers, state, mask, free))
             free = free[int(mask.sum()) :]
-        for part in parts:
-            self._release(part)
         row_tensors = {
             name: joined([state.row_tensors[name] for state in states], self._position_axes[name], buffers.width)
             for name in self._row_names
         }
+        for part in parts:
+            self._release(part)
         row_sources = [place[state.row_sources] for state, place in zip(states, slots, strict=True)]
         return self._over(buffers, row_tensors, np.concatenate(row_sources))
 
@@ -509,18 +508,19 @@ class OnnxStepper:
         num_rows = state.num_rows
         width = state.source_width if attention or self._has_wide_rows else 0
         sizes = num_rows, num_candidates, width, attention
-        if sizes != self._sizes:
+        last_sizes, shapes = self._last_shapes
+        if sizes != last_sizes:
             candidates = num_rows, num_candidates
-            self._sizes = sizes
-            self._shapes = {
+            shapes = {
                 graph_io.CANDIDATE_LOG_PROBS: candidates,
                 graph_io.CANDIDATE_IDS: candidates,
                 graph_io.FORCED_LOG_PROBS: (num_rows,),
                 **{output: state.row_tensors[name].shape for name, output in self._next.items()},
             }
             if attention:
-                self._shapes[graph_io.ATTENTION] = num_rows, width
-        return self._shapes
+                shapes[graph_io.ATTENTION] = num_rows, width
+            self._last_shapes = sizes, shapes
+        return shapes
 
 
 def _with_rows(state: DecoderState, row_tensors: Mapping[str, Array], row_sources: Ids) -> DecoderState:

@@ -211,15 +211,6 @@ def test_the_rows_come_in_that_order() -> None:
     assert taken["c"].tolist() == [2, 0, 0]
 
 
-def test_released_arrays_are_written_to_again() -> None:
-    reordered = ReorderedRows()
-    first = reordered.take(FIRST, ROWS)
-    reordered.release(first["c"])
-    second = reordered.take(SECOND, ROWS)
-    assert all(second[name] is first[name] for name in FIRST)
-    assert second["h"].tolist() == [[14, 15], [10, 11], [10, 11]]
-
-
 def test_arrays_that_are_held_are_not() -> None:
     reordered = ReorderedRows()
     held = [reordered.take(FIRST, ROWS) for _ in range(3 * MAX_KEPT)]
@@ -281,13 +272,6 @@ def test_free_slots_beyond_the_need_stay_free() -> None:
     buffers = buffers_with(1, 2, 3)
     assert buffers.write(*sources(9), np.array([0, 2])).tolist() == [0]
     assert marks_of(buffers) == [9, 2, 3]
-
-
-def test_what_is_passed_on_is_contiguous_and_not_copied() -> None:
-    buffers = buffers_with(1, 2)
-    for name, tensor in buffers.tensors().items():
-        assert tensor.flags.c_contiguous, name
-        assert np.shares_memory(tensor, buffers.tensors()[name])
 
 
 def test_a_narrow_newcomer_leaves_nothing_of_a_wide_one() -> None:

@@ -1,7 +1,8 @@
-"""The CPUs that are granted, not those that the machine has."""
+"""The CPUs that are granted, limits of work, and captures of standard error."""
 
 import os
 import platform
+import threading
 import time
 from concurrent.futures import Future, wait
 from pathlib import Path
@@ -9,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from attendant.runtime import process
-from attendant.runtime.process import available_cpus, cgroup_quota, limited, processor
+from attendant.runtime.process import (
+    ResourceLimitExceeded,
+    available_cpus,
+    cgroup_quota,
+    limited,
+    processor,
+    quiet_stderr,
+)
 
 
 def make(root: Path, **limits: str) -> Path:
@@ -110,3 +118,49 @@ def seven_after_a_look() -> int:
 
 def fail_by_timeout() -> None:
     raise TimeoutError("its own")
+
+
+def test_standard_streams_come_back_whichever_capture_ends_first(capfd: pytest.CaptureFixture[str]) -> None:
+    """Threads may load models at the same time."""
+    first, second = quiet_stderr(), quiet_stderr()
+    captured = [first.__enter__()]
+    os.write(2, b"one ")
+    captured.append(second.__enter__())
+    os.write(2, b"two ")
+    print("dropped")
+    first.__exit__(None, None, None)
+    os.write(2, b"three")
+    second.__exit__(None, None, None)
+    assert [each.text for each in captured] == ["one two ", "two three"]
+    print("seen")
+    os.write(2, b"seen")
+    assert capfd.readouterr() == ("seen\n", "seen")
+
+
+def test_work_that_is_abandoned_gives_standard_streams_back(capfd: pytest.CaptureFixture[str]) -> None:
+    ends, ended = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        with quiet_stderr():
+            ends.wait()
+        ended.set()
+
+    with pytest.raises(ResourceLimitExceeded, match="the work: not done after"):
+        limited(hang, "the work", seconds=0.01)
+    with quiet_stderr() as captured:
+        os.write(2, b"captured")
+        ends.set()
+        ended.wait()
+    assert captured.text == "captured"
+    print("seen")
+    os.write(2, b"seen")
+    assert capfd.readouterr() == ("seen\n", "seen")
+
+
+def test_log_lines_of_a_server_that_loads_a_model_are_kept(capfd: pytest.CaptureFixture[str]) -> None:
+    with quiet_stderr(only_failures=True):
+        os.write(2, b"a line\n")
+    with pytest.raises(ValueError, match="panic"), quiet_stderr(only_failures=True):
+        os.write(2, b"dropped\n")
+        raise ValueError("panic")
+    assert capfd.readouterr().err == "a line\n"
