@@ -397,6 +397,8 @@ class ReadRequest:
     @property
     def num_attention_cells(self) -> int:
         """Upper bound of the attention weights of the answer; 0 if they are not kept."""
+        if self.parts and not self.attention:
+            return sum(part.num_attention_cells for part in self.parts)
         options = self.options
         return (options.max_length + 1) * len(self.source_ids) * options.num_hypotheses if options.attention else 0
 

@@ -150,7 +150,9 @@ def altered(text: str, spans: Sequence[str]) -> list[str]:
     return [span for number, span in enumerate(spans, 1) if counts[number] != 1]
 
 
-def joined(parts: Sequence[Sequence[Hypothesis]], num_hypotheses: int, *, draws: bool) -> tuple[Hypothesis, ...]:
+def joined(
+    parts: Sequence[Sequence[Hypothesis]], num_hypotheses: int, *, draws: bool, attention: bool
+) -> tuple[Hypothesis, ...]:
     """Returns the best hypotheses of a whole text, best first, of those of its parts.
 
     The parts are independent, so a score of a whole is the sum of theirs.
@@ -159,17 +161,18 @@ def joined(parts: Sequence[Sequence[Hypothesis]], num_hypotheses: int, *, draws:
         parts: the hypotheses of each part, best first; at least one of each.
         num_hypotheses: the number of hypotheses, if there are enough combinations.
         draws: the hypotheses were drawn: the first draws are joined, then the second ones, and so on.
+        attention: the wholes have attention, not only their parts.
     """
     if draws:
-        return tuple(map(_joined, zip(*parts, strict=False)))
+        return tuple(_joined(whole, attention=attention) for whole in zip(*parts, strict=False))
     wholes: list[tuple[float, tuple[Hypothesis, ...]]] = [(0.0, ())]
     for hypotheses in parts:
         longer = ((score + added.score, (*whole, added)) for score, whole in wholes for added in hypotheses)
         wholes = nlargest(num_hypotheses, longer, key=lambda whole: whole[0])
-    return tuple(_joined(whole) for _, whole in wholes)
+    return tuple(_joined(whole, attention=attention) for _, whole in wholes)
 
 
-def _joined(parts: Sequence[Hypothesis]) -> Hypothesis:
+def _joined(parts: Sequence[Hypothesis], *, attention: bool) -> Hypothesis:
     """Returns the hypothesis that the parts' hypotheses make together.
 
     Its summands are those of its tokens, and of its own end: the log-probability of a part's end is added to that of
@@ -194,21 +197,18 @@ def _joined(parts: Sequence[Hypothesis]) -> Hypothesis:
         log_prob=sum(part.log_prob for part in parts),
         score=sum(part.score for part in parts),
         finish_reason=parts[-1].finish_reason,
-        attention=_blocks(parts, len(log_probs)),
+        attention=_blocks(parts, len(log_probs)) if attention else None,
         parts=tuple(parts),
     )
 
 
-def _blocks(parts: Sequence[Hypothesis], num_rows: int) -> Floats | None:
+def _blocks(parts: Sequence[Hypothesis], num_rows: int) -> Floats:
     """Returns the parts' attention as blocks on the diagonal of a matrix [num_rows, source length]."""
-    weights = [part.attention for part in parts]
-    columns = [0, *accumulate(block.shape[1] for block in weights if block is not None)]
-    if len(columns) <= len(parts):
-        return None
+    weights = [part.attention for part in parts if part.attention is not None]
+    columns = [0, *accumulate(block.shape[1] for block in weights)]
     whole = np.zeros((num_rows, columns[-1]), np.float32)
     row = 0
-    for part, block, first, last in zip(parts, weights, columns, columns[1:], strict=False):
-        assert block is not None, "all parts have attention"
+    for part, block, first, last in zip(parts, weights, columns[:-1], columns[1:], strict=True):
         num_kept = len(block) if part is parts[-1] else len(part.token_ids)
         whole[row : row + num_kept, first:last] = block[:num_kept]
         row += num_kept

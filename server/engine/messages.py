@@ -143,7 +143,12 @@ def joined_result(request: ReadRequest, units: Sequence[Result]) -> Result:
     if not request.parts:
         return units[0]
     options = request.options
-    hypotheses = joined([unit.hypotheses for unit in units], options.num_hypotheses, draws=options.sampling is not None)
+    hypotheses = joined(
+        [unit.hypotheses for unit in units],
+        options.num_hypotheses,
+        draws=options.sampling is not None,
+        attention=request.attention,
+    )
     return Result(hypotheses, max((unit.stats for unit in units), key=lambda stats: stats.total))
 
 

@@ -94,7 +94,7 @@ def test_a_whole_is_its_parts_in_blocks() -> None:
     cut = hypothesis((6,), (-8.0,), num_sources=1, ended=False)
     empty = hypothesis((), (-16.0,))
     last = hypothesis((7,), (-32.0, -64.0), num_sources=3)
-    (whole,) = joined([[first], [cut], [empty], [last]], 1, draws=False)
+    (whole,) = joined([[first], [cut], [empty], [last]], 1, draws=False, attention=True)
     assert whole.token_ids == (4, 5, 6, 7)
     assert whole.token_log_probs == (-1.0, -6.0, -8.0, -48.0, -64.0), "ends belong to the token before them, or after"
     assert whole.log_prob == sum(whole.token_log_probs) and whole.score == -127.0
@@ -106,15 +106,16 @@ def test_a_whole_is_its_parts_in_blocks() -> None:
         [0, 0, 0, 0, 0, 1, 2, 3],
         [0, 0, 0, 0, 0, 4, 5, 6],
     ]
-    assert joined([[first._replace(attention=None)]], 1, draws=False)[0].attention is None
+    (whole,) = joined([[first], [last]], 1, draws=False, attention=False)
+    assert whole.attention is None and whole.parts == (first, last)
 
 
 def test_the_best_wholes_are_the_best_combinations() -> None:
     parts = [[hypothesis((token,), (score,)) for token, score in each] for each in (
         [(4, -1.0), (5, -2.0), (6, -9.0)], [(7, -1.0), (8, -1.5)], [(9, -1.0)],
     )]  # fmt: skip
-    best = joined(parts, 3, draws=False)
+    best = joined(parts, 3, draws=False, attention=False)
     assert [whole.token_ids for whole in best] == [(4, 7, 9), (4, 8, 9), (5, 7, 9)]
     assert [whole.score for whole in best] == [-3.0, -3.5, -4.0]
-    assert len(joined(parts, 99, draws=False)) == 6
-    assert [whole.token_ids for whole in joined(parts[:2], 2, draws=True)] == [(4, 7), (5, 8)]
+    assert len(joined(parts, 99, draws=False, attention=False)) == 6
+    assert [whole.token_ids for whole in joined(parts[:2], 2, draws=True, attention=False)] == [(4, 7), (5, 8)]
