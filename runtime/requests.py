@@ -163,12 +163,13 @@ def completion_of(word: str, tokenizer: Tokenizer) -> Completion:
     choices: list[Choice] = []
     is_open = [False] * len(word)
     for place in reversed(range(len(word))):
-        rest = word[place:]
+        mark = tokenizer.continuation if place else ""
         within = []
         if not tokenizer.joins_by_blanks:
             ends = [end for end in range(place + 1, len(word)) if is_open[end]]
-            within = [(token_id, end) for end in ends if (token_id := tokenizer.id_of(word[place:end])) is not None]
-        complete = tokenizer.ids_beginning_with(rest)
+            tokens = ((tokenizer.id_of(mark + word[place:end]), end) for end in ends)
+            within = [(token_id, end) for token_id, end in tokens if token_id is not None]
+        complete = tokenizer.ids_beginning_with(mark + word[place:])
         is_open[place] = bool(within or complete)
         choices.append(Choice(tuple(within), np.array(complete, np.int32).tobytes()))
     return tuple(reversed(choices)) if word and is_open[0] else ()

@@ -276,6 +276,8 @@ class Tokenizer:
         grows: the text of the first tokens is a prefix of the text of all of them.
         combines: a token may change the last character of the token before it.
         joins_by_blanks: a text is its symbols, joined by blanks.
+        continuation: the beginning of every symbol that continues a word, such as "##"; empty if symbols have no such
+            mark.
         takes_texts: it segments the texts of requests. If false, a program does so itself, and requests give tokens.
             Such tokenizers split lists of words at single blanks (`CharDelimiterSplit`).
     """
@@ -311,6 +313,7 @@ class Tokenizer:
             decoders.remove("ByteFallback")
         self._byte_ids = frozenset(vocabulary[token] for token in self._bytes)
         self.joins_by_blanks: bool = library.decoder is None
+        self.continuation: str = content["model"].get("continuing_subword_prefix") or ""
         is_list = isinstance(library.pre_tokenizer, pre_tokenizers.CharDelimiterSplit)
         self.takes_texts: bool = not (is_list and isinstance(library.model, models.WordLevel))
         self.grows: bool = GROWING_DECODERS.issuperset(decoders)
@@ -426,7 +429,7 @@ class Tokenizer:
 
         Returns:
             The ids of the words before, UNK for unknown parts, and the last word as symbols spell it; empty if the text
-            ends with a blank and symbols are words.
+            ends with a blank that no symbol spells.
         """
         library = self._library
         normalized = text if self._spaces_itself else self.spaced(text)
@@ -434,11 +437,12 @@ class Tokenizer:
             normalized = library.normalizer.normalize_str(normalized)
         if text[-1:].isspace() and normalized:
             normalized += " "
-        words = [normalized] if library.pre_tokenizer is None else self._words(normalized)
-        if self.joins_by_blanks and normalized.endswith(" "):
+        if library.pre_tokenizer is None:
+            return [], normalized
+        places = library.pre_tokenizer.pre_tokenize_str(normalized)
+        words = [word for word, _ in places]
+        if not places or places[-1][1][1] < len(normalized):
             words.append("")
-        if not words:
-            return [], ""
         return [token_id for word in words[:-1] for token_id in self.spelled(word)], words[-1]
 
     def spelled(self, word: str) -> list[int]:
@@ -462,9 +466,6 @@ class Tokenizer:
         never = {*SPECIAL_TOKENS, *self._bytes}
         entries = sorted((token, token_id) for token_id, token in enumerate(self._tokens) if token not in never)
         return [token for token, _ in entries], [token_id for _, token_id in entries]
-
-    def _words(self, normalized: str) -> list[str]:
-        return [word for word, _ in self._library.pre_tokenizer.pre_tokenize_str(normalized)]
 
     def tokens_of(self, ids: Iterable[int]) -> list[str]:
         return list(map(self._tokens.__getitem__, ids))

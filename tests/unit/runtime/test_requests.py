@@ -1,11 +1,14 @@
 """A prefix that is given as text: what is forced, and in which ways its last word may be completed."""
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import decoders, models, pre_tokenizers
 
-from attendant.runtime.bundle.tokenizer import Tokenizer
-from attendant.runtime.decoding.options import choice_after
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
+from attendant.runtime.decoding.options import Choice, choice_after
 from attendant.runtime.requests import completion_of, read_prefix_text
 from attendant.runtime.violations import Violations
 from attendant.training.data.tokenization import TokenizerConfig, TokenizerKind, train_tokenizer
@@ -77,3 +80,34 @@ def test_a_word_beyond_all_bounds_is_taken_as_it_is() -> None:
     tokenizer = trained("bpe")
     ids, completion = read_prefix_text("the" * 30, tokenizer, 100, Violations())
     assert not completion and list(ids) == tokenizer.encode("the" * 30)
+
+
+@pytest.mark.parametrize(
+    ("text", "texts"),
+    [
+        ("o", {"o", "op", "open"}),
+        ("the op", {"the op", "the open"}),
+        ("openi", {"openin", "opening"}),
+        ("the openin", {"the openin", "the opening"}),
+        ("op ", {"op"}),
+    ],
+)
+def test_a_word_is_completed_by_symbols_with_a_mark(text: str, texts: set[str]) -> None:
+    """A tokenizer of Hugging Face's library, in which `##` continues a word."""
+    pieces = ["o", "op", "open", "in", "er", "ing", "the"]
+    symbols = [*SPECIAL_TOKENS, *pieces, *(f"##{piece}" for piece in pieces)]
+    vocabulary = {symbol: number for number, symbol in enumerate(symbols)}
+    library = LibraryTokenizer(models.WordPiece(vocabulary, unk_token=SPECIAL_TOKENS[UNK_ID]))
+    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    library.decoder = decoders.WordPiece("##")
+    tokenizer = Tokenizer(library)
+    forced, completion = read_prefix_text(text, tokenizer, 20, Violations())
+    assert {tokenizer.decode(ids) for ids in completed([*forced], len(forced), completion)} == texts
+
+
+def completed(ids: list[int], num_forced: int, completion: Sequence[Choice]) -> list[list[int]]:
+    """Returns every sequence of tokens that completes the last word."""
+    choice = choice_after(completion, ids[num_forced:])
+    if choice is None:
+        return [ids]
+    return [more for i in choice.ids.tolist() for more in completed([*ids, i], num_forced, completion)]
