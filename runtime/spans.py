@@ -56,7 +56,7 @@ ABBREVIATION: Final = re.compile(
 ABBREVIATION_CHARACTERS: Final = 8
 ITEM_NUMBER: Final = re.compile(r"\(?(?:[0-9]{1,3}|[A-Za-z]|[ivx]{1,4})[.)]")
 """The beginning of a sentence that is only the number of a list's item."""
-LINE_END: Final = re.compile(r"(?:\r\n|[\n\r\x0b\x0c\u2028\u2029])\s*")
+LINE_END: Final = re.compile(r"(?:\r\n|[\n\r\x0b\x0c\x85\u2028\u2029])\s*")
 
 
 class Part(NamedTuple):

@@ -1,15 +1,16 @@
-"""A prefix that is given as text: what is forced, and in which ways its last word may be completed."""
+"""Prefixes that are given as text, what is forced and how the last word may be completed; and texts in parts."""
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
-from attendant.runtime.decoding.options import Choice, choice_after
-from attendant.runtime.requests import completion_of, read_prefix_text
+from attendant.runtime.decoding.options import Choice, DecodingOptions, choice_after
+from attendant.runtime.requests import ReadRequest, completion_of, read_prefix_text
 from attendant.runtime.violations import Violations
 from attendant.training.data.tokenization import TokenizerConfig, TokenizerKind, train_tokenizer
 
@@ -111,3 +112,12 @@ def completed(ids: list[int], num_forced: int, completion: Sequence[Choice]) -> 
     if choice is None:
         return [ids]
     return [more for i in choice.ids.tolist() for more in completed([*ids, i], num_forced, completion)]
+
+
+def test_parts_without_attention_of_the_whole_keep_their_own() -> None:
+    """To replace unknown symbols, a part needs its attention, and a text in parts does not."""
+    options = DecodingOptions(max_length=9, attention=True)
+    part = ReadRequest(source_ids=(4, 5, 3), num_source_tokens=2, options=options)
+    whole = replace(part, source_ids=part.source_ids * 4, options=replace(options, max_length=36), parts=(part,) * 4)
+    assert (part.num_attention_cells, whole.num_attention_cells) == (10 * 3, 4 * 10 * 3)
+    assert replace(whole, attention=True).num_attention_cells == 37 * 12

@@ -42,6 +42,7 @@ def test_spans_that_are_protected(text: str, spans: list[str]) -> None:
         ("version 2.5 is out. see below", ["version 2.5 is out. see below"]),
         ("これは本です。はい！「そう。」次", ["これは本です。", "はい！", "「そう。」", "次"]),
         ("One.  \n Two.", ["One.", "Two."]),
+        ("one\x0btwo\x0cthree\x85four\u2028five\u2029six", ["one", "two", "three", "four", "five", "six"]),
         ("", [""]),
     ],
 )
