@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 import numpy as np
 
@@ -62,6 +62,16 @@ NUM_KEPT = 12
 GOLDEN_BEAM_SIZE = 4
 MAX_LENGTHS = (64, 16, 4)
 """Tried in turn: a model that has learned little has no clear margins over many symbols."""
+
+
+def precisions_of(precisions: Precision | Sequence[Precision]) -> tuple[Precision, ...]:
+    """Returns the precisions to publish. Raises UserError if there are none, or one is unknown."""
+    names: tuple[Precision, ...] = (precisions,) if isinstance(precisions, str) else tuple(precisions)
+    known = get_args(Precision)
+    for name in names or ("",):
+        if name not in known:
+            raise UserError(f"--precision {name}: must be of {', '.join(known)}")
+    return names
 
 
 def write_bundle(
@@ -196,7 +206,7 @@ class _Draft:
             sources = [
                 source[begin : len(source) - end]
                 for source in (
-                    random_source(bundle.manifest, int(random.integers(2 + begin, longest + 1)), random)
+                    random_source(bundle.manifest, int(random.integers(min(2 + begin, longest), longest + 1)), random)
                     for _ in range(NUM_TRIED)
                 )
             ]

@@ -9,9 +9,9 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
-from attendant.export.bundle_writer import write_bundle
+from attendant.export.bundle_writer import precisions_of, write_bundle
 from attendant.export.calibration import MIN_CALIBRATED, HeldOut, calibrate
 from attendant.export.model import ENCODER, UserModel, export_model, load_user_model
 from attendant.export.origins import (
@@ -30,6 +30,8 @@ from attendant.export.verification.probes import FULL_PLAN, VerificationPlan
 from attendant.runtime.bundle.bundle import BIGRAMS_NAME, Bundle, open_bundle
 from attendant.runtime.bundle.manifest import (
     MANIFEST_NAME,
+    SEARCH_OPTIONS,
+    TEXT_OPTIONS,
     DecodingDefaults,
     Manifest,
     Precision,
@@ -105,10 +107,7 @@ def export_run(
     """
     origin, output = Path(origin), Path(output)
     refuse_occupied(output, force=force)
-    wanted: tuple[Precision, ...] = (precisions,) if isinstance(precisions, str) else tuple(precisions)
-    for each in wanted:
-        if each not in get_args(Precision):
-            raise UserError(f"--precision {each}: must be of {', '.join(get_args(Precision))}")
+    wanted = precisions_of(precisions)
     defaults = {
         "beam_size": beam_size,
         "length_penalty": length_penalty,
@@ -198,8 +197,9 @@ def export(options: argparse.Namespace) -> str:
         raise UserError("--web-libraries is for --web")
     if re.fullmatch(r".+\.py:\w+", str(options.origin)):
         return _export_user_model(options)
-    if options.weights is not None:
-        raise UserError("--weights is for a model of your own, FILE.py:FUNCTION")
+    for name in ("weights", "sources"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name} is for a model of your own, FILE.py:FUNCTION")
     published = export_run(
         options.origin,
         options.output,
@@ -277,6 +277,9 @@ def _import_graphs(options: argparse.Namespace) -> str:
         raise UserError("--segmented is for checkpoints: the description of ONNX graphs names their tokenizers")
     encoder, step = options.checkpoint
     if options.write_spec is not None:
+        for name in ("spec", "data", "name", *SEARCH_OPTIONS, *TEXT_OPTIONS):
+            if getattr(options, name) is not None:
+                raise UserError(f"--{name.replace('_', '-')} is for --output: --write-spec only drafts a description")
         if options.write_spec.exists() and not options.force:
             raise UserError(f"{options.write_spec} exists already: add --force to replace it")
         write_text(options.write_spec, draft_spec(encoder, step))
@@ -312,15 +315,17 @@ def reference(options: argparse.Namespace) -> str:
     refuse_missing([held_out.right.metric])
     sources = bundle.source_tokenizer.encode_batch(_some_sources(held_out.data))
     with publish(options.output, force=options.force) as folder:
+        served = default_precision(bundle, "cpu")
+        # If the bundle has fp16 alone, `open_stepper` raises the reason why no CPU serves it.
         steppers: dict[Precision, BundleStepper] = {
-            name: open_stepper(bundle, name) for name in manifest.graphs if name != "fp16"
+            name: open_stepper(bundle, name) for name in manifest.graphs if name in ("fp32", "int8", served)
         }
         references = quality.references_of(bundle, steppers.values(), sources, options.data)
         if not references:
             raise UserError(
                 f"--data {options.data}: fewer than {quality.MIN_REFERENCE} sources that a request could give"
             )
-        calibrated = calibrate(bundle, steppers[default_precision(bundle, "cpu")], held_out)
+        calibrated = calibrate(bundle, steppers[served], held_out)
         for name in manifest.files.keys() - {BIGRAMS_NAME}:
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(bundle.path / name, folder / name)
@@ -351,11 +356,12 @@ def _right_rule(text: str | None, manifest: Manifest) -> RightRule:
         return right_rule(metrics, evaluation.get("right_from"))
     metric, _, value = text.partition(":")
     try:
-        if metric not in RIGHT_METRICS.keys() - {"wer", "per", "cer", "ter", "bleu"}:
+        is_exact = metric == "exact_match"
+        if metric not in {name for name, _ in RIGHT_METRICS.values()} or (is_exact and value not in ("", "100")):
             raise ValueError(metric)
         return right_rule([metric], float(value) if value else None)
     except ValueError:
-        choices = "exact_match, chrf, rouge_1, rouge_2 or rouge_l, with a percentage: chrf:60"
+        choices = "exact_match, chrf, rouge_1, rouge_2 or rouge_l, the last four with a percentage: chrf:60"
         raise UserError(f"--right {text}: must be {choices}") from None
 
 

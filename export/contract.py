@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Final, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from torch.nn.utils import rnn
 
 from attendant.runtime.bundle.manifest import StateTensor
 from attendant.runtime.errors import UserError, reason_of
-from attendant.runtime.stepper import attention_layout
+from attendant.runtime.stepper import attention_layout, padded_width
 from attendant.training.data.vocabulary import Vocabulary
 
 VALID: Final = "valid_positions"
@@ -130,16 +130,28 @@ def step_gathered(
 
 
 PROBES: Final = ((1, 5), (3, 8), (2, 16), (4, 1))
-"""Batches on which a module is tried before it is traced: numbers of sources and their longest."""
+"""Batches on which a module is tried before it is traced: numbers of sources and their longest, at most the limit."""
 
 
-def tried(
-    module: UserModule, source: Vocabulary, target: Vocabulary, max_source_tokens: int
-) -> tuple[tuple[StateTensor, ...], dict[str, int]]:
+class Trial(NamedTuple):
+    """Facts about a module.
+
+    Attributes:
+        state: its state tensors.
+        positional: name of each tensor that has an axis of source positions -> the number of that axis.
+        encode_alone: it can't encode the longest source with padding, since it has weights for each position.
+    """
+
+    state: tuple[StateTensor, ...]
+    positional: dict[str, int]
+    encode_alone: bool
+
+
+def tried(module: UserModule, source: Vocabulary, target: Vocabulary, max_positions: int) -> Trial:
     """Runs a module on batches of several sizes.
 
-    Returns:
-        Its state tensors; and, for each tensor that has an axis of source positions, the number of that axis.
+    Args:
+        max_positions: of a source, with BOS and EOS.
 
     Raises:
         UserError: the module breaks the contract.
@@ -148,14 +160,13 @@ def tried(
     seen: dict[tuple[int, int], dict[str, Tensor]] = {}
     last: State = {}
     generator = torch.Generator().manual_seed(0)
-    longest = (2, min(max_source_tokens, 64))
-    for num_sources, width in (*PROBES, longest):
+    for num_sources, width in (*((number, min(width, max_positions)) for number, width in PROBES), (1, max_positions)):
         lengths = torch.tensor([max(1, width - number * 2) for number in range(num_sources)])
         ids = torch.randint(0, source.num_module_ids, (num_sources, width), generator=generator)
         # The largest ids, too.
         ids[0, 0] = source.num_module_ids - 1
         case = f"{num_sources} sources of {width} positions"
-        reaching = f"ids reach {source.num_module_ids - 1}, as in source_tokenizer"
+        reaching = f"ids reach {source.num_module_ids - 1}, as in source_tokenizer, and positions {width - 1}"
         with _watched(module, f"encode, called with {case},", reaching), torch.no_grad():
             tensors = module.encode(ids, lengths)
         _check_state(module, tensors, num_sources, case)
@@ -197,7 +208,35 @@ def tried(
     if sources_only:
         state.append(StateTensor(input=VALID, output=None, scope="source"))
         positional[VALID] = 1
-    return tuple(state), positional
+    return Trial(tuple(state), positional, _tried_padded(module, last, positional, max_positions))
+
+
+def _tried_padded(module: UserModule, tensors: State, positional: Mapping[str, int], max_positions: int) -> bool:
+    """Runs a module on the longest source with as much padding as servers add; returns Trial.encode_alone.
+
+    Args:
+        tensors: of the longest source, without padding.
+    """
+    width = padded_width(max_positions)
+    wide = {name: widened(tensor, positional.get(name), width) for name, tensor in tensors.items()}
+    rows = {name: wide.pop(name) for name in module.row_state}
+    with _watched(module, f"step, called with a source padded to {width} positions,"), torch.no_grad():
+        step_gathered(module, torch.zeros(1, dtype=torch.int64), rows, wide)
+    try:
+        with torch.no_grad():
+            module.encode(torch.zeros(1, width, dtype=torch.int64), torch.tensor([max_positions]))
+    except Exception:  # whatever a module raises
+        return True
+    return False
+
+
+def widened(tensor: Tensor, axis: int | None, width: int) -> Tensor:
+    """Returns a tensor with zeros after the positions on this axis; itself if it has no such axis."""
+    if axis is None or tensor.shape[axis] == width:
+        return tensor
+    padding = list(tensor.shape)
+    padding[axis] = width - tensor.shape[axis]
+    return torch.cat([tensor, tensor.new_zeros(padding)], axis)
 
 
 def _check_module(module: UserModule) -> None:
@@ -324,8 +363,8 @@ def _watched(module: Any, call: str, reaching: str = "") -> Iterator[None]:
     except Exception as error:
         where = _line_of(error, module)
         remedy = (
-            "every number of sources, positions (up to the longest source) and rows must work: take sizes from the "
-            "arguments' shapes (source_ids.shape, previous_ids.shape), not from numbers"
+            "every number of sources, positions (up to max_source_tokens, BOS and EOS) and rows must work: take sizes "
+            "from the arguments' shapes (source_ids.shape, previous_ids.shape), not from numbers"
         )
         if isinstance(error, TypeError) and not where:
             remedy = "its arguments are those of attendant.export.Seq2SeqModule; with shares_sources, of SharingModule"

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from attendant.export.bundle_writer import write_bundle
+from attendant.export.bundle_writer import precisions_of, write_bundle
 from attendant.export.contract import UserModule, explained, line_in
 from attendant.export.graph import TracedPair
 from attendant.export.importing.checkpoint import fill, read_torch
@@ -40,6 +40,8 @@ ENCODER: Final = (
     "to encode batches, let nothing beyond source_lengths reach valid positions: set padding to zero before every "
     "convolution and sum over positions, and mask it before every softmax"
 )
+ALONE: Final = "sources are encoded one by one, which is slower"
+
 REMEDY: Final = (
     "the graphs compute something else than the module alone, without padding: mask all positions beyond "
     "source_lengths (before every softmax, and in convolutions and sums over positions), and read docs/"
@@ -107,7 +109,7 @@ def export_model(
     sources: Sequence[str] = (),
     data: str | None = None,
     name: str | None = None,
-    precisions: Sequence[Precision] = ("fp32",),
+    precisions: Precision | Sequence[Precision] = ("fp32",),
     force: bool = False,
     plan: VerificationPlan = FULL_PLAN,
 ) -> Bundle:
@@ -125,12 +127,20 @@ def export_model(
     """
     output = Path(output)
     refuse_occupied(output, force=force)
+    wanted = precisions_of(precisions)
+    for limit in ("max_source_tokens", "max_target_tokens"):
+        if getattr(model, limit) < 1:
+            raise UserError(f"{limit} is {getattr(model, limit)}: must be at least 1")
     source = read_vocabulary(model.source_tokenizer, model.source_special, model.source_kind, field="source_tokenizer")
     target = read_vocabulary(model.target_tokenizer, model.target_special, model.target_kind, field="target_tokenizer")
     needed = [name for name, used in (("bos", model.prepend_bos), ("eos", model.append_eos)) if used]
     _require(source.module_ids, needed, "source")
     _require(target.module_ids, ("bos", "eos"), "target")
-    traced = traceable_module(model.module, source, target, max_source_tokens=model.max_source_tokens)
+    # Two, at least, show the axes of positions.
+    max_positions = max(2, model.max_source_tokens + model.append_eos + model.prepend_bos)
+    traced = traceable_module(model.module, source, target, max_positions=max_positions)
+    if traced.encode_alone:
+        logger.warning("the encoder takes only %d positions, so padding has no place: %s", max_positions, ALONE)
     pairs = None if data is None else read_data(data)
     texts = [*sources, *(example.source for example in (() if pairs is None else pairs.examples))]
     encoded = [ids for ids in source.tokenizer.encode_batch(texts) if 0 < len(ids) <= model.max_source_tokens]
@@ -140,6 +150,7 @@ def export_model(
         model=traced,
         module=model.module,
         must_be_invariant=False,
+        encode_alone=traced.encode_alone,
         source_tokenizer=source.tokenizer,
         target_tokenizer=target.tokenizer,
         append_eos=model.append_eos,
@@ -179,9 +190,9 @@ def export_model(
         return write_bundle(
             tried,
             output,
-            precisions=precisions,
+            precisions=wanted,
             force=force,
-            plan=_within(plan, model.max_source_tokens + model.append_eos + model.prepend_bos),
+            plan=_within(plan, max_positions),
             measurement=measurement,
         )
 
@@ -192,15 +203,13 @@ def export_model(
             tensors = [line.partition(":")[0] for line in error.differences if line.startswith("encoder/")]
             if not tensors:
                 raise
-            logger.warning(
-                "padding changes %s: sources are encoded one by one, which is slower; %s", ", ".join(tensors), ENCODER
-            )
+            logger.warning("padding changes %s: %s; %s", ", ".join(tensors), ALONE, ENCODER)
             return write(replace(exportable, encode_alone=True))
     except VerificationFailed as error:
         raise VerificationFailed(f"{error.summary}; {REMEDY}", error.differences) from None
     except AssertionError as error:
         logger.debug("a rewrite failed", exc_info=True)
-        others = ", ".join(precision for precision in precisions if precision != "fp32")
+        others = ", ".join(precision for precision in wanted if precision != "fp32")
         if not others:
             raise
         raise UserError(

@@ -219,7 +219,8 @@ class ExportableBundle(Exportable):
             return tuple(entry for entry in own if entry.precision in ("fp32", self.base))
         former = OnnxStepper(self.bundle, "int8")
         pair = self.bundle.manifest.graphs["int8"]
-        grid = GridComparison(manifest, stepper, former, self.encoder_sources(), plan, former=pair)
+        sources, invariant = self.encoder_sources(), self.must_be_invariant
+        grid = GridComparison(manifest, stepper, former, sources, plan, former=pair, must_be_invariant=invariant)
         kept = (entry for entry in own if entry.precision == "fp32")
         return (*kept, certify_rewritten(grid, graphs.arithmetic))
 
@@ -273,7 +274,6 @@ def exportable_bundle(bundle: Bundle, name: str | None = None) -> ExportableBund
     halves = "fp32" not in manifest.graphs and bool(wide_factors(bundle.path, manifest.graphs["int8"]))
     kept = ("fp32",) if halves or "fp32" in manifest.graphs else ("fp32", "int8")
     sources = dict.fromkeys(example.source_tokens for example in bundle.golden)
-    references = {precision: manifest.reference_of(precision) for precision in manifest.graphs}
     return ExportableBundle(
         bundle=bundle,
         halves=halves,
@@ -287,9 +287,13 @@ def exportable_bundle(bundle: Bundle, name: str | None = None) -> ExportableBund
         provenance=manifest.provenance,
         evaluation=tuple(entry for entry in manifest.evaluation if entry.precision in kept),
         encode_alone=any(pair.encode_alone for pair in manifest.graphs.values()),
-        references={precision: entry for precision, entry in references.items() if entry is not None},
+        references={
+            precision: entry
+            for precision in manifest.graphs
+            if (entry := manifest.reference_of(precision)) is not None and entry.precision == precision
+        },
         calibrated=Calibrated(manifest.confidence, bundle.seen_bigrams),
-        must_be_invariant=all(certificate.batch_invariant for certificate in manifest.certificates),
+        must_be_invariant=manifest.has_our_layers,
         sources=[bundle.source_tokenizer.ids_of(tokens) for tokens in sources],
     )
 

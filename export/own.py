@@ -35,6 +35,7 @@ from attendant.export.contract import (
     shares_sources,
     step_gathered,
     tried,
+    widened,
 )
 from attendant.export.tracing import DecoderStep, Encoder, OnnxRecurrentLayer, TraceableModel
 from attendant.runtime.bundle.manifest import StateTensor
@@ -254,7 +255,7 @@ class WrappedModel(nn.Module):
         for length, places in _by_length(lengths):
             state = module.encode(source_ids[places, :length], lengths[places])
             for name, tensor in state.items():
-                wide = _widened(tensor, self.positional.get(name), source_ids.shape[1])
+                wide = widened(tensor, self.positional.get(name), source_ids.shape[1])
                 tensors.setdefault(name, wide.new_zeros(len(lengths), *wide.shape[1:]))[places] = wide
         return tensors
 
@@ -315,9 +316,9 @@ class WrappedModel(nn.Module):
             logits, rows, weights = step_gathered(module, previous_ids[places], own, gathered)
             put("logits", places, logits)
             for name, tensor in rows.items():
-                put(f"row {name}", places, _widened(tensor, self.positional.get(name), valid.shape[1]))
+                put(f"row {name}", places, widened(tensor, self.positional.get(name), valid.shape[1]))
             if weights is not None:
-                put("attention", places, _widened(weights, 1, valid.shape[1]))
+                put("attention", places, widened(weights, 1, valid.shape[1]))
         new = {name: stepped[f"row {name}"] for name in row_tensors}
         return stepped["logits"], new, stepped.get("attention")
 
@@ -335,18 +336,13 @@ def _narrowed(tensor: Tensor, axis: int | None, length: int) -> Tensor:
     return tensor if axis is None else tensor.narrow(axis, 0, length)
 
 
-def _widened(tensor: Tensor, axis: int | None, width: int) -> Tensor:
-    if axis is None or tensor.shape[axis] == width:
-        return tensor
-    padding = list(tensor.shape)
-    padding[axis] = width - tensor.shape[axis]
-    return torch.cat([tensor, tensor.new_zeros(padding)], axis)
-
-
 def traceable_module(
-    module: UserModule, source: Vocabulary, target: Vocabulary, *, max_source_tokens: int
+    module: UserModule, source: Vocabulary, target: Vocabulary, *, max_positions: int
 ) -> TraceableModel:
     """Returns a user's module for tracing.
+
+    Args:
+        max_positions: of a source, with BOS and EOS.
 
     Raises:
         UserError: the module breaks the contract of Seq2SeqModule; the message names the module's own line, if there
@@ -359,7 +355,7 @@ def traceable_module(
         remedy = "give its own module, .module" if isinstance(inner, nn.Module) else "see docs/export-your-own.md"
         raise UserError(f"{type(module).__name__} is no model to export: it {lacks}: {remedy}")
     module.eval()
-    state, positional = tried(module, source, target, max_source_tokens)
+    state, positional, encode_alone = tried(module, source, target, max_positions)
     wrapped = WrappedModel(module, source, target, state, positional).eval()
 
     def exact() -> TorchStepper:
@@ -384,4 +380,6 @@ def traceable_module(
         reference=TorchStepper(wrapped),
         exact_reference=exact,
         splits_gemms=True,
+        max_positions=max_positions,
+        encode_alone=encode_alone,
     )

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from attendant.runtime.bundle.bundle import Bundle, open_bundle
+from attendant.runtime.bundle.bundle import GOLDEN_NAME, Bundle, open_bundle
 from attendant.runtime.bundle.manifest import (
     MANIFEST_NAME,
     SIGNATURE_NAME,
@@ -37,14 +37,19 @@ logger = logging.getLogger(__name__)
 
 
 def refuse_occupied(output: Path, *, force: bool, marker: str = MANIFEST_NAME) -> None:
-    """Refuses an output that exists, before any work is done for it.
+    """Refuses an output that exists or that a bundle contains, before any work is done for it.
 
     Args:
         marker: a file that every folder of this kind has; `force` replaces no folder without it.
 
     Raises:
-        UserError: it exists and `force` is not set, or it is something else.
+        UserError: it exists and `force` is not set, it is something else, or it would be an extra file of a bundle.
     """
+    for folder in output.resolve().parents:
+        if (folder / MANIFEST_NAME).is_file() and (folder / GOLDEN_NAME).is_file():
+            raise UserError(
+                f"{output} is inside the bundle {folder}, which may have no other files: name another folder"
+            )
     if not output.exists() and not output.is_symlink():
         return
     if not force:
@@ -329,6 +334,8 @@ def _compared_with_run(
 
 def show_verified(options: argparse.Namespace) -> str:
     """Checks a bundle. Returns the checks, one line each."""
+    if options.checkpoint is not None and options.run is None:
+        raise UserError("--checkpoint is for --run, a run to compare the graphs with")
     checks = verify(
         options.bundle,
         run=options.run,

@@ -16,7 +16,7 @@ from typing import Final
 
 from attendant.export.published import publish, refuse_occupied
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
-from attendant.runtime.bundle.manifest import MANIFEST_NAME, Precision
+from attendant.runtime.bundle.manifest import MANIFEST_NAME, SEARCH_OPTIONS, TEXT_OPTIONS, Precision
 from attendant.runtime.errors import UserError
 
 MARKER: Final = "page.json"
@@ -44,7 +44,7 @@ tokenizers.min.mjs is Hugging Face's (Apache License 2.0). The bundle is under i
 
 def export(options: argparse.Namespace) -> str:
     """Publishes the page. Returns its size, and the command that shows it."""
-    for name in ("data", "name", "checkpoint", "beam_size", "length_penalty", "length_penalty_offset", "patience"):
+    for name in ("weights", "sources", "data", "name", "checkpoint", *SEARCH_OPTIONS, *TEXT_OPTIONS):
         if getattr(options, name) is not None:
             raise UserError(
                 f"--{name.replace('_', '-')} changes the bundle: export it by --output first, then by --web"

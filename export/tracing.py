@@ -155,6 +155,8 @@ class TraceableModel:
         architecture: the manifest's description of the model.
         reference: decodes with the model in PyTorch; the graphs are compared with it.
         exact_reference: makes a reference in float64, which shows how much of an error is rounding.
+        max_positions: of a source, with BOS and EOS; None if there is no limit.
+        encode_alone: see GraphPair of the manifest.
         splits_gemms: products with weights become MatMul and Add, whose bits don't depend on the number of rows. Our
             own models are written so that their products don't depend on it.
     """
@@ -166,6 +168,8 @@ class TraceableModel:
     architecture: Mapping[str, Any]
     reference: Stepper
     exact_reference: Callable[[], Stepper]
+    max_positions: int | None = None
+    encode_alone: bool = False
     splits_gemms: bool = False
 
 
@@ -324,10 +328,12 @@ def trace_graphs(model: TraceableModel) -> TracedPair:
             "train a smaller model (fewer layers, a smaller hidden_size or vocabulary)"
         )
     # Encoding at two widths shows which axes are S.
+    longest = 2 * EXAMPLE_WIDTH if model.max_positions is None else min(2 * EXAMPLE_WIDTH, model.max_positions)
+    width = min(EXAMPLE_WIDTH, max(2, longest - 1))
     with torch.no_grad():
         # The exporter can't convert the strides of a view with gaps; a copy has none.
-        examples = tuple(tensor.clone() for tensor in model.encoder(*_example_sources(EXAMPLE_WIDTH)))
-        wide: tuple[Tensor, ...] = model.encoder(*_example_sources(2 * EXAMPLE_WIDTH))
+        examples = tuple(tensor.clone() for tensor in model.encoder(*_example_sources(width)))
+        wide: tuple[Tensor, ...] = model.encoder(*_example_sources(max(longest, width + 1)))
     shapes = [
         tuple(size if size == other else "S" for size, other in zip(narrow.shape[1:], wider.shape[1:], strict=True))
         for narrow, wider in zip(examples, wide, strict=True)
@@ -344,7 +350,7 @@ def trace_graphs(model: TraceableModel) -> TracedPair:
     input_names = [tensor.input for tensor in model.state]
     encoder = _export(
         model.encoder,
-        _example_sources(EXAMPLE_WIDTH),
+        _example_sources(width),
         graph_io.ENCODER_INPUTS,
         # The encoder gives every source one row.
         specs(input_names, {"row": "B", "source": "B"}),

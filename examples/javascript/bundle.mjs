@@ -75,12 +75,12 @@ export class Bundle {
     const { decoding, limits, special_ids, source: side } = this.manifest;
     const ids = typeof source === "string" ? this.source.idsOfText(source) : this.source.idsOfTokens(source);
     const length = ids.length; // without BOS and EOS
+    if (length === 0) throw new Error("the source is empty");
     if (length > limits.max_source_tokens) {
       throw new Error(`the source has ${length} tokens, may have ${limits.max_source_tokens}`);
     }
     if (side.prepend_bos) ids.unshift(special_ids.bos);
     if (side.append_eos) ids.push(special_ids.eos);
-    if (ids.length === 0) throw new Error("the source is empty");
     const sourceTokens = this.source.tokensOf(ids);
     const search = {
       beamSize: options.beamSize ?? decoding.beam_size,

@@ -353,7 +353,7 @@ def replace_top(editor: GraphEditor) -> None:
     most probable symbols are in the K blocks of the largest maxima, since a symbol of any other block is preceded by
     one of each of these. The result is TopK's own, ties by the lower id included.
 
-    The output layer must still be a product of floats: its columns are filled up to whole blocks.
+    The symbols are filled up to whole blocks, so the output layer must still be a product of floats.
     """
     (top,) = [node for node in editor.graph if node.op_type == "TopK"]
     log_probs, count = operand(top, 0), operand(top, 1)
@@ -361,7 +361,7 @@ def replace_top(editor: GraphEditor) -> None:
     if size < MIN_VOCABULARY:
         return
     if size % BLOCK:
-        _fill_up(editor, log_probs, -size % BLOCK)
+        log_probs = _filled_up(editor, log_probs, -size % BLOCK)
     integers = editor.integers
     blocks = editor.add("Reshape", [log_probs, integers(0, -1, BLOCK)])
     maxima = editor.add("ReduceMax", [blocks, integers(-1)], keepdims=0)
@@ -380,14 +380,22 @@ def replace_top(editor: GraphEditor) -> None:
     editor.replace(top.outputs[1], ids)
 
 
-def _fill_up(editor: GraphEditor, log_probs: ir.Value, count: int) -> None:
-    """Widens the output layer that `log_probs` come from by `count` symbols that are never chosen."""
+def _filled_up(editor: GraphEditor, log_probs: ir.Value, count: int) -> ir.Value:
+    """Returns log-probabilities of `count` more symbols, which are never chosen.
+
+    The output layer of our own models gets more columns, which costs nothing. Graphs of users may end in other ways.
+    """
     value = log_probs
     while (node := value.producer()) is not None and node.op_type != "Gemm":
         value = operand(node)
-    assert node is not None and len(node.inputs) == 3, "the output layer is a product with a bias"
+    if node is None:
+        # Below the log-probabilities of banned symbols, too.
+        least = editor.add_constant(np.finfo(np.float32).min, "least")
+        return editor.add("Pad", [log_probs, editor.integers(0, 0, 0, count), least])
+    assert len(node.inputs) == 3, "the output layer is a product with a bias"
     matrix, bias = constant(node.inputs[1]), constant(node.inputs[2])
     assert matrix is not None and bias is not None
     wider = np.pad(matrix, ((0, count), (0, 0))), np.pad(bias, (0, count), constant_values=IMPOSSIBLE)
     for place, values in enumerate(wider, 1):
         node.replace_input_with(place, editor.add_constant(values, operand(node, place).name or ""))
+    return log_probs

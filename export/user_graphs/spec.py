@@ -149,7 +149,7 @@ def read_spec(path: Path) -> Spec:
         return ",".join(str(path.parent / part) for part in file.split(","))
 
     sides = {
-        name: side.model_copy(update={"tokenizer": placed(side.tokenizer)})
+        name: side.model_copy(update={"tokenizer": str(path.parent / side.tokenizer)})
         for name, side in (("source", spec.source), ("target", spec.target))
     }
     return spec.model_copy(update={**sides, "data": None if spec.data is None else placed(spec.data)})

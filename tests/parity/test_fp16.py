@@ -1,5 +1,6 @@
 """fp16 graphs: near the fp32 graphs on the CPU, where conversions replace CUDA's kernels."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from attendant.export.origins import exportable_bundle
 from attendant.export.published import verify
 from attendant.export.rewriting.fp16 import convert
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
+from attendant.runtime.bundle.manifest import Reference
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.device.stepper import DeviceStepper
@@ -105,3 +107,15 @@ def test_wrong_fp16_graphs_are_refused(
             plan=TINY_PLAN,
         )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_int8_of_a_bundle_is_as_strict_if_its_fp16_depends_on_the_batch(half_bundle: Bundle) -> None:
+    manifest = half_bundle.manifest
+    certificates = [
+        each.model_copy(update={"batch_invariant": each.precision == "fp32"}) for each in manifest.certificates
+    ]
+    changes = {"certificates": tuple(certificates), "reference": Reference.model_construct(precision="fp32")}
+    again = exportable_bundle(replace(half_bundle, manifest=manifest.model_copy(update=changes)))
+    assert again.must_be_invariant
+    # That of fp32, with which a server compares answers in fp16, is not fp16's own.
+    assert again.references.keys() == {"fp32"}

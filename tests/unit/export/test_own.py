@@ -236,7 +236,7 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
         (RowStateText, r"row_state is the text 'hidden': must be a tuple, \('hidden',\)"),
         (
             FewSymbols,
-            r"index out of range .* at .*; ids reach 13, as in source_tokenizer: the embedding needs that many",
+            r"index out of range .* at .*; ids reach 13, as in source_tokenizer, and positions \d: the embedding needs",
         ),
         (ClaimsToShare, r"ClaimsToShare\.step.* its arguments are those of .* with shares_sources, of SharingModule"),
         (OnAnotherDevice, r"OnAnotherDevice\.encode.*:{line}: .*; the export runs on the CPU: make tensors on the arg"),
@@ -299,6 +299,33 @@ def test_an_encoder_that_sees_padding_encodes_sources_one_by_one(
     assert bundle.manifest.graphs["fp32"].encode_alone
     assert "padding changes encoder/outputs" in caplog.text
     assert_answers(tmp_path / "bundle", model, random_sources(6), beam_sizes=(1,))
+
+
+class TenPositions(TutorialTranslator):
+    """Learned positions, as many as its sources may have: fewer than sources are padded to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(10, 32))
+
+    def encode(self, source_ids, source_lengths):
+        state = super().encode(source_ids, source_lengths)
+        return {**state, "outputs": state["outputs"] + self.places[: source_ids.shape[1]]}
+
+
+def test_an_encoder_without_weights_for_padding_encodes_sources_one_by_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    model = user_model(TenPositions(), max_source_tokens=9)
+    bundle = export_model(model, tmp_path / "bundle", sources=SOURCES, precisions=("fp32", "int8"), plan=TINY)
+    assert bundle.manifest.graphs["int8"].encode_alone
+    assert "the encoder takes only 10 positions" in caplog.text
+    assert_answers(tmp_path / "bundle", model, [tuple("abcdefghi"), *random_sources(6, longest=10)])
+    one = user_model(TutorialTranslator(), max_source_tokens=1, append_eos=False)
+    assert export_model(one, tmp_path / "one", plan=TINY).manifest.limits.max_source_tokens == 1
+    with pytest.raises(UserError, match=r"TenPositions\.encode, called with 2 sources of 11 positions, failed: "):
+        export_model(user_model(TenPositions(), max_source_tokens=10), tmp_path / "longer", plan=TINY)
 
 
 def test_functions_segment_texts_in_the_library_alone(tutorial: tuple[Path, UserModel]) -> None:
@@ -380,6 +407,7 @@ class Executed:
         (["mine.py:build", "--beam-size", "99"], "--beam-size 99: this model's beams have 1 to 10 hypotheses"),
         (["mine.py:build", "--checkpoint", "last"], "--checkpoint is for runs"),
         (["runs", "--weights", "other.pt"], "--weights is for a model of your own"),
+        (["runs", "--sources", "sources.txt"], "--sources is for a model of your own"),
     ],
 )
 def test_the_command_refuses_mistakes(
@@ -411,7 +439,13 @@ def test_weights_are_loaded_whatever_wrapped_the_module(
         assert torch.equal(loaded[name], tensor.float())
 
 
-def test_a_default_out_of_its_range_is_named(tmp_path: Path) -> None:
-    model = UserModel(**{**vars(random_model("tutorial")), "length_penalty": 99.0})
-    with pytest.raises(UserError, match=r"--length-penalty 99.0: must be less than or equal to 10$"):
-        export_model(model, tmp_path / "mine")
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("length_penalty", 99.0, r"--length-penalty 99.0: must be less than or equal to 10$"),
+        ("max_target_tokens", 0, "max_target_tokens is 0: must be at least 1"),
+    ],
+)
+def test_a_field_out_of_its_range_is_named(field: str, value: float, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        export_model(UserModel(**{**vars(random_model("tutorial")), field: value}), tmp_path / "mine")

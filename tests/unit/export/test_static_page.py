@@ -56,6 +56,8 @@ def test_a_page_has_all_that_it_names(
         ((G2P, "--web", "new", "--precision", "int8,fp32"), "a page runs one precision"),
         ((G2P, "--web", "new", "--precision", "fp16"), "--precision fp16 is for CUDA"),
         ((G2P, "--web", "new", "--beam-size", "2"), "--beam-size changes the bundle"),
+        ((G2P, "--web", "new", "--no-protect-spans"), "--protect-spans changes the bundle"),
+        (("my.py:build", "--web", "new", "--weights", "my.pt"), "--weights changes the bundle"),
         ((G2P, "--web", "new", "--web-libraries", "nothing"), r"nothing/.*is missing"),
         ((G2P, "--web", "occupied"), r"occupied exists already: add --force"),
         ((G2P, "--web", "occupied", "--force"), r"occupied exists and has no page\.json"),

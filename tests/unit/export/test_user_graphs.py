@@ -133,9 +133,14 @@ def test_a_draft_describes_the_graphs(tmp_path: Path, caplog: pytest.LogCaptureF
     }
     with pytest.raises(UserError, match="exists already: add --force"):
         main(["import", "onnx", str(encoder), str(step), "--write-spec", str(written)])
+    with pytest.raises(UserError, match="--spec is for --output"):
+        main(
+            ["import", "onnx", str(encoder), str(step), "--write-spec", str(tmp_path / "other"), "--spec", str(written)]
+        )
     # What was drafted is a description of these graphs.
-    for side in ("source", "target"):
+    for side in ("source, of letters", "target"):
         (tmp_path / f"{side}.txt").write_text("".join(f"{symbol}\n" for symbol in SYMBOLS))
+    written.write_text(written.read_text().replace("source.txt", "source, of letters.txt"))
     import_graphs(encoder, step, read_spec(written))
 
 

@@ -124,17 +124,25 @@ def test_every_column_has_a_scale_of_its_own() -> None:
 WIDTH = 4
 
 
-def output_layer(size: int, weights: np.ndarray) -> tuple:
-    """log P of `size` symbols, and the most probable."""
+def output_layer(size: int, weights: np.ndarray, *, is_gemm: bool = True) -> tuple:
+    """log P of `size` symbols, and the most probable; without Gemm as users' modules compute them."""
+    product = [helper.make_node("Gemm", ["inputs", "weights", "bias"], ["logits"], transB=1)]
+    constants = {"weights": weights, "bias": np.zeros(size, np.float32)}
+    if not is_gemm:
+        constants = {"weights": weights.T.copy(), "banned": np.arange(size) < 2, "least": np.float32(-1e9)}
+        product = [
+            helper.make_node("MatMul", ["inputs", "weights"], ["products"]),
+            helper.make_node("Where", ["banned", "least", "products"], ["logits"]),
+        ]
     plain = model_of(
         [
-            helper.make_node("Gemm", ["inputs", "weights", "bias"], ["logits"], transB=1),
+            *product,
             helper.make_node("LogSoftmax", ["logits"], ["log_probs"]),
             helper.make_node("TopK", ["log_probs", "count"], ["values", "ids"]),
         ],
         {"inputs": (FLOAT, ["R", WIDTH]), "count": (INT64, [1])},
         {"values": (FLOAT, ["R", "K"]), "ids": (INT64, ["R", "K"])},
-        {"weights": weights, "bias": np.zeros(size, np.float32)},
+        constants,
     )
     editor = GraphEditor(plain, "int8")
     replace_top(editor)
@@ -154,15 +162,16 @@ def test_the_candidates_are_the_same(count: int) -> None:
             np.testing.assert_array_equal(actual, expected)
 
 
-def test_a_vocabulary_that_is_no_multiple_of_a_block_keeps_its_ids() -> None:
+@pytest.mark.parametrize("is_gemm", [True, False])
+def test_a_vocabulary_that_is_no_multiple_of_a_block_keeps_its_ids(is_gemm: bool) -> None:
     size = MIN_VOCABULARY + BLOCK // 2 + 1
     random = np.random.default_rng(0)
-    plain, blocks = output_layer(size, random.standard_normal((size, WIDTH)).astype(np.float32))
+    plain, blocks = output_layer(size, 20 * random.standard_normal((size, WIDTH)).astype(np.float32), is_gemm=is_gemm)
     # All of them: what fills up the last block must not be among them.
     inputs = {"inputs": random.standard_normal((3, WIDTH)).astype(np.float32), "count": np.array([size])}
     (values, ids), (found_values, found_ids) = run(plain, inputs), run(blocks, inputs)
     np.testing.assert_array_equal(found_ids, ids)
-    np.testing.assert_allclose(found_values, values, atol=1e-5)
+    np.testing.assert_allclose(found_values, values, rtol=1e-5)
 
 
 def test_a_small_vocabulary_keeps_its_top() -> None:
