@@ -94,7 +94,7 @@ class TrainerConfig(Table):
     keep_checkpoints: Annotated[int, Field(ge=0)] = 0
     log_every_steps: Count = 20
     device: WantedDevice = "auto"
-    num_threads: Count | None = None
+    num_threads: Annotated[int, Field(ge=1, le=1024)] | None = None
 
     @property
     def vectors(self) -> dict[str, str]:
@@ -138,7 +138,7 @@ class ValidationConfig(Table):
             better. "loss" decodes nothing.
         every_steps: steps between validations; if None, one after each epoch.
         max_examples: number of examples to decode, at equal distances in the data. If None, all. The loss is always
-            computed over all.
+            that of all pairs within the limits of `[data]`.
         patience: stops after this many validations without a new best. If None, never.
     """
 
@@ -157,7 +157,7 @@ class Recipe(Table):
     """
 
     description: str = Field(default="", max_length=200)
-    seed: int = Field(default=1, ge=0)
+    seed: int = Field(default=1, ge=0, lt=2**63)
     data: DataConfig
     source: SourceConfig
     target: TargetConfig

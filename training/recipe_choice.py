@@ -156,7 +156,8 @@ def choose_recipe(files: CorpusFiles) -> tuple[dict[str, Any], list[str]]:
         "source": tables["source"],
         "target": tables["target"],
         "model": {"embedding_size": embedding_size, "hidden_size": hidden_size, "dropout": dropout},
-        "batches": {"max_tokens": max_tokens},
+        # A batch holds at least the longest pair that the limits allow, with the end of both sides.
+        "batches": {"max_tokens": max(max_tokens, sum(limits.values()) + 2)},
         "optimizer": {"learning_rate": 0.002},
         "schedule": {"kind": "cosine", "warmup_steps": 100},
         "training": {"max_epochs": max_epochs},

@@ -23,6 +23,7 @@ from attendant.training.run.corpora import (
     refuse_unknown_targets,
     unknown_warnings,
 )
+from attendant.training.run.loading import starting_run, teaching_runs
 
 TRAIN_DESCRIPTION = """\
 Trains the model of a recipe and writes a run directory: recipe, checkpoints, measured values, log.
@@ -34,7 +35,7 @@ average RUN | label RUN"""
 CHECK_DESCRIPTION = """\
 Reads the data of a recipe, or files of pairs, as `attendant train` would, and shows pairs, lengths,
 unknown symbols, duplicates, sources shared by splits, scripts, signs of broken texts, and examples. Trains nothing and
-writes nothing."""
+writes nothing, except a fetcher's data that are missing."""
 
 
 def train_parser() -> argparse.ArgumentParser:
@@ -101,8 +102,11 @@ def check_parser() -> argparse.ArgumentParser:
 def run_check(arguments: argparse.Namespace) -> None:
     recipe, lines = recipe_of_inputs(arguments.inputs, arguments.overrides)
     fetch(recipe.data, announce=print_line)
+    start = starting_run(recipe)
+    teachers = teaching_runs(recipe, start)
+    tokenizers_of = start or next(iter(teachers), None)
     with tempfile.TemporaryDirectory(prefix="attendant-check-") as folder:
-        corpora = prepare_corpora(recipe, Path(folder), None)
+        corpora = prepare_corpora(recipe, Path(folder), tokenizers_of and tokenizers_of.tokenizers())
         _show(recipe, corpora, [*lines, *describe(corpora.facts)], max(0, arguments.examples))
     refuse_unknown_targets(recipe, corpora)
 

@@ -188,14 +188,14 @@ class DataConfig(Table):
             source, independent of case, decides, so a source is never in two splits and stays in its split when pairs
             are added. If None, `validation` and `test` name files.
         allow_unknown_targets: trains even if more than half of the tokens of validation's targets are unknown.
-        max_source_tokens: pairs with a longer source are left out of the training split (the run counts them). Also the
-            served model's limit. Doesn't count EOS.
+        max_source_tokens: pairs with a longer source are left out of the training split (the run counts them) and of
+            validation's loss. Also the served model's limit. Doesn't count EOS.
         max_target_tokens: the same for targets; validation and evaluation cut their outputs at this length.
-        max_source_words: pairs with more words and punctuation marks in their source are left out of the training
-            split. If None, there is no limit. For experiments about length: it does not depend on the tokenizer, and
-            limits neither the texts on which the model is measured nor those that it serves.
-        max_length_ratio: pairs are left out of the training split if one side has more than this many times the tokens
-            of the other. If None, there is no limit. Doesn't count EOS.
+        max_source_words: pairs with more words and punctuation marks in their source are left out of the training split
+            and of validation's loss. If None, there is no limit. For experiments about length: it does not depend on
+            the tokenizer, and limits neither the texts that are decoded to measure the model nor those that it serves.
+        max_length_ratio: pairs are left out of the training split and of validation's loss if one side has more than
+            this many times the tokens of the other. If None, there is no limit. Doesn't count EOS.
         drop_duplicates: leaves out training pairs that are equal to an earlier one. Duplicates are always counted.
         shared_sources: treatment of sources that are in the training split and also in validation or test (compared as
             written in the files). "keep": only count them; "drop_from_train": leave those pairs out of the training

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import new_folder, sha256_of, write_json
+from attendant.runtime.files import new_folder, sha256_of, unless_there, write_json
 from attendant.training.data.config import DataConfig
 from attendant.training.data.pairs import Pair
 
@@ -72,7 +72,7 @@ def publish(directory: Path, name: str, build: Builder, *, announce: Announce) -
         _check(directory, name)
         return
     announce(f"fetching {name} into {directory}")
-    with new_folder(directory) as folder:
+    with new_folder(directory, put=unless_there) as folder:
         build(folder, announce)
         digests = {path.name: sha256_of(path) for path in sorted(folder.iterdir())}
         write_json(folder / RECORD_NAME, {"fetcher": name, "sha256": digests})

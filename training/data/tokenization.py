@@ -33,7 +33,7 @@ from attendant.runtime.bundle.tokenizer import (
     spacing,
 )
 from attendant.runtime.errors import UserError
-from attendant.training.table import Count, Table
+from attendant.training.table import Table
 
 TokenizerKind = Literal["character", "word", "bpe", "unigram"]
 FILE_TYPES: Final = (".json", ".model", ".txt")
@@ -66,7 +66,7 @@ BPE_WORDS = r"▁?[\p{L}\p{M}]+|▁?\p{N}|▁?[^\p{L}\p{M}\p{N}▁]+|▁"
 DEFAULT_SUBWORDS = 8000
 FEWEST_CHARACTERS = 8  # Characters that a vocabulary of subwords must have room for, unless the texts have fewer.
 COVERED_CHARACTERS = 0.9995  # Share of a text's characters with entries, despite bytes; SentencePiece's default.
-UNLIMITED = 2**31 - 1
+MAX_ENTRIES = 2**31 - 1  # The largest number that the trainers take.
 
 
 def in_order(names: Iterable[NormalizationName]) -> tuple[NormalizationName, ...]:
@@ -120,8 +120,8 @@ class TokenizerConfig(Table):
     """Its name in a recipe."""
 
     tokenizer: TokenizerKind | str
-    vocabulary_size: Annotated[int, Field(gt=len(SPECIAL_TOKENS))] | None = None
-    min_frequency: Count = 1
+    vocabulary_size: Annotated[int, Field(gt=len(SPECIAL_TOKENS), le=MAX_ENTRIES)] | None = None
+    min_frequency: Annotated[int, Field(ge=1, le=MAX_ENTRIES)] = 1
     normalize: tuple[NormalizationName, ...] = ("nfc",)
     keep_spaces: bool = False
     byte_fallback: bool = False
@@ -402,7 +402,7 @@ def _fixed_tokens(config: TokenizerConfig) -> list[str]:
 
 def _count_symbols(library: LibraryTokenizer, config: TokenizerConfig, texts: Iterable[str]) -> None:
     # The specials join after the counting: a text that spells one as a word must not move it from its id.
-    size = UNLIMITED if config.vocabulary_size is None else config.vocabulary_size
+    size = MAX_ENTRIES if config.vocabulary_size is None else config.vocabulary_size
     trainer = trainers.WordLevelTrainer(vocab_size=size, min_frequency=config.min_frequency, show_progress=False)
     library.train_from_iterator(texts, trainer=trainer)
     counted = library.get_vocab(with_added_tokens=False)

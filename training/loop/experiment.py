@@ -63,10 +63,15 @@ NUMBERS_PER_WEIGHT: Final = {"adam": 4, "adamw": 4, "adadelta": 4, "sgd": 2}
 
 @dataclass(frozen=True, slots=True)
 class Validator:
-    """Validates a model: the loss under teacher forcing, and a metric of decoded outputs."""
+    """Validates a model: the loss under teacher forcing, and a metric of decoded outputs.
+
+    Attributes:
+        batches: of the pairs whose loss is taken, each [B] int64; the same in every validation.
+    """
 
     recipe: Recipe
     corpora: Corpora
+    batches: Sequence[NDArray[np.int64]]
 
     @property
     def names(self) -> list[str]:
@@ -101,7 +106,7 @@ class Validator:
     def _total_loss(self, model: Seq2Seq, device: torch.device) -> tuple[float, int]:
         """Returns the sum over all target tokens, and their number."""
         total, num_tokens = 0.0, 0
-        for indices in all_batches(self.corpora.validation, self.recipe.batches):
+        for indices in self.batches:
             batch = collate(self.corpora.validation, indices, model.start_id).to(device)
             logits = model(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
             total += smoothed_cross_entropy(logits, batch.target_ids, label_smoothing=0.0).item()
@@ -183,8 +188,9 @@ def prepare(
         }
         _write(run, recipe, by_side, records)
         processes.wait()
-    validator, warnings = Validator(recipe, corpora), unknown_warnings(corpora)
-    return Experiment(run, recipe, model, corpus, validator, device, facts, warnings)
+    # Here, and not when it first validates: a pair beyond the budget is refused before the training.
+    validator = Validator(recipe, corpora, all_batches(corpora.validation, recipe.batches))
+    return Experiment(run, recipe, model, corpus, validator, device, facts, unknown_warnings(corpora))
 
 
 def check_memory(
@@ -257,6 +263,12 @@ def _with_soft_targets(
     soft_targets = open_soft_targets(folder, offsets, config)
     if soft_targets is None:
         loaded = load_members([Path(path) for path in config.teachers], "distillation.teachers")
+        for teacher, checkpoint in zip(loaded, checkpoints, strict=True):
+            if teacher.checkpoint != checkpoint:
+                raise UserError(
+                    f"{teacher.path} has other weights than when {run.path} began to learn from it, whose predictions "
+                    f"are gone from {folder.parent}: take another --output"
+                )
         num_positions = int(offsets[-1]) + len(train.corpus)
         announce(f"computing the predictions of {len(loaded)} teachers for {num_positions:,} symbols, once")
         ensemble = Ensemble([teacher.model for teacher in loaded]).to(device).eval()

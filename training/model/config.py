@@ -20,7 +20,7 @@ StartSymbol = Literal["bos", "eos"]
 
 MAX_LAYERS = 8
 NumLayers = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
-Size = Annotated[int, Field(ge=1)]
+Size = Annotated[int, Field(ge=1, le=10**6)]  # A matrix of larger ones would have more numbers than torch can count.
 
 FIRST_RESIDUAL_LAYER = 2
 """From this layer on (0 the lowest) a residual stack adds a layer's input to its output (Wu et al. 2016, 3.1)."""

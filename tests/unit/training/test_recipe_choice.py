@@ -128,6 +128,11 @@ def test_limits_pass_over_a_single_long_text(tmp_path: Path) -> None:
     assert recipe.data.max_source_tokens == 10
 
 
+def test_a_batch_holds_the_longest_pair_within_the_limits(tmp_path: Path) -> None:
+    recipe = chosen(tmp_path, [(word * 60, word * 50) for word in WORDS[:40]])
+    assert recipe.batches.max_tokens == recipe.data.max_source_tokens + recipe.data.max_target_tokens + 2 > 600
+
+
 @pytest.mark.parametrize(("count", "share"), [(30, 0.2), (200, 0.1), (700, 0.05)])
 def test_of_few_pairs_a_larger_share_is_held_out(tmp_path: Path, count: int, share: float) -> None:
     recipe = chosen(tmp_path, [(word, word) for word in WORDS[:count]])

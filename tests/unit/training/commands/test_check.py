@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.training.conftest import CopyRun
+
 Command = Callable[..., tuple[int, str, str]]
 
 
@@ -52,6 +54,20 @@ def test_validation_of_unknown_targets_is_refused_unless_allowed(
     assert not (tmp_path / "run").exists()
     status, message, errors = command(*start, tiny_recipe, *output, "--set", "data.allow_unknown_targets=true")
     assert status == 0 and "warning: 75.0% of the tokens of validation's targets are unknown" in message, errors
+
+
+def test_tokenizers_are_those_that_the_training_would_take(
+    tmp_path: Path, tiny_recipe: Path, copy_run: CopyRun, command: Command
+) -> None:
+    start = copy_run("first")
+    for name in ("train", "validation"):
+        path = tmp_path / f"{name}.tsv"
+        path.write_text(path.read_text() + "eee\te e e\n")
+    words = "warning: 5.9% of the tokens of validation's sources are unknown, e.g. 'e'"
+    for option, warns in (("seed=5", False), (f"training.start_from={start}", True),
+                          (f'distillation.teachers=["{start}"]', True)):  # fmt: skip
+        status, message, errors = command("check", tiny_recipe, "--set", option)
+        assert status == 0 and (words in message) == warns, errors
 
 
 def test_few_unknown_symbols_are_a_warning_and_recorded(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:

@@ -22,6 +22,16 @@ def test_publishes_once_and_then_reuses(tmp_path: Path) -> None:
     assert (tmp_path / "toy" / "train.tsv").read_text() == "a\tb\n"
 
 
+def test_two_processes_may_build_at_once(tmp_path: Path) -> None:
+    def build_second(directory: Path, announce: Announce) -> None:
+        publish(tmp_path / "toy", "toy", build, announce=announce)
+        build(directory, announce)
+
+    publish(tmp_path / "toy", "toy", build_second, announce=print)
+    assert [path.name for path in tmp_path.iterdir()] == ["toy"]
+    publish(tmp_path / "toy", "toy", build, announce=print)
+
+
 @pytest.mark.parametrize("failure", [UserError("offline"), KeyboardInterrupt()])
 def test_leaves_nothing_behind_when_building_fails(tmp_path: Path, failure: BaseException) -> None:
     def fail(directory: Path, announce: Announce) -> None:

@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -96,10 +95,20 @@ def test_what_does_not_fit_is_refused(
     assert "have different tokenizers" in message and not (tmp_path / "run").exists()
 
 
-def test_a_damaged_store_is_refused(tmp_path: Path, tiny_recipe: Path, teachers: list[Path], command: Command) -> None:
-    options = learning_from(teachers)
-    assert command(tiny_recipe, "--output", tmp_path / "run", *options)[0] == 0
+def test_a_damaged_store_is_refused_and_made_again_by_the_same_teachers(
+    tmp_path: Path, tiny_recipe: Path, teachers: list[Path], command: Command
+) -> None:
+    resumed = (tiny_recipe, "--output", tmp_path / "run", "--resume", *learning_from(teachers))
+    assert command(*resumed)[0] == 0
     (path,) = (tmp_path / "run").glob("corpus/*/symbols.bin")
-    np.fromfile(path, np.int32)[:-3].tofile(path)
-    status, _, errors = command(tiny_recipe, "--output", tmp_path / "run", "--resume", *options)
+    content = path.read_bytes()
+    path.write_bytes(content[:-12])
+    status, _, errors = command(*resumed)
     assert status == 2 and "is damaged" in errors and "it will be made again" in errors
+    shutil.rmtree(path.parent)
+    assert command(*resumed)[0] == 0 and path.read_bytes() == content
+    shutil.rmtree(path.parent)
+    shutil.rmtree(teachers[0])
+    shutil.copytree(teachers[1], teachers[0], symlinks=True)
+    status, _, errors = command(*resumed)
+    assert status == 2 and f"{teachers[0]} has other weights than when" in errors and len(errors.splitlines()) == 1
