@@ -19,7 +19,7 @@ from attendant.training.evaluation.bootstrap import DEFAULT_EDGES, DEFAULT_RESAM
 from attendant.training.evaluation.confidence import Measured, Reliability, measure_confidence
 from attendant.training.evaluation.metrics import BleuTokenizer, MetricName
 from attendant.training.evaluation.session import is_bundle, read_data
-from attendant.training.library.evaluation import check_folder, evaluate
+from attendant.training.library.evaluation import check_bootstrap, check_folder, evaluate
 from attendant.training.library.results import Results
 from attendant.training.progress import counter, plain_console, plain_table, progress_bars
 
@@ -184,13 +184,14 @@ def measure_confidences(arguments: argparse.Namespace) -> None:
     """Measures bundles, and prints and writes the results.
 
     Raises:
-        UserError: a path is a run; an option of metrics is given; no data; a bundle has no calibration.
+        UserError: a path is a run; an option of metrics, or that can't be; no data; a bundle has no calibration.
     """
     for option in OPTIONS_OF_METRICS:
         if getattr(arguments, option):
             raise UserError(f"--{option.replace('_', '-')} is not for --confidence, which is of answers by default")
     if runs := [path for path in arguments.paths if not is_bundle(path)]:
         raise UserError(f"--confidence is of bundles, and {runs[0]} is a run: export it first")
+    check_bootstrap(arguments.bootstrap)
     precisions = arguments.precision.split(",") if arguments.precision else [None]
     if arguments.chart is not None:
         check_folder("--chart", arguments.chart)
@@ -214,7 +215,7 @@ def measure_confidences(arguments: argparse.Namespace) -> None:
                     stepper,
                     data.examples,
                     foreign,
-                    num_resamples=max(0, arguments.bootstrap),
+                    num_resamples=arguments.bootstrap,
                     progress=counter(progress, name, total),
                 )
     _show_confidences(arguments, data.name, results)

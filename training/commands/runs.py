@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
+from typing import TextIO, get_args
 
 import torch
 
@@ -141,6 +141,8 @@ def average_run(run: Run, last: int, output: Path) -> list[int]:
         for path in (run.left_out_path, run.start_path, run.teachers_path):
             if path.exists():
                 shutil.copyfile(path, folder / path.name)
+        if run.pairs_path.exists():
+            shutil.copytree(run.pairs_path, folder / run.pairs_path.name)
         publish_checkpoint(Run(folder), {MODEL_FILE: weights}, content, step=steps[-1], best=True)
     return steps
 
@@ -168,26 +170,30 @@ def run_label(arguments: argparse.Namespace) -> None:
     if output.exists() and not arguments.resume:
         raise UserError(f"{output} exists: --resume continues it; --output names another")
     check_folder("--output", output)
-    sources = dict.fromkeys(read_sources(arguments.sources))
-    if arguments.resume and output.exists():
-        with translate_os_errors(output):
-            # Cuts off a last line that was not written whole.
-            os.truncate(output, output.read_bytes().rfind(b"\n") + 1)
-        for _, line in numbered_lines(output):
-            sources.pop(line.partition("\t")[0], None)
+    # A tab within a source would begin another column.
+    sources = dict.fromkeys(source.replace("\t", " ") for source in read_sources(arguments.sources))
     opened = open_runs(arguments.paths, "label")
-    num_empty = _label(opened, list(sources), arguments.beam_size or opened.config.beam_size, output)
-    print(f"{output}: {len(sources) - num_empty:,} pairs written")
+    with translate_os_errors(output), output.open("a", encoding="utf-8") as file:
+        lock(file.fileno(), output)
+        done = _labelled(output)
+        waiting = [source for source in sources if source not in done]
+        num_empty = _label(opened, waiting, arguments.beam_size or opened.config.beam_size, file)
+    print(f"{output}: {len(waiting) - num_empty:,} pairs written")
     if num_empty:
         print(f"{num_empty:,} sources have an empty output, which is no pair: left out")
 
 
-def _label(opened: OpenedModel, sources: Sequence[str], beam_size: int, output: Path) -> int:
-    """Appends a line for each source; returns the number of sources whose output is empty."""
+def _labelled(output: Path) -> set[str]:
+    """Returns the sources that an interrupted command has written; cuts off a last line that is not whole."""
+    os.truncate(output, output.read_bytes().rfind(b"\n") + 1)
+    return {line.partition("\t")[0] for _, line in numbered_lines(output)}
+
+
+def _label(opened: OpenedModel, sources: Sequence[str], beam_size: int, file: TextIO) -> int:
+    """Writes a line for each source; returns the number of sources whose output is empty."""
     model, num_empty = opened.model, 0
     options = search_options(opened.config.model_copy(update={"beam_size": beam_size}), model)
-    with translate_os_errors(output), output.open("a", encoding="utf-8") as file, progress_bars() as progress:
-        lock(file.fileno(), output)
+    with progress_bars() as progress:
         count = counter(progress, "labelling", len(sources))
         for first in range(0, len(sources), CHUNK):
             chunk = [Example(source, ()) for source in sources[first : first + CHUNK]]

@@ -182,7 +182,8 @@ def is_better(
 
 def _percentage(totals: Floats64) -> float:
     part, whole = totals
-    return float(100.0 * part / whole)
+    # References of which `ignored_characters` leave nothing have no length.
+    return float(100.0 * part / (whole or 1.0))
 
 
 def _right(outputs: Sequence[str], references: References) -> list[tuple[float, float]]:

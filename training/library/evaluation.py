@@ -151,6 +151,7 @@ def evaluate(
                 config = _config(opened.config, search)
                 first = first or config
                 config = config.measured_as(first)
+                _refuse_idle(config, bleu_tokenizer, length_unit)
                 if opened.max_beam_size is not None and config.beam_size > opened.max_beam_size:
                     raise UserError(f"--beam-size {config.beam_size}: {path} allows at most {opened.max_beam_size}")
                 if rescorer is not None and config.beam_size == 1:
@@ -201,6 +202,12 @@ def check_folder(option: str, path: Path) -> None:
         raise UserError(f"{option} {path}: there is no directory {path.parent}: make it first")
 
 
+def check_bootstrap(num_resamples: int) -> None:
+    """Raises UserError: the number of resamples is negative."""
+    if num_resamples < 0:
+        raise UserError(f"--bootstrap {num_resamples}: must be 0 (no intervals) or more, e.g. {DEFAULT_RESAMPLES}")
+
+
 def _several(value: Any) -> list[Any]:
     """Returns the values of an option that may have several; [None] for an empty list."""
     return list(value) or [None] if isinstance(value, Sequence) and not isinstance(value, str) else [value]
@@ -208,6 +215,7 @@ def _several(value: Any) -> list[Any]:
 
 def chosen_data(data: Data | None, split: Split, runs: Sequence[Path]) -> EvaluationData:
     """Reads data, or if they are None a split of runs. Raises UserError: there are none, or torch is not installed."""
+    _check_choice("split", split, Split)
     if data is not None:
         return read_data(data)
     if not runs:
@@ -258,8 +266,7 @@ def _refuse(
     """Refuses options without effect, and mistakes that would be noticed only after decoding."""
     if not paths:
         raise UserError("models: there is none: name a run or a bundle")
-    if bootstrap < 0:
-        raise UserError(f"--bootstrap {bootstrap}: must be 0 (no intervals) or more, e.g. {DEFAULT_RESAMPLES}")
+    check_bootstrap(bootstrap)
     for option, value in (("precision", precisions[0]), ("provider", provider)):
         if value is not None and not bundles:
             raise UserError(f"--{option} {value}: is for bundles, and {paths[0]} is a run: export it first")
@@ -267,10 +274,27 @@ def _refuse(
         what = f"{next(iter(bundles))} is a bundle" if bundles else "there is one"
         raise UserError(f"--ensemble: is of two runs or more, and {what}")
     for precision in precisions:
-        if precision is not None and precision not in get_args(Precision):
-            raise UserError(f"--precision {precision}: must be of {', '.join(get_args(Precision))}")
+        _check_choice("precision", precision, Precision)
+    _check_choice("provider", provider, Provider)
+    _check_choice("checkpoint", checkpoint, Checkpoint)
     if checkpoint is not None and bundles.issuperset(paths):
         raise UserError(f"--checkpoint {checkpoint}: is for runs; a bundle has the weights it was made of")
+
+
+def _refuse_idle(config: EvaluationConfig, bleu_tokenizer: str | None, length_unit: str | None) -> None:
+    """Refuses options that have no effect on this configuration."""
+    if bleu_tokenizer is not None and "bleu" not in config.metrics:
+        raise UserError(
+            f"--bleu-tokenizer {bleu_tokenizer}: is of bleu, and the metrics are {', '.join(config.metrics)}"
+        )
+    if length_unit is not None and config.length_edges is None:
+        raise UserError(f"--length-unit {length_unit}: is of the bins by length: give --by-length too")
+
+
+def _check_choice(option: str, value: str | None, choices: Any) -> None:
+    """Raises UserError: a value is not among the choices, a Literal; None is."""
+    if value is not None and value not in get_args(choices):
+        raise UserError(f"--{option} {value}: must be of {', '.join(get_args(choices))}")
 
 
 def _searches(common: dict[str, Any], choices: Sequence[Sequence[Any]]) -> Iterator[dict[str, Any]]:

@@ -59,10 +59,11 @@ class Run:
         self.left_out_path = path / "left_out.json"
         self.start_path = path / "start.json"
         self.teachers_path = path / "teachers.json"
+        self.pairs_path = path / "pairs"
 
     def left_out(self, split: str) -> frozenset[str]:
-        """Returns the sources that a held-out split lost to data.shared_sources."""
-        if not self.left_out_path.exists():
+        """Returns the sources that a split lost to data.shared_sources; only held-out splits lose any."""
+        if split == "train" or not self.left_out_path.exists():
             return frozenset()
         return frozenset(read_json(self.left_out_path, dict, split)[split])
 
@@ -76,7 +77,7 @@ class Run:
         rows = pairs_in_memory(f"data.{split}", pairs)
         text = "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in rows)
         # With its digest, no other file can have the name, wherever the run is read.
-        path = self.path / "pairs" / f"{split}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
+        path = self.pairs_path / f"{split}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
         with translate_os_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from attendant.runtime.bundle.manifest import SEARCH_OPTIONS
 from attendant.runtime.decoding.batch import decode_all, score_all
 from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.decoding.options import DecodingOptions
@@ -18,7 +19,6 @@ from attendant.runtime.files import CantWrite
 from attendant.training.evaluation import evaluating
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import open_runs
-from tests.paths import ROOT
 from tests.unit.training.conftest import CopyRun
 
 Command = Callable[..., tuple[int, str, str]]
@@ -80,46 +80,46 @@ def test_what_can_not_be_recorded_is_shown(
     assert entries(finished_run) == before
 
 
-def test_a_sweep_measures_each_search_once_and_greedy_without_penalties(finished_run: Path, command: Command) -> None:
-    status, message, _ = command(
-        "evaluate", finished_run, "--split", "validation", "--beam-sizes", "1,2", "--length-penalties", "0,0.6",
-        "--metrics", "per", "--bootstrap", 0, "--json",
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "searches"),
+    [
+        # Greedy search has one hypothesis, and without a penalty its offset changes nothing.
+        (
+            ("--beam-sizes", "1,2", "--length-penalties", "0,0.6"),
+            ["greedy", "beam 2, length penalty 0", "beam 2, length penalty 0.6"],
+        ),
+        (
+            ("--beam-size", 2, "--length-penalty", "0,1", "--length-penalty-offset", "0,5"),
+            ["beam 2, length penalty 0", "beam 2, length penalty 1, offset 0", "beam 2, length penalty 1"],
+        ),
+        (
+            ("--beam-sizes", "1,2", "--patience", "0.5,2"),
+            ["greedy", "beam 2, length penalty 0, patience 0.5", "beam 2, length penalty 0, patience 2"],
+        ),
+    ],
+    ids=["penalties", "offsets", "patience"],
+)
+def test_a_sweep_measures_each_search_once(
+    finished_run: Path, tmp_path: Path, command: Command, options: tuple[object, ...], searches: list[str]
+) -> None:
+    measuring = ("--metrics", "per", "--bootstrap", 0, "--json", "--outputs", tmp_path / "outputs.tsv")
+    status, message, _ = command("evaluate", finished_run, *options, *measuring)
     assert status == 0
     results = json.loads(message)["results"]
-    assert [result["measurements"][0]["decoding"]["beam_size"] for result in results] == [1, 2, 2]
-    assert [result["measurements"][0]["decoding"]["length_penalty"] for result in results] == [0.0, 0.0, 0.6]
-    assert all(result["measurements"][0]["interval"] is None for result in results)
     assert all(result["decode_seconds"] > 0 and result["examples_per_second"] > 0 for result in results)
-    assert len([entry for entry in entries(finished_run) if "validation.tsv" in entry["protocol"]]) >= 3
-
-
-def test_a_sweep_of_length_penalties_with_their_offsets(finished_run: Path, tmp_path: Path, command: Command) -> None:
-    options = ("--beam-size", 2, "--length-penalty", "0,1", "--length-penalty-offset", "0,5", "--metrics", "per")
-    status, message, _ = command(
-        "evaluate", finished_run, *options, "--bootstrap", 0, "--json", "--outputs", tmp_path / "outputs.tsv"
-    )
-    assert status == 0
-    none, plain, gnmt = (result["measurements"][0] for result in json.loads(message)["results"])
-    assert none["decoding"]["length_penalty"] == 0 and "offset" not in none["protocol"]
-    assert plain["decoding"]["length_penalty_offset"] == 0 and "length_penalty_offset" not in gnmt["decoding"]
-    assert "length penalty 1, offset 0," in plain["protocol"] and "length penalty 1, at" in gnmt["protocol"]
-    header, *rows = [line.split("\t") for line in (tmp_path / "outputs.tsv").read_text().splitlines()]
-    assert list(dict.fromkeys(row[header.index("length_penalty_offset")] for row in rows)) == ["0", "5"]
-    status, _, errors = command("evaluate", finished_run, "--length-penalty-offset", "11")
-    assert status == 2 and "--length-penalty-offset 11:" in errors
-
-
-def test_a_sweep_of_patience(finished_run: Path, tmp_path: Path, command: Command) -> None:
-    options = ("--beam-sizes", "1,2", "--patience", "0.5,2", "--metrics", "per", "--bootstrap", 0, "--json")
-    status, message, _ = command("evaluate", finished_run, *options, "--outputs", tmp_path / "outputs.tsv")
-    assert status == 0
-    searches = [result["measurements"][0]["decoding"] for result in json.loads(message)["results"]]
-    assert [(search["beam_size"], search.get("patience")) for search in searches] == [(1, None), (2, 0.5), (2, 2.0)]
-    header, *rows = [line.split("\t") for line in (tmp_path / "outputs.tsv").read_text().splitlines()]
-    assert list(dict.fromkeys(row[header.index("patience")] for row in rows)) == ["", "0.5", "2"]
-    status, _, errors = command("evaluate", finished_run, "--patience", "0")
-    assert status == 2 and "--patience 0:" in errors
+    measured = [result["measurements"][0] for result in results]
+    assert [each["protocol"].split("; ")[-1] for each in measured] == [f"{each}, at most 8 tokens" for each in searches]
+    assert all(each["interval"] is None for each in measured)
+    recorded = {each["protocol"]: each["decoding"] for each in entries(finished_run)}
+    rows = csv.DictReader((tmp_path / "outputs.tsv").read_text().splitlines(), delimiter="\t")
+    written = dict.fromkeys(tuple(row[name] for name in SEARCH_OPTIONS) for row in rows)
+    for each, (beam_size, penalty, offset, patience) in zip(measured, written, strict=True):
+        decoding = {"beam_size": int(beam_size), "length_penalty": float(penalty), "max_length": 8}
+        if float(penalty) and offset != "5":
+            decoding["length_penalty_offset"] = float(offset)
+        if patience:
+            decoding["patience"] = float(patience)
+        assert each["decoding"] == recorded[each["protocol"]] == decoding
 
 
 def test_a_sweep_is_a_table(finished_run: Path, command: Command) -> None:
@@ -236,6 +236,8 @@ def test_an_interruption_leaves_what_was_measured(
         (("--beam-size", "0"), "--beam-size 0: "),
         (("--beam-sizes", "2,x"), "--beam-size x: "),
         (("--length-penalties", "0,-1"), "--length-penalty -1: "),
+        (("--length-penalty-offset", "11"), "--length-penalty-offset 11: "),
+        (("--patience", "0"), "--patience 0: "),
         (("--max-length", "0"), "--max-length 0: "),
         (("--metrics", "wer,rouge"), "--metrics rouge: "),
         (("--data", "none.tsv"), "no such file"),
@@ -244,6 +246,8 @@ def test_an_interruption_leaves_what_was_measured(
         (("--by-length", "ten"), "--by-length ten: "),
         (("--precision", "int8"), "--precision int8: is for bundles"),
         (("--provider", "cpu"), "--provider cpu: is for bundles"),
+        (("--bleu-tokenizer", "zh"), "--bleu-tokenizer zh: is of bleu, and the metrics are wer, per"),
+        (("--length-unit", "tokens"), "--length-unit tokens: is of the bins by length: give --by-length too"),
         (("--output", "nowhere/found.json"), "--output nowhere/found.json: there is no directory nowhere"),
     ],
 )
@@ -263,6 +267,7 @@ def test_options_are_checked_before_anything_is_decoded(
         (("--data", "{data}", "--precision", "int9"), "--precision int9: must be of fp32, int8, fp16"),
         (("--data", "{data}", "--checkpoint", "best"), "--checkpoint best: is for runs"),
         (("--data", "{data}", "--beam-size", "9"), "--beam-size 9: {bundle} allows at most 8"),
+        (("--data", "{data}", "--confidence", "--bootstrap", "-1"), "--bootstrap -1: must be 0 (no intervals) or more"),
     ],
 )
 def test_what_a_bundle_lacks_is_named(
@@ -279,18 +284,6 @@ def test_a_directory_that_is_neither_is_refused(tmp_path: Path, command: Command
     assert status == 2 and "none is not there" in errors
     status, _, errors = command("evaluate", __file__)
     assert status == 2 and "test_evaluate.py is neither a run" in errors
-
-
-def test_what_the_page_shows_of_python_runs(
-    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = (ROOT / "docs" / "evaluation.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    finished_run.rename((tmp_path / "runs").mkdir() or tmp_path / "runs" / "mine")
-    (tmp_path / "validation.tsv").rename(tmp_path / "test.tsv")
-    monkeypatch.chdir(tmp_path)
-    exec(code, {})
-    assert "Interval(low=" in capsys.readouterr().out
 
 
 def test_an_ensemble_of_runs(finished_run: Path, copy_run: CopyRun, command: Command) -> None:

@@ -71,21 +71,6 @@ def test_pairs_in_memory_are_data(finished_run: Path) -> None:
     assert other.data_name != results.data_name, "other pairs are other data"
 
 
-def test_runs_and_bundles_are_compared(finished_run: Path) -> None:
-    results = attendant.evaluate([finished_run, str(BUNDLE)], data=[("face", "F EY1 S"), ("ab", "AE B")], bootstrap=0)
-    assert [result.model for result in results] == [str(finished_run), f"{BUNDLE}, int8 on cpu"]
-    assert results[1].differences[0].metric == "wer"
-
-
-def test_a_run_that_can_only_be_read_is_measured(finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, content: object) -> None:
-        raise attendant.runtime.files.CantWrite(path, "read-only", 30)
-
-    monkeypatch.setattr("attendant.training.run.directory.write_json", refuse)
-    (refusal,) = attendant.evaluate(finished_run, data=PAIRS).unrecorded
-    assert "evaluation.json: can't be written" in str(refusal)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -95,6 +80,8 @@ def test_a_run_that_can_only_be_read_is_measured(finished_run: Path, monkeypatch
         ({"data": [("a", 1)]}, r"data\[0\] = \('a', 1\): must be a pair of texts"),
         ({"data": []}, "data: has no pairs"),
         ({"data": "none.tsv"}, "no such file"),
+        ({"split": "dev"}, "--split dev: must be of train, validation, test"),
+        ({"checkpoint": "first"}, "--checkpoint first: must be of best, last"),
         ({"outputs": "nowhere/outputs.tsv"}, "there is no directory nowhere"),
     ],
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import attendant
 from attendant.training.data.config import DataConfig
 from attendant.training.data.pairs import Pair
 from attendant.training.run.corpora import survey
@@ -93,6 +94,7 @@ def test_the_held_out_parts_are_cleaned(tmp_path: Path, dirty_recipe: Path, comm
     )
     assert load_run(tmp_path / "run").data["num_validation_examples"] == 14
     assert len(Run(tmp_path / "run").left_out("test")) == 2
+    assert attendant.evaluate(tmp_path / "run", split="train", bootstrap=0)[0].evaluation.num_examples == 51
     status, message, _ = command("evaluate", tmp_path / "run", "--split", "validation")
     assert status == 0 and "14 examples" in message
     status, message, _ = command("evaluate", tmp_path / "run", "--data", tmp_path / "validation.tsv")
@@ -131,9 +133,3 @@ def test_what_leaves_nothing_is_refused(tmp_path: Path, tiny_recipe: Path, comma
         option = f"data.shared_sources={choice}"
         status, _, errors = command(tiny_recipe, "--output", tmp_path / choice, "--set", option)
         assert status == 2 and message in errors and len(errors.splitlines()) == 1
-
-
-def test_no_pairs_at_all_are_a_survey_too() -> None:
-    """The caller reports that the file is empty."""
-    result, stays = survey(iter(()), DataConfig.model_validate({"train": "t.tsv", "validation": "v.tsv"}), {})
-    assert (result.num_pairs, result.num_left_out, len(stays)) == (0, 0, 0)
