@@ -116,10 +116,6 @@ def test_holds_what_memory_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert sum(len(collate(corpus, indices, 2).source_ids) for indices in batches) == 25
 
 
-def test_a_missing_corpus_is_none(tmp_path: Path) -> None:
-    assert open_stored(tmp_path / "part") is None
-
-
 def test_dying_leaves_nothing(tmp_path: Path) -> None:
     def pairs() -> Iterator[Pair]:
         yield from PAIRS

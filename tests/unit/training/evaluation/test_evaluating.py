@@ -87,14 +87,6 @@ def test_ignored_characters_are_left_out_of_both_sides() -> None:
     assert plain.value == 0.0 and "; without the characters '012'; greedy" in plain.protocol
 
 
-def test_patience_is_passed_on_and_in_the_protocol() -> None:
-    (result,) = measure([Example("ab", ("c d",))], metrics=["wer"], beam_size=2, patience=3).measurements
-    assert result.decoding == {"beam_size": 2, "length_penalty": 0.0, "max_length": 6, "patience": 3.0}
-    assert result.protocol.endswith("beam 2, length penalty 0, patience 3, at most 6 tokens")
-    (greedy,) = measure([Example("ab", ("c d",))], metrics=["wer"], patience=3).measurements
-    assert "patience" not in greedy.decoding and "greedy, at most" in greedy.protocol
-
-
 def test_the_decoded_text_is_scored() -> None:
     assert measure([Example("ab", ("?",))], metrics=["exact_match"]).measurements[0].value == 0.0
     ((hypothesis,),) = decode_all(
@@ -152,12 +144,6 @@ def test_outputs_are_a_table_of_one_line_each(tmp_path) -> None:
     assert (cells["model"], cells["beam_size"], cells["source"]) == ("runs/mine", "2", "a b")
     assert cells["references"] == "x ||| y z"
     assert float(cells["score"]) == pytest.approx(decoded[0].score, abs=1e-6)
-
-
-def test_a_table_that_was_interrupted_is_not_there(tmp_path) -> None:
-    with pytest.raises(KeyboardInterrupt), outputs_file(tmp_path / "outputs.tsv"):
-        raise KeyboardInterrupt
-    assert not list(tmp_path.iterdir())
 
 
 Command = Callable[..., tuple[int, str, str]]

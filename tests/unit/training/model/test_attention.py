@@ -16,7 +16,6 @@ from attendant.training.loop.update import Objective
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.attention import MAX_FERTILITY, SCORES, Attention, Copying, Score
 from attendant.training.model.config import ScoreKind
-from attendant.training.model.reference import reference_loss
 
 H, D = 4, 4
 CONFIGS: dict[str, dict[str, object]] = {
@@ -155,20 +154,6 @@ def test_nothing_can_be_copied_that_is_never_generated(model: Seq2Seq) -> None:
     probabilities = model(source, torch.tensor([3]), torch.tensor([[2, 4]])).softmax(-1)
     assert not probabilities[..., [PAD_ID, BOS_ID]].any()
     torch.testing.assert_close(probabilities.sum(-1), torch.ones(1, 2).double())
-
-
-def test_training_and_the_plain_reference_agree(model: Seq2Seq) -> None:
-    source_ids = torch.tensor([[4, 5, 4, 3], [6, 3, PAD_ID, PAD_ID]])
-    lengths, previous = torch.tensor([4, 2]), torch.tensor([[2, 4, 5], [2, 6, PAD_ID]])
-    targets = torch.tensor([[4, 5, 3], [6, 3, PAD_ID]])
-    positions = torch.tensor([0, 1, 2, 3, 4])
-    batch = Batch(source_ids, lengths, previous, positions, targets.flatten()[positions])
-    expected = reference_loss(model, source_ids, lengths, previous, targets, label_smoothing=0.1)
-    total, _ = Objective(model, label_smoothing=0.1)(batch)
-    torch.testing.assert_close(total, expected, rtol=1e-10, atol=1e-10)
-    result, wanted = (torch.autograd.grad(each, list(model.parameters())) for each in (total, expected))
-    for (name, _), each, other in zip(model.named_parameters(), result, wanted, strict=True):
-        torch.testing.assert_close(each, other, rtol=1e-10, atol=1e-10, msg=name)
 
 
 def test_the_coverage_loss_is_that_of_the_paper() -> None:

@@ -1,6 +1,5 @@
 """Random numbers go on where they stood. Checkpoints: whole or not there, at whatever moment the process dies."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -26,13 +25,6 @@ from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 
 CPU = torch.device("cpu")
-
-
-def test_the_numbers_go_on() -> None:
-    state = random_state(CPU)
-    wanted = torch.rand(5)
-    restore_random_state(state, CPU)
-    assert torch.rand(5).equal(wanted)
 
 
 def test_a_gpus_part_is_left_out_without_one() -> None:
@@ -231,17 +223,6 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     assert last is not None
     with pytest.raises(UserError, match=r"is of another model: .*weight"):
         load_weights(last, nn.Linear(3, 5))
-
-
-def test_there_is_no_pickle(tmp_path: Path) -> None:
-    run, training = Run(tmp_path), Training()
-    training.update()
-    saved(run, 1, training=training)
-    last = checkpoint_path(run, "last")
-    assert last is not None
-    assert {path.name for path in last.iterdir()} == {"model.safetensors", "optimizer.safetensors", "state.json"}
-    content = json.loads((last / "state.json").read_text())
-    assert content.keys() == {"training", "optimizer", "sha256"}
 
 
 def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path, tiny_recipe: Path) -> None:

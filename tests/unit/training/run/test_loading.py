@@ -100,24 +100,6 @@ def test_a_run_begins_with_them_and_resumes_without(tmp_path: Path, tiny_recipe:
     assert status == 2 and "was begun with training.source_vectors" in errors
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (("training.start_from=x", "training.target_vectors=y"), "would take the place of embeddings of"),
-        (
-            ("model.shared_embeddings=true", "source.tokenizer=word", "training.source_vectors=y"),
-            "name the file as training.target_vectors",
-        ),
-    ],
-)
-def test_two_beginnings_are_refused(
-    tmp_path: Path, tiny_recipe: Path, command: Command, overrides: tuple[str, ...], message: str
-) -> None:
-    options = [part for each in overrides for part in ("--set", each)]
-    status, _, errors = command(tiny_recipe, "--output", tmp_path / "run", *options)
-    assert status == 2 and message in errors and len(errors.splitlines()) == 1
-
-
 @pytest.fixture
 def trained(copy_run: CopyRun) -> Path:
     """A run whose published weights are an average."""
