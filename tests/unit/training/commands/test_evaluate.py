@@ -113,12 +113,13 @@ def test_a_sweep_measures_each_search_once(
     recorded = {each["protocol"]: each["decoding"] for each in entries(finished_run)}
     rows = csv.DictReader((tmp_path / "outputs.tsv").read_text().splitlines(), delimiter="\t")
     written = dict.fromkeys(tuple(row[name] for name in SEARCH_OPTIONS) for row in rows)
-    for each, (beam_size, penalty, offset, patience) in zip(measured, written, strict=True):
+    for each, search, (beam_size, penalty, offset, patience) in zip(measured, searches, written, strict=True):
         decoding = {"beam_size": int(beam_size), "length_penalty": float(penalty), "max_length": 8}
-        if float(penalty) and offset != "5":
+        if "offset" in search:
             decoding["length_penalty_offset"] = float(offset)
-        if patience:
+        if "patience" in search:
             decoding["patience"] = float(patience)
+        assert ("patience" in search) == bool(patience)
         assert each["decoding"] == recorded[each["protocol"]] == decoding
 
 
