@@ -121,7 +121,7 @@ class Routes:
         return names[version]
 
     def choose(self, version: str) -> ServedModel:
-        """Returns the version for a request: the found one, or the canary for a share of those that name none.
+        """Returns the version that answers a request. The canary gets a share of the requests that name none.
 
         Raises:
             UnknownVersion
