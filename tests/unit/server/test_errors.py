@@ -112,6 +112,15 @@ async def test_every_violation_is_in_the_details() -> None:
     assert context.details.endswith("and 12 more")
 
 
+async def test_details_fit_into_trailing_metadata() -> None:
+    """Clients take a status that is too large for RESOURCE_EXHAUSTED, and try again."""
+    violations = [Violation(f"inputs[text][{i}]", "x" * 100_000, "something else") for i in range(256)]
+    context = await aborted(errors.InvalidArgument(*violations))
+    detail = unpacked(context, error_details_pb2.BadRequest)
+    assert isinstance(detail, error_details_pb2.BadRequest) and detail.field_violations
+    assert 4 / 3 * len(context.metadata[DETAILS_KEY]) + len(context.details) < 8192
+
+
 async def test_the_retry_delay_is_sent_twice() -> None:
     context = await aborted(errors.QueueFull(3, 2, 0.2504))
     detail = unpacked(context, error_details_pb2.RetryInfo)
