@@ -73,7 +73,7 @@ def __getattr__(name: str) -> _typing.Any:
 
 
 def _needing(missing: ModuleNotFoundError, name: str, extras: str) -> _typing.Any:
-    """Returns a function that raises UserError, in place of one whose packages are not installed."""
+    """Returns a class that raises UserError when it is called or derived from, as functions and classes are used."""
     from attendant.runtime.command import needed  # noqa: PLC0415
 
     message = f"attendant.{name}: {needed(missing, extras)}"
@@ -83,7 +83,7 @@ def _needing(missing: ModuleNotFoundError, name: str, extras: str) -> _typing.An
 
         raise UserError(message)
 
-    return refuse
+    return type(name, (), {"__new__": refuse, "__init_subclass__": refuse})
 
 
 def __dir__() -> list[str]:

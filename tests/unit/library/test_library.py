@@ -272,6 +272,12 @@ for name in ("torch", "attendant.training", "attendant.export", "onnx", "jinja2"
 import attendant
 assert not {"numpy", "onnxruntime", "grpc", "pydantic"} & sys.modules.keys(), "it is imported when it is asked for"
 print(attendant.load(sys.argv[1]).generate("phoneme").best.text, attendant.runtime.__name__)
+del sys.modules["attendant.training"]
+sys.modules["rich"] = None
+try:
+    class Mine(attendant.TrainingCallback): ...
+except attendant.UserError as error:
+    print(error)
 """
 
 
@@ -280,7 +286,9 @@ def test_it_needs_no_torch_and_imports_lazily() -> None:
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM, BUNDLE], env={"PYTHONPATH": path}, capture_output=True, text=True
     )
-    assert (run.stdout, run.returncode) == ("F OW1 N IY0 M attendant.runtime\n", 0), run.stderr
+    answer, missing = run.stdout.splitlines()
+    assert answer == "F OW1 N IY0 M attendant.runtime", run.stderr
+    assert re.fullmatch(r"attendant\.TrainingCallback: [\w.]+ is not installed: pip install '.*\[cpu,training\]'", missing)
 
 
 def test_the_programs_of_the_document_run() -> None:
