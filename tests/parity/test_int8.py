@@ -72,7 +72,17 @@ def check_int8(bundle: Bundle, options: dict[str, Any]) -> None:
     if options.get("decoder_input_feeding") and "decoder_readout" not in options:
         # Bounded, or each step would work out scales of its own.
         assert certificate.arithmetic["attentional_codes"] == "stored as uint8 in fixed steps"
-    left = [node.op_type for node in nodes_of(bundle) if node.op_type in ("Gemm", "LSTM", "GRU", "RNN")]
+    floats = {"Gemm", "LSTM", "GRU", "RNN"}
+    score = None if options.get("decoder_copying") else options.get("attention_score")
+    if score in ("general", "dot", "scaled_dot"):
+        floats.add("MatMul")
+        (keys,) = (
+            spec
+            for spec in bundle.manifest.graphs["int8"].decoder_step.inputs
+            if spec.name == ("memory_transposed" if score == "dot" else "keys")
+        )
+        assert (keys.dtype, keys.shape[2]) == ("int8", "S"), "positions last: a single query packs nothing"
+    left = [node.op_type for node in nodes_of(bundle) if node.op_type in floats]
     assert left == []
     assert {example.precision for example in bundle.golden} == bundle.manifest.graphs.keys()
 

@@ -158,14 +158,6 @@ def test_what_cannot_be_represented_is_named(options: dict[str, Any], message: s
         read(tmp_path, False)
 
 
-def test_weights_that_the_model_would_not_have(tmp_path: Path) -> None:
-    model = Fairseq()
-    model.decoder.adaptive_softmax = nn.Linear(3, 3)
-    write(tmp_path, None, model)
-    with pytest.raises(UserError, match=r"weights of what can't be imported: decoder.adaptive_softmax.bias"):
-        read(tmp_path, False)
-
-
 @pytest.mark.parametrize(
     ("dictionary", "message"),
     [
@@ -182,15 +174,6 @@ def test_a_dictionary_must_be_there_and_fit(dictionary: str | None, message: str
         (tmp_path / "dict.en.txt").write_text(dictionary)
     with pytest.raises(UserError, match=message):
         read(tmp_path, False)
-
-
-def test_a_folder_without_its_best_checkpoint_names_others(tmp_path: Path) -> None:
-    write(tmp_path).rename(tmp_path / "checkpoint7.pt")
-    with pytest.raises(
-        UserError, match=r"checkpoint_best.pt: is not there: name one of its checkpoints: checkpoint7.pt"
-    ):
-        read(tmp_path, False)
-    read(tmp_path / "checkpoint7.pt", False)
 
 
 def test_other_checkpoints_are_refused(tmp_path: Path) -> None:

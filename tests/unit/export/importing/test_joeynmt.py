@@ -220,10 +220,3 @@ def test_a_folder_without_its_best_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "12000.ckpt").unlink()
     with pytest.raises(UserError, match=r"this folder has config\.yaml, src_vocab\.txt, trg_vocab\.txt$"):
         read(tmp_path, False)
-
-
-def test_a_vocabulary_of_another_model(tmp_path: Path) -> None:
-    folder = write(tmp_path, Joey())
-    (folder / "trg_vocab.txt").write_text("<unk>\n<pad>\n<s>\n</s>\n")
-    with pytest.raises(UserError, match="the vocabulary has 4 symbols, and the weights are of 9"):
-        read(folder, False)

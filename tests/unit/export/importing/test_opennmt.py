@@ -170,13 +170,6 @@ def test_what_cannot_be_represented_is_named(options: dict[str, Any], message: s
         read(write(tmp_path, Onmt(), **options), False)
 
 
-def test_weights_that_the_model_would_not_have(tmp_path: Path) -> None:
-    model = Onmt()
-    model.encoder.bridge = nn.ModuleList([nn.Linear(3, 3)])
-    with pytest.raises(UserError, match=r"weights of what can't be imported: encoder.bridge.0.bias"):
-        read(write(tmp_path, model), False)
-
-
 @pytest.mark.parametrize(
     "options",
     [

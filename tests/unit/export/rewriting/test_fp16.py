@@ -95,13 +95,6 @@ def test_a_bias_beyond_fp16_is_added_in_fp32() -> None:
     assert (types["logits.product"], types["logits"]) == (TensorProto.FLOAT16, TensorProto.FLOAT)
 
 
-def test_the_plain_graphs_stay_as_they_are() -> None:
-    pair = pair_of(0.5)
-    before = pair.encoder.to_bytes(), pair.decoder_step.to_bytes()
-    convert(pair)
-    assert (pair.encoder.to_bytes(), pair.decoder_step.to_bytes()) == before
-
-
 @pytest.mark.parametrize("transposed", [False, True])
 def test_magnitudes_hold_for_every_input(transposed: bool) -> None:
     """Random inputs up to their bounds never exceed the magnitude, and come near it."""

@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
-from attendant.export.graph import GraphEditor, constant
+from attendant.export.graph import GraphEditor
 from attendant.export.rewriting.bounds import Bounds, step_bounds
 from attendant.runtime.bundle.manifest import StateTensor
 from tests.unit.export.rewriting.graphs import FLOAT, INT64, model_of, run
@@ -53,23 +53,6 @@ def test_an_output_that_is_defined_again_leaves_its_readers_the_old_value() -> N
     assert y.tolist() == [[2, 4, 6]]
     np.testing.assert_array_equal(z, -2 * np.abs(X))
     np.testing.assert_array_equal(again, X)
-
-
-def test_the_plain_graph_stays_as_it_is() -> None:
-    plain = model_of([helper.make_node("Abs", ["x"], ["y"])], {"x": (FLOAT, [3])}, {"y": (FLOAT, [3])}, {})
-    before = plain.SerializeToString()
-    made = GraphEditor(plain, "test")
-    made.replace(made.output("y"), made.add("Neg", [made.input("x")]))
-    made.finished()
-    assert plain.SerializeToString() == before
-
-
-def test_constants_are_read_also_where_two_are_added() -> None:
-    nodes = [helper.make_node("Add", ["a", "b"], ["sum"]), helper.make_node("Mul", ["x", "sum"], ["y"])]
-    made = GraphEditor(model_of(nodes, {"x": (FLOAT, [3])}, {"y": (FLOAT, [3])}, {"a": X[0], "b": 2 * X[0]}), "test")
-    (product,) = [node for node in made.graph if node.op_type == "Mul"]
-    np.testing.assert_array_equal(constant(product.inputs[1]), 3 * X[0])
-    assert constant(product.inputs[0]) is None
 
 
 ROWS = (FLOAT, ["R", 2])

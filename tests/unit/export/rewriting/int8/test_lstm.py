@@ -59,19 +59,6 @@ def in_integers(plain: onnx.ModelProto) -> onnx.ModelProto:
     return editor.finished().model
 
 
-@pytest.mark.parametrize("num_directions", [1, 2])
-def test_a_layer_is_one_node_near_the_plain_one(num_directions: int) -> None:
-    plain = layer(num_directions)
-    model = in_integers(plain)
-    operators = [node.op_type for node in model.graph.node]
-    assert operators.count("DynamicQuantizeLSTM") == 1
-    assert "LSTM" not in operators
-    ids = np.random.default_rng(0).integers(0, SYMBOLS, (7, 8))
-    inputs = {"ids": ids, "lengths": np.array([8, 1, 3, 8, 5, 2, 7])}
-    for expected, actual in zip(run(plain, inputs), run(model, inputs), strict=True):
-        np.testing.assert_allclose(actual, expected, atol=0.05)
-
-
 @pytest.mark.parametrize("weight", [1.0, 6.0])
 def test_rows_don_t_see_each_other(weight: float) -> None:
     """Large weights saturate some states: those come nearest to the calibration constants."""
