@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack, cast
 
 import grpc
 
@@ -75,13 +75,27 @@ async def in_order(
         await asyncio.gather(feeder, *tasks, return_exceptions=True)
 
 
+DRAWING_SECONDS = 0.01
+PAUSE_SECONDS = 0.001
+"""After each DRAWING_SECONDS in a plain iterator, which blocks the event loop, calls get a pause to make progress."""
+
+
 async def _drawn(items: Iterable[_Item] | AsyncIterable[_Item]) -> AsyncIterator[_Item]:
     if isinstance(items, AsyncIterable):
         async for item in items:
             yield item
-    else:
-        for item in items:
-            yield item
+        return
+    iterator, end, drawing = iter(items), object(), 0.0
+    while True:
+        began = time.monotonic()
+        item = next(iterator, end)
+        drawing += time.monotonic() - began
+        if item is end:
+            return
+        yield cast(_Item, item)
+        if drawing > DRAWING_SECONDS:
+            await asyncio.sleep(PAUSE_SECONDS)
+            drawing = 0.0
 
 
 STATUS_SECONDS = 0.5

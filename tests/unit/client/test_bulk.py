@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import grpc
@@ -254,6 +255,24 @@ async def test_a_result_does_not_wait_for_the_next_item() -> None:
         seen.append(result)
         answered.set()
     assert seen == [1, 2]
+
+
+async def test_a_slow_iterator_does_not_hold_back_the_results_before_it() -> None:
+    drawn = 0
+
+    def items() -> Iterator[int]:
+        nonlocal drawn
+        for drawn in range(30):
+            time.sleep(0.02)
+            yield drawn
+
+    async def call(item: int) -> int:
+        await asyncio.sleep(0)
+        return item
+
+    results = in_order(call, items(), concurrency=100)
+    assert await anext(results) == 0 and drawn < 5
+    assert [result async for result in results] == list(range(1, 30))
 
 
 async def test_an_error_of_a_call_ends_it_and_cancels_the_others() -> None:
