@@ -106,7 +106,7 @@ def run_check(arguments: argparse.Namespace) -> None:
     teachers = teaching_runs(recipe, start)
     tokenizers_of = start or next(iter(teachers), None)
     with tempfile.TemporaryDirectory(prefix="attendant-check-") as folder:
-        corpora = prepare_corpora(recipe, Path(folder), tokenizers_of and tokenizers_of.tokenizers())
+        corpora = prepare_corpora(recipe, Path(folder), tokenizers_of.tokenizers() if tokenizers_of else None)
         _show(recipe, corpora, [*lines, *describe(corpora.facts)], max(0, arguments.examples))
     refuse_unknown_targets(recipe, corpora)
 
