@@ -11,7 +11,7 @@ include_patterns = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
-    "benchmarks/results/*.md",
+    "benchmarks/results/**.md",
     "client/README.md",
     "docs/**.md",
     "examples/javascript/README.md",
