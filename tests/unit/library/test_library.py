@@ -288,7 +288,9 @@ def test_it_needs_no_torch_and_imports_lazily() -> None:
     )
     answer, missing = run.stdout.splitlines()
     assert answer == "F OW1 N IY0 M attendant.runtime", run.stderr
-    assert re.fullmatch(r"attendant\.TrainingCallback: [\w.]+ is not installed: pip install '.*\[cpu,training\]'", missing)
+    assert re.fullmatch(
+        r"attendant\.TrainingCallback: [\w.]+ is not installed: pip install '.*\[cpu,training\]'", missing
+    )
 
 
 def test_the_programs_of_the_document_run() -> None:
