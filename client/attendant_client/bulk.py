@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any, Self, TypeVar, Unpack, cast
+from typing import Any, Self, TypeVar, Unpack
 
 import grpc
 
@@ -85,14 +85,15 @@ async def _drawn(items: Iterable[_Item] | AsyncIterable[_Item]) -> AsyncIterator
         async for item in items:
             yield item
         return
-    iterator, end, drawing = iter(items), object(), 0.0
+    iterator, drawing = iter(items), 0.0
     while True:
         began = time.monotonic()
-        item = next(iterator, end)
-        drawing += time.monotonic() - began
-        if item is end:
+        try:
+            item = next(iterator)
+        except StopIteration:
             return
-        yield cast(_Item, item)
+        drawing += time.monotonic() - began
+        yield item
         if drawing > DRAWING_SECONDS:
             await asyncio.sleep(PAUSE_SECONDS)
             drawing = 0.0
