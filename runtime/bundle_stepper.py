@@ -85,11 +85,6 @@ def open_stepper(
         remedy = f"choose precision {' or '.join(others)}" if others else "the bundle has no other precision"
         raise UserError(f"precision {precision} is not served on {provider}: {reason}; {remedy}")
     if provider == "cuda":
-        if bundle.graphs_in(precision).encode_alone:
-            raise UserError(
-                f"{bundle.path}: its encoder depends on padding, so that sources are encoded one by one, which CUDA's "
-                "stepper can't: serve it by --provider cpu, or export a module that masks padding"
-            )
         return DeviceStepper(bundle, precision, provider, num_threads, cuda_graphs=cuda_graphs)
     return OnnxStepper(bundle, precision, provider, num_threads)
 

@@ -28,6 +28,7 @@ from attendant.runtime.device.state import (
     bucket_width,
     power_of_two,
 )
+from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.session import Binding, BoundSession, DeviceTensor, OnnxSession
 from attendant.runtime.process import available_cpus
 from attendant.runtime.stepper import (
@@ -262,10 +263,16 @@ class DeviceStepper:
             captures: the number and time of recordings; if None, the defaults of runtime/device/state.py.
 
         Raises:
-            UserError: the bundle doesn't have the precision, or the host not the provider.
+            UserError: the bundle doesn't have the precision, or the host not the provider; or its sources must be
+                encoded one by one.
             BundleRefused: the graphs' real inputs or outputs differ from the manifest; one line each.
         """
         graphs = bundle.graphs_in(precision)
+        if graphs.encode_alone:
+            raise UserError(
+                f"{bundle.path}: its encoder depends on padding, so that sources are encoded one by one, which CUDA's "
+                "stepper can't: take --provider cpu, or export a module that masks padding"
+            )
         threads = num_threads or available_cpus()
         self.precision: Precision = precision
         self.provider: Provider = provider

@@ -12,6 +12,7 @@ import attendant
 from attendant.export import UserModel, export_model
 from attendant.export.__main__ import main
 from attendant.export.model import load_user_model
+from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError, VerificationFailed
 from tests.own_models import (
     SOURCES,
@@ -321,6 +322,8 @@ def test_an_encoder_without_weights_for_padding_encodes_sources_one_by_one(
     bundle = export_model(model, tmp_path / "bundle", sources=SOURCES, precisions=("fp32", "int8"), plan=TINY)
     assert bundle.manifest.graphs["int8"].encode_alone
     assert "the encoder takes only 10 positions" in caplog.text
+    with pytest.raises(UserError, match="sources are encoded one by one"):
+        DeviceStepper(bundle, provider="cpu")
     assert_answers(tmp_path / "bundle", model, [tuple("abcdefghi"), *random_sources(6, longest=10)])
     one = user_model(TutorialTranslator(), max_source_tokens=1, append_eos=False)
     assert export_model(one, tmp_path / "one", plan=TINY).manifest.limits.max_source_tokens == 1
