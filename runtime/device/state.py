@@ -94,14 +94,14 @@ class StepShape:
 
 
 class Captures:
-    """The numbers of steps' recordings, at most `limit`. A recording is kept until the session ends.
+    """The numbers of steps' recordings, at most `limit`, forgotten ones too: each is kept until the session ends.
 
     A key contains everything on which a recording depends: the shape, and each set of buffers.
     """
 
     def __init__(self, limit: int = MAX_CAPTURES, after: int = CAPTURE_AFTER) -> None:
         self._limit, self._after = limit, after
-        self._numbers = itertools.count(1)
+        self._num_made = 0
         self._known: dict[Hashable, int] = {}
         self._uses: Counter[Hashable] = Counter()
 
@@ -112,7 +112,7 @@ class Captures:
         """Returns the number of the key's recording, to record or to replay; None to run without one."""
         if key in self._known:
             return self._known[key]
-        if len(self._known) >= self._limit:
+        if self._num_made >= self._limit:
             return None
         if len(self._uses) >= MAX_COUNTED:
             self._uses.clear()
@@ -120,11 +120,12 @@ class Captures:
         if self._uses[key] <= self._after:
             return None
         del self._uses[key]
-        self._known[key] = next(self._numbers)
-        return self._known[key]
+        self._num_made += 1
+        self._known[key] = self._num_made
+        return self._num_made
 
     def forget(self) -> None:
-        """Forgets all recordings, which belong to a thread. Numbers are never used twice."""
+        """Forgets all recordings, which belong to a thread. No number is used twice."""
         self._known.clear()
         self._uses.clear()
 

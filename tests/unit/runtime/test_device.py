@@ -57,12 +57,14 @@ def test_a_shape_is_recorded_when_it_has_come_back_often_enough() -> None:
     assert len(captures) == 2
 
 
-def test_numbers_are_never_reused() -> None:
-    """Another thread starts again: onnxruntime keeps a thread's recordings with the thread."""
-    captures = Captures(limit=1, after=0)
+def test_forgotten_recordings_count() -> None:
+    """Another thread starts again: onnxruntime keeps a thread's recordings with the thread, until the session ends."""
+    captures = Captures(limit=2, after=0)
     assert captures.number("a") == 1
     captures.forget()
     assert captures.number("a") == 2
+    captures.forget()
+    assert captures.number("a") is None
 
 
 def test_a_set_that_is_held_is_not_reused() -> None:
