@@ -208,7 +208,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON; as a number of this API it must be in quotation marks")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _read_texts(request: messages.GenerateManyRequest, body: dict[str, Any], faults: list[Violation]) -> None:

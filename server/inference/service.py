@@ -12,6 +12,7 @@ and zeros, and a score and log_prob of minus infinity for a missing hypothesis. 
 
 import asyncio
 import math
+import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -48,8 +49,8 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.version import VERSION
 
 SERVICE: Final = wire.DESCRIPTOR.services_by_name["GRPCInferenceService"]
-MAX_DIGITS: Final = 10
-"""A number of fewer digits fits into 32 bits."""
+POSITION: Final = re.compile("[0-9]{1,10}")
+MAX_POSITION: Final = WHOLE[FieldDescriptor.CPPTYPE_UINT32]
 PROBES: Final = ("ServerLive", "ServerReady")
 """Methods that need no token unless health checks need one."""
 EXTENSIONS = ("binary_tensor_data", "model_repository")
@@ -264,7 +265,7 @@ def set_options(
                 request.decoding.target_prefix.tokens.extend(value.split())
         elif name == MASKED:
             places = value.split() if isinstance(value, str) else [""]
-            held = all(place.isascii() and place.isdigit() and len(place) < MAX_DIGITS for place in places)
+            held = all(POSITION.fullmatch(place) and int(place) <= MAX_POSITION for place in places)
             if violations.require(held, f"parameters.{name}", value, "positions, separated by spaces"):
                 request.decoding.masked_source_positions.extend(map(int, places))
         elif name == SAMPLING:

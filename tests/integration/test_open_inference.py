@@ -181,6 +181,14 @@ def test_contents_that_are_not_raw(running: Running, expected: Any) -> None:
             {"inputs": [text_tensor(b"a")], "parameters": {"target_prefix": {"string_param": "AA ZZ"}}},
             "parameters.target_prefix[1] is 'ZZ', must be in the vocabulary",
         ),
+        (
+            {"inputs": [text_tensor(b"a")], "parameters": {"masked_source_positions": {"string_param": "4294967295"}}},
+            "parameters.masked_source_positions is 4294967295, must be positions from 0",
+        ),
+        (
+            {"inputs": [text_tensor(b"a")], "parameters": {"masked_source_positions": {"string_param": "4294967296"}}},
+            "parameters.masked_source_positions is '4294967296', must be positions, separated by spaces",
+        ),
     ],
 )  # fmt: skip
 def test_violations_have_the_protocols_names(running: Running, fields: dict[str, Any], message: str) -> None:

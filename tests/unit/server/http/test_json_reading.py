@@ -114,6 +114,12 @@ def test_a_body_that_is_no_json_has_the_readers_message(raw: bytes) -> None:
     assert str(request.error).startswith(f"the request, {len(raw)} bytes, is no message of this method's: ")
 
 
+def test_a_number_that_json_lacks_is_named_without_a_remedy() -> None:
+    """No option allows it: in quotation marks it would be refused next."""
+    error = decoded(b'{"decoding": {"patience": NaN}}').error
+    assert str(error).endswith("Failed to load JSON: NaN is not JSON")
+
+
 def test_a_name_that_comes_twice_among_many_is_found_soon() -> None:
     """Large bodies are read one after the other, so a slow one delays those of other clients."""
     names = [f"{number:x}" for number in range(30_000)]
