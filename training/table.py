@@ -80,4 +80,4 @@ def requirement(problem: ErrorDetails) -> str:
     """Returns pydantic's message on the expected value."""
     if problem["type"] == "literal_error":
         return f"must be one of {problem['ctx']['expected'].replace(' or ', ', ').replace(chr(39), '')}"
-    return problem["msg"].replace("Input should", "must")
+    return problem["msg"].removeprefix("Value error, ").replace("Input should", "must")

@@ -171,11 +171,13 @@ def _outcome(plan: Plan, variant: Variant, runs: Sequence[Run], costs: dict[str,
         entries = {entry["metric"]: entry for entry in run.evaluations()}
         for metric in metrics:
             values[metric].append(entries[metric]["value"])
-            intervals[metric] = _interval(entries[metric])
+            if entries[metric]["interval"]:
+                intervals[metric] = _interval(entries[metric])
         for entry in entries[plan.metric].get("by_length", ()):
             length = LengthBin(**entry).name
             by_length.setdefault(length, []).append(entry["value"])
-            intervals[length] = _interval(entry)
+            if entry["interval"]:
+                intervals[length] = _interval(entry)
         values["perplexity"].append(perplexity(-float(read_curves(run).validation["loss"].values[-1]), 1))
         if recipe.data.fetch == "cmudict" and recipe.model.has_attention:
             values["aer"].append(error_rate_of(run.path))
@@ -240,7 +242,9 @@ def _draw_lengths(plan: Plan, outcomes: Sequence[Outcome]) -> None:
     with picture(plan.name, 7.5, 3.4) as (axis,):
         for number, outcome in enumerate(outcomes):
             runs = list(zip(*outcome.by_length.values(), strict=True))
-            band = [[outcome.intervals[name][edge] for name in bins] for edge in (0, 1)] if outcome.intervals else None
+            means = {name: (values[0],) * 2 for name, values in outcome.by_length.items()}
+            bounds = means | outcome.intervals
+            band = [[bounds[name][edge] for name in bins] for edge in (0, 1)] if outcome.intervals else None
             draw_runs(axis, number, outcome.variant.what, range(len(bins)), runs, band)
         axis.set_xticks(range(len(bins)), bins)
         axis.set_xlabel("length of the source")

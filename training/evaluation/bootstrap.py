@@ -21,6 +21,7 @@ from attendant.training.evaluation.metrics import Floats64, Statistics
 DEFAULT_RESAMPLES = 1000
 CONFIDENCE = 0.95
 SEED = 12345
+MIN_EXAMPLES = 2  # Of an interval.
 BLOCK_COUNTS = 2**21  # Counts in memory at once, 16 MB of them, whatever the size of the test set.
 
 
@@ -37,8 +38,13 @@ def interval_text(interval: Interval | None, digits: int = 2) -> str:
 
 
 def confidence_interval(statistics: Statistics, num_resamples: int = DEFAULT_RESAMPLES) -> Interval | None:
-    """Returns the percentile interval of a metric; None if `num_resamples` is 0."""
-    return percentiles(resampled_values(statistics, num_resamples)) if num_resamples else None
+    """Returns the percentile interval of a metric; None if `num_resamples` is 0 or there is a single example.
+
+    All resamples of a single example are equal: they would give an interval without width.
+    """
+    if not num_resamples or len(statistics.rows) < MIN_EXAMPLES:
+        return None
+    return percentiles(resampled_values(statistics, num_resamples))
 
 
 def resampled_values(statistics: Statistics, num_resamples: int) -> Floats64:
@@ -75,7 +81,7 @@ class Difference:
 
     Attributes:
         interval: interval of the difference. If it does not contain 0, chance hardly explains the difference. None
-            without resamples.
+            without resamples, or of a single example.
         p_value: the probability that resampling gives a difference at least as large if there is none: the share of
             resamples that are as far from their mean (Riezler and Maxwell 2005), to either side. sacrebleu's paired
             bootstrap counts one side, and so prints about half of it if it is small.
@@ -97,7 +103,7 @@ def compare(system: Statistics, baseline: Statistics, num_resamples: int = DEFAU
         raise ValueError("only one metric of the same examples can be compared")
     value = system.value - baseline.value
     interval, p_value = None, None
-    if num_resamples:
+    if num_resamples and len(system.rows) >= MIN_EXAMPLES:
         differences = resampled_values(system, num_resamples) - resampled_values(baseline, num_resamples)
         as_far = np.abs(differences - differences.mean()) >= abs(value)
         interval, p_value = percentiles(differences), round((int(as_far.sum()) + 1) / (num_resamples + 1), 4)

@@ -4,7 +4,7 @@ N answers, B bins of confidence, R resamples.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -19,7 +19,13 @@ from attendant.runtime.decoding.options import DecodingOptions, default_max_leng
 from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import Stepper
 from attendant.training.data.pairs import Example
-from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, percentiles, resampled_counts
+from attendant.training.evaluation.bootstrap import (
+    DEFAULT_RESAMPLES,
+    MIN_EXAMPLES,
+    Interval,
+    percentiles,
+    resampled_counts,
+)
 from attendant.training.evaluation.metrics import Floats64, TextMetricName, refuse_missing, take_statistics
 
 RIGHT_METRICS: Final[dict[str, tuple[TextMetricName, float]]] = {
@@ -102,7 +108,7 @@ def answer_by_default(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A value with its 95 % interval, which is None without resamples.
+    """A value with its 95 % interval, which is None without resamples, and for a value of a single answer.
 
     Attributes:
         value: None if it does not exist, such as the share of warnings among no wrong answers.
@@ -209,14 +215,14 @@ def reliability(
         ece=ece,
         auroc=area,
         warned=warned,
-        warned_of_wrong=warned_of_wrong,
+        warned_of_wrong=_among(warned_of_wrong, int((~is_right).sum())),
         bins=tuple(
             ReliabilityBin(
                 low=number / NUM_BINS,
                 high=(number + 1) / NUM_BINS,
                 num_answers=int(in_bin[:, number].sum()),
                 confidence=round(float(confidences[in_bin[:, number]].mean()), 4),
-                share_right=share,
+                share_right=_among(share, int(in_bin[:, number].sum())),
             )
             for number, share in zip(numbers, shares, strict=True)
         ),
@@ -237,7 +243,7 @@ def _foreign(name: str, right: Floats64, values: Floats64, warn_below: float, nu
         num_inputs=len(values),
         num_in_bins=tuple(np.bincount(_bins_of(values), minlength=NUM_BINS).tolist()),
         confidence=round(float(values.mean()), 4),
-        warned=warned,
+        warned=_among(warned, len(values)),
         auroc=area,
     )
 
@@ -266,7 +272,7 @@ def _share(is_chosen: Bools, is_among: Bools | None = None) -> ValueOf:
 
 def _measured(num_answers: int, num_resamples: int, *values: ValueOf) -> list[Measured]:
     """Measures values of the answers, and their intervals on the same resamples."""
-    blocks = resampled_counts(num_answers, num_resamples) if num_resamples else ()
+    blocks = resampled_counts(num_answers, num_resamples) if num_resamples and num_answers >= MIN_EXAMPLES else ()
     resampled = [[value_of(counts) for value_of in values] for counts in blocks]
     measured = []
     for place, value_of in enumerate(values):
@@ -276,6 +282,11 @@ def _measured(num_answers: int, num_resamples: int, *values: ValueOf) -> list[Me
         interval = percentiles(drawn) if len(drawn) else None
         measured.append(Measured(value=round(value, 4) if np.isfinite(value) else None, interval=interval))
     return measured
+
+
+def _among(measured: Measured, num_answers: int) -> Measured:
+    """Returns a share among some answers, without its interval if there is one answer: it is equal in all resamples."""
+    return measured if num_answers >= MIN_EXAMPLES else replace(measured, interval=None)
 
 
 def auroc(scores: Floats64, is_positive: Bools, counts: Floats64) -> Floats64:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Self
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -35,6 +35,8 @@ from attendant.training.evaluation.metrics import (
     take_statistics,
 )
 from attendant.training.table import Count, Table
+
+MAX_COUNT: Final = 1_000_000  # Of hypotheses and of target tokens: arrays of more don't fit into memory.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,11 +246,11 @@ class EvaluationConfig(Table):
     metrics: Annotated[tuple[MetricName, ...], Field(min_length=1)] = ("exact_match", "perplexity", "word_perplexity")
     bleu_tokenizer: BleuTokenizer = DEFAULT_BLEU_TOKENIZER
     ignored_characters: str = ""
-    beam_size: Count = 1
+    beam_size: Annotated[Count, Field(le=MAX_COUNT)] = 1
     length_penalty: Annotated[float, Field(ge=0.0)] = 0.0
     length_penalty_offset: Annotated[float, Field(ge=0.0, le=10.0)] = GNMT_OFFSET
     patience: Annotated[float, Field(gt=0.0)] | None = None
-    max_length: Count | None = None
+    max_length: Annotated[Count, Field(le=MAX_COUNT)] | None = None
     length_edges: Annotated[tuple[Count, ...], Field(min_length=1)] | None = None
     length_unit: LengthUnit = "words"
     right_from: Annotated[float, Field(gt=0.0, le=100.0)] | None = None

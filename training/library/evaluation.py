@@ -143,6 +143,7 @@ def evaluate(
                 opened = open_runs(paths if ensemble else [path], "--ensemble", checkpoint or "best")
             if rescorer is not None:
                 opened = _rescored(opened, rescorer)
+            _refuse_idle_search(path, [_config(opened.config, search) for search in searches], choices)
             for place, search in enumerate(searches):
                 if len(pairs) == 1:
                     baseline = results[0] if results else None
@@ -203,8 +204,8 @@ def check_folder(option: str, path: Path) -> None:
 
 
 def check_bootstrap(num_resamples: int) -> None:
-    """Raises UserError: the number of resamples is negative."""
-    if num_resamples < 0:
+    """Raises UserError: the number of resamples is negative, or not a whole number."""
+    if not isinstance(num_resamples, int) or num_resamples < 0:
         raise UserError(f"--bootstrap {num_resamples}: must be 0 (no intervals) or more, e.g. {DEFAULT_RESAMPLES}")
 
 
@@ -291,6 +292,33 @@ def _refuse_idle(config: EvaluationConfig, bleu_tokenizer: str | None, length_un
         raise UserError(f"--length-unit {length_unit}: is of the bins by length: give --by-length too")
 
 
+def _refuse_idle_search(path: Path, configs: Sequence[EvaluationConfig], choices: Sequence[Sequence[Any]]) -> None:
+    """Refuses options of a search that have no effect on any search of a model.
+
+    Args:
+        configs: the model's configuration, for each search.
+        choices: the values of each of SEARCH_OPTIONS; None is the configuration's own.
+    """
+    given = {
+        name: value
+        for name, values in zip(SEARCH_OPTIONS, choices, strict=True)
+        for value in values
+        # A penalty of 0 is what greedy search has.
+        if name != "beam_size" and value is not None and (name != "length_penalty" or float(value))
+    }
+    if given and all(config.beam_size == 1 for config in configs):
+        name, value = next(iter(given.items()))
+        raise UserError(
+            f"--{name.replace('_', '-')} {value}: has no effect on the greedy search of {path}, which has one "
+            "hypothesis: give --beam-size 4, say"
+        )
+    if "length_penalty_offset" in given and not any(config.length_penalty for config in configs):
+        raise UserError(
+            f"--length-penalty-offset {given['length_penalty_offset']}: is of the length penalty, which is 0 for "
+            f"{path}: give --length-penalty 1, say"
+        )
+
+
 def _check_choice(option: str, value: str | None, choices: Any) -> None:
     """Raises UserError: a value is not among the choices, a Literal; None is."""
     if value is not None and value not in get_args(choices):
@@ -321,7 +349,8 @@ def _config(own: EvaluationConfig, search: dict[str, Any]) -> EvaluationConfig:
         return EvaluationConfig.model_validate(own.model_dump() | search)
     except ValidationError as error:
         problem = problems_of(error)[0]
-        option = str(problem["loc"][0]).replace("_", "-")
+        field = str(problem["loc"][0])
+        option = "by-length" if field == "length_edges" else field.replace("_", "-")
         raise UserError(f"--{option} {problem['input']}: {requirement(problem)}") from None
 
 
@@ -355,6 +384,7 @@ def report(
     from attendant.training.report.page import check_form, compose, write_report  # noqa: PLC0415
 
     paths, outputs = paths_of(runs), paths_of(output)
+    _check_choice("length-unit", length_unit, LengthUnit)
     if not 1 <= len(paths) <= MAX_RUNS:
         raise UserError(f"{len(paths)} runs: a report compares 1 to {MAX_RUNS}")
     for path in paths:

@@ -22,6 +22,7 @@ class Judged:
 
     Attributes:
         metric, value: metric and its value for this output alone.
+        is_right: the output equals a reference, symbol by symbol.
         confidence: the mean natural-log probability of its symbols, EOS included if it ended there. The sum would only
             show which outputs are long.
     """
@@ -29,12 +30,8 @@ class Judged:
     decoded: Decoded
     metric: TextMetricName
     value: float
+    is_right: bool
     confidence: float
-
-    @property
-    def is_right(self) -> bool:
-        output = self.decoded.text.split()
-        return any(output == reference.split() for reference in self.decoded.example.references)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +42,30 @@ class Ranking:
     entries: tuple[Judged, ...]
 
 
-def judge(decoded: Sequence[Decoded], metric: MetricName) -> list[Judged]:
-    """Returns each decoded output by `metric`, or by a graded one instead, see `_graded`."""
+def judge(decoded: Sequence[Decoded], metric: MetricName, ignored_characters: str = "") -> list[Judged]:
+    """Returns each decoded output by `metric`, or by a graded one instead, see `_graded`.
+
+    Args:
+        ignored_characters: characters that are removed before the comparison, as by `evaluate`.
+    """
     outputs = [output for output in decoded if output.finish_reason is not None]
     if not outputs:
         return []
-    references = [output.example.references for output in outputs]
+    left_out = dict.fromkeys(map(ord, ignored_characters))
+    texts = [output.text.translate(left_out) for output in outputs]
+    references = [[text.translate(left_out) for text in output.example.references] for output in outputs]
     graded = _graded(metric, references)
-    values = take_statistics(graded, [output.text for output in outputs], references).values()
+    values = take_statistics(graded, texts, references).values()
+    are_right = take_statistics("exact_match", texts, references).values() > 0
     return [
         Judged(
             decoded=output,
             metric=graded,
             value=float(value),
+            is_right=bool(is_right),
             confidence=output.log_prob / max(1, len(output.token_ids) + (output.finish_reason is FinishReason.EOS)),
         )
-        for output, value in zip(outputs, values, strict=True)
+        for output, value, is_right in zip(outputs, values, are_right, strict=True)
     ]
 
 

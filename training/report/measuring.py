@@ -71,8 +71,10 @@ def choose_examples(option: str, examples: Sequence[Example]) -> list[Example]:
     A line of the file is a source, or a source, a tab and a reference.
 
     Raises:
-        UserError: no such file, bad UTF-8, or no source in it.
+        UserError: a negative number; no such file, bad UTF-8, or no source in it.
     """
+    if option.startswith("-") and option[1:].isdecimal():
+        raise UserError(f"--examples {option}: must be a number of examples, 0 or more, or a file of sources")
     if option.isdecimal():
         return sample_evenly(examples, int(option))
     columns = [line.partition("\t") for _, line in numbered_lines(Path(option))]
@@ -187,7 +189,7 @@ def measure_runs(
         config = run.recipe.evaluation.measured_as(runs[0].recipe.evaluation).model_copy(update=bins)
         evaluation = evaluate(model, decoded, config, data_name=data.name)
         baseline = measured[0].evaluation.statistics if measured else ()
-        judgements.append(judge(decoded, evaluation.measurements[0].metric))
+        judgements.append(judge(decoded, evaluation.measurements[0].metric, config.ignored_characters))
         rankings = rank(judgements[-1])
         worst = [entry.decoded.example for entry in rankings[0].entries[:NUM_WORST_MAPS]] if rankings else []
         attending = replace(options, attention=True)

@@ -1,6 +1,7 @@
 """A report's pictures and files: one HTML page that needs nothing else, or Markdown with a folder of pictures."""
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -44,8 +45,9 @@ ENDINGS = {
     SearchEnd.BANS: "no symbol was left to go on with",
 }
 CELLS = {"lstm": "LSTM", "gru": "GRU", "rnn": "tanh"}
-# What Markdown, or the HTML in it, could take for markup: anywhere, or at the beginning of a line.
-ACTIVE = re.compile(r"[\\`*_\[\]|~<>&]|^[#+=-]|^\d{1,9}[.)](?=\s|$)")
+# What Markdown, with formulas as on GitHub, or the HTML in it could take for markup: anywhere, or where a line begins.
+ACTIVE = re.compile(r"[\\`*_\[\]|~<>&$]|^[#+=-]|^\d{1,9}[.)](?=\s|$)")
+RIGHT_TO_LEFT = frozenset(("R", "AL", "AN", "RLE", "RLO", "RLI"))  # Unicode's bidirectional classes.
 ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 
 
@@ -174,15 +176,13 @@ def _map(run: MeasuredRun, attended: Attended, name: str, step: int | None = Non
     Args:
         step: step of the training. If None, the weights are the run's best.
     """
-    source, references, text = (
-        attended.decoded.example.source,
-        attended.decoded.example.references,
-        attended.decoded.text,
-    )
+    example, output = attended.decoded.example, attended.decoded.text
+    source, text = isolated(example.source), isolated(output)
     caption = [f"{source} → {text}"] if step is None else [f"step {step:,}: {text}"]
-    if references:
-        nearest = nearest_reference(text, references)
-        caption.append("as the reference" if nearest.split() == text.split() else f"reference: {nearest}")
+    if example.references:
+        nearest = nearest_reference(output, example.references)
+        is_equal = nearest.split() == output.split()
+        caption.append("as the reference" if is_equal else f"reference: {isolated(nearest)}")
     svg = attention_map(attended.weights, attended.source_tokens, attended.target_tokens)
     description = f"Attention while {source} became {text}"
     return Picture("-".join(filter(None, (run.letter, "attention", name))), svg, description, caption)
@@ -194,10 +194,10 @@ def _trees(run: MeasuredRun) -> list[Picture]:
         Picture(
             "-".join(filter(None, (run.letter, "beam", str(number)))),
             beam_tree(each.search, each.tokens_of),
-            f"The beam while {each.example.source} became {each.text}",
+            f"The beam while {isolated(each.example.source)} became {isolated(each.text)}",
             [
-                f"{each.example.source} → {each.text}",
-                f"reference: {nearest_reference(each.text, each.example.references)}",
+                f"{isolated(each.example.source)} → {isolated(each.text)}",
+                f"reference: {isolated(nearest_reference(each.text, each.example.references))}",
                 f"{len(each.search.num_live):,} steps: {ENDINGS[SearchEnd(each.search.reason)]}",
             ],
         )
@@ -254,6 +254,12 @@ def markdown_page(report: Report, folder: str) -> tuple[str, dict[str, str]]:
 def _render(form: str, report: Report, **more: Any) -> str:
     shown = {field.name: getattr(report, field.name) for field in fields(report)}
     return ENVIRONMENTS[form].get_template(f"{form}.jinja").render(shown, forms=f"{form}_forms.jinja", **more)
+
+
+def isolated(text: str) -> str:
+    """Returns a text for the middle of a line. A text with right-to-left letters or marks leaves the line's order."""
+    is_turning = any(unicodedata.bidirectional(character) in RIGHT_TO_LEFT for character in text)
+    return f"\u2068{text}\u2069" if is_turning else text
 
 
 def escaped(text: str) -> str:
@@ -322,12 +328,13 @@ _HTML = Environment(
 )
 _HTML.filters |= {
     "differing_fields": _differing_fields,
-    "drawing": lambda picture: Markup(on_page(picture.svg, f"{picture.name}-")),  # no user's text
+    "drawing": lambda picture: Markup(on_page(picture.svg, f"{picture.name}-")),  # labels are escaped
     "duration": _duration_text,
     "escaped": escaped,
     "fence": _fence,
     "fixed": lambda value, digits=2: "" if value is None else f"{value:.{digits}f}",
     "interval": interval_text,
+    "isolated": isolated,
     "model": _model_text,
     "number": lambda count: "" if count is None else f"{count:,}",
     "search": describe_search,

@@ -1,7 +1,7 @@
 """The pictures of a report as SVG: curves by matplotlib, attention maps, and the trees of beams.
 
-Curves contain no text of users: runs are letters, which the page explains. Attention maps and trees are drawn by
-templates and not by matplotlib, because their tokens are of any script, and fonts are the reader's.
+Curves of a report contain no text of users: runs are letters, which the page explains. Attention maps and trees are
+drawn by templates and not by matplotlib, because their tokens are of any script, and fonts are the reader's.
 """
 
 import io
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from attendant.runtime.decoding.trace import Fate, TracedSearch
 from attendant.runtime.stepper import Floats
-from attendant.training.evaluation.bootstrap import LengthBin
+from attendant.training.evaluation.bootstrap import Interval, LengthBin
 from attendant.training.evaluation.confidence import NUM_BINS, Reliability
 from attendant.training.evaluation.metrics import LOWER_IS_BETTER
 from attendant.training.report.curves import Curve
@@ -66,9 +66,11 @@ def on_page(svg: str, prefix: str) -> str:
     def variable(color: re.Match[str]) -> str:
         return f"var(--{NAMES[color[0].lower()]},{color[0]})"
 
-    with_ids = re.sub(r'(<[^<>]*?\s)id="', rf'\1id="{prefix}', svg)
-    with_links = re.sub(r'(url\(#|href="#)', rf"\1{prefix}", with_ids)
-    return re.sub(r'style="[^"]*"', lambda style: colors.sub(variable, style[0]), with_links)
+    def tag_on_page(tag: re.Match[str]) -> str:
+        with_names = re.sub(r'(\sid="|url\(#|href="#)', rf"\1{prefix}", tag[0])
+        return re.sub(r'style="[^"]*"', lambda style: colors.sub(variable, style[0]), with_names)
+
+    return re.sub(r"<[^<>]+>", tag_on_page, svg)  # Texts stay as they are.
 
 
 def on_paper(svg: str) -> str:
@@ -157,13 +159,13 @@ def length_chart(metric: str, of_runs: Sequence[Sequence[LengthBin]], letters: L
     with _chart(_title(metric)) as axis:
         for number, bins in enumerate(of_runs):
             places = np.array([names.index(each.name) for each in bins])
-            bounds = [each.interval for each in bins if each.interval is not None]
-            color = series_color(number)
-            if len(bounds) == len(bins):
+            color, values = series_color(number), np.array([each.value for each in bins])
+            # The band is as narrow as the line at a bin without an interval.
+            bounds = [each.interval or Interval(each.value, each.value) for each in bins]
+            if any(each.interval for each in bins):
                 low, high = [each.low for each in bounds], [each.high for each in bounds]
                 axis.fill_between(places, low, high, color=color, alpha=0.16, linewidth=0)
                 axis.vlines(places, low, high, color=color, alpha=0.55, linewidth=1.0)
-            values = np.array([each.value for each in bins])
             _plot(axis, places, values, number, letters, has_marks=True)
         labels = [_with_count(name, counts[low, name]) for low, name in sorted(counts)]
         axis.set_xticks(range(len(names)), labels)
@@ -212,7 +214,9 @@ def reliability_chart(result: Reliability) -> str:
         lower.set_ylim(bottom=0)
         lower.set_xlim(0, 1)
         lower.set_xlabel("confidence (dotted: warnings below)")
-        lower.legend(frameon=False, fontsize=8, loc="upper center")
+        legend = lower.legend(frameon=False, fontsize=8, loc="upper center")
+        for text in legend.get_texts():
+            text.set_parse_math(False)  # A file's name may contain "$".
         return svg_of(figure)
 
 
@@ -226,7 +230,8 @@ def _counts_by_confidence(result: Reliability) -> Iterator[tuple[str, Sequence[i
     yield "right", right
     yield "wrong", wrong
     for inputs in result.foreign:
-        yield Path(inputs.name).stem, inputs.num_in_bins
+        # matplotlib hides labels that begin with an underscore.
+        yield Path(inputs.name).stem.lstrip("_"), inputs.num_in_bins
 
 
 def _title(metric: str) -> str:
@@ -460,14 +465,17 @@ def beam_tree(search: TracedSearch, tokens_of: Callable[[Iterable[int]], list[st
 
 
 def _columns(search: TracedSearch, tokens_of: Callable[[Iterable[int]], list[str]]) -> list[list[Node]]:
-    """Returns the nodes of each step: those that live, in their order, those that ended, the best of those cut."""
+    """Returns the nodes of the start and of up to MAX_COLUMNS steps.
+
+    Those of a step are in order: those that live, those that ended, the best of those cut.
+    """
     live = [Node(0, "", 0.0, 0.0, Fate.LIVES, None)]
     columns = [live]
     labels = [_label(token) for token in tokens_of(search.candidate_ids.tolist())]
     first, begin = 0, 0
     best = next((end for end in search.ended if end.hypothesis == 0), None)
     counts = [*search.num_live.tolist(), 0]  # None live after the last step.
-    for step, (num_live, num_following) in enumerate(itertools.pairwise(counts[: MAX_COLUMNS + 1])):
+    for step, (num_live, num_following) in enumerate(itertools.pairwise(counts)):
         made: dict[tuple[int, int], Node] = {}
         for place in range(num_live):
             end = begin + int(search.num_candidates[first + place])
@@ -497,4 +505,4 @@ def _columns(search: TracedSearch, tokens_of: Callable[[Iterable[int]], list[str
         for row, node in enumerate(column):
             node.row = row
         columns.append(column)
-    return columns
+    return columns[: MAX_COLUMNS + 1]  # All steps were read, because the way to the output is found from its end.

@@ -75,7 +75,15 @@ def test_pairs_in_memory_are_data(finished_run: Path) -> None:
     ("options", "message"),
     [
         ({"models": []}, "models: there is none"),
-        ({"by_length": [3, 2]}, "--length-edges"),
+        ({"by_length": [3, 2]}, r"--by-length \[3, 2\]: must be whole numbers that rise"),
+        ({"length_penalty": [0, 1]}, "--length-penalty 1: has no effect on the greedy search of"),
+        ({"length_penalty": 1, "beam_size": [1]}, "--length-penalty 1: has no effect on the greedy search of"),
+        ({"length_penalty_offset": 0}, "--length-penalty-offset 0: has no effect on the greedy search of"),
+        ({"length_penalty_offset": 0, "beam_size": 2}, "--length-penalty-offset 0: is of the length penalty"),
+        ({"patience": 2}, "--patience 2: has no effect on the greedy search of"),
+        ({"bootstrap": 1.5}, r"--bootstrap 1\.5: must be 0"),
+        ({"max_length": 10**20}, "--max-length 1(0{20}): must be less than or equal to 1000000"),
+        ({"beam_size": 10**20}, "--beam-size 1(0{20}): must be less than or equal to 1000000"),
         ({"data": [("a", "b"), ("c", " ")]}, r"data\[1\]: the target is empty"),
         ({"data": [("a", 1)]}, r"data\[0\] = \('a', 1\): must be a pair of texts"),
         ({"data": []}, "data: has no pairs"),
@@ -91,6 +99,16 @@ def test_what_is_refused(finished_run: Path, options: dict[str, Any], message: s
     assert "\n" not in str(caught.value)
 
 
+def test_a_single_example_has_no_intervals(finished_run: Path) -> None:
+    """Each resample of one example is that example: it can't show how far chance reaches."""
+    results = attendant.evaluate(finished_run, data=PAIRS[:2], by_length=[2], beam_size=[1, 2], length_penalty=0)
+    assert results[0].evaluation.num_examples == 1
+    for result in results:
+        assert all(m.interval is m.by_length[0].interval is None for m in result.evaluation.measurements)
+    assert all(each.interval is each.p_value is None for each in results[1].differences)
+    assert "nan" not in str(results)
+
+
 def test_a_report_is_the_commands_page(
     tmp_path: Path, finished_run: Path, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,5 +122,9 @@ def test_a_report_is_the_commands_page(
         attendant.report(finished_run, output="report.pdf")
     with pytest.raises(attendant.UserError, match="is a bundle: a report is of a run"):
         attendant.report(BUNDLE)
+    with pytest.raises(attendant.UserError, match="--length-unit lines: must be of words, tokens"):
+        attendant.report(finished_run, length_unit="lines")
+    with pytest.raises(attendant.UserError, match="--examples -1: must be a number of examples"):
+        attendant.report(finished_run, examples=-1)
     with pytest.raises(attendant.UserError, match="0 runs: a report compares 1 to 26"):
         attendant.report([])

@@ -148,6 +148,14 @@ def test_right_and_wrong_of_whole_words_is_graded_by_characters() -> None:
     assert judge(sentences, "wer")[0].metric == "cer"
 
 
+def test_ignored_characters_make_no_output_wrong() -> None:
+    outputs = [decoded("F OW0", -1.0, "F OW1"), decoded("F OW0", -1.0, "F AA1")]
+    assert [entry.is_right for entry in judge(outputs, "exact_match")] == [False, False]
+    judged = judge(outputs, "exact_match", "012")
+    assert [(entry.is_right, entry.value) for entry in judged] == [(True, 0), (False, 50)]
+    assert judged[0].decoded.text == "F OW0"
+
+
 def test_nothing_wrong_leaves_no_list_of_it() -> None:
     titles = [ranking.title for ranking in rank(judge(OUTPUTS[:1] * 4, "per"))]
     assert len(titles) == 3 and not any("rong" in title for title in titles)

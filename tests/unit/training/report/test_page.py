@@ -18,6 +18,7 @@ from attendant.training.report.page import (
     check_form,
     escaped,
     html_page,
+    isolated,
     markdown_page,
     write_report,
 )
@@ -111,6 +112,7 @@ def test_markdown_shows_texts_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("$5, $x$", r"\$5, \$x\$"),
         ("a_b\n*c*", r"a\_b \*c\*"),
         ("# no heading", r"\# no heading"),
         ("- no list", r"\- no list"),
@@ -121,6 +123,12 @@ def test_markdown_shows_texts_as_they_are() -> None:
 )
 def test_what_markdown_would_act_on_is_escaped(text: str, expected: str) -> None:
     assert escaped(text) == expected
+
+
+@pytest.mark.parametrize("text", ["שלום.", "مرحبا", "evil \u202e override"])
+def test_right_to_left_texts_leave_the_order_of_a_line(text: str) -> None:
+    assert isolated(text) == f"\u2068{text}\u2069"
+    assert isolated("left to right, é, 日本") == "left to right, é, 日本"
 
 
 def test_files_are_written_whole(tmp_path: Path) -> None:

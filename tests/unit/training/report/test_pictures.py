@@ -9,6 +9,7 @@ import pytest
 from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.training.evaluation.bootstrap import Interval, LengthBin
+from attendant.training.evaluation.confidence import reliability
 from attendant.training.report import pictures as charts
 from attendant.training.report.curves import Curve
 from attendant.training.report.gradients import Reach
@@ -74,6 +75,29 @@ def test_a_loss_that_falls_far_is_logarithmic() -> None:
     assert ">0.1<" in draw("loss", "A")
     level = Curve(CURVE.steps, CURVE.seconds, np.array([4.0, 3, 2]))
     assert ">0.1<" not in charts.course_chart("loss", [level], "A", by_time=False, train=[level])
+
+
+def test_a_bin_without_an_interval_leaves_the_others_theirs() -> None:
+    alone = LengthBin(low=31, high=40, num_examples=1, value=3.0, interval=None)
+    svg = charts.length_chart("wer", [(*bins(0)[:2], alone)], [""], unit="words")
+    assert "FillBetween" in svg and "nan" not in svg
+
+
+@pytest.mark.parametrize("name", ["a$b$\\frac.txt", "$x.txt", "_under.txt"])
+def test_a_file_s_name_is_a_label_of_the_diagram(name: str) -> None:
+    confidences = np.array([0.9, 0.8, 0.3])
+    result = reliability(
+        confidences, confidences > 0.5, rule="r", warn_below=0.5, foreign=[(name, confidences)], num_resamples=10
+    )
+    shown = [text.text for text in ElementTree.fromstring(charts.reliability_chart(result)).iter(f"{SVG}text")]
+    assert f"{name.removesuffix('.txt').lstrip('_')} (3)" in shown
+
+
+def test_labels_stay_as_they_are_on_a_page() -> None:
+    labels = ["url(#a", 'href="#b', ' id="c', 'style="#1c2530']
+    page = on_page(attention_map(np.full((1, 4), 0.25, np.float32), labels, ["x"]), "p-")
+    shown = [text.text for text in ElementTree.fromstring(page).iter(f"{SVG}text")]
+    assert shown == [label.replace(" ", "␣") for label in labels] + ["x"]
 
 
 def test_colors_become_the_page_s() -> None:
@@ -151,3 +175,22 @@ def test_a_tree_shows_the_way_to_the_output_and_what_was_cut(beam_size: int) -> 
     widths = [float(path.attrib["stroke-width"]) for path in ElementTree.fromstring(svg).iter(f"{SVG}path")]
     assert len(widths) == len(groups) and all(1 <= width <= 8 for width in widths)
     assert beam_tree(search, lambda ids: [f"<s{number}>" for number in ids]) == svg
+
+
+def test_the_way_to_an_output_beyond_the_last_column_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = RunningBatch(FakeStepper(12), SPECIAL_IDS)
+    options = DecodingOptions(max_length=6, min_length=5, beam_size=3, trace=4)
+    batch.join([BatchRequest(0, [5, 6, 7, SPECIAL_IDS.eos], options)])
+    traces, answers = {}, {}
+    while batch.num_rows:
+        report = batch.step()
+        traces |= report.traces
+        answers |= dict(report.finished)
+    monkeypatch.setattr(charts, "MAX_COLUMNS", 2)
+    svg = beam_tree(traces[0][0], lambda ids: [f"<s{number}>" for number in ids])
+    way = [
+        group.findtext(f"{SVG}text")
+        for group in ElementTree.fromstring(svg).iter(f"{SVG}g")
+        if (box := group.find(f"{SVG}rect")) is not None and charts.HEAT in box.attrib["style"]
+    ]
+    assert way == [f"<s{number}>" for number in answers[0][0].token_ids[:2]]
