@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Final
 
@@ -102,6 +103,21 @@ class ExportableModule(ExportableModel):
             raise explained(error, self.module) from error
 
 
+def _refuse_wrong_values(model: UserModel) -> None:
+    """Raises UserError: a field has a wrong type or is out of its range, and nothing that gets it checks it."""
+    for name in ("max_source_tokens", "max_target_tokens"):
+        limit = getattr(model, name)
+        if not isinstance(limit, Integral):
+            raise UserError(f"{name} is {limit!r}: must be a whole number")
+        if limit < 1:
+            raise UserError(f"{name} is {limit}: must be at least 1")
+    for name in ("append_eos", "prepend_bos"):
+        if getattr(model, name) not in (True, False):
+            raise UserError(f"{name} is {getattr(model, name)!r}: must be True or False")
+    if not isinstance(model.origin, Mapping):
+        raise UserError(f"origin is {model.origin!r}: must be a dictionary")
+
+
 def export_model(
     model: UserModel,
     output: str | Path,
@@ -128,9 +144,9 @@ def export_model(
     output = Path(output)
     refuse_occupied(output, force=force)
     wanted = precisions_of(precisions)
-    for limit in ("max_source_tokens", "max_target_tokens"):
-        if getattr(model, limit) < 1:
-            raise UserError(f"{limit} is {getattr(model, limit)}: must be at least 1")
+    _refuse_wrong_values(model)
+    if isinstance(sources, str) or not all(isinstance(each, str) for each in sources):
+        raise UserError("sources: must be a list of texts")
     source = read_vocabulary(model.source_tokenizer, model.source_special, model.source_kind, field="source_tokenizer")
     target = read_vocabulary(model.target_tokenizer, model.target_special, model.target_kind, field="target_tokenizer")
     needed = [name for name, used in (("bos", model.prepend_bos), ("eos", model.append_eos)) if used]

@@ -348,6 +348,8 @@ def traceable_module(
         UserError: the module breaks the contract of Seq2SeqModule; the message names the module's own line, if there
             is one.
     """
+    if isinstance(module, type):
+        raise UserError(f"module is the class {module.__name__}: give an object of it, {module.__name__}(...)")
     if not isinstance(module, Seq2SeqModule) or not isinstance(module, nn.Module):
         missing = [name for name in ("row_state", "encode", "step") if not hasattr(module, name)]
         lacks = f"lacks {', '.join(missing)}" if isinstance(module, nn.Module) else "is no torch.nn.Module"

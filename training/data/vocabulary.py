@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from tokenizers import Regex, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
@@ -63,9 +63,14 @@ def read_vocabulary(
         field: the name of the value that is read, for errors: "source_tokenizer", "source.tokenizer".
 
     Raises:
-        UserError: the file can't be read, it has a part that bundles can't have, or symbols are missing or doubled.
+        UserError: the file can't be read, it has a part that bundles can't have, symbols are missing or doubled, or an
+            argument has a wrong type.
     """
     name = field
+    if kind not in get_args(SymbolKind):
+        raise UserError(f"{name}: its kind is {kind!r}, must be one of {', '.join(get_args(SymbolKind))}")
+    if not isinstance(special, Mapping | None):
+        raise UserError(f"{name}: its special symbols are {special!r}, must be a dictionary, e.g. {{'eos': '</s>'}}")
     if isinstance(symbols, str | Path):
         path = Path(symbols)
         name = f"{field} {path}"
@@ -79,7 +84,14 @@ def read_vocabulary(
         if path.suffix == ".json":
             return _of_library(name, text, special)
         symbols = text.removesuffix("\n").split("\n")
+    if isinstance(symbols, Mapping | bytes) or not isinstance(symbols, Iterable):
+        raise UserError(
+            f"{name} is of type {type(symbols).__name__}, must be a file, or a list of symbols by their ids"
+        )
     ids = list(symbols)
+    for place, symbol in enumerate(ids):
+        if not isinstance(symbol, str):
+            raise UserError(f"{name}[{place}] = {symbol!r}: must be a text")
     if len(set(ids)) != len(ids):
         doubled = next(symbol for place, symbol in enumerate(ids) if symbol in ids[:place])
         raise UserError(f"{name}: the symbol {doubled!r} is there twice")

@@ -447,8 +447,17 @@ def test_weights_are_loaded_whatever_wrapped_the_module(
     [
         ("length_penalty", 99.0, r"--length-penalty 99.0: must be less than or equal to 10$"),
         ("max_target_tokens", 0, "max_target_tokens is 0: must be at least 1"),
+        ("max_source_tokens", "20", "max_source_tokens is '20': must be a whole number"),
+        ("append_eos", "no", "append_eos is 'no': must be True or False"),
+        ("source_kind", "char", "source_tokenizer: its kind is 'char', must be one of word, character, tokens"),
+        ("target_special", "EOS", "target_tokenizer: its special symbols are 'EOS', must be a dictionary"),
+        ("source_tokenizer", ["<unk>", "</s>", 3], r"source_tokenizer\[2\] = 3: must be a text"),
+        ("source_tokenizer", {"</s>": 1, "<unk>": 0}, "source_tokenizer is of type dict, must be a file, or a list"),
+        ("target_tokenizer", None, "target_tokenizer is of type NoneType, must be a file, or a list"),
+        ("module", TutorialTranslator, r"module is the class TutorialTranslator: give an object of it"),
+        ("origin", "mine", "origin is 'mine': must be a dictionary"),
     ],
 )
-def test_a_field_out_of_its_range_is_named(field: str, value: float, message: str, tmp_path: Path) -> None:
+def test_a_wrong_value_of_a_field_is_named(field: str, value: object, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         export_model(UserModel(**{**vars(random_model("tutorial")), field: value}), tmp_path / "mine")
