@@ -46,7 +46,7 @@ def plain_table(*headings: str) -> Table:
 def progress_bars() -> Iterator[ShowProgress]:
     """Yields a function that shows a bar for each work if standard error is a terminal; finished bars are removed."""
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bars = Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal)
     tasks: dict[str, TaskID] = {}
 

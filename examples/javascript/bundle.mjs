@@ -6,6 +6,10 @@
 import { Tokenizer } from "@huggingface/tokenizers";
 
 const NO_ID = -1n; // in forced_ids and banned_ids: nothing
+// As in docs/bundle.md; JavaScript's \s is another set.
+const WHITE_SPACE = "[\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]+";
+const OUTER_SPACE = new RegExp(`^${WHITE_SPACE}|${WHITE_SPACE}$`, "gu");
+const INNER_SPACE = new RegExp(WHITE_SPACE, "gu");
 const WIDTH_MULTIPLE = 8; // sources are padded to a multiple of this, so that sums round alike at any width
 
 /** A side's tokenizer: texts to ids and back. */
@@ -23,7 +27,9 @@ class Side {
 
   // White space changes no answer: unless the tokenizer's own normalizer sees to that, it is collapsed here.
   idsOfText(text) {
-    if (this.library.normalizer?.(" a\n") !== "a") text = text.trim().replace(/\s+/gu, " ");
+    if (this.library.normalizer?.(" a\n") !== "a") {
+      text = text.replace(OUTER_SPACE, "").replace(INNER_SPACE, " ");
+    }
     return this.idsOfTokens(this.library.encode(text, { add_special_tokens: false }).tokens);
   }
 
@@ -67,7 +73,7 @@ export class Bundle {
   }
 
   /**
-   * Answers a text, or a list of source tokens.
+   * Answers a text, or a list of source tokens. Throws an error that names an option out of its range.
    * @returns hypotheses, best first: {tokens, text, score, logProb, tokenLogProbs, finishReason, attention}, and the
    *   source's tokens. `attention` has a row per entry of tokenLogProbs and a column per source token.
    */
@@ -84,11 +90,14 @@ export class Bundle {
     const sourceTokens = this.source.tokensOf(ids);
     const search = {
       beamSize: options.beamSize ?? decoding.beam_size,
-      numHypotheses: options.numHypotheses ?? decoding.num_hypotheses,
+      numHypotheses: options.numHypotheses ?? Math.min(decoding.num_hypotheses, options.beamSize ?? Infinity),
       lengthPenalty: options.lengthPenalty ?? decoding.length_penalty,
       lengthPenaltyOffset: options.lengthPenaltyOffset ?? decoding.length_penalty_offset ?? 5,
       maxLength: options.maxLength ?? defaultMaxLength(decoding, limits, length),
     };
+    refuseOutOfRange("beamSize", search.beamSize, limits.max_beam_size);
+    refuseOutOfRange("numHypotheses", search.numHypotheses, Math.min(search.beamSize, limits.max_num_hypotheses));
+    refuseOutOfRange("maxLength", search.maxLength, limits.max_target_tokens);
     const hypotheses = await this.#search(ids, search);
     return { sourceTokens, hypotheses };
   }
@@ -223,6 +232,10 @@ function rowOf({ data, dims }, row) {
 function bestTexts(ended) {
   const texts = new Set();
   return [...ended].sort((a, b) => b.score - a.score).filter(({ text }) => !texts.has(text) && texts.add(text));
+}
+
+function refuseOutOfRange(name, value, most) {
+  if (!Number.isInteger(value) || value < 1 || value > most) throw new Error(`${name} is ${value}, must be 1 to ${most}`);
 }
 
 function defaultMaxLength(decoding, limits, sourceLength) {

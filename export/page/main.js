@@ -23,7 +23,7 @@ function send() {
   if (busy) return;
   if (!text.trim()) return show(null);
   busy = true;
-  worker.postMessage({ number: newest, text, beamSize: part("beam").valueAsNumber || 1 });
+  worker.postMessage({ number: newest, text, beamSize: part("beam").value ? part("beam").valueAsNumber : 1 });
 }
 
 function show(given, milliseconds) {

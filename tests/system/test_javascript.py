@@ -66,6 +66,7 @@ def test_golden_examples_in_node(javascript: Path) -> None:
     [
         ("g2p-en", ["phoneme", "  Knowledgeable\n", "don’t", "“Café”", "zq"]),
         ("normalize-numbers-en", ["1,204", "May 5, 2024", "minus five", "3/4"]),
+        ("summarize-debian", ["a\u0085library", "\x1ca library\x1f"]),
         ("translate-en-fr", ["Open the file  and close it.", "The server ends."]),
     ],
 )
@@ -80,6 +81,13 @@ def test_node_answers_as_the_library(javascript: Path, name: str, texts: list[st
         assert [hypothesis["text"] for hypothesis in theirs] == [hypothesis.text for hypothesis in answer.hypotheses]
         scores = [hypothesis.score for hypothesis in answer.hypotheses]
         assert [hypothesis["score"] for hypothesis in theirs] == pytest.approx(scores, rel=0.01, abs=0.01)
+
+
+@pytest.mark.parametrize("beam_size", ["0", "-1", "1.5", "33", "x"])
+def test_a_beam_out_of_range_is_refused(javascript: Path, beam_size: str) -> None:
+    line = ["node", "generate.mjs", ROOT / "models" / "g2p-en", beam_size, "word"]
+    done = subprocess.run(list(map(str, line)), cwd=javascript, capture_output=True, text=True, check=False)
+    assert done.returncode and f"beamSize is {'NaN' if beam_size == 'x' else beam_size}, must be 1 to 32" in done.stderr
 
 
 class _Silent(SimpleHTTPRequestHandler):
@@ -154,6 +162,10 @@ def test_a_page_answers_while_one_types(opened: Page, address: str, axe: str) ->
     expect(opened.locator("#text")).not_to_have_text("F OW1 N IY0 M")
     opened.get_by_label("Text").fill("")
     expect(opened.locator("#text")).to_have_text("")
+    opened.get_by_label("Beam").fill("0")
+    opened.get_by_label("Text").fill("word")
+    expect(opened.get_by_role("alert")).to_contain_text("beamSize is 0, must be 1 to 32")
+    opened.get_by_label("Beam").fill("4")
     opened.get_by_label("Text").fill("x" * 500)
     expect(opened.get_by_role("alert")).to_contain_text("the source has 500 tokens, may have")
     assert complaints == []
