@@ -58,11 +58,12 @@ class LearningCurves:
 def read_curves(run: Run) -> LearningCurves:
     """Reads metrics.jsonl, except an unfinished last line. Raises UserError: a line is not an event of a training."""
     events: list[dict[str, Any]] = []
-    text = run.metrics_path.read_text(encoding="utf-8") if run.metrics_path.exists() else ""
-    for number, line in enumerate(text.split("\n")[:-1], 1):
+    content = run.metrics_path.read_bytes() if run.metrics_path.exists() else b""
+    for number, line in enumerate(content.split(b"\n")[:-1], 1):
         try:
             event = json.loads(line)
             _ = event["event"], event["step"], event["seconds"]
+            _ = [float(value) for name, value in event.items() if name != "event" and value is not None]
         except (ValueError, KeyError, TypeError):
             raise UserError(f"{run.metrics_path}:{number}: is no event of a training: remove the line") from None
         events.append(event)

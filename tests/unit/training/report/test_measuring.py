@@ -48,8 +48,18 @@ def test_no_journal_is_no_curve(tmp_path: Path) -> None:
     assert not len(curves.train_loss) and not curves.validation
 
 
-def test_a_line_that_is_no_event_is_named(tmp_path: Path) -> None:
-    run = write(tmp_path, event("train", 2, loss=3.0), rest="{}\n")
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{}",
+        b"\xff\xfe",
+        b'{"event": "train", "step": 1, "seconds": "x", "loss": 2}',
+        b'{"event": "validation", "step": 1, "seconds": 1, "bleu": [1]}',
+    ],
+)
+def test_a_line_that_is_no_event_is_named(tmp_path: Path, line: bytes) -> None:
+    run = write(tmp_path, event("train", 2, loss=3.0))
+    run.metrics_path.write_bytes(run.metrics_path.read_bytes() + line + b"\n")
     with pytest.raises(UserError, match=r"metrics\.jsonl:2"):
         read_curves(run)
 
