@@ -124,14 +124,15 @@ def export_run(
     if is_bundle:
         former = exportable_bundle(open_bundle(origin), None if name is None else bundle_name(name, ""))
         exportable = with_defaults(former, **defaults)
-        if data is not None and _measures(measure, wanted, exportable.decoding):
+        measures = _measures(measure, wanted, exportable.decoding, data)
+        if data is not None and measures:
             measurement = quality.measurement_of_bundle(
                 former.bundle, data, exportable.decoding, former.base, halves=former.halves
             )
     else:
         run = load_run(origin, checkpoint or "best")
         exportable = with_defaults(exportable_run(run, name), **defaults)
-        if _measures(measure, wanted, exportable.decoding):
+        if _measures(measure, wanted, exportable.decoding, data):
             measurement = quality.measurement_of_run(run, data, exportable.decoding, required="int8" in wanted)
     bundle = write_bundle(
         exportable,
@@ -145,9 +146,19 @@ def export_run(
     return ExportedBundle(**published, advice=() if measurement is None else tuple(measurement.advice))
 
 
-def _measures(measure: bool, precisions: Sequence[Precision], decoding: DecodingDefaults) -> bool:
-    """Returns True if the quality, which int8 and beams can reduce, is to be measured."""
-    return measure and ("int8" in precisions or decoding.beam_size > 1)
+def _measures(measure: bool, precisions: Sequence[Precision], decoding: DecodingDefaults, data: Data | None) -> bool:
+    """Returns True if the quality, which int8 and beams can reduce, is to be measured.
+
+    Raises:
+        UserError: it is not, and there are data for it.
+    """
+    can_lose = "int8" in precisions or decoding.beam_size > 1
+    if data is not None and not (measure and can_lose):
+        reason = (
+            "it is of int8 and of beams: add --precision fp32,int8" if measure else "--skip-evaluation leaves it out"
+        )
+        raise UserError(f"--data {data if isinstance(data, str) else 'pairs'}: nothing is measured on it; {reason}")
+    return measure and can_lose
 
 
 def summaries(path: Path, bundle: Bundle) -> Iterator[str]:

@@ -9,6 +9,7 @@ from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
+import numpy as np
 import tomli_w
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
@@ -339,11 +340,13 @@ def _located(folder: Path, name: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a copy of a recipe's tables, with names instead of paths."""
+    """Returns a copy of a recipe's tables, with names instead of paths, and numbers instead of numpy's."""
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_plain(each) for each in value]
+    if isinstance(value, np.generic):
+        return value.item()
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 

@@ -199,6 +199,7 @@ def test_a_bundle_is_signed_once_and_verified(
         (["{run}", "--output", "out", "--beam-size", "0"], "--beam-size 0: must be greater than or equal to 1"),
         (["{run}", "--output", "out", "--precision", "fp32,int4"], "'int4' is none of fp32, int8"),
         (["{run}", "--output", "out", "--length-penalty", "11"], "11 is not 0 to 10"),
+        (["{run}", "--output", "out", "--data", "nowhere.tsv"], "--data nowhere.tsv: nothing is measured on it"),
         (["{run}", "--output", "out", "--patience", "none"], "invalid number value: 'none'"),
         (["verify", "nowhere"], "no such folder"),
         (["inspect", "{run}"], "this is no bundle"),

@@ -39,7 +39,7 @@ OPTIONS_OF_METRICS: Final = (
 def add_data_options(parser: argparse.ArgumentParser) -> None:
     """Adds --split and --data."""
     data = parser.add_mutually_exclusive_group()
-    data.add_argument("--split", choices=("test", "validation"), default="test", help="split to decode (default: test)")
+    data.add_argument("--split", choices=("test", "validation"), help="split to decode (default: test)")
     data.add_argument(
         "--data",
         metavar="FILE.tsv|SOURCE,TARGET",
@@ -198,7 +198,9 @@ def measure_confidences(arguments: argparse.Namespace) -> None:
         if len(arguments.paths) * len(precisions) > 1:
             raise UserError("--chart draws one model in one precision: give one")
     if arguments.data is None:
-        raise UserError(f"the bundle {arguments.paths[0]} has no {arguments.split} split: give --data FILE.tsv")
+        raise UserError(
+            f"the bundle {arguments.paths[0]} has no {arguments.split or 'test'} split: give --data FILE.tsv"
+        )
     data = read_data(arguments.data)
     foreign = [(str(path), read_sources(path)) for path in arguments.foreign]
     total = len(data.examples) + sum(len(texts) for _, texts in foreign)

@@ -53,7 +53,7 @@ def evaluate(
     models: PathName | Sequence[PathName],
     *,
     data: Data | None = None,
-    split: Split = "test",
+    split: Split | None = None,
     metrics: MetricName | Sequence[MetricName] | None = None,
     bleu_tokenizer: BleuTokenizer | None = None,
     ignored_characters: str | None = None,
@@ -82,7 +82,7 @@ def evaluate(
         models: runs and bundles.
         data: other data than a split: a file of pairs, FILE[COLUMN,COLUMN], two files SOURCE,TARGET, or pairs (source,
             target) in memory.
-        split: a split of the runs' recipe.
+        split: a split of the runs' recipe, if there are no other data; if None, the test split.
         metrics, bleu_tokenizer, ignored_characters, max_length: see `EvaluationConfig`. If None, those of the run's
             recipe, or of the bundle's manifest.
         beam_size, length_penalty, length_penalty_offset, patience: the same; if there are several, each is measured.
@@ -214,11 +214,18 @@ def _several(value: Any) -> list[Any]:
     return list(value) or [None] if isinstance(value, Sequence) and not isinstance(value, str) else [value]
 
 
-def chosen_data(data: Data | None, split: Split, runs: Sequence[Path]) -> EvaluationData:
-    """Reads data, or if they are None a split of runs. Raises UserError: there are none, or torch is not installed."""
+def chosen_data(data: Data | None, split: Split | None, runs: Sequence[Path]) -> EvaluationData:
+    """Reads data, or if they are None a split of runs.
+
+    Raises:
+        UserError: there are none, there are both, or torch is not installed.
+    """
     _check_choice("split", split, Split)
     if data is not None:
+        if split is not None:
+            raise UserError(f"--split {split}: is of a run's own data, and --data gives others: leave one out")
         return read_data(data)
+    split = split or "test"
     if not runs:
         raise UserError(f"a bundle has no {split} split: give --data FILE.tsv")
     require("torch", "cpu,training")
@@ -359,7 +366,7 @@ def report(
     *,
     output: PathName | Sequence[PathName] = (),
     data: Data | None = None,
-    split: Split = "test",
+    split: Split | None = None,
     examples: int | PathName = 3,
     length_unit: LengthUnit | None = None,
     progress: ShowProgress | None = None,

@@ -112,6 +112,8 @@ def train(
     """
     run = Run(_run_path(recipe, output))
     processes = Processes()
+    if run.path.is_file():
+        raise UserError(f"{run.path} is a file: name a folder for the run by --output, e.g. runs/NAME")
     if processes.is_first and run.path.exists() and not resume:
         raise UserError(f"{run.path} exists: --resume continues it, --output names another")
     if not isinstance(callbacks, Sequence) or not all(isinstance(each, TrainingCallback) for each in callbacks):

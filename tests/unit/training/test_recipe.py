@@ -3,6 +3,7 @@
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from attendant.runtime.errors import UserError
@@ -41,6 +42,13 @@ def test_overrides_are_toml_values_or_bare_strings(tmp_path: Path) -> None:
     assert recipe.seed == 7
     assert recipe.evaluation.metrics == ("bleu", "chrf")
     assert recipe.source.normalize == ("nfkc", "lowercase")
+
+
+def test_overrides_may_be_numbers_of_numpy(tmp_path: Path) -> None:
+    load(tmp_path, SMALL)
+    overrides = {"seed": np.int64(7), "model.dropout": np.float32(0.5), "data.drop_empty": np.bool_(True)}
+    recipe = load_recipe(tmp_path / "small.toml", overrides)
+    assert (recipe.seed, recipe.model.dropout, recipe.data.drop_empty) == (7, 0.5, True)
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ def test_pairs_in_memory_are_data(finished_run: Path) -> None:
     ("options", "message"),
     [
         ({"models": []}, "models: there is none"),
+        ({"data": [("a", "b")], "split": "test"}, "--split test: is of a run's own data, and --data gives others"),
         ({"by_length": [3, 2]}, r"--by-length \[3, 2\]: must be whole numbers that rise"),
         ({"length_penalty": [0, 1]}, "--length-penalty 1: has no effect on the greedy search of"),
         ({"length_penalty": 1, "beam_size": [1]}, "--length-penalty 1: has no effect on the greedy search of"),

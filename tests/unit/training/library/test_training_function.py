@@ -169,6 +169,8 @@ def test_pairs_alone_have_a_recipe_chosen_and_resume(tmp_path: Path) -> None:
         ("tiny.toml", {"overrides": {"": 3}}, "must be table.key=value"),
         ("tiny.toml", {"overrides": ["training.max_epochs"]}, "must be table.key=value"),
         ("tiny.toml", {"overrides": {"data.test": [("a", "")]}}, "test-.*jsonl:1: the target is empty"),
+        ("tiny.toml", {"output": "tiny.toml"}, "tiny.toml is a file: name a folder for the run by --output"),
+        ("tiny.toml", {"output": "tiny.toml", "resume": True}, "tiny.toml is a file"),
         ("tiny.toml", {"callbacks": Watcher}, "callbacks = <class .*Watcher'>: must be a list of objects"),
         ("tiny.toml", {"callbacks": [print]}, "callbacks = .*: must be a list of objects"),
     ],
