@@ -208,6 +208,10 @@ def export(options: argparse.Namespace) -> str:
         raise UserError("--web-libraries is for --web")
     if re.fullmatch(r".+\.py:\w+", str(options.origin)):
         return _export_user_model(options)
+    if options.origin.suffix == ".py":
+        raise UserError(
+            f"{options.origin}: a model of your own is given as FILE.py:FUNCTION, the function that returns it"
+        )
     for name in ("weights", "sources"):
         if getattr(options, name) is not None:
             raise UserError(f"--{name} is for a model of your own, FILE.py:FUNCTION")

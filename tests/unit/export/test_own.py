@@ -409,6 +409,7 @@ class Executed:
         (["mine.py:build", "--sources", "missing.txt"], "--sources missing.txt: can't be read"),
         (["mine.py:build", "--beam-size", "99"], "--beam-size 99: this model's beams have 1 to 10 hypotheses"),
         (["mine.py:build", "--checkpoint", "last"], "--checkpoint is for runs"),
+        (["mine.py"], "mine.py: a model of your own is given as FILE.py:FUNCTION"),
         (["runs", "--weights", "other.pt"], "--weights is for a model of your own"),
         (["runs", "--sources", "sources.txt"], "--sources is for a model of your own"),
     ],
