@@ -1,6 +1,6 @@
 """The harness of all experiments: their plans, runs and results, and the tables and pictures of docs/experiments.
 
-A plan has a recipe and its variants, each with one difference, and trains all of them from several seeds.
+A plan trains a recipe and its variants from several seeds. Each variant changes a single setting of the recipe.
 """
 
 import json

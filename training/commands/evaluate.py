@@ -18,8 +18,8 @@ from attendant.training.data.lines import read_sources
 from attendant.training.evaluation.bootstrap import DEFAULT_EDGES, DEFAULT_RESAMPLES, LengthUnit, interval_text
 from attendant.training.evaluation.confidence import Measured, Reliability, measure_confidence
 from attendant.training.evaluation.metrics import BleuTokenizer, MetricName
-from attendant.training.evaluation.session import is_bundle, read_data
-from attendant.training.library.evaluation import check_bootstrap, check_folder, evaluate
+from attendant.training.evaluation.session import is_bundle
+from attendant.training.library.evaluation import check_bootstrap, check_folder, chosen_data, evaluate
 from attendant.training.library.results import Results
 from attendant.training.progress import counter, plain_console, plain_table, progress_bars
 
@@ -197,11 +197,7 @@ def measure_confidences(arguments: argparse.Namespace) -> None:
         check_folder("--chart", arguments.chart)
         if len(arguments.paths) * len(precisions) > 1:
             raise UserError("--chart draws one model in one precision: give one")
-    if arguments.data is None:
-        raise UserError(
-            f"the bundle {arguments.paths[0]} has no {arguments.split or 'test'} split: give --data FILE.tsv"
-        )
-    data = read_data(arguments.data)
+    data = chosen_data(arguments.data, arguments.split, ())
     foreign = [(str(path), read_sources(path)) for path in arguments.foreign]
     total = len(data.examples) + sum(len(texts) for _, texts in foreign)
     provider: Provider = arguments.provider or "cpu"

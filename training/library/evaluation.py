@@ -306,22 +306,22 @@ def _refuse_idle_search(path: Path, configs: Sequence[EvaluationConfig], choices
         configs: the model's configuration, for each search.
         choices: the values of each of SEARCH_OPTIONS; None is the configuration's own.
     """
-    given = {
+    chosen = {
         name: value
         for name, values in zip(SEARCH_OPTIONS, choices, strict=True)
         for value in values
         # A penalty of 0 is what greedy search has.
         if name != "beam_size" and value is not None and (name != "length_penalty" or float(value))
     }
-    if given and all(config.beam_size == 1 for config in configs):
-        name, value = next(iter(given.items()))
+    if chosen and all(config.beam_size == 1 for config in configs):
+        name, value = next(iter(chosen.items()))
         raise UserError(
             f"--{name.replace('_', '-')} {value}: has no effect on the greedy search of {path}, which has one "
             "hypothesis: give --beam-size 4, say"
         )
-    if "length_penalty_offset" in given and not any(config.length_penalty for config in configs):
+    if "length_penalty_offset" in chosen and not any(config.length_penalty for config in configs):
         raise UserError(
-            f"--length-penalty-offset {given['length_penalty_offset']}: is of the length penalty, which is 0 for "
+            f"--length-penalty-offset {chosen['length_penalty_offset']}: is of the length penalty, which is 0 for "
             f"{path}: give --length-penalty 1, say"
         )
 

@@ -154,9 +154,10 @@ class LocalModel:
         self, source: Source, target: Source, *, model: str, version: str, request_id: str, **how: Any
     ) -> Score:
         """Scores as a client does; the id is not used."""
-        one = source if isinstance(source, str) else tuple(source)  # a list would be several sources
-        scored: Score = await asyncio.to_thread(self._model.score, one, target, **how)
-        return scored
+        # A list would be several sources.
+        single_source = source if isinstance(source, str) else tuple(source)
+        score: Score = await asyncio.to_thread(self._model.score, single_source, target, **how)
+        return score
 
     async def _decode(self, options: dict[str, Any]) -> None:
         while self._waiting:

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
+from attendant.runtime.decoding.hypothesis import Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.decoding.trace import TracedSearch
 from attendant.training.evaluation.bootstrap import Interval, LengthBin
 from attendant.training.evaluation.confidence import reliability
 from attendant.training.report import pictures as charts
@@ -147,10 +149,9 @@ def test_a_map_fits_its_frame_and_no_row_is_heavy(size: int) -> None:
         assert float(cell.attrib["y"]) + float(cell.attrib["height"]) <= float(root.attrib["height"])
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_a_tree_shows_the_way_to_the_output_and_what_was_cut(beam_size: int) -> None:
+def traced(options: DecodingOptions) -> tuple[TracedSearch, Hypothesis]:
+    """Returns the course of a search and its best hypothesis."""
     batch = RunningBatch(FakeStepper(12), SPECIAL_IDS)
-    options = DecodingOptions(max_length=6, beam_size=beam_size, trace=4)
     batch.join([BatchRequest(0, [5, 6, 7, SPECIAL_IDS.eos], options)])
     traces, answers = {}, {}
     while batch.num_rows:
@@ -158,18 +159,26 @@ def test_a_tree_shows_the_way_to_the_output_and_what_was_cut(beam_size: int) -> 
         traces |= report.traces
         answers |= dict(report.finished)
     (search,) = traces[0]
-    best = answers[0][0]
+    return search, answers[0][0]
+
+
+def way_to_output(svg: str) -> list[str | None]:
+    """Returns the labels of a tree's colored nodes, from the start."""
+    return [
+        group.findtext(f"{SVG}text")
+        for group in ElementTree.fromstring(svg).iter(f"{SVG}g")
+        if (box := group.find(f"{SVG}rect")) is not None and charts.HEAT in box.attrib["style"]
+    ]
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_tree_shows_the_way_to_the_output_and_what_was_cut(beam_size: int) -> None:
+    search, best = traced(DecodingOptions(max_length=6, beam_size=beam_size, trace=4))
     svg = beam_tree(search, lambda ids: [f"<s{number}>" for number in ids])
     assert set(re.findall("#[0-9a-f]{6}", svg)) <= set(NAMES)
     groups = list(ElementTree.fromstring(svg).iter(f"{SVG}g"))
-    boxes = [group.find(f"{SVG}rect") for group in groups]
-    way = [
-        group.findtext(f"{SVG}text")
-        for group, box in zip(groups, boxes, strict=True)
-        if box is not None and charts.HEAT in box.attrib["style"]
-    ]
     ended = [SPECIAL_IDS.eos] * (len(best.token_log_probs) > len(best.token_ids))
-    assert way == [f"<s{number}>" for number in (*best.token_ids, *ended)]
+    assert way_to_output(svg) == [f"<s{number}>" for number in (*best.token_ids, *ended)]
     titles = [group.findtext(f"{SVG}title") or "" for group in groups]
     assert any("cut: the beam was full of better ones" in title for title in titles)
     widths = [float(path.attrib["stroke-width"]) for path in ElementTree.fromstring(svg).iter(f"{SVG}path")]
@@ -178,19 +187,7 @@ def test_a_tree_shows_the_way_to_the_output_and_what_was_cut(beam_size: int) -> 
 
 
 def test_the_way_to_an_output_beyond_the_last_column_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = RunningBatch(FakeStepper(12), SPECIAL_IDS)
-    options = DecodingOptions(max_length=6, min_length=5, beam_size=3, trace=4)
-    batch.join([BatchRequest(0, [5, 6, 7, SPECIAL_IDS.eos], options)])
-    traces, answers = {}, {}
-    while batch.num_rows:
-        report = batch.step()
-        traces |= report.traces
-        answers |= dict(report.finished)
+    search, best = traced(DecodingOptions(max_length=6, min_length=5, beam_size=3, trace=4))
     monkeypatch.setattr(charts, "MAX_COLUMNS", 2)
-    svg = beam_tree(traces[0][0], lambda ids: [f"<s{number}>" for number in ids])
-    way = [
-        group.findtext(f"{SVG}text")
-        for group in ElementTree.fromstring(svg).iter(f"{SVG}g")
-        if (box := group.find(f"{SVG}rect")) is not None and charts.HEAT in box.attrib["style"]
-    ]
-    assert way == [f"<s{number}>" for number in answers[0][0].token_ids[:2]]
+    svg = beam_tree(search, lambda ids: [f"<s{number}>" for number in ids])
+    assert way_to_output(svg) == [f"<s{number}>" for number in best.token_ids[:2]]
