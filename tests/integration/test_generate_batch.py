@@ -47,22 +47,6 @@ async def status_of(call: Any) -> grpc.StatusCode:
     return code
 
 
-async def test_every_item_is_answered_as_alone() -> None:
-    async with served(fake_stepper()) as server:
-        requests = numbered(40, decoding=messages.DecodingOptions(beam_size=3, num_hypotheses=2))
-        answers = await ask(server, requests)
-        assert sorted(int(answer.request_id) for answer in answers) == list(range(40))
-        for answer in answers:
-            alone = await server.stub.Generate(requests[int(answer.request_id)])
-            assert answer.response.request_id == answer.request_id
-            assert answer.response.hypotheses == alone.hypotheses
-            assert answer.response.source_tokens == alone.source_tokens
-        assert server.sample("attendant_requests_total", code="OK", **ITEMS) == 40
-        assert server.sample("attendant_request_seconds_count", **ITEMS) == 40
-        assert server.sample("grpc_server_handled_total", grpc_code="OK", **RPC) == 1
-        assert server.sample("grpc_server_msg_received_total", **RPC) == 40
-
-
 async def test_the_short_do_not_wait_for_the_long() -> None:
     stepper = gated_stepper()
     async with served(stepper, max_rows=4) as server:
@@ -294,6 +278,7 @@ async def test_before_the_bundles_are_checked() -> None:
 
 
 LISTED = {"model": "fake", "method": "GenerateBatches"}
+LISTS_RPC = RPC | {"grpc_method": "GenerateBatches"}
 Many = messages.GenerateManyRequest
 
 
@@ -306,18 +291,24 @@ def in_lists(requests: Sequence[messages.GenerateRequest], size: int) -> list[Ma
     return [Many(requests=requests[first : first + size]) for first in range(0, len(requests), size)]
 
 
-async def test_requests_in_lists_are_answered_as_alone_and_several_in_an_answer() -> None:
+@pytest.mark.parametrize("size", [0, 33], ids=["one by one", "in lists"])
+async def test_every_request_is_answered_as_alone(size: int) -> None:
     async with served(fake_stepper()) as server:
         requests = numbered(100, decoding=messages.DecodingOptions(beam_size=3, num_hypotheses=2))
-        answers = await ask_in_lists(server, in_lists(requests, 33))
-        assert max(map(len, answers)) > 1
-        results = {int(result.request_id): result for answer in answers for result in answer}
-        assert sorted(results) == list(range(100)) and sum(map(len, answers)) == 100
-        for number in (0, 33, 99):
-            alone = await server.stub.Generate(requests[number])
-            assert results[number].response.hypotheses == alone.hypotheses
-        assert server.sample("attendant_requests_total", code="OK", **LISTED) == 100
-        assert server.sample("grpc_server_msg_received_total", **RPC | {"grpc_method": "GenerateBatches"}) == 4
+        answers = await (ask_in_lists(server, in_lists(requests, size)) if size else ask(server, requests))
+        results = list(itertools.chain(*answers)) if size else answers
+        assert sorted(int(result.request_id) for result in results) == list(range(100))
+        for result in results:
+            alone = await server.stub.Generate(requests[int(result.request_id)])
+            assert result.response.request_id == result.request_id
+            assert result.response.hypotheses == alone.hypotheses
+            assert result.response.source_tokens == alone.source_tokens
+        assert not size or max(map(len, answers)) > 1, "several in an answer"
+        labels, rpc = (LISTED, LISTS_RPC) if size else (ITEMS, RPC)
+        assert server.sample("attendant_requests_total", code="OK", **labels) == 100
+        assert server.sample("attendant_request_seconds_count", **labels) == 100
+        assert server.sample("grpc_server_handled_total", grpc_code="OK", **rpc) == 1
+        assert server.sample("grpc_server_msg_received_total", **rpc) == (4 if size else 100)
         await eventually(lambda: server.sample("attendant_bulk_requests", model="fake") == 0)
         assert server.sample("attendant_bulk_answers_bytes", model="") == 0
 
@@ -332,17 +323,18 @@ async def test_a_list_may_have_more_requests_than_there_is_room_for(limits: dict
         assert server.sample("attendant_bulk_requests", model="fake") == 0
 
 
-async def test_wrong_requests_in_a_list_get_errors_and_the_stream_goes_on() -> None:
+async def test_lists_of_a_wrong_length_get_errors_and_the_stream_goes_on() -> None:
     async with served(fake_stepper()) as server:
-        wrong = [Generate(request_id="0", text=""), Generate(request_id="1", text="a", model="other")]
-        lists = [Many(requests=[*wrong, Generate(request_id="2", text="a")]), Many(), *in_lists(numbered(257)[3:], 254)]
-        lists.append(Many(requests=numbered(257)))
+        lists = [Many(), *in_lists(numbered(257), 257), Many(requests=numbered(2))]
         results = [result for answer in await ask_in_lists(server, lists) for result in answer]
-        codes = {result.request_id: result.error.code for result in results if result.WhichOneof("result") == "error"}
-        assert codes == {"0": code_pb2.INVALID_ARGUMENT, "1": code_pb2.NOT_FOUND, "": code_pb2.INVALID_ARGUMENT}
-        unlisted = sorted(result.error.message for result in results if not result.request_id)
-        assert unlisted == [f"requests is {num} items long, must be 1 to 256 items long" for num in (0, 257)]
-        assert sum(result.WhichOneof("result") == "response" for result in results) == 255
+        errors = {
+            (result.request_id, result.error.code, result.error.message)
+            for result in results
+            if result.HasField("error")
+        }
+        message = "requests is {} items long, must be 1 to 256 items long"
+        assert errors == {("", code_pb2.INVALID_ARGUMENT, message.format(number)) for number in (0, 257)}
+        assert sorted(result.request_id for result in results if result.HasField("response")) == ["0", "1"]
 
 
 async def test_lists_of_several_models_and_a_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,10 +363,9 @@ async def test_unread_lists_are_given_up_and_each_request_is_counted_once() -> N
             await eventually(lambda: server.sample("attendant_rejected_total", model="fake", reason="stalled") > 0)
             # It reads on. Its status may be INTERNAL, of a write that meets the end (grpc/grpc#36066): ask the server.
             await asyncio.wait_for(status_of(call), PATIENCE_SECONDS)
-        of_lists = RPC | {"grpc_method": "GenerateBatches"}
-        await eventually(lambda: server.sample("grpc_server_handled_total", grpc_code="UNAVAILABLE", **of_lists) == 1)
+        await eventually(lambda: server.sample("grpc_server_handled_total", grpc_code="UNAVAILABLE", **LISTS_RPC) == 1)
         counted = [server.sample("attendant_requests_total", code=code, **LISTED) for code in ("OK", "UNAVAILABLE")]
-        num_messages = server.sample("grpc_server_msg_received_total", **of_lists)
+        num_messages = server.sample("grpc_server_msg_received_total", **LISTS_RPC)
         assert sum(counted) == 30 * num_messages < 3000
         assert server.sample("attendant_bulk_answers_bytes", model="") == 0
         await eventually(lambda: server.sample("attendant_bulk_requests", model="fake") == 0)
