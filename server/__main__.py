@@ -4,6 +4,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,8 +29,11 @@ class _Serve(Command):
 
     def main(self, program: str, arguments: Sequence[str]) -> NoReturn:
         self.parser.prog = program
+        _handle_signals()
         if status := run_command(program, lambda: self(arguments)):
             sys.exit(status)
+        # Until the new program has handlers.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         os.execv(sys.executable, [sys.executable, "-m", "attendant.server", *arguments])
 
 
@@ -40,8 +44,19 @@ def _check(parsed: argparse.Namespace) -> None:
     config_of(parsed, os.environ)
 
 
+def _handle_signals() -> None:
+    """Handles signals until the server does, after it has been imported: it ends in order on SIGTERM.
+
+    Otherwise SIGHUP, which reloads, would end it, and process 1 of a container would not get SIGTERM.
+    """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
 def main(scheduler: type[Any] | None = None) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status. See ServerConfig for `scheduler`."""
+    _handle_signals()
     from attendant.server.config import config_parser
 
     return Command(config_parser(), partial(_serve, scheduler=scheduler))(sys.argv[1:]) or 0

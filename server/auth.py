@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import logging
+import socket
 import ssl
 import time
 from collections import Counter, OrderedDict
@@ -43,10 +44,12 @@ POLL_SECONDS = 1.0
 
 
 def is_loopback(host: str) -> bool:
+    """Returns whether all addresses of a host, which may be a name, can be reached from this machine alone."""
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        addresses = [ipaddress.ip_address(address[0]) for *_, address in socket.getaddrinfo(host, None)]
+    except (OSError, UnicodeError):
+        return False
+    return all((getattr(address, "ipv4_mapped", None) or address).is_loopback for address in addresses)
 
 
 class Shares:

@@ -57,6 +57,8 @@ class Kind:
 
 MAX_WHOLE = 10**9
 """Largest whole number of an option: gRPC takes 32 bits."""
+MAX_THREADS = 1024
+"""Threads or workers: more than a machine can start would hold the server up before it can refuse them."""
 
 
 def _whole(unit: str, least: int = 1, most: int = MAX_WHOLE) -> Kind:
@@ -133,13 +135,13 @@ class ServerConfig:
     )
     threads: int | None = _option(
         None,
-        _whole("THREADS"),
+        _whole("THREADS", 1, MAX_THREADS),
         "CPU threads for the graphs, divided among the models and their workers",
         "as many as the CPU quota grants",
     )
     workers: int = _option(
         1,
-        _whole("PROCESSES"),
+        _whole("PROCESSES", 1, MAX_THREADS),
         "engines per model; each is a separate process, and they share one queue",
     )
     hang_seconds: float = _option(

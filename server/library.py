@@ -27,6 +27,7 @@ from attendant.runtime.process import available_cpus, limited
 from attendant.runtime.requests import ReadRequest, Side, read_decoding
 from attendant.runtime.stepper import Floats
 from attendant.runtime.violations import Violations, summary
+from attendant.server.config import MAX_THREADS
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.messages import EngineRequest, Outcome, Result, StepResult, joined_result
 from attendant.server.engine.scheduler import Budget
@@ -184,7 +185,6 @@ def _whole(read: ReadRequest | None, violations: Violations) -> ReadRequest:
 
 MAX_ROWS: Final = 256
 MAX_BUDGET_ROWS: Final = 65536
-MAX_THREADS: Final = 1024
 MAX_SOURCE_POSITIONS: Final = 32768
 """The default of the server's engines."""
 

@@ -95,6 +95,14 @@ class Lifecycle:
         self._end_without_engines()
         begin(self._publish(), self._tasks)
 
+    def model_dropped(self, model: str) -> None:
+        """Forgets a model that is no longer served. The server ends if only models that have failed are left."""
+        self._unavailable.discard(model)
+        self._dead.discard(model)
+        self._metrics.forget_ready(model)
+        self._end_without_engines()
+        begin(self._publish(), self._tasks)
+
     def _end_without_engines(self) -> None:
         served = self._served()
         if served and self._dead.issuperset(served):

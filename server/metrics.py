@@ -300,6 +300,10 @@ class Metrics:
     def set_ready(self, model: str, ready: bool) -> None:
         self.gauges["ready"].labels(model).set(int(ready))
 
+    def forget_ready(self, model: str) -> None:
+        """Removes the gauge of a model that is no longer served, which would look like one that can't be served."""
+        self.gauges["ready"].remove(model)
+
     def watch_streams(self, budget: AnswerBudget) -> None:
         """Reads the gauges of bulk streams at each scrape."""
         self._server_gauges["bulk_streams"].set_function(lambda: budget.num_streams)

@@ -19,7 +19,7 @@ import logging
 import re
 import tomllib
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from attendant.server.catalogue import Catalogue, Retirement, Routes, ServedMode
 from attendant.server.credentials import State, state_of
 from attendant.server.engine.loading import in_daemon_thread
 from attendant.server.engine.supervision import WorkerLost
-from attendant.server.errors import Draining, LoadRefused, UnknownModel
+from attendant.server.errors import Draining, LoadRefused, NotReady, UnknownModel
 from attendant.server.lifecycle import Lifecycle
 from attendant.server.metrics import Metrics
 from attendant.server.polling import begin, checking
@@ -71,7 +71,7 @@ def is_repository(path: Path) -> bool:
     try:
         if not path.is_dir() or (path / MANIFEST_NAME).exists():
             return False
-        return any(any(_folders(model, LABEL)) for model in _folders(path, NAME))
+        return any(map(_versions, _folders(path, NAME)))
     except OSError:
         return False  # opened as a bundle, it is refused with the reason
 
@@ -83,18 +83,25 @@ def look_into(repository: Path) -> dict[str, ModelFolder]:
         UserError: it can't be read.
     """
     try:
-        return {folder.name: _model_folder(folder) for folder in sorted(_folders(repository, NAME))}
+        return {folder.name: _model_folder(folder) for folder in _folders(repository, NAME)}
     except OSError as error:
         raise UserError(f"the repository {repository} can't be read: {error.strerror or error}") from None
 
 
 def _model_folder(path: Path) -> ModelFolder:
-    versions = {folder.name: _state_of_files(folder) for folder in sorted(_folders(path, LABEL), key=_order)}
+    versions = {folder.name: _state_of_files(folder) for folder in _versions(path)}
     return ModelFolder(path, versions, (state_of(path / POLICY_NAME),))
 
 
-def _folders(path: Path, pattern: re.Pattern[str]) -> Iterator[Path]:
-    return (inner for inner in path.iterdir() if pattern.fullmatch(inner.name) and inner.is_dir())
+def _versions(model: Path) -> list[Path]:
+    """Returns the folders of a model's versions, the earliest first; none if its folder can't be read."""
+    with suppress(OSError):  # other models change nevertheless
+        return sorted(_folders(model, LABEL), key=_order)
+    return []
+
+
+def _folders(path: Path, pattern: re.Pattern[str]) -> list[Path]:
+    return sorted(inner for inner in path.iterdir() if pattern.fullmatch(inner.name) and inner.is_dir())
 
 
 def _order(folder: Path) -> tuple[list[int], str]:
@@ -105,8 +112,11 @@ def _state_of_files(folder: Path) -> State:
     """Returns the state of a bundle's files and of the folders that contain them."""
     paths = [folder]
     for path in paths:
-        if path.is_dir() and len(paths) < MAX_FILES:
-            paths += sorted(path.iterdir())
+        with suppress(
+            OSError
+        ):  # it can't be read, so that it is refused when it is loaded; or it has just been removed
+            if path.is_dir() and len(paths) < MAX_FILES:
+                paths += sorted(path.iterdir())
     return tuple(map(state_of, paths[:MAX_FILES]))
 
 
@@ -314,8 +324,11 @@ class Reconciler:
         Raises:
             UnknownModel: it has no folder in a repository.
             LoadRefused: something of it can't be served; the versions served before stay.
+            NotReady: the server has not loaded its first models yet.
             Draining
         """
+        if not self._catalogue.is_open:
+            raise NotReady
         if self._catalogue.closing.is_set():
             raise Draining
         loading = begin(self._load(name), self._tasks)
@@ -448,7 +461,7 @@ class Reconciler:
                 folder.path / label,
                 label,
                 name=name,
-                num_models=len(self._seen.keys() | self._others),
+                num_models=len(self._taken.keys() | self._seen.keys() | self._others | {name}),
                 on_available=partial(self._engine_available, name, version),
                 on_death=partial(self._engine_died, name, version),
             )
@@ -494,13 +507,12 @@ class Reconciler:
     def _drop(self, name: str) -> None:
         """Ends a model; accepted requests are answered."""
         model = self._model(name)
-        if model.stable is None:
-            return
-        before, model.stable, model.live = model.live, None, {}
+        before, stable, model.stable, model.live = model.live, model.stable, None, {}
         self._catalogue.drop(name)
-        self._lifecycle.engine_available(name, True)  # readiness no longer waits for it
-        self._metrics.set_ready(name, False)
-        log.info("model not served any more", extra={"model": name})
+        self._lifecycle.model_dropped(name)
+        if stable is not None:
+            stable.model.metrics.watch_drift(None)
+            log.info("model not served any more", extra={"model": name})
         for version in before.values():
             version.model.shadows.clear()
             self.ending.add(version.model)

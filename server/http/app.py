@@ -346,37 +346,37 @@ class StaticFile:
 MISDIRECTED: Final = HttpError(
     HTTPStatus.MISDIRECTED_REQUEST,
     "INVALID_ARGUMENT",
-    "on a loopback address this server answers to the host `localhost` or an address alone; a proxy in front must say "
-    "so in the header Host, or let the server listen elsewhere by --host",
+    "on a loopback address this server answers to the host `localhost`, the name in --host or an address alone; a "
+    "proxy in front must say so in the header Host, or let the server listen elsewhere by --host",
 )
 
 
 def guard_hosts(app: Starlette, log: RequestLog, host: str) -> None:
     """Checks the host of each request, for any path, if the port listens on a loopback address."""
     if is_loopback(host):
-        app.add_middleware(KnownHosts, log)
+        app.add_middleware(KnownHosts, log, host)
 
 
 class KnownHosts:
     """Refuses pages of another site whose name has been made to lead to this machine (DNS rebinding).
 
-    On a loopback address, a request must be for `localhost`, for an address, or (in HTTP/1.0) for no host. A browser
-    always names one.
+    On a loopback address, a request must be for `localhost`, the name in --host, an address, or (in HTTP/1.0) no host.
+    A browser always names one.
     """
 
-    def __init__(self, app: ASGIApp, log: RequestLog) -> None:
+    def __init__(self, app: ASGIApp, log: RequestLog, host: str) -> None:
         self._app = app
         self._log = log
+        self._names = {"localhost", host.lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         hosts = HTTPConnection(scope).headers.getlist("host")
-        app = self._app if all(map(_is_local, hosts)) else refusal(scope, MISDIRECTED, self._log)
+        app = self._app if all(map(self._is_local, hosts)) else refusal(scope, MISDIRECTED, self._log)
         await app(scope, receive, send)
 
-
-def _is_local(host: str) -> bool:
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or name.endswith(".localhost") or bool(ipaddress.ip_address(name))
-    except ValueError:
-        return False
+    def _is_local(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            return name in self._names or name.endswith(".localhost") or bool(ipaddress.ip_address(name))
+        except ValueError:
+            return False

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 import ssl
 import time
 from dataclasses import replace
@@ -20,7 +21,8 @@ from starlette.applications import Starlette
 from attendant.server.auth import Access, Rates, open_access
 from attendant.server.catalogue import Catalogue
 from attendant.server.config import ServerConfig
-from attendant.server.http.app import guard_hosts
+from attendant.server.http.app import guard_hosts, http_app
+from attendant.server.http.port import http_server
 from attendant.server.inference.v2 import open_inference_pb2 as wire
 from attendant.server.metrics import Metrics
 from attendant.server.request_log import RequestLog
@@ -490,3 +492,14 @@ async def test_on_another_address_any_name_will_do() -> None:
     assert not app.user_middleware
     guard_hosts(app, log, "::1")
     assert app.user_middleware
+
+
+async def test_the_name_that_an_operator_gave_the_loopback_address_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Debian names a machine 127.0.1.1."""
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [(0, 0, 0, "", ("127.0.1.1", 0))])
+    app = http_app(CollectorRegistry(), lambda: True)
+    guard_hosts(app, RequestLog(Catalogue(), Metrics(CollectorRegistry())), "Machine")
+    monkeypatch.undo()
+    async with http_server(app, "127.0.0.1", 0) as port:
+        for host, status in (("machine:9090", 200), ("evil.example", 421)):
+            assert (await Http(port).get("/healthz", host=host)).status == status

@@ -191,6 +191,8 @@ def test_workers_of_one_server(running: Running, tiny_bundle_path: Path) -> None
     with server(str(tiny_bundle_path), "--workers", "2", "--max-rows", "12") as started:
         parent, workers = forking(started.process)
         assert len(workers) == 2
+        for process in (started.process.pid, parent, *workers):  # as by the end of a terminal, or `pkill`
+            os.kill(process, signal.SIGHUP)
         for worker in workers:
             memory = psutil.Process(worker).memory_full_info()
             assert memory.uss < memory.rss / 2, "they share what is loaded"
@@ -209,6 +211,25 @@ def test_workers_of_one_server(running: Running, tiny_bundle_path: Path) -> None
         started.process.send_signal(signal.SIGTERM)
         assert started.process.wait(timeout=30) == 0
         assert not any(map(is_running, (parent, *workers)))
+
+
+@pytest.mark.parametrize(
+    "program", [("-c", "from attendant_client.command import main; main()", "serve"), ("-m", "attendant.server")]
+)
+def test_signals_while_the_server_is_imported(tiny_bundle_path: Path, tmp_path: Path, program: tuple[str, ...]) -> None:
+    """A supervisor may reload or end it at any time."""
+    (tmp_path / "uvloop.py").write_text(
+        "import os, signal\n"
+        "for number in (signal.SIGHUP, signal.SIGTERM):\n"
+        "    print(number.name, flush=True)\n"
+        "    os.kill(os.getpid(), number)\n"
+        "    assert number is not signal.SIGTERM\n"
+    )
+    line, environment = command(str(tiny_bundle_path))
+    line[1:3] = program
+    environment["PYTHONPATH"] = f"{tmp_path}:{environment['PYTHONPATH']}"
+    ended = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=START_SECONDS, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "SIGHUP\nSIGTERM\n", "")
 
 
 def test_workers_of_several_threads_load_their_bundle_each(tiny_bundle_path: Path) -> None:

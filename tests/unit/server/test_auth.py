@@ -108,7 +108,9 @@ def test_options_that_need_another_one(option: str, message: str) -> None:
     [
         ("127.0.0.1", "", []),
         ("::1", "", []),
-        ("localhost", "", []),
+        ("LOCALHOST", "", []),
+        ("127.1", "", []),
+        ("::ffff:127.0.0.1", "", []),
         ("0.0.0.0", "", ["unencrypted", "open"]),
         ("model.example", "tokens", ["unencrypted"]),
         ("::", "tls", ["open"]),

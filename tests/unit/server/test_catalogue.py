@@ -12,11 +12,12 @@ from prometheus_client import CollectorRegistry
 from attendant.runtime.errors import UserError
 from attendant.server.catalogue import Catalogue, Retirement, Routes, ServedModel
 from attendant.server.engine.client import EngineClient
-from attendant.server.errors import Draining, LoadRefused
-from attendant.server.lifecycle import Lifecycle
+from attendant.server.errors import Draining, LoadRefused, NotReady
+from attendant.server.lifecycle import ENGINE_DIED, Lifecycle
 from attendant.server.metrics import Metrics
 from attendant.server.repository import Policy, Reconciler, is_repository, look_into, read_policy
-from tests.serving import eventually, fake_bundle, fake_stepper, serve_fake
+from tests.serving import PATIENCE_SECONDS, eventually, fake_bundle, fake_stepper, serve_fake
+from tests.unit.server.test_metrics import REFERENCE
 
 
 def put(path: Path, text: str = "x") -> None:
@@ -110,11 +111,65 @@ async def test_a_name_in_two_repositories_stops_no_other_model(tmp_path: Path) -
         (tmp_path / path).mkdir(parents=True)
     await reconciler.follow(at_once=True)  # as by SIGHUP; otherwise a change counts at the second look
     assert {(entry.name, entry.label) for entry in reconciler.index()} == {("a", "1"), ("b", "1"), ("c", "1")}
+    catalogue.open()
     with pytest.raises(LoadRefused, match="two models are named a"):
         await reconciler.load("a")
 
 
-async def test_a_load_is_refused_when_the_server_ends(tmp_path: Path) -> None:
+async def test_a_folder_that_can_not_be_read_stops_no_other_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("a/1", "b/1/fp32", "c/1"):
+        (tmp_path / path).mkdir(parents=True)
+    list_folder = Path.iterdir
+
+    def iterdir(path: Path) -> Any:
+        if path.name in ("a", "fp32"):
+            raise PermissionError(13, "Permission denied")
+        return list_folder(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    assert is_repository(tmp_path)
+    assert {name: list(folder.versions) for name, folder in look_into(tmp_path).items()} == {
+        "a": [],
+        "b": ["1"],
+        "c": ["1"],
+    }
+
+
+async def test_a_model_that_is_removed_leaves_no_alarm_and_shares_no_threads(tmp_path: Path) -> None:
+    metrics, catalogue, shared = Metrics(CollectorRegistry()), Catalogue(), list[int]()
+
+    async def start(path: Path, label: str, *, name: str, num_models: int, **_: Any) -> ServedModel:
+        shared.append(num_models)
+        return replace(serve_fake(fake_stepper(), metrics, fake_bundle(name)), label=label)
+
+    def value(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(name, {"model": "b", **labels})
+
+    lifecycle = Lifecycle(catalogue, metrics)
+    reconciler = Reconciler([tmp_path], catalogue, metrics, start, lifecycle)
+    (tmp_path / "a" / "1").mkdir(parents=True)
+    assert await reconciler.look([]) == 1
+    await reconciler.open()
+    catalogue.open()
+    await lifecycle.set_open(True)
+    for name in ("b", "c"):
+        (tmp_path / name / "1").mkdir(parents=True)
+        await reconciler.load(name)
+    assert shared == [1, 2, 3], "each load counts those before it, and itself"
+    catalogue.routes("b").stable.metrics.watch_drift(REFERENCE)
+    assert value("attendant_ready") == 1 and value("attendant_drift_index", signal="source_tokens") is not None
+    await reconciler.unload("b")
+    assert value("attendant_ready") is value("attendant_drift_index", signal="source_tokens") is None
+    lifecycle.engine_died("a")
+    assert lifecycle.is_serving, "c is served"
+    await reconciler.unload("c")
+    await asyncio.wait_for(lifecycle.ending(), PATIENCE_SECONDS)
+    assert lifecycle.exit_status == ENGINE_DIED
+
+
+async def test_a_load_is_refused_before_the_server_serves_and_when_it_ends(tmp_path: Path) -> None:
     (tmp_path / "a" / "1").mkdir(parents=True)
     loading = asyncio.Event()
 
@@ -124,6 +179,9 @@ async def test_a_load_is_refused_when_the_server_ends(tmp_path: Path) -> None:
 
     metrics, catalogue = Metrics(CollectorRegistry()), Catalogue()
     reconciler = Reconciler([tmp_path], catalogue, metrics, start, Lifecycle(catalogue, metrics))
+    with pytest.raises(NotReady):
+        await reconciler.load("a")
+    catalogue.open()
     with reconciler.following(60):
         load = asyncio.create_task(reconciler.load("a"))
         await loading.wait()
