@@ -4,9 +4,11 @@ import ast
 import json
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -14,15 +16,19 @@ import torch
 from jsonschema import Draft202012Validator
 from prometheus_client import CollectorRegistry
 
+from attendant.recipes.papers import __main__ as papers
 from attendant.server.grpc.service import METHODS, Seq2SeqServicer
 from attendant.server.metrics import Metrics
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model import attention as scores
 from attendant.training.model.stepper import TorchStepper
+from attendant.training.recipe import load_recipe
+from attendant_client.command.parser import FURTHER, load, parse
 from tests.bundles import TINY_SIZES
 from tests.paths import ROOT
 
 DOCS = ROOT / "docs"
+SHELL = {"|", "&&", "<", ">", "2>&1"}
 
 
 def test_the_score_of_extending_trains_and_steps(monkeypatch) -> None:
@@ -76,6 +82,25 @@ def test_the_schema_of_manifests_holds() -> None:
         assert not list(validator.iter_errors(json.loads(path.read_text()))), path
     changed = json.loads(manifests[0].read_text()) | {"graphs": {}, "another": 1}
     assert len(list(validator.iter_errors(changed))) == 1
+
+
+PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("[!.]*/*.md"), *DOCS.glob("*/*.md"), *ROOT.glob("recipes/*/*.md")})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_line_that_a_page_shows_is_a_command(page: Path) -> None:
+    """Also those that take too long to be run, with their changes of recipes."""
+    text = page.read_text().replace("\\\n", " ")
+    for program, line in re.findall(r"(?m)^ *(?:\$ )?(?:\.venv/bin/)?(attendant|python -m recipes\.papers) (.+)", text):
+        words = list(takewhile(lambda word: word not in SHELL, shlex.split(line, comments=True)))
+        if program != "attendant":
+            papers.parser().parse_args(words)
+        elif words[0] not in FURTHER:
+            parse(words)
+        else:
+            parsed = load(words[0]).parser.parse_args(words[1:])
+            if words[0] == "train" and (ROOT / "recipes" / parsed.inputs[0]).exists():
+                load_recipe(Path(parsed.inputs[0]), parsed.overrides)
 
 
 @pytest.mark.slow

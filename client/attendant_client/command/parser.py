@@ -141,6 +141,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Returns the options, with the command's coroutine function as `run`. Wrong ones end the process."""
     parser = whole_parser()
     name = arguments[0] if arguments else ""
+    flag = name.partition("=")[0]
+    if flag.startswith("--") and not any(own.startswith(flag) for own in ("--help", "--version")):
+        parser.error(f"{flag}: options follow the command, as in attendant health {flag}")
     if not name.startswith("-") and (near := get_close_matches(name, [*OWN, *FURTHER], n=1)) and near != [name]:
         parser.error(f"there is no command {name!r}; did you mean {near[0]}?")
     if name in OWN:

@@ -66,6 +66,11 @@ def test_options_that_do_not_go_together(
         (["health", "--client-key", __file__], "--client-certificate and --client-key need each other"),
         (["health", "--token-file", "/dev/null"], "'/dev/null' does not hold one line of printable ASCII"),
         (["health", "--token-file", __file__], "does not hold one line of printable ASCII"),
+        (
+            ["--target", "localhost:1", "health"],
+            "--target: options follow the command, as in attendant health --target",
+        ),
+        (["--target=localhost:1", "health"], "--target: options follow the command"),
         (["speak"], "invalid choice: 'speak'"),
         ([], "the following arguments are required: COMMAND"),
     ],
