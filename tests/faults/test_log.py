@@ -1,6 +1,7 @@
 """The log.
 
-A client sends any bytes as it goes away, in a frame that gRPC's core used to print as it came.
+A client sends any bytes as it goes away, in a frame that gRPC's core used to print as it came. What callers write is
+not in the log.
 """
 
 import contextlib
@@ -63,30 +64,47 @@ def test_no_client_writes_into_the_log(start: Start) -> None:
         assert set(seen.codes) == {"OK"}
 
 
-@pytest.mark.parametrize("log_format", ["text", "json"])
-def test_a_request_writes_one_printable_line_when_configured(start: Start, log_format: str) -> None:
-    hostile = FORGED + "\x1b[2J\x85\u2028\u2029\u202e\u2066\x9b"
+SECRET = "opensesame"
 
-    with (
-        start("--log-level", "debug", "--log-requests", "on", "--log-format", log_format) as running,
-        grpc.insecure_channel(running.target) as channel,
-    ):
+
+@pytest.mark.parametrize(("log_format", "log_texts"), [("text", ()), ("json", ("--log-texts", "on"))])
+def test_a_request_writes_one_printable_line_which_has_texts_by_option_only(
+    start: Start, log_format: str, log_texts: tuple[str, ...]
+) -> None:
+    hostile = FORGED + "\x1b[2J\x85\u2028\u2029\u202e\u2066\x9b"
+    requests = (
+        messages.GenerateRequest(request_id="r1", text=SECRET),
+        messages.GenerateRequest(request_id="r2"),
+        messages.GenerateRequest(request_id=hostile, model=hostile, text=hostile),
+        messages.GenerateRequest(request_id=hostile, text=hostile),
+        messages.GenerateRequest(tokens={"tokens": ["a", SECRET]}),
+        messages.GenerateRequest(text="abc", decoding={"target_prefix": {"tokens": [SECRET]}}),
+        messages.GenerateRequest(text="abc", model=SECRET),
+    )
+    options = "--log-level", "debug", "--log-requests", "on", "--log-format", log_format, *log_texts
+    with start(*options) as running, grpc.insecure_channel(running.target) as channel:
         stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
-        for model in (hostile, ""):
-            with pytest.raises(grpc.RpcError):
-                stub.Generate(messages.GenerateRequest(request_id=hostile, model=model, text=hostile))
-        stub.Generate(messages.GenerateRequest(request_id="r1", text="badge"))
-        with pytest.raises(grpc.RpcError):
-            stub.Generate(messages.GenerateRequest(request_id="r2"))
+        codes = []
+        for request in requests:
+            try:
+                stub.Generate(request)
+                codes.append("OK")
+            except grpc.RpcError as error:
+                codes.append(error.code().name)
+                assert SECRET in error.details() or SECRET not in str(request), "the caller is told"
+        for _ in stub.GenerateBatch(iter(requests)):
+            pass
+        invalid, unknown = "INVALID_ARGUMENT", "NOT_FOUND"
+        assert codes == ["OK", invalid, unknown, invalid, invalid, invalid, unknown]
         lines = running.log().split("\n")
         assert lines.pop() == ""
         begin = '{"time": "' if log_format == "json" else "time="
         assert all(line.isprintable() and line.startswith(begin) for line in lines)
-        assert sum("request ended" in line and "message=forged" in line for line in lines) == 2
-        ended = [line for line in lines if "request ended" in line and "message=forged" not in line]
-        assert len(ended) == 2
+        ended = [line for line in lines if "request ended" in line]
+        assert len(ended) == 2 * len(requests) and sum("message=forged" in line for line in ended) == 4
+        assert any(SECRET in line for line in lines) == bool(log_texts)
         if log_format == "text":
-            for line, facts in zip(ended, ("request_id=r1 ", "request_id=r2 "), strict=True):
+            for line, facts in zip(ended, ("request_id=r1 ", "request_id=r2 "), strict=False):
                 assert "level=info" in line and facts in line and "seconds=" in line
 
 

@@ -1,4 +1,4 @@
-"""Servers that the tests of a file share: over the tiny bundle in a process of its own, and over a fake model here."""
+"""Servers that tests share: over the tiny bundle in a process of its own, and over a fake model here."""
 
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -21,7 +21,7 @@ def environment() -> dict[str, str]:
     return command()[1]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def target(tiny_bundle_path: Path) -> Iterator[str]:
     """Starts a server of the tiny bundle; yields its address."""
     # On a busy machine bulk steps would be kept small, for interactive requests that don't come here.

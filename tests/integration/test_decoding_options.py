@@ -1,6 +1,7 @@
 """Every decoding and output option on the real server: what it does, and that requests beside it change nothing."""
 
 import asyncio
+import random
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,10 @@ import attendant
 from attendant.runtime.answers import ENOUGH_ATTENTION
 from attendant_client import (
     AttendantClient,
+    BlockingClient,
     FinishReason,
     GenerateOptions,
+    Generation,
     Hypothesis,
     InvalidArgument,
     Sampling,
@@ -19,6 +22,9 @@ from attendant_client import (
 from tests.bundles import LETTERS
 
 WORDS = ["badge", "a", "abcdefghij", "deaf"]
+Answers = dict[tuple[str, str], Generation]
+"""By word and name of options."""
+
 # Flat enough for long and unlike targets, UNK among them.
 HOT = Sampling(temperature=3.0, seed=5)
 OPTIONS: dict[str, GenerateOptions] = {
@@ -44,58 +50,65 @@ OPTIONS: dict[str, GenerateOptions] = {
 }
 
 
+@pytest.fixture(scope="module")
+def alone(target: str) -> Answers:
+    """Returns the answer to each word with each of the options, one call after the other."""
+    with BlockingClient(target) as client:
+        return {
+            (word, name): client.generate(word, **options, attention=True, token_log_probs=True)
+            for name, options in OPTIONS.items()
+            for word in WORDS
+        }
+
+
 async def log_prob_by_score(client: AttendantClient, source: str, hypothesis: Hypothesis) -> float:
     ended = hypothesis.finish_reason is FinishReason.EOS
     return (await client.score(source, hypothesis.tokens, include_eos=ended)).log_prob
 
 
-async def test_answers_are_the_same_alone_and_alongside_all_others(client: AttendantClient) -> None:
-    async def ask(word: str, name: str) -> tuple[Hypothesis, ...]:
-        return (await client.generate(word, **OPTIONS[name], attention=True, token_log_probs=True)).hypotheses
-
-    questions = [(word, name) for name in OPTIONS for word in WORDS]
-    alone = {question: await ask(*question) for question in questions}
-    for order in (questions, questions[::-1]):
-        together = await asyncio.gather(*(ask(*question) for question in order))
-        assert [
-            name for (_, name), hypotheses in zip(order, together, strict=True) if alone[_, name] != hypotheses
-        ] == []
+async def test_answers_are_the_same_alone_and_alongside_all_others(client: AttendantClient, alone: Answers) -> None:
+    questions = random.Random(1).sample(list(alone), len(alone))
+    options = [OPTIONS[name] | {"attention": True, "token_log_probs": True} for _, name in questions]
+    together = await asyncio.gather(
+        *(client.generate(word, **each) for (word, _), each in zip(questions, options, strict=True))
+    )
     async with client.bulk() as bulk:
         streamed = await asyncio.gather(
-            *(bulk.generate(word, **OPTIONS[name], attention=True, token_log_probs=True) for word, name in questions)
+            *(bulk.generate(word, **each) for (word, _), each in zip(questions, options, strict=True))
         )
-    assert [answer.hypotheses for answer in streamed] == [alone[question] for question in questions]
+    for answers in (together, streamed):
+        assert [answer.hypotheses for answer in answers] == [alone[question].hypotheses for question in questions]
     for name in OPTIONS:
         listed = await client.generate(WORDS, **OPTIONS[name], attention=True, token_log_probs=True)
-        assert [answer.hypotheses for answer in listed] == [alone[word, name] for word in WORDS]
+        assert [answer.hypotheses for answer in listed] == [alone[word, name].hypotheses for word in WORDS]
     assert max(answer.timings.mean_batch_rows for answer in streamed) > 16, "they shared their steps"
 
 
-async def test_all_options_reach_the_engine(client: AttendantClient, tiny_bundle_path: Path) -> None:
+def test_all_options_reach_the_engine(alone: Answers, tiny_bundle_path: Path) -> None:
     """The library's answers are the search's own, which tests/unit/runtime compares with an independent one."""
     model = attendant.load(tiny_bundle_path)
     for name, options in OPTIONS.items():
-        for expected in model.generate(WORDS, **options, attention=True, token_log_probs=True):
-            word = expected.source_tokens[:-1]
-            answer = await client.generate(word, **options, attention=True, token_log_probs=True)
-            assert answer.source_tokens == expected.source_tokens
-            for ours, theirs in zip(expected.hypotheses, answer.hypotheses, strict=True):
-                facts = ours.text, ours.tokens, ours.finish_reason
-                assert facts == (theirs.text, theirs.tokens, theirs.finish_reason), name
-                assert ours.score == pytest.approx(theirs.score, rel=1e-6)
-                assert ours.token_log_probs == pytest.approx(theirs.token_log_probs, rel=1e-6)
-                assert ours.attention == pytest.approx(np.array(theirs.attention), rel=1e-6)
+        expected = model.generate(WORDS, **options, attention=True, token_log_probs=True)
+        for word, ours in zip(WORDS, expected, strict=True):
+            theirs = alone[word, name]
+            assert ours.source_tokens == theirs.source_tokens
+            for mine, other in zip(ours.hypotheses, theirs.hypotheses, strict=True):
+                facts = mine.text, mine.tokens, mine.finish_reason
+                assert facts == (other.text, other.tokens, other.finish_reason), name
+                assert mine.score == pytest.approx(other.score, rel=1e-6)
+                assert mine.token_log_probs == pytest.approx(other.token_log_probs, rel=1e-6)
+                assert mine.attention == pytest.approx(np.array(other.attention), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-async def test_a_stream_is_the_answer_in_pieces(client: AttendantClient, name: str) -> None:
+async def test_a_stream_is_the_answer_in_pieces(client: AttendantClient, alone: Answers, name: str) -> None:
     async def read(word: str) -> None:
-        stream = client.stream(word, **OPTIONS[name])
+        stream = client.stream(word, **OPTIONS[name], attention=True, token_log_probs=True)
         deltas = [delta async for delta in stream]
         best = stream.generation.best
         assert tuple(token for delta in deltas for token in delta.tokens) == best.tokens
         assert "".join(delta.text for delta in deltas) == best.text
-        assert stream.generation.hypotheses == (await client.generate(word, **OPTIONS[name])).hypotheses
+        assert stream.generation.hypotheses == alone[word, name].hypotheses
 
     await asyncio.gather(*map(read, WORDS))
 
@@ -107,10 +120,10 @@ async def test_a_stream_is_the_answer_in_pieces(client: AttendantClient, name: s
         *("sampling", "hot sampling"),
     ],
 )
-async def test_a_score_of_the_answer_gives_its_log_prob(client: AttendantClient, name: str) -> None:
+async def test_a_score_of_the_answer_gives_its_log_prob(client: AttendantClient, alone: Answers, name: str) -> None:
     """Holds if nothing is banned: the probability of banned symbols goes to the others."""
     for word in WORDS[1:]:
-        for hypothesis in (await client.generate(word, **OPTIONS[name])).hypotheses:
+        for hypothesis in alone[word, name].hypotheses:
             assert await log_prob_by_score(client, word, hypothesis) == hypothesis.log_prob
 
 

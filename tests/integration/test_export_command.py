@@ -25,6 +25,7 @@ from attendant.runtime.command import run_command
 from attendant.runtime.errors import UserError
 from attendant.training.__main__ import main as train
 from attendant_client.version import VERSION
+from tests.bundles import TINY_PLAN
 from tests.paths import ROOT
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -98,7 +99,9 @@ def test_the_function_publishes_the_same_graphs(
     assert f"{exported.path}: toy {exported.manifest.version}, " in str(exported)
     # A bundle from a bundle, measured on pairs in memory, can be loaded as it is.
     pairs = [(text, text[::-1]) for text in ("abc", "bcd", "cab", "dab")]
-    again = attendant.export_run(exported, tmp_path / "again", precisions=["fp32", "int8"], data=pairs, beam_size=2)
+    again = attendant.export_run(
+        exported, tmp_path / "again", precisions=["fp32", "int8"], data=pairs, beam_size=2, plan=TINY_PLAN
+    )
     assert set(again.manifest.graphs) == {"fp32", "int8"} and again.manifest.decoding.beam_size == 2
     assert {entry.num_examples for entry in again.manifest.evaluation if entry.precision == "int8"} == {4}
     with attendant.load(again) as model:

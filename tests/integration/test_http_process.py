@@ -2,42 +2,49 @@
 
 import re
 import ssl
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from tests.certificates import new_authority
 from tests.http_serving import Http
 from tests.paths import ROOT
-from tests.server_process import Running, server
+from tests.server_process import server
 
 MODEL = str(ROOT / "models" / "g2p-en")
 PAGE = ROOT / "server" / "http" / "page"
 TOKEN = "a-token-of-tests-0123456789"
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[Running]:
-    with server(MODEL) as started:
-        yield started
+def test_the_page_and_the_api_encrypted_with_tokens(tmp_path: Path) -> None:
+    """The server runs on its own event loop, uvloop."""
+    authority = new_authority(tmp_path)
+    certificate, key = authority.issue("server")
+    (tmp_path / "tokens").write_text(f"search {TOKEN}\n")
+    tls = ["--tls-certificate", str(certificate), "--tls-key", str(key), "--tokens", str(tmp_path / "tokens")]
+    with server(MODEL, *tls) as running:
+        assert f"playground on https://127.0.0.1:{running.metrics_port}/; " in running.line
+        web = Http(running.metrics_port, ssl.create_default_context(cafile=str(authority.certificate)))
+        check_page(web)
+        body = {"text": "phoneme" * 5, "output": {"attention": True}}
+        for _ in range(20):
+            assert web.ask("POST", "/v1/generate", body).status == 401
+            assert web.ask("POST", "/v1/generate?stream=1", body, authorization=f"Bearer {TOKEN}").status == 200
+        assert not [line for line in running.log().splitlines() if "error" in line]
 
 
-def test_the_page_is_at_the_address_that_the_server_prints(running: Running) -> None:
-    assert f"playground on http://127.0.0.1:{running.metrics_port}/; " in running.line
-    page = Http(running.metrics_port).ask("GET", "/")
+def check_page(web: Http) -> None:
+    page = web.ask("GET", "/")
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert "default-src 'none'" in page.headers["content-security-policy"]
     tag = page.headers["etag"]
     for tags in (f"W/{tag}", f'"other", {tag}', f'W/"a,b" , W/{tag}', "*", " * "):
-        assert Http(running.metrics_port).ask("GET", "/", if_none_match=tags).status == 304
+        assert web.ask("GET", "/", if_none_match=tags).status == 304
     for tags in ('"other"', tag.strip('"'), f'{tag[:-2]}"', "", '"*"'):
-        assert Http(running.metrics_port).ask("GET", "/", if_none_match=tags).status == 200
-    again = Http(running.metrics_port).ask("GET", "/", if_none_match=tag)
+        assert web.ask("GET", "/", if_none_match=tags).status == 200
+    again = web.ask("GET", "/", if_none_match=tag)
     assert (again.status, again.text) == (304, "")
     files = re.findall(r'"(page/[a-z.]+)"', page.text)
     assert set(files) == {f"page/{file.name}" for file in PAGE.iterdir() if file.suffix != ".html"}
-    assert all(Http(running.metrics_port).ask("GET", f"/{file}").status == 200 for file in files)
+    assert all(web.ask("GET", f"/{file}").status == 200 for file in files)
 
 
 def test_without_the_api_there_are_metrics_and_health_alone(tmp_path: Path) -> None:
@@ -50,19 +57,3 @@ def test_without_the_api_there_are_metrics_and_health_alone(tmp_path: Path) -> N
         assert web.ask("GET", "/readyz").status == 200
         for path in ("/", "/v1/models", "/openapi.json"):
             assert web.ask("GET", path).status == 404
-
-
-def test_encrypted_with_tokens(tmp_path: Path) -> None:
-    """The server runs on its own event loop, uvloop."""
-    authority = new_authority(tmp_path)
-    certificate, key = authority.issue("server")
-    (tmp_path / "tokens").write_text(f"search {TOKEN}\n")
-    tls = ["--tls-certificate", str(certificate), "--tls-key", str(key), "--tokens", str(tmp_path / "tokens")]
-    with server(MODEL, *tls) as running:
-        assert "playground on https://" in running.line
-        web = Http(running.metrics_port, ssl.create_default_context(cafile=str(authority.certificate)))
-        body = {"text": "phoneme" * 5, "output": {"attention": True}}
-        for _ in range(20):
-            assert web.ask("POST", "/v1/generate", body).status == 401
-            assert web.ask("POST", "/v1/generate?stream=1", body, authorization=f"Bearer {TOKEN}").status == 200
-        assert not [line for line in running.log().splitlines() if "error" in line]
