@@ -6,6 +6,7 @@ requests only files of its folder. The search is examples/javascript/bundle.mjs;
 
 import argparse
 import json
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -62,7 +63,7 @@ def export(options: argparse.Namespace) -> str:
     size = sum(path.stat().st_size for path in options.web.rglob("*"))
     return (
         f"{options.web}: a page of {size / 1e6:.0f} MB that runs {bundle.manifest.name} {bundle.manifest.version}\n"
-        f"look at it: python -m http.server --directory {options.web}"
+        f"look at it: python -m http.server --directory {shlex.quote(str(options.web))}"
     )
 
 

@@ -7,6 +7,7 @@ import math
 import os
 import random
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -368,7 +369,7 @@ def advice(bundle: Path, result: BenchResult) -> str:
     planned = min(result.open, key=lambda visit: abs(visit.rate - RECOMMENDED_SHARE * result.capacity))
     lines = [
         f"best here: {best}",
-        f"  attendant serve {bundle} {best}",
+        f"  attendant serve {shlex.quote(str(bundle))} {best}",
         f"  in a container: ATTENDANT_WORKERS={best.workers} ATTENDANT_THREADS={best.threads}"
         + (f", memory limit {SPARE_MEMORY * resident_mib:,.0f} MiB" if resident_mib else ""),
         f"  plan for {planned.rate:,.0f} requests/s on a host like this: p50 {planned.p50_ms:,.1f} ms, "

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -102,7 +103,7 @@ def run_average(arguments: argparse.Namespace) -> None:
         raise UserError(f"--last {arguments.last}: must be at least 1")
     steps = average_run(Run(arguments.run), arguments.last, arguments.output)
     print(f"{arguments.output}: the mean of the weights at steps {', '.join(map(str, steps))}")
-    print(f"next: attendant evaluate {arguments.output}")
+    print(f"next: attendant evaluate {shlex.quote(str(arguments.output))}")
 
 
 def average_run(run: Run, last: int, output: Path) -> list[int]:

@@ -1,6 +1,7 @@
 """attendant train, check and fetch: commands on a recipe, or on files of pairs, and on their data."""
 
 import argparse
+import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -87,7 +88,8 @@ def run_train(arguments: argparse.Namespace) -> None:
     if trained.results is not None:
         show_results(trained.results)
     if is_first:
-        print(f"next: attendant export {trained.path} --output bundles/{trained.path.name}")
+        command = ["attendant", "export", str(trained.path), "--output", f"bundles/{trained.path.name}"]
+        print(f"next: {shlex.join(command)}")
 
 
 def check_parser() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 N answers, B bins of confidence, R resamples.
 """
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -334,8 +335,8 @@ def measure_confidence(
     calibration = bundle.manifest.confidence
     if calibration is None:
         raise UserError(
-            f"{bundle.path} has no calibration: attendant reference {bundle.path} --data VALIDATION.tsv --output NEW "
-            "adds one"
+            f"{bundle.path} has no calibration: attendant reference {shlex.quote(str(bundle.path))} "
+            "--data VALIDATION.tsv --output NEW adds one"
         )
     refuse_missing([calibration.right.metric])
 

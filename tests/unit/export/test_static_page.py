@@ -33,9 +33,9 @@ def export(*arguments: object) -> None:
 def test_a_page_has_all_that_it_names(
     tmp_path: Path, libraries: Path, options: tuple[str, ...], precision: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = tmp_path / "page"
+    page = tmp_path / "a page"
     export(G2P, "--web", page, "--web-libraries", libraries, *options)
-    assert f"http.server --directory {page}" in capsys.readouterr().out
+    assert f"http.server --directory '{page}'" in capsys.readouterr().out
     written = json.loads((page / "page.json").read_text())
     assert written["precision"] == precision
     assert written["examples"] == [list(example) for example in open_bundle(G2P).examples()]

@@ -99,9 +99,9 @@ def result(generator_share: float = 0.1) -> BenchResult:
 
 
 def test_the_advice_has_options_latency_and_remarks() -> None:
-    text = advice(Path("mine"), result(generator_share=0.95))
+    text = advice(Path("my own"), result(generator_share=0.95))
     for part in (
-        "attendant serve mine --workers 2 --threads 2",
+        "attendant serve 'my own' --workers 2 --threads 2",
         "ATTENDANT_WORKERS=2 ATTENDANT_THREADS=2, memory limit 300 MiB",
         "plan for 300 requests/s on a host like this: p50 75.0 ms, p99 150.0 ms",
         "a request alone is fastest with --workers 1 --threads 2: p50 10.0 ms",

@@ -22,10 +22,10 @@ def append(path: Path, text: str) -> None:
 
 
 def test_the_files_of_a_run(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
-    output = tmp_path / "run"
+    output = tmp_path / "a run"
     status, message, _ = command(tiny_recipe, "--output", output, "--set", "optimizer.learning_rate=0.01")
     assert status == 0
-    assert "wer " in message and f"next: attendant export {output}" in message
+    assert "wer " in message and f"next: attendant export '{output}' --output 'bundles/a run'\n" in message
     assert {path.name for path in output.iterdir()} == {
         "recipe.toml", "versions.json", "data.json", "metrics.jsonl", "tensorboard", "source_tokenizer.json",
         "target_tokenizer.json", "checkpoints", "evaluation.json", "corpus",
