@@ -21,7 +21,6 @@ from attendant.export.verification.probes import VerificationPlan
 from attendant.recipes.papers.alignment import error_rate_of
 from attendant.recipes.papers.harness import RUNS, Plan, Variant, draw_runs, picture, read_results, spread, write_table
 from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.errors import UserError
 from attendant.runtime.files import write_json
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.training.data.batches import BatchPlan, collate
@@ -62,14 +61,16 @@ def costs_path(plan: Plan) -> Path:
 
 
 def measure_costs(plan: Plan) -> None:
-    """Measures each variant that has a run, in turns, and writes the medians."""
+    """Measures each variant that has a run, in turns, and writes the medians. Raises UserError: no run has ended."""
+    variants = [variant for variant in plan.variants if plan.run(variant, plan.seeds[0]).evaluations()]
+    if not variants:
+        raise plan.without_runs()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         corpus = prepare(Run(Path(folder) / "run"), plan.resolved(plan.variants[0], plan.seeds[0])).corpus
     systems = [
         System(key=variant.name, name=variant.name, start=partial(_visits, plan, variant, corpus))
-        for variant in plan.variants
-        if plan.run(variant, plan.seeds[0]).evaluations()
+        for variant in variants
     ]
     measured = measure(systems, NUM_ROUNDS)
     costs = {m.system.key: {figure: m.median(figure) for figure in ("tokens_per_second", "step_ms")} for m in measured}
@@ -147,7 +148,7 @@ def show(plan: Plan) -> None:
         if (runs := plan.ended_runs(variant))
     ]
     if not outcomes:
-        raise UserError(f"{plan.name}: none of its trainings has ended: python -m recipes.papers train {plan.name}")
+        raise plan.without_runs()
     write_results(plan, outcomes)
     bins = list(outcomes[0].by_length)
     if not bins:

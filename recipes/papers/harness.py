@@ -97,6 +97,10 @@ class Plan(Table):
         """Returns the runs of a variant that were evaluated, by seed."""
         return [run for seed in self.seeds if (run := self.run(variant, seed)).evaluations()]
 
+    def without_runs(self) -> UserError:
+        """Returns the error for a plan of which no run has ended."""
+        return UserError(f"{self.name}: none of its trainings has ended: python -m recipes.papers train {self.name}")
+
 
 def plan_names() -> list[str]:
     return sorted(path.stem for path in PLANS.glob("*.toml"))

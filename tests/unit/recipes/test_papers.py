@@ -2,14 +2,14 @@
 
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from attendant.recipes.papers import harness, long_sources
+from attendant.recipes.papers import comparison, harness, long_sources
 from attendant.recipes.papers.alignment import (
     AlignedWord,
     agreement,
@@ -76,6 +76,15 @@ def test_only_missing_runs_are_trained_and_an_interrupted_one_saves_itself(
     training.write_text("#!/bin/sh\nexit 2\n")
     with pytest.raises(UserError, match="ended with status 2"):
         harness.train(plan)
+
+
+@pytest.mark.parametrize("command", [comparison.show, comparison.measure_costs])
+def test_a_plan_without_runs_names_the_training(
+    command: Callable[[harness.Plan], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"python -m recipes\.papers train lesson"):
+        command(load_plan("lesson"))
 
 
 def test_the_words_that_were_aligned_by_hand() -> None:
