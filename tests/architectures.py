@@ -3,13 +3,15 @@
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from pydantic import ValidationError
 
+from attendant.training.kernels.cells import CellKind
 from attendant.training.model import ModelConfig
+from attendant.training.model.config import ReadoutKind, ScoreKind
 
 HIDDEN_SIZE = 6
 DEPTHS = ((1, 1, True), (2, 2, True), (3, 1, True), (1, 2, True), (4, 3, True), (3, 4, False))
@@ -78,11 +80,11 @@ def covering(cases: Mapping[str, Iterable[tuple[str, Any]]]) -> list[str]:
 
 def _inner_choices() -> Iterator[dict[str, Any]]:
     for cell, score, query, feeding, readout, projected, special in itertools.product(
-        ("lstm", "gru", "rnn"),
-        ("dot", "scaled_dot", "general", "additive", "concat", "none"),
+        get_args(CellKind),
+        (*get_args(ScoreKind), "none"),
         ("current", "previous"),
         (False, True),
-        ("tanh", "addition", "maxout", "sum", "concatenation"),
+        [kind for kind in get_args(ReadoutKind) if kind != "linear"],
         (False, True),
         ("", "coverage", "copying"),
     ):

@@ -14,7 +14,7 @@ from attendant.training.table import Table
 ScoreKind = Literal["dot", "scaled_dot", "general", "additive", "concat"]
 QueryOrder = Literal["current", "previous"]
 InitialState = Literal["bridge", "backward", "mean", "top", "projected", "final", "zeros"]
-ReadoutKind = Literal["tanh", "linear", "addition", "sum", "concatenation", "maxout"]
+ReadoutKind = Literal["tanh", "linear", "addition", "maxout", "sum", "concatenation"]
 Initialization = Literal["glorot", "uniform", "normal"]
 StartSymbol = Literal["bos", "eos"]
 
