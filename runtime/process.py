@@ -262,7 +262,11 @@ def _abandonable(function: Callable[[], T], name: str) -> Iterator[Future[T]]:
 
 
 def on_a_thread(function: Callable[[], T], name: str) -> tuple[threading.Thread, Future[T]]:
-    """Calls a function on a daemon thread."""
+    """Calls a function on a daemon thread.
+
+    Raises:
+        UserError: no thread can be started.
+    """
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()
 
@@ -273,7 +277,12 @@ def on_a_thread(function: Callable[[], T], name: str) -> tuple[threading.Thread,
             future.set_exception(raised)
 
     thread = threading.Thread(target=run, name=name, daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:
+        raise UserError(
+            "no thread can be started: allow this process more memory (ulimit -v) or threads (ulimit -u, pids.max)"
+        ) from None
     return thread, future
 
 

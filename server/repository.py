@@ -112,9 +112,8 @@ def _state_of_files(folder: Path) -> State:
     """Returns the state of a bundle's files and of the folders that contain them."""
     paths = [folder]
     for path in paths:
-        with suppress(
-            OSError
-        ):  # it can't be read, so that it is refused when it is loaded; or it has just been removed
+        # A folder that can't be read is refused when it is loaded.
+        with suppress(OSError):
             if path.is_dir() and len(paths) < MAX_FILES:
                 paths += sorted(path.iterdir())
     return tuple(map(state_of, paths[:MAX_FILES]))

@@ -267,7 +267,7 @@ def _checked_files(path: Path, manifest: Manifest) -> tuple[dict[str, bytes], li
                         differences.append(f"{name}: sha256 is {digest}, the manifest says {entry.sha256}")
                     elif name in (*TEXTS, BIGRAMS_NAME):
                         file.seek(0)
-                        texts[name] = file.read(MAX_TEXT_BYTES)
+                        texts[name] = file.read(entry.size)
             except (OSError, Unfit) as error:
                 differences.append(f"{name}: {_reason(error)}")
     return texts, differences

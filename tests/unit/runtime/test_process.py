@@ -6,15 +6,18 @@ import threading
 import time
 from concurrent.futures import Future, wait
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from attendant.runtime import process
+from attendant.runtime.errors import UserError
 from attendant.runtime.process import (
     ResourceLimitExceeded,
     available_cpus,
     cgroup_quota,
     limited,
+    on_a_thread,
     processor,
     quiet_stderr,
 )
@@ -95,6 +98,12 @@ def test_processors_of_one_name_differ_by_family_and_model(tmp_path: Path) -> No
     # On ARM the file has neither; on other systems than Linux there is none.
     assert described("processor\t: 0\nFeatures\t: fp asimd\n") == platform.machine()
     assert processor(tmp_path / "missing") == platform.machine()
+
+
+def test_a_process_that_may_start_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "_start_new_thread", Mock(side_effect=RuntimeError("can't start new thread")))
+    with pytest.raises(UserError, match="ulimit -v"):
+        on_a_thread(int, "a thread")
 
 
 def test_work_that_ends_after_a_look_timed_out_has_its_result(monkeypatch: pytest.MonkeyPatch) -> None:

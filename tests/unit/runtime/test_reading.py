@@ -103,6 +103,7 @@ def test_only_files_are_read(tmp_path: Path) -> None:
         with pytest.raises(Unfit, match=kind):
             open_file(tmp_path / name, 9)
     assert read_file(tmp_path / "folder" / "file", 5) == b"12345"
+    assert read_file(tmp_path / "folder" / "file", 1 << 60) == b"12345", "no more memory than it has"
     with pytest.raises(Unfit, match="5 bytes, may have 4"):
         read_file(tmp_path / "folder" / "file", 4)
 
