@@ -57,7 +57,11 @@ ONE_ADDRESS = ("--light-rows", NO_LIMIT, "--max-waiting", NO_LIMIT)
 """The load generator acts as many clients, and the server sees one address."""
 
 OMITTED_VARIABLES = tuple(
-    f"ATTENDANT_{name}" for name in ("BUNDLES", "TLS_", "TOKENS", "ADMIN_TOKENS", "NO_HTTP", "MAX_CLIENT_", "CLIENT_")
+    f"ATTENDANT_{name}"
+    for name in (
+        *("BUNDLES", "TLS_", "TOKENS", "ADMIN_TOKENS", "HEALTH", "REFLECTION"),
+        *("NO_HTTP", "MAX_CLIENT_", "CLIENT_"),
+    )
 )
 """Prefixes of variables that the measured server is started without: calls come from one address of this machine."""
 

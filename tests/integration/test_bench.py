@@ -30,6 +30,8 @@ def test_a_bundle_is_measured(environment: dict[str, str], tiny_bundle_path: Pat
     arguments = [str(tiny_bundle_path), *(part for option in options.items() for part in option)]
     # All calls come from one address, so a limit of a deployment's clients is not theirs.
     limited = environment | {"ATTENDANT_MAX_CLIENT_REQUESTS": "1", "ATTENDANT_CLIENT_REQUESTS_PER_SECOND": "1"}
+    # Nor has it their credentials.
+    limited |= {"ATTENDANT_TOKENS": "tokens", "ATTENDANT_HEALTH": "closed", "ATTENDANT_REFLECTION": "closed"}
     printed, errors = started(limited, arguments).communicate(timeout=200)
     assert errors == ""
     assert "1 CPUs; sent: 3 of the 3 lines" in printed and "attendant serve" in printed
