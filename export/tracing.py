@@ -27,6 +27,7 @@ from onnx import compose
 from torch import Tensor, nn
 
 from attendant.export.graph import TracedGraph, TracedPair
+from attendant.export.rewriting.logarithms import REWRITTEN, by_element
 from attendant.runtime.bundle import graph_io
 from attendant.runtime.bundle.manifest import SpecialIds, StateTensor, TensorSpec
 from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES
@@ -436,7 +437,9 @@ def _export(
     _inline(program.model, module)
     if splits_gemms:
         _split_gemms(graph)
-    return TracedGraph.of(program.model)
+    traced = TracedGraph.of(program.model)
+    has_logarithms = any(node.op_type in REWRITTEN for node in traced.model.graph.node)
+    return by_element(traced.model) if has_logarithms else traced
 
 
 def _split_gemms(graph: ir.Graph) -> None:

@@ -29,8 +29,8 @@ PRODUCT_MAX: Final = HALF_MAX / 2
 """Products are added in pairs."""
 
 SUMMING: Final = frozenset(
-    {"Softmax", "LogSoftmax", "ReduceSum", "ReduceMean", "ReduceLogSumExp", "CumSum", "Exp", "Log", "Div", "Pow",
-     "Sqrt", "Reciprocal", "TopK"}
+    {"Softmax", "LogSoftmax", "ReduceSum", "ReduceMean", "ReduceLogSum", "ReduceLogSumExp", "CumSum", "Exp", "Log",
+     "Div", "Pow", "Sqrt", "Reciprocal", "TopK"}
 )  # fmt: skip
 
 MULTIPLYING: Final = frozenset({"Gemm", "MatMul"}) | RECURRENT

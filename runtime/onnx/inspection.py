@@ -102,7 +102,8 @@ def inner_values(graph: Graph) -> dict[str, list[str]]:
         for name, value in layer.items():
             values.setdefault(name, []).append(value)
     for node in graph.nodes:
-        if node.operator == "Sub" and (log := graph.maker(node.inputs[0])) is not None and log.operator == "Log":
+        maker = graph.maker(node.inputs[0]) if node.operator == "Sub" else None
+        if maker is not None and maker.operator in ("Log", "ReduceLogSum"):
             values["p_gen"] = [node.inputs[1]]
     for name in ("hidden", "cell"):
         if name not in values and graph.maker(f"{name}_out") is not None:

@@ -1,0 +1,48 @@
+"""Logarithms in a graph give an element the same bits at every place."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from attendant.export.rewriting.logarithms import by_element
+from attendant.export.tracing import trace_graphs, traceable
+from tests.bundles import KINDS, tiny_model
+
+WIDTH = 64
+
+
+def model_of(operator: str) -> onnx.ModelProto:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["R", WIDTH]) for name in "xy")
+    graph = helper.make_graph([helper.make_node(operator, ["x"], ["y"])], "logarithms", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+@pytest.mark.parametrize("operator", ["Log", "Softplus"])
+def test_an_element_has_the_same_bits_at_every_place(operator: str) -> None:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 3
+    content = by_element(model_of(operator)).to_bytes()
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    random = np.random.default_rng(0)
+    row = random.uniform(1e-30, 1, WIDTH) if operator == "Log" else random.normal(0, 20, WIDTH)
+    # Places count from the beginning of the tensor, so rows that are rotated put every element at other places.
+    rows = np.stack([np.roll(row, number) for number in range(1000)]).astype(np.float32)
+    (results,) = session.run(None, {"x": rows})
+    for number, result in enumerate(results):
+        assert np.array_equal(np.roll(result, -number), results[0])
+
+
+def test_softplus_is_exact_at_the_ends() -> None:
+    session = onnxruntime.InferenceSession(by_element(model_of("Softplus")).to_bytes())
+    rows = np.resize(np.array([-2e9, -200, -20, -1, 0, 1, 20, 200, 2e9], np.float32), (1, WIDTH))
+    (results,) = session.run(None, {"x": rows})
+    np.testing.assert_allclose(results, np.logaddexp(0, rows.astype(np.float64)), rtol=1e-6, atol=1e-7)
+
+
+def test_a_copying_model_has_no_other_logarithms() -> None:
+    graph = trace_graphs(traceable(tiny_model(**KINDS["see"]))).decoder_step.model.graph
+    operators = {node.op_type for node in graph.node}
+    assert "ReduceLogSum" in operators
+    assert not operators & {"Log", "Softplus"}
