@@ -23,6 +23,9 @@ CPUINFO: Final = Path("/proc/cpuinfo")
 INSTRUCTIONS: Final = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 """Instruction sets that make products of matrices much faster, as /proc/cpuinfo names them."""
 
+MAX_THREADS: Final = 1024
+"""Threads or workers: a machine that can't start more would take long to find that out."""
+
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
 

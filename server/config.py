@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.errors import UserError
-from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS
+from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS, MAX_THREADS
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -57,8 +57,6 @@ class Kind:
 
 MAX_WHOLE = 10**9
 """Largest whole number of an option: gRPC takes 32 bits."""
-MAX_THREADS = 1024
-"""Threads or workers: more than a machine can start would hold the server up before it can refuse them."""
 
 
 def _whole(unit: str, least: int = 1, most: int = MAX_WHOLE) -> Kind:
