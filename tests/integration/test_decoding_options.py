@@ -16,7 +16,6 @@ from attendant_client import (
     GenerateOptions,
     Generation,
     Hypothesis,
-    InvalidArgument,
     Sampling,
 )
 from tests.bundles import LETTERS
@@ -127,78 +126,6 @@ async def test_a_score_of_the_answer_gives_its_log_prob(client: AttendantClient,
             assert await log_prob_by_score(client, word, hypothesis) == hypothesis.log_prob
 
 
-async def test_draws_are_repeated_by_their_seed_alone(client: AttendantClient) -> None:
-    async def draw(seed: int | None) -> list[tuple[str, ...]]:
-        sampling = Sampling(temperature=3.0, seed=seed)
-        answer = await client.generate("badge", sampling=sampling, num_hypotheses=8)
-        return [hypothesis.tokens for hypothesis in answer.hypotheses]
-
-    first = await draw(7)
-    assert len(first) == 8 and len(set(first)) > 4
-    assert await draw(7) == first
-    others = [await draw(8), await draw(2**64 - 1), await draw(None), await draw(None)]
-    assert len({tuple(sorted(draws)) for draws in [first, *others]}) == 5
-
-
-async def test_draws_stay_within_their_bounds(client: AttendantClient) -> None:
-    greedy = await client.generate("badge", beam_size=1)
-    for narrow in (Sampling(top_k=1), Sampling(top_p=1e-6), Sampling(temperature=0.001)):
-        answer = await client.generate("badge", sampling=narrow, num_hypotheses=3)
-        assert [hypothesis.tokens for hypothesis in answer.hypotheses] == [greedy.best.tokens] * 3
-
-
-@pytest.mark.parametrize("prefix", [[], ["AA", "B"]])
-@pytest.mark.parametrize("beam_size", [1, 2])
-async def test_alternatives_begin_with_the_most_probable_tokens(
-    client: AttendantClient, prefix: list[str], beam_size: int
-) -> None:
-    async def first_steps(num: int, beam_size: int) -> dict[tuple[str, ...], float]:
-        answer = await client.generate(
-            "badge",
-            alternatives=True,
-            num_hypotheses=num,
-            beam_size=beam_size,
-            target_prefix=prefix,
-            token_log_probs=True,
-        )
-        assert [hypothesis.score for hypothesis in answer.hypotheses] == sorted(
-            (h.score for h in answer.hypotheses), reverse=True
-        )
-        assert len(answer.hypotheses) == num
-        assert all(list(hypothesis.tokens[: len(prefix)]) == prefix for hypothesis in answer.hypotheses)
-        place = len(prefix)
-        return {
-            hypothesis.tokens[place : place + 1]: hypothesis.token_log_probs[place] for hypothesis in answer.hypotheses
-        }
-
-    eight = await first_steps(8, 1)
-    four = await first_steps(4, beam_size)
-    assert len(eight) == 8 and len(four) == 4, "no two begin alike"
-    assert four == dict(sorted(eight.items(), key=lambda item: -item[1])[:4])
-
-
-async def test_a_prefix_stands_in_front_and_counts(client: AttendantClient) -> None:
-    prefix = ["B", "B", "B", "<unk>"]
-    answer = await client.generate(
-        "face",
-        target_prefix=prefix,
-        beam_size=3,
-        num_hypotheses=3,
-        max_length=6,
-        no_repeat_ngram_size=1,
-        suppress_unk=True,
-        token_log_probs=True,
-    )
-    for hypothesis in answer.hypotheses:
-        assert list(hypothesis.tokens[:4]) == prefix, "bans are not for the prefix"
-        assert len(hypothesis.tokens) <= 6
-        assert not {"B", "<unk>"} & set(hypothesis.tokens[4:]), "but for what follows"
-    scored = await client.score("face", prefix, include_eos=False)
-    assert all(hypothesis.token_log_probs[:4] == scored.token_log_probs for hypothesis in answer.hypotheses)
-    whole = await client.generate("face", target_prefix=prefix, max_length=4)
-    assert list(whole.best.tokens) == prefix
-
-
 async def test_unknowns_become_the_symbols_that_they_attend_to(client: AttendantClient) -> None:
     """No character of the source is in the vocabulary, so only attention decides which one UNK was."""
     source = "xyzé"
@@ -218,16 +145,3 @@ async def test_unknowns_become_the_symbols_that_they_attend_to(client: Attendant
         assert other.text == " ".join(other.tokens)
         assert "<unk>" not in other.text
         assert (other.score, other.log_prob) == (hypothesis.score, hypothesis.log_prob), "of what the model said"
-
-
-async def test_options_that_exclude_each_other_are_refused_by_calls_and_streams(client: AttendantClient) -> None:
-    """Returns the fields; tests/unit/server/grpc/test_requests.py has all of them."""
-    options: GenerateOptions = {"sampling": Sampling(top_k=257), "beam_size": 2}
-    with pytest.raises(InvalidArgument) as refused:
-        await client.generate("badge", **options)
-    fields = {violation.field for violation in refused.value.violations}
-    assert fields == {"decoding.beam_size", "decoding.sampling.top_k"}
-    async with client.bulk() as bulk:
-        with pytest.raises(InvalidArgument) as in_bulk:
-            await bulk.generate("badge", **options)
-    assert in_bulk.value.violations == refused.value.violations

@@ -53,11 +53,6 @@ class TestAnswers:
         assert without_times(answer.json) == without_times(by_grpc)
         assert answer.json["timings"]["steps"] >= 1
 
-    async def test_fields_may_have_the_protos_names_too(self, web: Http) -> None:
-        by_proto = {"text": "abc", "decoding": {"beam_size": 3, "num_hypotheses": 2}, "output": {"attention": True}}
-        answers = [await web.post("/v1/generate", body) for body in (GENERATE, by_proto)]
-        assert without_times(answers[0].json) == without_times(answers[1].json)
-
     async def test_score_is_grpcs_answer_in_json(self, server: Served, web: Http) -> None:
         answer = await web.post("/v1/score", SCORE)
         by_grpc = await server.stub.Score(json_format.ParseDict(SCORE, messages.ScoreRequest()))
@@ -89,27 +84,6 @@ class TestAnswers:
 
 
 class TestLists:
-    async def test_each_text_is_answered_as_alone_and_each_error_is_in_its_place(self, web: Http) -> None:
-        texts = ["abc", "", "de", "a" * 99]
-        decoding = GENERATE["decoding"]
-        answer = await web.post(
-            "/v1/generate_many", {"texts": texts, "decoding": decoding, "output": {"attention": True}}
-        )
-        assert answer.status == 200
-        results = answer.json["results"]
-        assert [sorted(result.keys() - {"requestId"}) for result in results] == [
-            ["response"],
-            ["error"],
-            ["response"],
-            ["error"],
-        ]
-        for text, result in zip(texts, results, strict=True):
-            alone = (await web.post("/v1/generate", GENERATE | {"text": text})).json
-            if "response" in result:
-                assert without_times(result["response"]) == without_times(alone)
-            else:
-                assert (result["error"]["code"], result["error"]["message"]) == (3, alone["detail"])
-
     async def test_it_is_grpcs_answer_to_the_same_message(self, server: Served, web: Http) -> None:
         body = {"requests": [GENERATE | {"requestId": "one"}, {"text": "", "requestId": "two"}]}
         results = (await web.post("/v1/generate_many", body)).json["results"]

@@ -215,7 +215,7 @@ def test_callbacks_are_called_in_order_with_what_happened(tmp_path: Path, tiny_r
     ]
 
 
-@pytest.mark.parametrize("method", ["step_3", "step_4", "record"])
+@pytest.mark.parametrize("method", ["step_3", "record"])
 def test_a_callbacks_exception_ends_the_training_and_it_resumes(
     tmp_path: Path, tiny_recipe: Path, copy_run: CopyRun, method: str
 ) -> None:
@@ -235,7 +235,7 @@ def test_a_callbacks_exception_ends_the_training_and_it_resumes(
     assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "fail"
     assert [call[:2] for call in calls[-3:]] == [("after", "end"), ("", "end"), ("before", "end")]
     assert all(call[2] is caught.value for call in calls[-3:])
-    stopped = {"step_3": 3, "step_4": 4, "record": 2}[method]
+    stopped = {"step_3": 3, "record": 2}[method]
     assert load_run(tmp_path / "failed", "last").state.step == stopped
     torch.manual_seed(99)
     attendant.train(tiny_recipe, output=tmp_path / "failed", resume=True)
