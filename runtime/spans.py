@@ -20,18 +20,19 @@ from attendant.runtime.stepper import Floats
 
 SPANS: Final = re.compile(
     r"""
-      https?://[^\s<>"]*[^\s<>"'.,;:!?)\]}]                         # addresses of pages
+      https?://[^\s<>"]*[^\s<>"'”’».,;:!?)\]}]                      # addresses of pages
     | (?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+                      # e-mail addresses
-    | </?[A-Za-z][^<>\n]*>                                          # tags
-    | &(?:\#x?[0-9A-Fa-f]{1,6}|[A-Za-z]{2,8});                      # entities
+    | <(?:/?[A-Za-z]|!--|[!?][A-Za-z])[^<>\n]*>                     # tags, comments
+    | &(?:\#[Xx]?[0-9A-Fa-f]{1,7}|[A-Za-z][0-9A-Za-z]{1,31});       # entities
     | \$?\{\{[^{}\n]{0,64}\}\}                                      # {{name}}
     | [$\#%]?\{[^{}\n]{0,64}\}                                      # {name}, ${NAME}, #{name}
     | \$[A-Za-z_]\w{0,63}                                           # $NAME
     | (?<![\d%])%(?:\d{1,2}\$)?[-+\#0]?\d{0,3}(?:\.\d{1,2})?(?:hh?|ll?|[Lzjt])?[diouxXeEfFgGaAcspn@]   # printf's
-    | (?<!\w)%\(\w{1,64}\)[diouxXeEfFgGcrs]                         # Python's %(name)s
-    | (?<![\w/.~])(?:~|\.{1,2})?(?:/[\w.+@%-]*[\w+@%-])+/?          # paths
+    | (?<!%)%\([\w.-]{1,64}\)[-+\#0]?\d{0,3}(?:\.\d{1,2})?[diouxXeEfFgGcrsa]                         # Python's
+    | (?<![\w/.~])(?:~|\.{1,2}(?:/\.\.)*)?(?:/[\w.+@%-]*[\w+@%-])+/?          # paths
     | (?<!\w)[A-Z]:\\[\w\\.+@%-]*[\w\\+@%-]                         # Windows's
-    | [\U0001f000-\U0001faff\u2600-\u27bf][\U0001f000-\U0001faff\u2600-\u27bf\ufe0f\u200d]*        # emoji
+    | (?:(?:[\U0001f000-\U0001faff\u231a\u231b\u23e9-\u23fa\u2600-\u27bf\u2b1b\u2b1c\u2b50\u2b55]|\S[\ufe0f\u20e3])
+      [\ufe0e\ufe0f\u200d\u20e3\U000e0020-\U000e007f]*)+          # emoji, also those that only U+FE0F makes one
     """,
     re.VERBOSE,
 )
@@ -56,7 +57,7 @@ ABBREVIATION: Final = re.compile(
 ABBREVIATION_CHARACTERS: Final = 8
 ITEM_NUMBER: Final = re.compile(r"\(?(?:[0-9]{1,3}|[A-Za-z]|[ivx]{1,4})[.)]")
 """The beginning of a sentence that is only the number of a list's item."""
-LINE_END: Final = re.compile(r"(?:\r\n|[\n\r\x0b\x0c\x85\u2028\u2029])\s*")
+LINE_END: Final = re.compile(r"(?<![ \t\u00a0])[ \t\u00a0]*(?:\r\n|[\n\r\x0b\x0c\x85\u2028\u2029])\s*")
 
 
 class Part(NamedTuple):
