@@ -77,16 +77,20 @@ def in_order(names: Iterable[NormalizationName]) -> tuple[NormalizationName, ...
 def normalization_steps(
     names: Iterable[NormalizationName], *, keep_spaces: bool, marks_words: bool
 ) -> list[Normalizer]:
-    """Returns the steps of a tokenizer's normalizer; those for white space come last, because NFKC makes some.
+    """Returns the steps of a tokenizer's normalizer.
+
+    Invisible characters are removed first: a letter's accent, or a word's end, may follow one. White space comes last,
+    because NFKC makes some.
 
     Args:
         keep_spaces: white space within a text stays as it is written.
         marks_words: the tokenizer writes WORD_START for a space. One in a text is a space too: no tokenizer could
             tell them apart.
     """
+    invisible, *white_space = spacing(keep_inner=keep_spaces)
     steps = [step for name in in_order(names) for step in STEPS[name]]
     steps += [normalizers.Replace(WORD_START, " ")] * marks_words
-    return [*steps, *spacing(keep_inner=keep_spaces)]
+    return [invisible, *steps, *white_space]
 
 
 class TokenizerConfig(Table):

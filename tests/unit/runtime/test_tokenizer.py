@@ -204,6 +204,15 @@ SPACED = [
     "ab\u2028cd", "\u2066ab cd\u2069", "a\u2060b cd", "ab\x85cd", "ab cd\u3164", "a\u200db c\u200cd", "ab cd\U000e0041",
 ]  # fmt: skip
 
+
+@pytest.mark.parametrize(("text", "plain"), [("e\u00ad\u0301", "\xe9"), ("Σ\u00adΣ\u200bΑ", "ΣΣΑ"), ("ab\u3164", "ab")])
+def test_what_is_not_seen_does_not_separate_what_is_normalized_together(text: str, plain: str) -> None:
+    """A letter and its accent, a word whose Σ is not its last letter, a filler that NFKC replaces by a letter."""
+    config = TokenizerConfig(tokenizer="character", normalize=("nfkc", "lowercase"))
+    tokenizer = train_tokenizer(config, [plain])
+    assert tokenizer.encode(text) == tokenizer.encode(plain)
+
+
 FAMILY = "\U0001f469\u200d\u2764\ufe0f\u200d\U0001f468"
 FLAG = "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
 
