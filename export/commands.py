@@ -234,7 +234,7 @@ def _export_user_model(options: argparse.Namespace) -> str:
         raise UserError("--checkpoint is for runs: a model of your own takes --weights")
     sources: Sequence[str] = ()
     if options.sources is not None:
-        sources = read_text(options.sources, f"--sources {options.sources}").splitlines()
+        sources = read_text(options.sources, f"--sources {options.sources}").removesuffix("\n").split("\n")
     return _publish_user_model(
         load_user_model(str(options.origin), options.weights),
         options,

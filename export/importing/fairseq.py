@@ -81,7 +81,7 @@ def _vocabulary(settings: Settings, side: str, segmented: bool) -> Vocabulary:
     path = settings.path.parent / f"dict.{language}.txt"
     remedy = ": copy the dictionaries from the folder of fairseq's data to the checkpoint's"
     symbols = []
-    for number, line in enumerate(read_text(path, remedy=remedy).splitlines(), 1):
+    for number, line in enumerate(read_text(path, remedy=remedy).removesuffix("\n").split("\n"), 1):
         symbol, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not symbol or not count.isdigit():
             raise UserError(f"{path}: line {number} is no symbol with its count: {line!r}")

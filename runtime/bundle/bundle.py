@@ -7,6 +7,7 @@ which every decision of the search has a clear margin: another host's last bits 
 differ by the certificate's `score_tolerance`.
 """
 
+import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -80,7 +81,8 @@ def parse_golden(text: str) -> tuple[GoldenExample, ...]:
         ValueError: a line is not a golden example; the message names it.
     """
     examples = []
-    for number, line in enumerate(text.splitlines(), 1):
+    # Only at "\n": symbols may contain other ends of lines, such as U+2028.
+    for number, line in enumerate(io.StringIO(text), 1):
         if number > MAX_EXAMPLES:
             raise ValueError(f"golden.jsonl: more than {MAX_EXAMPLES} examples")
         try:

@@ -74,6 +74,12 @@ def test_golden_examples_older_than_an_option_are_written_as_they_were() -> None
     assert golden_text(parse_golden(text)) == text
 
 
+def test_symbols_of_golden_examples_may_be_ends_of_lines() -> None:
+    first, *_ = open_bundle(Path("models/g2p-en")).golden
+    examples = (first.model_copy(update={"source_tokens": ("\u2028", "\x85"), "target_tokens": ("\u2029",)}), first)
+    assert parse_golden(golden_text(examples)) == examples and parse_golden("") == ()
+
+
 def test_a_bundle_has_examples_to_show() -> None:
     bundle = open_bundle(Path("models/g2p-en"))
     golden = {("".join(example.source_tokens), " ".join(example.target_tokens)) for example in bundle.golden}

@@ -163,7 +163,7 @@ def test_what_cannot_be_represented_is_named(options: dict[str, Any], message: s
     [
         (None, r"dict.en.txt: can't be read: No such file .* copy the dictionaries from the folder of fairseq's data"),
         ("a\n", "dict.en.txt: line 1 is no symbol with its count: 'a'"),
-        ("a 5\nb 4\n", "the vocabulary has 6 symbols, and the weights are of 9"),
+        ("a\u2028 5\nb\x85 4\n", "the vocabulary has 6 symbols, and the weights are of 9"),
         ("a@@ 5\nb 4\n", "dict.en.txt: has subwords, such as 'a@@', .* add --segmented"),
     ],
 )
