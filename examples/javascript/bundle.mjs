@@ -14,7 +14,7 @@ const WIDTH_MULTIPLE = 8; // sources are padded to a multiple of this, so that s
 
 /** A side's tokenizer: texts to ids and back. */
 class Side {
-  constructor(description, unk) {
+  constructor(description, { pad, unk, bos, eos }) {
     this.library = new Tokenizer(description, {});
     const vocabulary = description.model.vocab; // Unigram has pairs of symbol and score, other models a map to ids
     this.symbols = Array.isArray(vocabulary) ? vocabulary.map(([symbol]) => symbol) : [];
@@ -23,6 +23,7 @@ class Side {
     this.ids = new Map(this.symbols.map((symbol, id) => [symbol, id]));
     this.hasDecoder = Boolean(description.decoder);
     this.unk = unk;
+    this.neverInText = [pad, bos, eos];
   }
 
   // White space changes no answer: unless the tokenizer's own normalizer sees to that, it is collapsed here.
@@ -30,7 +31,8 @@ class Side {
     if (this.library.normalizer?.(" a\n") !== "a") {
       text = text.replace(OUTER_SPACE, "").replace(INNER_SPACE, " ");
     }
-    return this.idsOfTokens(this.library.encode(text, { add_special_tokens: false }).tokens);
+    const ids = this.idsOfTokens(this.library.encode(text, { add_special_tokens: false }).tokens);
+    return ids.map((id) => (this.neverInText.includes(id) ? this.unk : id)); // a word that is written "</s>" is text
   }
 
   idsOfTokens(tokens) {
@@ -64,8 +66,8 @@ export class Bundle {
     const session = async (graph) => ort.InferenceSession.create(await read(graph.file));
     const bundle = new Bundle();
     Object.assign(bundle, { ort, manifest, precision, graphs });
-    bundle.source = new Side(await json("source_tokenizer.json"), manifest.special_ids.unk);
-    bundle.target = new Side(await json("target_tokenizer.json"), manifest.special_ids.unk);
+    bundle.source = new Side(await json("source_tokenizer.json"), manifest.special_ids);
+    bundle.target = new Side(await json("target_tokenizer.json"), manifest.special_ids);
     bundle.encoder = await session(graphs.encoder);
     bundle.decoderStep = await session(graphs.decoder_step);
     bundle.hasAttention = graphs.decoder_step.outputs.some((output) => output.name === "attention");
@@ -241,5 +243,5 @@ function refuseOutOfRange(name, value, most) {
 function defaultMaxLength(decoding, limits, sourceLength) {
   if (decoding.max_length) return decoding.max_length;
   if (!decoding.max_length_ratio) return limits.max_target_tokens;
-  return Math.min(limits.max_target_tokens, Math.ceil(decoding.max_length_ratio * sourceLength) + 10);
+  return Math.min(limits.max_target_tokens, Math.ceil(decoding.max_length_ratio * sourceLength - 1e-9) + 10);
 }
