@@ -50,8 +50,9 @@ SENTENCE_END: Final = re.compile(
 )
 """The end of a sentence: blanks between two sentences, or, in scripts without blanks, the place between them."""
 ABBREVIATION: Final = re.compile(
-    r"\b(?:[A-Za-z]|e\.g|i\.e|p\.ex|etc|vs|cf|ca|approx|[Nn]os?|vol|[Ff]ig|sec|[Cc]h|[Cc]hap|pp?|eds?|Mr|Mrs|Ms|Dr|Prof|St|Jr"
-    r"|Sr|Inc|Ltd|Co|Corp|Mt|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\.\Z"
+    r"\b(?:[a-z]|e\.g|i\.e|p\.ex|etc|vs|cf|ca|approx|nos?|vol|fig|sec|ch|chap|pp?|eds?|mr|mrs|ms|dr|prof|st|jr|sr|inc|ltd|co"
+    r"|corp|mt|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\.\Z",
+    re.IGNORECASE,
 )
 """An abbreviation or an initial at the end of a text: no sentence ends there."""
 ABBREVIATION_CHARACTERS: Final = 8

@@ -10,6 +10,7 @@ const NO_ID = -1n; // in forced_ids and banned_ids: nothing
 const WHITE_SPACE = "[\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]+";
 const OUTER_SPACE = new RegExp(`^${WHITE_SPACE}|${WHITE_SPACE}$`, "gu");
 const INNER_SPACE = new RegExp(WHITE_SPACE, "gu");
+const LEAST_POSSIBLE = -1e8; // PAD and BOS, which are never generated, have -1e9
 const WIDTH_MULTIPLE = 8; // sources are padded to a multiple of this, so that sums round alike at any width
 
 /** A side's tokenizer: texts to ids and back. */
@@ -198,7 +199,7 @@ export class Bundle {
       Array.from({ length: numCandidates }, (_, k) => ({
         id: Number(ids[row * numCandidates + k]),
         logProb: logProbs[row * numCandidates + k],
-      })),
+      })).filter(({ logProb }) => logProb > LEAST_POSSIBLE),
     );
     const attention = this.hasAttention && previousIds.map((_, row) => Array.from(rowOf(outputs.attention, row)));
     const next = { ...state };

@@ -41,6 +41,7 @@ def test_spans_that_are_protected(text: str, spans: list[str]) -> None:
             "See e.g. Fig. 3 by Dr. J. Smith etc. and more. Then stop.",
             ["See e.g. Fig. 3 by Dr. J. Smith etc. and more.", "Then stop."],
         ),
+        ("SEE FIG. 3 BY DR. NO ETC. ABOVE. Stop.", ["SEE FIG. 3 BY DR. NO ETC. ABOVE.", "Stop."]),
         ("1. Open it. 2. Close it.", ["1. Open it.", "2. Close it."]),
         ("A line\nanother\r\n\n  last one ", ["A line", "another", "last one"]),
         ("version 2.5 is out. see below", ["version 2.5 is out. see below"]),
