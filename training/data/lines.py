@@ -22,10 +22,12 @@ NOT_TEXT: Final = {
     b"PK\x03\x04": "is a zip archive or a spreadsheet: unpack it, or save it as TSV or CSV",
     b"\x28\xb5\x2f\xfd": "is compressed by zstd: unpack it (unzstd), or take gzip or xz",
     b"PAR1": "is a Parquet file: write it as TSV, CSV or JSONL",
+    b"\xff\xfe\0\0": "is UTF-32: convert it, e.g. with iconv -f UTF-32 -t UTF-8",
     b"\xff\xfe": "is UTF-16: convert it, e.g. with iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "is UTF-16: convert it, e.g. with iconv -f UTF-16 -t UTF-8",
 }
 TAR_MAGIC, TAR_PLACE = b"ustar", 257
+MANY_NULS: Final = 0.25  # Share of a file's first bytes.
 
 MORE_COLUMNS: Final = (
     'of more columns name two: data.columns = [1, 2], or ["en", "fr"] where a header row has names (in an option: '
@@ -132,6 +134,8 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
                     raise UserError(f"{path} {reason}")
             if head[TAR_PLACE:].startswith(TAR_MAGIC):
                 raise UserError(f"{path} is a tar archive: unpack it")
+            if head.count(0) > MANY_NULS * len(head):
+                raise UserError(f"{path} has NULs, as UTF-16 has: convert it, e.g. with iconv -f UTF-16LE -t UTF-8")
             yield file
 
 

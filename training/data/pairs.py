@@ -22,6 +22,7 @@ COMPRESSIONS: Final = (".gz", ".xz", ".bz2")
 NUM_PROBED_ROWS: Final = 100  # Rows at the beginning of a file by which its delimiter and its quotes are judged.
 DELIMITERS: Final = (",", ";", "\t")
 MAX_FIELD: Final = 2**31 - 1
+JSON_ARRAY: Final = re.compile(r"\s*\[\s*(\{|$)")  # The beginning of a file.
 NAMES = """
     source target src tgt trg src_text tgt_text source_text target_text input output inputs outputs text texts label
     labels translation translated reference original summary document question answer sentence sentence1 sentence2
@@ -178,11 +179,11 @@ def _objects(path: Path, columns: Columns | None, problems: Problems) -> Iterato
         if not line.strip():
             yield number, ("", "")
             continue
+        if number == 1 and JSON_ARRAY.match(line):
+            raise UserError(f"{path} is a JSON array: write an object a line, e.g. with jq -c '.[]'")
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            if number == 1 and line.lstrip().startswith("["):
-                raise UserError(f"{path} is a JSON array: write an object a line, e.g. with jq -c '.[]'") from None
             problems.add("json", path, number, f"not JSON: {error}")
             continue
         try:
@@ -255,11 +256,12 @@ class PairReader:
         self.num_empty, self.notes = 0, []
         for path, number, (source, target) in self._rows(problems):
             pair = Pair(source.strip(), target.strip())
+            is_here = part is None or _split_of_source(pair.source, part.shares) == part.name
             if pair.source and pair.target:
-                if part is None or _split_of_source(pair.source, part.shares) == part.name:
+                if is_here:
                     yield pair
             elif self._files.drop_empty:
-                self.num_empty += 1
+                self.num_empty += is_here
             else:
                 empty = "the source is" if pair.target else "the target is" if pair.source else "both sides are"
                 problems.add("empty", path, number, f"{empty} empty")
@@ -298,6 +300,8 @@ def pairs_in_memory(name: str, data: InMemoryPairs) -> list[Pair]:
         UserError: an item is no pair of texts, or a text can't be written as UTF-8.
     """
     pairs = []
+    if not isinstance(data, Iterable):
+        raise UserError(f"{name}={data!r}: must be files of pairs, or pairs (source, target)")
     for place, item in enumerate(data):
         texts = () if isinstance(item, str | Mapping) or not isinstance(item, Iterable) else tuple(item)
         if len(texts) != 2 or not all(isinstance(text, str) for text in texts):

@@ -70,6 +70,8 @@ def test_reads_two_parallel_files(tmp_path: Path) -> None:
         (b'{"en": "a"}\n', "JSON is read from files named .jsonl"),
         (b"en\tfr\na\tb\n", "pairs.tsv:1: 'en' and 'fr' look like the names of columns: set data.columns = "),
         ("a\tb\n".encode("utf-16"), "pairs.tsv is UTF-16: convert it"),
+        ("a\tb\n".encode("utf-32"), "pairs.tsv is UTF-32: convert it"),
+        ("a\tb\n".encode("utf-16-le"), "pairs.tsv has NULs, as UTF-16 has: convert it"),
         (b"PK\x03\x04", "pairs.tsv is a zip archive or a spreadsheet"),
         (b"a\t  \n", "pairs.tsv:1: the target is empty"),
         (b"a\tb\nab\xff\tc\n", "pairs.tsv:2: byte 3 of the line is not UTF-8"),
@@ -162,6 +164,12 @@ def test_empty_pairs_are_dropped_and_counted(tmp_path: Path) -> None:
         reader = PairReader(SplitFiles.model_validate(files | {"drop_empty": True}))
         for _ in range(2):
             assert list(reader) == [Pair("a", "x")] and reader.num_empty == 3
+    # Each is counted in one split.
+    split = {"validation": 0.4, "test": 0.4}
+    config = DataConfig.model_validate({"train": str(tmp_path / "pairs.tsv"), "split": split, "drop_empty": True})
+    readers = [PairReader(config.files(name)) for name in ("train", "validation", "test")]
+    assert [pair for reader in readers for pair in reader] == [Pair("a", "x")]
+    assert sum(reader.num_empty for reader in readers) == 3
 
 
 @pytest.mark.parametrize(
@@ -220,6 +228,7 @@ def test_a_field_of_csv_may_hold_commas_quotes_line_feeds_and_megabytes(tmp_path
         ("a.jsonl", '{"en": "\\ud800", "fr": "x"}\n', ("en", "fr"), "'en' has half a surrogate pair"),
         ("a.jsonl", '{"en": "a"}\n', (1, 2), "JSONL has names"),
         ("a.json", '[\n{"en": "a"}]', None, "is a JSON array: write an object a line"),
+        ("a.json", '[{"en": "a"}]', None, "is a JSON array: write an object a line"),
     ],
 )
 def test_what_no_format_allows_is_one_line(
