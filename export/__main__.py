@@ -12,7 +12,7 @@ from typing import Final
 
 from rich.console import Console
 
-from attendant.runtime.command import Command, exit_command, require
+from attendant.runtime.command import Command, ended_by_interrupts, exit_command, require
 from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS
 
 DEFAULT = "(default: %(default)s)"
@@ -58,26 +58,32 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _run(name: str, options: argparse.Namespace) -> None:
+    with ended_by_interrupts():
+        function = _function(name, options)
+    with _status():
+        text = function(options)
+    print(text)
+
+
+def _function(name: str, options: argparse.Namespace) -> Callable[[argparse.Namespace], str]:
+    """Imports and returns a subcommand's function. Raises UserError: the output exists."""
     from attendant.export import published  # noqa: PLC0415
 
     if name in ("export", "import", "reference") and options.output is not None:
         published.refuse_occupied(options.output, force=options.force)
-    with _status():
-        if name == "export" and options.web is not None:
-            # No torch, which takes seconds to import and which a server's environment lacks.
-            from attendant.export import static_page  # noqa: PLC0415
+    if name == "export" and options.web is not None:
+        # No torch, which takes seconds to import and which a server's environment lacks.
+        from attendant.export import static_page  # noqa: PLC0415
 
-            text = static_page.export(options)
-        elif name in published.COMMANDS:
-            text = published.COMMANDS[name](options)
-        else:
-            # Importing torch takes seconds: --help, a mistyped option and a missing package don't wait for it.
-            for package in ("torch", "onnx", "onnxscript"):
-                require(package)
-            from attendant.export import commands  # noqa: PLC0415
+        return static_page.export
+    if name in published.COMMANDS:
+        return published.COMMANDS[name]
+    # Importing torch takes seconds: --help, a mistyped option and a missing package don't wait for it.
+    for package in ("torch", "onnx", "onnxscript"):
+        require(package)
+    from attendant.export import commands  # noqa: PLC0415
 
-            text = commands.COMMANDS[name](options)
-    print(text)
+    return commands.COMMANDS[name]
 
 
 class _Stages(logging.Handler):

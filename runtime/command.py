@@ -16,9 +16,10 @@ from typing import NoReturn
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.files import UNWRITABLE, CantWrite
 from attendant.runtime.process import has_abandoned_work
+from attendant_client.command import INTERRUPTED
+from attendant_client.command import ended_by_interrupts as ended_by_interrupts  # noqa: PLC0414  # Commands import it from here.
 from attendant_client.version import VERSION
 
-INTERRUPTED = 130
 NO_MEMORY = "there is too little memory: end other programs, allow this one more, or give it less work"
 
 

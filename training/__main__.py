@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from attendant.runtime.command import Command, exit_command, require, suggestion
+from attendant.runtime.command import Command, ended_by_interrupts, exit_command, require, suggestion
 from attendant.runtime.errors import UserError
 
 SUBCOMMANDS = {
@@ -26,7 +26,8 @@ def command(name: str) -> Command:
     file = SUBCOMMANDS.get(name, name)
     if file == "train":
         require("tomli_w")  # A missing package is reported before torch is imported.
-    module = import_module(f"attendant.training.commands.{file}")
+    with ended_by_interrupts():
+        module = import_module(f"attendant.training.commands.{file}")
     return Command(getattr(module, f"{name}_parser")(), getattr(module, f"run_{name}"))
 
 

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from attendant.runtime.command import Command, exit_command, with_user_errors
+from attendant.runtime.command import Command, ended_by_interrupts, exit_command, with_user_errors
 
 
 def parser() -> argparse.ArgumentParser:
     """Imports the experiments here: torch takes seconds, and Ctrl-C must end that with one line too."""
-    from attendant.recipes.papers import alignment, comparison, harness, long_sources, memory, peers  # noqa: PLC0415
+    with ended_by_interrupts():
+        from attendant.recipes.papers import alignment, comparison, harness, long_sources, memory, peers  # noqa: PLC0415
 
     options = argparse.ArgumentParser(prog="python -m recipes.papers", description="Experiments of docs/experiments.")
     commands = options.add_subparsers(required=True)

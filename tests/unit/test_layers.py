@@ -16,6 +16,7 @@ TOPS = ("runtime", "training", "export", "server", "recipes")
 # package -> what of this project it may import. A longer prefix wins over a shorter one.
 ALLOWED = {
     "attendant.runtime": {"attendant.runtime", "attendant_client.version"},
+    "attendant.runtime.command": {"attendant.runtime", "attendant_client.command", "attendant_client.version"},
     "attendant.training": {"attendant.training", "attendant.runtime", "attendant_client.version"},
     "attendant.export": {
         "attendant.export",

