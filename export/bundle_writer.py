@@ -1,7 +1,7 @@
 """Writes a bundle: in a temporary folder, verified by the loader and the stepper that serve, then renamed."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +66,9 @@ MAX_LENGTHS = (64, 16, 4)
 
 def precisions_of(precisions: Precision | Sequence[Precision]) -> tuple[Precision, ...]:
     """Returns the precisions to publish. Raises UserError if there are none, or one is unknown."""
-    names: tuple[Precision, ...] = (precisions,) if isinstance(precisions, str) else tuple(precisions)
+    if isinstance(precisions, str) or not isinstance(precisions, Iterable):
+        precisions = (precisions,)
+    names: tuple[Precision, ...] = tuple(precisions)
     known = get_args(Precision)
     for name in names or ("",):
         if name not in known:

@@ -40,7 +40,7 @@ from attendant.runtime.bundle.manifest import (
 )
 from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_stepper
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import read_text, write_text
+from attendant.runtime.files import path_of, read_text, write_text
 from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation.confidence import RIGHT_METRICS, right_rule
 from attendant.training.evaluation.metrics import refuse_missing
@@ -105,7 +105,7 @@ def export_run(
         UserError: `output` exists, `origin` is neither, an option is invalid, or data are bad or missing.
         VerificationFailed: the graphs' results differ from PyTorch's.
     """
-    origin, output = Path(origin), Path(output)
+    origin, output = path_of("origin", origin), path_of("output", output)
     refuse_occupied(output, force=force)
     wanted = precisions_of(precisions)
     defaults = {

@@ -16,6 +16,7 @@ from attendant.runtime.bundle_stepper import default_precision
 from attendant.runtime.command import needed
 from attendant.runtime.decoding.options import default_max_length
 from attendant.runtime.errors import UserError
+from attendant.runtime.files import path_of
 from attendant.runtime.inspection import OF_POSITIONS, OF_SOURCE, Inspection, Record
 from attendant.runtime.onnx.inspection import watched
 from attendant.runtime.stepper import NO_ID
@@ -46,7 +47,7 @@ def inspect(
     Raises:
         UserError: the path is neither, the bundle is refused, or the source or target is invalid.
     """
-    path = Path(path)
+    path = path_of("path", path)
     if is_bundle(path):
         subject = _of_bundle(path, precision)
     elif precision is not None:
@@ -143,8 +144,10 @@ def _ids(field: str, value: str | Sequence[str], tokenizer: Tokenizer) -> list[i
                 f"{field}: is a text, must be tokens: this model's texts are segmented by its user's program"
             )
         return list(tokenizer.encode(value))
+    if not isinstance(value, Sequence) or not all(isinstance(token, str) for token in value):
+        raise UserError(f"{field}: is {value!r}, must be a text or a list of tokens")
     try:
-        return list(tokenizer.ids_of(list(value)))
+        return list(tokenizer.ids_of(value))
     except UnknownTokenError as error:
         unknown = ", ".join(repr(value[place]) for place in error.positions[:4])
         raise UserError(f"{field}: has tokens that are not in the vocabulary: {unknown}") from None

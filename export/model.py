@@ -31,6 +31,7 @@ from attendant.export.verification.quality import NUM_REFERENCE, QualityMeasurem
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import GNMT_OFFSET, DecodingDefaults, Precision, defaults_of, search_of
 from attendant.runtime.errors import UserError, VerificationFailed, reason_of
+from attendant.runtime.files import path_of
 from attendant.training.data.vocabulary import NAMES, SymbolKind, Symbols, read_vocabulary
 from attendant.training.evaluation.evaluating import EvaluationConfig, TextModel
 from attendant.training.evaluation.session import read_data
@@ -141,7 +142,7 @@ def export_model(
         UserError: the module does not keep the contract of Seq2SeqModule, a vocabulary is wrong, or `output` exists.
         VerificationFailed: the graphs compute something else than the module.
     """
-    output = Path(output)
+    output = path_of("output", output)
     refuse_occupied(output, force=force)
     wanted = precisions_of(precisions)
     _refuse_wrong_values(model)

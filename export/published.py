@@ -27,7 +27,7 @@ from attendant.runtime.bundle.manifest import (
 from attendant.runtime.bundle.signature import open_signed_bundle, sign_bundle
 from attendant.runtime.command import require
 from attendant.runtime.errors import UserError, VerificationFailed, escaped, some_lines
-from attendant.runtime.files import new_folder, read_text, sha256_of
+from attendant.runtime.files import new_folder, path_of, read_text, sha256_of
 from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS, limited
 
 if TYPE_CHECKING:
@@ -239,10 +239,11 @@ def verify(
     """
     from attendant.runtime.onnx.stepper import refuse_inexact  # noqa: PLC0415
 
-    if run is not None:
+    path = path_of("bundle", bundle)
+    run_path = None if run is None else path_of("run", run)
+    if run_path is not None:
         require("torch", "cpu,export")
         require("onnx", "cpu,export")
-    path = Path(bundle)
     within = partial(
         limited,
         what=f"the bundle {path} is refused",
@@ -277,8 +278,8 @@ def verify(
         num_examples = sum(example.precision == precision for example in opened.golden)
         how = ", through conversions: CUDA's kernels have not run" if (precision, provider) == ("fp16", "cpu") else ""
         checks.append(golden(text=f"{precision} on {provider}: {num_examples} golden examples hold{how}"))
-        if run is not None and not (precision == "fp16" and "fp32" in manifest.graphs):
-            compared = _compared_with_run(opened, precision, stepper, Path(run), checkpoint)
+        if run_path is not None and not (precision == "fp16" and "fp32" in manifest.graphs):
+            compared = _compared_with_run(opened, precision, stepper, run_path, checkpoint)
             text = f"{precision} on {provider}: {compared}"
             checks.append(Check(subject="run", precision=precision, held="fp32" in manifest.graphs, text=text))
     return tuple(checks)

@@ -137,6 +137,13 @@ def _holder(descriptor: int) -> str:
     return "another process"
 
 
+def path_of(field: str, value: object) -> Path:
+    """Returns an argument as a path. Raises UserError: it is no path; the message names the argument."""
+    if not isinstance(value, str | os.PathLike):
+        raise UserError(f"{field}={value!r}: must be a path")
+    return Path(value)
+
+
 def read_text(path: Path, name: str = "", remedy: str = "") -> str:
     """Returns the content of a text file, without a byte order mark.
 

@@ -3,7 +3,7 @@
 import difflib
 import os
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -353,10 +353,11 @@ def _plain(value: Any) -> Any:
 def settings_of(overrides: Overrides) -> dict[str, Any]:
     """Returns the values of overrides by their dotted names. Raises UserError: one is not `table.key=value`."""
     if isinstance(overrides, Mapping):
-        return dict(overrides)
+        return {str(key): value for key, value in overrides.items()}
     settings = {}
-    for override in [overrides] if isinstance(overrides, str) else overrides:
-        key, equals, text = override.partition("=")
+    is_single = isinstance(overrides, str) or not isinstance(overrides, Iterable)
+    for override in [overrides] if is_single else overrides:
+        key, equals, text = str(override).partition("=")
         if not equals:
             raise UserError(f"--set {override}: must be table.key=value, e.g. --set training.max_epochs=3")
         try:

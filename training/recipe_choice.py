@@ -249,20 +249,33 @@ def recipe_of_inputs(
     if recipes:
         others = ", ".join(name for name in inputs if name != recipes[0]) or recipes[0]
         raise UserError(f"{recipes[0]} is a recipe, which names its files itself: leave {others} out")
-    files = [CorpusFiles.named(name) for name in inputs]
-    together = files[0]
-    if len(files) > 1:
-        for part, name in zip(files, inputs, strict=True):
-            if part.pairs is None or part.columns != together.columns:
-                raise UserError(f"{name}: several files must all be files of pairs with the same columns")
-        names = tuple(name for part in files for name in part.pairs or ())
-        together = CorpusFiles(pairs=names, columns=together.columns)
-    content, lines = choose_recipe(together)
+    content, lines = choose_recipe(files_of(inputs))
     return recipe_from(content, ", ".join(inputs), overrides, keep_pairs=keep_pairs), lines
 
 
+def files_of(names: Sequence[str]) -> CorpusFiles:
+    """Returns the files of pairs that a command names, together. Raises UserError: they can't be read as one."""
+    files = [CorpusFiles.named(name) for name in names]
+    if len(files) == 1:
+        return files[0]
+    columns = files[0].columns
+    for part, name in zip(files, names, strict=True):
+        if part.pairs is None or part.columns != columns:
+            raise UserError(f"{name}: several files must all be files of pairs with the same columns")
+    return CorpusFiles(pairs=tuple(name for part in files for name in part.pairs or ()), columns=columns)
+
+
 def named_inputs(inputs: Any) -> list[str]:
-    """Returns the names of a recipe or of files; empty for tables and pairs in memory."""
-    if isinstance(inputs, str | os.PathLike):
-        return [os.fspath(inputs)]
-    return [] if isinstance(inputs, Mapping | Recipe) or is_in_memory(inputs) else [os.fspath(name) for name in inputs]
+    """Returns the names of a recipe or of files; empty for tables and pairs in memory.
+
+    Raises:
+        UserError: it is none of these.
+    """
+    if isinstance(inputs, Mapping | Recipe) or is_in_memory(inputs):
+        return []
+    names = inputs if isinstance(inputs, list | tuple) else [inputs]
+    if not all(isinstance(name, str | os.PathLike) for name in names):
+        raise UserError(
+            f"recipe={inputs!r}: must be a recipe's file, folder, name or tables, files of pairs, or pairs in memory"
+        )
+    return [os.fspath(name) for name in names]

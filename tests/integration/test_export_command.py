@@ -108,10 +108,16 @@ def test_the_function_publishes_the_same_graphs(
         assert model.version == again.manifest.version
 
 
-@pytest.mark.parametrize("precisions", ["int9", ()])
-def test_the_function_refuses_other_precisions(precisions: Any, run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="must be of fp32, int8, fp16"):
-        attendant.export_run(run, tmp_path / "bundle", precisions=precisions)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(({"precisions": each}, "must be of fp32, int8, fp16") for each in ("int9", (), None)),
+        ({"name": 3}, "--name 3: a bundle's name has 1 to 64"),
+    ],
+)
+def test_the_function_refuses_what_can_not_be(options: dict[str, Any], message: str, run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        attendant.export_run(run, tmp_path / "bundle", **options)
 
 
 def test_it_is_verified_again_with_and_without_its_run(

@@ -49,6 +49,7 @@ class OpenedModel:
         config: the metrics and the search that apply unless the user chooses others.
         variant: further words for the protocol, e.g. "int8 on cpu" or "last checkpoint"; may be empty.
         max_beam_size: the widest beam. If None, there is no limit.
+        checkpoint: "sha256:" and the digest of a run's weights, if they are measured alone; else empty.
     """
 
     path: Path
@@ -56,6 +57,7 @@ class OpenedModel:
     config: EvaluationConfig
     variant: str
     max_beam_size: int | None
+    checkpoint: str = ""
 
     @property
     def name(self) -> str:

@@ -6,7 +6,7 @@ PyTorch is imported inside functions and for runs only: a server's environment, 
 import itertools
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from attendant.runtime.bundle.manifest import SEARCH_OPTIONS, Precision, Provider
 from attendant.runtime.command import require
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import CantWrite
+from attendant.runtime.files import CantWrite, path_of
 from attendant.training.data.config import Split
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, LengthUnit, compare
 from attendant.training.evaluation.evaluating import (
@@ -100,7 +100,7 @@ def evaluate(
         UserError: an option that can't be or has no effect, a model that can't be opened, bad or no data.
         CantWrite: `outputs` can't be written.
     """
-    paths = paths_of(models)
+    paths = paths_of("models", models)
     bundles = {path for path in paths if is_bundle(path)}
     runs = [path for path in paths if path not in bundles]
     precisions = _several(precision)
@@ -115,19 +115,20 @@ def evaluate(
     }
     choices = [_several(each) for each in (beam_size, length_penalty, length_penalty_offset, patience)]
     searches = list(_searches(common, choices))
-    if outputs is not None:
-        check_folder("--outputs", Path(outputs))
+    outputs_path = None if outputs is None else path_of("outputs", outputs)
+    if outputs_path is not None:
+        check_folder("--outputs", outputs_path)
     for search in searches:
         _config(EvaluationConfig(), search)  # refuses a mistake before anything is loaded
     measured = chosen_data(data, split, runs)
-    rescorers = paths_of(rescore)
+    rescorers = paths_of("rescore", rescore)
     rescorer = open_runs(rescorers, "--rescore") if rescorers else None
     together = paths[:1] if ensemble else paths
     pairs = [(path, each) for path in together for each in (precisions if path in bundles else [None])]
     results: list[Result] = []
     first: EvaluationConfig | None = None
     unrecorded: dict[Path, CantWrite] = {}
-    with nullcontext() if outputs is None else outputs_file(Path(outputs)) as add_outputs:
+    with nullcontext() if outputs_path is None else outputs_file(outputs_path) as add_outputs:
         result_of = partial(
             _result,
             data=measured,
@@ -160,8 +161,7 @@ def evaluate(
                         "--rescore: greedy search has one hypothesis, which needs no order: give --beam-size 4, say"
                     )
                 results.append(result_of(opened, config, baseline))
-                is_single_run = path not in bundles and not ensemble and rescorer is None
-                if is_single_run and (refusal := _record(path, results[-1])):
+                if opened.checkpoint and (refusal := _record(opened, results[-1])):
                     unrecorded[path] = refusal
     return Results(data_name=measured.name, results=tuple(results), unrecorded=tuple(unrecorded.values()))
 
@@ -193,8 +193,11 @@ def _result(
     return Result(model=opened.name, evaluation=evaluation, decode_seconds=seconds, differences=differences)
 
 
-def paths_of(names: PathName | Sequence[PathName]) -> list[Path]:
-    return [Path(names)] if isinstance(names, str | os.PathLike) else [Path(name) for name in names]
+def paths_of(field: str, names: PathName | Sequence[PathName]) -> list[Path]:
+    """Returns an argument as paths. Raises UserError: it is neither a path nor several; the message names it."""
+    if isinstance(names, str | os.PathLike) or not isinstance(names, Iterable):
+        return [path_of(field, names)]
+    return [path_of(field, name) for name in names]
 
 
 def check_folder(option: str, path: Path) -> None:
@@ -242,12 +245,13 @@ def open_runs(paths: Sequence[Path], option: str, checkpoint: Checkpoint = "best
     return loading.open_runs(paths, option, checkpoint)
 
 
-def _record(path: Path, result: Result) -> CantWrite | None:
+def _record(opened: OpenedModel, result: Result) -> CantWrite | None:
     """Adds the measurements to the run's own list; returns the error if it can't be written."""
     from attendant.training.run.directory import Run  # noqa: PLC0415
 
+    measurements = [measurement.to_json() for measurement in result.evaluation.measurements]
     try:
-        Run(path).record_evaluations([measurement.to_json() for measurement in result.evaluation.measurements])
+        Run(opened.path).record_evaluations(measurements, opened.checkpoint)
     except CantWrite as refusal:
         return refusal
     return None
@@ -258,7 +262,8 @@ def _rescored(opened: OpenedModel, rescorer: OpenedModel) -> OpenedModel:
     for side in ("source_tokenizer", "target_tokenizer"):
         if getattr(opened.model, side).to_text() != getattr(rescorer.model, side).to_text():
             raise UserError(f"--rescore {rescorer.path}: has another {side} than {opened.path}: train both with one")
-    return replace(opened, variant=", ".join(filter(None, (opened.variant, f"rescored by {rescorer.name}"))))
+    variant = ", ".join(filter(None, (opened.variant, f"rescored by {rescorer.name}")))
+    return replace(opened, variant=variant, checkpoint="")
 
 
 def _refuse(
@@ -390,7 +395,7 @@ def report(
     from attendant.training.report.measuring import MAX_RUNS, choose_examples, measure_runs  # noqa: PLC0415
     from attendant.training.report.page import check_form, compose, write_report  # noqa: PLC0415
 
-    paths, outputs = paths_of(runs), paths_of(output)
+    paths, outputs = paths_of("runs", runs), paths_of("output", output)
     _check_choice("length-unit", length_unit, LengthUnit)
     if not 1 <= len(paths) <= MAX_RUNS:
         raise UserError(f"{len(paths)} runs: a report compares 1 to {MAX_RUNS}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import only_writer
+from attendant.runtime.files import only_writer, path_of
 from attendant.training.data.fetch import fetch
 from attendant.training.data.pairs import MOST_CHARACTERS, is_in_memory
 from attendant.training.data.tokenization import TokenizerConfig
@@ -19,13 +19,12 @@ from attendant.training.library.evaluation import evaluate
 from attendant.training.library.results import Results
 from attendant.training.loop.callbacks import TrainingCallback, make_progress
 from attendant.training.loop.experiment import Experiment, prepare
-from attendant.training.loop.journal import Journal
 from attendant.training.loop.trainer import Trainer
 from attendant.training.loop.update import Processes
 from attendant.training.progress import print_line, progress_bars
 from attendant.training.recipe import RECIPE_NAME, Overrides, Recipe, load_recipe, settings_of
-from attendant.training.recipe_choice import Inputs, is_recipe, named_inputs, recipe_of_inputs
-from attendant.training.run.checkpoint import LAST, checkpoint_path
+from attendant.training.recipe_choice import Inputs, files_of, is_recipe, named_inputs, recipe_of_inputs
+from attendant.training.run.checkpoint import BEST, LAST, checkpoint_path, weights_digest
 from attendant.training.run.directory import Run
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ def train(
         stack.enter_context(translate_memory_errors())
         progress = stack.enter_context(progress_bars()) if verbose else None
         experiment = prepare(run, resolved, processes, announce=announce, progress=progress)
-        watching = [Journal(run), *callbacks, *([make_progress()] if verbose else [])]
+        watching = [*callbacks, *([make_progress()] if verbose else [])]
         trainer = Trainer(experiment, processes, watching if processes.is_first else [])
         first_step = trainer.state.step
         described = [*_description(experiment, trainer.precision, processes)]
@@ -151,15 +150,17 @@ def train(
             results=None,
         )
         announce(str(trained))
-        is_due = state.step > first_step or not run.evaluations()
-        if not processes.is_first or resolved.data.files("test") is None or not is_due:
+        if not processes.is_first or resolved.data.files("test") is None:
+            return trained
+        best = checkpoint_path(run, BEST)
+        if state.step == first_step and best is not None and run.evaluations(weights_digest(best)):
             return trained
         return replace(trained, results=evaluate(run.path, progress=progress))
 
 
 def _run_path(recipe: Inputs, output: PathName | None) -> Path:
     if output is not None:
-        return Path(output)
+        return path_of("output", output)
     names = named_inputs(recipe)
     if not names:
         raise UserError("output: a recipe or pairs in memory have no name: give the run directory, output='runs/NAME'")
@@ -198,14 +199,15 @@ def _resolved(
 ) -> tuple[Recipe, list[str]]:
     """Returns the recipe, and lines that explain it if it was chosen.
 
-    A run of pairs resumes with the recipe that was chosen for them.
+    A run of pairs resumes with the recipe that was chosen for them; `prepare` refuses other pairs.
     """
     names = named_inputs(recipe)
     keep_pairs = _refuse_pairs if processes.is_many else run.keep_pairs
-    are_pairs = not is_recipe(names[0]) if names else is_in_memory(recipe)
+    are_pairs = not any(map(is_recipe, names)) if names else is_in_memory(recipe)
     if resume and are_pairs and run.recipe_path.exists():
-        pairs = {"data.train": recipe} if is_in_memory(recipe) else {}
-        return load_recipe(run.recipe_path, settings_of(overrides) | pairs, keep_pairs=keep_pairs), []
+        files = files_of(names).model_dump(mode="json", exclude_none=True) if names else recipe
+        settings = settings_of(overrides) | {"data.train": files}
+        return load_recipe(run.recipe_path, settings, keep_pairs=keep_pairs), []
     resolved, lines = recipe_of_inputs(recipe, overrides, keep_pairs)
     return resolved, [*lines, *([f"its file: {run.recipe_path}"] if lines else [])]
 

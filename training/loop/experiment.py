@@ -54,7 +54,8 @@ from attendant.training.run.loading import (
 
 FIXED_ON_RESUME: Final = (
     "seed", "data", "source", "target", "model", "batches", "distillation", "optimizer.kind", "training.start_from",
-    "training.source_vectors", "training.target_vectors",
+    "training.source_vectors", "training.target_vectors", "training.accumulate_batches", "validation.metric",
+    "validation.max_examples",
 )  # fmt: skip
 BYTES_PER_NUMBER: Final = 4  # Weights, gradients and averages are float32 in every precision.
 # Numbers that a training holds for each weight: the weight, its gradient, and the optimizer's averages.
@@ -160,7 +161,8 @@ def prepare(
     if not processes.is_first:
         processes.wait()
     resumed = checkpoint_path(run, LAST) is not None
-    for field, _, begun in recipe.differences(run.recipe(), FIXED_ON_RESUME) if resumed else ():
+    fixed = (*FIXED_ON_RESUME, "evaluation.bleu_tokenizer") if recipe.validation.metric == "bleu" else FIXED_ON_RESUME
+    for field, _, begun in recipe.differences(run.recipe(), fixed) if resumed else ():
         raise UserError(f"{run.path} was begun with {field} = {begun!r}: take that, or another --output")
     start = None if resumed else starting_run(recipe)
     teachers = [] if resumed else teaching_runs(recipe, start)
@@ -177,13 +179,12 @@ def prepare(
     check_memory(recipe.model, *sizes, optimizer=recipe.optimizer.kind, device=device)
     torch.manual_seed(recipe.seed)
     model = Seq2Seq(recipe.model, *sizes)
-    start_record = {} if resumed else load_initial_weights(recipe, start, model, by_side)
+    start_record = {} if resumed else {run.start_path: load_initial_weights(recipe, start, model, by_side)}
     if processes.is_first:
-        records = {
+        records = start_record | {
             run.data_path: facts,
             run.versions_path: versions(),
             run.left_out_path: corpora.left_out,
-            run.start_path: start_record,
             run.teachers_path: teachers_record,
         }
         _write(run, recipe, by_side, records)
@@ -218,7 +219,9 @@ def check_memory(
 
 
 def _write(run: Run, recipe: Recipe, tokenizers: Mapping[str, Tokenizer], records: Mapping[Path, Any]) -> None:
-    """Writes the run's metadata, without empty records. The recipe is last: a directory that has one is a run."""
+    """Writes the run's metadata, and removes records that are empty, which a training that never saved a step may have
+    left. The recipe is last: a directory that has one is a run.
+    """
     with translate_os_errors(run.path):
         run.path.mkdir(parents=True, exist_ok=True)
     for side, tokenizer in tokenizers.items():
@@ -226,6 +229,8 @@ def _write(run: Run, recipe: Recipe, tokenizers: Mapping[str, Tokenizer], record
     for path, content in records.items():
         if content:
             write_json(path, content)
+        else:
+            path.unlink(missing_ok=True)
     write_text(run.recipe_path, recipe.to_text(run.path))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
@@ -61,13 +62,11 @@ def _cut_after(path: Path, step: int) -> None:
     if not path.exists():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            break  # the half line that a killed process left is its last
-        if entry["step"] <= step:
-            kept.append(line + "\n")
+    for line in path.read_bytes().split(b"\n"):
+        # The half line of a killed process, or a line that the loss of power has damaged, goes.
+        with suppress(ValueError, TypeError, KeyError):
+            if json.loads(line)["step"] <= step:
+                kept.append(line.decode() + "\n")
     write_text(path, "".join(kept))
 
 

@@ -18,7 +18,7 @@ from attendant.training.evaluation.metrics import is_better
 from attendant.training.kernels.hardware import choose_precision
 from attendant.training.loop.callbacks import Record, StepProgress, TrainingCallback, TrainingStart
 from attendant.training.loop.experiment import Experiment
-from attendant.training.loop.journal import StepSums
+from attendant.training.loop.journal import Journal, StepSums
 from attendant.training.loop.update import Gradient, Processes, Updater
 from attendant.training.optimization import MovingAverage, Schedule, make_optimizer
 from attendant.training.recipe import TrainerConfig
@@ -53,7 +53,7 @@ class Trainer:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Resumes from the run's last checkpoint if there is one.
+        """Resumes from the run's last checkpoint if there is one. The first process writes the run's journal.
 
         Raises:
             UserError: the device can't compute in the recipe's precision; a damaged checkpoint.
@@ -63,6 +63,7 @@ class Trainer:
         self._config = config = recipe.training
         self._device = device = experiment.device
         self._processes = processes or Processes()
+        self._journal = Journal(experiment.run) if self._processes.is_first else None
         self._callbacks = callbacks
         self._model = experiment.model.to(device)
         self._corpus = experiment.corpus
@@ -118,7 +119,7 @@ class Trainer:
             num_parameters=self._model.num_parameters,
         )
         with ExitStack() as stack:
-            for callback in self._callbacks:
+            for callback in self._all_callbacks():
                 callback.begin(start)
                 # ExitStack passes the exception's type, itself and its traceback.
                 stack.push(lambda kind, error, trace, callback=callback: callback.end(error))
@@ -135,11 +136,14 @@ class Trainer:
                 if self._checkpoint_is_due():
                     self._save(best=False)
 
-    def _notify(self, event: StepProgress | Record) -> None:
-        """Passes an event to all callbacks. If one fails, a step that is not saved yet is saved first, unless other
+    def _all_callbacks(self) -> list[TrainingCallback]:
+        return [*([self._journal] if self._journal else []), *self._callbacks]
+
+    def _notify(self, event: StepProgress | Record, callbacks: Sequence[TrainingCallback]) -> None:
+        """Passes an event to callbacks. If one fails, a step that is not saved yet is saved first, unless other
         processes would have to take part.
         """
-        for callback in self._callbacks:
+        for callback in callbacks:
             try:
                 if isinstance(event, Record):
                     callback.record(event)
@@ -179,7 +183,8 @@ class Trainer:
         if state.step % self._config.log_every_steps == 0:
             self._sums = StepSums()
             norm = {"gradient_norm": gradient.norm} if math.isfinite(gradient.norm) else {}
-            self._notify(self._record("train", {**means, "learning_rate": learning_rate, **norm}))
+            record = self._record("train", {**means, "learning_rate": learning_rate, **norm})
+            self._notify(record, self._all_callbacks())
         self._notify(
             StepProgress(
                 step=state.step,
@@ -188,7 +193,8 @@ class Trainer:
                 num_batches=self.num_batches,
                 seconds_left=self._seconds_left(),
                 **means,
-            )
+            ),
+            self._callbacks,
         )
 
     def _record(
@@ -210,8 +216,12 @@ class Trainer:
             state.best_step, state.best_value, state.best_loss = state.step, values[metric], values["loss"]
         state.num_validations_without_best = 0 if improved else state.num_validations_without_best + 1
         state.plateau_factor *= self._schedule.plateau_fall(state.num_validations_without_best)
+        record = self._record("validation", values, is_best=improved)
+        # Before it is saved: a process that is killed in between validates again, and the line is replaced.
+        if self._journal is not None:
+            self._journal.record(record)
         self._save(best=improved)
-        self._notify(self._record("validation", values, is_best=improved))
+        self._notify(record, self._callbacks)
 
     def _validated_values(self) -> dict[str, float]:
         """Returns the values by name. The first process validates, the others wait."""

@@ -191,7 +191,8 @@ def remove_strays(run: Run, *, num_kept: int = 0) -> None:
             if path.name not in (BEST, LAST):
                 path.unlink()
         elif path.is_dir() and path.name not in named:
-            shutil.rmtree(path)
+            # Under another name first: a process that is killed here leaves no part of a checkpoint.
+            shutil.rmtree(path.rename(unused_name(path)))
 
 
 def load_state(directory: Path) -> TrainingState:
@@ -240,7 +241,10 @@ def resume_checkpoint(
         _fill(learner.averaged, published, directory / MODEL_FILE)
     if str(rank) in random_states:
         restore_random_state(random_states[str(rank)], device or torch.device("cpu"))
-    learner.optimizer.load_state_dict(_joined(tensors, content["optimizer"]))
+    # The groups have the recipe's values, which may have changed since the checkpoint.
+    groups = learner.optimizer.state_dict()["param_groups"]
+    state = _joined(tensors, content["optimizer"]["values"])
+    learner.optimizer.load_state_dict({"state": state, "param_groups": groups})
     if learner.scaler is not None and content.get("scaler"):
         learner.scaler.load_state_dict(content["scaler"])
     return load_state(directory)
@@ -281,26 +285,25 @@ def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _split(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Returns an optimizer's state as named tensors and as plain values."""
-    state = optimizer.state_dict()
+    """Returns an optimizer's state of each parameter as named tensors and as plain values."""
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
-    for index, entries in state["state"].items():
+    for index, entries in optimizer.state_dict()["state"].items():
         for name, value in entries.items():
             if isinstance(value, Tensor):
                 tensors[f"{index}.{name}"] = value
             else:
                 values[f"{index}.{name}"] = value
-    return _plain(tensors), {"groups": state["param_groups"], "values": values}
+    return _plain(tensors), {"values": values}
 
 
-def _joined(tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> dict[str, Any]:
+def _joined(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
     """Returns the inverse of `_split`."""
     state: dict[int, dict[str, Any]] = {}
-    for key, value in itertools.chain(tensors.items(), plain["values"].items()):
+    for key, value in itertools.chain(tensors.items(), values.items()):
         index, name = key.split(".", 1)
         state.setdefault(int(index), {})[name] = value
-    return {"state": state, "param_groups": plain["groups"]}
+    return state
 
 
 def _free_name(folder: Path, step: int) -> str:

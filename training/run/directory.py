@@ -16,7 +16,7 @@ metrics.jsonl                a JSON object per line: {"event": "train" | "valida
 tensorboard/                 the same, for TensorBoard
 checkpoints/step-N/          model.safetensors, optimizer.safetensors, state.json (training/run/checkpoint.py)
 checkpoints/best, last       links to two of them
-evaluation.json              a list of {metric, value, protocol, num_examples, decoding}
+evaluation.json              a list of {metric, value, protocol, num_examples, decoding, checkpoint}
 report.html                  the page of `attendant report`, if it was made
 """
 
@@ -103,22 +103,28 @@ class Run:
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: can't be read: {error}") from None
 
-    def evaluations(self) -> list[dict[str, Any]]:
-        """Returns the recorded measurements, which may be none. Raises UserError: the file can't be read."""
+    def evaluations(self, checkpoint: str | None = None) -> list[dict[str, Any]]:
+        """Returns the recorded measurements, which may be none. Raises UserError: the file can't be read.
+
+        Args:
+            checkpoint: digest of weights, whose measurements are returned. If None, all are. Earlier versions did not
+                record it.
+        """
         if not self.evaluation_path.exists():
             return []
-        return read_json(self.evaluation_path, list, "metric", "value", "protocol", "num_examples")
+        entries = read_json(self.evaluation_path, list, "metric", "value", "protocol", "num_examples")
+        return [entry for entry in entries if checkpoint in (None, entry.get("checkpoint", checkpoint))]
 
-    def record_evaluations(self, measurements: Sequence[dict[str, Any]]) -> None:
-        """Adds measurements; each replaces an older one of the same metric and protocol.
+    def record_evaluations(self, measurements: Sequence[dict[str, Any]], checkpoint: str) -> None:
+        """Adds measurements of weights; each takes the place of an older one of the same metric and protocol.
 
         Raises:
             CantWrite: the disk is full, or the directory is read-only.
             UserError: the recorded measurements can't be read.
         """
-        new = {(entry["metric"], entry["protocol"]): entry for entry in measurements}
-        kept = [entry for entry in self.evaluations() if (entry["metric"], entry["protocol"]) not in new]
-        write_json(self.evaluation_path, [*kept, *new.values()])
+        new = [entry | {"checkpoint": checkpoint} for entry in measurements]
+        entries = {(entry["metric"], entry["protocol"]): entry for entry in (*self.evaluations(), *new)}
+        write_json(self.evaluation_path, list(entries.values()))
 
 
 def read_json(path: Path, kind: type[Content], *keys: str) -> Content:

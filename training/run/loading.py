@@ -49,7 +49,7 @@ class LoadedRun:
         model: in evaluation mode, on the CPU.
         checkpoint: "sha256:" and the digest of the weights' file.
         state: the training's state at the checkpoint.
-        evaluation: entries {metric, value, protocol, num_examples, decoding}; may be empty.
+        evaluation: entries {metric, value, protocol, num_examples, decoding} of this checkpoint; may be empty.
         versions: software and hardware of the training; `commit` is among them.
         data: files with their digests, and counts; `digest` is the digest of all of them.
     """
@@ -126,17 +126,19 @@ def load_run(path: Path | str, which: str = BEST) -> LoadedRun:
     if directory is None:
         raise UserError(f"{run.path} has no checkpoint {which!r} yet: train it (--resume continues what was begun)")
     source_tokenizer, target_tokenizer = run.tokenizers()
-    model = Seq2Seq(recipe.model, source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
+    with torch.random.fork_rng(devices=[]):  # the caller may be a callback of a training, which has its own numbers
+        model = Seq2Seq(recipe.model, source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
     load_weights(directory, model)
+    checkpoint = weights_digest(directory)
     return LoadedRun(
         path=run.path,
         recipe=recipe,
         model=model.eval(),
         source_tokenizer=source_tokenizer,
         target_tokenizer=target_tokenizer,
-        checkpoint=weights_digest(directory),
+        checkpoint=checkpoint,
         state=load_state(directory),
-        evaluation=run.evaluations(),
+        evaluation=run.evaluations(checkpoint),
         versions=read_json(run.versions_path, dict, "commit"),
         data=read_json(run.data_path, dict, "digest"),
     )
@@ -184,6 +186,7 @@ def open_runs(paths: Sequence[Path], option: str = "", checkpoint: str = BEST) -
         config=loaded[0].recipe.evaluation,
         variant=", ".join(filter(None, (weights, others))),
         max_beam_size=None,
+        checkpoint="" if others else loaded[0].checkpoint,
     )
 
 

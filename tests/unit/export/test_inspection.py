@@ -119,6 +119,9 @@ def test_int8_shows_what_is_no_code() -> None:
     ("how", "message"),
     [
         ({"source": ""}, "source: is empty"),
+        ({"source": 3}, "source: is 3, must be a text or a list of tokens"),
+        ({"source": "3", "target": [3]}, r"target: is \[3\], must be a text or a list of tokens"),
+        ({"source": "3", "path": None}, "path=None: must be a path"),
         ({"source": ["§"]}, r"source: has tokens that are not in the vocabulary: '§'"),
         ({"source": "3", "target": ["§"]}, "target: has tokens that are not in the vocabulary"),
         ({"source": "3", "masked_source_positions": [9]}, r"masked_source_positions: is \[9\], must be positions"),

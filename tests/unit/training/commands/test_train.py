@@ -40,7 +40,7 @@ def test_the_files_of_a_run(tmp_path: Path, tiny_recipe: Path, command: Command)
     evaluation = json.loads((output / "evaluation.json").read_text())
     assert [entry["metric"] for entry in evaluation] == ["wer", "per"]
     assert evaluation[0].keys() == {
-        "metric", "value", "interval", "num_resamples", "protocol", "num_examples", "decoding",
+        "metric", "value", "interval", "num_resamples", "protocol", "num_examples", "decoding", "checkpoint",
     }  # fmt: skip
     # Nothing is pickled.
     assert {path.name for path in (output / "checkpoints/last").iterdir()} == {
@@ -51,7 +51,9 @@ def test_the_files_of_a_run(tmp_path: Path, tiny_recipe: Path, command: Command)
     assert loaded.recipe.optimizer.learning_rate == 0.01
     assert loaded.max_length_ratio == data["max_length_ratio"] == 1.0
     assert loaded.evaluation == evaluation
-    assert loaded.checkpoint.startswith("sha256:")
+    assert loaded.checkpoint.startswith("sha256:") and {entry["checkpoint"] for entry in evaluation} == {
+        loaded.checkpoint
+    }
     assert loaded.data_digest == data["digest"]
     assert loaded.commit and not loaded.model.training
     assert loaded.state.step == loaded.state.best_step
@@ -69,11 +71,46 @@ def test_an_existing_output_is_refused_and_resumed(tmp_path: Path, tiny_recipe: 
     # Nothing is left to do: nothing is measured again.
     assert command(tiny_recipe, "--output", output, "--resume")[0] == 0
     assert (output / "evaluation.json").stat().st_mtime_ns == evaluation
-    status, _, errors = command(tiny_recipe, "--output", output, "--resume", "--set", "model.hidden_size=8")
-    assert status == 2 and "was begun with model.hidden_size = 16" in errors
+    for change, begun in (
+        ("model.hidden_size=8", "model.hidden_size = 16"),
+        ("training.accumulate_batches=2", "training.accumulate_batches = 1"),  # epochs are counted in steps
+        ("validation.metric=loss", "validation.metric = 'exact_match'"),  # the best value so far is of this metric
+    ):
+        status, _, errors = command(tiny_recipe, "--output", output, "--resume", "--set", change)
+        assert status == 2 and f"was begun with {begun}" in errors
     append(tmp_path / "train.tsv", "dcba\td c b a\n")
     status, _, errors = command(tiny_recipe, "--output", output, "--resume")
     assert status == 2 and "have changed since it was begun" in errors
+
+
+def test_measurements_are_of_the_weights_that_were_measured(
+    tmp_path: Path, tiny_recipe: Path, command: Command
+) -> None:
+    output, first = tmp_path / "run", ("--set", "training.max_epochs=1")
+    assert command(tiny_recipe, "--output", output, *first)[0] == 0
+    assert command("evaluate", output, "--beam-size", 2)[0] == 0
+    assert len(load_run(output).evaluation) == 4
+    assert command(tiny_recipe, "--output", output, "--resume")[0] == 0
+    assert command("evaluate", output, "--checkpoint", "last", "--beam-size", 3)[0] == 0
+    best, last = load_run(output), load_run(output, "last")
+    assert best.state.step == last.state.step, "the last weights are the best ones here"
+    assert [entry["decoding"]["beam_size"] for entry in best.evaluation] == [1, 1, 3, 3]
+    # Measured again if the weights that were measured are others.
+    entries = json.loads((output / "evaluation.json").read_text())
+    (output / "evaluation.json").write_text(json.dumps([entry | {"checkpoint": "sha256:0"} for entry in entries]))
+    assert "wer" in command(tiny_recipe, "--output", output, "--resume")[1]
+    assert [entry["metric"] for entry in load_run(output).evaluation] == ["wer", "per"]
+
+
+def test_a_training_that_never_saved_a_step_leaves_no_record(
+    tmp_path: Path, tiny_recipe: Path, command: Command
+) -> None:
+    output = tmp_path / "run"
+    output.mkdir()
+    (output / "left_out.json").write_text('{"test": ["aab"]}')
+    (output / "metrics.jsonl").write_bytes(b'{"event": "train", "step": 2}\n\xff\n[]\n{"step')
+    assert command(tiny_recipe, "--output", output, "--resume")[0] == 0
+    assert not (output / "left_out.json").exists()
 
 
 def test_only_a_recipe_with_a_fetcher_is_fetched(tiny_recipe: Path, command: Command) -> None:

@@ -75,6 +75,11 @@ def test_pairs_in_memory_are_data(finished_run: Path) -> None:
     ("options", "message"),
     [
         ({"models": []}, "models: there is none"),
+        ({"models": None}, "models=None: must be a path"),
+        ({"models": [3]}, "models=3: must be a path"),
+        ({"rescore": 3}, "rescore=3: must be a path"),
+        ({"outputs": 3}, "outputs=3: must be a path"),
+        ({"data": 3}, r"data=3: must be files of pairs, or pairs \(source, target\)"),
         ({"data": [("a", "b")], "split": "test"}, "--split test: is of a run's own data, and --data gives others"),
         ({"by_length": [3, 2]}, r"--by-length \[3, 2\]: must be whole numbers that rise"),
         ({"length_penalty": [0, 1]}, "--length-penalty 1: has no effect on the greedy search of"),
@@ -127,5 +132,7 @@ def test_a_report_is_the_commands_page(
         attendant.report(finished_run, length_unit="lines")
     with pytest.raises(attendant.UserError, match="--examples -1: must be a number of examples"):
         attendant.report(finished_run, examples=-1)
+    with pytest.raises(attendant.UserError, match="runs=None: must be a path"):
+        attendant.report(None)
     with pytest.raises(attendant.UserError, match="0 runs: a report compares 1 to 26"):
         attendant.report([])

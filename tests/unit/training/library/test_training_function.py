@@ -151,11 +151,18 @@ def test_pairs_alone_have_a_recipe_chosen_and_resume(tmp_path: Path) -> None:
         attendant.train(pairs[1:], output=tmp_path / "run", resume=True)
     assert attendant.train(pairs, output=tmp_path / "run", resume=True, overrides={"training.max_steps": 5}).step == 5
     assert attendant.train([tmp_path / "pairs.tsv"], output=tmp_path / "file", resume=True).step == 3
+    shutil.copy(tmp_path / "pairs.tsv", tmp_path / "other.tsv")
+    for files in ([tmp_path / "other.tsv"], [tmp_path / "pairs.tsv", tmp_path / "other.tsv"]):
+        with pytest.raises(attendant.UserError, match=r"was begun with data\.train\.pairs = .*pairs\.tsv'.: take that"):
+            attendant.train(files, output=tmp_path / "file", resume=True)
 
 
 @pytest.mark.parametrize(
     ("recipe", "options", "message"),
     [
+        (None, {}, "recipe=None: must be a recipe's file, folder, name or tables, files of pairs, or pairs in memory"),
+        (None, {"output": None}, "recipe=None: must be a recipe's file"),
+        ([3, "a"], {}, r"data.train\[0\] = 3: must be a pair of texts"),
         ({"training": {"max_epoch": 3}}, {}, r"recipe: \d fields are wrong:"),
         ({}, {"output": None}, "output: a recipe or pairs in memory have no name"),
         ([("a", "b")], {"output": None}, "output: a recipe or pairs in memory have no name"),
@@ -168,6 +175,9 @@ def test_pairs_alone_have_a_recipe_chosen_and_resume(tmp_path: Path) -> None:
         ("tiny.toml", {"overrides": {"training.max_epoch": 3}}, "unknown key training.max_epoch; did you mean max_e"),
         ("tiny.toml", {"overrides": {"": 3}}, "must be table.key=value"),
         ("tiny.toml", {"overrides": ["training.max_epochs"]}, "must be table.key=value"),
+        ("tiny.toml", {"overrides": {3: 3}}, "unknown key 3"),
+        ("tiny.toml", {"overrides": None}, "--set None: must be table.key=value"),
+        ("tiny.toml", {"output": 3}, "output=3: must be a path"),
         ("tiny.toml", {"overrides": {"data.test": [("a", "")]}}, "test-.*jsonl:1: the target is empty"),
         ("tiny.toml", {"output": "tiny.toml"}, "tiny.toml is a file: name a folder for the run by --output"),
         ("tiny.toml", {"output": "tiny.toml", "resume": True}, "tiny.toml is a file"),
@@ -240,6 +250,14 @@ def test_a_callbacks_exception_ends_the_training_and_it_resumes(
     torch.manual_seed(99)
     attendant.train(tiny_recipe, output=tmp_path / "failed", resume=True)
     assert_same_training(copy_run("straight"), tmp_path / "failed", resumed=True)
+
+
+def test_a_callback_that_evaluates_changes_nothing(tmp_path: Path, tiny_recipe: Path, copy_run: CopyRun) -> None:
+    run, values = tmp_path / "watched", []
+    watcher = Watcher([], step_10=lambda: values.append(attendant.evaluate(run, metrics="wer")[0].values))
+    attendant.train(tiny_recipe, output=run, callbacks=[watcher])
+    assert len(values) == 1
+    assert_same_training(copy_run("straight"), run)
 
 
 def calls_with_failure(method: str, recipe: Path, output: Path) -> list[tuple[str, str]]:

@@ -24,11 +24,10 @@ from attendant.training.data.batches import Batch, collate
 from attendant.training.loop import trainer
 from attendant.training.loop.callbacks import StepProgress, TrainingProgress
 from attendant.training.loop.experiment import prepare
-from attendant.training.loop.journal import Journal
 from attendant.training.loop.trainer import Guard, Trainer
 from attendant.training.loop.update import Gradient
 from attendant.training.recipe import TrainerConfig, load_recipe
-from attendant.training.run.checkpoint import TrainingState
+from attendant.training.run.checkpoint import TrainingState, save_checkpoint
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 from tests.paths import ROOT
@@ -100,9 +99,8 @@ class Watcher(TrainingProgress):
 def train(
     recipe: Path, output: Path, *overrides: str, watcher: Watcher | None = None, clock=time.monotonic
 ) -> TrainingState:
-    run = Run(output)
-    experiment = prepare(run, load_recipe(recipe, overrides))
-    return Trainer(experiment, callbacks=[Journal(run), *([watcher] if watcher else [])], clock=clock).train()
+    experiment = prepare(Run(output), load_recipe(recipe, overrides))
+    return Trainer(experiment, callbacks=[watcher] if watcher else [], clock=clock).train()
 
 
 Straight = Callable[..., tuple[TrainingState, Path]]
@@ -126,6 +124,10 @@ def weights(output: Path, which: str = "last") -> dict[str, torch.Tensor]:
 
 def events(output: Path) -> list[dict]:
     return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+def steps_of(output: Path) -> list[tuple[str, int]]:
+    return [(event["event"], event["step"]) for event in events(output)]
 
 
 def assert_same_weights(run: Path, other: Path) -> None:
@@ -227,6 +229,22 @@ train(Path(recipe), Path(output), *options)
 """
 
 
+def test_killed_when_a_validation_is_saved_leaves_its_line(
+    tmp_path: Path, tiny_recipe: Path, straight: Straight, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save_and_die(*arguments: Any, best: bool, **options: Any) -> None:
+        save_checkpoint(*arguments, best=best, **options)
+        if best:
+            kill()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "save_checkpoint", save_and_die)
+        with pytest.raises(Killed):
+            train(tiny_recipe, tmp_path / "killed")
+    train(tiny_recipe, tmp_path / "killed")
+    assert steps_of(tmp_path / "killed") == steps_of(straight()[1])
+
+
 def test_killed_and_resumed_is_as_uninterrupted(tmp_path: Path, tiny_recipe: Path, straight: Straight) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tiny_recipe), str(tmp_path / "killed"), "14", *ACCUMULATED],
@@ -239,11 +257,7 @@ def test_killed_and_resumed_is_as_uninterrupted(tmp_path: Path, tiny_recipe: Pat
     train(tiny_recipe, tmp_path / "killed", *ACCUMULATED)
     _, run = straight(*ACCUMULATED)
     assert_same_weights(run, tmp_path / "killed")
-    # The journal has each step once.
-    killed, expected = (
-        [(event["event"], event["step"]) for event in events(path)] for path in (tmp_path / "killed", run)
-    )
-    assert killed == expected
+    assert steps_of(tmp_path / "killed") == steps_of(run), "the journal has each step once"
 
 
 def test_an_epoch_of_accumulated_batches_is_a_whole_epoch(tmp_path: Path, tiny_recipe: Path) -> None:

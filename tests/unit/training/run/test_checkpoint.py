@@ -83,6 +83,19 @@ def test_everything_comes_back(tmp_path: Path, kind: str) -> None:
     assert torch.equal(item.model.weight, other.model.weight)
 
 
+def test_the_optimizers_values_are_the_recipes(tmp_path: Path) -> None:
+    """A decay that was changed for the rest of a training has an effect."""
+    run, item, other = Run(tmp_path), Training(), Training()
+    item.update()
+    saved(run, 1, training=item)
+    other.optimizer.param_groups[0]["weight_decay"] = 0.5
+    last = checkpoint_path(run, "last")
+    assert last is not None
+    resume_checkpoint(last, other.learner)
+    assert other.optimizer.param_groups[0]["weight_decay"] == 0.5
+    assert len(other.optimizer.state) == 2
+
+
 def test_a_moving_average_is_what_is_published_and_both_come_back(tmp_path: Path) -> None:
     run, item, other = Run(tmp_path), Training(), Training(seed=1)
     averages = [nn.Linear(3, 2), nn.Linear(3, 2)]
@@ -180,6 +193,22 @@ def test_dying_while_it_writes_leaves_the_checkpoint_before(
     remove_strays(run)
     assert names(run) == {"best", "last", "step-00000001"}
     saved(run, 2, best=True)
+    assert names(run) == {"best", "last", "step-00000002"}
+
+
+def test_dying_while_it_removes_leaves_no_part_of_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path)
+    saved(run, 1, best=True)
+
+    def die(folder: Path) -> None:
+        (folder / "state.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.shutil, "rmtree", lambda folder, ignore_errors=False: ignore_errors or die(folder))
+        with pytest.raises(KeyboardInterrupt):
+            saved(run, 2, best=True)
+    remove_strays(run, num_kept=2)
     assert names(run) == {"best", "last", "step-00000002"}
 
 

@@ -52,4 +52,4 @@ def test_a_key_that_is_missing_is_named(tmp_path: Path, file: str, key: str) -> 
 def test_what_was_measured_is_damaged(tmp_path: Path, content: str) -> None:
     (tmp_path / "evaluation.json").write_text(content)
     with pytest.raises(UserError, match=r"evaluation\.json: can't be read: "):
-        Run(tmp_path).record_evaluations([])
+        Run(tmp_path).record_evaluations([], "sha256:1")
