@@ -147,6 +147,13 @@ def _open_standard_streams() -> None:
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
+def _is_interruption(error: BaseException | None) -> bool:
+    """Returns True for KeyboardInterrupt, and for an error that it caused, e.g. an ImportError of onnxruntime."""
+    while isinstance(error, Exception):
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return isinstance(error, KeyboardInterrupt)
+
+
 def exit_command(name: str, main: Callable[[], int | None], extras: str = "") -> NoReturn:
     """Runs a command as `run_command` and ends the process.
 
@@ -158,14 +165,16 @@ def exit_command(name: str, main: Callable[[], int | None], extras: str = "") ->
     _open_standard_streams()
     # Half-made objects of an interruption, e.g. an event loop, print a traceback when they are freed. So the
     # interruption's frames are kept until the process ends.
-    interruptions: list[KeyboardInterrupt] = []
+    interruptions: list[BaseException] = []
 
     def interruptible() -> int | None:
         try:
             return main()
-        except KeyboardInterrupt as interruption:
-            interruptions.append(interruption)
-            raise
+        except BaseException as error:
+            if not _is_interruption(error):
+                raise
+            interruptions.append(error)
+            raise KeyboardInterrupt from None
 
     status = run_command(name, interruptible, extras)
     if status == INTERRUPTED or has_abandoned_work():

@@ -54,6 +54,24 @@ def test_an_interruption_inside_generated_code_is_status_130() -> None:
     assert subprocess.run([sys.executable, "-c", without], cwd=ROOT, capture_output=True).returncode == -2
 
 
+FAILED_IMPORT = """
+from runtime.command import exit_command
+
+def main():
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt as interruption:
+        raise ImportError("initialization failed") from interruption
+
+exit_command("x", main)
+"""
+
+
+def test_an_error_that_an_interruption_caused_is_one_too() -> None:
+    run = subprocess.run([sys.executable, "-c", FAILED_IMPORT], cwd=ROOT, capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (130, "\nx: interrupted\n")
+
+
 HALF_MADE = """
 from runtime.command import exit_command
 
