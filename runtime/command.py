@@ -177,6 +177,8 @@ def exit_command(name: str, main: Callable[[], int | None], extras: str = "") ->
             raise KeyboardInterrupt from None
 
     status = run_command(name, interruptible, extras)
+    # The work is done. An interruption of the interpreter's end would make native code abort.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if status == INTERRUPTED or has_abandoned_work():
         sys.stdout.flush()
         sys.stderr.flush()
