@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from operator import index
 from pathlib import Path
 from typing import Literal
 
@@ -54,8 +55,6 @@ def inspect(
         raise UserError(f"precision: is {precision}, must be None: {path} is a run, which is computed in fp32")
     else:
         subject = _of_run(path, checkpoint)
-    if masked_source_positions and not subject.has_mask:
-        raise UserError("masked_source_positions: must be empty, because this model has no attention of ours")
     return subject.inspect(source, target, masked_source_positions)
 
 
@@ -103,7 +102,13 @@ class Subject:
             raise UserError("source: is empty, must have a token at least")
         source_ids = model.encoder_ids(own_ids)
         forced = None if target is None else [*_ids("target", target, model.target_tokenizer), eos]
-        masked = sorted(set(masked_source_positions))
+        try:
+            masked = sorted(map(index, set(masked_source_positions)))
+        except TypeError:
+            must = "must be places of tokens, e.g. [0, 2]"
+            raise UserError(f"masked_source_positions: is {masked_source_positions!r}, {must}") from None
+        if masked and not self.has_mask:
+            raise UserError("masked_source_positions: must be empty, because this model has no attention of ours")
         if masked and not (masked[0] >= 0 and masked[-1] < len(source_ids) and len(masked) < len(source_ids)):
             limit = f"positions from 0 to {len(source_ids) - 1}, not all of them"
             raise UserError(f"masked_source_positions: is {masked}, must be {limit}")

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import numpy as np
 from pydantic import ValidationError
 
 from attendant.runtime.bundle.manifest import SEARCH_OPTIONS, Precision, Provider
@@ -101,6 +102,7 @@ def evaluate(
         CantWrite: `outputs` can't be written.
     """
     paths = paths_of("models", models)
+    bootstrap = bootstrap.item() if isinstance(bootstrap, np.generic) else bootstrap
     bundles = {path for path in paths if is_bundle(path)}
     runs = [path for path in paths if path not in bundles]
     precisions = _several(precision)
@@ -209,12 +211,12 @@ def check_folder(option: str, path: Path) -> None:
 def check_bootstrap(num_resamples: int) -> None:
     """Raises UserError: the number of resamples is negative, or not a whole number."""
     if not isinstance(num_resamples, int) or num_resamples < 0:
-        raise UserError(f"--bootstrap {num_resamples}: must be 0 (no intervals) or more, e.g. {DEFAULT_RESAMPLES}")
+        raise UserError(f"--bootstrap {num_resamples!r}: must be 0 (no intervals) or more, e.g. {DEFAULT_RESAMPLES}")
 
 
 def _several(value: Any) -> list[Any]:
     """Returns the values of an option that may have several; [None] for an empty list."""
-    return list(value) or [None] if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    return list(value) or [None] if isinstance(value, Iterable) and not isinstance(value, str) else [value]
 
 
 def chosen_data(data: Data | None, split: Split | None, runs: Sequence[Path]) -> EvaluationData:
@@ -395,6 +397,8 @@ def report(
     from attendant.training.report.measuring import MAX_RUNS, choose_examples, measure_runs  # noqa: PLC0415
     from attendant.training.report.page import check_form, compose, write_report  # noqa: PLC0415
 
+    if not isinstance(examples, int | str | os.PathLike):
+        raise UserError(f"examples={examples!r}: must be a number of examples, or a file of sources")
     paths, outputs = paths_of("runs", runs), paths_of("output", output)
     _check_choice("length-unit", length_unit, LengthUnit)
     if not 1 <= len(paths) <= MAX_RUNS:

@@ -17,7 +17,7 @@ from attendant.runtime.bundle.tokenizer import Tokenizer, special_ids
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import sha256_of
 from attendant.runtime.stepper import Stepper
-from attendant.training.data.config import CorpusFiles, Split
+from attendant.training.data.config import Split, SplitFiles
 from attendant.training.data.lines import Problems, numbered_lines
 from attendant.training.data.pairs import group_references, read_pairs, sample_evenly
 from attendant.training.data.tokenization import WORD_START, encode_source
@@ -29,12 +29,14 @@ from attendant.training.model.stepper import Ensemble, TorchStepper
 from attendant.training.recipe import Recipe
 from attendant.training.run.checkpoint import (
     BEST,
+    LAST,
     TrainingState,
     checkpoint_path,
     load_state,
     load_weights,
     weights_digest,
 )
+from attendant.training.run.corpora import digests_of
 from attendant.training.run.directory import Run, read_json
 
 FREE_FIELDS: Final = ("model.dropout",)  # In these, a run to start from may differ from the recipe.
@@ -122,6 +124,8 @@ def load_run(path: Path | str, which: str = BEST) -> LoadedRun:
     """
     run = Run(Path(path))
     recipe = run.recipe()
+    if which not in (BEST, LAST):
+        raise UserError(f"checkpoint={which!r}: must be {BEST!r} or {LAST!r}")
     directory = checkpoint_path(run, which)
     if directory is None:
         raise UserError(f"{run.path} has no checkpoint {which!r} yet: train it (--resume continues what was begun)")
@@ -201,20 +205,23 @@ def model_of_runs(loaded: Sequence[LoadedRun]) -> TextModel:
 def read_held_out(runs: Sequence[Path], split: Split) -> EvaluationData:
     """Reads the held-out split that the recipes of all runs name, without the sources that any run was trained on.
 
+    Runs may have copies of it, e.g. of pairs in memory.
+
     Raises:
         UserError: a recipe names no such split, or another one than the first; bad or no data.
     """
     files_of_runs = [_held_out_files(path, split) for path in runs]
+    first = files_of_runs[0]
     for path, files in zip(runs, files_of_runs, strict=True):
-        if files != files_of_runs[0]:
+        if files != first and digests_of({split: files})[1] != digests_of({split: first})[1]:
             raise UserError(
-                f"the {split} split of {path} is {files}, that of {runs[0]} is {files_of_runs[0]}: to compare them on "
-                "one, give --data FILE.tsv"
+                f"the {split} split of {path} is {files}, that of {runs[0]} is {first}: to compare them on one, give "
+                "--data FILE.tsv"
             )
-    return read_data(files_of_runs[0], frozenset().union(*(Run(path).left_out(split) for path in runs)))
+    return read_data(first, frozenset().union(*(Run(path).left_out(split) for path in runs)))
 
 
-def _held_out_files(path: Path, split: Split) -> CorpusFiles:
+def _held_out_files(path: Path, split: Split) -> SplitFiles:
     files = Run(path).recipe().data.files(split)
     if files is None:
         other = ", or --split validation" if split == "test" else ""

@@ -125,6 +125,8 @@ def test_int8_shows_what_is_no_code() -> None:
         ({"source": ["§"]}, r"source: has tokens that are not in the vocabulary: '§'"),
         ({"source": "3", "target": ["§"]}, "target: has tokens that are not in the vocabulary"),
         ({"source": "3", "masked_source_positions": [9]}, r"masked_source_positions: is \[9\], must be positions"),
+        ({"source": "3", "masked_source_positions": 0}, "masked_source_positions: is 0, must be places of tokens"),
+        ({"source": "3", "masked_source_positions": ["0"]}, r"masked_source_positions: is \['0'\], must be places"),
         ({"source": "3", "precision": "int8"}, "precision int8 is not in the bundle"),
         ({"path": MODELS, "source": "3"}, "is neither a run"),
         ({"path": MODELS / "runs" / "normalize-numbers-en", "source": "3", "precision": "fp32"}, "is a run"),

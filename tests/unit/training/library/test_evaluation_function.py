@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import attendant
@@ -88,6 +89,7 @@ def test_pairs_in_memory_are_data(finished_run: Path) -> None:
         ({"length_penalty_offset": 0, "beam_size": 2}, "--length-penalty-offset 0: is of the length penalty"),
         ({"patience": 2}, "--patience 2: has no effect on the greedy search of"),
         ({"bootstrap": 1.5}, r"--bootstrap 1\.5: must be 0"),
+        ({"bootstrap": "10"}, r"--bootstrap '10': must be 0"),
         ({"max_length": 10**20}, "--max-length 1(0{20}): must be less than or equal to 1000000"),
         ({"beam_size": 10**20}, "--beam-size 1(0{20}): must be less than or equal to 1000000"),
         ({"data": [("a", "b"), ("c", " ")]}, r"data\[1\]: the target is empty"),
@@ -103,6 +105,12 @@ def test_what_is_refused(finished_run: Path, options: dict[str, Any], message: s
     with pytest.raises(attendant.UserError, match=message) as caught:
         attendant.evaluate(**{"models": finished_run} | options)
     assert "\n" not in str(caught.value)
+
+
+def test_numbers_may_be_numpys(finished_run: Path) -> None:
+    results = attendant.evaluate(finished_run, beam_size=np.array([1, 2]), bootstrap=np.int64(10))
+    assert [result.evaluation.options.beam_size for result in results] == [1, 2]
+    assert Run(finished_run).evaluations()[0]["num_resamples"] == 10
 
 
 def test_a_single_example_has_no_intervals(finished_run: Path) -> None:
@@ -132,6 +140,8 @@ def test_a_report_is_the_commands_page(
         attendant.report(finished_run, length_unit="lines")
     with pytest.raises(attendant.UserError, match="--examples -1: must be a number of examples"):
         attendant.report(finished_run, examples=-1)
+    with pytest.raises(attendant.UserError, match=r"examples=2\.5: must be a number of examples, or a file"):
+        attendant.report(finished_run, examples=2.5)
     with pytest.raises(attendant.UserError, match="runs=None: must be a path"):
         attendant.report(None)
     with pytest.raises(attendant.UserError, match="0 runs: a report compares 1 to 26"):

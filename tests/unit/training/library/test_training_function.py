@@ -144,6 +144,9 @@ def test_pairs_alone_have_a_recipe_chosen_and_resume(tmp_path: Path) -> None:
     few = {"training.max_steps": 3, "model.hidden_size": 8, "model.embedding_size": 8, "training.num_threads": 1}
     trained = attendant.train(pairs, output=tmp_path / "run", overrides=few)
     assert trained.notes[0].startswith("recipe chosen from 120 pairs") and trained.step == 3
+    # Each run has its own copy of the pairs, and all are measured on one test split.
+    attendant.train(pairs, output=tmp_path / "seed2", overrides=few | {"seed": 2})
+    assert len(attendant.evaluate([tmp_path / "run", tmp_path / "seed2"])[1].differences) == 2
     (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
     attendant.train(tmp_path / "pairs.tsv", output=tmp_path / "file", overrides=few)
     assert_same_training(tmp_path / "run", tmp_path / "file")
