@@ -7,7 +7,7 @@ import socket
 import ssl
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -285,11 +285,20 @@ def open_access(config: ServerConfig) -> Access:
         rates=Rates(
             config.client_requests_per_second,
             config.client_bytes_per_second,
-            own_limits=None if tokens is None else lambda client: tokens.value.limits_of(client),  # noqa: PLW0108  # a reload replaces the value
+            own_limits=_own_limits([file for file in (tokens, admin_tokens) if file is not None]),
         ),
         health=config.health,
         reflection=config.reflection or ("open" if tokens is None else "closed"),
     )
+
+
+def _own_limits(files: Sequence[Reloaded[Tokens]]) -> Callable[[str], Limits] | None:
+    """Returns a function that returns a client's own limits, from the first file that has any; None without files."""
+
+    def own_limits(client: str) -> Limits:
+        return next((limits for file in files if any(limits := file.value.limits_of(client))), (None, None))
+
+    return own_limits if files else None
 
 
 def _open_tokens(option: str, path: Path | None) -> Reloaded[Tokens] | None:

@@ -40,6 +40,9 @@ from attendant.runtime.violations import Violation, shortened, summary
 RETRY_SECONDS = 1.0
 """Retry delay if there is no estimate."""
 
+MAX_RETRY_SECONDS = 1e6
+"""Longest retry delay: a rate may be so low that the next request never comes, for which no protocol has a number."""
+
 
 class AttendantError(Exception):
     """An error that ends a request.
@@ -151,7 +154,7 @@ class Overloaded(AttendantError):
 
     def __init__(self, message: str, retry_seconds: float) -> None:
         super().__init__(message)
-        self.retry_seconds = retry_seconds
+        self.retry_seconds = min(retry_seconds, MAX_RETRY_SECONDS)
 
 
 class QueueFull(Overloaded):

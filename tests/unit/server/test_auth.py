@@ -88,6 +88,15 @@ def test_a_client_with_limits_of_its_own() -> None:
     assert rates.limited and Rates(own_limits=lambda client: (None, None)).limited
 
 
+def test_the_limits_of_administrators(tmp_path: Path) -> None:
+    admins, tokens = tmp_path / "admins", tmp_path / "tokens"
+    admins.write_text("root root-token-0123456789 requests_per_second=2\n")
+    tokens.write_text("mail mail-token-0123456789 requests_per_second=3\n")
+    access = open_access(ServerConfig(bundles=(), tokens=tokens, admin_tokens=admins))
+    for client, rate in (("root", 2), ("mail", 3)):
+        assert rate <= num_taken(access.rates, Clock(), seconds=0, client=client) <= rate + 2
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [

@@ -1,5 +1,6 @@
 """Every error of the tree, through the mapping that the servicers use."""
 
+import math
 import pickle
 
 import grpc
@@ -10,7 +11,7 @@ from google.rpc import error_details_pb2, status_pb2
 from attendant.runtime.violations import Violation
 from attendant.server import errors
 from attendant.server.grpc.handlers import DETAILS_KEY, PUSHBACK_KEY, REQUEST_ID_KEY, abort
-from attendant.server.http.endpoints import STATUSES
+from attendant.server.http.endpoints import STATUSES, problem_response
 
 EXAMPLES: dict[errors.AttendantError, str] = {
     errors.InvalidArgument(Violation("text", "0 tokens long", "1 to 64 tokens long")): "INVALID_ARGUMENT",
@@ -127,3 +128,9 @@ async def test_the_retry_delay_is_sent_twice() -> None:
     assert isinstance(detail, error_details_pb2.RetryInfo)
     assert detail.retry_delay.ToNanoseconds() == 250_400_000
     assert context.metadata[PUSHBACK_KEY] == "251", "never earlier than it says"
+
+
+async def test_a_client_whose_next_request_never_comes_is_told_a_number_that_protocols_have() -> None:
+    error = errors.RateLimited(math.inf)  # --client-requests-per-second 1e-320
+    assert (await aborted(error)).metadata[PUSHBACK_KEY] == "1000000000"
+    assert problem_response(error, "made-up").headers["retry-after"] == "1000000"
