@@ -48,6 +48,8 @@ NAME: Final = re.compile(NAME_PATTERN)
 LABEL: Final = re.compile(r"(?=.{1,64}\Z)\d+([._-]\d+)*", re.ASCII)
 """Numbers, so that the latest is known: 7, 1.10, 2026-11-22. Folders with other names are ignored."""
 
+NO_VERSION: Final = "it has no stable version: a folder that is named by numbers, and neither canary nor shadow"
+
 MAX_FILES = 64
 """Files of a version that are checked for changes: a bundle has fewer, and is refused if it has more."""
 
@@ -355,6 +357,8 @@ class Reconciler:
             raise LoadRefused(str(error)) from None
         if model.refused:
             raise LoadRefused("; ".join(f"{label}: {why}" for label, (_, why) in model.refused.items()))
+        if not model.live:
+            raise LoadRefused(NO_VERSION)
 
     async def unload(self, name: str) -> None:
         """Ends a model until it is loaded by name; accepted requests are answered.
@@ -427,7 +431,10 @@ class Reconciler:
         except UserError as error:
             self._refuse(name, POLICY_NAME, folder.policy, error)
             return
-        for label in policy.stable_choices(list(folder.versions)):
+        choices = policy.stable_choices(list(folder.versions))
+        if not choices:
+            log.warning("not loaded", extra={"model": name, "reason": NO_VERSION})
+        for label in choices:
             if (stable := await self._version(name, label, folder)) is not None:
                 break
         else:

@@ -5,6 +5,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -187,6 +188,20 @@ async def test_a_load_is_refused_before_the_server_serves_and_when_it_ends(tmp_p
         await loading.wait()
     with pytest.raises(Draining):
         await load
+
+
+async def test_a_model_without_a_stable_version_is_not_loaded(tmp_path: Path) -> None:
+    metrics, catalogue = Metrics(CollectorRegistry()), Catalogue()
+    catalogue.open()
+    (tmp_path / "fake" / "v1").mkdir(parents=True)
+    reconciler = Reconciler([tmp_path], catalogue, metrics, Mock(), Lifecycle(catalogue, metrics))
+    with pytest.raises(LoadRefused, match="no stable version: a folder that is named by numbers"):
+        await reconciler.load("fake")
+    (tmp_path / "fake" / "1").mkdir()
+    put(tmp_path / "fake" / "serving.toml", 'canary = "1"\ncanary_percent = 5')
+    with pytest.raises(LoadRefused, match="neither canary nor shadow"):
+        await reconciler.load("fake")
+    assert reconciler.index() and not catalogue.all()
 
 
 async def test_a_version_of_several_roles_is_loaded_once_and_none_without_a_stable_one(tmp_path: Path) -> None:
