@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from attendant_client.answers import Delta, Generation, Source
-from attendant_client.client import AttendantClient, GenerationStream
+from attendant_client.client import FORKED, AttendantClient, GenerationStream
 from attendant_client.options import GenerateOptions
 
 _Given = ParamSpec("_Given")
@@ -76,21 +76,13 @@ class BlockingClient:
 
     def __init__(self, *target: str, **connection: Any) -> None:
         """See AttendantClient."""
+        self.client = AttendantClient(*target, **connection)
         self._is_closed = False
         # Held while a call is given to the loop, which `close` ends.
         self._lock = threading.Lock()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="attendant-client", daemon=True)
-        self._thread.start()
-
-        async def made() -> AttendantClient:
-            return AttendantClient(*target, **connection)
-
-        try:
-            self.client = self.wait(made())
-        except BaseException:
-            self._end()
-            raise
+        # Both begin at the first call, since they would not survive a fork.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -101,12 +93,15 @@ class BlockingClient:
     def close(self) -> None:
         """Ends the connection; calls in flight are cancelled."""
         with self._lock:
-            if not self._is_open():
+            loop, thread = self._loop, self._thread
+            was_running, self._is_closed = self._is_running(), True
+            if loop is None or thread is None or not was_running:
                 return
-            self._is_closed = True
-            closing = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
+            closing = asyncio.run_coroutine_threadsafe(self._close(), loop)
         closing.result()
-        self._end()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
     async def _close(self) -> None:
         await self.client.close()
@@ -132,10 +127,17 @@ class BlockingClient:
 
     def wait(self, call: Coroutine[Any, Any, _Answer]) -> _Answer:
         """Runs a call on the client's loop and returns its result."""
+        if threading.current_thread() is self._thread:
+            call.close()
+            raise RuntimeError("sources of generate_many can't come from calls of the same client; use another one")
         with self._lock:
-            if not self._is_open():
+            if self._loop is None and not self._is_closed:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="attendant-client", daemon=True)
+                self._thread.start()
+            if self._loop is None or not self._is_running():
                 call.close()
-                raise RuntimeError("the client is closed; make another one")
+                raise RuntimeError("the client is closed; make another one" if self._is_closed else FORKED)
             running = asyncio.run_coroutine_threadsafe(call, self._loop)
         try:
             return running.result()
@@ -156,16 +158,11 @@ class BlockingClient:
 
     def _finish(self, ending: Coroutine[Any, Any, None]) -> None:
         """Waits for the end of a stream, which the end of the client brings too."""
-        if self._is_open():
+        if self._is_running():
             self.wait(ending)
         else:
             ending.close()
 
-    def _is_open(self) -> bool:
+    def _is_running(self) -> bool:
         # In a forked process, the thread does not run.
-        return self._thread.is_alive() and not self._is_closed
-
-    def _end(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        return self._thread is not None and self._thread.is_alive() and not self._is_closed

@@ -1,10 +1,13 @@
 """The client: its connection, and one method per call of the API."""
 
+import asyncio
 import json
 import math
+import os
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 
 import grpc
@@ -102,13 +105,22 @@ DEFAULT_CONCURRENCY = 512
 
 _REQUEST_ID = "x-request-id"
 
+FORKED = (
+    "gRPC does not work in a process that was forked after a client's call: fork before the first call, or start "
+    "processes by the method spawn or forkserver of multiprocessing"
+)
+"""A call would hang there or crash the process, also by a new client."""
+
+_CALLING_PROCESSES: set[int] = set()
+"""The process that has connected; in a forked process, its parent."""
+
 
 class AttendantClient:
     """A connection to a server, or to a name of several servers.
 
-    It belongs to the event loop in which it is made; all tasks of the loop may share it. Every call raises
-    `attendant_client.AttendantError`, whose tree `attendant_client.errors` draws; UNAVAILABLE and RESOURCE_EXHAUSTED
-    are retried within the deadline first.
+    It connects at its first call and belongs to the event loop of this call; all tasks of the loop may share it. Every
+    call raises `attendant_client.AttendantError`, whose tree `attendant_client.errors` draws; UNAVAILABLE and
+    RESOURCE_EXHAUSTED are retried within the deadline first.
 
     Args:
         target: host:port, or any gRPC name, e.g. unix:///run/attendant.sock. The default port is 50051; a port alone
@@ -163,15 +175,16 @@ class AttendantClient:
             # For a proxy on another machine, the loopback address is its own.
             ("grpc.enable_http_proxy", int(not is_local)),
         ]
+        self._make_channel = partial(grpc.aio.insecure_channel, address, options=options)
         if needs_tls or (not is_local if tls is None else tls):
             credentials = grpc.ssl_channel_credentials(root_certificates, client_key, client_certificate)
             if server_name:
                 options.append(("grpc.ssl_target_name_override", server_name))
-            self._channel = grpc.aio.secure_channel(address, credentials, options=options)
-        else:
-            self._channel = grpc.aio.insecure_channel(address, options=options)
-        self._seq2seq: Any = stubs.Seq2SeqStub(self._channel)  # type: ignore[no-untyped-call]
-        self._health = health_pb2_grpc.HealthStub(self._channel)
+            self._make_channel = partial(grpc.aio.secure_channel, address, credentials, options=options)
+        # Made at the first call, since a channel belongs to an event loop and does not survive a fork.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._channel: grpc.aio.Channel | None = None
+        self._methods: dict[str, Any] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -182,7 +195,8 @@ class AttendantClient:
     async def close(self) -> None:
         """Ends the connection; calls in flight are cancelled."""
         self._is_closed = True
-        await self._channel.close(None)
+        if self._channel is not None:
+            await self._channel.close(None)
 
     @overload
     async def generate(  # type: ignore[overload-overlap]  # a list is a sequence too, but never one source's tokens
@@ -229,14 +243,12 @@ class AttendantClient:
         """
         if not isinstance(source, list):
             request = messages.generate_request(source, request_id, options)
-            return messages.generation_of(await self._call(self._seq2seq.Generate, request, options))
+            return messages.generation_of(await self._call("Generate", request, options))
         checked = [messages.checked_source(item) for item in source] if return_errors else source
         sources = [item for item in checked if not isinstance(item, InvalidArgument)]
         if not sources:
             return Answers(checked)
-        answers = await self._call(
-            self._seq2seq.GenerateMany, messages.many_request(sources, request_id, options), options
-        )
+        answers = await self._call("GenerateMany", messages.many_request(sources, request_id, options), options)
         results = iter(answers.results)
         all_results = Answers(c if isinstance(c, InvalidArgument) else result_of(next(results)) for c in checked)
         if not return_errors:
@@ -256,10 +268,10 @@ class AttendantClient:
         Args:
             source, request_id, options: as for `generate`.
         """
-        self._check_open()
+        method = self._method("GenerateStream")
         request = messages.generate_request(source, request_id, options)
         request_id, metadata = self._named(request)
-        call = self._seq2seq.GenerateStream(request, timeout=self._timeout_of(options), metadata=metadata)
+        call = method(request, timeout=self._timeout_of(options), metadata=metadata)
         return GenerationStream(call, request_id, self._proxy)
 
     @overload
@@ -337,9 +349,7 @@ class AttendantClient:
         self._check_open()
 
         def open_stream(several: bool) -> Any:
-            self._check_open()
-            method = self._seq2seq.GenerateBatches if several else self._seq2seq.GenerateBatch
-            return method(metadata=self._metadata)
+            return self._method("GenerateBatches" if several else "GenerateBatch")(metadata=self._metadata)
 
         return Bulk(open_stream, self._timeout_of(deadline), self._proxy)
 
@@ -375,31 +385,31 @@ class AttendantClient:
             include_eos=include_eos,
             attention=attention,
         )
-        return messages.score_of(await self._call(self._seq2seq.Score, request, deadline))
+        return messages.score_of(await self._call("Score", request, deadline))
 
     async def models(self, **deadline: Unpack[Deadline]) -> tuple[ModelInfo, ...]:
         """Returns the models that the server serves, every version of them."""
-        response = await self._call(self._seq2seq.ListModels, pb.ListModelsRequest(), deadline)
+        response = await self._call("ListModels", pb.ListModelsRequest(), deadline)
         return tuple(messages.model_info_of(model) for model in response.models)
 
     async def model(self, name: str = "", version: str = "", **deadline: Unpack[Deadline]) -> ModelInfo:
         """Returns a model; `name` may be empty if the server serves one, `version` for the stable version."""
         request = pb.GetModelRequest(model=name, version=version)
-        return messages.model_info_of(await self._call(self._seq2seq.GetModel, request, deadline))
+        return messages.model_info_of(await self._call("GetModel", request, deadline))
 
     async def health(self, service: str = "", **deadline: Unpack[Deadline]) -> HealthStatus:
         """Returns the health of the server, or of one of its services. Not retried."""
         request = health_pb2.HealthCheckRequest(service=service)
         try:
-            response = await self._call(self._health.Check, request, deadline)  # type: ignore[attr-defined]  # the stubs lack it
+            response = await self._call("Check", request, deadline)
         except NotFound as error:
             raise NotFound(
                 error.code, f"service {service!r} is not one of the server's; leave it out for all"
             ) from error
         return HealthStatus(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status))
 
-    async def _call(self, method: Callable[..., Any], request: Any, options: Deadline) -> Any:
-        self._check_open()
+    async def _call(self, name: str, request: Any, options: Deadline) -> Any:
+        method = self._method(name)
         request_id, metadata = self._named(request)
         try:
             return await method(request, timeout=self._timeout_of(options), metadata=metadata)
@@ -420,6 +430,21 @@ class AttendantClient:
     def _check_open(self) -> None:
         if self._is_closed:
             raise RuntimeError("the client is closed; make another one")
+
+    def _method(self, name: str) -> Any:
+        """Returns a method of the API, or of the health service. Connects at the first call."""
+        self._check_open()
+        loop = asyncio.get_running_loop()
+        if self._channel is None:
+            if _CALLING_PROCESSES - {os.getpid()}:
+                raise RuntimeError(FORKED)
+            _CALLING_PROCESSES.add(os.getpid())
+            self._loop, self._channel = loop, self._make_channel()
+            seq2seq = stubs.Seq2SeqStub(self._channel)  # type: ignore[no-untyped-call]
+            self._methods = {**vars(seq2seq), **vars(health_pb2_grpc.HealthStub(self._channel))}
+        elif loop is not self._loop:
+            raise RuntimeError("the client belongs to the event loop of its first call; make one for this loop")
+        return self._methods[name]
 
     def _timeout_of(self, options: Deadline) -> float | None:
         return _checked(options["timeout"]) if "timeout" in options else self._timeout

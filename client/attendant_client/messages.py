@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar, cast
 
 import grpc
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from attendant_client.answers import (
@@ -215,13 +216,15 @@ def _field(name: str, value: Any) -> Any:
         if not isinstance(value, Sampling):
             raise TypeError(f"sampling={value!r}: must be a Sampling, such as Sampling(temperature=0.8)")
         return _fill(pb.SamplingOptions(), asdict(value))
-    if name == "target_prefix" and isinstance(value, str):
-        raise TypeError(f"target_prefix={value!r}: must be a list of tokens; a text belongs into target_prefix_text")
+    if name == "target_prefix" and value is not None:
+        if isinstance(value, str):
+            raise TypeError(f"{name}={_shown(value)}: must be a list of tokens; a text belongs into target_prefix_text")
+        return _tokens(value, name)
     if name == "masked_source_positions" and value is not None:
         if isinstance(value, str | bytes) or not isinstance(value, Iterable):
             raise TypeError(f"{name}={_shown(value)}: must be a list of places")
         return tuple(map(plain_number, value))
-    return value if value is None or isinstance(value, str | int | float) else _tokens(value, name)
+    return value
 
 
 def _tokens(tokens: Sequence[str], name: str) -> pb.Tokens:
@@ -229,11 +232,26 @@ def _tokens(tokens: Sequence[str], name: str) -> pb.Tokens:
         raise TypeError(f"{name}: is bytes, must be a text or its tokens; decode it first")
     if not isinstance(tokens, Iterable):
         raise TypeError(f"{name}={_shown(tokens)}: must be a text or its tokens")
-    return _fill(pb.Tokens(), {"tokens": tuple(tokens)})
+    several = tuple(tokens)
+    try:
+        return pb.Tokens(tokens=several)
+    except (TypeError, ValueError) as error:
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(f"{name}={_shown(several)}: each token must be {_VALUES[FieldDescriptor.CPPTYPE_STRING]}") from None
+
+
+_VALUES = {
+    FieldDescriptor.CPPTYPE_UINT32: f"a whole number from 0 to {2**32 - 1}",
+    FieldDescriptor.CPPTYPE_UINT64: f"a whole number from 0 to {2**64 - 1}",
+    FieldDescriptor.CPPTYPE_FLOAT: "a number",
+    FieldDescriptor.CPPTYPE_BOOL: "True or False",
+    FieldDescriptor.CPPTYPE_STRING: "a text without half a surrogate pair",
+}
+"""The values that a field of each type may have."""
 
 
 def _fill(message: _Filled, values: Mapping[str, Any]) -> _Filled:
-    """Sets the fields that have a value. Adds the field's name to protobuf's errors."""
+    """Sets the fields that have a value. Raises TypeError or ValueError that names the field and its values."""
     for name, raw_value in values.items():
         value = plain_number(raw_value)
         try:
@@ -243,10 +261,11 @@ def _fill(message: _Filled, values: Mapping[str, Any]) -> _Filled:
                 getattr(message, name).extend(value)
             elif value is not None:
                 setattr(message, name, value)
-        except (AttributeError, TypeError, ValueError) as error:
-            # AttributeError: a plain value instead of a message.
-            kind = ValueError if isinstance(error, ValueError) else TypeError
-            raise kind(f"{name}={_shown(value)}: {error}") from None
+        except (AttributeError, OverflowError, TypeError, ValueError) as error:
+            kind = ValueError if isinstance(error, OverflowError | ValueError) else TypeError
+            field = message.DESCRIPTOR.fields_by_name[name]
+            most = "a list of places, each " if field.is_repeated else ""
+            raise kind(f"{name}={_shown(value)}: must be {most}{_VALUES[field.cpp_type]}") from None
     return message
 
 

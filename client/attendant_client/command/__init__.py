@@ -20,12 +20,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Ctrl-C ends the process with 130.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller, as `2>&-` does
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123  # until the process ends
+        elif isinstance(stream, io.TextIOWrapper):
             # A symbol that the terminal's encoding lacks is shown escaped rather than ending the command.
             stream.reconfigure(errors="backslashreplace")
     try:
-        return _run(sys.argv[1:] if arguments is None else arguments)
+        # Flushed here, because an error of the interpreter's own flush at its end would be a traceback.
+        try:
+            status = _run(sys.argv[1:] if arguments is None else arguments)
+        except SystemExit:  # after --help
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         with suppress(OSError):
             sys.stdout.flush()

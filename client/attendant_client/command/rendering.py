@@ -136,7 +136,8 @@ _OF_EVERY_LINE = (errors.NotFound, errors.Unauthenticated, errors.Unavailable, e
 _OF_ONE_LINE = re.compile(
     r"(text|tokens)\b.*|output\.trace .*"
     r"|decoding\.(min_length|min_length_ratio|target_prefix\.tokens|masked_source_positions) .*"
-    r"|decoding\.target_prefix_text .* long|output\.attention .* so long a text in parts",
+    r"|decoding\.target_prefix_text .* long|decoding\.protect_spans .* stand-in.*"
+    r"|output\.attention .* so long a text in parts",
     re.DOTALL,
 )
 
@@ -325,5 +326,7 @@ def _short(value: object) -> str:
 
 
 def _json(fields: dict[str, Any]) -> str:
-    # Answers of a bundle in this process contain arrays.
-    return json.dumps(fields, ensure_ascii=False, default=lambda array: array.tolist())
+    # The stream would escape characters that its encoding lacks in Python's way, which JSON does not have. Answers of a
+    # bundle in this process contain arrays.
+    escapes = not _can_be_written("\U0010ffff")
+    return json.dumps(fields, ensure_ascii=escapes, default=lambda array: array.tolist())

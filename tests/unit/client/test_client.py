@@ -1,7 +1,11 @@
 """Every call of the client against a server that writes down what it was asked."""
 
+import asyncio
 import itertools
+import os
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +35,7 @@ from attendant_client import (
 )
 from attendant_client.options import DecodingFields, OutputFields
 from attendant_client.v1 import seq2seq_pb2 as pb
+from tests.paths import ROOT
 from tests.unit.client.fake_server import Served
 
 
@@ -157,6 +162,12 @@ async def test_a_stream_gives_pieces_and_then_the_answer(client: AttendantClient
         ("\udc80", {}, ValueError, "text="),
         (["a", 1], {}, TypeError, "source=1"),
         ("ab", {"beam_sise": 4}, TypeError, "no option beam_sise; choose from alternatives, attention, beam_size"),
+        (("a", 1), {}, TypeError, r"source=\('a', 1\): each token must be a text"),
+        ("ab", {"target_prefix": ["A", 1]}, TypeError, r"target_prefix=\('A', 1\): each token must be a text"),
+        ("ab", {"target_prefix_text": ["A"]}, TypeError, r"target_prefix_text=\['A'\]: must be a text"),
+        ("ab", {"masked_source_positions": [0, -1]}, ValueError, r"\(0, -1\): must be a list of places, each a whole"),
+        ("ab", {"length_penalty": 10**400}, ValueError, "length_penalty=100.*: must be a number"),
+        ("ab", {"beam_size": True}, TypeError, "beam_size=True: must be a whole number from 0 to 4294967295"),
         ("ab", {"beam_size": -1}, ValueError, "beam_size=-1"),
         ("ab", {"beam_size": "four"}, TypeError, "beam_size='four'"),
         ("ab", {"target_prefix": "A"}, TypeError, "target_prefix='A'"),
@@ -292,13 +303,13 @@ async def test_a_call_is_asked_under_an_id_of_the_clients_unless_the_request_has
     assert len(first["x-request-id"]) == 32 and "x-request-id" not in second
     for request_id in ("", "mine"):
         with pytest.raises(DeadlineExceeded) as passed:
-            await client.generate("slow", request_id=request_id, timeout=0.05)
+            await client.generate("slow", request_id=request_id, timeout=0.15)
         assert passed.value.request_id == (request_id or server.seq2seq.metadata[-1]["x-request-id"])
         with pytest.raises(DeadlineExceeded) as passed:
-            _ = [delta async for delta in client.stream("slow", request_id=request_id, timeout=0.05)]
+            _ = [delta async for delta in client.stream("slow", request_id=request_id, timeout=0.15)]
         assert passed.value.request_id == (request_id or server.seq2seq.metadata[-1]["x-request-id"])
         with pytest.raises(DeadlineExceeded) as passed:
-            await client.generate(["slow", "a"], request_id=request_id, timeout=0.05)
+            await client.generate(["slow", "a"], request_id=request_id, timeout=0.15)
         assert passed.value.request_id == server.seq2seq.requests[-1].requests[0].request_id != ""
 
 
@@ -358,6 +369,43 @@ def test_leaving_early_cancels_without_an_event_loop(server: Served) -> None:
     assert len(server.seq2seq.requests) < 50
 
 
+def test_a_client_belongs_to_the_event_loop_of_its_first_call(server: Served) -> None:
+    client, loop = AttendantClient(server.target), asyncio.new_event_loop()
+    assert loop.run_until_complete(client.generate("ab")).best.text == "AB"
+    with pytest.raises(RuntimeError, match="make one for this loop"):
+        asyncio.run(client.generate("ab"))
+    loop.run_until_complete(client.close())
+    loop.close()
+
+
+FORKED = """
+import os, sys
+from attendant_client import BlockingClient
+client = BlockingClient(sys.argv[1], timeout=20)
+if (child := os.fork()) == 0:
+    print(client.generate("child").best.text, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(client.generate("parent").best.text, flush=True)
+client.close()
+if (child := os.fork()) == 0:
+    for each in (BlockingClient(sys.argv[1]), BlockingClient(sys.argv[1])):
+        try:
+            each.generate("child")
+        except RuntimeError as error:
+            print(str(error)[:33], flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_fork_before_the_first_call_is_harmless_and_later_ones_are_refused(server: Served) -> None:
+    command = [sys.executable, "-c", FORKED, server.target]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "client")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["CHILD", "PARENT", *["gRPC does not work in a process t"] * 2]
+
+
 def test_threads_may_share_a_blocking_client(server: Served) -> None:
     texts: list[str] = []
     with BlockingClient(server.target) as client:
@@ -368,6 +416,14 @@ def test_threads_may_share_a_blocking_client(server: Served) -> None:
         for thread in threads:
             thread.join()
     assert texts == ["SLOW"] * 8 and server.seq2seq.max_in_flight > 1
+
+
+def test_sources_that_call_the_same_blocking_client_are_refused(server: Served) -> None:
+    with BlockingClient(server.target) as client, BlockingClient(server.target) as other:
+        answers = other.generate_many(each.best.text for each in client.generate_many(["a", "b"]))
+        assert [each.best.text for each in answers] == ["A", "B"]
+        with pytest.raises(RuntimeError, match="use another one"):
+            list(client.generate_many(client.generate(text).best.text for text in "ab"))
 
 
 def test_closing_a_blocking_client_ends_the_calls_of_other_threads(server: Served) -> None:

@@ -260,6 +260,7 @@ def test_an_error_of_every_line_ends_the_run(
         ("decoding.masked_source_positions", "is 9, must be positions from 0 to 4"),
         ("decoding.target_prefix_text", "is 5 tokens long, must be 0 to 3 tokens long"),
         ("output.trace", "is one that may take 2 MiB"),
+        ("decoding.protect_spans", "is True, must be false: the model's vocabularies can't spell the stand-in {1}"),
         ("output.attention", "is True, must be false or unset for so long a text in parts"),
         ("text", "is 0 tokens long"),
     ],
@@ -366,6 +367,8 @@ def test_a_terminal_that_knows_ascii_only(monkeypatch: pytest.MonkeyPatch, tmp_p
     with (tmp_path / "out").open("w", encoding="ascii") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
         assert main(["generate", "é", "--attention"]) == 0
-    text = (tmp_path / "out").read_text(encoding="ascii")
-    assert text.startswith("\\xc9\n")
-    assert "##" in text
+        assert main(["generate", "é😀", "--json"]) == 0
+    *lines, as_json = (tmp_path / "out").read_text(encoding="ascii").splitlines()
+    assert lines[0] == "\\xc9"
+    assert any("##" in line for line in lines)
+    assert json.loads(as_json)["source"] == "é😀"

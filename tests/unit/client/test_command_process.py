@@ -114,8 +114,10 @@ def _read(controller: int) -> bytes:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_one_line(environment: dict[str, str]) -> None:
-    with Path("/dev/full").open("wb") as full, start(environment, "generate", "a", stdout=full.fileno()) as process:
+@pytest.mark.parametrize("arguments", ["generate a", "models", "health", "score a A", "--help"])
+def test_a_full_disk_is_one_line(environment: dict[str, str], arguments: str) -> None:
+    environment |= {"PYTHONUNBUFFERED": ""}
+    with Path("/dev/full").open("wb") as full, start(environment, *arguments.split(), stdout=full.fileno()) as process:
         _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (1, b"attendant: standard input or output: No space left on device\n")
 
@@ -126,3 +128,14 @@ def test_standard_input_that_is_closed_is_one_line(environment: dict[str, str]) 
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.count(b"\n") == 1
     assert b"standard input, which is closed" in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+@pytest.mark.parametrize(
+    "arguments", ["generate - --json", "generate a --attention", "generate bad", "models", "--help"]
+)
+def test_outputs_that_are_closed_get_nothing(environment: dict[str, str], arguments: str, closed: str) -> None:
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, *arguments.split()]
+    done = subprocess.run(command, env=environment, input=b"a\n", capture_output=True)
+    assert done.returncode == (2 if "bad" in arguments else 0), done.stderr
+    assert b"Traceback" not in done.stderr
