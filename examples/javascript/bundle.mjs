@@ -6,16 +6,43 @@
 import { Tokenizer } from "@huggingface/tokenizers";
 
 const NO_ID = -1n; // in forced_ids and banned_ids: nothing
-// As in docs/bundle.md; JavaScript's \s is another set.
-const WHITE_SPACE = "[\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]+";
-const OUTER_SPACE = new RegExp(`^${WHITE_SPACE}|${WHITE_SPACE}$`, "gu");
-const INNER_SPACE = new RegExp(WHITE_SPACE, "gu");
 const LEAST_POSSIBLE = -1e8; // PAD and BOS, which are never generated, have -1e9
 const WIDTH_MULTIPLE = 8; // sources are padded to a multiple of this, so that sums round alike at any width
 
+// The characters of docs/bundle.md, for regular expressions; JavaScript's \s is another set.
+const WHITE_SPACE = "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
+const INVISIBLE = "\\p{Cc}\\p{Cf}\\u034f\\u3164\\uffa0";
+const DRAWN = "\\t-\\r\\x1c-\\x1f\\x85\\u0600-\\u0605\\u06dd\\u070f\\u0890\\u0891\\u08e2\\u{110bd}\\u{110cd}";
+const TAGS = "\\u{e0020}-\\u{e007f}";
+const NOT_JOINED = "Latin Greek Cyrillic Armenian Georgian Hebrew Han Hiragana Katakana Hangul".split(" ");
+const JOINED = `(?![${NOT_JOINED.map((name) => `\\p{Script=${name}}`).join("")}])[\\p{L}\\p{M}\\p{So}\\p{Sk}]`;
+const PLAIN_SPELLINGS = { "'": "’‘‛ʼʻ′＇´ʹꞌ", '"': "“”„‟«»‹›‚″＂〝〞〟", "-": "‐‑‒–—―−﹘﹣－" };
+
+const listed = (characters) => [...characters].map((one) => `\\u{${one.codePointAt(0).toString(16)}}`).join("");
+const without = (excluded, characters) => `(?![${excluded}])[${characters}]`;
+
+// The normalization of texts for a tokenizer that has none of its own: regular expressions and replacements.
+function spacing(symbols) {
+  const known = new Set(symbols.join(""));
+  const longer = new Set(symbols.filter((symbol) => [...symbol].length > 1).join(""));
+  const isSpace = new RegExp(`[${WHITE_SPACE}]`, "u");
+  const kept = [...known].filter((one) => /(?! )[\p{C}\p{Z}]/u.test(one) && (longer.has(one) || isSpace.test(one)));
+  const keeps = listed(kept);
+  const joiners = listed(["\u200c", "\u200d"].filter((one) => !kept.includes(one)));
+  const removed = [without(`${DRAWN}\\u200c\\u200d${TAGS}${keeps}`, INVISIBLE), `(?<![\\u{1f3f4}${TAGS}])[${TAGS}]+`];
+  if (joiners) removed.push(`(?<!${JOINED})[${joiners}]`, `[${joiners}](?!${JOINED})`);
+  const spellings = Object.entries(PLAIN_SPELLINGS).filter(([plain]) => known.has(plain));
+  return [
+    [removed.join("|"), ""],
+    [`(?:${without(keeps, WHITE_SPACE)})+`, " "],
+    [`^[${WHITE_SPACE}]+|[${WHITE_SPACE}]+$`, ""],
+    ...spellings.map(([plain, others]) => [`[${listed([...others].filter((one) => !known.has(one)))}]`, plain]),
+  ].map(([pattern, replacement]) => [new RegExp(pattern, "gu"), replacement]);
+}
+
 /** A side's tokenizer: texts to ids and back. */
 class Side {
-  constructor(description, { pad, unk, bos, eos }) {
+  constructor(description, special_ids) {
     this.library = new Tokenizer(description, {});
     const vocabulary = description.model.vocab; // Unigram has pairs of symbol and score, other models a map to ids
     this.symbols = Array.isArray(vocabulary) ? vocabulary.map(([symbol]) => symbol) : [];
@@ -23,21 +50,27 @@ class Side {
     for (const { id, content } of description.added_tokens) this.symbols[id] = content;
     this.ids = new Map(this.symbols.map((symbol, id) => [symbol, id]));
     this.hasDecoder = Boolean(description.decoder);
-    this.unk = unk;
-    this.neverInText = [pad, bos, eos];
+    this.unk = special_ids.unk;
+    this.neverInText = [special_ids.pad, special_ids.bos, special_ids.eos];
+    const ownIds = Object.values(special_ids);
+    const spacesItself = this.library.normalizer?.(" a\n") === "a";
+    this.spacing = spacesItself ? [] : spacing(this.symbols.filter((_, id) => !ownIds.includes(id)));
   }
 
-  // White space changes no answer: unless the tokenizer's own normalizer sees to that, it is collapsed here.
   idsOfText(text) {
-    if (this.library.normalizer?.(" a\n") !== "a") {
-      text = text.replace(OUTER_SPACE, "").replace(INNER_SPACE, " ");
-    }
+    for (const [pattern, replacement] of this.spacing) text = text.replace(pattern, replacement);
     const ids = this.idsOfTokens(this.library.encode(text, { add_special_tokens: false }).tokens);
     return ids.map((id) => (this.neverInText.includes(id) ? this.unk : id)); // a word that is written "</s>" is text
   }
 
   idsOfTokens(tokens) {
     return tokens.map((token) => this.ids.get(token) ?? this.unk);
+  }
+
+  knownIds(tokens) {
+    const unknown = tokens.filter((token) => !this.ids.has(token));
+    if (unknown.length) throw new Error(`the source has tokens that are not in the vocabulary: ${unknown.join(" ")}`);
+    return this.idsOfTokens(tokens);
   }
 
   tokensOf(ids) {
@@ -82,7 +115,7 @@ export class Bundle {
    */
   async generate(source, options = {}) {
     const { decoding, limits, special_ids, source: side } = this.manifest;
-    const ids = typeof source === "string" ? this.source.idsOfText(source) : this.source.idsOfTokens(source);
+    const ids = typeof source === "string" ? this.source.idsOfText(source) : this.source.knownIds(source);
     const length = ids.length; // without BOS and EOS
     if (length === 0) throw new Error("the source is empty");
     if (length > limits.max_source_tokens) {
@@ -97,21 +130,28 @@ export class Bundle {
       lengthPenalty: options.lengthPenalty ?? decoding.length_penalty,
       lengthPenaltyOffset: options.lengthPenaltyOffset ?? decoding.length_penalty_offset ?? 5,
       maxLength: options.maxLength ?? defaultMaxLength(decoding, limits, length),
+      patience: options.patience === undefined ? decoding.patience : options.patience,
     };
-    refuseOutOfRange("beamSize", search.beamSize, limits.max_beam_size);
-    refuseOutOfRange("numHypotheses", search.numHypotheses, Math.min(search.beamSize, limits.max_num_hypotheses));
-    refuseOutOfRange("maxLength", search.maxLength, limits.max_target_tokens);
+    const unknown = Object.keys(options).filter((name) => !(name in search));
+    if (unknown.length) throw new Error(`there is no option ${unknown.join(", ")}; choose from ${Object.keys(search).join(", ")}`);
+    const mostHypotheses = Math.min(search.beamSize, limits.max_num_hypotheses);
+    refuseUnless(isWhole(search.beamSize, limits.max_beam_size), search, "beamSize", `1 to ${limits.max_beam_size}`);
+    refuseUnless(isWhole(search.numHypotheses, mostHypotheses), search, "numHypotheses", `1 to ${mostHypotheses}`);
+    refuseUnless(isWhole(search.maxLength, limits.max_target_tokens), search, "maxLength", `1 to ${limits.max_target_tokens}`);
+    for (const name of ["lengthPenalty", "lengthPenaltyOffset"]) refuseUnless(isWithin(search[name], 0), search, name, "0 to 10");
+    const isPatience = search.patience == null || isWithin(search.patience, Number.MIN_VALUE);
+    refuseUnless(isPatience, search, "patience", "more than 0 and at most 10");
     const hypotheses = await this.#search(ids, search);
     return { sourceTokens, hypotheses };
   }
 
   // Beam search; with a beam of 1 it is greedy. Of the best k continuations of all live hypotheses, those that are EOS
   // end a hypothesis; the best k others live on. The search is over when no live hypothesis can become one of the
-  // `numHypotheses` best: its log-probability can only fall, so its score can't exceed the one at its maximum length.
-  async #search(sourceIds, { beamSize, numHypotheses, lengthPenalty, lengthPenaltyOffset, maxLength }) {
+  // `numHypotheses` best: its log-probability can only fall, so its score can't exceed the one at its maximum length. With
+  // `patience`, it is over when that number of beams has ended.
+  async #search(sourceIds, { beamSize, numHypotheses, lengthPenalty, lengthPenaltyOffset, maxLength, patience }) {
     const { eos, start } = this.manifest.special_ids;
     const penalty = (length) => ((lengthPenaltyOffset + length) / (lengthPenaltyOffset + 1)) ** lengthPenalty;
-    const wanted = Math.min(numHypotheses, beamSize);
     const ended = [];
     const end = (live, logProb, weights) => {
       const tokenLogProbs = logProb === null ? live.logProbs : [...live.logProbs, logProb];
@@ -126,7 +166,16 @@ export class Bundle {
         attention: logProb === null ? live.attention : [...live.attention, weights],
       });
     };
-    const best = () => bestTexts(ended).slice(0, wanted);
+    const best = () => bestTexts(ended).slice(0, numHypotheses);
+    // A live hypothesis matters if its score can exceed this.
+    const bound = () => {
+      const found = numHypotheses > 1 ? bestTexts(ended) : ended;
+      if (patience != null) {
+        const enough = Math.max(numHypotheses, Math.ceil(patience * beamSize - 1e-5)); // 1.1 * 10 is 11
+        return found.length < enough ? -Infinity : Infinity;
+      }
+      return found.length < numHypotheses ? -Infinity : best().at(-1).score;
+    };
 
     let state = await this.#encode(sourceIds);
     let lives = [{ ids: [], logProbs: [], sum: 0, attention: [] }];
@@ -151,10 +200,8 @@ export class Bundle {
         if (id === eos) end(lives[row], logProb, weightsOf(row));
       }
       const chosen = pool.filter(({ id }) => id !== eos).slice(0, beamSize);
-      const found = best();
-      const bound = found.length < wanted ? -Infinity : found.at(-1).score;
       const greedyEnd = beamSize === 1 && ended.length > 0;
-      if (greedyEnd || !chosen.length || chosen[0].sum / penalty(maxLength + 1) <= bound) return found;
+      if (greedyEnd || !chosen.length || chosen[0].sum / penalty(maxLength + 1) <= bound()) return best();
       lives = chosen.map(({ row, id, logProb, sum }) => ({
         ids: [...lives[row].ids, id],
         logProbs: [...lives[row].logProbs, logProb],
@@ -237,8 +284,11 @@ function bestTexts(ended) {
   return [...ended].sort((a, b) => b.score - a.score).filter(({ text }) => !texts.has(text) && texts.add(text));
 }
 
-function refuseOutOfRange(name, value, most) {
-  if (!Number.isInteger(value) || value < 1 || value > most) throw new Error(`${name} is ${value}, must be 1 to ${most}`);
+const isWhole = (value, most) => Number.isInteger(value) && value >= 1 && value <= most;
+const isWithin = (value, least) => Number.isFinite(value) && value >= least && value <= 10;
+
+function refuseUnless(held, options, name, limit) {
+  if (!held) throw new Error(`${name} is ${options[name]}, must be ${limit}`);
 }
 
 function defaultMaxLength(decoding, limits, sourceLength) {

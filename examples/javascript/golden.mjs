@@ -14,6 +14,7 @@ export async function goldenDifferences(bundle, golden) {
       lengthPenalty: example.length_penalty,
       lengthPenaltyOffset: example.length_penalty_offset ?? 5,
       maxLength: example.max_length,
+      patience: null,
     });
     const [best] = hypotheses;
     const expected = example.target_tokens.join(" ");

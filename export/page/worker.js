@@ -39,7 +39,7 @@ onmessage = async ({ data: { number, text, beamSize } }) => {
   const bundle = await opened;
   const begin = performance.now();
   try {
-    const answer = await bundle.generate(text, { beamSize, numHypotheses: Math.min(beamSize, 4) });
+    const answer = await bundle.generate(text, { beamSize, numHypotheses: Math.min(beamSize, 4, bundle.manifest.limits.max_num_hypotheses) });
     postMessage({ number, answer, milliseconds: performance.now() - begin });
   } catch (error) {
     postMessage({ number, problem: error.message });

@@ -10,6 +10,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
@@ -66,7 +67,10 @@ def test_golden_examples_in_node(javascript: Path) -> None:
     [
         ("g2p-en", ["phoneme", "  Knowledgeable\n", "don’t", "“Café”", "zq"]),
         ("normalize-numbers-en", ["1,204", "May 5, 2024", "minus five", "3/4"]),
-        ("summarize-debian", ["a\u0085library", "\x1ca library\x1f"]),
+        (
+            "summarize-debian",
+            ["a\u0085library\x1f", "a\u00adb\u200bc\u200d \U000e0041", "don’t – “x”\u202e", "नमस्\u200dते"],
+        ),
         ("translate-en-fr", ["Open the file  and close it.", "The server ends."]),
     ],
 )
@@ -83,11 +87,64 @@ def test_node_answers_as_the_library(javascript: Path, name: str, texts: list[st
         assert [hypothesis["score"] for hypothesis in theirs] == pytest.approx(scores, rel=0.01, abs=0.01)
 
 
-@pytest.mark.parametrize("beam_size", ["0", "-1", "1.5", "33", "x"])
-def test_a_beam_out_of_range_is_refused(javascript: Path, beam_size: str) -> None:
-    line = ["node", "generate.mjs", ROOT / "models" / "g2p-en", beam_size, "word"]
-    done = subprocess.run(list(map(str, line)), cwd=javascript, capture_output=True, text=True, check=False)
-    assert done.returncode and f"beamSize is {'NaN' if beam_size == 'x' else beam_size}, must be 1 to 32" in done.stderr
+EACH = """
+import { readFile } from "node:fs/promises";
+import ort from "onnxruntime-node";
+import { Bundle } from "./bundle.mjs";
+const [folder, defaults, cases] = process.argv.slice(1);
+const bundle = await Bundle.open(ort, (path) => readFile(`${folder}/${path}`));
+Object.assign(bundle.manifest.decoding, JSON.parse(defaults));
+for (const [source, options] of JSON.parse(cases)) {
+  const done = bundle.generate(source, options).then(({ hypotheses }) => hypotheses.map(({ tokens }) => tokens));
+  console.log(JSON.stringify(await done.catch((error) => error.message)));
+}
+"""
+
+
+def tokens_or_errors(folder: Path, cases: list[tuple[Any, dict[str, Any]]], **defaults: Any) -> list[Any]:
+    """Answers each source with its options by g2p-en in node; `defaults` replace those of the manifest."""
+    arguments = ROOT / "models" / "g2p-en", json.dumps(defaults), json.dumps(cases)
+    return list(map(json.loads, node(folder, "--input-type=module", "--eval", EACH, *arguments).splitlines()))
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ("word", {"beamSize": 0}, "beamSize is 0, must be 1 to 32"),
+        ("word", {"beamSize": 1.5}, "beamSize is 1.5, must be 1 to 32"),
+        ("word", {"beamSize": "x"}, "beamSize is x, must be 1 to 32"),
+        ("word", {"beamSize": 2, "numHypotheses": 3}, "numHypotheses is 3, must be 1 to 2"),
+        ("word", {"lengthPenalty": -1}, "lengthPenalty is -1, must be 0 to 10"),
+        ("word", {"lengthPenaltyOffset": "5"}, "lengthPenaltyOffset is 5, must be 0 to 10"),
+        ("word", {"patience": 0}, "patience is 0, must be more than 0 and at most 10"),
+        (
+            "word",
+            {"beam_size": 4},
+            "there is no option beam_size; choose from beamSize, numHypotheses, ",
+        ),
+        (["w", "zz"], {}, "the source has tokens that are not in the vocabulary: zz"),
+    ],
+)
+def test_options_that_are_refused(javascript: Path, source: Any, options: dict[str, Any], message: str) -> None:
+    (refusal,) = tokens_or_errors(javascript, [(source, options)])
+    assert refusal.startswith(message)
+
+
+def test_the_manifests_patience_and_length_are_the_searchs(javascript: Path) -> None:
+    model = attendant.load(ROOT / "models" / "g2p-en")
+    texts = ["lieutenant", "knowledgeable", "zhqu", "aeiouaeiou", "wwwwwwwwww"]
+
+    def expected(text: str, **options: Any) -> list[list[str]]:
+        return [list(each.tokens) for each in model.generate(text, beam_size=8, **options).hypotheses]
+
+    cases = [(text, {"beamSize": 8, "numHypotheses": n}) for text in texts for n in (1, 3)]
+    impatient = [expected(text, num_hypotheses=options["numHypotheses"], patience=0.1) for text, options in cases]
+    assert tokens_or_errors(javascript, cases, patience=0.1) == impatient
+    assert impatient != [expected(text, num_hypotheses=options["numHypotheses"]) for text, options in cases]
+    # 1.1 times 10 tokens, and 10 more.
+    assert len((longest := expected("wwwwwwwwww", max_length=21))[0]) == 21
+    case = "wwwwwwwwww", {"beamSize": 8, "numHypotheses": 1}
+    assert tokens_or_errors(javascript, [case], max_length=None, max_length_ratio=1.1) == [longest]
 
 
 class _Silent(SimpleHTTPRequestHandler):
