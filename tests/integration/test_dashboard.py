@@ -29,12 +29,7 @@ import pytest
 import yaml
 
 from attendant.runtime.stepper import Floats
-from attendant.server.metrics import (
-    COUNT_BUCKETS,
-    REQUEST_BUCKETS,
-    attention_entropy,
-    coverage_deficit,
-)
+from attendant.server.metrics import COUNT_BUCKETS, REQUEST_BUCKETS, attention_entropy, coverage_deficit
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.paths import ROOT

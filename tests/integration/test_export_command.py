@@ -1,6 +1,7 @@
 """`python -m export` on a real run: published, verified again, inspected, refused."""
 
 import contextlib
+import functools
 import io
 import itertools
 import json
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 import attendant
+from attendant.export import commands
 from attendant.export.__main__ import main
 from attendant.export.commands import summaries
 from attendant.runtime.bundle.bundle import open_bundle
@@ -53,6 +55,12 @@ def bundle(run: Path) -> Path:
         capture_output=True,
     )
     return path
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the command compare few sources with PyTorch; the shared bundle has been compared with all."""
+    monkeypatch.setattr(commands, "export_run", functools.partial(commands.export_run, plan=TINY_PLAN))
 
 
 def command(*arguments: object) -> int:
@@ -229,6 +237,7 @@ def test_mistakes_are_status_2_and_one_clear_line(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("quick")
 def test_int8_of_a_bundle_is_measured_on_a_file(
     bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -275,6 +284,7 @@ def test_int8_of_a_bundle_is_measured_on_a_file(
     assert "model.output.weight: int8" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("quick")
 def test_int8_that_was_not_measured(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """int8 graphs are certified against the fp32 graphs, which are left out if int8 is chosen alone."""
     both, alone = tmp_path / "both", tmp_path / "alone"

@@ -8,16 +8,7 @@ import pytest
 from attendant.runtime.errors import UserError, VerificationFailed
 from benchmarks import ROOT
 from benchmarks.__main__ import SUITES, Suite, run
-from benchmarks.harness import (
-    System,
-    Unavailable,
-    Visit,
-    Visits,
-    figures,
-    measure,
-    part_of,
-    spread_of,
-)
+from benchmarks.harness import System, Unavailable, Visit, Visits, figures, measure, part_of, spread_of
 from benchmarks.results import (
     YARDSTICKS,
     Machine,

@@ -74,10 +74,7 @@ def test_overrides_may_be_numbers_of_numpy(tmp_path: Path) -> None:
         ("training.precision=int8", "training.precision = 'int8': must be one of fp32, bf16, fp16, auto"),
         ("training.ema_decay=1", "training.ema_decay = 1: must be less than 1"),
         ("training.accumulate_batches=0", "training.accumulate_batches = 0: must be greater than or equal to 1"),
-        (
-            "validation.metric=werr",
-            "validation.metric = 'werr': must be one of wer, per, cer, ter, exact_match, bleu",
-        ),
+        ("validation.metric=werr", "validation.metric = 'werr': must be one of wer, per, cer, ter, exact_match, bleu"),
         ("model.attention.score=zz", "score = 'zz': must be one of dot, scaled_dot, general, additive, concat, none"),
         ('evaluation.metrics=["zz"]', "small.toml: evaluation.metrics.0 = 'zz': must be one of wer"),
         ("evaluation.metrics=[]", "evaluation.metrics = []: Tuple should have at least 1 item"),

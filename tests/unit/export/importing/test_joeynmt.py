@@ -134,11 +134,7 @@ def test_characters(tmp_path: Path) -> None:
     ("keys", "value", "message"),
     [
         (("model", "decoder", "type"), "transformer", "model.decoder.type = 'transformer': can't be imported"),
-        (
-            ("model", "encoder", "rnn_type"),
-            "lstm",
-            "encoder.rnn_type = 'lstm': can't be imported, only 'gru' can",
-        ),
+        (("model", "encoder", "rnn_type"), "lstm", "encoder.rnn_type = 'lstm': can't be imported, only 'gru' can"),
         (("model", "decoder", "init_hidden"), "last", "init_hidden = 'last': can't be imported"),
         (("model", "decoder", "num_layers"), 2, "it has no weights decoder.rnn.weight_ih_l1"),
         (("model", "decoder", "init_hidden"), "zero", "weights of what can't be imported: decoder.bridge_layer.bias"),

@@ -23,13 +23,7 @@ from attendant.server.engine.messages import BulkRoom, Outcome, Outcomes, Priori
 from attendant.server.engine.scheduler import Ahead
 from attendant.server.engine.shares import SharedRows
 from attendant.server.engine.supervision import Slot, WorkerLost
-from attendant.server.errors import (
-    Cancelled,
-    Draining,
-    EngineDead,
-    OutOfTime,
-    PoisonedRequest,
-)
+from attendant.server.errors import Cancelled, Draining, EngineDead, OutOfTime, PoisonedRequest
 from tests.fakes import FakeStepper
 from tests.serving import PATIENCE_SECONDS, GatedStepper, answered, eventually, submit
 from tests.workers import thread_pool

@@ -67,17 +67,11 @@ def error_of(body: Any) -> Exception:
         ({"text": "a", "tokens": {"tokens": []}}, "source is text and tokens, must be one of them"),
         ({"decoding": {"beamSize": "x"}}, f'decoding.beam_size is "x", {WHOLE}'),
         ({"decoding": {"beam_size": 1.5}}, f"decoding.beam_size is 1.5, {WHOLE}"),
-        (
-            {"decoding": {"beam_size": -1, "patience": {}}},
-            f"decoding.beam_size is -1, {WHOLE}; decoding.patience",
-        ),
+        ({"decoding": {"beam_size": -1, "patience": {}}}, f"decoding.beam_size is -1, {WHOLE}; decoding.patience"),
         ({"decoding": {"suppressUnk": "yes"}}, 'decoding.suppress_unk is "yes", must be true or false'),
         ({"decoding": {"sampling": True}}, "decoding.sampling is true, must be an object"),
         ({"decoding": {"sampling": {"topK": "x" * 99}}}, f'decoding.sampling.top_k is "{"x" * 28}..., {WHOLE}'),
-        (
-            {"output": {"attenton": True}},
-            "output is an object with 'attenton', must be one with some of attention",
-        ),
+        ({"output": {"attenton": True}}, "output is an object with 'attenton', must be one with some of attention"),
     ],
 )
 def test_a_fault_is_named_by_its_path(body: Any, message: str) -> None:

@@ -127,12 +127,7 @@ def test_only_a_recipe_with_a_fetcher_is_fetched(tiny_recipe: Path, command: Com
         ("validation.tsv", f"{'a' * 2000}\ta\n", "seed=5", "none of the 1 pairs has at most"),
         # The longest pair of training takes 8 positions, that of validation 18.
         ("validation.tsv", "abcdabcd\ta b c d a b c d\n", "batches.max_tokens=16", "raise it to 18 or more, or lower"),
-        (
-            "unused.tsv",
-            "",
-            "model.hidden_size=200000",
-            "model.hidden_size = 200000, model.embedding_size = 8: ",
-        ),
+        ("unused.tsv", "", "model.hidden_size=200000", "model.hidden_size = 200000, model.embedding_size = 8: "),
     ],
     ids=["bad line", "no pairs", "all too long", "validation beyond a batch", "too large a model"],
 )

@@ -7,13 +7,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from attendant.runtime.errors import UserError
-from attendant.training.evaluation.metrics import (
-    BleuTokenizer,
-    TextMetricName,
-    bleu_with,
-    is_better,
-    take_statistics,
-)
+from attendant.training.evaluation.metrics import BleuTokenizer, TextMetricName, bleu_with, is_better, take_statistics
 
 OUTPUTS = ["K AE T", "D AO G", "B ER D", "Z"]
 REFERENCES = [("K AE T",), ("D AA G", "D AO  G"), ("B IH D", "B ER D Z S"), ("T OW T AH L", "T OW T")]
