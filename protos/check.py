@@ -5,6 +5,7 @@ released API must not change: a field keeps its number, type and name, and nothi
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import sysconfig
@@ -31,9 +32,12 @@ def check(protos: Path = PROTOS) -> int:
         image = Path(folder, "api.binpb")
         describe(protos, image, "--include_source_info")
         settings = ["--config", str(PROTOS / "buf.yaml")]
-        lint = subprocess.run([BUF, "lint", image, *settings], check=False)
-        breaking = subprocess.run([BUF, "breaking", image, "--against", RELEASED, *settings], check=False)
-        return lint.returncode or breaking.returncode
+        # By default in the home folder, which may not be writable.
+        environment = os.environ | {"BUF_CACHE_DIR": folder}
+        lint = subprocess.run([BUF, "lint", image, *settings], env=environment, check=False)
+        breaking = [BUF, "breaking", image, "--against", RELEASED, *settings]
+        comparison = subprocess.run(breaking, env=environment, check=False)
+        return lint.returncode or comparison.returncode
 
 
 if __name__ == "__main__":

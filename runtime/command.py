@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.util import find_spec
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.files import UNWRITABLE, CantWrite
@@ -125,9 +125,9 @@ def _say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-def give_up_output() -> None:
-    """Replaces standard output, so that the interpreter's own flush at exit does not raise again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def give_up_output(stream: TextIO | None = None) -> None:
+    """Replaces a stream's file, by default standard output's: the interpreter's own flush at exit would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:
@@ -179,8 +179,11 @@ def exit_command(name: str, main: Callable[[], int | None], extras: str = "") ->
     status = run_command(name, interruptible, extras)
     # The work is done. An interruption of the interpreter's end would make native code abort.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # a full disk must not change the exit status
+            give_up_output(stream)
     if status == INTERRUPTED or has_abandoned_work():
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(status)
     sys.exit(status)

@@ -55,7 +55,9 @@ def test_a_folder_appears_whole_with_the_folders_above_it(tmp_path: Path) -> Non
         (folder / "inner" / "file").write_text("new")
         assert not path.exists()
     assert tree(path) == {"inner": "", "inner/file": "new"}
-    assert stat.S_IMODE(path.stat().st_mode) & 0o055 == 0o055 & ~os.umask(os.umask(0o022))
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE(path.stat().st_mode) & 0o055 == 0o055 & ~mask
 
 
 @pytest.mark.parametrize(
