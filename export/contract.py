@@ -10,7 +10,7 @@ import inspect
 import linecache
 import re
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Literal, NamedTuple, Protocol, cast, runtime_checkable
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import rnn
 
+from attendant.export.tracing import NotPortable
 from attendant.runtime.bundle.manifest import StateTensor
 from attendant.runtime.errors import UserError, reason_of
 from attendant.runtime.stepper import attention_layout, padded_width
@@ -139,12 +140,22 @@ class Trial(NamedTuple):
     Attributes:
         state: its state tensors.
         positional: name of each tensor that has an axis of source positions -> the number of that axis.
+        on_padding: name of each source's tensor whose values on padding are all the same, and not zero -> that value.
         encode_alone: it can't encode the longest source with padding, since it has weights for each position.
     """
 
     state: tuple[StateTensor, ...]
     positional: dict[str, int]
+    on_padding: dict[str, float]
     encode_alone: bool
+
+
+class _Batch(NamedTuple):
+    """Sources that were encoded together: their width S, the positions [B, S] that are padding, and the state."""
+
+    width: int
+    padding: Tensor
+    tensors: State
 
 
 def tried(module: UserModule, source: Vocabulary, target: Vocabulary, max_positions: int) -> Trial:
@@ -157,42 +168,14 @@ def tried(module: UserModule, source: Vocabulary, target: Vocabulary, max_positi
         UserError: the module breaks the contract.
     """
     _check_module(module)
-    seen: dict[tuple[int, int], dict[str, Tensor]] = {}
-    last: State = {}
+    _check_parts(cast(nn.Module, module))
     generator = torch.Generator().manual_seed(0)
-    for num_sources, width in (*((number, min(width, max_positions)) for number, width in PROBES), (1, max_positions)):
-        lengths = torch.tensor([max(1, width - number * 2) for number in range(num_sources)])
-        ids = torch.randint(0, source.num_module_ids, (num_sources, width), generator=generator)
-        # The largest ids, too.
-        ids[0, 0] = source.num_module_ids - 1
-        case = f"{num_sources} sources of {width} positions"
-        reaching = f"ids reach {source.num_module_ids - 1}, as in source_tokenizer, and positions {width - 1}"
-        with _watched(module, f"encode, called with {case},", reaching), torch.no_grad():
-            tensors = module.encode(ids, lengths)
-        _check_state(module, tensors, num_sources, case)
-        previous = torch.randint(0, target.num_module_ids, (2 * num_sources,), generator=generator)
-        previous[0] = target.num_module_ids - 1
-        rows = {name: tensors[name].repeat_interleave(2, 0) for name in module.row_state}
-        sources = {
-            name: tensor.repeat_interleave(2, 0) for name, tensor in tensors.items() if name not in module.row_state
-        }
-        reaching = f"ids reach {target.num_module_ids - 1}, as in target_tokenizer"
-        with _watched(module, f"step, called with {2 * num_sources} rows of {case},", reaching), torch.no_grad():
-            stepped = step_gathered(module, previous, rows, sources)
-            again = step_gathered(module, previous, rows, sources)
-        _check_step(stepped, rows, target, 2 * num_sources, width if sources else 0)
-        if not torch.equal(stepped[0], again[0]):
-            raise UserError(
-                f"{type(module).__name__}.step gives other logits for the same arguments: it must be a function of "
-                "them (no dropout in evaluation, no random numbers, nothing kept on the module)"
-            )
-        if shares_sources(module):
-            _check_sharing(cast(SharingModule, module), tensors, generator, target)
-        seen[num_sources, width] = dict(tensors)
-        last = tensors
+    sizes = *((number, min(width, max_positions)) for number, width in PROBES), (1, max_positions)
+    batches = [_tried_batch(module, source, target, *size, generator) for size in sizes]
+    last = batches[-1].tensors
     positional: dict[str, int] = {}
     for name in last:
-        shapes = [(width, tensors[name].shape) for (_, width), tensors in seen.items()]
+        shapes = [(batch.width, batch.tensors[name].shape) for batch in batches]
         axes = [axis for axis in range(1, len(shapes[0][1])) if len({shape[axis] for _, shape in shapes}) > 1]
         if len(axes) > 1 or any(shape[axis] != width for axis in axes for width, shape in shapes):
             described = ", ".join(f"{tuple(shape)} for width {width}" for width, shape in shapes)
@@ -205,10 +188,84 @@ def tried(module: UserModule, source: Vocabulary, target: Vocabulary, max_positi
     state = [StateTensor(input=name, output=f"{name}_out", scope="row") for name in module.row_state]
     sources_only = [name for name in last if name not in module.row_state]
     state += [StateTensor(input=name, output=None, scope="source") for name in sources_only]
+    on_padding: dict[str, float] = {}
+    for name in positional.keys() & set(sources_only):
+        values = torch.cat(
+            [each.tensors[name].movedim(positional[name], 1)[each.padding].flatten() for each in batches]
+        )
+        if len(values) and values[0] and (values == values[0]).all():
+            on_padding[name] = values[0].item()
     if sources_only:
         state.append(StateTensor(input=VALID, output=None, scope="source"))
         positional[VALID] = 1
-    return Trial(tuple(state), positional, _tried_padded(module, last, positional, max_positions))
+    encode_alone = _tried_padded(module, last, positional, max_positions)
+    return Trial(tuple(state), positional, on_padding, encode_alone)
+
+
+def _tried_batch(
+    module: UserModule, source: Vocabulary, target: Vocabulary, num_sources: int, width: int, generator: torch.Generator
+) -> _Batch:
+    """Encodes sources of decreasing lengths, and steps two rows of each.
+
+    Raises:
+        UserError: the module breaks the contract.
+    """
+    lengths = torch.tensor([max(1, width - number * 2) for number in range(num_sources)])
+    ids = torch.randint(0, source.num_module_ids, (num_sources, width), generator=generator)
+    # The largest ids, too.
+    ids[0, 0] = source.num_module_ids - 1
+    case = f"{num_sources} sources of {width} positions"
+    reaching = f"ids reach {source.num_module_ids - 1}, as in source_tokenizer, and positions {width - 1}"
+    with _watched(module, f"encode, called with {case},", reaching), torch.no_grad():
+        tensors = module.encode(ids, lengths)
+        _check_state(module, tensors, num_sources, case)
+        again, first = module.encode(ids, lengths), module.encode(ids[:1], lengths[:1])
+    _refuse_varying(module, "encode", "source", tensors, again, first)
+    previous = torch.randint(0, target.num_module_ids, (2 * num_sources,), generator=generator)
+    previous[0] = target.num_module_ids - 1
+    twice = {name: tensor.repeat_interleave(2, 0) for name, tensor in tensors.items()}
+    rows = {name: twice.pop(name) for name in module.row_state}
+    reaching = f"ids reach {target.num_module_ids - 1}, as in target_tokenizer"
+    with _watched(module, f"step, called with {2 * num_sources} rows of {case},", reaching), torch.no_grad():
+        versions = {name: tensor._version for name, tensor in (rows | twice).items()}
+        stepped = step_gathered(module, previous, rows, twice)
+        if changed := [name for name, tensor in (rows | twice).items() if tensor._version != versions[name]]:
+            raise UserError(
+                f"{type(module).__name__}.step changes its argument {changed[0]} in place: make a new tensor"
+            )
+        _check_step(stepped, rows, target, 2 * num_sources, width if twice else 0)
+        repeated = step_gathered(module, previous, rows, twice)
+        parts = ({name: tensor[:1] for name, tensor in part.items()} for part in (rows, twice))
+        alone = step_gathered(module, previous[:1], *parts)
+    of_step = [{"logits": logits, **state} for logits, state, _ in (stepped, repeated, alone)]
+    _refuse_varying(module, "step", "row", *of_step)
+    if shares_sources(module):
+        _check_sharing(cast(SharingModule, module), tensors, generator, target)
+    return _Batch(width, torch.arange(width) >= lengths.unsqueeze(1), tensors)
+
+
+def _refuse_varying(module: UserModule, method: str, unit: str, tensors: State, again: State, first: State) -> None:
+    """Raises UserError if what a method returns depends on more than its arguments, or a row of it on other rows.
+
+    Args:
+        unit: "source" or "row".
+        tensors: for a batch, whose first source has no padding.
+        again: for the same batch.
+        first: for its first source or row alone.
+    """
+    name = f"{type(module).__name__}.{method}"
+    for key, tensor in tensors.items():
+        if not torch.equal(again[key].nan_to_num(), tensor.nan_to_num()):
+            raise UserError(
+                f"{name} gives other {key} for the same arguments: it must be a function of them (no dropout in "
+                "evaluation, no random numbers, nothing kept on the module)"
+            )
+        alone = first[key].double()
+        if tensor[:1].shape != alone.shape or not torch.allclose(tensor[:1].double(), alone, rtol=1e-2, atol=1e-2):
+            raise UserError(
+                f"{name}: {key} of a {unit} must not depend on the other {unit}s of the batch: compute each {unit} by "
+                "itself (no means over the first axis, no batch normalization in training mode)"
+            )
 
 
 def _tried_padded(module: UserModule, tensors: State, positional: Mapping[str, int], max_positions: int) -> bool:
@@ -252,10 +309,44 @@ def _check_module(module: UserModule) -> None:
                 f"{name}'s weights {weight} are {tensor.dtype}: fp32 is traced, and other precisions are made of it: "
                 "call module.float() first"
             )
-    if isinstance(module.row_state, str):
-        raise UserError(f"{name}.row_state is the text {module.row_state!r}: must be a tuple, ({module.row_state!r},)")
-    if not module.row_state:
+    for weight, parameter in cast(nn.Module, module).named_parameters():
+        if num_wrong := int(parameter.numel() - parameter.isfinite().sum()):
+            raise UserError(
+                f"{name}'s weights {weight} are NaN or infinite at {num_wrong:,} of {parameter.numel():,} places: the "
+                "training has diverged; export an earlier checkpoint"
+            )
+    names = module.row_state
+    if isinstance(names, str):
+        raise UserError(f"{name}.row_state is the text {names!r}: must be a tuple, ({names!r},)")
+    if not isinstance(names, Collection) or not all(isinstance(each, str) for each in names):
+        raise UserError(f"{name}.row_state is {names!r}: must be a tuple of names")
+    if len(names) != len(set(names)):
+        raise UserError(f"{name}.row_state names {next(each for each in names if list(names).count(each) > 1)} twice")
+    if not names:
         raise UserError(f"{name}.row_state is empty: a decoder step needs a state of its own")
+
+
+def _check_parts(module: nn.Module) -> None:
+    """Raises UserError if the weights of a part are computed in a hook, or parts are hidden in a list."""
+    own = set(map(id, module.parameters()))
+    for path, part in module.named_modules(prefix=type(module).__name__):
+        for hook in part._forward_pre_hooks.values():
+            if type(hook).__module__.startswith("torch.nn.utils"):
+                raise UserError(
+                    f"{path} computes its weights in a hook of {type(hook).__module__}: make them permanent first, by "
+                    "remove_weight_norm, remove_spectral_norm or prune.remove"
+                )
+        for field, value in vars(part).items():
+            values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+            hidden = (each for each in values if isinstance(each, nn.Module) and field != "_modules")
+            if any(id(parameter) not in own for each in hidden for parameter in each.parameters()):
+                raise UserError(
+                    f"{path}.{field} is a {type(value).__name__} of modules, whose weights state_dict leaves out: make "
+                    "it an nn.ModuleList or nn.ModuleDict"
+                )
+
+
+NO_NAN: Final = "mask by -1e9 instead of -inf, which all positions may have, and add 1e-9 before a log or a division"
 
 
 def _refuse_others(what: str, tensors: object) -> None:
@@ -280,7 +371,7 @@ def _check_state(module: UserModule, tensors: State, num_sources: int, case: str
     if missing := [row for row in module.row_state if row not in tensors]:
         raise UserError(f"{name}.row_state names {', '.join(missing)}, which encode does not return")
     for key, tensor in tensors.items():
-        if not re.fullmatch(r"[a-z][a-z0-9_]*", key) or key in RESERVED or key.endswith("_out"):
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", str(key)) or key in RESERVED or key.endswith("_out"):
             raise UserError(f"{name}.encode returns {key!r}: choose another name, of a-z, 0-9 and _")
         if tensor.dim() < 1 or tensor.shape[0] != num_sources:
             raise UserError(
@@ -290,6 +381,9 @@ def _check_state(module: UserModule, tensors: State, num_sources: int, case: str
             )
         if tensor.dtype not in (torch.float32, torch.int64, torch.bool):
             raise UserError(f"{name}.encode returns {key} as {tensor.dtype}: float32, int64 and bool can be exported")
+        # The first source has no padding.
+        if tensor[0].isnan().any():
+            raise UserError(f"{name}.encode returns {key} with NaN for {case}: {NO_NAN}")
 
 
 def _check_step(stepped: Any, rows: State, target: Vocabulary, num_rows: int, width: int) -> None:
@@ -303,8 +397,12 @@ def _check_step(stepped: Any, rows: State, target: Vocabulary, num_rows: int, wi
             f"step returns logits of shape {tuple(logits.shape)}, must be [{num_rows} rows, {target.num_module_ids} "
             "symbols of target_tokenizer]; leave out symbols that the module pads its vocabulary with"
         )
-    if logits.isnan().any():
-        raise UserError("step returns logits that are NaN: mask by -1e9 instead of -inf, which all positions may have")
+    if not logits.isfinite().all():
+        raise UserError(f"step returns logits that are {'NaN' if logits.isnan().any() else 'infinite'}: {NO_NAN}")
+    if (logits >= 0).all() and torch.allclose(logits.double().sum(1), torch.ones(num_rows).double(), atol=1e-3):
+        raise UserError(
+            "step returns probabilities: return the logits, without a softmax, or log-probabilities (log_softmax)"
+        )
     if new.keys() != rows.keys():
         raise UserError(f"step returns the row state {', '.join(new)}, must be {', '.join(rows)}")
     for name, tensor in new.items():
@@ -315,6 +413,8 @@ def _check_step(stepped: Any, rows: State, target: Vocabulary, num_rows: int, wi
             )
     if attention is not None and tuple(attention.shape) != (num_rows, width):
         raise UserError(f"step returns attention of shape {tuple(attention.shape)}, must be [{num_rows}, {width}]")
+    if attention is not None and attention.isnan().any():
+        raise UserError(f"step returns attention that is NaN: {NO_NAN}")
 
 
 def _check_sharing(module: SharingModule, tensors: State, generator: torch.Generator, target: Vocabulary) -> None:
@@ -345,14 +445,13 @@ def _watched(module: Any, call: str, reaching: str = "") -> Iterator[None]:
     Args:
         reaching: the largest id, for errors of indices.
     """
-    parts = set(map(id, module.modules()))
+    parts, files = set(map(id, module.modules())), _files_of(module)
     kept: list[str] = []
     plain = nn.Module.__setattr__
 
     def recorded(self: nn.Module, name: str, value: Any) -> None:
         if id(self) in parts:
-            frame = inspect.currentframe()
-            kept.append(f"self.{name} at {_place(frame.f_back if frame else None)}")
+            kept.append(f"self.{name} at {_place(inspect.currentframe(), files)}")
         plain(self, name, value)
 
     nn.Module.__setattr__ = recorded  # type: ignore[method-assign]
@@ -361,18 +460,24 @@ def _watched(module: Any, call: str, reaching: str = "") -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        where = _line_of(error, module)
-        remedy = (
-            "every number of sources, positions (up to max_source_tokens, BOS and EOS) and rows must work: take sizes "
-            "from the arguments' shapes (source_ids.shape, previous_ids.shape), not from numbers"
-        )
+        where, reason, remedy = line_in(error, files), reason_of(error), ""
         if isinstance(error, TypeError) and not where:
             remedy = "its arguments are those of attendant.export.Seq2SeqModule; with shares_sources, of SharingModule"
         elif "cuda" in str(error).lower():
             remedy = "the export runs on the CPU: make tensors on the arguments' device, not on a fixed one"
         elif isinstance(error, IndexError) and reaching:
             remedy = f"{reaching}: the embedding needs that many rows"
-        raise UserError(f"{type(module).__name__}.{call} failed: {reason_of(error)}{where}; {remedy}") from None
+        elif isinstance(error, KeyError):
+            reason = f"there is no {reason}"
+            remedy = (
+                "a step gets the tensors of row_state in its second argument, and all others of encode in its third"
+            )
+        elif isinstance(error, RuntimeError | IndexError | AssertionError | ValueError):
+            remedy = (
+                "every number of sources, positions (up to max_source_tokens, BOS and EOS) and rows must work: take "
+                "sizes from the arguments' shapes (source_ids.shape, previous_ids.shape), not from numbers"
+            )
+        raise UserError(f"{type(module).__name__}.{call} failed: {reason}{where}{remedy and '; '}{remedy}") from None
     finally:
         nn.Module.__setattr__ = plain  # type: ignore[method-assign]
     if kept:
@@ -382,10 +487,11 @@ def _watched(module: Any, call: str, reaching: str = "") -> Iterator[None]:
         )
 
 
-def _place(frame: FrameType | None) -> str:
-    if frame is None:
-        return "an unknown line"
-    return f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"
+def _place(frame: FrameType | None, files: Collection[str]) -> str:
+    """Returns FILE:LINE of the innermost of a frame and its callers that is in the user's own files."""
+    while frame is not None and frame.f_code.co_filename not in files:
+        frame = frame.f_back
+    return "an unknown line" if frame is None else f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def _short(file: str) -> str:
@@ -398,11 +504,10 @@ def _short(file: str) -> str:
 def _files_of(module: Any) -> set[str]:
     """Returns the source files of the classes of a module and its parts that are not torch's own."""
     files = set()
-    for part in [module, *module.modules()]:
-        for cls in type(part).__mro__:
-            if not cls.__module__.startswith(("torch.", "attendant.")) and cls is not object:
-                with contextlib.suppress(TypeError, OSError):
-                    files.add(str(inspect.getsourcefile(cls)))
+    for cls in {cls for part in (module, *module.modules()) for cls in type(part).__mro__}:
+        if not cls.__module__.startswith(("torch.", "attendant.")) and cls is not object:
+            with contextlib.suppress(TypeError, OSError):
+                files.add(str(inspect.getsourcefile(cls)))
     return files
 
 
@@ -430,13 +535,19 @@ def explained(error: Exception, module: Any) -> UserError:
         causes.append(cast(Exception, cause))
     where = next((line for cause in reversed(causes) if (line := _line_of(cause, module))), "")
     text = " ".join(str(cause) for cause in causes)
-    if re.search(r"data-dependent|GuardOnDataDependent|Could not guard|_local_scalar_dense|item\(\)", text):
+    if isinstance(error, NotPortable):
+        of_masks = " (torch.where or masked_fill instead of x[mask])" if error.operator == "NonZero" else ""
+        remedy = f"write it with other operations{of_masks}"
+    elif re.search(r"data-dependent|GuardOnDataDependent|Could not guard|_local_scalar_dense|item\(\)", text):
         remedy = (
             "Python's control flow depends on a tensor's values: use torch.where, masks or torch.arange(width) < "
             "lengths instead of if, while, .item(), .tolist() and max() of lengths"
         )
-    elif re.search(r"specializ|Constraints violated|constant", text):
-        remedy = "a size is frozen to the example's: take it from an argument's shape, not from a number or int(...)"
+    elif re.search(r"specializ|Constraints violated|constant|inferred ranges", text):
+        remedy = (
+            "a size is frozen to the example's: take it from an argument's shape (x.shape[0], not len(x), int(...) or "
+            "a number), and replace a loop over positions by nn.LSTM or nn.GRU, or by operations on all positions"
+        )
     else:
         remedy = "torch.export can't trace this; write it with operations on tensors"
     return UserError(f"{type(module).__name__} can't be traced{where}: {remedy} ({reason_of(causes[-1])})")

@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from attendant.export.bundle_writer import precisions_of, write_bundle
 from attendant.export.contract import UserModule, explained, line_in
@@ -46,8 +49,8 @@ ALONE: Final = "sources are encoded one by one, which is slower"
 
 REMEDY: Final = (
     "the graphs compute something else than the module alone, without padding: mask all positions beyond "
-    "source_lengths (before every softmax, and in convolutions and sums over positions), and read docs/"
-    "export-your-own.md#padding"
+    "source_lengths (before every softmax, and in convolutions and sums over positions), let no `if` of Python depend "
+    "on a size, since a trace keeps one branch, and read docs/export-your-own.md#padding"
 )
 
 
@@ -117,6 +120,12 @@ def _refuse_wrong_values(model: UserModel) -> None:
             raise UserError(f"{name} is {getattr(model, name)!r}: must be True or False")
     if not isinstance(model.origin, Mapping):
         raise UserError(f"origin is {model.origin!r}: must be a dictionary")
+    try:
+        json.dumps(dict(model.origin), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"origin is {model.origin!r}: must be of texts, numbers, lists and dictionaries: {error}"
+        ) from None
 
 
 def export_model(
@@ -278,14 +287,15 @@ def load_user_model(named: str, weights: Path | None) -> UserModel:
         model = build()
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         where = line_in(error, {str(file), str(file.absolute())})
         raise UserError(f"{named}: {type(error).__name__}: {reason_of(error)}{where}") from error
     finally:
         sys.path.remove(str(file.parent.absolute()))
     if not isinstance(model, UserModel):
         raise UserError(f"{named}: {function}() must return attendant.export.UserModel, got {type(model).__name__}")
-    if weights is not None:
+    # `export_model` refuses anything else.
+    if weights is not None and isinstance(model.module, torch.nn.Module):
         _load_weights(model.module, weights)
     return model
 
@@ -305,13 +315,20 @@ WRAPPERS: Final = ("module.", "_orig_mod.")
 
 
 def _load_weights(module: Any, path: Path) -> None:
-    """Loads a state_dict into a module. Raises UserError if they don't fit."""
+    """Loads a state_dict into a module. Raises UserError if it can't be read, or does not fit."""
     remedy = f"save the weights alone, by torch.save(model.state_dict(), {path.name!r})"
-    content: Mapping[str, Any] = read_torch(path, remedy=remedy)
+    if path.suffix == ".safetensors":
+        try:
+            content: Mapping[str, Any] = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{path}: can't be read: {reason_of(error)}") from None
+    else:
+        content = read_torch(path, remedy=remedy)
     for key in CONTAINERS:
         if isinstance(content.get(key), Mapping):
             content = content[key]
             break
+    content = {str(key): value for key, value in content.items()}
     for wrapper in WRAPPERS * 2:
         if content and all(key.startswith(wrapper) for key in content):
             content = {key.removeprefix(wrapper): value for key, value in content.items()}

@@ -17,7 +17,7 @@ inputs, H hidden size of a recurrent layer.
 import contextlib
 import copy
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -31,6 +31,7 @@ from attendant.export.contract import (
     Seq2SeqModule,
     SharingModule,
     State,
+    Trial,
     UserModule,
     shares_sources,
     step_gathered,
@@ -38,11 +39,10 @@ from attendant.export.contract import (
     widened,
 )
 from attendant.export.tracing import DecoderStep, Encoder, OnnxRecurrentLayer, TraceableModel
-from attendant.runtime.bundle.manifest import StateTensor
 from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID, UNK_ID, special_ids
-from attendant.runtime.errors import UserError
+from attendant.runtime.errors import UserError, reason_of
 from attendant.training.data.vocabulary import Vocabulary
-from attendant.training.model import STATE_NAMES, CellKind, step_of, weights_of
+from attendant.training.model import STATE_NAMES, CellKind, RecurrentWeights, step_of, weights_of
 from attendant.training.model.readout import IMPOSSIBLE
 from attendant.training.model.seq2seq import Encoded
 from attendant.training.model.stepper import TorchStepper
@@ -56,10 +56,10 @@ class Lengths:
         self._width: Any = None
 
     @contextlib.contextmanager
-    def known(self, lengths: Tensor, width: Any) -> Iterator[None]:
-        """Sets lengths [B] and width S within a block, and replaces torch's packing there."""
+    def known(self, lengths: Tensor | None, width: Any) -> Iterator[None]:
+        """Sets lengths [B] and width S within a block, and replaces torch's recurrent layers and packing there."""
         self._value, self._width = lengths, width
-        with _packing_replaced():
+        with _packing_replaced(), _recurrence_replaced(self):
             try:
                 yield
             finally:
@@ -123,75 +123,97 @@ def _packing_replaced() -> Iterator[None]:
 CELLS: Final[Mapping[str, CellKind]] = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn"}
 """torch's name of a layer's mode -> our cell."""
 
-
-class _LengthAwareRecurrence(nn.Module):
-    """Replaces nn.LSTM, nn.GRU or nn.RNN while a module is traced: the same call and weights."""
-
-    def __init__(self, rnn: nn.RNNBase, lengths: Lengths) -> None:
-        super().__init__()
-        self.cell: CellKind = CELLS[rnn.mode]
-        self.batch_first, self.num_directions = rnn.batch_first, 2 if rnn.bidirectional else 1
-        self.hidden_size = rnn.hidden_size
-        self._lengths = lengths
-        # Layer by layer, each direction by direction.
-        self._weights = [weights_of(rnn, number) for number in range(rnn.num_layers * self.num_directions)]
-        self.layers = nn.ModuleList(
-            OnnxRecurrentLayer(self.cell, self._weights[first : first + self.num_directions])
-            for first in range(0, len(self._weights), self.num_directions)
-        )
-
-    def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:  # noqa: A002
-        is_packed = isinstance(input, _Packed)
-        padded = input.padded if is_packed else input if self.batch_first else input.transpose(0, 1)
-        lengths = input.lengths if is_packed else self._lengths.of(padded)
-        initial = None if hx is None else list(hx) if self.cell == "lstm" else [hx]
-        finals: list[tuple[Tensor, ...]] = []
-        for number, layer in enumerate(cast(Sequence[OnnxRecurrentLayer], self.layers)):
-            span = slice(number * self.num_directions, (number + 1) * self.num_directions)
-            own = None if initial is None else [part[span] for part in initial]
-            if not is_packed and padded.shape[1] == 1 and self.num_directions == 1:
-                padded, last = self._one_step(padded, own, number)
-            else:
-                padded, last = self._run(layer, padded, lengths, own)
-            finals.append(last)
-        joined = tuple(torch.cat(parts) for parts in zip(*finals, strict=True))
-        output: Any = (
-            _Packed(padded, input.lengths) if is_packed else padded if self.batch_first else padded.transpose(0, 1)
-        )
-        return output, joined if self.cell == "lstm" else joined[0]
-
-    def _run(
-        self, layer: OnnxRecurrentLayer, inputs: Tensor, lengths: Tensor | None, initial: Sequence[Tensor] | None
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        if initial is not None or lengths is None:
-            return layer.run(inputs, lengths, initial)
-        # The form of our own encoders' layers, which int8 can rewrite.
-        outputs, finals = layer(inputs, lengths)
-        shape = (self.num_directions, self.hidden_size)
-        return outputs, tuple(final.unflatten(1, shape).transpose(0, 1) for final in finals)
-
-    def _one_step(
-        self, inputs: Tensor, initial: Sequence[Tensor] | None, number: int
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Runs one position [B, 1, I] as plain products, which int8 can rewrite."""
-        zero = inputs.new_zeros(inputs.shape[0], self.hidden_size)
-        state = tuple(part[0] for part in initial) if initial else (zero,) * len(STATE_NAMES[self.cell])
-        new = step_of(self._weights[number], self.cell, inputs[:, 0], state)
-        return new[0][:, None], tuple(part[None] for part in new)
+ONNX_LAYERS: Final = "attendant_onnx_layers"
+"""The attribute of a recurrent layer that has its OnnxRecurrentLayers, one for each of its layers."""
 
 
-def with_lengths(module: nn.Module, lengths: Lengths) -> nn.Module:
-    """Returns a copy of the module whose recurrent layers take the lengths of their sequences."""
-    traced = copy.deepcopy(module).eval().requires_grad_(False)
-    for parent in list(traced.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, nn.RNNBase):
-                if getattr(child, "proj_size", 0) or child.mode not in CELLS:
-                    raise UserError(
-                        f"{name} ({type(child).__name__}): proj_size and nonlinearity='relu' can't be exported: use a "
-                        "linear layer after it, or tanh"
-                    )
-                setattr(parent, name, _LengthAwareRecurrence(child, lengths))
+@contextlib.contextmanager
+def _recurrence_replaced(lengths: Lengths) -> Iterator[None]:
+    """Replaces what nn.LSTM, nn.GRU and nn.RNN compute. Their attributes, hooks and subclasses stay as they are."""
+
+    def replacing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(self: nn.RNNBase, input: Any, hx: Any = None) -> Any:  # noqa: A002
+            if not hasattr(self, ONNX_LAYERS):  # a layer of another module, in another thread
+                return original(self, input, hx)
+            return _run_recurrent(self, lengths, input, hx)
+
+        return forward
+
+    classes: tuple[Any, ...] = (nn.LSTM, nn.GRU, nn.RNN)
+    originals = [each.forward for each in classes]
+    for each, original in zip(classes, originals, strict=True):
+        each.forward = replacing(original)
+    try:
+        yield
+    finally:
+        for each, original in zip(classes, originals, strict=True):
+            each.forward = original
+
+
+def _run_recurrent(rnn: nn.RNNBase, known: Lengths, inputs: Any, hx: Any) -> tuple[Any, Any]:
+    """Runs a recurrent layer of a module that is traced; the arguments and results are those of torch's `forward`."""
+    cell, num_directions = CELLS[rnn.mode], 2 if rnn.bidirectional else 1
+    is_packed = isinstance(inputs, _Packed)
+    padded = inputs.padded if is_packed else inputs if rnn.batch_first else inputs.transpose(0, 1)
+    lengths = inputs.lengths if is_packed else known.of(padded)
+    initial = None if hx is None else list(hx) if cell == "lstm" else [hx]
+    finals: list[tuple[Tensor, ...]] = []
+    for number, layer in enumerate(cast(Sequence[OnnxRecurrentLayer], getattr(rnn, ONNX_LAYERS))):
+        span = slice(number * num_directions, (number + 1) * num_directions)
+        own = None if initial is None else [part[span] for part in initial]
+        if not is_packed and padded.shape[1] == 1 and num_directions == 1:
+            padded, last = _one_step(weights_of(rnn, number), cell, padded, own)
+        elif own is not None or lengths is None:
+            padded, last = layer.run(padded, lengths, own)
+        else:
+            # The form of our own encoders' layers, which int8 can rewrite.
+            padded, parts = layer(padded, lengths)
+            last = tuple(part.unflatten(1, (num_directions, rnn.hidden_size)).transpose(0, 1) for part in parts)
+        finals.append(last)
+    joined = tuple(torch.cat(parts) for parts in zip(*finals, strict=True))
+    output: Any = (
+        _Packed(padded, inputs.lengths) if is_packed else padded if rnn.batch_first else padded.transpose(0, 1)
+    )
+    return output, joined if cell == "lstm" else joined[0]
+
+
+def _one_step(
+    weights: RecurrentWeights, cell: CellKind, inputs: Tensor, initial: Sequence[Tensor] | None
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Runs one position [B, 1, I] as plain products, which int8 can rewrite."""
+    zero = inputs.new_zeros(inputs.shape[0], weights.of_hidden.shape[1])
+    state = tuple(part[0] for part in initial) if initial else (zero,) * len(STATE_NAMES[cell])
+    new = step_of(weights, cell, inputs[:, 0], state)
+    return new[0][:, None], tuple(part[None] for part in new)
+
+
+def prepared(module: nn.Module) -> nn.Module:
+    """Returns a copy of the module for tracing, whose recurrent layers have `ONNX_LAYERS`.
+
+    Raises:
+        UserError: the module can't be copied, or has a recurrent layer that can't be exported.
+    """
+    try:
+        traced = copy.deepcopy(module).eval().requires_grad_(False)
+    except Exception as error:  # whatever the module's attributes raise
+        raise UserError(
+            f"{type(module).__name__} can't be copied, as the export must: {reason_of(error)}; keep on it only modules "
+            "of Python, parameters, buffers and plain values, no generators, files or tensors that were computed"
+        ) from None
+    for name, child in list(traced.named_modules()):
+        if isinstance(child, nn.RNNBase):
+            if getattr(child, "proj_size", 0) or child.mode not in CELLS:
+                raise UserError(
+                    f"{name} ({type(child).__name__}): proj_size and nonlinearity='relu' can't be exported: use a "
+                    "linear layer after it, or tanh"
+                )
+            num_directions = 2 if child.bidirectional else 1
+            weights = [weights_of(child, number) for number in range(child.num_layers * num_directions)]
+            layers = (
+                OnnxRecurrentLayer(CELLS[child.mode], weights[first : first + num_directions])
+                for first in range(0, len(weights), num_directions)
+            )
+            child.add_module(ONNX_LAYERS, nn.ModuleList(layers))
     return traced
 
 
@@ -211,19 +233,18 @@ class WrappedModel(nn.Module):
         module: UserModule,
         source: Vocabulary,
         target: Vocabulary,
-        state: Sequence[StateTensor],
-        positional: Mapping[str, int],
+        trial: Trial,
     ) -> None:
         super().__init__()
         self.start_id = BOS_ID
         self.target_vocabulary_size = len(target.module_ids)
-        self.state, self.positional = tuple(state), dict(positional)
-        self.row_names = [tensor.input for tensor in state if tensor.scope == "row"]
-        self.has_sources = any(tensor.scope == "source" for tensor in state)
+        self.state, self.positional, self.on_padding = trial.state, trial.positional, trial.on_padding
+        self.row_names = [tensor.input for tensor in trial.state if tensor.scope == "row"]
+        self.has_sources = any(tensor.scope == "source" for tensor in trial.state)
         # Not a submodule: only the copy that is traced has parameters here.
         self._naive = (module,)
         self._lengths = Lengths()
-        self.traced = with_lengths(cast(nn.Module, module), self._lengths)
+        self.traced = prepared(cast(nn.Module, module))
 
         def ids(side: Vocabulary, unknown: int) -> Tensor:
             return torch.tensor([number if number >= 0 else unknown for number in side.module_ids])
@@ -271,13 +292,19 @@ class WrappedModel(nn.Module):
         own = self.target_ids_of[previous_ids]
         sources = {name: tensor for name, tensor in source_tensors.items() if name != VALID}
         if not self.has_sources:
-            module = cast(UserModule, self.traced) if torch.compiler.is_exporting() else self._naive[0]
-            logits, rows, _ = step_gathered(module, own, row_tensors, {})
+            is_traced = torch.compiler.is_exporting()
+            module = cast(UserModule, self.traced) if is_traced else self._naive[0]
+            with self._lengths.known(None, None) if is_traced else contextlib.nullcontext():
+                logits, rows, _ = step_gathered(module, own, row_tensors, {})
             return self._ordered(logits), dict(rows), None
         assert source_rows is not None
         assert row_slots is not None
         row_sources = row_slots // source_rows.shape[1]
         valid = source_tensors[VALID][row_sources]
+        if torch.compiler.is_exporting():
+            sources = {
+                name: self._with_padding(name, tensor, source_tensors[VALID]) for name, tensor in sources.items()
+            }
         if torch.compiler.is_exporting() and shares_sources(self.traced):
             with self._lengths.known(source_tensors[VALID].sum(1), valid.shape[1]):
                 logits, rows, weights = cast(SharingModule, self.traced).step(
@@ -291,8 +318,25 @@ class WrappedModel(nn.Module):
             logits, rows, weights = self._stepped_unpadded(
                 own, row_tensors, sources, row_sources, source_tensors[VALID]
             )
-        weights = valid.float() * 0.0 if weights is None else weights * valid
+        weights = valid.float() * 0.0 if weights is None else weights.float() * valid
         return self._ordered(logits), dict(rows), weights
+
+    def _with_padding(self, name: str, tensor: Tensor, valid: Tensor) -> Tensor:
+        """Returns a source's tensor with the module's own value on padding, where steppers put zeros.
+
+        So a mask may be true, or -1e9, on padding.
+
+        Args:
+            valid: [B, S] bool.
+        """
+        if name not in self.on_padding:
+            return tensor
+        axis = self.positional[name]
+        shape = [valid.shape[0], *(valid.shape[1] if place == axis else 1 for place in range(1, tensor.dim()))]
+        mask = valid.reshape(shape)
+        if tensor.dtype == torch.bool:  # of which onnxruntime has no Where
+            return tensor | ~mask
+        return torch.where(mask, tensor, torch.tensor(self.on_padding[name], dtype=tensor.dtype))
 
     def _stepped_unpadded(
         self, previous_ids: Tensor, row_tensors: State, sources: State, row_sources: Tensor, valid: Tensor
@@ -357,13 +401,13 @@ def traceable_module(
         remedy = "give its own module, .module" if isinstance(inner, nn.Module) else "see docs/export-your-own.md"
         raise UserError(f"{type(module).__name__} is no model to export: it {lacks}: {remedy}")
     module.eval()
-    state, positional, encode_alone = tried(module, source, target, max_positions)
-    wrapped = WrappedModel(module, source, target, state, positional).eval()
+    trial = tried(module, source, target, max_positions)
+    wrapped = WrappedModel(module, source, target, trial).eval()
 
     def exact() -> TorchStepper:
         try:
             wide = copy.deepcopy(module).double()
-            double = TorchStepper(WrappedModel(wide, source, target, state, positional).eval())
+            double = TorchStepper(WrappedModel(wide, source, target, trial).eval())
             double.step(double.encode([[UNK_ID]]), np.array([BOS_ID]), num_candidates=1)
         except Exception:  # a module that makes tensors of float32 itself: it has no rounding to compare with
             return TorchStepper(wrapped)
@@ -374,7 +418,8 @@ def traceable_module(
         decoder_step=DecoderStep(wrapped, wrapped.state),
         state=wrapped.state,
         special_ids=special_ids(BOS_ID),
-        architecture=getattr(module, "architecture", None)
+        # Only of GraphModule: a user's module may have any attributes.
+        architecture=getattr(module, "graph_architecture", None)
         or {
             "module": type(module).__qualname__,
             "num_parameters": sum(parameter.numel() for parameter in module.parameters()),
@@ -383,5 +428,5 @@ def traceable_module(
         exact_reference=exact,
         splits_gemms=True,
         max_positions=max_positions,
-        encode_alone=encode_alone,
+        encode_alone=trial.encode_alone,
     )

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from attendant.export.graph import TracedGraph, TracedPair
 from attendant.export.rewriting.logarithms import REWRITTEN, by_element
 from attendant.runtime.bundle import graph_io
+from attendant.runtime.bundle.graph_content import OPERATORS as OPERATORS_OF_BUNDLES
 from attendant.runtime.bundle.manifest import SpecialIds, StateTensor, TensorSpec
 from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES
 from attendant.runtime.bundle.tokenizer import special_ids
@@ -50,6 +51,14 @@ OPERATORS: Final = {
     "rnn": ("RNN", (0,), 2),
 }
 """Name, order of the gates and number of outputs: all states, the last ones and an LSTM's last cells."""
+
+
+class NotPortable(ValueError):
+    """An operator of a model that bundles may not contain."""
+
+    def __init__(self, operator: str) -> None:
+        super().__init__(f"bundles may not contain the operator {operator}")
+        self.operator = operator
 
 
 class OnnxRecurrentLayer(nn.Module):
@@ -426,13 +435,17 @@ def _export(
     graph = program.model.graph
     domains = {*program.model.opset_imports, *(node.domain for node in graph.all_nodes())}
     assert domains <= {"", DOMAIN} and not program.model.functions, f"only standard operators are portable: {domains}"
+    for node in graph.all_nodes():
+        if node.domain != DOMAIN and node.op_type not in OPERATORS_OF_BUNDLES.get(node.domain, ()):
+            raise NotPortable(node.op_type)
     _declare(graph.inputs, inputs)
     _declare(graph.outputs, outputs)
     if num_candidates is not None:
-        # It replaces a constant: the k of the graph's only TopK.
+        # It replaces a constant: the k of the TopK that makes the candidates.
         count = ir.val(num_candidates.name, _dtype(num_candidates), num_candidates.shape)
         graph.inputs.append(count)
-        (top,) = [node for node in graph if node.op_type == "TopK"]
+        top = graph.outputs[0].producer()
+        assert top is not None and top.op_type == "TopK", f"{top} makes the candidates"
         top.replace_input_with(1, count)
     _inline(program.model, module)
     if splits_gemms:
@@ -482,11 +495,12 @@ def _dtype(spec: TensorSpec) -> ir.DataType:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Silences the exporter's warnings about itself. Its graphs are verified anyway."""
+    """Silences the exporter's warnings about itself, and its print of a graph that fails: its error names the line."""
     disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(logging.ERROR)
+    unread = io.StringIO()
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        with warnings.catch_warnings(), contextlib.redirect_stdout(unread), contextlib.redirect_stderr(unread):
             warnings.simplefilter("ignore")
             yield
     finally:

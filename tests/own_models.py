@@ -123,10 +123,10 @@ class SharedDotAttention(PackedDotAttention):
 class LocationSensitive(nn.Module):
     """A convolutional encoder and a GRU decoder with location-sensitive attention (Chorowski et al. 2015, eq. 8 and 9).
 
-    The weights of the step before are part of a row's state, with the source's axis.
+    The weights of the step before are part of a row's state, with the source's axis; its steps are counted.
     """
 
-    row_state = ("state", "alignment")
+    row_state = ("state", "alignment", "count")
 
     def __init__(self, size: int = SIZE, num_filters: int = 8) -> None:
         super().__init__()
@@ -147,7 +147,8 @@ class LocationSensitive(nn.Module):
             memory = torch.relu(convolution(memory.transpose(1, 2)).transpose(1, 2)) * mask[..., None]
         state = torch.tanh(self.first_state(memory.sum(1) / source_lengths[:, None]))
         alignment = torch.zeros_like(mask, dtype=torch.float32)
-        return {"state": state, "alignment": alignment, "memory": memory, "keys": self.v_memory(memory), "mask": mask}
+        rows = {"state": state, "alignment": alignment, "count": torch.zeros_like(source_lengths)}
+        return {**rows, "memory": memory, "keys": self.v_memory(memory), "mask": mask}
 
     def step(self, previous_ids, row, source):
         location = self.u_location(self.location(row["alignment"][:, None]).transpose(1, 2))
@@ -155,7 +156,8 @@ class LocationSensitive(nn.Module):
         weights = torch.softmax(energy.masked_fill(~source["mask"], -1e9), -1)
         context = (weights[..., None] * source["memory"]).sum(1)
         state = self.cell(torch.cat([self.target_embedding(previous_ids), context], -1), row["state"])
-        return self.out(torch.cat([state, context], -1)), {"state": state, "alignment": weights}, weights
+        rows = {"state": state, "alignment": weights, "count": row["count"] + 1}
+        return self.out(torch.cat([state, context], -1)), rows, weights
 
 
 class SsruStudent(nn.Module):

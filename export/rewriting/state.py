@@ -224,11 +224,14 @@ def plan_rows(step: GraphEditor, bounds: Bounds, state: Sequence[StateTensor]) -
             continue
         whole, following = step.input(origin.input), step.output(origin.output)
         shape = shape_of(whole)
+        # A user's module may have numbers, positions and further axes.
+        if len(shape) not in (2, 3) or not all(shape[1:]):
+            continue
         if len(shape) == 3:
             before, after = _taken_apart(whole), _put_together(following)
             if set(before) == set(range(shape[1])) and len(after) == shape[1]:
                 planned += [_row_tensor(bounds, origin, whole, n, before[n], after[n]) for n in range(shape[1])]
-        elif shape[1] and (row := _row_tensor(bounds, origin, whole, None, whole, following)).step:
+        elif (row := _row_tensor(bounds, origin, whole, None, whole, following)).step:
             planned.append(row)
     return planned
 

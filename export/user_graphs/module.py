@@ -196,7 +196,7 @@ class GraphModule(nn.Module):
         return self.step(torch.ones(2, dtype=torch.int64), rows, tensors)[0]
 
     @property
-    def architecture(self) -> Mapping[str, Any]:
+    def graph_architecture(self) -> Mapping[str, Any]:
         """The manifest's description of the model."""
         graphs = self.graphs.encoder.graph, self.graphs.step.graph
         return {"graphs": [graph.file for graph in graphs], "num_parameters": sum(g.num_parameters for g in graphs)}

@@ -186,7 +186,9 @@ def _started_from(
     rows = {}
     for name, tensor in state.row_tensors.items():
         parts = [trace[f"{moment}/{name}"] for trace in traces]
-        values = np.concatenate([_widened(part, tensor.shape[1], 0) for part in parts] if name in positional else parts)
+        if (axis := positional.get(name)) is not None:
+            parts = [_widened(part, tensor.shape[axis], 0, axis) for part in parts]
+        values = np.concatenate(parts)
         rows[name] = torch.as_tensor(values, dtype=tensor.dtype) if isinstance(tensor, torch.Tensor) else values
     return dataclasses.replace(state, row_tensors=rows)
 
@@ -218,8 +220,9 @@ def _by_id(candidate_ids: Ids, log_probs: Array, vocabulary_size: int) -> Array:
     return ordered
 
 
-def _widened(values: Array, width: int, padding: int) -> Array:
-    return np.pad(values, ((0, 0), (0, width - values.shape[1])), constant_values=padding)
+def _widened(values: Array, width: int, padding: int, axis: int = 1) -> Array:
+    added = [(0, width - size if number == axis else 0) for number, size in enumerate(values.shape)]
+    return np.pad(values, added, constant_values=padding)
 
 
 def _arrays(tensors: Mapping[str, Any]) -> dict[str, Array]:

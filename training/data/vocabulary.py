@@ -144,7 +144,10 @@ def _of_library(name: str, text: str, special: Mapping[str, str] | None) -> Voca
         ids |= {token["content"]: token["id"] for token in added}
         users = [token for token in added if not token.get("special")]
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{name}: no tokenizer of Hugging Face's library (tokenizer.json)") from None
+        raise UserError(
+            f"{name}: no tokenizer of Hugging Face's library (tokenizer.json): give symbols alone as a list by their "
+            "ids, or in a text file with a symbol per line"
+        ) from None
     module_ids, ordinary = _places(name, ids, special)
     new_ids = {symbol: number for number, symbol in enumerate([*SPECIAL_TOKENS, *ordinary])}
     if is_unigram:

@@ -250,9 +250,7 @@ class TorchStepper:
         first_source = np.cumsum([0, *(state.num_sources for state in states[:-1])])
         return DecoderState(
             row_tensors={
-                # Of the row tensors only coverage has the sources' width; the others are as wide in all states.
-                name: _cat_padded([state.row_tensors[name] for state in states])
-                for name in states[0].row_tensors
+                name: _cat_padded([state.row_tensors[name] for state in states]) for name in states[0].row_tensors
             },
             source_tensors={
                 name: _cat_padded([state.source_tensors[name] for state in states]) for name in states[0].source_tensors
@@ -286,6 +284,11 @@ def _take(tensors: Mapping[str, Tensor], indices: Tensor) -> dict[str, Tensor]:
 
 
 def _cat_padded(tensors: Sequence[Tensor]) -> Tensor:
-    """Joins [N, S, ...] tensors of several widths; zero (False in a mask) fills up."""
-    width = max(tensor.shape[1] for tensor in tensors)
-    return torch.cat([F.pad(tensor, [0, 0] * (tensor.dim() - 2) + [0, width - tensor.shape[1]]) for tensor in tensors])
+    """Joins tensors [N, ...] whose other axes may have several widths; zero (False in a mask) fills up."""
+    widest = [max(sizes) for sizes in zip(*(tensor.shape[1:] for tensor in tensors), strict=True)]
+    return torch.cat([F.pad(tensor, _padding(tensor, widest)) for tensor in tensors])
+
+
+def _padding(tensor: Tensor, sizes: Sequence[int]) -> list[int]:
+    """Returns F.pad's argument, which begins with the last axis, for these sizes of all axes but the first."""
+    return [part for axis in range(len(sizes), 0, -1) for part in (0, sizes[axis - 1] - tensor.shape[axis])]

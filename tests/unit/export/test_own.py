@@ -1,11 +1,15 @@
 """Models of users: answers as by a naive loop around the module, vocabularies, messages that name its lines."""
 
 import json
+import math
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import attendant
@@ -16,6 +20,7 @@ from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError, VerificationFailed
 from tests.own_models import (
     SOURCES,
+    SYMBOLS,
     TINY,
     SharedDotAttention,
     TutorialTranslator,
@@ -73,6 +78,68 @@ def test_a_step_may_share_its_sources_tensors_among_the_rows_of_a_beam(tmp_path:
     assert_answers(tmp_path / "shared", model, random_sources(12), beam_sizes=(4,))
 
 
+class Encoder(nn.LSTM):
+    """A recurrent layer with a `forward` of its own."""
+
+    def forward(self, embedded, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
+        outputs, (hidden, _) = super().forward(packed)
+        return nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True)[0], hidden
+
+
+class Unusual(nn.Module):
+    """A module with positions on other axes than the second, masks that are not zero on padding, a counter per row, a
+    TopK, float64, and recurrent layers whose attributes and hooks it uses.
+    """
+
+    row_state = ("hidden", "earlier", "count")
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.embedding = nn.Embedding(len(SYMBOLS), 32)
+        self.encoder = Encoder(32, 16, bidirectional=True, batch_first=True)
+        self.decoder = nn.GRU(32, 32)
+        self.decoder.register_forward_hook(lambda layer, inputs, results: (results[0] * 3, results[1]))
+        self.out = nn.Linear(64, len(SYMBOLS))
+        self.architecture = "unusual"
+
+    def encode(self, source_ids, source_lengths):
+        self.encoder.flatten_parameters()
+        outputs, _ = self.encoder(3 * self.embedding(source_ids), source_lengths)
+        num_sources, num_layers = source_ids.shape[0], self.decoder.num_layers * (1 + self.decoder.bidirectional)
+        hidden = torch.zeros(num_sources, num_layers, self.decoder.hidden_size, dtype=self.decoder.weight_hh_l0.dtype)
+        padding = ~valid(source_ids, source_lengths)
+        earlier = torch.zeros(num_sources, 2, source_ids.shape[1])
+        state = {"hidden": hidden, "earlier": earlier, "count": torch.zeros(num_sources, dtype=torch.int64)}
+        return {
+            **state,
+            "columns": 3 * outputs.transpose(1, 2),
+            "padding": padding,
+            "scores": -1e9 * padding.float()[:, None],
+        }
+
+    def step(self, previous_ids, row_state, source_state):
+        embedded = 3 * self.embedding(previous_ids)
+        output, hidden = self.decoder(embedded[None], row_state["hidden"].transpose(0, 1).contiguous())
+        scores = output[0][:, None] @ source_state["columns"] + source_state["scores"]
+        scores = scores.squeeze(1) - row_state["earlier"].sum(1)
+        weights = torch.softmax(scores.masked_fill(source_state["padding"], -1e4), -1)
+        context = (source_state["columns"] @ weights[..., None]).squeeze(2)
+        logits = 3 * self.out(torch.cat([output[0], context], -1)) + row_state["count"][:, None]
+        rows = {"earlier": torch.stack([weights, row_state["earlier"][:, 0]], 1), "count": row_state["count"] + 1}
+        return logits - logits.topk(3)[0][:, :1], {"hidden": hidden.transpose(0, 1), **rows}, weights.double()
+
+
+def test_an_unusual_module_answers_as_a_naive_loop(tmp_path: Path) -> None:
+    model = user_model(Unusual())
+    # So many sources by beams of 4 that they are decoded in two groups, whose tensors are joined.
+    plan = replace(TINY, num_decoded=70, beam_sizes=(4,))
+    bundle = export_model(model, tmp_path / "unusual", sources=SOURCES, plan=plan)
+    assert not bundle.manifest.graphs["fp32"].encode_alone
+    assert_answers(tmp_path / "unusual", model, random_sources(30))
+
+
 class WrongSlots(SharedDotAttention):
     def __init__(self) -> None:
         super().__init__()
@@ -85,6 +152,21 @@ class WrongSlots(SharedDotAttention):
 
 class Changed(TutorialTranslator):
     """Base of the mistaken modules below."""
+
+
+def returning(
+    *, encode: Callable[[dict], object] = lambda state: state, step: Callable[..., object] = lambda *result: result
+) -> type[TutorialTranslator]:
+    """Returns a class whose methods return something else than the tutorial's."""
+
+    class Mistaken(TutorialTranslator):
+        def encode(self, source_ids, source_lengths):
+            return encode(super().encode(source_ids, source_lengths))
+
+        def step(self, previous_ids, row_state, source_state):
+            return step(*super().step(previous_ids, row_state, source_state))
+
+    return Mistaken
 
 
 class KeepsState(Changed):
@@ -120,26 +202,67 @@ class DependsOnValues(Changed):
         return state
 
 
-class LayersFirst(Changed):
-    def encode(self, source_ids, source_lengths):
-        state = super().encode(source_ids, source_lengths)
-        return {**state, "hidden": state["hidden"][None].repeat(2, 1, 1)}
-
-
-class Random(Changed):
-    def step(self, previous_ids, row_state, source_state):
-        logits, rows, weights = super().step(previous_ids, row_state, source_state)
-        return logits + torch.rand_like(logits), rows, weights
-
-
-class NoDictionary(Changed):
-    def encode(self, source_ids, source_lengths):
-        return super().encode(source_ids, source_lengths)["outputs"]
-
-
 class WrongSymbols(Changed):
     def __init__(self) -> None:
         super().__init__(num_symbols=20)
+
+
+class LoopsOverPositions(Changed):
+    def encode(self, source_ids, source_lengths):
+        state = super().encode(source_ids, source_lengths)
+        outputs = [state["outputs"][:, place] * 2 for place in range(source_ids.shape[1])]
+        return {**state, "outputs": torch.stack(outputs, 1)}
+
+
+class IndexesByMask(Changed):
+    def encode(self, source_ids, source_lengths):
+        state = super().encode(source_ids, source_lengths)
+        outputs = state["outputs"].clone()
+        outputs[~state["mask"]] = 0
+        return {**state, "outputs": outputs}
+
+
+class WritesToArguments(Changed):
+    def step(self, previous_ids, row_state, source_state):
+        row_state["hidden"].mul_(0.9)
+        return super().step(previous_ids, row_state, source_state)
+
+
+class OtherName(Changed):
+    def step(self, previous_ids, row_state, source_state):
+        return super().step(previous_ids, {"hidden": row_state["h"]}, source_state)  # the mistake
+
+
+class SameNameTwice(Changed):
+    row_state = ("hidden", "hidden")
+
+
+class NoNames(Changed):
+    row_state = (1,)
+
+
+class Diverged(Changed):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out.weight.data[3, 3] = float("nan")
+
+
+class HidesModules(Changed):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = [nn.Linear(3, 3)]
+
+
+class Hooked(Changed):
+    def __init__(self) -> None:
+        super().__init__()
+        nn.utils.spectral_norm(self.keys)
+
+
+class CannotBeCopied(Changed):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = (word for word in "ab")
 
 
 class UnknownRowState(Changed):
@@ -150,29 +273,6 @@ class PackedState(Changed):
     def encode(self, source_ids, source_lengths):
         packed = nn.utils.rnn.pack_padded_sequence(torch.zeros(*source_ids.shape, 1), source_lengths, True, False)
         return {**super().encode(source_ids, source_lengths), "packed": packed}
-
-
-class TupleState(Changed):
-    def encode(self, source_ids, source_lengths):
-        state = super().encode(source_ids, source_lengths)
-        return {**state, "hidden": (state["hidden"], state["hidden"])}
-
-
-class WideAttention(Changed):
-    def step(self, previous_ids, row_state, source_state):
-        logits, rows, weights = super().step(previous_ids, row_state, source_state)
-        return logits, rows, weights[:, None]
-
-
-class NoAttentionTensor(Changed):
-    def step(self, previous_ids, row_state, source_state):
-        return (*super().step(previous_ids, row_state, source_state)[:2], 3)
-
-
-class NotANumber(Changed):
-    def step(self, previous_ids, row_state, source_state):
-        logits, rows, weights = super().step(previous_ids, row_state, source_state)
-        return logits * float("nan"), rows, weights
 
 
 class RowStateText(Changed):
@@ -227,13 +327,82 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
             r"LongestPosition\.encode, called with \d sources of 16 positions, failed: .*:{line}: pl",
         ),
         (DependsOnValues, r"DependsOnValues can't be traced at \S*test_own\.py:{line}: if .*: Python's control flow"),
-        (LayersFirst, r"LayersFirst\.encode returns hidden of shape \(2, .*transpose\(0, 1\)"),
-        (Random, r"Random\.step gives other logits for the same arguments"),
+        (
+            LoopsOverPositions,
+            r"can't be traced.*: a size is frozen .* replace a loop over positions by nn.LSTM",
+        ),
+        (
+            IndexesByMask,
+            r"IndexesByMask can't be traced: write it with .*masked_fill instead of x\[mask\]\) \(bundles may not",
+        ),
+        (WritesToArguments, r"WritesToArguments\.step changes its argument hidden in place: make a new tensor"),
+        (OtherName, r"OtherName\.step, .* failed: there is no 'h' at \S*:{line}: .*row_state in its second argument"),
+        (SameNameTwice, r"SameNameTwice\.row_state names hidden twice"),
+        (NoNames, r"NoNames\.row_state is \(1,\): must be a tuple of names"),
+        (Diverged, r"Diverged's weights out.weight are NaN or infinite at 1 of 448 places: the training has diverged"),
+        (HidesModules, r"HidesModules\.layers is a list of modules, .*: make it an nn.ModuleList"),
+        (
+            Hooked,
+            r"Hooked\.keys computes its weights in a hook of torch.nn.utils.spectral_norm: .* remove_spectral_norm",
+        ),
+        (CannotBeCopied, r"CannotBeCopied can't be copied, as the export must: cannot pickle 'generator' object; keep"),
+        (
+            returning(encode=lambda state: {**state, "hidden": state["hidden"][None].repeat(2, 1, 1)}),
+            r"Mistaken\.encode returns hidden of shape \(2, .*transpose\(0, 1\)",
+        ),
+        (
+            returning(encode=lambda state: {**state, "hidden": torch.dropout(state["hidden"], 0.5, True)}),
+            r"Mistaken\.encode gives other hidden for the same arguments: .*no dropout",
+        ),
+        (
+            returning(encode=lambda state: {**state, "hidden": state["hidden"] - state["hidden"].mean(0)}),
+            r"Mistaken\.encode: hidden of a source must not depend on the other sources of the batch",
+        ),
+        (
+            returning(encode=lambda state: {**state, "hidden": state["hidden"] / 0 * 0}),
+            r"Mistaken\.encode returns hidden with NaN for 1 sources of 5 positions: mask by -1e9",
+        ),
+        (
+            returning(encode=lambda state: {**state, 0: state["hidden"]}),
+            r"Mistaken\.encode returns 0: choose another name",
+        ),
+        (
+            returning(step=lambda logits, *others: (logits + torch.rand_like(logits), *others)),
+            r"Mistaken\.step gives other logits for the same arguments",
+        ),
+        (
+            returning(step=lambda logits, *others: (logits - logits.mean(0), *others)),
+            r"Mistaken\.step: logits of a row must not depend on the other rows",
+        ),
+        (
+            returning(step=lambda logits, *others: (logits.softmax(-1), *others)),
+            r"step returns probabilities: return the logits",
+        ),
+        (
+            returning(step=lambda logits, *others: (logits.masked_fill(logits > 0, -math.inf), *others)),
+            r"step returns logits that are infinite: mask by -1e9",
+        ),
+        (
+            returning(step=lambda logits, rows, weights: (logits, rows, weights * math.nan)),
+            r"step returns attention that is NaN",
+        ),
         (PackedState, r"PackedState\.encode returns packed as a PackedSequence: unpack it by pad_packed_sequence"),
-        (TupleState, r"TupleState\.encode returns hidden as a tuple of 2: return each part under a name of its own"),
-        (WideAttention, r"step returns attention of shape \(2, 1, 5\), must be \[2, 5\]"),
-        (NoAttentionTensor, r"step returns attention as int, must be a tensor"),
-        (NotANumber, r"step returns logits that are NaN: mask by -1e9"),
+        (
+            returning(encode=lambda state: {**state, "hidden": (state["hidden"], state["hidden"])}),
+            r"Mistaken\.encode returns hidden as a tuple of 2: return each part under a name of its own",
+        ),
+        (
+            returning(step=lambda logits, rows, weights: (logits, rows, weights[:, None])),
+            r"step returns attention of shape \(2, 1, 5\), must be \[2, 5\]",
+        ),
+        (
+            returning(step=lambda logits, rows, weights: (logits, rows, 3)),
+            r"step returns attention as int, must be a tensor",
+        ),
+        (
+            returning(step=lambda logits, *others: (logits * math.nan, *others)),
+            r"step returns logits that are NaN: mask by -1e9",
+        ),
         (RowStateText, r"row_state is the text 'hidden': must be a tuple, \('hidden',\)"),
         (
             FewSymbols,
@@ -244,20 +413,27 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
         (Half, r"Half's weights \S+ are torch.float16: .*: call module\.float\(\) first"),
         (Elsewhere, r"Elsewhere's weights \S+ are on meta: the export runs on the CPU: call module\.cpu\(\) first"),
         (Wrapped, r"Wrapped is no model to export: it lacks row_state, encode, step: give its own module, \.module"),
-        (NoDictionary, r"NoDictionary\.encode must return a dictionary of tensors, got Tensor"),
+        (
+            returning(encode=lambda state: state["outputs"]),
+            r"Mistaken\.encode must return a dictionary of tensors, got Tensor",
+        ),
         (WrongSymbols, r"step returns logits of shape .*, must be \[2 rows, 14 symbols"),
         (WrongSlots, r"WrongSlots\.step gives other logits to rows that share their source .*query\[source_rows\]"),
         (UnknownRowState, r"UnknownRowState\.row_state names cell, which encode does not return"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
-def test_a_mistake_is_named_with_its_line(module: type[nn.Module], message: str, tmp_path: Path) -> None:
+def test_a_mistake_is_named_with_its_line(
+    module: type[nn.Module], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     expected = message.replace("{line}", line_of_the_mistake(module) if "{line}" in message else "")
     with pytest.raises(UserError) as caught:
         export_model(user_model(module()), tmp_path / "bundle", plan=TINY)
     assert re.search(expected, str(caught.value)), caught.value
     assert len(str(caught.value).splitlines()) == 1
     assert not (tmp_path / "bundle").exists()
+    # torch prints the part of a graph that it has traced.
+    assert capfd.readouterr() == ("", "")
 
 
 class UnmaskedStep(TutorialTranslator):
@@ -375,6 +551,12 @@ def needing(size, *, width=3):
 
 def failing():
     return user_model(TutorialTranslator(num_words=3))
+
+def quitting():
+    raise SystemExit("no GPU")
+
+def of_class():
+    return user_model(TutorialTranslator)
 """
 
 
@@ -391,6 +573,13 @@ class Executed:
         (["mine.py:other"], r"other\(\) must return attendant.export.UserModel, got int"),
         (["mine.py:needing"], r"needing\(\) is called without arguments, and needs size: give them defaults"),
         (["mine.py:failing"], r"mine.py:failing: TypeError: .*num_words.* at mine.py:14: return user_model\("),
+        (["mine.py:quitting"], r"mine.py:quitting: SystemExit: no GPU at mine.py:17: raise SystemExit"),
+        (["mine.py:of_class", "--weights", "other.pt"], "module is the class TutorialTranslator: give an object of it"),
+        (["mine.py:build", "--weights", "other.safetensors"], "other.safetensors: can't be read: "),
+        (
+            ["mine.py:build", "--weights", "numbers.pt"],
+            "the weights don't fit TutorialTranslator: .*; 1 not of the module",
+        ),
         (["broken.py:build"], r"broken.py:build: SyntaxError: "),
         (
             ["importing.py:build"],
@@ -424,6 +613,8 @@ def test_the_command_refuses_mistakes(
     Path("importing.py").write_text("\nimport nothing_of_the_kind\n")
     torch.save({"x": torch.zeros(1), "query.bias": torch.zeros(3)}, "other.pt")
     torch.save({"model": TutorialTranslator(), "more": Executed()}, "whole.pt")
+    torch.save({1: torch.zeros(1)}, "numbers.pt")
+    Path("other.safetensors").write_text("other")
     with pytest.raises(UserError, match=message) as caught:
         main([*arguments, "--output", "bundle"])
     assert len(str(caught.value).splitlines()) == 1
@@ -438,9 +629,11 @@ def test_weights_are_loaded_whatever_wrapped_the_module(
     Path("mine.py").write_text(PROGRAM)
     weights = {name: tensor + 1 for name, tensor in TutorialTranslator().half().state_dict().items()}
     torch.save({"epoch": 3, "state_dict": {prefix + name: tensor for name, tensor in weights.items()}}, "w.pt")
-    loaded = load_user_model("mine.py:build", Path("w.pt")).module.state_dict()
-    for name, tensor in weights.items():
-        assert torch.equal(loaded[name], tensor.float())
+    save_file({prefix + name: tensor for name, tensor in weights.items()}, "w.safetensors")
+    for file in ("w.pt", "w.safetensors"):
+        loaded = load_user_model("mine.py:build", Path(file)).module.state_dict()
+        for name, tensor in weights.items():
+            assert torch.equal(loaded[name], tensor.float())
 
 
 @pytest.mark.parametrize(
@@ -457,6 +650,7 @@ def test_weights_are_loaded_whatever_wrapped_the_module(
         ("target_tokenizer", None, "target_tokenizer is of type NoneType, must be a file, or a list"),
         ("module", TutorialTranslator, r"module is the class TutorialTranslator: give an object of it"),
         ("origin", "mine", "origin is 'mine': must be a dictionary"),
+        ("origin", {"loss": math.nan}, "origin is {'loss': nan}: must be of texts, numbers, lists and dictionaries"),
     ],
 )
 def test_a_wrong_value_of_a_field_is_named(field: str, value: object, message: str, tmp_path: Path) -> None:
