@@ -180,7 +180,11 @@ def validated_checkpoints(run: Run) -> list[Path]:
 
 
 def remove_strays(run: Run, *, num_kept: int = 0) -> None:
-    """Removes unfinished checkpoints, and those without a link, except the last `num_kept` validated ones."""
+    """Removes unfinished checkpoints, and those without a link, except the last `num_kept` validated ones.
+
+    Raises:
+        CantWrite: the folder can't be changed; the checkpoints with a link are unharmed.
+    """
     if not run.checkpoints.is_dir():
         return
     named = {path.name for which in (BEST, LAST) if (path := checkpoint_path(run, which))}
@@ -192,7 +196,8 @@ def remove_strays(run: Run, *, num_kept: int = 0) -> None:
                 path.unlink()
         elif path.is_dir() and path.name not in named:
             # Under another name first: a process that is killed here leaves no part of a checkpoint.
-            shutil.rmtree(path.rename(unused_name(path)))
+            with translate_os_errors(path):
+                shutil.rmtree(path.rename(unused_name(path)))
 
 
 def load_state(directory: Path) -> TrainingState:

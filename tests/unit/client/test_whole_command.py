@@ -25,10 +25,11 @@ PROGRAM = "import sys; {}from attendant_client.command import main; sys.exit(mai
 
 @pytest.fixture(autouse=True)
 def _own_end() -> Iterator[None]:
-    """Restores the handler of SIGTERM, which commands in this process replace."""
-    before = signal.getsignal(signal.SIGTERM)
+    """Restores the handlers of SIGTERM and SIGINT, which commands in this process replace."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def run(*arguments: str, without: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
