@@ -107,6 +107,9 @@ MESSAGE_BYTES = 64 << 10
 """Upper bounds of a message, except that a single request may have more bytes. A server takes 256 requests and 256
 KiB."""
 
+REOPEN_SECONDS = 1.0
+"""Pause before a stream is opened again after one that brought no answer; gRPC has tried several times by then."""
+
 Answer = asyncio.Future[Generation]
 
 
@@ -115,8 +118,8 @@ class Bulk:
 
     gRPC's flow control slows the sender down if the server is busy; the callers of `generate` bound the number of
     waiting requests. Requests that wait at the same time share a message. A stream that breaks after an answer is
-    opened again, and unanswered requests are sent again: they have no side effects. gRPC itself retries a stream
-    without an answer.
+    opened again, until the timeout has passed without another answer, and unanswered requests are sent again: they have
+    no side effects. If there was no answer before, only gRPC itself retries, since the target may be wrong.
     """
 
     def __init__(self, open_stream: Callable[[bool], Any], timeout: float | None, proxy: Proxy | None = None) -> None:
@@ -133,6 +136,10 @@ class Bulk:
         self._changed = asyncio.Event()
         self._closing = False
         self._last_progress = time.monotonic()
+        # A server has answered since requests failed for lack of one.
+        self._was_answered = False
+        # Makes the error of the last stream, if it brought no answer.
+        self._why: Callable[[], AttendantError] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -233,8 +240,11 @@ class Bulk:
                 self._takes_several = False
                 continue
             why = partial(_why_it_ended, raised, hidden, self._proxy)
-            if not (answered and isinstance(why(), Unavailable | Overloaded)):
+            if not (self._was_answered and isinstance(why(), Unavailable | Overloaded)):
                 self._fail_all(why)
+            elif not answered:
+                self._why = why
+                await asyncio.sleep(REOPEN_SECONDS)
 
     async def _is_wanted(self) -> bool:
         """Waits for a request; returns False if there will be none."""
@@ -269,6 +279,7 @@ class Bulk:
 
     def _answer(self, answer: pb.GenerateBatchResponse) -> None:
         self._last_progress = time.monotonic()
+        self._was_answered, self._why = True, None
         _, waiting = self._unanswered.get(answer.request_id, (None, None))
         if waiting is None or waiting.done():
             return
@@ -286,9 +297,10 @@ class Bulk:
                 await asyncio.sleep(left if left > 0 else timeout)
             else:
                 message = f"no answer for {timeout:g} s"
-                self._fail_all(partial(DeadlineExceeded, grpc.StatusCode.DEADLINE_EXCEEDED, message))
+                self._fail_all(self._why or partial(DeadlineExceeded, grpc.StatusCode.DEADLINE_EXCEEDED, message))
 
     def _fail_all(self, make_error: Callable[[], AttendantError]) -> None:
+        self._was_answered, self._why = False, None
         for number, (_, answer) in self._unanswered.items():
             if not answer.done():
                 error = make_error()

@@ -28,6 +28,9 @@ MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 
 KEEPALIVE_MS = 20_000
 
+MAX_RECONNECT_MS = 5_000
+"""Longest pause between attempts to connect. gRPC's own is two minutes, longer than a server's restart."""
+
 # gRPC's own retries (gRFC A6), within the call's deadline; the waits are random, around 0.1, 0.2, 0.4 and 0.8 s.
 # A server that answers with `grpc-retry-pushback-ms` sets the wait itself, or forbids a retry. No call of the API has
 # side effects, so retries are safe. Health checks are not retried.
@@ -171,6 +174,7 @@ class AttendantClient:
             ("grpc.keepalive_time_ms", KEEPALIVE_MS),
             # Not keepalive_timeout_ms, which closes nothing in grpcio 1.85.
             ("grpc.http2.ping_timeout_ms", KEEPALIVE_MS),
+            ("grpc.max_reconnect_backoff_ms", MAX_RECONNECT_MS),
             ("grpc.primary_user_agent", f"attendant-client/{VERSION}"),
             # For a proxy on another machine, the loopback address is its own.
             ("grpc.enable_http_proxy", int(not is_local)),

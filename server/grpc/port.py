@@ -7,6 +7,7 @@ because gRPC would cancel calls that reach it meanwhile.
 """
 
 import asyncio
+import errno
 import logging
 import os
 import resource
@@ -14,7 +15,7 @@ import socket
 import stat
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -39,6 +40,11 @@ REBIND_SECONDS = 0.01
 
 OTHER_DESCRIPTORS = 256
 """Open files except gRPC's connections: HTTP connections, workers, libraries."""
+
+LOOPBACK = ("127.0.0.1", "::1")
+"""The addresses of `localhost`, which gRPC's clients try also if the system's file of hosts has only one of them."""
+
+ABSENT_ADDRESS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 NO_LIMIT = 2**31 - 1
 
@@ -105,24 +111,61 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
     Raises:
         UserError: the port is in use, or the host is not this machine's.
     """
-    # gRPC writes its reasons to standard error, past every log level, and raises without one. So try the port first.
+    # gRPC writes its reasons to standard error, past every log level, and raises without one. So try the port first. It
+    # gets addresses, because it does not know all names that the system knows, such as 127.1.
+    probes = listeners("--port", host, port)
+    addresses = [probe.getsockname()[0] for probe in probes]
+    for probe in probes:
+        probe.close()
     try:
-        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(address)
-        if credentials is not None:
-            return int(server.add_secure_port(authority(host, port), credentials))
-        return int(server.add_insecure_port(authority(host, port)))
-    except (OSError, RuntimeError, UnicodeError) as error:
-        raise port_refused("--port", host, port, error) from None
+        for address in addresses:
+            if credentials is None:
+                port = server.add_insecure_port(authority(address, port))
+            else:
+                port = server.add_secure_port(authority(address, port), credentials)
+    except RuntimeError as error:
+        raise _port_refused("--port", host, port, str(error)) from None
+    return port
 
 
-def port_refused(option: str, host: str, port: int, error: OSError | RuntimeError | UnicodeError) -> UserError:
+def listeners(option: str, host: str, port: int) -> list[socket.socket]:
+    """Listens on a port at each address of a host; 0 takes the same free port at all of them.
+
+    Addresses that this machine lacks are left out, e.g. that of `localhost` in IPv6 if IPv6 is off.
+
+    Raises:
+        UserError: the port is in use, or the host is not this machine's.
+    """
+    bound: list[socket.socket] = []
+    absent: OSError | None = None
+    with ExitStack() as closing:
+        try:
+            names = LOOPBACK if host.lower() == "localhost" else [host]
+            found = [each for name in names for each in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)]
+            for family, *_, address in found:
+                place = address[0], bound[0].getsockname()[1] if bound else port, *address[2:]
+                dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+                try:
+                    listener = socket.create_server(place, family=family, dualstack_ipv6=dual)
+                except OSError as error:
+                    if error.errno not in ABSENT_ADDRESS:
+                        raise
+                    absent = error
+                else:
+                    bound.append(closing.enter_context(listener))
+            if absent is not None and not bound:
+                raise absent
+        except UnicodeError:
+            raise _port_refused(option, host, port, "not a valid host name") from None
+        except OSError as error:
+            reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+            raise _port_refused(option, host, port, reason) from None
+        closing.pop_all()
+    return bound
+
+
+def _port_refused(option: str, host: str, port: int, reason: str) -> UserError:
     """Returns the error for a port that an option names and that can't be bound."""
-    reason = getattr(error, "strerror", None) or str(error)
-    if isinstance(error, UnicodeError):
-        reason = "not a valid host name"
     return UserError(
         f"{option}: can't listen on {authority(host, port)}: {reason}; choose another {option} or --host, or "
         f"{option} 0 for a free one"

@@ -223,9 +223,15 @@ class HttpApi:
 
     def add(self, verb: str, path: str, answer: ASGIApp) -> None:
         """Adds a path."""
-        # The middleware answers preflights, on the same path.
-        methods = [verb, *(["OPTIONS"] if self._cors else [])]
-        self._app.router.routes.append(Route(path, answer, methods=methods, middleware=self._cors))
+        routes = [Route(path, answer, methods=[verb], middleware=self._cors)]
+        if self._cors:
+
+            async def options(request: Request) -> Response:
+                raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": verb})
+
+            # The middleware answers those that are preflights.
+            routes.append(Route(path, options, methods=["OPTIONS"], middleware=self._cors))
+        self._app.router.routes.extend(routes)
 
     def endpoint(self, kind: type[Endpoint], rpc: Rpc, make_request: MakeRequest) -> Endpoint:
         """Makes the endpoint of a method."""

@@ -12,7 +12,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn
@@ -22,7 +22,7 @@ from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from attendant.server.grpc.port import port_refused
+from attendant.server.grpc.port import listeners
 from attendant.server.polling import until
 
 log = logging.getLogger(__name__)
@@ -201,45 +201,31 @@ async def http_server(
     )
     config.load()
     state = ServerState()
-    listener = _bound(host, port)
+    bound = listeners("--metrics-port", host, port)
     try:
-        async with _accepting(listener, partial(BoundedConnection, config, state, {}), tls):
-            yield int(listener.getsockname()[1])
+        async with _accepting(bound, partial(BoundedConnection, config, state, {}), tls):
+            yield int(bound[0].getsockname()[1])
     finally:
         await until(lambda: not any(connection.is_answering for connection in _bounded(state)), END_SECONDS)
         for connection in list(state.connections):
             connection.transport.abort()
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    listener = None
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(MAX_CONNECTIONS)
-    except (OSError, UnicodeError) as error:
-        if listener is not None:
-            listener.close()
-        raise port_refused("--metrics-port", host, port, error) from None
-    return listener
-
-
 @asynccontextmanager
 async def _accepting(
-    listener: socket.socket, make_protocol: Callable[[], asyncio.Protocol], tls: Callable[[], ssl.SSLContext | None]
+    bound: Sequence[socket.socket],
+    make_protocol: Callable[[], asyncio.Protocol],
+    tls: Callable[[], ssl.SSLContext | None],
 ) -> AsyncIterator[None]:
-    """Accepts connections until the end of the context, and closes the listener and all unfinished handshakes.
+    """Accepts connections until the end of the context, and closes the listeners and all unfinished handshakes.
 
     An event loop's own servers leave a connection open that they were about to make when they were closed, and allow
     any number of unfinished TLS handshakes. Here, beyond MAX_HANDSHAKES, the oldest is ended.
     """
     loop = asyncio.get_running_loop()
-    listener.setblocking(False)
     # In order of arrival.
     handshakes: dict[asyncio.Task[None], None] = {}
-    retry: asyncio.TimerHandle | None = None
+    retries: dict[socket.socket, asyncio.TimerHandle] = {}
 
     async def shake_hands(accepted: socket.socket) -> None:
         context = tls()
@@ -249,8 +235,7 @@ async def _accepting(
                 make_protocol, accepted, ssl=context, ssl_handshake_timeout=None if context is None else REQUEST_SECONDS
             )
 
-    def accept() -> None:
-        nonlocal retry
+    def accept(listener: socket.socket) -> None:
         try:
             accepted, _ = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
@@ -258,7 +243,7 @@ async def _accepting(
         except OSError as error:
             log.warning("no connection could be accepted", extra={"reason": error.strerror})
             loop.remove_reader(listener)
-            retry = loop.call_later(RETRY_SECONDS, loop.add_reader, listener, accept)
+            retries[listener] = loop.call_later(RETRY_SECONDS, loop.add_reader, listener, accept, listener)
             return
         task = loop.create_task(shake_hands(accepted))
         handshakes[task] = None
@@ -266,14 +251,18 @@ async def _accepting(
         if len(handshakes) > MAX_HANDSHAKES:
             next(iter(handshakes)).cancel()
 
-    loop.add_reader(listener, accept)
+    for listener in bound:
+        listener.listen(MAX_CONNECTIONS)
+        listener.setblocking(False)
+        loop.add_reader(listener, accept, listener)
     try:
         yield
     finally:
-        loop.remove_reader(listener)
-        if retry is not None:
+        for retry in retries.values():
             retry.cancel()
-        listener.close()
+        for listener in bound:
+            loop.remove_reader(listener)
+            listener.close()
         # After this, each handshake has begun: if it were cancelled before, its socket would stay open.
         await asyncio.sleep(0)
         left = list(handshakes)

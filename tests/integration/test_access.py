@@ -453,6 +453,9 @@ async def test_another_sites_page_may_ask_where_it_is_named() -> None:
             assert "access-control-allow-origin" not in refused.headers
             answer = await web.post("/v1/generate", {"text": "abc"}, origin="https://example.org")
             assert answer.headers["access-control-allow-origin"] == "https://example.org"
+            for path, verb in (("/v1/generate", "POST"), ("/v1/models", "GET")):
+                other = await asyncio.to_thread(web.ask, "OPTIONS", path, {"text": "abc"}, origin="https://example.org")
+                assert (other.status, other.headers["allow"]) == (405, verb), "it is no preflight"
         async with http_served(server) as closed:
             answer = await closed.post("/v1/generate", {"text": "abc"}, origin="https://example.org")
             assert not {name for name in answer.headers if name.startswith("access-control")}

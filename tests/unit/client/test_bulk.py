@@ -85,6 +85,28 @@ async def test_a_stream_that_breaks_is_opened_again(client: AttendantClient, ser
     assert len(server.seq2seq.metadata) >= 60 / 7
 
 
+async def test_requests_wait_until_a_server_has_started_again(
+    client: AttendantClient, server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attendant_client.bulk.REOPEN_SECONDS", 0.01)
+    server.seq2seq.break_after = 1
+    away = Failure(grpc.StatusCode.UNAVAILABLE, "it starts", trailers=(("grpc-retry-pushback-ms", "-1"),))
+    async with client.bulk(timeout=20) as bulk:
+        assert (await bulk.generate("a")).best.text == "A"
+        server.seq2seq.failures.extend([away] * 20)
+        assert [answer.best.text for answer in await asyncio.gather(*map(bulk.generate, "bc"))] == ["B", "C"]
+        assert not server.seq2seq.failures
+    async with client.bulk(timeout=0.2) as bulk:
+        assert (await bulk.generate("a")).best.text == "A"
+        server.seq2seq.failures.extend([away] * 1000)
+        with pytest.raises(Unavailable, match="it starts"):
+            await bulk.generate("b")
+        num_failures = len(server.seq2seq.failures)
+        with pytest.raises(Unavailable, match="it starts"):
+            await bulk.generate("b")
+        assert len(server.seq2seq.failures) >= num_failures - 4, "the server is not awaited again"
+
+
 async def test_a_stream_that_brings_nothing_fails(closed_target: str) -> None:
     async with AttendantClient(closed_target) as client, client.bulk() as bulk:
         outcomes = await asyncio.gather(bulk.generate("a"), bulk.generate("b"), return_exceptions=True)

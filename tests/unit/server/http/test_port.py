@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing, suppress
 from typing import Any
 
+import grpc
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -17,6 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from attendant.runtime.errors import UserError
+from attendant.server.grpc.port import bind
 from attendant.server.http import port as http
 from attendant.server.http.port import http_server
 from tests.serving import PATIENCE_SECONDS, eventually
@@ -247,6 +249,22 @@ async def test_a_port_that_can_not_be_had() -> None:
         with pytest.raises(UserError, match=f"^--metrics-port: can't listen on {message}"):
             async with http_server(app, host, 1):
                 pass
+
+
+async def test_a_name_with_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `localhost`, which is ::1 too, also on a machine without IPv6. gRPC itself may not know the name."""
+    families = {"2001:db8::1": socket.AF_INET6, "127.0.0.1": socket.AF_INET, "127.0.0.2": socket.AF_INET}
+    addresses = [(family, socket.SOCK_STREAM, 0, "", (host, 0)) for host, family in families.items()]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
+    server = grpc.aio.server()
+    async with http_server(Starlette(), "127.1", 0) as port:
+        ports = port, bind(server, "127.1", 0)
+        monkeypatch.undo()
+        await server.start()
+        for host in ("127.0.0.1", "127.0.0.2"):
+            for number in ports:
+                socket.create_connection((host, number), PATIENCE_SECONDS).close()
+    await server.stop(None)
 
 
 async def test_connections_wait_where_too_many_files_are_open(
