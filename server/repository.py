@@ -259,6 +259,8 @@ class Reconciler:
         self._seen: dict[str, ModelFolder] = {}
         # The names that are in several places now, and why that is wrong.
         self._conflicts: dict[str, str] = {}
+        # Why the repositories can't be followed; empty if they can.
+        self._unreadable = ""
         self._changing = asyncio.Lock()
         self._others: frozenset[str] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -314,8 +316,12 @@ class Reconciler:
                 if at_once:
                     self._seen = await self._look()
                 await self._take_changes()
+            self._unreadable = ""
         except UserError as error:
-            log.warning("the repositories are not followed now", extra={"reason": str(error)})
+            # Not at each look.
+            if at_once or str(error) != self._unreadable:
+                self._unreadable = str(error)
+                log.warning("the repositories are not followed now", extra={"reason": self._unreadable})
 
     async def load(self, name: str) -> None:
         """Brings a model to the state of its folder, even if that was refused or unloaded before.

@@ -158,8 +158,9 @@ def listeners(option: str, host: str, port: int) -> list[socket.socket]:
         except UnicodeError:
             raise _port_refused(option, host, port, "not a valid host name") from None
         except OSError as error:
+            # An error of create_server repeats the address; numbers of a gaierror are no errno.
             reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-            raise _port_refused(option, host, port, reason) from None
+            raise _port_refused(option, host, port, reason or str(error)) from None
         closing.pop_all()
     return bound
 

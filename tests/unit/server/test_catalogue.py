@@ -117,6 +117,24 @@ async def test_a_name_in_two_repositories_stops_no_other_model(tmp_path: Path) -
         await reconciler.load("a")
 
 
+async def test_a_repository_that_has_gone_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    metrics, catalogue = Metrics(CollectorRegistry()), Catalogue()
+    reconciler = Reconciler([tmp_path / "models"], catalogue, metrics, Mock(), Lifecycle(catalogue, metrics))
+
+    async def num_warnings(**options: bool) -> int:
+        caplog.clear()
+        for _ in range(3):
+            await reconciler.follow(**options)
+        return caplog.messages.count("the repositories are not followed now")
+
+    assert (await num_warnings(), await num_warnings()) == (1, 0)
+    assert await num_warnings(at_once=True) == 3, "an administrator has asked"
+    (tmp_path / "models").mkdir()
+    assert await num_warnings() == 0
+    (tmp_path / "models").rmdir()
+    assert await num_warnings() == 1
+
+
 async def test_a_folder_that_can_not_be_read_stops_no_other_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
