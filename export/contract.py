@@ -141,21 +141,31 @@ class Trial(NamedTuple):
         state: its state tensors.
         positional: name of each tensor that has an axis of source positions -> the number of that axis.
         on_padding: name of each source's tensor whose values on padding are all the same, and not zero -> that value.
+        has_bans: its logits are -inf at some symbols.
         encode_alone: it can't encode the longest source with padding, since it has weights for each position.
     """
 
     state: tuple[StateTensor, ...]
     positional: dict[str, int]
     on_padding: dict[str, float]
+    has_bans: bool
     encode_alone: bool
 
 
 class _Batch(NamedTuple):
-    """Sources that were encoded together: their width S, the positions [B, S] that are padding, and the state."""
+    """Sources that were encoded together.
+
+    Attributes:
+        width: S.
+        padding: the positions [B, S] that are padding.
+        tensors: the state.
+        logits: of a step of two rows for each source.
+    """
 
     width: int
     padding: Tensor
     tensors: State
+    logits: Tensor
 
 
 def tried(module: UserModule, source: Vocabulary, target: Vocabulary, max_positions: int) -> Trial:
@@ -191,7 +201,7 @@ def tried(module: UserModule, source: Vocabulary, target: Vocabulary, max_positi
     on_padding: dict[str, float] = {}
     for name in positional.keys() & set(sources_only):
         values = torch.cat(
-            [each.tensors[name].movedim(positional[name], 1)[each.padding].flatten() for each in batches]
+            [batch.tensors[name].movedim(positional[name], 1)[batch.padding].flatten() for batch in batches]
         )
         if len(values) and values[0] and (values == values[0]).all():
             on_padding[name] = values[0].item()
@@ -199,7 +209,8 @@ def tried(module: UserModule, source: Vocabulary, target: Vocabulary, max_positi
         state.append(StateTensor(input=VALID, output=None, scope="source"))
         positional[VALID] = 1
     encode_alone = _tried_padded(module, last, positional, max_positions)
-    return Trial(tuple(state), positional, on_padding, encode_alone)
+    has_bans = any(bool(batch.logits.isneginf().any()) for batch in batches)
+    return Trial(tuple(state), positional, on_padding, has_bans, encode_alone)
 
 
 def _tried_batch(
@@ -241,7 +252,7 @@ def _tried_batch(
     _refuse_varying(module, "step", "row", *of_step)
     if shares_sources(module):
         _check_sharing(cast(SharingModule, module), tensors, generator, target)
-    return _Batch(width, torch.arange(width) >= lengths.unsqueeze(1), tensors)
+    return _Batch(width, torch.arange(width) >= lengths.unsqueeze(1), tensors, stepped[0])
 
 
 def _refuse_varying(module: UserModule, method: str, unit: str, tensors: State, again: State, first: State) -> None:
@@ -260,8 +271,8 @@ def _refuse_varying(module: UserModule, method: str, unit: str, tensors: State, 
                 f"{name} gives other {key} for the same arguments: it must be a function of them (no dropout in "
                 "evaluation, no random numbers, nothing kept on the module)"
             )
-        alone = first[key].double()
-        if tensor[:1].shape != alone.shape or not torch.allclose(tensor[:1].double(), alone, rtol=1e-2, atol=1e-2):
+        alone, own = first[key].double(), tensor[:1].double()
+        if own.shape != alone.shape or not torch.allclose(own, alone, rtol=1e-2, atol=1e-2, equal_nan=True):
             raise UserError(
                 f"{name}: {key} of a {unit} must not depend on the other {unit}s of the batch: compute each {unit} by "
                 "itself (no means over the first axis, no batch normalization in training mode)"
@@ -310,7 +321,8 @@ def _check_module(module: UserModule) -> None:
                 "call module.float() first"
             )
     for weight, parameter in cast(nn.Module, module).named_parameters():
-        if num_wrong := int(parameter.numel() - parameter.isfinite().sum()):
+        # A bias may ban symbols by -inf.
+        if num_wrong := int(parameter.numel() - (parameter < torch.inf).sum()):
             raise UserError(
                 f"{name}'s weights {weight} are NaN or infinite at {num_wrong:,} of {parameter.numel():,} places: the "
                 "training has diverged; export an earlier checkpoint"
@@ -342,7 +354,7 @@ def _check_parts(module: nn.Module) -> None:
             if any(id(parameter) not in own for each in hidden for parameter in each.parameters()):
                 raise UserError(
                     f"{path}.{field} is a {type(value).__name__} of modules, whose weights state_dict leaves out: make "
-                    "it an nn.ModuleList or nn.ModuleDict"
+                    "it an nn.ModuleList or nn.ModuleDict, or delete it if encode and step do not use it"
                 )
 
 
@@ -372,7 +384,10 @@ def _check_state(module: UserModule, tensors: State, num_sources: int, case: str
         raise UserError(f"{name}.row_state names {', '.join(missing)}, which encode does not return")
     for key, tensor in tensors.items():
         if not re.fullmatch(r"[a-z][a-z0-9_]*", str(key)) or key in RESERVED or key.endswith("_out"):
-            raise UserError(f"{name}.encode returns {key!r}: choose another name, of a-z, 0-9 and _")
+            raise UserError(
+                f"{name}.encode returns {key!r}: choose another name, of a-z, 0-9 and _, that does not end with _out "
+                "and is none of the graphs' own, such as attention"
+            )
         if tensor.dim() < 1 or tensor.shape[0] != num_sources:
             raise UserError(
                 f"{name}.encode returns {key} of shape {tuple(tensor.shape)} for {case}: its first axis must have "
@@ -397,7 +412,8 @@ def _check_step(stepped: Any, rows: State, target: Vocabulary, num_rows: int, wi
             f"step returns logits of shape {tuple(logits.shape)}, must be [{num_rows} rows, {target.num_module_ids} "
             "symbols of target_tokenizer]; leave out symbols that the module pads its vocabulary with"
         )
-    if not logits.isfinite().all():
+    # -inf bans a symbol.
+    if not (logits < torch.inf).all() or logits.isneginf().all(1).any():
         raise UserError(f"step returns logits that are {'NaN' if logits.isnan().any() else 'infinite'}: {NO_NAN}")
     if (logits >= 0).all() and torch.allclose(logits.double().sum(1), torch.ones(num_rows).double(), atol=1e-3):
         raise UserError(
@@ -467,7 +483,7 @@ def _watched(module: Any, call: str, reaching: str = "") -> Iterator[None]:
             remedy = "the export runs on the CPU: make tensors on the arguments' device, not on a fixed one"
         elif isinstance(error, IndexError) and reaching:
             remedy = f"{reaching}: the embedding needs that many rows"
-        elif isinstance(error, KeyError):
+        elif isinstance(error, KeyError) and call.startswith("step"):
             reason = f"there is no {reason}"
             remedy = (
                 "a step gets the tensors of row_state in its second argument, and all others of encode in its third"
@@ -543,11 +559,11 @@ def explained(error: Exception, module: Any) -> UserError:
             "Python's control flow depends on a tensor's values: use torch.where, masks or torch.arange(width) < "
             "lengths instead of if, while, .item(), .tolist() and max() of lengths"
         )
-    elif re.search(r"specializ|Constraints violated|constant|inferred ranges", text):
+    elif re.search(r"specializ|Constraints violated|inferred ranges", text):
         remedy = (
             "a size is frozen to the example's: take it from an argument's shape (x.shape[0], not len(x), int(...) or "
             "a number), and replace a loop over positions by nn.LSTM or nn.GRU, or by operations on all positions"
         )
     else:
-        remedy = "torch.export can't trace this; write it with operations on tensors"
+        remedy = "torch.export can't trace this; write it with operations on tensors, without .data"
     return UserError(f"{type(module).__name__} can't be traced{where}: {remedy} ({reason_of(causes[-1])})")

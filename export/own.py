@@ -228,17 +228,12 @@ class WrappedModel(nn.Module):
     target_ids_of: Tensor
     missing: Tensor
 
-    def __init__(
-        self,
-        module: UserModule,
-        source: Vocabulary,
-        target: Vocabulary,
-        trial: Trial,
-    ) -> None:
+    def __init__(self, module: UserModule, source: Vocabulary, target: Vocabulary, trial: Trial) -> None:
         super().__init__()
         self.start_id = BOS_ID
         self.target_vocabulary_size = len(target.module_ids)
         self.state, self.positional, self.on_padding = trial.state, trial.positional, trial.on_padding
+        self.has_bans = trial.has_bans
         self.row_names = [tensor.input for tensor in trial.state if tensor.scope == "row"]
         self.has_sources = any(tensor.scope == "source" for tensor in trial.state)
         # Not a submodule: only the copy that is traced has parameters here.
@@ -368,7 +363,10 @@ class WrappedModel(nn.Module):
 
     def _ordered(self, logits: Tensor) -> Tensor:
         """Returns logits [R, symbols of the bundle]; symbols that the module lacks, padding and BOS are impossible."""
-        return logits.float().index_select(1, self.target_ids_of).masked_fill(self.missing, IMPOSSIBLE)
+        ordered = logits.float().index_select(1, self.target_ids_of)
+        if self.has_bans:  # a log-probability of -inf can't be compared
+            ordered = ordered.clamp(min=IMPOSSIBLE)
+        return ordered.masked_fill(self.missing, IMPOSSIBLE)
 
 
 def _by_length(lengths: Tensor) -> list[tuple[int, Tensor]]:

@@ -84,19 +84,22 @@ class Activations:
     def calibrated(self, value: ir.Value) -> Codes:
         """Returns the codes [..., 2 + K] uint8 of a value [..., K], after two constants: the least and largest code.
 
-        A node that takes its scale from the range of its input takes the same scale of all such codes.
+        A node that takes its scale from the range of its input takes the same scale of all such codes. Codes with a
+        scale per row are returned without the constants.
         """
         node = value.producer()
         if node is not None:
             if keeps_last_axis(node):
                 codes = self.calibrated(operand(node))
                 perm = node.attributes.get_ints("perm", ())
-                return Codes(self._editor.add("Transpose", [codes.value], perm=perm), codes.steps)
+                return replace(codes, value=self._editor.add("Transpose", [codes.value], perm=perm))
             table = constant(operand(node)) if node.op_type == "Gather" else None
             if table is not None and table.ndim == 2 and not node.attributes.get_int("axis", 0):
                 codes = self._table(operand(node), CALIBRATION_CODES)
                 return Codes(self._editor.add("Gather", [codes.value, node.inputs[1]]), codes.steps)
         codes = self.of(value)
+        if codes.row_scale is not None:
+            return codes
         editor = self._editor
         leading = editor.add("Slice", [editor.add("Shape", [codes.value]), editor.integers(0), editor.integers(-1)])
         shape = editor.add("Concat", [leading, editor.integers(len(CALIBRATION_CODES))], axis=0)
@@ -355,7 +358,9 @@ def replace_top(editor: GraphEditor) -> None:
 
     The symbols are filled up to whole blocks, so the output layer must still be a product of floats.
     """
-    (top,) = [node for node in editor.graph if node.op_type == "TopK"]
+    # A user's module may have others.
+    top = editor.graph.outputs[0].producer()
+    assert top is not None and top.op_type == "TopK", f"{top} makes the candidates"
     log_probs, count = operand(top, 0), operand(top, 1)
     size = size_of(log_probs)
     if size < MIN_VOCABULARY:

@@ -236,10 +236,12 @@ def replace_recurrent(editor: GraphEditor, activations: Activations) -> dict[str
     for node in list(editor.graph):
         if node.op_type not in ("LSTM", *CELLS) or not _is_rewritable(node):
             continue
-        if node.op_type == "LSTM":
-            _LstmLayer(editor, activations, node).replace()
-        else:
-            _ScannedLayer(editor, activations, node).replace()
+        is_lstm = node.op_type == "LSTM"
+        codes = (activations.calibrated if is_lstm else activations.of)(operand(node))
+        if codes.row_scale is not None:
+            # Nothing bounds the inputs, as in a user's module with a projection before it: it stays in fp32.
+            continue
+        (_LstmLayer if is_lstm else _ScannedLayer)(editor, activations, node).replace(codes)
         arithmetic = (
             f"int8 in codes to {LARGEST_WEIGHT} with a scale per column; inputs and hidden states uint8 in fixed steps"
         )
@@ -272,7 +274,7 @@ class _Layer:
         self._editor = editor
         self._activations = activations
         self._node = node
-        self._inputs, self._lengths = operand(node, 0), operand(node, 4)
+        self._lengths = operand(node, 4)
         self._weights, self._recurrent, self._biases = (_weights(node, place) for place in (1, 2, 3))
         self._num_directions, _, self._hidden_size = self._recurrent.shape
 
@@ -301,12 +303,10 @@ def _weights(node: ir.Node, place: int) -> Matrix:
 class _ScannedLayer(_Layer):
     """A GRU or tanh layer."""
 
-    def replace(self) -> None:
+    def replace(self, inputs: Codes) -> None:
         """Replaces the node by a Scan with its preparation and results."""
         editor, operator = self._editor, self._node.op_type
-        inputs = self._activations.of(self._inputs)
         self._lengths = editor.add("Cast", [self._lengths], to=ir.DataType.INT64)
-        assert inputs.row_scale is None, "embeddings and hidden states are bounded"
         body = ScanBody(operator, self._hidden_size)
         for weights, recurrent, biases in zip(self._weights, self._recurrent, self._biases, strict=True):
             body.add_direction(*stacked(operator, weights.T * inputs.steps[:, None], recurrent.T * HIDDEN_STEP, biases))
@@ -349,9 +349,12 @@ class _ScannedLayer(_Layer):
 class _LstmLayer(_Layer):
     """An LSTM layer. Its states leave it as codes, without the calibration units."""
 
-    def replace(self) -> None:
-        """Replaces the node by ONNX Runtime's, with its preparation and results."""
-        codes = self._activations.calibrated(self._inputs)
+    def replace(self, codes: Codes) -> None:
+        """Replaces the node by ONNX Runtime's, with its preparation and results.
+
+        Args:
+            codes: of the inputs, with calibration constants.
+        """
         steps = codes.steps[:, None]
         of_inputs, of_hidden = np.split(self._biases, 2, axis=1)
         matrices = [

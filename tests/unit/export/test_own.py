@@ -89,7 +89,7 @@ class Encoder(nn.LSTM):
 
 class Unusual(nn.Module):
     """A module with positions on other axes than the second, masks that are not zero on padding, a counter per row, a
-    TopK, float64, and recurrent layers whose attributes and hooks it uses.
+    TopK, float64, a symbol that is banned by -inf, and recurrent layers whose attributes and hooks it uses.
     """
 
     row_state = ("hidden", "earlier", "count")
@@ -102,6 +102,7 @@ class Unusual(nn.Module):
         self.decoder = nn.GRU(32, 32)
         self.decoder.register_forward_hook(lambda layer, inputs, results: (results[0] * 3, results[1]))
         self.out = nn.Linear(64, len(SYMBOLS))
+        self.out.bias.data[SYMBOLS.index("b")] = -math.inf
         self.architecture = "unusual"
 
     def encode(self, source_ids, source_lengths):
@@ -135,7 +136,7 @@ def test_an_unusual_module_answers_as_a_naive_loop(tmp_path: Path) -> None:
     model = user_model(Unusual())
     # So many sources by beams of 4 that they are decoded in two groups, whose tensors are joined.
     plan = replace(TINY, num_decoded=70, beam_sizes=(4,))
-    bundle = export_model(model, tmp_path / "unusual", sources=SOURCES, plan=plan)
+    bundle = export_model(model, tmp_path / "unusual", sources=SOURCES, precisions=("fp32", "int8", "fp16"), plan=plan)
     assert not bundle.manifest.graphs["fp32"].encode_alone
     assert_answers(tmp_path / "unusual", model, random_sources(30))
 
@@ -220,6 +221,13 @@ class IndexesByMask(Changed):
         outputs = state["outputs"].clone()
         outputs[~state["mask"]] = 0
         return {**state, "outputs": outputs}
+
+
+class WritesToData(Changed):
+    def step(self, previous_ids, row_state, source_state):
+        logits, rows, weights = super().step(previous_ids, row_state, source_state)
+        logits.data.mul_(2)
+        return logits, rows, weights
 
 
 class WritesToArguments(Changed):
@@ -335,6 +343,7 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
             IndexesByMask,
             r"IndexesByMask can't be traced: write it with .*masked_fill instead of x\[mask\]\) \(bundles may not",
         ),
+        (WritesToData, r"WritesToData can't be traced.*: torch.export can't trace this; write it .* without \.data \("),
         (WritesToArguments, r"WritesToArguments\.step changes its argument hidden in place: make a new tensor"),
         (OtherName, r"OtherName\.step, .* failed: there is no 'h' at \S*:{line}: .*row_state in its second argument"),
         (SameNameTwice, r"SameNameTwice\.row_state names hidden twice"),
@@ -367,6 +376,10 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
             r"Mistaken\.encode returns 0: choose another name",
         ),
         (
+            returning(encode=lambda state: {**state, "enc_out": state["hidden"]}),
+            r"Mistaken\.encode returns 'enc_out': .* that does not end with _out",
+        ),
+        (
             returning(step=lambda logits, *others: (logits + torch.rand_like(logits), *others)),
             r"Mistaken\.step gives other logits for the same arguments",
         ),
@@ -379,7 +392,7 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
             r"step returns probabilities: return the logits",
         ),
         (
-            returning(step=lambda logits, *others: (logits.masked_fill(logits > 0, -math.inf), *others)),
+            returning(step=lambda logits, *others: (logits.masked_fill(logits > 0, math.inf), *others)),
             r"step returns logits that are infinite: mask by -1e9",
         ),
         (
