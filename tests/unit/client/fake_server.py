@@ -57,7 +57,7 @@ def retry_info(seconds: float) -> error_details_pb2.RetryInfo:
 class FakeSeq2Seq(stubs.Seq2SeqServicer):
     """Answers a text with its letters in upper case, and writes down what it was asked.
 
-    The text "bad" is INVALID_ARGUMENT, "slow" takes 0.2 s.
+    The text "bad" is INVALID_ARGUMENT, "slow" takes 0.2 s, and "slower" 0.8 s.
 
     Attributes:
         failures: what the next calls end with.
@@ -136,8 +136,7 @@ class FakeSeq2Seq(stubs.Seq2SeqServicer):
 
     @staticmethod
     def _failure_of(request: pb.GenerateRequest) -> Failure | None:
-        if request.text == "slow":
-            time.sleep(0.2)
+        time.sleep({"slow": 0.2, "slower": 0.8}.get(request.text, 0))
         if request.text != "bad":
             return None
         return Failure(

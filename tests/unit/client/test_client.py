@@ -303,13 +303,13 @@ async def test_a_call_is_asked_under_an_id_of_the_clients_unless_the_request_has
     assert len(first["x-request-id"]) == 32 and "x-request-id" not in second
     for request_id in ("", "mine"):
         with pytest.raises(DeadlineExceeded) as passed:
-            await client.generate("slow", request_id=request_id, timeout=0.4)
+            await client.generate("slower", request_id=request_id, timeout=0.3)
         assert passed.value.request_id == (request_id or server.seq2seq.metadata[-1]["x-request-id"])
         with pytest.raises(DeadlineExceeded) as passed:
-            _ = [delta async for delta in client.stream("slow", request_id=request_id, timeout=0.4)]
+            _ = [delta async for delta in client.stream("slower", request_id=request_id, timeout=0.3)]
         assert passed.value.request_id == (request_id or server.seq2seq.metadata[-1]["x-request-id"])
         with pytest.raises(DeadlineExceeded) as passed:
-            await client.generate(["slow", "a"], request_id=request_id, timeout=0.4)
+            await client.generate(["slower", "a"], request_id=request_id, timeout=0.3)
         assert passed.value.request_id == server.seq2seq.requests[-1].requests[0].request_id != ""
 
 
