@@ -19,12 +19,12 @@ def by_element(model: onnx.ModelProto) -> TracedGraph:
     """
     editor = GraphEditor(model, "logarithms")
     nodes = [node for node in editor.graph if node.op_type in REWRITTEN]
-    last, one = editor.integers(-1), editor.add_constant(np.float32(1), "one")
+    last, unit = editor.integers(-1), editor.add_constant(np.float32(1), "one")
     for node in nodes:
         x = argument = operand(node)
         if node.op_type == "Softplus":
             # log(1 + exp(x)), without large exponents: max(x, 0) + log(1 + exp(-|x|)).
-            argument = editor.add("Add", [editor.add("Exp", [editor.add("Neg", [editor.add("Abs", [x])])]), one])
+            argument = editor.add("Add", [editor.add("Exp", [editor.add("Neg", [editor.add("Abs", [x])])]), unit])
         result = editor.add("ReduceLogSum", [editor.add("Unsqueeze", [argument, last]), last], keepdims=0)
         if node.op_type == "Softplus":
             result = editor.add("Add", [editor.add("Relu", [x]), result])

@@ -141,8 +141,8 @@ def listeners(option: str, host: str, port: int) -> list[socket.socket]:
     with ExitStack() as closing:
         try:
             names = LOOPBACK if host.lower() == "localhost" else [host]
-            found = [each for name in names for each in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)]
-            for family, *_, address in found:
+            infos = [each for name in names for each in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)]
+            for family, *_, address in infos:
                 place = address[0], bound[0].getsockname()[1] if bound else port, *address[2:]
                 dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
                 try:

@@ -88,7 +88,7 @@ sys.addaudithook(REFUSER)  # which can't be removed; without a folder it lets ev
 
 @contextmanager
 def refusing(folder: Path, refused: int, number: int) -> Iterator[Refuser]:
-    """The so-manieth write within the context is refused."""
+    """Refuses one write within the context: the one with the number `refused`, counted from 1."""
     REFUSER.refused, REFUSER.number, REFUSER.count, REFUSER.folder = refused, number, 0, folder
     try:
         yield REFUSER
