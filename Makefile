@@ -43,13 +43,8 @@ serve: setup ## Serve the demo's bundle in the foreground (BUNDLE=... for anothe
 	@test -d $(BUNDLE) || { echo "serve: there is no $(BUNDLE); make demo builds bundles/g2p-cmudict-small" >&2; exit 2; }
 	@exec $(BIN)/python -m server $(BUNDLE)
 
-# One process more than processors, up to four: tests also wait, for servers, clocks and time limits. A process takes up
-# to 1 GB.
-PROCESSES ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
-# Tests of one file stay together: they share what its fixtures made.
-# In order of their names, which has the long files in the middle: xdist would put files of few tests last, the exports
-# among them, and the other processes would wait for these.
-PARALLEL := --numprocesses $(PROCESSES) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Tests of one file stay together: they share what its fixtures made. A process takes up to 1 GB.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test: setup ## Lint, types, and the tests without `slow`, `cuda` and `reliability`
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
