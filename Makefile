@@ -44,6 +44,8 @@ serve: setup ## Serve the demo's bundle in the foreground (BUNDLE=... for anothe
 	@exec $(BIN)/python -m server $(BUNDLE)
 
 # Tests of one file stay together: they share what its fixtures made. A process takes up to 1 GB.
+# In order of their names, which has the long files in the middle: xdist would put files of few tests last, the exports
+# among them, and the other processes would wait for these.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test: setup ## Lint, types, and the tests without `slow`, `cuda` and `reliability`
