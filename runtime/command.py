@@ -11,13 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.util import find_spec
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.files import UNWRITABLE, CantWrite
 from attendant.runtime.process import has_abandoned_work
 from attendant_client.command import INTERRUPTED
 from attendant_client.command import ended_by_interrupts as ended_by_interrupts  # noqa: PLC0414  # Commands import it from here.
+from attendant_client.command import give_up_output as give_up_output  # noqa: PLC0414  # The server imports it from here.
 from attendant_client.version import VERSION
 
 NO_MEMORY = "there is too little memory: end other programs, allow this one more, or give it less work"
@@ -123,11 +124,6 @@ def needed(missing: ModuleNotFoundError, extras: str) -> str:
 def _say(line: str) -> None:
     with suppress(OSError):  # its disk may be the full one
         print(line, file=sys.stderr, flush=True)
-
-
-def give_up_output(stream: TextIO | None = None) -> None:
-    """Replaces a stream's file, by default standard output's: the interpreter's own flush at exit would fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:

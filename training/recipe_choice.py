@@ -254,7 +254,7 @@ def recipe_of_inputs(
 
 
 def files_of(names: Sequence[str]) -> CorpusFiles:
-    """Returns the files of pairs that a command names, together. Raises UserError: they can't be read as one."""
+    """Joins files of pairs into one corpus. Raises UserError: they are of different kinds or have different columns."""
     files = [CorpusFiles.named(name) for name in names]
     if len(files) == 1:
         return files[0]

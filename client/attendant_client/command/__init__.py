@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import TextIO
 
 INTERRUPTED = 130
 
@@ -44,14 +45,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # At once: an unfinished object, such as an event loop, would print a traceback when it is freed.
         os._exit(INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output went away (`| head`): not our failure. Standard output is replaced so that the
-        # interpreter's own flush at exit does not raise again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output went away (`| head`): not our failure.
+        give_up_output()
         return 0
     except OSError as error:
         print(f"attendant: standard input or output: {error.strerror or error}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up_output()
         return 1
+
+
+def give_up_output(stream: TextIO | None = None) -> None:
+    """Replaces a stream's file, by default standard output's: the interpreter's own flush at exit would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
 @contextmanager
