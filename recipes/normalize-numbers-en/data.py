@@ -7,7 +7,7 @@ of each value; this file has the values that are trained and tested.
 
 import random
 from calendar import day_name
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from importlib import import_module
@@ -27,7 +27,7 @@ Value: TypeAlias = Any  # values.Value
 SCALES: Final = import_module("attendant.recipes.normalize-numbers-en.words").SCALES
 
 MAX_DIGITS: Final = 3 * len(SCALES)
-MAX_DECIMALS: Final = 6
+MAX_DECIMALS: Final = 10
 EXHAUSTIVE: Final = 10_000
 """All cardinals and ordinals below it are in the training split, in both directions."""
 
@@ -37,10 +37,14 @@ NONZERO: Final = "111123456789"
 MAX_ROMAN: Final = 3999
 MAX_DOZENS: Final = 20
 MAX_YEAR: Final = 2099
-CENTURIES: Final = (0, *range(13, 21))
-"""The centuries of decades; 0 for `80s`."""
+DECADES: Final = (*range(20, 100, 10), *range(1300, 2100, 10))
+ERAS: Final = ("AD", "BC", "CE", "BCE")
+BEFORE_YEARS: Final = ("in", "since", "by", "before", "after", "the year")
+DIGITS: Final = "0123456789"
+COUNTRIES: Final = ("1", "1", "44", "49", "33", "34", "39", "61", "81", "86", "91", "353")
+"""Codes of telephone numbers."""
 
-NUM_TRAINED: Final = 520_000
+NUM_TRAINED: Final = 720_000
 NUM_VALIDATED: Final = 50
 NUM_TESTED: Final = 1_000
 """Pairs of each class in the validation split and in the test split."""
@@ -59,14 +63,15 @@ def build(directory: Path, announce: Announce) -> None:
     small: set[str] = set()
     for value, repetitions in _small_values():
         small.add(value.spoken)
+        trained += _consistent(value.plain_pairs(), outputs)
         for _ in range(repetitions):
-            trained += _consistent(value, generator, outputs)
+            trained += _consistent(value.pairs(generator), outputs)
     names, weights = list(CLASSES), [each.weight for each in CLASSES.values()]
     while len(trained) < NUM_TRAINED:
         (name,) = generator.choices(names, weights)
         value = CLASSES[name].draw(generator)
         if CLASSES[name].few or value.spoken in small or not _is_held_out(value):
-            trained += _consistent(value, generator, outputs)
+            trained += _consistent(value.pairs(generator), outputs)
     generator.shuffle(trained)
     write_pairs(directory / "train.tsv", trained)
     validation: list[Pair] = []
@@ -79,7 +84,7 @@ def build(directory: Path, announce: Announce) -> None:
                 break
             value = value_class.draw(generator)
             if value_class.few or (_is_held_out(value) and value.spoken not in small):
-                pairs |= {pair.source.casefold(): pair for pair in _consistent(value, generator, outputs)}
+                pairs |= {pair.source.casefold(): pair for pair in _consistent(value.pairs(generator), outputs)}
         tested = list(pairs.values())[NUM_VALIDATED : NUM_VALIDATED + NUM_TESTED]
         validation += list(pairs.values())[:NUM_VALIDATED]
         test += tested
@@ -92,13 +97,9 @@ def _is_held_out(value: Value) -> bool:
     return crc32(value.spoken.encode()) % 8 == 0
 
 
-def _consistent(value: Value, generator: random.Random, outputs: dict[str, str]) -> list[Pair]:
-    """Returns pairs of a value, without those whose source has another output already."""
-    return [
-        pair
-        for pair in value.pairs(generator)
-        if outputs.setdefault(pair.source.casefold(), pair.target) == pair.target
-    ]
+def _consistent(pairs: Iterable[Pair], outputs: dict[str, str]) -> list[Pair]:
+    """Returns the pairs without those whose source has another output already."""
+    return [pair for pair in pairs if outputs.setdefault(pair.source.casefold(), pair.target) == pair.target]
 
 
 def _whole(generator: random.Random, max_digits: int = MAX_DIGITS) -> int:
@@ -123,19 +124,30 @@ def _small_numbers() -> Iterator[tuple[Value, int]]:
     for number in range(EXHAUSTIVE):
         yield values.whole_number(number), 12 if number < 100 else 4 if number < 1000 else 2
         yield values.ordinal_number(number), 6 if number < 100 else 1
-    for exponent in range(3, MAX_DIGITS, 3):
-        yield values.whole_number(10**exponent), 8
+    for exponent, digit in product(range(3, MAX_DIGITS), range(1, 10)):
+        yield values.whole_number(digit * 10**exponent), 8
     for number in range(101):
-        yield from ((values.whole_number(number, sign), 3) for sign in "+-")
+        yield from ((values.signed(sign, values.whole_number(number)), 3) for sign in "+-")
         yield values.numbered(number), 2
         yield values.bucks(number), 2
         yield values.scaled(str(number), "thousand"), 2
     for number in range(1, MAX_ROMAN + 1):
         yield values.roman_numeral(number), 12 if number <= 100 else 3
-    for number in range(10):
-        yield values.decimal(number, "5"), 2
-        yield values.single_digits(f"0{number}"), 4
-        yield values.single_digits(f"00{number}"), 2
+        yield from ((values.scaled(str(number), scale), 1) for scale in SCALES[2:5])
+    for number, tenths in product(range(21), range(1, 10)):
+        amount = f"{number}.{tenths}"
+        yield values.decimal(number, str(tenths)), 2
+        yield values.percentage(amount), 1
+        yield from ((values.scaled(amount, scale), 1) for scale in ("million", "billion"))
+        yield from ((values.scaled_money("$", amount, scale), 1) for scale in ("million", "billion"))
+    for number in range(EXHAUSTIVE // 10):
+        yield values.single_digits(f"{number:03}"), 1
+        if number < 100:
+            yield values.decimal(0, f"{number:02}"), 1
+            yield values.single_digits(f"{number:02}"), 3
+    yield from ((values.single_digits("0" * length), 8) for length in range(2, 10))
+    yield from ((values.version((number,)), 4) for number in range(21))
+    yield from ((values.version(parts), 3) for parts in product(range(6), range(11)))
     yield from ((values.scaled(str(number), "hundred"), 4) for number in range(1, 10))
     yield from ((value, 40) for value in values.phrases())
     yield from ((values.dozens(count), 10) for count in range(1, MAX_DOZENS + 1))
@@ -146,10 +158,18 @@ def _small_amounts() -> Iterator[tuple[Value, int]]:
     for number in range(101):
         yield from ((values.money(symbol, number), 3) for symbol in (*values.CURRENCIES, values.YEN))
         yield from ((values.measure(str(number), unit), 1) for unit in values.UNITS)
+        yield from ((values.signed("-", values.measure(str(number), unit)), 2) for unit in ("°C", "°F", "°"))
         yield values.percentage(str(number)), 4
+        yield from ((values.signed(sign, values.percentage(str(number))), 1) for sign in "+-")
+        yield values.signed("-", values.money("$", number)), 2
+        yield from ((values.money(symbol, number, 99), 1) for symbol in values.CURRENCIES)
     yield from ((values.money(symbol, 0, cents), 2) for cents, symbol in product(range(1, 100), values.CURRENCIES))
+    yield from ((values.money("$", whole, cents), 1) for whole, cents in product(range(1, 21), range(1, 100)))
     for denominator in range(2, 21):
-        yield from ((values.fraction(numerator, denominator), 4) for numerator in range(1, denominator))
+        for numerator in range(1, denominator):
+            yield values.fraction(numerator, denominator), 40 if denominator <= 4 else 8
+            if denominator <= 10:
+                yield values.signed("-", values.fraction(numerator, denominator)), 1
     for whole, (numerator, denominator) in product(range(1, 13), values.GLYPHS):
         yield values.fraction(numerator, denominator, whole), 2
     for whole, (numerator, denominator), unit in product(range(6), ((1, 2), (1, 4), (3, 4)), values.HALVED_UNITS):
@@ -161,22 +181,29 @@ def _small_amounts() -> Iterator[tuple[Value, int]]:
 def _small_times() -> Iterator[tuple[Value, int]]:
     for hour, minute in product(range(24), range(60)):
         # A quarter of an hour has more forms than another time, and a full hour has most.
-        repetitions = 20 if minute == 0 else 12 if minute % 5 == 0 else 4
+        repetitions = 30 if minute == 0 else 24 if minute % 5 == 0 else 6
         yield times.time_of_day(hour, minute), repetitions
         if 1 <= hour <= 12:
             yield from ((times.time_of_day(hour, minute, half), repetitions + 2) for half in ("a.m.", "p.m."))
     for hours, minutes in product(range(1, 25), range(1, 60)):
         yield times.duration(hours, minutes), 4 if minutes % 15 == 0 else 1
+    for minutes, seconds in product(range(1, 60), repeat=2):
+        yield times.duration(minutes, seconds, ("minute", "second")), 4 if seconds == 30 else 1
     for month, day in product(range(1, 13), range(1, 32)):
         if day <= (29 if month == 2 else 30 if month in (4, 6, 9, 11) else 31):
             yield times.day_of_month(month, day), 8
             yield from ((times.day_of_month(month, day, weekday), 1) for weekday in day_name)
     for number in range(1300, 2100):
         yield times.bare_year(number), 2
-        yield times.in_year(number), 2
-    yield from ((times.year_of_era(number, era), 1) for number, era in product(range(1, MAX_YEAR + 1), ("AD", "BC")))
-    for century, tens in product(CENTURIES, range(20, 100, 10)):
-        yield times.decade(100 * century + tens), 16 if century else 60
+        yield from ((times.in_year(number, before), 2 if before == "in" else 1) for before in BEFORE_YEARS)
+    yield from ((times.year_of_era(number, era), 1) for number, era in product(range(1, MAX_YEAR + 1), ERAS))
+    yield from ((times.decade(number), 16 if number > 100 else 60) for number in DECADES)
+
+
+def _digits(generator: random.Random, count: int) -> str:
+    """Draws digits: of all ten, or of fewer, which makes runs of one digit."""
+    pool = generator.choice((DIGITS, DIGITS, generator.choices(DIGITS, k=3), f"00{generator.choice(DIGITS)}"))
+    return "".join(generator.choices(pool, k=count))
 
 
 def _amount(generator: random.Random, max_digits: int = 4, decimals: float = 0.3) -> str:
@@ -185,21 +212,29 @@ def _amount(generator: random.Random, max_digits: int = 4, decimals: float = 0.3
         # People have words for it: `two and a half million`.
         number += ".5"
     elif generator.random() < decimals:
-        number += "." + "".join(generator.choices("0123456789", k=generator.randint(1, 2)))
+        number += "." + "".join(generator.choices(DIGITS, k=generator.choice((1, 1, 2, 2, 3))))
     return number
 
 
 def _draw_decimal(generator: random.Random) -> Value:
-    decimals = "".join(generator.choices("0123456789", k=generator.randint(1, MAX_DECIMALS)))
-    return values.decimal(_whole(generator, 12), decimals, "-" if generator.random() < 0.2 else "")
+    value = values.decimal(_whole(generator, 12), _digits(generator, generator.randint(1, MAX_DECIMALS)))
+    return values.signed(generator.choice(("", "", "", "", "-")), value)
+
+
+def _draw_percentage(generator: random.Random) -> Value:
+    return values.signed(generator.choice(("", "", "", "-", "+")), values.percentage(_amount(generator, 4, 0.5)))
 
 
 def _draw_fraction(generator: random.Random) -> Value:
+    if generator.random() < 0.07:
+        return values.fraction(_whole(generator, 3), generator.choice((1, generator.randint(101, 999))))
     denominator = generator.choice((*range(2, 21), *range(2, 11), *range(21, 100), 100, 1000))
     numerator = generator.randint(1, 999 if denominator == 1000 else 99)
+    whole = 0
     if generator.random() < 0.4:
-        return values.fraction(generator.randint(1, denominator - 1) % 100 or 1, denominator, generator.randint(1, 99))
-    return values.fraction(numerator, denominator)
+        numerator, whole = generator.randint(1, denominator - 1) % 100 or 1, generator.randint(1, 99)
+    sign = generator.choice(("", "", "", "", "", "", "-"))
+    return values.signed(sign, values.fraction(numerator, denominator, whole))
 
 
 def _draw_money(generator: random.Random) -> Value:
@@ -209,14 +244,21 @@ def _draw_money(generator: random.Random) -> Value:
     if symbol == "$" and generator.random() < 0.05:
         return values.bucks(_whole(generator, 5))
     cents = generator.randint(1, 99) if generator.random() < 0.5 and symbol != values.YEN else 0
-    whole = _whole(generator, 9) if generator.random() < 0.9 else 0
-    return values.money(symbol, whole, cents, "-" if symbol != values.YEN and generator.random() < 0.1 else "")
+    whole = _whole(generator, generator.choice((6, 13))) if generator.random() < 0.9 else 0
+    sign = "-" if symbol != values.YEN and generator.random() < 0.1 else ""
+    return values.signed(sign, values.money(symbol, whole, cents))
 
 
 def _draw_time(generator: random.Random) -> Value:
     half = generator.choice(("", "a.m.", "p.m."))
     hour = generator.randint(1, 12) if half else generator.randint(0, 23)
     return times.time_of_day(hour, generator.choice((0, generator.randint(0, 59))), half)
+
+
+def _draw_duration(generator: random.Random) -> Value:
+    if generator.random() < 0.5:
+        return times.duration(generator.randint(1, 59), generator.randint(1, 59), ("minute", "second"))
+    return times.duration(generator.randint(1, 24), generator.randint(1, 59))
 
 
 def _draw_day(generator: random.Random) -> Value:
@@ -231,52 +273,75 @@ def _draw_date(generator: random.Random) -> Value:
     return times.calendar_date(day, weekday=generator.random() < 0.15)
 
 
+def _draw_month(generator: random.Random) -> Value:
+    # Half of the years are also written with two digits.
+    years = generator.choice((times.SHORT_YEARS, range(1600, 2200)))
+    return times.month_of_year(generator.randint(1, 12), generator.choice(years))
+
+
 def _draw_year(generator: random.Random) -> Value:
     if generator.random() < 0.5:
-        return times.year_of_era(generator.randint(1, MAX_YEAR), generator.choice(("AD", "BC")))
-    return generator.choice((times.bare_year, times.in_year))(generator.choice(values.YEARS))
+        return times.year_of_era(generator.randint(1, MAX_YEAR), generator.choice(ERAS))
+    number = generator.choice(values.YEARS)
+    return generator.choice((times.bare_year(number), times.in_year(number, generator.choice(BEFORE_YEARS))))
 
 
 def _draw_telephone(generator: random.Random) -> Value:
-    lengths = generator.choice(((3, 4), (3, 3, 4), (3, 3, 4), (3, 3, 4), (1, 3, 3, 4), (3, 2, 4)))
-    groups = ["".join(generator.choices("0123456789", k=length)) for length in lengths]
-    country = generator.choice(("", "", "1", "44", "49")) if lengths == (3, 3, 4) else ""
-    return values.telephone(groups, country)
+    if generator.random() < 0.15:
+        country, lengths = generator.choice(COUNTRIES[2:]), tuple(generator.choices(range(1, 5), k=4))
+    else:
+        country = ""
+        lengths = generator.choice(((3, 4), (3, 3, 4), (3, 3, 4), (1, 3, 3, 4), (3, 2, 4), (5, 4), (4, 4, 4, 4)))
+        if lengths == (3, 3, 4):
+            country = generator.choice(("", "", "", *COUNTRIES))
+    groups = [_digits(generator, length) for length in lengths]
+    # `9 188 555 111` is a number.
+    return values.telephone(["1", *groups[1:]] if lengths == (1, 3, 3, 4) else groups, country)
 
 
 def _draw_digits(generator: random.Random) -> Value:
-    digits = "".join(generator.choices("0123456789", k=generator.randint(2, 12)))
+    digits = _digits(generator, generator.randint(2, 12))
     return values.single_digits(f"0{digits[1:]}" if generator.random() < 0.6 else digits)
 
 
 def _draw_dotted(generator: random.Random) -> Value:
-    if generator.random() < 0.5:
-        return values.dotted([generator.randint(0, 255) for _ in range(4)])
-    return values.dotted([generator.randint(0, generator.choice((9, 30, 100))) for _ in range(3)])
+    if generator.random() < 0.4:
+        return values.dotted([generator.randint(0, generator.choice((1, 255, 255))) for _ in range(4)])
+    parts = [generator.randint(0, generator.choice((9, 30, 100))) for _ in range(3)]
+    return values.dotted(parts) if generator.random() < 0.6 else values.version(parts[: generator.randint(2, 3)])
 
 
 def _draw_measure(generator: random.Random) -> Value:
-    if generator.random() < 0.2:
+    kind, unit = generator.random(), generator.choice(list(values.UNITS))
+    if kind < 0.2:
         numerator, denominator = generator.choice(((1, 2), (1, 2), (1, 4), (3, 4), (1, 3), (2, 3), (1, 8), (5, 8)))
         unit = generator.choice(values.HALVED_UNITS)
         return values.halved_measure(generator.randint(0, 20), numerator, denominator, unit)
-    sign = generator.choice(("", "", "", "-"))
-    return values.measure(sign + _amount(generator), generator.choice(list(values.UNITS)))
+    if kind < 0.3:
+        return values.scaled_measure(_amount(generator, 3, 0.5), generator.choice(SCALES[2:5]), unit)
+    return values.signed(generator.choice(("", "", "", "-")), values.measure(_amount(generator, 7), unit))
 
 
 def _draw_interval(generator: random.Random) -> Value:
-    if generator.random() < 0.1:
+    kind = generator.random()
+    if kind < 0.1:
         return values.ratio(generator.randint(1, 100), generator.randint(1, 9))
-    if generator.random() < 0.2:
+    if kind < 0.25:
         return values.interval(*sorted(generator.sample(values.YEARS, 2)))
-    if generator.random() < 0.2:
+    if kind < 0.4:
         halves = generator.choice((("a.m.", "p.m."), ("a.m.", "p.m."), ("a.m.", "a.m."), ("p.m.", "p.m.")))
         ends = [(generator.randint(1, 12), generator.choice((0, 0, 15, 30, 45)), half) for half in halves]
         return times.interval_of_times(*ends)
-    first, last = generator.randint(0, generator.choice((20, 100, 999))), generator.randint(1, 200)
     unit = generator.choice(("", "", "", "", "$", "%", *generator.sample(list(values.UNITS), 2)))
-    if unit or generator.random() < 0.8:
-        # `555-1234` is a telephone number.
+    first, last = generator.randint(0, generator.choice((20, 100, 999))), generator.randint(1, 200)
+    if kind < 0.5:
+        tenths = sorted(generator.sample(range(1, 1000), 2))
+        return values.interval(*(each // 10 if each % 10 == 0 else each / 10 for each in tenths), unit)
+    if kind < 0.6:
+        # Round numbers of a size. `555-1234` is a telephone number.
+        size = 10 ** generator.randint(2, 6)
+        first, last = (each * size for each in sorted(generator.sample(range(1, 10), 2)))
+    elif unit or kind < 0.9:
         last = min(first + generator.choice((generator.randint(1, 20), generator.randint(1, 9) * 10)), 999)
     return values.interval(first, last, unit)
 
@@ -297,29 +362,29 @@ class ValueClass:
 
 
 CLASSES: Final[Mapping[str, ValueClass]] = {
-    "cardinal": ValueClass(lambda g: values.whole_number(_whole(g)), 12),
-    "signed": ValueClass(lambda g: values.whole_number(_whole(g), g.choice("--+")), 3),
-    "ordinal": ValueClass(lambda g: values.ordinal_number(_whole(g) or 1), 3),
-    "decimal": ValueClass(_draw_decimal, 3),
-    "scaled": ValueClass(lambda g: values.scaled(_amount(g, 3, 0.6), g.choice(SCALES[1:])), 1.5),
-    "percentage": ValueClass(lambda g: values.percentage(g.choice(("", "", "-")) + _amount(g, 3, 0.5)), 1.5),
-    "fraction": ValueClass(_draw_fraction, 3),
-    "money": ValueClass(_draw_money, 6),
-    "time": ValueClass(_draw_time, 2, few=True),
-    "duration": ValueClass(lambda g: times.duration(g.randint(1, 24), g.randint(1, 59)), 0.5, few=True),
-    "date": ValueClass(_draw_date, 9),
+    "cardinal": ValueClass(lambda g: values.whole_number(_whole(g)), 14),
+    "signed": ValueClass(lambda g: values.signed(g.choice("--+"), values.whole_number(_whole(g))), 3),
+    "ordinal": ValueClass(lambda g: values.ordinal_number(_whole(g) or 1), 4),
+    "decimal": ValueClass(_draw_decimal, 4),
+    "scaled": ValueClass(lambda g: values.scaled(_amount(g, 3, 0.6), g.choice(SCALES[1:])), 2),
+    "percentage": ValueClass(_draw_percentage, 2),
+    "fraction": ValueClass(_draw_fraction, 5),
+    "money": ValueClass(_draw_money, 8),
+    "time": ValueClass(_draw_time, 1, few=True),
+    "duration": ValueClass(_draw_duration, 0.3, few=True),
+    "date": ValueClass(_draw_date, 12),
     "day": ValueClass(_draw_day, 0.5, few=True),
-    "month": ValueClass(lambda g: times.month_of_year(g.randint(1, 12), g.randint(1600, 2199)), 1),
-    "year": ValueClass(_draw_year, 1.5, few=True),
-    "decade": ValueClass(lambda g: times.decade(g.choice(CENTURIES) * 100 + g.randint(2, 9) * 10), 0.3, few=True),
-    "digits": ValueClass(_draw_digits, 2),
-    "telephone": ValueClass(_draw_telephone, 2.5),
-    "dotted": ValueClass(_draw_dotted, 1),
-    "measure": ValueClass(_draw_measure, 6),
+    "month": ValueClass(_draw_month, 4),
+    "year": ValueClass(_draw_year, 0.5, few=True),
+    "decade": ValueClass(lambda g: times.decade(g.choice(DECADES)), 0.2, few=True),
+    "digits": ValueClass(_draw_digits, 4),
+    "telephone": ValueClass(_draw_telephone, 3),
+    "dotted": ValueClass(_draw_dotted, 3),
+    "measure": ValueClass(_draw_measure, 8),
     "height": ValueClass(lambda g: values.height(g.randint(1, 20), g.randint(0, 11)), 0.2, few=True),
-    "range": ValueClass(_draw_interval, 3),
-    "roman": ValueClass(lambda g: values.roman_numeral(g.randint(1, MAX_ROMAN)), 1.5, few=True),
-    "numbered": ValueClass(lambda g: values.numbered(_whole(g, 4)), 2),
+    "range": ValueClass(_draw_interval, 4),
+    "roman": ValueClass(lambda g: values.roman_numeral(g.randint(1, MAX_ROMAN)), 1, few=True),
+    "numbered": ValueClass(lambda g: values.numbered(_whole(g, 5)), 1.5),
 }
 
 DATA_SETS: dict[str, Builder] = {"numbers": build}

@@ -19,6 +19,8 @@ Value: TypeAlias = Any  # values.Value
 SHORT_YEARS: Final = range(1969, 2069)
 """The years that are also written with two digits; the centuries are those of POSIX."""
 
+SHORT_UNITS: Final = {"hour": ("h", "hr", "hrs"), "minute": ("m", "min", "mins"), "second": ("s", "sec", "secs")}
+
 
 def time_of_day(hour: int, minute: int, half: str = "") -> Value:
     """Returns a time of day; `half` is `a.m.`, `p.m.` or empty. Words of hours above 12 with minutes are years."""
@@ -27,6 +29,7 @@ def time_of_day(hour: int, minute: int, half: str = "") -> Value:
     figures = [f"0{hour}:{minute:02}{end}"] if hour < 10 else []
     if not 1 <= hour <= 12:
         if not minute:
+            figures += [f"{hour:02}00 hours", f"{written} hours"]
             return both(f"{cardinal(hour)} hundred hours", written, figures)
         return spoken_only(in_words.two_part(hour, minute), [written, *figures])
     clock = f"{cardinal(hour)} o'clock"
@@ -41,10 +44,17 @@ def time_of_day(hour: int, minute: int, half: str = "") -> Value:
             stems.append(clock.replace("'", ""))
         return both(stem, written, figures, stems[1:])
     short = half.replace(".", "")
-    figures += [f"{hour}:{minute:02} {short}", f"{hour}:{minute:02}{short}", written.removesuffix(".")]
+    figures += [f"{hour}:{minute:02} {short}", f"{hour}:{minute:02}{short}", f"{hour}:{minute:02}{half}"]
+    figures.append(written.removesuffix("."))
     figures += [f"{hour}.{minute:02} {short}", f"{hour}.{minute:02}{short}"]
     if not minute:
-        figures += [f"{hour} {short}", f"{hour}{short}", f"{hour} {half}", f"{hour} {half}".removesuffix(".")]
+        figures += [
+            f"{hour} {short}",
+            f"{hour}{short}",
+            f"{hour} {half}",
+            f"{hour}{half}",
+            f"{hour} {half}".removesuffix("."),
+        ]
     ends = (half, short, " ".join(short), *_parts_of_day(hour, half))
     readings = [f"{each} {heard}" for each in stems for heard in ends]
     if (hour == 12 and minute <= 30) or (hour == 11 and minute > 30):
@@ -71,7 +81,7 @@ def _relative_times(hour: int, minute: int) -> list[str]:
     if not minute:
         return []
     distance = minute if minute <= 30 else 60 - minute
-    words = ("past", "after") if minute <= 30 else ("to", "till")
+    words = ("past", "after") if minute <= 30 else ("to", "till", "before")
     name = cardinal(hour if minute <= 30 else hour % 12 + 1)
     if distance == 30:
         return [f"half past {name}"]
@@ -104,41 +114,39 @@ def calendar_date(day: date, weekday: bool = False) -> Value:
     month, spoken_day, spoken_year = month_name[day.month], ordinal(day.day), year(day.year)
     nth = f"{day.day}{ordinal_ending(day.day)}"
     spoken = f"{month} {spoken_day}, {spoken_year}"
-    readings = [
-        f"the {spoken_day} of {month}, {spoken_year}", f"the {spoken_day} of {month} {spoken_year}",
-        f"{spoken_day} of {month} {spoken_year}", f"{month} {spoken_day} {spoken_year}",
-        f"{month} {cardinal(day.day)}, {spoken_year}", f"{month} the {spoken_day}, {spoken_year}",
-    ]  # fmt: skip
-    if 2010 <= day.year < 2100:
-        readings.append(f"{month} {spoken_day}, {cardinal(day.year)}")
-    figures = [f"{month} {day.day}, {day.year}", f"{day.day} {month} {day.year}", f"{month} {nth}, {day.year}"]
-    figures += [f"{short} {day.day}, {day.year}" for short in _short_months(day.month)]
+    starts = [f"{month} {spoken_day}", f"the {spoken_day} of {month}", f"{spoken_day} of {month}"]
+    starts += [f"{month} {cardinal(day.day)}", f"{month} the {spoken_day}", f"{spoken_day} {month}"]
+    spoken_years = [spoken_year, *([cardinal(day.year)] if day.year >= 2010 else [])]
+    readings = [f"{start}{comma} {each}" for start in starts for comma in (",", "") for each in spoken_years]
+    months = (month, *_short_months(day.month))
+    days = (str(day.day), nth, *([f"{day.day:02}"] if day.day < 10 else []))
+    figures = [f"{name} {number}{comma} {day.year}" for name in months for number in days for comma in (",", "")]
+    figures += [f"{number} {name}{comma} {day.year}" for name in months for number in days for comma in ("", "", ",")]
     if weekday:
         name = day_name[day.weekday()]
         names = (name, name[:3])
         forms = [f"{each}{comma} {figure}" for figure in figures for each in names for comma in (",", "")]
-        words = [f"{name}{comma} {reading}" for reading in (spoken, *readings) for comma in (",", "")]
+        words = [f"{name}{comma} {reading}" for reading in readings for comma in (",", "")]
         return values.Value(f"{name}, {spoken}", day.isoformat(), tuple(forms), tuple(words))
-    figures += [
-        f"{month} {day.day} {day.year}", f"{nth} of {month} {day.year}", f"the {nth} of {month}, {day.year}",
-        f"{nth} {month} {day.year}", f"{month} {nth} {day.year}", f"{day.day}-{month[:3]}-{day.year}",
-        f"{day.year}/{day.month:02}/{day.day:02}", f"{day.year}.{day.month:02}.{day.day:02}",
-        *(f"{day.day} {short} {day.year}" for short in _short_months(day.month)),
-    ]  # fmt: skip
+    figures += [f"{the}{nth} of {month}{comma} {day.year}" for the in ("", "the ") for comma in ("", ",")]
+    numeric = [f"{day.year}{dash}{day.month:02}{dash}{day.day:02}" for dash in "-/."]
+    numeric += [f"{day.year}{dash}{day.month}{dash}{day.day}" for dash in "-/"]
     years = [str(day.year)]
     if day.year in SHORT_YEARS:
         short = f"{day.year % 100:02}"
         years.append(short)
-        figures += [f"{month[:3]} {day.day}, '{short}", f"{day.day} {month[:3]} {short}"]
-        figures += [f"{day.day}-{month[:3]}-{short}", f"{month} {day.day}, '{short}"]
+        figures += [f"{name} {number}, '{short}" for name in months for number in days[:2]]
+        figures += [f"{day.day} {month[:3]} {short}", f"{day.day} {month[:3]} '{short}"]
     for each in years:
-        figures += [f"{day.month}/{day.day}/{each}", f"{day.month:02}/{day.day:02}/{each}"]
-        figures.append(f"{day.month:02}-{day.day:02}-{each}")
+        numeric += [f"{number}-{month[:3]}-{each}" for number in (day.day, f"{day.day:02}")]
+        numeric += [f"{day.month}/{day.day}/{each}", f"{day.month:02}/{day.day:02}/{each}"]
+        numeric += [f"{day.month:02}-{day.day:02}-{each}", f"{day.month}-{day.day}-{each}"]
         if day.day > 12:
-            figures += [f"{day.day}/{day.month}/{each}", f"{day.day}/{day.month:02}/{each}"]
-            figures.append(f"{day.day}-{day.month:02}-{each}")
-    figures += [f"{day.day}.{day.month}.{day.year}", f"{day.day:02}.{day.month:02}.{day.year}"]
-    return both(spoken, day.isoformat(), figures, readings)
+            numeric += [f"{day.day}/{day.month}/{each}", f"{day.day}/{day.month:02}/{each}"]
+            numeric.append(f"{day.day}-{day.month:02}-{each}")
+    numeric += [f"{day.day}.{day.month}.{day.year}", f"{day.day:02}.{day.month:02}.{day.year}"]
+    # Twice, since there are more forms with names.
+    return both(spoken, day.isoformat(), [*figures, *numeric, *numeric], readings)
 
 
 def day_of_month(month: int, day: int, weekday: str = "") -> Value:
@@ -152,20 +160,26 @@ def day_of_month(month: int, day: int, weekday: str = "") -> Value:
         figures = [f"{each} {figure}" for each in days for figure in (written, *figures)]
         readings = [f"{each} {reading}" for each in days[:2] for reading in (spoken, *readings)]
         return both(f"{weekday}, {spoken}", f"{weekday}, {written}", figures, readings)
-    figures += [f"{nth} of {name}", f"the {nth} of {name}", f"{nth} {name}", f"{name} the {nth}"]
-    figures += [form for short in _short_months(month) for form in (f"{short} {nth}", f"{day} {short}")]
+    figures += [f"{nth} of {name}", f"the {nth} of {name}", f"{nth} {name}", f"{name} the {nth}", f"{name} {day:02}"]
+    figures += [
+        form for short in _short_months(month) for form in (f"{short} {nth}", f"{day} {short}", f"{nth} {short}")
+    ]
     readings += [f"{ordinal(day)} of {name}", f"{name} {cardinal(day)}", f"{name} the {ordinal(day)}"]
-    return both(spoken, written, figures, readings)
+    return both(spoken, written, figures, [*readings, f"{ordinal(day)} {name}"])
 
 
 def month_of_year(month: int, number: int) -> Value:
     """Returns a month of a year."""
-    name = month_name[month]
-    figures = [f"{name}, {number}", f"{month}/{number}", f"{month:02}/{number}", f"{number}-{month:02}"]
+    name, spoken_year = month_name[month], year(number)
+    figures = [f"{name}, {number}", f"{name} of {number}", f"{month}/{number}", f"{month:02}/{number}"]
+    figures += [f"{number}-{month:02}", f"{number}/{month:02}", f"{name[:3]}-{number}"]
     figures += [f"{short} {number}" for short in _short_months(month)]
     if number in SHORT_YEARS:
-        figures += [f"{name} '{number % 100:02}", f"{name[:3]} '{number % 100:02}"]
-    return both(f"{name} {year(number)}", f"{name} {number}", figures, [f"{name}, {year(number)}"])
+        figures += [f"{each} '{number % 100:02}" for each in (name, *_short_months(month))]
+    readings = [f"{name}, {spoken_year}", f"{name} of {spoken_year}"]
+    if number >= 2010:
+        readings.append(f"{name} {cardinal(number)}")
+    return both(f"{name} {spoken_year}", f"{name} {number}", figures, readings)
 
 
 def bare_year(number: int) -> Value:
@@ -175,36 +189,39 @@ def bare_year(number: int) -> Value:
     return values.Value(year(number), str(number), words=(year(number),))
 
 
-def in_year(number: int) -> Value:
-    """Returns a year after `in`."""
-    return both(f"in {year(number)}", f"in {number}")
+def in_year(number: int, before: str = "in") -> Value:
+    """Returns a year after `in`, or after another word."""
+    readings = [f"{before} {cardinal(number)}"] if number >= 2010 else []
+    return both(f"{before} {year(number)}", f"{before} {number}", words=readings)
 
 
 def year_of_era(number: int, era: str) -> Value:
-    """Returns a year with its era, `AD` or `BC`."""
+    """Returns a year with its era: `AD` or `BC`, `CE` or `BCE`."""
     dotted = ".".join(era) + "."
-    figures = [f"{number} {dotted}", *([f"AD {number}"] if era == "AD" else [])]
+    figures = [f"{number} {dotted}", *([f"AD {number}", f"A.D. {number}"] if era == "AD" else [])]
     return both(f"{year(number)} {era}", f"{number} {era}", figures, [f"{year(number)} {dotted}"])
 
 
 def decade(number: int) -> Value:
-    """Returns a decade from the twenties on; below 100, without its century."""
+    """Returns a decade; below 100, without its century, from the twenties on. The first one has its century's name."""
     century, tens = divmod(number, 100)
-    plural = f"{in_words.TENS[tens // 10].removesuffix('y')}ies"
-    spoken = f"{cardinal(century)} {plural}" if century else plural
+    plural = "tens" if tens == 10 else f"{in_words.TENS[tens // 10].removesuffix('y')}ies"
+    spoken = f"{year(number)}s" if not tens else f"{cardinal(century)} {plural}" if century else plural
     figures = [f"{number}'s", f"the {number}s", f"the {number}'s"]
     if not century:
         figures += [f"'{number}s", f"’{number}s", f"the '{number}s"]
     return both(spoken, f"{number}s", figures, [f"the {spoken}"])
 
 
-def duration(hours: int, minutes: int) -> Value:
-    """Returns hours and minutes."""
-    hour, minute = ("hour" if hours == 1 else "hours"), ("minute" if minutes == 1 else "minutes")
-    figures = [f"{hours}h {minutes}m", f"{hours}h{minutes}m", f"{hours} h {minutes} min", f"{hours} hr {minutes} min"]
-    figures += [f"{hours}h {minutes}min", f"{hours} hrs {minutes} mins", f"{hours} {hour} and {minutes} {minute}"]
-    spoken = f"{cardinal(hours)} {hour} {cardinal(minutes)} {minute}"
-    readings = [spoken.replace(hour, f"{hour} and", 1)]
-    if hours == 1:
-        readings += [each.replace("one", "an", 1) for each in (spoken, *readings)]
-    return both(spoken, f"{hours} {hour} {minutes} {minute}", figures, readings)
+def duration(large: int, small: int, units: tuple[str, str] = ("hour", "minute")) -> Value:
+    """Returns hours and minutes, or minutes and seconds."""
+    noun, small_noun = (unit if count == 1 else f"{unit}s" for count, unit in zip((large, small), units, strict=True))
+    shorts = list(product(*(SHORT_UNITS[unit] for unit in units)))
+    figures = [f"{large}{each} {small}{small_each}" for each, small_each in shorts]
+    figures += [f"{large} {each} {small} {small_each}" for each, small_each in shorts]
+    figures += [f"{large}{shorts[0][0]}{small}{shorts[0][1]}", f"{large} {noun} and {small} {small_noun}"]
+    spoken = f"{cardinal(large)} {noun} {cardinal(small)} {small_noun}"
+    readings = [spoken.replace(noun, f"{noun} and", 1)]
+    if large == 1:
+        readings += [each.replace("one", in_words.article(noun), 1) for each in (spoken, *readings)]
+    return both(spoken, f"{large} {noun} {small} {small_noun}", figures, readings)

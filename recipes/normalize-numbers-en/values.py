@@ -30,26 +30,37 @@ UNITS: Final = {
     "mm": "millimeter", "cm": "centimeter", "m": "meter", "km": "kilometer", "mi": "mile", "ft": "foot", "in": "inch",
     "yd": "yard", "mg": "milligram", "g": "gram", "kg": "kilogram", "lb": "pound", "oz": "ounce", "ton": "ton",
     "ml": "milliliter", "L": "liter", "gal": "gallon", "tsp": "teaspoon", "tbsp": "tablespoon", "cup": "cup",
-    "m²": "square meter", "km²": "square kilometer", "sq ft": "square foot", "mph": "mile per hour",
-    "km/h": "kilometer per hour", "m/s": "meter per second", "KB": "kilobyte", "MB": "megabyte", "GB": "gigabyte",
-    "TB": "terabyte", "Mbps": "megabit per second", "Hz": "hertz", "kHz": "kilohertz", "MHz": "megahertz",
-    "GHz": "gigahertz", "W": "watt", "kW": "kilowatt", "kWh": "kilowatt-hour", "V": "volt", "hp": "horsepower",
-    "dB": "decibel", "ms": "millisecond", "s": "second", "min": "minute", "h": "hour", "day": "day", "week": "week",
-    "month": "month", "year": "year", "°C": "degree Celsius", "°F": "degree Fahrenheit", "°": "degree",
+    "pint": "pint", "quart": "quart", "fl oz": "fluid ounce", "m²": "square meter", "km²": "square kilometer",
+    "sq ft": "square foot", "acre": "acre", "m³": "cubic meter", "mph": "mile per hour", "km/h": "kilometer per hour",
+    "m/s": "meter per second", "KB": "kilobyte", "MB": "megabyte", "GB": "gigabyte", "TB": "terabyte",
+    "Mbps": "megabit per second", "Gbps": "gigabit per second", "px": "pixel", "rpm": "revolution per minute",
+    "Hz": "hertz", "kHz": "kilohertz", "MHz": "megahertz", "GHz": "gigahertz", "W": "watt", "kW": "kilowatt",
+    "kWh": "kilowatt-hour", "V": "volt", "cal": "calorie", "hp": "horsepower", "dB": "decibel", "ms": "millisecond",
+    "s": "second", "min": "minute", "h": "hour", "day": "day", "week": "week", "month": "month", "year": "year",
+    "decade": "decade", "century": "century", "°C": "degree Celsius", "°F": "degree Fahrenheit", "°": "degree",
 }  # fmt: skip
 PLURALS: Final = {
     "foot": "feet", "inch": "inches", "hertz": "hertz", "kilohertz": "kilohertz", "megahertz": "megahertz",
     "gigahertz": "gigahertz", "horsepower": "horsepower", "square meter": "square meters",
-    "square kilometer": "square kilometers", "square foot": "square feet",
+    "square kilometer": "square kilometers", "square foot": "square feet", "cubic meter": "cubic meters",
+    "fluid ounce": "fluid ounces", "century": "centuries",
 }  # fmt: skip
 ALIASES: Final = {
     "lb": ("lbs", "lbs."), "s": ("sec", "secs"), "min": ("mins",), "h": ("hr", "hrs"), "ft": ("ft.",), "in": ("in.",),
-    "km/h": ("kph", "kmh"), "m²": ("m2",), "km²": ("km2",), "°C": ("C",), "°F": ("F",), "°": ("deg",), "mi": ("mi.",),
-    "oz": ("oz.",),
+    "km/h": ("kph", "kmh", "km/hr"), "m²": ("m2",), "km²": ("km2",), "m³": ("m3",), "sq ft": ("sqft",), "°": ("deg",),
+    "°C": ("C", "ºC", "degrees C", "deg C"), "°F": ("F", "ºF", "degrees F", "deg F"), "mi": ("mi.",), "oz": ("oz.",),
+    "kg": ("kgs",), "g": ("gm",), "cal": ("cals",),
 }  # fmt: skip
 """Other ways to type a unit."""
 
-NOUNS: Final = ("s", "min", "h", "day", "week", "month", "year", "cup", "ton")
+NOUN_VARIANTS: Final = (
+    ("(met|lit)er", r"\1re"), ("per hour$", "an hour"), ("kilogram", "kilo"), ("^degrees? (?=[CF])", ""),
+)  # fmt: skip
+"""Other words for a unit, as patterns and what replaces them."""
+
+NOUNS: Final = (
+    "s", "min", "h", "day", "week", "month", "year", "decade", "century", "cup", "pint", "quart", "acre", "cal", "ton",
+)  # fmt: skip
 """The units that are written as a noun."""
 
 HALVED_UNITS: Final = ("mi", "km", "in", "ft", "yd", "lb", "oz", "gal", "L", "tsp", "tbsp", "cup", "h", "year", "ton")
@@ -79,7 +90,15 @@ MINUTES: Final = range(5, 30, 5)
 YEARS: Final = range(1300, 2100)
 """The numbers that are years on both sides of a range."""
 
-MISSPELLED: Final = {"forty": "fourty", "ninety": "ninty", "eighth": "eigth", "twelfth": "twelvth", "fifth": "fith"}
+SCALE: Final = re.compile(rf"({'|'.join(in_words.SCALES[1:])}) (?=[\w-]+ hundred)")
+"""The places where people write a comma."""
+
+MISSPELLED: Final = {
+    "forty": "fourty", "ninety": "ninty", "eighth": "eigth", "twelfth": "twelth", "fifth": "fith", "ninth": "nineth",
+    "fourth": "forth", "hundred": "hundered",
+}  # fmt: skip
+SIGNS: Final = {"-": ("minus", "negative"), "+": ("plus", "positive")}
+"""Signs with their words; the first one is spoken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +116,19 @@ class Value:
     figures: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
 
+    def plain_pairs(self) -> Iterator[Pair]:
+        """Yields a pair for each direction, with its first form as it is."""
+        if self.figures:
+            yield Pair(self.figures[0], self.spoken)
+        if self.words:
+            yield Pair(self.words[0], self.written)
+
     def pairs(self, generator: random.Random) -> Iterator[Pair]:
         """Yields a pair for each direction. Its source is one of the forms, drawn at random."""
         if self.figures:
-            yield Pair(_typed(generator.choice(self.figures), generator), self.spoken)
+            yield Pair(_ended(_typed(generator.choice(self.figures), generator), generator), self.spoken)
         if self.words:
-            yield Pair(_heard(generator.choice(self.words), generator), self.written)
+            yield Pair(_ended(_heard(generator.choice(self.words), generator), generator), self.written)
 
 
 def both(spoken: str, written: str, figures: Sequence[str] = (), words: Sequence[str] = ()) -> Value:
@@ -115,46 +141,52 @@ def spoken_only(spoken: str, figures: Sequence[str]) -> Value:
     return Value(spoken, "", tuple(figures))
 
 
-def whole_number(number: int, sign: str = "") -> Value:
-    """Returns a whole number; `sign` is `-`, `+` or empty."""
-    spoken = {"": "", "-": "minus ", "+": "plus "}[sign] + cardinal(number)
-    figures, readings = [], []
-    if sign == "-":
-        figures.append(f"−{number:,}")
-        readings.append(f"negative {cardinal(number)}")
-    if not sign and spoken.removeprefix("one ") in ("hundred", *in_words.SCALES[1:]):
+def signed(sign: str, value: Value) -> Value:
+    """Returns a value with a sign: `-` or `+`; without one, the value."""
+    if not sign:
+        return value
+    figures = [f"{sign}{figure}" for figure in value.figures if not figure[0].isalpha()]
+    figures += [f"{figure[0]}{sign}{figure[1:]}" for figure in value.figures if figure[0] in CURRENCIES]
+    # `minus thousand` is not said.
+    readings = [each for each in value.words if each.split(" ")[0] not in ("hundred", *in_words.SCALES[1:])]
+    words = [f"{word} {each}" for each in readings for word in SIGNS[sign]]
+    return Value(f"{SIGNS[sign][0]} {value.spoken}", f"{sign}{value.written}", tuple(figures), tuple(words))
+
+
+def whole_number(number: int) -> Value:
+    """Returns a whole number."""
+    spoken = cardinal(number)
+    readings = []
+    if spoken.removeprefix("one ") in ("hundred", *in_words.SCALES[1:]):
         readings.append(spoken.removeprefix("one "))
     # `nineteen hundred` is a year.
-    if not sign and number % 100 == 0 and number % 1000 and 1000 < number < 10_000 and number not in range(1300, 2000):
-        readings.append(f"{cardinal(number // 100)} hundred")
-    return both(spoken, f"{sign}{number:,}", figures, readings)
+    if number not in range(1300, 2000):
+        readings += in_words.by_hundreds(number)
+    return both(spoken, f"{number:,}", words=readings)
 
 
 def ordinal_number(number: int) -> Value:
     """Returns an ordinal: `21st`."""
     spoken = ordinal(number)
     short = spoken.removeprefix("one ")
-    return both(spoken, f"{number:,}{ordinal_ending(number)}", words=[short] if " " not in short else [])
+    figures = [f"{number:,} {ordinal_ending(number)}"]
+    return both(spoken, f"{number:,}{ordinal_ending(number)}", figures, [short] if " " not in short else [])
 
 
-def decimal(number: int, decimals: str, sign: str = "") -> Value:
-    """Returns a number with decimals, which are spoken digit by digit; `sign` is `-` or empty."""
-    sign_word = "minus " if sign else ""
-    spoken = f"{sign_word}{cardinal(number)} point {in_words.digit_by_digit(decimals)}"
-    readings = [f"{sign_word}{cardinal(number)} point {in_words.digit_by_digit(decimals).replace('zero', 'oh')}"]
-    figures = []
-    if sign:
-        readings.append(spoken.replace("minus", "negative"))
-    if not number:
-        figures.append(f"{sign}.{decimals}")
-        readings.append(spoken.replace("zero point", "point", 1))
-    return both(spoken, f"{sign}{number:,}.{decimals}", figures, readings)
+def decimal(number: int, decimals: str) -> Value:
+    """Returns a number with decimals, which are spoken digit by digit."""
+    spoken = f"{cardinal(number)} point {in_words.digit_by_digit(decimals)}"
+    readings = [f"{cardinal(number)} point {in_words.digit_by_digit(decimals).replace('zero', 'oh')}"]
+    if number:
+        return both(spoken, f"{number:,}.{decimals}", words=readings)
+    return both(spoken, f"0.{decimals}", [f".{decimals}"], [*readings, spoken.removeprefix("zero ")])
 
 
 def scaled(amount: str, scale: str) -> Value:
     """Returns an amount such as `2.5 million`. The words of a whole amount, `five million`, are written in digits."""
     spoken, written = f"{in_words.amount(amount)} {scale}", f"{amount} {scale}"
-    short = {"thousand": [f"{amount}k"], "billion": [f"{amount}bn", f"{amount} bn"]}.get(scale, [])
+    shorts = {"thousand": ("k",), "million": (" mil", " mn", "mn"), "billion": ("b", "bn", " bn"), "trillion": ("tn",)}
+    short = [f"{amount}{each}" for each in shorts.get(scale, ())]
     return (
         both(spoken, written, short, _halves(amount, scale))
         if "." in amount
@@ -166,32 +198,38 @@ def percentage(amount: str) -> Value:
     """Returns a percentage."""
     spoken = f"{in_words.amount(amount)} percent"
     readings = [spoken.replace("percent", "per cent"), *_halves(amount, "percent")]
-    if amount.startswith("-"):
-        readings.append(spoken.replace("minus", "negative"))
-    return both(spoken, f"{amount}%", [f"{amount} %", f"{amount} percent"], readings)
+    figures = [f"{amount} %", f"{amount} percent", f"{amount} per cent", f"{amount} pct"]
+    return both(spoken, f"{amount}%", figures, readings)
 
 
 def fraction(numerator: int, denominator: int, whole: int = 0) -> Value:
     """Returns a fraction. No `hundred and` can be its beginning, because its numerator is below 100, or its
-    denominator is 1,000.
+    denominator is 1,000. If nothing is the like of `quarters` for its denominator, it is spoken with `over`.
     """
+    written, glyph = f"{numerator}/{denominator}", GLYPHS.get((numerator, denominator))
+    over = f"{cardinal(numerator)} over {cardinal(denominator)}"
+    if denominator < 2 or (denominator > 100 and denominator != 1000):
+        return both(over, written)
     part = in_words.fraction(numerator, denominator)
     readings = [part.replace("quarter", "fourth")] if denominator == 4 else []
+    if numerator < 20 and denominator <= 20:
+        readings += [each.replace(" ", "-") for each in (part, *readings)]
     if numerator == 1 and denominator <= 20:
         readings += [
-            f"{in_words.article(noun)} {noun}" for noun in (word.removeprefix("one ") for word in (part, *readings))
+            f"{in_words.article(noun)} {noun}" for noun in (re.sub("one[ -]", "", word) for word in (part, *readings))
         ]
-    written, glyph = f"{numerator}/{denominator}", GLYPHS.get((numerator, denominator))
     if whole:
         spoken = f"{cardinal(whole)} and {'a half' if (numerator, denominator) == (1, 2) else part}"
-        figures = [f"{whole}{glyph}", f"{whole} {glyph}"] if glyph else []
+        figures = [f"{whole} and {written}", f"{whole}-{written}"]
+        figures += [f"{whole}{glyph}", f"{whole} {glyph}"] if glyph else []
         return both(
             spoken, f"{whole} {written}", figures, [f"{cardinal(whole)} and {each}" for each in (part, *readings)]
         )
     figures = [glyph] if glyph else []
+    readings.append(over)
     # `one hundredth` is an ordinal.
     if numerator == 1 and denominator in (100, 1000):
-        return spoken_only(part, [written])
+        return Value(part, written, (written,), (over,))
     # `third` is an ordinal.
     if numerator == 1 and denominator in in_words.DENOMINATORS:
         readings.append(part.removeprefix("one "))
@@ -200,7 +238,8 @@ def fraction(numerator: int, denominator: int, whole: int = 0) -> Value:
 
 def dozens(count: int) -> Value:
     """Returns dozens."""
-    return Value(f"{cardinal(count)} dozen", f"{12 * count:,}", (f"{count} dozen",), (f"{cardinal(count)} dozen",))
+    words = (f"{cardinal(count)} dozen", *(("dozen",) if count == 1 else ()))
+    return Value(f"{cardinal(count)} dozen", f"{12 * count:,}", (f"{count} dozen",), words)
 
 
 def phrases() -> list[Value]:
@@ -209,34 +248,33 @@ def phrases() -> list[Value]:
         Value("twelve noon", "12:00 p.m.", ("12 noon", "12:00 noon"), ("noon", "twelve noon", "midday")),
         Value("twelve midnight", "12:00 a.m.", ("12 midnight", "12:00 midnight"), ("midnight", "twelve midnight")),
         Value("half a dozen", "6", ("1/2 dozen", "½ dozen"), ("half a dozen", "half dozen", "a half dozen")),
+        Value("zero", "0", words=("nought", "naught")),
         both("twenty-four seven", "24/7"),
     ]
 
 
-def money(symbol: str, whole: int, cents: int = 0, sign: str = "") -> Value:
-    """Returns an amount of money; `sign` is `-` or empty."""
-    if sign:
-        value = money(symbol, whole, cents)
-        figures = [f"-{figure}" for figure in value.figures if not figure[0].isalpha()]
-        words = [f"{word} {each}" for each in value.words for word in ("minus", "negative")]
-        return Value(f"minus {value.spoken}", f"-{value.written}", tuple(figures), tuple(words))
+def money(symbol: str, whole: int, cents: int = 0) -> Value:
+    """Returns an amount of money."""
     if symbol == YEN:
-        return both(f"{cardinal(whole)} yen", f"{YEN}{whole:,}", [f"{YEN} {whole:,}", f"{whole:,} yen"])
+        figures = [f"{YEN} {whole:,}", f"{whole:,} yen", f"{whole:,}{YEN}", f"JPY {whole:,}", f"{whole:,} JPY"]
+        return both(f"{cardinal(whole)} yen", f"{YEN}{whole:,}", figures)
     singular, plural, cent, many_cents = CURRENCIES[symbol]
     noun, small_noun = singular if whole == 1 else plural, cent if cents == 1 else many_cents
     large, small = f"{cardinal(whole)} {noun}", f"{cardinal(cents)} {small_noun}"
     amount = f"{whole:,}.{cents:02}" if cents else f"{whole:,}"
-    written = f"{symbol}{amount}"
-    figures = [f"{symbol} {amount}", f"{amount}{symbol}", f"{amount} {symbol}"]
-    figures += [f"{CODES[symbol]} {amount}", f"{amount} {CODES[symbol]}", *([f"US${amount}"] if symbol == "$" else [])]
+    written, code = f"{symbol}{amount}", CODES[symbol]
+    figures = [f"{symbol} {amount}", f"{amount}{symbol}", f"{amount} {symbol}", f"{written} {code}"]
+    figures += [f"{code} {amount}", f"{amount} {code}", *([f"US${amount}"] if symbol == "$" else [])]
     if not cents:
-        return both(large, written, [*figures, f"{written}.00", f"{amount} {noun}"])
+        figures += [f"{written}.00", f"{amount} {noun}", f"{written} {noun}"]
+        return both(large, written, figures, [f"{each} {noun}" for each in in_words.by_hundreds(whole)])
     if whole:
         figures += [f"{amount} {plural}", f"{whole:,} {noun} {cents} {small_noun}"]
         figures += [f"{whole:,} {noun} and {cents} {small_noun}"]
         if cents % 10 == 0:
             figures.append(written.removesuffix("0"))
-        return both(f"{large} and {small}", written, figures, [f"{large} {small}"])
+        readings = [f"{large} {small}", *([f"{large} {cardinal(cents)}"] if cents >= 10 else [])]
+        return both(f"{large} and {small}", written, figures, readings)
     figures.append(f"{symbol}.{cents:02}")
     # `five cents` are of a dollar.
     if symbol == "€":
@@ -255,8 +293,9 @@ def scaled_money(symbol: str, amount: str, scale: str) -> Value:
     """Returns an amount such as `$2.5 million`."""
     plural = CURRENCIES[symbol][1]
     spoken, written = f"{in_words.amount(amount)} {scale} {plural}", f"{symbol}{amount} {scale}"
-    shorts = {"thousand": ["k"], "million": ["M"], "billion": ["B", "bn"], "trillion": ["T"]}[scale]
-    figures = [f"{amount} {scale} {plural}", *(f"{symbol}{amount}{short}" for short in shorts)]
+    shorts = {"thousand": ["k"], "million": ["M", " M", "mn", " mil"], "billion": ["B", "bn"], "trillion": ["T", "tn"]}
+    figures = [f"{amount} {scale} {plural}", f"{written} {plural}", f"{amount} {scale} {CODES[symbol]}"]
+    figures += [f"{symbol}{amount}{short}" for short in shorts[scale]]
     if "." not in amount:
         return spoken_only(spoken, [written, *figures])
     return both(spoken, written, figures, _halves(amount, f"{scale} {plural}"))
@@ -268,45 +307,71 @@ def single_digits(digits: str) -> Value:
     figures = (digits,) if digits.startswith("0") else ()
     # `two oh five` is a time.
     words = (spoken,) if re.fullmatch("[1-9]0[1-9]", digits) else (spoken, spoken.replace("zero", "oh"))
-    return Value(spoken, digits, figures, words)
+    doubled = [re.sub(r"\b(\w+) \1\b", r"double \1", each) for each in words if len(digits) <= 4]
+    return Value(spoken, digits, figures, (*words, *(each for each in doubled if each not in words)))
 
 
 def telephone(groups: Sequence[str], country: str = "") -> Value:
     """Returns a telephone number, or another number in groups of digits."""
     spoken, written = ", ".join(map(in_words.digit_by_digit, groups)), "-".join(groups)
-    figures = []
-    if list(map(len, groups)) == [3, 3, 4]:
-        figures = [" ".join(groups), ".".join(groups), f"({groups[0]}) {groups[1]}-{groups[2]}"]
+    figures = [" ".join(groups)] if len(groups) > 2 else []
+    if list(map(len, groups))[-3:] == [3, 3, 4]:
+        *first, area, exchange, line = groups
+        figures.append(".".join(groups))
+        figures += [" ".join((*first, f"({area}){gap}{exchange}-{line}")) for gap in ("", " ")]
     if country:
         figures = [f"+{country} {figure}" for figure in (*figures, written)]
+        # Only its groups are known in every number.
+        if country == "1":
+            figures.append(f"+1{''.join(groups)}")
         spoken, written = f"plus {in_words.digit_by_digit(country)}, {spoken}", f"+{country}-{written}"
     return both(spoken, written, figures, [spoken.replace("zero", "oh")])
 
 
 def dotted(parts: Sequence[int]) -> Value:
-    """Returns a version or an Internet address."""
-    return both(" dot ".join(map(cardinal, parts)), ".".join(map(str, parts)))
+    """Returns an Internet address, or a version of three numbers."""
+    readings = [" point ".join(map(cardinal, parts))]
+    readings.append(" dot ".join(in_words.digit_by_digit(str(part)) for part in parts))
+    return both(" dot ".join(map(cardinal, parts)), ".".join(map(str, parts)), words=readings)
+
+
+def version(parts: Sequence[int]) -> Value:
+    """Returns a version with its word or letter: `v2.0`."""
+    number = ".".join(map(str, parts))
+    spoken = f"version {' dot '.join(map(cardinal, parts))}"
+    return both(spoken, f"v{number}", [f"version {number}"], [spoken.replace("dot", "point")])
 
 
 def measure(amount: str, unit: str) -> Value:
     """Returns an amount of a unit."""
-    noun = _noun(unit, amount in ("1", "-1"))
+    noun = _noun(unit, amount == "1")
     spoken = f"{in_words.amount(amount)} {noun}"
     figures = [f"{amount} {symbol}" for symbol in (unit, *ALIASES.get(unit, ()))]
-    figures += [f"{amount} {noun}", *(f"{amount}{symbol}" for symbol in ALIASES.get(unit, ())[:1])]
+    figures += [f"{amount} {noun}", *(f"{amount}{symbol}" for symbol in ALIASES.get(unit, ())[:2])]
     if unit not in UNITS.values():
         figures.append(f"{amount}{unit}")
-    readings = [spoken.replace("minus", "negative")] if amount.startswith("-") else []
-    if re.search("meter|liter", noun):
-        british = re.sub("(met|lit)er", r"\1re", noun)
-        figures.append(f"{amount} {british}")
-        readings.append(spoken.replace(noun, british))
+    readings = []
+    for pattern, replacement in NOUN_VARIANTS:
+        if (variant := re.sub(pattern, replacement, noun)) != noun:
+            figures.append(f"{amount} {variant}")
+            readings.append(spoken.replace(noun, variant))
+    if "." not in amount:
+        readings += [f"{each} {noun}" for each in in_words.by_hundreds(int(amount.replace(",", "")))]
     if unit in ("ft", "in"):
         figures.append(f"""{amount}{"'" if unit == "ft" else '"'}""")
     # `five pounds` are money.
     if unit == "lb":
         return spoken_only(spoken, figures)
     return both(spoken, _written(amount, unit), figures, readings)
+
+
+def scaled_measure(amount: str, scale: str, unit: str) -> Value:
+    """Returns an amount such as `93 million miles`."""
+    noun = _noun(unit, singular=False)
+    spoken, written = f"{in_words.amount(amount)} {scale} {noun}", _written(f"{amount} {scale}", unit)
+    figures = [written, f"{amount} {scale} {noun}"]
+    # `ninety-three million miles` are written in digits.
+    return Value(spoken, written, tuple(figures), (spoken,)) if "." in amount else spoken_only(spoken, figures)
 
 
 def halved_measure(whole: int, numerator: int, denominator: int, unit: str) -> Value:
@@ -340,7 +405,7 @@ def _noun(unit: str, singular: bool) -> str:
 
 def _written(amount: str, unit: str, noun: str = "") -> str:
     if unit in NOUNS:
-        return f"{amount} {noun or _noun(unit, amount in ('1', '-1'))}"
+        return f"{amount} {noun or _noun(unit, amount == '1')}"
     return f"{amount}{'' if unit.startswith('°') else ' '}{unit}"
 
 
@@ -352,35 +417,43 @@ def height(feet: int, inches: int) -> Value:
         return spoken_only(f"{tall} {foot}", [f"{feet}'0\"", f"{feet}'0", f"{feet}' 0\"", f"{feet} ft 0 in"])
     figures = [f"{feet}' {inches}\"", f"{feet}'{inches}", f"{feet}'{inches}''", f"{feet} {foot} {inches} {inch}"]
     figures += [f"{feet} ft {inches} in", f"{feet} ft {inches}", f"{feet}ft {inches}in", f"{feet} ft. {inches} in."]
+    figures += [f"{feet} foot {inches}", f"{feet}ft {inches}", f"{feet} {foot} {inches}"]
     readings = [f"{tall} foot {rest}", f"{tall} {foot} {rest}", f"{tall} foot {rest} {inch}"]
     readings.append(f"{tall} {foot} and {rest} {inch}")
     return both(f"{tall} {foot} {rest} {inch}", f"{feet}'{inches}\"", figures, readings)
 
 
-def interval(first: int, last: int, unit: str = "") -> Value:
-    """Returns a range of whole numbers, of percentages, of dollars or of a unit; of years, if both can be years. If
-    `first` is not below `last`, it is a score. Words that are a time, `five to ten`, are not written as a range.
+def interval(first: float, last: float, unit: str = "") -> Value:
+    """Returns a range of numbers, of percentages, of dollars or of a unit; of years, if both can be years. If `first`
+    is not below `last`, it is a score. Words that are a time, `five to ten`, are not written as a range.
     """
-    count = year if first in YEARS and last in YEARS and not unit else cardinal
-    spoken = f"{count(first)} to {count(last)}"
-    figures = [f"{first}-{last}"]
+    if first in YEARS and last in YEARS and not unit:
+        spoken, start, end = f"{year(first)} to {year(last)}", str(first), str(last)
+    else:
+        start, end = f"{first:,}", f"{last:,}"
+        spoken = f"{in_words.amount(start)} to {in_words.amount(end)}"
+    dashed = f"{start}-{end}"
     if unit == "$":
-        figures = [f"${first}-{last}", f"${first}-${last}", f"${first} to ${last}", f"{first}-{last} dollars"]
-        return both(f"{spoken} dollars", figures[0], figures[1:])
+        figures = [f"${start}-${end}", f"${start} to ${end}", f"{dashed} dollars", f"${start} - ${end}"]
+        return both(f"{spoken} dollars", f"${dashed}", figures)
     if unit == "%":
-        figures = [f"{first}-{last}%", f"{first}%-{last}%", f"{first} to {last}%", f"{first}-{last} percent"]
-        return both(f"{spoken} percent", figures[0], figures[1:])
+        figures = [f"{start}%-{end}%", f"{start} to {end}%", f"{dashed} percent", f"{start}% to {end}%"]
+        return both(f"{spoken} percent", f"{dashed}%", figures)
     if unit:
         noun = _noun(unit, False)
-        figures = [f"{first}-{last} {each}" for each in (unit, noun)] + [f"{first} to {last} {noun}"]
+        figures = [f"{dashed} {each}" for each in (unit, noun)] + [f"{start} to {end} {each}" for each in (unit, noun)]
         if unit == "lb":
             return spoken_only(f"{spoken} {noun}", figures)
-        return both(f"{spoken} {noun}", _written(f"{first}-{last}", unit), figures)
+        return both(f"{spoken} {noun}", _written(dashed, unit), figures)
+    figures = [dashed, f"{start} to {end}"]
     if first < last:
-        figures += [f"{first} - {last}", f"{first} to {last}"]
+        figures.append(f"{start} - {end}")
+    # `2001-02` is a month.
+    if first in YEARS and last in YEARS and first // 100 == last // 100 and last % 100 > 12:
+        figures.append(f"{start}-{end[2:]}")
     if first in MINUTES and 1 <= last <= 12:
         return spoken_only(spoken, figures)
-    return both(spoken, figures[0], figures[1:])
+    return both(spoken, dashed, figures)
 
 
 def ratio(first: int, last: int) -> Value:
@@ -395,13 +468,14 @@ def roman_numeral(number: int) -> Value:
 
 def numbered(number: int) -> Value:
     """Returns `#5`."""
-    return both(f"number {cardinal(number)}", f"#{number}", [f"No. {number}", f"number {number}"])
+    figures = [f"{sign}{number}" for sign in ("No. ", "No ", "No.", "number ", "# ", "№", "№ ")]
+    return both(f"number {cardinal(number)}", f"#{number}", figures)
 
 
 def _halves(amount: str, noun: str) -> list[str]:
     """Returns the words with `half` for an amount that ends in .5: `two and a half million`, `half a million`."""
     whole, _, decimals = amount.replace(",", "").partition(".")
-    if decimals != "5" or whole.startswith("-"):
+    if decimals != "5":
         return []
     if whole == "0":
         return [f"half a {noun}"]
@@ -422,11 +496,17 @@ def _heard(words: str, generator: random.Random) -> str:
     """Returns words as people write them: without hyphens, with `and`, with `a` for `one`, misspelled."""
     if generator.random() < 0.3:
         words = AND.sub(r"\g<0>and ", words)
-    if generator.random() < 0.3:
-        words = words.replace("-", " ")
+    if generator.random() < 0.05:
+        words = SCALE.sub(r"\1, ", words)
+    words = words.replace("-", generator.choices(("-", " ", ""), (70, 28, 2))[0])
     if generator.random() < 0.3:
         words = ARTICLE.sub("a ", words)
-    if generator.random() < 0.03:
+    if generator.random() < 0.04:
         for right, wrong in MISSPELLED.items():
             words = words.replace(right, wrong)
     return words
+
+
+def _ended(text: str, generator: random.Random) -> str:
+    """Returns a text, rarely with a sentence's end."""
+    return f"{text}{generator.choice('..,!?')}" if text[-1] != "." and generator.random() < 0.03 else text

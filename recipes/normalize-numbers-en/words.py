@@ -63,11 +63,18 @@ def fraction(numerator: int, denominator: int) -> str:
     return f"{cardinal(numerator)} {singular if numerator == 1 else plural}"
 
 
+def by_hundreds(number: int) -> list[str]:
+    """Returns the reading of a number by its hundreds, `fifteen hundred twenty`, if it has one."""
+    hundreds, rest = divmod(number, 100)
+    if not 10 < hundreds < 100 or hundreds % 10 == 0:
+        return []
+    return [f"{cardinal(hundreds)} hundred{f' {cardinal(rest)}' if rest else ''}"]
+
+
 def amount(figures: str) -> str:
-    """Returns a number in figures, which may have a minus, commas and decimals, in words."""
-    sign, digits = ("minus ", figures[1:]) if figures.startswith("-") else ("", figures)
-    whole, _, decimals = digits.replace(",", "").partition(".")
-    return f"{sign}{cardinal(int(whole))}{f' point {digit_by_digit(decimals)}' if decimals else ''}"
+    """Returns a number in figures, which may have commas and decimals, in words."""
+    whole, _, decimals = figures.replace(",", "").partition(".")
+    return f"{cardinal(int(whole))}{f' point {digit_by_digit(decimals)}' if decimals else ''}"
 
 
 def digit_by_digit(digits: str) -> str:

@@ -48,8 +48,8 @@ def test_spoken_numbers(function: str, number: int, spoken: str) -> None:
 @pytest.mark.parametrize(
     ("value", "figures", "spoken"),
     [
-        (values.whole_number(7, "-"), "−7", "minus seven"),
-        (values.whole_number(7, "+"), "+7", "plus seven"),
+        (values.signed("-", values.whole_number(7)), "-7", "minus seven"),
+        (values.signed("+", values.whole_number(7)), "+7", "plus seven"),
         (values.decimal(3, "05"), "3.05", "three point zero five"),
         (values.decimal(0, "5"), ".5", "zero point five"),
         (values.scaled("2.5", "million"), "2.5 million", "two point five million"),
@@ -90,7 +90,7 @@ def test_spoken_numbers(function: str, number: int, spoken: str) -> None:
         (values.fraction(1, 2, 2), "2½", "two and a half"),
         (values.scaled("10", "thousand"), "10k", "ten thousand"),
         (values.scaled_money("$", "1.5", "million"), "$1.5M", "one point five million dollars"),
-        (values.money("$", 5, 0, "-"), "-$5", "minus five dollars"),
+        (values.signed("-", values.money("$", 5)), "-$5", "minus five dollars"),
         (values.measure("5", "day"), "5 days", "five days"),
         (values.measure("3", "m²"), "3 square metres", "three square meters"),
         (values.halved_measure(0, 3, 4, "cup"), "3/4 cup", "three quarters of a cup"),
@@ -114,6 +114,21 @@ def test_spoken_numbers(function: str, number: int, spoken: str) -> None:
         (times.year_of_era(1066, "AD"), "AD 1066", "ten sixty-six AD"),
         (times.day_of_month(5, 5, "Monday"), "Mon May 5", "Monday, May fifth"),
         (times.interval_of_times((9, 0, "a.m."), (5, 0, "p.m.")), "9am-5pm", "nine a.m. to five p.m."),
+        (values.signed("-", values.money("$", 5)), "$-5", "minus five dollars"),
+        (values.signed("-", values.fraction(1, 2)), "-½", "minus one half"),
+        (values.fraction(355, 113), "355/113", "three hundred fifty-five over one hundred thirteen"),
+        (values.version((2, 0)), "v2.0", "version two dot zero"),
+        (values.scaled_measure("93", "million", "mi"), "93 million miles", "ninety-three million miles"),
+        (values.interval(2.5, 3), "2.5-3", "two point five to three"),
+        (values.interval(1990, 1995), "1990-95", "nineteen ninety to nineteen ninety-five"),
+        (values.telephone(("1", "800", "555", "0199")), "1 (800) 555-0199",
+         "one, eight zero zero, five five five, zero one nine nine"),
+        (times.duration(2, 30, ("minute", "second")), "2m 30s", "two minutes thirty seconds"),
+        (times.decade(1900), "1900s", "nineteen hundreds"),
+        (times.decade(2010), "2010s", "twenty tens"),
+        (times.in_year(1990, "since"), "since 1990", "since nineteen ninety"),
+        (times.calendar_date(date(2024, 5, 5)), "2024-5-5", "May fifth, twenty twenty-four"),
+        (times.calendar_date(date(2023, 12, 25)), "Dec 25th 2023", "December twenty-fifth, twenty twenty-three"),
     ],
 )  # fmt: skip
 def test_figures_are_spoken(value: Any, figures: str, spoken: str) -> None:
@@ -124,7 +139,7 @@ def test_figures_are_spoken(value: Any, figures: str, spoken: str) -> None:
     ("value", "heard", "written"),
     [
         (values.whole_number(1100), "eleven hundred", "1,100"),
-        (values.whole_number(7, "-"), "negative seven", "-7"),
+        (values.signed("-", values.whole_number(7)), "negative seven", "-7"),
         (values.fraction(3, 4), "three fourths", "3/4"),
         (values.money("$", 5, 50), "five dollars fifty cents", "$5.50"),
         (times.time_of_day(2, 45), "quarter to three", "2:45"),
@@ -155,6 +170,13 @@ def test_figures_are_spoken(value: Any, figures: str, spoken: str) -> None:
         (times.time_of_day(3, 0, "p.m."), "three in the afternoon", "3:00 p.m."),
         (times.time_of_day(17, 0), "seventeen hundred hours", "17:00"),
         (times.duration(1, 30), "an hour and thirty minutes", "1 hour 30 minutes"),
+        (values.whole_number(2450), "twenty-four hundred fifty", "2,450"),
+        (values.money("$", 1500), "fifteen hundred dollars", "$1,500"),
+        (values.fraction(2, 3), "two-thirds", "2/3"),
+        (values.fraction(3, 4), "three over four", "3/4"),
+        (values.single_digits("007"), "double oh seven", "007"),
+        (values.measure("60", "mph"), "sixty miles an hour", "60 mph"),
+        (times.month_of_year(6, 2024), "June two thousand twenty-four", "June 2024"),
         (times.calendar_date(date(2024, 11, 26), weekday=True),
          "Tuesday, the twenty-sixth of November twenty twenty-four", "2024-11-26"),
     ],
@@ -172,6 +194,8 @@ def test_words_are_written(value: Any, heard: str, written: str) -> None:
         (times.time_of_day(14, 5), {"fourteen oh five"}),
         (values.roman_numeral(5), {"five"}),
         (values.interval(5, 10), {"five to ten"}),
+        (values.whole_number(1950), {"nineteen hundred fifty"}),
+        (values.interval(2001, 2002), {"2001-02"}),
         (values.ratio(3, 1), {"three to one"}),
         # The month comes first in figures with slashes, if it can.
         (times.calendar_date(date(2024, 5, 6)), {"6/5/2024", "06/05/2024", "6-05-2024"}),
@@ -188,9 +212,14 @@ def test_inputs_that_people_write() -> None:
     assert {"a hundred and twenty one thousand", "one hundred twenty-one thousand"} <= heard
     # No `and` before a word that is no number.
     kilometers = {values._heard("one hundred kilometers", random.Random(seed)) for seed in range(50)}
-    assert kilometers == {"one hundred kilometers", "a hundred kilometers"}
+    assert kilometers >= {"one hundred kilometers", "a hundred kilometers"}
+    assert not [each for each in kilometers if "and" in each]
     typed = {values._typed("$1,204,000.50", random.Random(seed)) for seed in range(99)}
     assert typed == {"$1,204,000.50", "$1204000.50", "$1 204 000.50"}
+    scaled = {values._heard("one million two hundred thousand", random.Random(seed)) for seed in range(200)}
+    assert {"one million, two hundred thousand"} <= scaled
+    assert {values._ended("2 p.m.", random.Random(seed)) for seed in range(200)} == {"2 p.m."}
+    assert {values._ended("5", random.Random(seed)) for seed in range(500)} == {"5", "5.", "5,", "5!", "5?"}
 
 
 @pytest.fixture(scope="module")
