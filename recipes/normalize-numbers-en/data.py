@@ -44,6 +44,17 @@ DIGITS: Final = "0123456789"
 COUNTRIES: Final = ("1", "1", "44", "49", "33", "34", "39", "61", "81", "86", "91", "353")
 """Codes of telephone numbers."""
 
+DURATIONS: Final = (
+    {"hour": 24, "minute": 59, "second": 59},
+    {"day": 30, "hour": 23},
+    {"day": 30, "hour": 23, "minute": 59},
+    {"week": 12, "day": 6},
+    {"month": 11, "day": 30},
+    {"year": 30, "month": 11},
+)
+DURATION_WEIGHTS: Final = (6, 2, 1, 1, 1, 2)
+"""Durations of hours and minutes, and of minutes and seconds, are all in the training split."""
+
 NUM_TRAINED: Final = 720_000
 NUM_VALIDATED: Final = 50
 NUM_TESTED: Final = 1_000
@@ -151,7 +162,7 @@ def _small_numbers() -> Iterator[tuple[Value, int]]:
     yield from ((values.scaled(str(number), "hundred"), 4) for number in range(1, 10))
     yield from ((value, 40) for value in values.phrases())
     yield from ((values.dozens(count), 10) for count in range(1, MAX_DOZENS + 1))
-    yield from ((values.interval(first, last), 2) for first, last in product(range(21), range(1, 21)))
+    yield from ((values.interval(first, last), 2) for first, last in product(range(21), repeat=2))
 
 
 def _small_amounts() -> Iterator[tuple[Value, int]]:
@@ -186,9 +197,9 @@ def _small_times() -> Iterator[tuple[Value, int]]:
         if 1 <= hour <= 12:
             yield from ((times.time_of_day(hour, minute, half), repetitions + 2) for half in ("a.m.", "p.m."))
     for hours, minutes in product(range(1, 25), range(1, 60)):
-        yield times.duration(hours, minutes), 4 if minutes % 15 == 0 else 1
+        yield times.duration((hours, "hour"), (minutes, "minute")), 4 if minutes % 15 == 0 else 1
     for minutes, seconds in product(range(1, 60), repeat=2):
-        yield times.duration(minutes, seconds, ("minute", "second")), 4 if seconds == 30 else 1
+        yield times.duration((minutes, "minute"), (seconds, "second")), 4 if seconds == 30 else 1
     for month, day in product(range(1, 13), range(1, 32)):
         if day <= (29 if month == 2 else 30 if month in (4, 6, 9, 11) else 31):
             yield times.day_of_month(month, day), 8
@@ -197,7 +208,7 @@ def _small_times() -> Iterator[tuple[Value, int]]:
         yield times.bare_year(number), 2
         yield from ((times.in_year(number, before), 2 if before == "in" else 1) for before in BEFORE_YEARS)
     yield from ((times.year_of_era(number, era), 1) for number, era in product(range(1, MAX_YEAR + 1), ERAS))
-    yield from ((times.decade(number), 16 if number > 100 else 60) for number in DECADES)
+    yield from ((times.decade(number, the), 8 if number > 100 else 30) for number in DECADES for the in ("", "the "))
 
 
 def _digits(generator: random.Random, count: int) -> str:
@@ -256,9 +267,8 @@ def _draw_time(generator: random.Random) -> Value:
 
 
 def _draw_duration(generator: random.Random) -> Value:
-    if generator.random() < 0.5:
-        return times.duration(generator.randint(1, 59), generator.randint(1, 59), ("minute", "second"))
-    return times.duration(generator.randint(1, 24), generator.randint(1, 59))
+    limits = generator.choices(DURATIONS, DURATION_WEIGHTS)[0]
+    return times.duration(*((generator.randint(1, limit), unit) for unit, limit in limits.items()))
 
 
 def _draw_day(generator: random.Random) -> Value:
@@ -295,6 +305,8 @@ def _draw_telephone(generator: random.Random) -> Value:
         if lengths == (3, 3, 4):
             country = generator.choice(("", "", "", *COUNTRIES))
     groups = [_digits(generator, length) for length in lengths]
+    if lengths == (1, 3, 3, 4) and generator.random() < 0.5:
+        groups[1] = generator.choice(("800", "800", "888", "877", "866"))
     # `9 188 555 111` is a number.
     return values.telephone(["1", *groups[1:]] if lengths == (1, 3, 3, 4) else groups, country)
 
@@ -325,19 +337,22 @@ def _draw_measure(generator: random.Random) -> Value:
 def _draw_interval(generator: random.Random) -> Value:
     kind = generator.random()
     if kind < 0.1:
-        return values.ratio(generator.randint(1, 100), generator.randint(1, 9))
-    if kind < 0.25:
+        last = generator.choice((generator.randint(1, 9), generator.randint(60, 999), 10 ** generator.randint(2, 4)))
+        return values.ratio(generator.randint(1, 100) if last < 10 else generator.randint(1, 9), last)
+    if kind < 0.2:
+        return times.interval_of_days(generator.randint(1, 12), *sorted(generator.sample(range(1, 29), 2)))
+    if kind < 0.3:
         return values.interval(*sorted(generator.sample(values.YEARS, 2)))
-    if kind < 0.4:
+    if kind < 0.45:
         halves = generator.choice((("a.m.", "p.m."), ("a.m.", "p.m."), ("a.m.", "a.m."), ("p.m.", "p.m.")))
         ends = [(generator.randint(1, 12), generator.choice((0, 0, 15, 30, 45)), half) for half in halves]
         return times.interval_of_times(*ends)
     unit = generator.choice(("", "", "", "", "$", "%", *generator.sample(list(values.UNITS), 2)))
     first, last = generator.randint(0, generator.choice((20, 100, 999))), generator.randint(1, 200)
-    if kind < 0.5:
+    if kind < 0.55:
         tenths = sorted(generator.sample(range(1, 1000), 2))
         return values.interval(*(each // 10 if each % 10 == 0 else each / 10 for each in tenths), unit)
-    if kind < 0.6:
+    if kind < 0.65:
         # Round numbers of a size. `555-1234` is a telephone number.
         size = 10 ** generator.randint(2, 6)
         first, last = (each * size for each in sorted(generator.sample(range(1, 10), 2)))
@@ -371,12 +386,12 @@ CLASSES: Final[Mapping[str, ValueClass]] = {
     "fraction": ValueClass(_draw_fraction, 5),
     "money": ValueClass(_draw_money, 8),
     "time": ValueClass(_draw_time, 1, few=True),
-    "duration": ValueClass(_draw_duration, 0.3, few=True),
+    "duration": ValueClass(_draw_duration, 2),
     "date": ValueClass(_draw_date, 12),
     "day": ValueClass(_draw_day, 0.5, few=True),
     "month": ValueClass(_draw_month, 4),
     "year": ValueClass(_draw_year, 0.5, few=True),
-    "decade": ValueClass(lambda g: times.decade(g.choice(DECADES)), 0.2, few=True),
+    "decade": ValueClass(lambda g: times.decade(g.choice(DECADES), g.choice(("", "the "))), 0.2, few=True),
     "digits": ValueClass(_draw_digits, 4),
     "telephone": ValueClass(_draw_telephone, 3),
     "dotted": ValueClass(_draw_dotted, 3),

@@ -19,7 +19,10 @@ Value: TypeAlias = Any  # values.Value
 SHORT_YEARS: Final = range(1969, 2069)
 """The years that are also written with two digits; the centuries are those of POSIX."""
 
-SHORT_UNITS: Final = {"hour": ("h", "hr", "hrs"), "minute": ("m", "min", "mins"), "second": ("s", "sec", "secs")}
+SHORT_UNITS: Final = {
+    "year": ("y", "yr", "yrs"), "month": ("mo", "mos"), "week": ("w", "wk", "wks"), "day": ("d",),
+    "hour": ("h", "hr", "hrs"), "minute": ("m", "min", "mins"), "second": ("s", "sec", "secs"),
+}  # fmt: skip
 
 
 def time_of_day(hour: int, minute: int, half: str = "") -> Value:
@@ -72,6 +75,11 @@ def interval_of_times(first: tuple[int, int, str], last: tuple[int, int, str]) -
         halves = [half.replace(".", dots) for _, _, half in (first, last)]
         shorts.append([each + half for each, half in zip(typed, halves, strict=True)])
     figures = [dash.join(pair) for pair in ([start.written, end.written], *shorts) for dash in ("-", " - ", " to ")]
+    if first[2] == last[2]:
+        # `5-7pm`; its words, `five to seven p.m.`, are a time.
+        times = [f"{hour}:{minute:02}" if minute else str(hour) for hour, minute, _ in (first, last)]
+        ends = (last[2], f" {last[2]}", last[2].replace(".", ""), f" {last[2].replace('.', '')}")
+        figures += [f"{dash.join(times)}{end}" for dash in ("-", " - ", " to ") for end in ends]
     spoken = f"{start.spoken} to {end.spoken}"
     return both(spoken, figures[0], figures[1:], [f"from {spoken}", spoken.replace(".", "")])
 
@@ -168,6 +176,18 @@ def day_of_month(month: int, day: int, weekday: str = "") -> Value:
     return both(spoken, written, figures, [*readings, f"{ordinal(day)} {name}"])
 
 
+def interval_of_days(month: int, first: int, last: int) -> Value:
+    """Returns a range between two days of a month: `May 5-7`."""
+    days, nths = f"{first}-{last}", f"{first}{ordinal_ending(first)}-{last}{ordinal_ending(last)}"
+    name, spoken_days = month_name[month], f"{ordinal(first)} to {ordinal(last)}"
+    figures = [f"{each} {range_}" for each in (name, *_short_months(month)) for range_ in (days, nths)]
+    figures += [f"{range_} {each}" for each in (name, *_short_months(month)) for range_ in (days, nths)]
+    figures += [each.replace("-", dash) for each in figures for dash in (" - ", " to ")]
+    readings = [f"{name} {cardinal(first)} to {cardinal(last)}", f"{spoken_days} of {name}"]
+    readings += [f"the {ordinal(first)} to the {ordinal(last)} of {name}"]
+    return both(f"{name} {spoken_days}", f"{name} {days}", figures, readings)
+
+
 def month_of_year(month: int, number: int) -> Value:
     """Returns a month of a year."""
     name, spoken_year = month_name[month], year(number)
@@ -202,26 +222,46 @@ def year_of_era(number: int, era: str) -> Value:
     return both(f"{year(number)} {era}", f"{number} {era}", figures, [f"{year(number)} {dotted}"])
 
 
-def decade(number: int) -> Value:
-    """Returns a decade; below 100, without its century, from the twenties on. The first one has its century's name."""
+def decade(number: int, the: str = "") -> Value:
+    """Returns a decade; below 100, without its century, from the twenties on. The first one has its century's name.
+
+    `the` is `the ` or empty.
+    """
     century, tens = divmod(number, 100)
     plural = "tens" if tens == 10 else f"{in_words.TENS[tens // 10].removesuffix('y')}ies"
     spoken = f"{year(number)}s" if not tens else f"{cardinal(century)} {plural}" if century else plural
-    figures = [f"{number}'s", f"the {number}s", f"the {number}'s"]
-    if not century:
-        figures += [f"'{number}s", f"’{number}s", f"the '{number}s"]
-    return both(spoken, f"{number}s", figures, [f"the {spoken}"])
+    figures = [f"{number}'s"] if century else [f"{number}'s", f"'{number}s", f"'{number}'s"]
+    readings = [f"{cardinal(century)}-{plural}"] if century and tens else []
+    return both(
+        f"{the}{spoken}",
+        f"{the}{number}s",
+        [f"{the}{figure}" for figure in figures],
+        [f"{the}{reading}" for reading in readings],
+    )
 
 
-def duration(large: int, small: int, units: tuple[str, str] = ("hour", "minute")) -> Value:
-    """Returns hours and minutes, or minutes and seconds."""
-    noun, small_noun = (unit if count == 1 else f"{unit}s" for count, unit in zip((large, small), units, strict=True))
-    shorts = list(product(*(SHORT_UNITS[unit] for unit in units)))
-    figures = [f"{large}{each} {small}{small_each}" for each, small_each in shorts]
-    figures += [f"{large} {each} {small} {small_each}" for each, small_each in shorts]
-    figures += [f"{large}{shorts[0][0]}{small}{shorts[0][1]}", f"{large} {noun} and {small} {small_noun}"]
-    spoken = f"{cardinal(large)} {noun} {cardinal(small)} {small_noun}"
-    readings = [spoken.replace(noun, f"{noun} and", 1)]
-    if large == 1:
-        readings += [each.replace("one", in_words.article(noun), 1) for each in (spoken, *readings)]
-    return both(spoken, f"{large} {noun} {small} {small_noun}", figures, readings)
+def duration(*counts: tuple[int, str]) -> Value:
+    """Returns a time in two or three units: `duration((1, "hour"), (30, "minute"))`."""
+    units = [unit for _, unit in counts]
+    nouns = [unit if count == 1 else f"{unit}s" for count, unit in counts]
+    written = _listed([f"{count} {noun}" for (count, _), noun in zip(counts, nouns, strict=True)])
+    spoken = _listed([f"{cardinal(count)} {noun}" for (count, _), noun in zip(counts, nouns, strict=True)])
+    figures = []
+    for shorts in product(*(SHORT_UNITS[unit] for unit in units)):
+        parts = [(count, short) for (count, _), short in zip(counts, shorts, strict=True)]
+        figures += [" ".join(f"{count}{gap}{short}" for count, short in parts) for gap in ("", " ")]
+    figures += ["".join(f"{count}{SHORT_UNITS[unit][0]}" for count, unit in counts), *written[1:] * len(units)]
+    if units == ["hour", "minute", "second"]:
+        hours, minutes, seconds = (count for count, _ in counts)
+        figures += [f"{hours}:{minutes:02}:{seconds:02}"] * 8
+    readings = spoken[1:]
+    if counts[0][0] == 1:
+        readings += [each.replace("one", in_words.article(units[0]), 1) for each in spoken]
+    return both(spoken[0], written[0], figures, readings)
+
+
+def _listed(parts: list[str]) -> list[str]:
+    """Returns the ways to list the parts of one amount; blanks alone come first."""
+    *first, last = parts
+    ways = [" ".join(parts), ", ".join(parts), f"{' '.join(first)} and {last}"]
+    return [*ways, f"{', '.join(first)} and {last}", f"{', '.join(first)}, and {last}"] if len(first) > 1 else ways

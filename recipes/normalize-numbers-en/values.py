@@ -97,6 +97,9 @@ MISSPELLED: Final = {
     "forty": "fourty", "ninety": "ninty", "eighth": "eigth", "twelfth": "twelth", "fifth": "fith", "ninth": "nineth",
     "fourth": "forth", "hundred": "hundered",
 }  # fmt: skip
+NOTHING: Final = ("nil", "nothing", "zip")
+"""Words for zero in a score."""
+
 SIGNS: Final = {"-": ("minus", "negative"), "+": ("plus", "positive")}
 """Signs with their words; the first one is spoken."""
 
@@ -314,18 +317,25 @@ def single_digits(digits: str) -> Value:
 def telephone(groups: Sequence[str], country: str = "") -> Value:
     """Returns a telephone number, or another number in groups of digits."""
     spoken, written = ", ".join(map(in_words.digit_by_digit, groups)), "-".join(groups)
-    figures = [" ".join(groups)] if len(groups) > 2 else []
+    figures, readings = [" ".join(groups)] if len(groups) > 2 else [], []
     if list(map(len, groups))[-3:] == [3, 3, 4]:
         *first, area, exchange, line = groups
         figures.append(".".join(groups))
         figures += [" ".join((*first, f"({area}){gap}{exchange}-{line}")) for gap in ("", " ")]
+        if not country:
+            # Without any comma, the words are a string of digits.
+            readings.append(", ".join(map(in_words.digit_by_digit, ("".join(groups[:-1]), line))))
     if country:
         figures = [f"+{country} {figure}" for figure in (*figures, written)]
         # Only its groups are known in every number.
         if country == "1":
             figures.append(f"+1{''.join(groups)}")
         spoken, written = f"plus {in_words.digit_by_digit(country)}, {spoken}", f"+{country}-{written}"
-    return both(spoken, written, figures, [spoken.replace("zero", "oh")])
+    readings.append(spoken.replace("zero", "oh"))
+    if list(groups[:2]) == ["1", "800"]:
+        digits = " ".join(map(in_words.digit_by_digit, groups[2:]))
+        readings += [f"one eight hundred {digits}", spoken.replace("eight zero zero", "eight hundred")]
+    return both(spoken, written, figures, readings)
 
 
 def dotted(parts: Sequence[int]) -> Value:
@@ -425,13 +435,15 @@ def height(feet: int, inches: int) -> Value:
 
 def interval(first: float, last: float, unit: str = "") -> Value:
     """Returns a range of numbers, of percentages, of dollars or of a unit; of years, if both can be years. If `first`
-    is not below `last`, it is a score. Words that are a time, `five to ten`, are not written as a range.
+    is not below `last`, it is a score: `three nil`, `two all`. Words that are a time, `five to ten`, are not written as
+    a range.
     """
     if first in YEARS and last in YEARS and not unit:
         spoken, start, end = f"{year(first)} to {year(last)}", str(first), str(last)
     else:
         start, end = f"{first:,}", f"{last:,}"
         spoken = f"{in_words.amount(start)} to {in_words.amount(end)}"
+    start_words = spoken.split(" to ", maxsplit=1)[0]
     dashed = f"{start}-{end}"
     if unit == "$":
         figures = [f"${start}-${end}", f"${start} to ${end}", f"{dashed} dollars", f"${start} - ${end}"]
@@ -453,12 +465,15 @@ def interval(first: float, last: float, unit: str = "") -> Value:
         figures.append(f"{start}-{end[2:]}")
     if first in MINUTES and 1 <= last <= 12:
         return spoken_only(spoken, figures)
-    return both(spoken, dashed, figures)
+    readings = [f"{start_words}{to}{nothing}" for to in (" ", " to ") for nothing in NOTHING] if last == 0 else []
+    return both(spoken, dashed, figures, [*readings, f"{start_words} all"] if first == last else readings)
 
 
 def ratio(first: int, last: int) -> Value:
-    """Returns a ratio whose second number has one digit, so that it can't be a time: `16:9`. Its words are a range."""
-    return spoken_only(f"{cardinal(first)} to {cardinal(last)}", [f"{first}:{last}"])
+    """Returns a ratio whose second number has one digit, or is above 59, so that it can't be a time: `16:9`, `1:500`.
+    Its words are a range.
+    """
+    return spoken_only(f"{cardinal(first)} to {cardinal(last)}", [f"{first:,}:{last:,}", f"{first:,} : {last:,}"])
 
 
 def roman_numeral(number: int) -> Value:
