@@ -42,8 +42,8 @@ from attendant.runtime.bundle_stepper import BundleStepper, check_decoding
 from attendant.runtime.commit import commit
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError, VerificationFailed
+from attendant.runtime.onnx.device import DeviceStepper
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.spans import spell_stand_ins
 from attendant_client.version import VERSION

@@ -288,7 +288,7 @@ def verify(
 def _checked(bundle: Bundle, precision: Precision, provider: Provider) -> "tuple[BundleStepper, list[str]]":
     """Returns the stepper of a precision, and the differences of its golden examples."""
     from attendant.runtime.bundle_stepper import check_decoding  # noqa: PLC0415
-    from attendant.runtime.device.stepper import DeviceStepper  # noqa: PLC0415
+    from attendant.runtime.onnx.device import DeviceStepper  # noqa: PLC0415
     from attendant.runtime.onnx.stepper import OnnxStepper  # noqa: PLC0415
 
     # Not `open_stepper`: on the CPU fp16 is not served, but its graphs can be checked.

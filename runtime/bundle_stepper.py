@@ -12,8 +12,8 @@ from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.hypothesis import Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError, reason_of
+from attendant.runtime.onnx.device import DeviceStepper
 from attendant.runtime.onnx.stepper import OnnxStepper, refuse_inexact
 from attendant.runtime.stepper import Stepper
 
@@ -70,8 +70,6 @@ def open_stepper(
     precision: Precision = "fp32",
     provider: Provider = "cpu",
     num_threads: int | None = None,
-    *,
-    cuda_graphs: bool = False,
 ) -> BundleStepper:
     """Opens the stepper that serves. On CUDA, its state stays on the device.
 
@@ -85,20 +83,18 @@ def open_stepper(
         remedy = f"choose precision {' or '.join(others)}" if others else "the bundle has no other precision"
         raise UserError(f"precision {precision} is not served on {provider}: {reason}; {remedy}")
     if provider == "cuda":
-        return DeviceStepper(bundle, precision, provider, num_threads, cuda_graphs=cuda_graphs)
+        return DeviceStepper(bundle, precision, provider, num_threads)
     return OnnxStepper(bundle, precision, provider, num_threads)
 
 
-def open_checked(
-    bundle: Bundle, precision: Precision, provider: Provider, num_threads: int, *, cuda_graphs: bool = False
-) -> BundleStepper:
+def open_checked(bundle: Bundle, precision: Precision, provider: Provider, num_threads: int) -> BundleStepper:
     """Opens the stepper that serves, and checks that it decodes the bundle's golden examples on this host.
 
     Raises:
         UserError: as `open_stepper`.
         BundleRefused: the graphs' inputs or outputs differ from the manifest, or their decodings from the examples.
     """
-    stepper = open_stepper(bundle, precision, provider, num_threads, cuda_graphs=cuda_graphs)
+    stepper = open_stepper(bundle, precision, provider, num_threads)
     if differences := check_decoding(bundle, stepper, precision, provider):
         raise BundleRefused(bundle.path, differences)
     return stepper

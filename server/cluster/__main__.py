@@ -19,7 +19,6 @@ OF_REPLICAS = {
     "port",
     "precision",
     "provider",
-    "cuda_graphs",
     "threads",
     "workers",
     "hang_seconds",

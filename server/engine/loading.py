@@ -118,7 +118,7 @@ def _load_engine(bundle: Bundle, config: ServerConfig) -> tuple[Engine, Ready]:
     began, threads = time.monotonic(), config.threads or available_cpus()
     precision = config.precision or default_precision(bundle, config.provider)
     _refuse_large_state(bundle, precision, config)
-    stepper = open_checked(bundle, precision, config.provider, threads, cuda_graphs=config.cuda_graphs == "on")
+    stepper = open_checked(bundle, precision, config.provider, threads)
     warm_up_size, warm_up_seconds = _warm_up(bundle, stepper, config)
     log.info(
         "bundle checked",

@@ -16,7 +16,7 @@ from attendant.export.origins import exportable_bundle
 from attendant.export.rewriting.fp16 import convert
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import TensorSpec
-from attendant.runtime.device.state import reordering_graph
+from attendant.runtime.onnx.device import join_graph, select_graph
 
 FLOATS = {"float32", "float16"}
 MOVED = FLOATS | {"int64", "int32", "bool"}
@@ -43,7 +43,8 @@ def test_every_operator_of_a_step_has_a_kernel(kind: str, bundle_of_kind: Callab
 
 def test_reordering_has_kernels_too() -> None:
     specs = [TensorSpec(name=dtype, dtype=dtype, shape=("B", "S")) for dtype in ("float32", "float16", "bool")]
-    assert not set(without_kernel(onnx.load_from_string(reordering_graph(specs, 2))))
+    for graph in (select_graph(specs), join_graph(specs)):
+        assert not set(without_kernel(onnx.load_from_string(graph)))
 
 
 def test_the_table_is_looked_up() -> None:

@@ -17,8 +17,8 @@ from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Reference
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import VerificationFailed
+from attendant.runtime.onnx.device import DeviceStepper
 from attendant.runtime.onnx.stepper import OnnxStepper
 from tests.bundles import TINY_PLAN
 

@@ -16,8 +16,8 @@ import attendant
 from attendant.export import UserModel, export_model
 from attendant.export.__main__ import main
 from attendant.export.model import load_user_model
-from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError, VerificationFailed
+from attendant.runtime.onnx.device import DeviceStepper
 from tests.own_models import (
     SOURCES,
     SYMBOLS,

@@ -11,8 +11,8 @@ import pytest
 from attendant.runtime.bundle.bundle import GOLDEN_NAME, Bundle, BundleRefused, golden_text, open_bundle, parse_golden
 from attendant.runtime.bundle.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, Precision, Provider
 from attendant.runtime.bundle_stepper import check_decoding, open_stepper
-from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError
+from attendant.runtime.onnx.device import DeviceStepper
 from attendant.runtime.onnx.stepper import OnnxStepper
 from tests.faults.crafting import Craft, field, seal
 from tests.paths import ROOT
