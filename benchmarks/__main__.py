@@ -15,7 +15,7 @@ from rich.markdown import Markdown
 
 from attendant.runtime.command import exit_command
 from attendant.runtime.errors import UserError, VerificationFailed
-from benchmarks import arrivals, decoding, gpu, peers, serving, training
+from benchmarks import arrivals, decoding, gpu, own_models, peers, serving, training
 from benchmarks.harness import log_line
 from benchmarks.results import Measured, Part, add_result, markdown_table, this_machine, write_page, write_yardsticks
 from benchmarks.workload import QUICK, Context, Workload
@@ -76,6 +76,11 @@ SUITES = {
             *(peers.greedy, peers.beam, peers.single),
             *(peers.served, peers.real_lengths, peers.arrivals, peers.pronunciation),
         ),
+    ),
+    "own": Suite(
+        title="Users' own models",
+        about="Modules exported by `attendant.export_model`. Each part is measured on an otherwise idle machine.",
+        parts=(own_models.students_greedy, own_models.students_beam, own_models.sharing),
     ),
     "training": Suite(
         title="Training speed",

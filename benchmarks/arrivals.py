@@ -1,14 +1,36 @@
-"""Measures servers under random arrivals."""
+"""Random arrivals, measured and modelled.
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+The modelled server is the engine with its real scheduler in virtual time, in which only calls of the model take time:
+as much as alone, and more if a batch changes (caches, copies, bindings). A real server takes more, the cost of serving.
+
+Shapes: B sources, R rows.
+"""
+
+import itertools
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
+from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.bundle.manifest import SpecialIds
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.onnx.stepper import OnnxStepper, alike
+from attendant.runtime.stepper import DecoderState, Ids, StepOutput, Taken, common_width, state_of
 from attendant.server.bench.load import Load
+from attendant.server.engine.engine import Engine
+from attendant.server.engine.messages import EngineRequest
+from attendant.server.engine.scheduler import Budget, Scheduler
 from benchmarks.harness import Columns, Measurement, System, measure, part_of
+from benchmarks.job import EOS_ID, NUM_SPECIAL_SYMBOLS
+from benchmarks.own_worker import RequestLevelScheduler
 from benchmarks.results import Part
 from benchmarks.servers import Server, attendant_server, requests_of, under
-from benchmarks.workload import Context, real_work
+from benchmarks.workload import Context, Work, real_work
 
 FRACTIONS = (0.3, 0.5, 0.65, 0.8, 0.95)
 """Rates of random arrivals, as fractions of the capacity."""
@@ -18,12 +40,22 @@ LEAST_STEP = 1.07
 
 NUM_ROUNDS = 4
 NUM_ARRIVALS = 2000
-"""Arrivals of a visit: 20 of them take longer than the p99."""
+"""Arrivals of a visit, and of the model: 20 of them take longer than the p99."""
 
 YARDSTICK_FRACTION = 0.8
 CAPACITY_CLIENTS = 192
 P99_MS = 250.0
 """The highest rate with at most this p99 is one of a server's figures."""
+
+BUDGET = Budget(max_rows=256, max_source_positions=1 << 16)
+SPECIAL_IDS = SpecialIds(pad=0, unk=1, bos=2, eos=EOS_ID, start=2)
+NUM_WARM = 8
+NUM_TIMED = 20
+NUM_CHANGED = 5
+"""Rows of a batch which a row joins or leaves."""
+
+NUM_AFTER_CHANGE = 12
+"""Steps after which such a batch is as fast as before."""
 
 
 def open_loop(context: Context) -> Part:
@@ -31,23 +63,32 @@ def open_loop(context: Context) -> Part:
 
     One worker, one thread, int8, greedy; 5 to 80 source positions and steps. Latency counts from the planned moment of
     each arrival. Per request: the same server, in which no request joins a running batch. Capacity: requests per
-    second of 192 clients in a closed loop.
+    second of 192 clients in a closed loop. Modelled: the same scheduler in virtual time, in which only calls of the
+    model take time, as much as they do in a process that has a core of its own.
     """
-    requests = requests_of(real_work(context.workload))
-    server = partial(attendant_server, context, requests=requests, num_workers=1, num_threads=1)
+    work = real_work(context.workload)
+    server = partial(attendant_server, context, requests=requests_of(work), num_workers=1, num_threads=1)
     servers = [
         server(key="step_level", name="batching per step"),
         server(key="request_level", name="batching per request", per_request=True),
     ]
-    return open_loops(context, servers)
+    schedulers = {"step_level": Scheduler, "request_level": RequestLevelScheduler}
+    costs = measured_costs(context)
+    return open_loops(context, servers, lambda key, rate: modelled(costs, work, rate, schedulers[key]))
 
 
-def open_loops(context: Context, servers: Sequence[Server]) -> Part:
+def open_loops(
+    context: Context, servers: Sequence[Server], model: Callable[[str, float], tuple[float, float]] | None = None
+) -> Part:
     """Loads all servers by Poisson arrivals at the same rates, each up to its capacity.
 
     The figures are `<key>_capacity`; `<key>_rate`, up to which p99 stays below P99_MS; at 80 % of the slowest server's
     capacity `<key>_p99_80`; `<key>_rate_at_p99`, up to which a server's p99 is no higher than the slowest one's; and
     `<key>_p99_ratio`, the greatest ratio of its p99 to the slowest one's at the same rate.
+
+    Args:
+        model: returns the expected p50 and p99 in ms of a server, by its key, at a rate. The greatest ratio of measured
+            to modelled p99 is `<key>_to_model`.
     """
     num_arrivals = NUM_ARRIVALS // 50 if context.quick else NUM_ARRIVALS
     closed = Load(kind="closed", num_clients=CAPACITY_CLIENTS, seconds=3 * context.visit_seconds)
@@ -80,6 +121,16 @@ def open_loops(context: Context, servers: Sequence[Server]) -> Part:
         "rows per step": "step_rows",
         "padding waste": padding_waste,
     }
+    expected: dict[tuple[str, float], tuple[float, float]] = {}
+    if model is not None:
+        for m in measurements:
+            key, served = m.system.key, [rate for point, rate in points.items() if m.at(point).samples]
+            expected |= {(key, rate): model(key, rate) for rate in served}
+        columns = {
+            **columns,
+            "modelled p50 ms": lambda m: expected[m.system.key, points[m.point]][0],
+            "modelled p99 ms": lambda m: expected[m.system.key, points[m.point]][1],
+        }
     note = "Capacity: " + ", ".join(f"{s.name} {capacities[s.key]:,.0f} requests/s" for s in servers) + "."
     failed = [m for m in counted if m.problem]
     part = part_of([*failed, *measurements], columns, title="server", points=points, note=note)
@@ -87,7 +138,8 @@ def open_loops(context: Context, servers: Sequence[Server]) -> Part:
         m.system.key: {rate: m.median("p99" + end) for end, rate in points.items() if "p99" + end in m.samples}
         for m in measurements
     }
-    return replace(part, figures=_figures(capacities, p99s))
+    modelled_p99s = {at: p99 for at, (_, p99) in expected.items()}
+    return replace(part, figures=_figures(capacities, p99s, modelled_p99s))
 
 
 def _rates(capacities: Iterable[float]) -> list[float]:
@@ -99,12 +151,17 @@ def _rates(capacities: Iterable[float]) -> list[float]:
     return sorted(rates)
 
 
-def _figures(capacities: Mapping[str, float], p99s: Mapping[str, Mapping[float, float]]) -> dict[str, float]:
+def _figures(
+    capacities: Mapping[str, float],
+    p99s: Mapping[str, Mapping[float, float]],
+    modelled_p99s: Mapping[tuple[str, float], float],
+) -> dict[str, float]:
     """Returns the figures that `open_loops` lists.
 
     Args:
         capacities: by the server's key.
         p99s: in ms, by the server's key and the rate, which ascends.
+        modelled_p99s: the same by the model, by key and rate; empty without a model.
     """
     slowest = min(capacities, key=lambda key: capacities[key])
     common = round(YARDSTICK_FRACTION * capacities[slowest], 1)
@@ -114,6 +171,8 @@ def _figures(capacities: Mapping[str, float], p99s: Mapping[str, Mapping[float, 
         line, shared = list(by_rate.items()), by_rate.keys() & p99s[slowest].keys()
         values[f"{key}_rate"] = rate_at(line, P99_MS)
         values[f"{key}_p99_ratio"] = max([by_rate[rate] / p99s[slowest][rate] for rate in shared], default=None)
+        ratios = [p99 / modelled_p99s[key, rate] for rate, p99 in line if (key, rate) in modelled_p99s]
+        values[f"{key}_to_model"] = max(ratios, default=None)
         if len(at_common) == len(p99s):
             values[f"{key}_p99_80"] = at_common[key]
             values[f"{key}_rate_at_p99"] = rate_at(line, at_common[slowest])
@@ -149,3 +208,175 @@ def rate_at(points: Sequence[tuple[float, float]], latency: float) -> float | No
         return loads[-1]
     share = (latency - rising[last]) / (rising[last + 1] - rising[last])
     return loads[last] + (loads[last + 1] - loads[last]) * share
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of calls of a model.
+
+    Attributes:
+        step, row: a step of R rows takes step + row x R, with its weights in the caches and its arrays bound.
+        call, cell: an encoding takes call + cell x sources x padded width, with its weights in the caches.
+        join: what an encoding that follows steps, and the steps after it, take beyond that.
+        leave: the same for steps with fewer rows than those before.
+    """
+
+    step: float
+    row: float
+    call: float
+    cell: float
+    join: float
+    leave: float
+
+
+def measured_costs(context: Context) -> Costs:
+    """Returns the costs of the context's bundle in int8 on one thread."""
+    stepper = OnnxStepper(open_bundle(context.bundle), "int8", "cpu", 1)
+    num_rows, num_cells = (1, 4, 16, 32), (24, 48, 96, 192)
+    step, row = _line(num_rows, [_Steps(stepper, rows, context.workload.num_tokens).seconds() for rows in num_rows])
+    call, cell = _line(num_cells, [_seconds(partial(stepper.encode, [[4] * cells])) for cells in num_cells])
+    join, leave = _changes(stepper, context.workload.num_tokens)
+    return Costs(step, row, call, cell, join, leave)
+
+
+class _Steps:
+    """Rows of a model that are stepped."""
+
+    def __init__(self, stepper: OnnxStepper, num_rows: int, num_tokens: int) -> None:
+        self.stepper = stepper
+        self._stepper = stepper
+        self.state = stepper.encode([[4] * num_tokens] * num_rows)
+
+    def step(self, number: int = 1) -> None:
+        for _ in range(number):
+            ids = np.full(self.state.num_rows, 4, np.int64)
+            _, self.state = self._stepper.step(Taken(self.state), ids, num_candidates=1)
+
+    def seconds(self) -> float:
+        return _seconds(self.step)
+
+
+def _changes(stepper: OnnxStepper, num_tokens: int) -> tuple[float, float]:
+    """Returns the costs of a join and of a leave: of five rows, the last joins, takes some steps, and leaves."""
+    source, rows = [4] * num_tokens, _Steps(stepper, NUM_CHANGED, num_tokens)
+    all_but_last = np.arange(NUM_CHANGED - 1, dtype=np.int64)
+
+    def join() -> None:
+        rows.state = stepper.concat([Taken(rows.state), Taken(stepper.encode([source]))])
+        rows.step(NUM_AFTER_CHANGE)
+
+    def leave() -> None:
+        rows.state = stepper.select(Taken(rows.state), all_but_last)
+        rows.step(NUM_AFTER_CHANGE)
+
+    with_last = rows.seconds()
+    leave()
+    without_last = rows.seconds()
+    joins: list[float] = []
+    leaves: list[float] = []
+    for _ in range(NUM_TIMED):
+        for change, seconds in ((join, joins), (leave, leaves)):
+            began = time.thread_time()
+            change()
+            seconds.append(time.thread_time() - began)
+    encoding = _seconds(partial(stepper.encode, [source]))
+    return (
+        max(0.0, statistics.median(joins) - encoding - NUM_AFTER_CHANGE * with_last),
+        max(0.0, statistics.median(leaves) - NUM_AFTER_CHANGE * without_last),
+    )
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    """Returns the median processor time of a call."""
+    seconds = []
+    for _ in range(NUM_WARM + NUM_TIMED):
+        began = time.thread_time()
+        run()
+        seconds.append(time.thread_time() - began)
+    return statistics.median(seconds[NUM_WARM:])
+
+
+def _line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
+    """Returns the intercept and the slope of the least-squares line; neither is negative."""
+    slope, intercept = np.polyfit(x, y, 1).tolist()
+    return max(0.0, intercept), max(0.0, slope)
+
+
+class TimedStepper:
+    """A model without weights: no hypothesis ends before its limit, and each call takes its cost in virtual time.
+
+    Attributes:
+        now: the virtual time in seconds.
+    """
+
+    vocabulary_size = NUM_SPECIAL_SYMBOLS + 1
+
+    def __init__(self, costs: Costs) -> None:
+        self.now = 0.0
+        self._costs = costs
+        # Of the last step; 0 if the encoder ran after it.
+        self._num_rows = 0
+
+    def encode(self, sources: Sequence[Sequence[int]], masked: Sequence[Sequence[int]] | None = None) -> DecoderState:
+        lengths = np.array([len(source) for source in sources], np.int64)
+        for group in alike(lengths.tolist()):
+            self.now += self._costs.call + self._costs.cell * len(group) * common_width(lengths[group])
+        self.now += self._costs.join if self._num_rows else 0.0
+        self._num_rows = 0
+        return _state(lengths)
+
+    def step(
+        self,
+        before: DecoderState | Taken,
+        previous_ids: Ids,
+        *,
+        num_candidates: int,
+        forced_ids: Ids | None = None,
+        banned_ids: Ids | None = None,
+        attention: bool = False,
+    ) -> tuple[StepOutput, DecoderState]:
+        num_rows = len(previous_ids)
+        self.now += self._costs.step + self._costs.row * num_rows
+        self.now += self._costs.leave if num_rows < self._num_rows else 0.0
+        self._num_rows = num_rows
+        ids = np.full((num_rows, num_candidates), NUM_SPECIAL_SYMBOLS, np.int64)
+        log_probs = np.zeros(ids.shape, np.float32)
+        return StepOutput(ids, log_probs, np.zeros(num_rows, np.float32), None), state_of(before)
+
+    def select(self, before: DecoderState | Taken, rows: Ids) -> DecoderState:
+        state = state_of(before)
+        return _state(state.source_lengths[state.row_sources[rows]])
+
+    def concat(self, parts: Sequence[DecoderState | Taken]) -> DecoderState:
+        return _state(np.concatenate([state_of(part).source_lengths for part in parts]))
+
+
+def _state(source_lengths: Ids) -> DecoderState:
+    """Returns a state that has no tensors. Each source has one row."""
+    return DecoderState({}, {}, source_lengths, np.arange(len(source_lengths), dtype=np.int64))
+
+
+def modelled(costs: Costs, work: Work, rate: float, scheduler: Callable[[Budget], Scheduler]) -> tuple[float, float]:
+    """Returns the median and the 99th percentile of the latency in ms, from arrival to answer.
+
+    Args:
+        rate: mean arrivals per second, at random moments (Poisson).
+        scheduler: makes the engine's scheduler.
+    """
+    stepper = TimedStepper(costs)
+    engine = Engine(stepper, BUDGET, SPECIAL_IDS, lambda: stepper.now, scheduler)
+    generator = random.Random(1)
+    arrivals = list(itertools.accumulate(generator.expovariate(rate) for _ in range(NUM_ARRIVALS)))
+    seconds: list[float] = []
+    num_submitted = 0
+    while len(seconds) < NUM_ARRIVALS:
+        if not engine.has_work:
+            stepper.now = max(stepper.now, arrivals[num_submitted])
+        while num_submitted < NUM_ARRIVALS and arrivals[num_submitted] <= stepper.now:
+            source, num_steps = work[num_submitted % len(work)]
+            options = DecodingOptions(max_length=max(1, num_steps - 1))
+            engine.submit(EngineRequest(num_submitted, tuple(source), options, arrivals[num_submitted]))
+            num_submitted += 1
+        seconds += [stepper.now - arrivals[key] for key, _ in engine.step().outcomes]
+    p50, p99 = (1e3 * np.percentile(seconds, (50, 99))).tolist()
+    return p50, p99

@@ -10,7 +10,7 @@ import hashlib
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,7 +43,7 @@ SMALL_PLAN = VerificationPlan(
 
 MAKERS = (
     *("export/**/*.py", "training/model/**/*.py", "training/kernels/**/*.py", "training/data/tokenization.py"),
-    "runtime/bundle/**/*.py",
+    *("runtime/bundle/**/*.py", "benchmarks/own_models.py"),
 )
 """The code that makes a bundle."""
 
@@ -155,13 +155,19 @@ def generate_request(source: Sequence[int], num_steps: int, beam_size: int = 1) 
 @functools.cache
 def mt_bundle(workload: Workload, cache: Path, precisions: tuple[Precision, ...] = ("fp32", "int8")) -> Path:
     """Returns the bundle's folder; exports it if the cache has none of the same code."""
-    digest = hashlib.sha256(Path(__file__).read_bytes())
-    for file in sorted(path for maker in MAKERS for path in ROOT.glob(maker)):
-        digest.update(file.read_bytes())
-    path = cache / "bundles" / f"mt-{workload.hidden_size}-{'-'.join(precisions)}-{digest.hexdigest()[:12]}"
+
+    def write(path: Path) -> None:
+        write_bundle(mt_exportable(workload), path, precisions=precisions, plan=SMALL_PLAN)
+
+    return cached_bundle(cache, f"mt-{workload.hidden_size}-{'-'.join(precisions)}", write)
+
+
+def cached_bundle(cache: Path, name: str, write: Callable[[Path], object]) -> Path:
+    """Returns a bundle's folder; calls `write` with it if the cache has none of the same code."""
+    path = cache / "bundles" / f"{name}-{_digest()}"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_bundle(_exportable(workload), path, precisions=precisions, plan=SMALL_PLAN)
+        write(path)
     return path
 
 
@@ -170,9 +176,8 @@ def print_bundle(workload: dict[str, float], cache: str) -> None:
     print(mt_bundle(Workload(**workload), Path(cache)))  # type: ignore[arg-type]
 
 
-def mt_model(workload: Workload) -> Seq2Seq:
-    """Returns a model with seeded random weights."""
-    config = ModelConfig(
+def mt_config(workload: Workload) -> ModelConfig:
+    return ModelConfig(
         cell="lstm",
         embedding_size=workload.embedding_size,
         hidden_size=workload.hidden_size,
@@ -181,6 +186,11 @@ def mt_model(workload: Workload) -> Seq2Seq:
         attention=AttentionConfig(score="general"),
         decoder=DecoderConfig(num_layers=workload.num_layers, input_feeding=True),
     )
+
+
+def mt_model(workload: Workload, config: ModelConfig | None = None) -> Seq2Seq:
+    """Returns a model with seeded random weights, by default with the workload's architecture."""
+    config = config or mt_config(workload)
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = Seq2Seq(config, workload.vocabulary_size, workload.vocabulary_size)
@@ -191,12 +201,13 @@ def mt_model(workload: Workload) -> Seq2Seq:
     return model.eval()
 
 
-def _exportable(workload: Workload) -> ExportableModel:
+def mt_exportable(workload: Workload, config: ModelConfig | None = None) -> ExportableModel:
+    """Returns a model of these sizes to export; by default with the workload's architecture."""
     tokenizer = tokenizer_of("word", map(word_of, range(NUM_SPECIAL_SYMBOLS, workload.vocabulary_size)))
     versions: dict[str, str] = {}
     return ExportableModel(
         name="mt",
-        model=traceable(mt_model(workload)),
+        model=traceable(mt_model(workload, config)),
         source_tokenizer=tokenizer,
         target_tokenizer=tokenizer,
         append_eos=True,
@@ -212,3 +223,10 @@ def _exportable(workload: Workload) -> ExportableModel:
         ),
         sources=[source[:-1] for source in sentences(workload.job(64))],
     )
+
+
+def _digest() -> str:
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for path in sorted(path for maker in MAKERS for path in ROOT.glob(maker)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]

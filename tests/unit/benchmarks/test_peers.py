@@ -8,17 +8,29 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.job import Job, sentences
+from attendant.export.own import traceable_module
+from attendant.export.rewriting.int8 import quantize
+from attendant.export.tracing import trace_graphs
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS
+from attendant.training.data.vocabulary import read_vocabulary
+from benchmarks.job import Job, sentences, word_of
+from benchmarks.own_models import Student
 from benchmarks.peers import TRANSFORMERS, transformer_parameters
 from benchmarks.plain_model import export_plain, plain_model, torch_loop
 from benchmarks.programs import BOS_ID, onnx_loop
 from benchmarks.training import TOOLKITS, Training, write_corpus
-from benchmarks.workload import QUICK
+from benchmarks.workload import QUICK, Workload
 
 
 def test_transformers_have_about_as_many_parameters_as_the_model() -> None:
     counts = [transformer_parameters(**shape, vocabulary_size=8000) for shape in TRANSFORMERS.values()]
     assert [round(count / 1e6, 1) for count in counts] == [17.2, 17.5]
+
+
+def test_a_student_has_about_as_many_parameters_as_the_transformer_of_its_sizes() -> None:
+    for sizes in TRANSFORMERS.values():
+        student = sum(parameter.numel() for parameter in Student(sizes, Workload()).parameters())
+        assert 0.95 < student / transformer_parameters(**sizes, vocabulary_size=8000) < 1.0
 
 
 @pytest.mark.slow
@@ -42,6 +54,18 @@ def test_the_plain_loop_computes_what_its_model_does(tmp_path: Path) -> None:
     np.testing.assert_array_equal(torch_loop(QUICK).decode(sources, 5, 1), greedy)
     np.testing.assert_array_equal(torch_loop(QUICK).decode(sources, 5, 4), loop.decode(sources, 5, 4))
     assert onnx_loop(str(tmp_path / "int8")).decode(sources, 5, 1).shape == (3, 5)
+
+
+@pytest.mark.slow
+def test_a_students_attention_in_several_layers_and_heads_stays_in_fp32() -> None:
+    workload = Workload(vocabulary_size=60)
+    vocabulary = read_vocabulary([*SPECIAL_TOKENS, *map(word_of, range(4, 60))], field="source_tokenizer")
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2, "width": 32, "feed_forward": 64}
+    model = traceable_module(Student(sizes, workload), vocabulary, vocabulary, max_positions=41)
+    rewritten = quantize(trace_graphs(model))
+    dtypes = {spec.name: spec.dtype for spec in rewritten.decoder_step.inputs}
+    assert dtypes["keys_0"] == dtypes["values_1"] == "float32"
+    assert any("int8" in how for how in rewritten.arithmetic.values())
 
 
 @pytest.fixture
