@@ -104,6 +104,7 @@ protos: setup ## Regenerate the gRPC code from protos/
 		--python_out=client --grpc_python_out=client --pyi_out=client attendant_client/v1/seq2seq.proto
 	@$(BIN)/python -m grpc_tools.protoc -Iattendant/server/inference/v2=protos/inference \
 		--python_out=. --pyi_out=. attendant/server/inference/v2/open_inference.proto
+	@$(BIN)/python protos/openapi.py
 
 check-protos: setup ## Lint the API and compare it with the last release's
 	@$(BIN)/python protos/check.py

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import runpy
 import ssl
 import time
 import tracemalloc
@@ -27,13 +28,7 @@ from tests.http_serving import Answer, Http, http_served
 from tests.paths import ROOT
 from tests.serving import PATIENCE_SECONDS, Served, eventually, fake_stepper, gated_stepper, served
 
-SCHEMAS = json.loads((ROOT / "server" / "http" / "openapi.json").read_text())["components"]["schemas"]
-RANGES = {
-    field.name: schema
-    for message in (messages.DecodingOptions, messages.SamplingOptions, messages.OutputOptions)
-    for field in message.DESCRIPTOR.fields
-    if "maximum" in (schema := SCHEMAS[message.DESCRIPTOR.name]["properties"][field.json_name])
-}
+RANGES = runpy.run_path(str(ROOT / "protos" / "openapi.py"))["RANGES"]
 
 GENERATE = {"text": "abc", "decoding": {"beamSize": 3, "numHypotheses": 2}, "output": {"attention": True}}
 SCORE = {"sourceText": "abc", "targetText": "AA B", "output": {"attention": True}}

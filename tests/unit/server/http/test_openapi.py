@@ -1,6 +1,8 @@
 """The OpenAPI document against a validator, and against what the server says."""
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import jsonschema
@@ -13,9 +15,7 @@ from starlette.routing import Route
 
 from attendant.server.http.app import ROUTES, add_pages
 from attendant.server.http.bodies import to_json
-from attendant.server.inference.http import INFERENCE_ROUTES
-from attendant.server.inference.http import PREFIX as INFERENCE
-from attendant.server.inference.service import FIELDS, MASKED, PREFIX, SAMPLING
+from attendant.server.inference.http import INFERENCE_ROUTES, PREFIX
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.paths import ROOT
 
@@ -26,22 +26,29 @@ def described() -> dict[str, Any]:
     return document
 
 
+def test_the_committed_document_is_up_to_date(described: dict[str, Any]) -> None:
+    program = "import json, openapi; print(json.dumps(openapi.document()))"
+    run = subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": f"protos:{ROOT}"}, cwd=ROOT, capture_output=True, check=True
+    )
+    assert json.loads(run.stdout) == described, "run make protos"
+
+
 def test_it_is_valid(described: dict[str, Any]) -> None:
     validate(described)
 
 
 def test_every_path_is_there(described: dict[str, Any]) -> None:
     ours = {(route.path, route.verb.lower()) for route in ROUTES}
-    theirs = {(INFERENCE + route.path, route.verb.lower()) for route in INFERENCE_ROUTES}
+    theirs = {(PREFIX + route.path, route.verb.lower()) for route in INFERENCE_ROUTES}
     assert {(path, verb) for path, item in described["paths"].items() for verb in item} == ours | theirs
 
 
 def test_every_field_of_every_message_is_there(described: dict[str, Any]) -> None:
     schemas = described["components"]["schemas"]
-    for name, message in messages.DESCRIPTOR.message_types_by_name.items():
-        assert set(schemas[name]["properties"]) == {field.json_name for field in message.fields}, name
-    parameters = schemas["InferRequest"]["properties"]["parameters"]["properties"]
-    assert set(parameters) == {*FIELDS, PREFIX, MASKED, SAMPLING, "binary_data_output"}
+    for message in (messages.GenerateRequest, messages.DecodingOptions, messages.GenerateResponse, messages.Model):
+        properties = schemas[message.DESCRIPTOR.name]["properties"]
+        assert set(properties) == {field.json_name for field in message.DESCRIPTOR.fields}
     assert schemas["GenerateStreamResponse.Delta"]["properties"]["tokens"] == {
         "type": "array",
         "items": {"type": "string"},
