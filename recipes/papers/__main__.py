@@ -12,7 +12,7 @@ from attendant.runtime.command import Command, ended_by_interrupts, exit_command
 def parser() -> argparse.ArgumentParser:
     """Imports the experiments here: torch takes seconds, and Ctrl-C must end that with one line too."""
     with ended_by_interrupts():
-        from attendant.recipes.papers import alignment, comparison, harness, long_sources  # noqa: PLC0415
+        from attendant.recipes.papers import alignment, comparison, harness, long_sources, memory  # noqa: PLC0415
 
     options = argparse.ArgumentParser(prog="python -m recipes.papers", description="Experiments of docs/experiments.")
     commands = options.add_subparsers(required=True)
@@ -38,6 +38,9 @@ def parser() -> argparse.ArgumentParser:
     about = "compare attention with letters and sounds that were aligned by hand"
     align = add("align", lambda parsed: alignment.show_alignment(parsed.model), about)
     align.add_argument("model", type=Path, metavar="RUN|BUNDLE", help="a model of CMUdict's pronunciations")
+    about = "train small recurrent networks to remember, and show their gradients"
+    remember = add("memory", lambda parsed: memory.study_memory([parsed.task] if parsed.task else memory.TASKS), about)
+    remember.add_argument("task", nargs="?", choices=list(memory.TASKS), help="default: all")
     about = "measure the runs of which-attention on sources of up to 500 letters"
     add("long-sources", lambda _: long_sources.study_long_sources(), about)
     return options

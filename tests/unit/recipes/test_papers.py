@@ -1,4 +1,4 @@
-"""Plans train what is missing; alignments and long sources are measured right."""
+"""Plans train what is missing, tables have the results of runs, and gradients are those of finite differences."""
 
 import random
 import signal
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from attendant.recipes.papers import comparison, harness, long_sources
 from attendant.recipes.papers.alignment import (
@@ -20,6 +21,7 @@ from attendant.recipes.papers.alignment import (
 )
 from attendant.recipes.papers.harness import load_plan, plan_names
 from attendant.recipes.papers.long_sources import LongSource, run_together
+from attendant.recipes.papers.memory import ADDING, KINDS, TASKS, Kind, Network, Task
 from attendant.runtime.errors import UserError
 from attendant.training.data.pairs import Pair
 from attendant.training.run.directory import Run
@@ -134,3 +136,44 @@ def test_long_sources() -> None:
         [[0.5, 0.25, 0.25, 0, 0], [0, 0, 0, 0, 1], [0, 0.5, 0.5, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
     )
     assert long_sources.attention_on_words(source, weights).tolist() == [0.75, 0, 0.5, 1]
+
+
+def test_the_adding_problem_is_the_papers() -> None:
+    inputs, wanted = ADDING.draw(500, 15, torch.Generator().manual_seed(0))
+    numbers, marks = inputs.unbind(2)
+    assert numbers.shape == (500, 30) and float(numbers.min()) < -0.99 and float(numbers.max()) > 0.99
+    assert torch.equal((marks == 1).sum(1), torch.full((500,), 2)) and not bool((marks[:, 14:29] != 0).any())
+    assert bool((marks[:, -1] == -1).all()) and set(marks[:, 0].tolist()) == {-1.0, 1.0}
+    assert torch.allclose(wanted, 0.5 + (numbers * (marks == 1)).sum(1) / 4)
+    for error, is_right in ((0.039, True), (0.041, False)):
+        assert bool((ADDING.right(wanted.unsqueeze(1) + error, wanted) == is_right).all())
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_gradients_are_those_of_finite_differences(kind: Kind, task: Task) -> None:
+    """Changes each number of the state k steps before the end, and compares the norms of the loss's changes."""
+    torch.manual_seed(0)
+    network = Network(kind, task).double()
+    drawn = task.draw(2, 4, torch.Generator().manual_seed(0))
+    inputs, wanted = (tensor.double() if tensor.is_floating_point() else tensor for tensor in drawn)
+    gradients, length = network.gradient_norms(inputs, wanted), inputs.shape[1]
+    assert gradients.shape == (2, length - 1) and torch.allclose(gradients[:, 0], torch.ones(2).double())
+    norms = []
+    for back in (0, 3):
+        _, state = network.recurrent(inputs[:1, : length - back])
+        parts = state if isinstance(state, tuple) else (state,)
+        squares = 0.0
+        for part in parts:
+            for place in range(part.shape[-1]):
+                losses = []
+                for change in (1e-6, -1e-6):
+                    with torch.no_grad():
+                        part[0, 0, place] += change
+                        rest = inputs[:1, length - back :]
+                        last = network.recurrent(rest, state)[0][:, -1] if back else parts[0][0]
+                        losses.append(float(task.losses(network.output(last), wanted[:1])))
+                        part[0, 0, place] -= change
+                squares += ((losses[0] - losses[1]) / 2e-6) ** 2
+        norms.append(np.sqrt(squares))
+    assert float(gradients[0, 3]) == pytest.approx(norms[1] / norms[0], rel=1e-4)
