@@ -12,7 +12,6 @@ import typing as _typing
 
 __all__ = [
     "VERSION",
-    "Answers",
     "AttendantClient",
     "AttendantError",
     "BlockingClient",
@@ -49,7 +48,6 @@ __all__ = [
 if _typing.TYPE_CHECKING:
     from attendant_client import attention_map
     from attendant_client.answers import (
-        Answers,
         Delta,
         Evaluation,
         Generation,

@@ -1,9 +1,7 @@
-"""The address of a server: its host and port, or another gRPC name; and the proxy that connections use."""
+"""The address of a server: its host and port, or another gRPC name."""
 
 import ipaddress
-import os
 import re
-from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 DEFAULT_PORT = 50051
@@ -11,10 +9,6 @@ MAX_PORT = 65535
 
 GRPC_SCHEMES = ("dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds", "google-c2p")
 """The schemes of gRPC's own names."""
-
-PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
-DIRECT_VARIABLES = ("no_grpc_proxy", "no_proxy")
-"""Variables of the environment in the order in which gRPC reads them. The first that is set counts."""
 
 _HOST = re.compile(r"[^\s:/?#@,\[\]]+")
 _DNS = re.compile(r"(dns:(?://[^/]*/)?)(.+)", re.DOTALL)
@@ -131,45 +125,3 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
-
-
-class Proxy(NamedTuple):
-    """A proxy that connections go through.
-
-    Attributes:
-        url: without user and password.
-        variable: of the environment, which names it.
-    """
-
-    url: str
-    variable: str
-
-    def __str__(self) -> str:
-        return (
-            f"connections go through the proxy {self.url}, which the variable {self.variable} names; "
-            "no_proxy lists hosts to be reached directly"
-        )
-
-
-def proxy_of(target: str) -> Proxy | None:
-    """Returns the proxy that gRPC uses for a target; None if it connects directly."""
-    variable = next((name for name in PROXY_VARIABLES if os.environ.get(name)), None)
-    if variable is None or is_this_machine(target) or target.startswith("vsock:"):
-        return None
-    exempt = next((value for name in DIRECT_VARIABLES if (value := os.environ.get(name))), "")
-    hosts = [_host(address) for address in _addresses(target)]
-    if any(_is_exempt(host, entry.strip()) for host in hosts for entry in exempt.split(",")):
-        return None
-    scheme, _, rest = os.environ[variable].partition("://")
-    # gRPC connects directly where it can't use a proxy.
-    return Proxy(f"http://{rest.rpartition('@')[2]}", variable) if scheme.lower() == "http" else None
-
-
-def _is_exempt(host: str, entry: str) -> bool:
-    """Returns whether a host is one of an entry of no_proxy: it ends like it, or is in its network."""
-    if not entry:
-        return False
-    try:
-        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
-    except ValueError:
-        return host.lower().endswith(entry.lower())

@@ -6,7 +6,6 @@ The distribution attendant-seq2seq has further commands, which may not be instal
 import argparse
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +13,6 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NoReturn
-
-import shtab
 
 from attendant_client.client import DEFAULT_CONCURRENCY, DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS
 from attendant_client.command import ended_by_interrupts
@@ -85,38 +82,6 @@ def run_further(name: str, arguments: Sequence[str]) -> int:
     return 2
 
 
-def parsers() -> dict[str, argparse.ArgumentParser]:
-    """Returns the parsers of the installed commands."""
-    installed = {}
-    for name in FURTHER:
-        try:
-            installed[name] = load(name).parser
-        except ModuleNotFoundError:
-            continue
-    return installed
-
-
-SHELLS = ("bash", "zsh", "fish")
-PATHS = ("FILE", "BUNDLE", "RUN", "RECIPE", "PEM", "DIRECTORY")
-"""The beginnings of metavariables of options that take a path."""
-
-
-def script(parser: argparse.ArgumentParser, further: Mapping[str, argparse.ArgumentParser], shell: str) -> str:
-    """Returns the script for a shell.
-
-    Args:
-        parser: of the whole command.
-        further: of the subcommands that it contains only by name.
-    """
-    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    commands.choices.update(further)
-    for command in commands.choices.values():
-        for action in command._actions:
-            if action.type is Path or str(action.metavar).startswith(PATHS):
-                action.complete = shtab.FILE
-    return shtab.complete(parser, shell)
-
-
 EPILOG = """\
 environment:
   ATTENDANT_TARGET, ATTENDANT_ROOT_CERTIFICATES, ATTENDANT_CLIENT_CERTIFICATE, ATTENDANT_CLIENT_KEY,
@@ -136,9 +101,6 @@ MAX_TRACED_CANDIDATES: Final = 32
 PRECISIONS: Final = ("fp32", "int8")
 """The precisions that a CPU computes."""
 
-_NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")
-"""A negative number, which argparse accepts as a text."""
-
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Returns the options, with the command's coroutine function as `run`. Wrong ones end the process."""
@@ -149,8 +111,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error(f"{flag}: options follow the command, as in attendant health {flag}")
     if not name.startswith("-") and (near := get_close_matches(name, [*OWN, *FURTHER], n=1)) and near != [name]:
         parser.error(f"there is no command {name!r}; did you mean {near[0]}?")
-    if name in OWN:
-        _refuse_unknown_dashes(_command_of(parser, name), arguments[1:])
     options = parser.parse_args(arguments)
     if "target" in options:
         _check_connection(parser, options)
@@ -170,48 +130,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if texts == ["-"] and sys.stdin is None:
         parser.error("`-` reads the sources from standard input, which is closed")
     return options
-
-
-def _command_of(parser: argparse.ArgumentParser, name: str) -> argparse.ArgumentParser:
-    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    command: argparse.ArgumentParser = commands.choices[name]
-    return command
-
-
-def _refuse_unknown_dashes(command: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Refuses the first argument that looks like an unknown option; the message shows how to write it as a text."""
-    actions = {flag: action for action in command._actions for flag in action.option_strings}
-    takes_text = any(action.type is _text and not action.option_strings for action in command._actions)
-    expecting = ""
-    for argument in arguments:
-        if argument == "--":
-            return
-        flag = argument.partition("=")[0]
-        long_names = [name for name in actions if name.startswith(flag)] if flag.startswith("--") else []
-        matching = [flag] if flag in actions else long_names
-        if _looks_like_option(argument) and not matching:
-            if expecting:
-                command.error(
-                    f"{argument} looks like an option; as the value of {expecting} it is {expecting}={argument}"
-                )
-            near = get_close_matches(flag, actions, n=1)
-            ways = [f"did you mean {near[0]}?"] if near else []
-            if takes_text:
-                example = _after_dashes(command, argument)
-                ways.append(f"a text that begins with a dash goes after all options and `--`: {example}")
-            command.error("; ".join([f"there is no option {argument}", *ways]))
-        takes_value = len(matching) == 1 and actions[matching[0]].nargs != 0 and "=" not in argument
-        expecting = matching[0] if takes_value else ""
-
-
-def _looks_like_option(argument: str) -> bool:
-    """Returns whether argparse reads an argument as an option: it begins with a dash and is not a number or phrase."""
-    return argument.startswith("-") and argument != "-" and " " not in argument and not _NEGATIVE.fullmatch(argument)
-
-
-def _after_dashes(command: argparse.ArgumentParser, argument: str) -> str:
-    others = ["TARGET"] if "score" in command.prog else []
-    return shlex.join([*command.prog.split(), "--", argument, *others])
 
 
 def _check_connection(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -249,9 +167,8 @@ def whole_parser() -> argparse.ArgumentParser:
     _version(parser)
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     for name, (run, fill, summary) in OWN.items():
-        parents = [] if fill is _completion else [common]
         command = commands.add_parser(
-            name, parents=parents, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+            name, parents=[common], help=summary, description=f"{summary[0].upper()}{summary[1:]}."
         )
         _version(command)
         fill(command)
@@ -271,6 +188,8 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints one line instead of the whole usage."""
+        if message.startswith("unrecognized arguments") or message.endswith("required: TEXT"):
+            message += "; a text that begins with a dash goes after all options and `--`"
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
@@ -442,22 +361,11 @@ def _health(command: argparse.ArgumentParser) -> None:
     command.add_argument("--service", metavar="NAME", default="", help="one gRPC service (default: the whole server)")
 
 
-def _completion(command: argparse.ArgumentParser) -> None:
-    command.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"one of {', '.join(SHELLS)}")
-
-
-async def complete(options: argparse.Namespace) -> int:
-    """Prints the completion script of a shell."""
-    print(script(whole_parser(), parsers(), options.shell))
-    return 0
-
-
 OWN: Final[Mapping[str, tuple[Callable[..., Any], Callable[[argparse.ArgumentParser], None], str]]] = {
     "generate": (generate, _generate, "decode texts, or each line of standard input"),
     "score": (score, _score, "compute the probability of a target"),
     "models": (models, _models, "show the models of a server, their limits and measured quality"),
     "health": (health, _health, "check a server; exit status 0 if it is serving, else 1"),
-    "completion": (complete, _completion, "print the completion script of a shell"),
 }
 """This distribution's own subcommands: name -> function that runs it, function that adds its options, summary."""
 

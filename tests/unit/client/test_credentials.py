@@ -144,6 +144,14 @@ async def test_a_server_that_asks_for_a_certificate(authority: Authority, tmp_pa
                 await client.generate("a")
 
 
+async def test_this_machine_is_reached_without_a_proxy(
+    server: Served, closed_target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("grpc_proxy", f"http://{closed_target}")
+    async with AttendantClient(server.target) as client:
+        assert (await client.generate("a")).best.text == "A"
+
+
 async def test_arguments_that_exclude_or_need_each_other() -> None:
     with pytest.raises(ValueError, match="client_certificate and client_key need each other"):
         AttendantClient(client_key=b"")
