@@ -88,17 +88,16 @@ def refuse_inexact(bundle: Bundle, precision: Precision) -> None:
     except (OSError, Unfit) as error:
         factors = [str(error)]
     if factors:
-        # From fp32 graphs any processor makes int8; codes of 8 bits are only halved where they can be computed.
         remedy = (
-            "choose precision fp32, or export it again"
+            f"choose precision fp32, or export it again (attendant export BUNDLE --output NEW --precision "
+            f"{','.join(graphs)}), which makes codes of 7 bits"
             if "fp32" in graphs
-            else "it has no other precision; export it again on a processor with VNNI"
+            else "it has no other precision; export its run again"
         )
         raise UserError(
             f"the int8 of the bundle {bundle.manifest.name} can't be computed exactly on this processor "
             f"({processor()}): it has codes of 8 bits, whose products overflow in onnxruntime's kernels without VNNI; "
-            f"{remedy} (attendant export BUNDLE --output NEW --precision {','.join(graphs)}), which makes codes of 7 "
-            "bits"
+            f"{remedy}"
         )
 
 

@@ -17,11 +17,11 @@ from attendant.export.graph import TracedPair
 from attendant.export.origins import Exportable, exportable_bundle
 from attendant.export.published import verify
 from attendant.export.rewriting import products
-from attendant.export.rewriting.int8 import HALVED, quantize
+from attendant.export.rewriting.int8 import quantize
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.graph_content import wide_factors
 from attendant.runtime.bundle.manifest import Precision
-from attendant.runtime.bundle_stepper import check_decoding, open_stepper
+from attendant.runtime.bundle_stepper import open_stepper
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError, VerificationFailed
@@ -165,31 +165,6 @@ def test_factors_of_8_bits_are_not_exported_on_any_host(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(
-    not onnx_stepper.kernels_are_exact(), reason="this processor can't compute the former codes of 8 bits exactly"
-)
-@pytest.mark.parametrize("name", ["lstm", pytest.param("gru", marks=pytest.mark.slow)])
-def test_a_bundle_of_int8_alone_is_halved(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One whose factors have 8 bits, as an earlier version exported it."""
-    old = open_bundle(ROOT / "tests" / "eight_bits" / name)
-    assert wide_factors(old.path, old.manifest.graphs["int8"])
-    new = write_bundle(exportable_bundle(old), tmp_path / "new", precisions=("int8",), plan=TINY_PLAN)
-    assert not wide_factors(new.path, new.manifest.graphs["int8"])
-    plain, certificate = new.manifest.certificates
-    assert plain == old.manifest.certificates[0]
-    assert (certificate.precision, certificate.reference, certificate.batch_invariant) == ("int8", "int8", True)
-    assert certificate.arithmetic["all factors"] == HALVED
-    assert certificate.tokens.num_identical >= 0.8 * certificate.tokens.num_compared
-    # It is as it should be already: exported once more, its graphs and certificates stay.
-    again = write_bundle(exportable_bundle(new), tmp_path / "again", precisions=("int8",), plan=TINY_PLAN)
-    assert again.manifest.graphs == new.manifest.graphs
-    assert again.manifest.certificates == new.manifest.certificates
-    monkeypatch.setattr(onnx_stepper, "kernels_are_exact", lambda: False)
-    assert not check_decoding(new, OnnxStepper(new, "int8"), "int8", "cpu")
-    with pytest.raises(UserError, match="can't be computed exactly on this processor"):
-        write_bundle(exportable_bundle(old), tmp_path / "third", precisions=("int8",), plan=TINY_PLAN)
-
-
 def test_verification_names_the_processor_that_can_not_compute_int8(
     int8_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,10 +181,15 @@ def test_verification_names_the_processor_that_can_not_compute_int8(
     assert re.search(rf"not checked: .*{why}.*; choose precision fp32", checks[2].text)
 
 
-def test_of_int8_alone_nothing_else_is_made(tmp_path: Path) -> None:
-    exportable = exportable_bundle(open_bundle(ROOT / "tests" / "eight_bits" / "gru"))
+def test_of_int8_alone_nothing_else_is_made(fp32_exportable: Exportable, tmp_path: Path) -> None:
+    alone = write_bundle(fp32_exportable, tmp_path / "alone", precisions=("int8",), plan=TINY_PLAN)
+    again = write_bundle(exportable_bundle(alone), tmp_path / "again", precisions=("int8",), plan=TINY_PLAN)
+    assert again.manifest.graphs == alone.manifest.graphs
+    assert again.manifest.certificates == alone.manifest.certificates
     with pytest.raises(UserError, match="the origin has only int8, and no fp32 graphs"):
-        write_bundle(exportable, tmp_path / "new", precisions=("fp32", "int8"), plan=TINY_PLAN)
+        write_bundle(exportable_bundle(alone), tmp_path / "new", precisions=("fp32", "int8"), plan=TINY_PLAN)
+    with pytest.raises(UserError, match="has int8 of 8 bits and no fp32 graphs"):
+        exportable_bundle(open_bundle(ROOT / "tests" / "eight_bits" / "lstm"))
 
 
 FAR = r"0\.\d+ of the distance between sources away from fp32"

@@ -1,7 +1,6 @@
 """What int8 may cost to be served by default, and beams that are worse than greedy search."""
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -158,27 +157,3 @@ def test_quality_is_measured_as_the_run_was() -> None:
     measurement = QualityMeasurement(data=data, config=config, model_of=lambda stepper: MODEL)
     bleu, per = measurement.take({"fp32": MODEL.stepper})
     assert "tok:char" in bleu.protocol and "without the characters 'x'" in per.protocol
-
-
-def test_halved_graphs_are_measured_against_the_former_ones() -> None:
-    """fp32 is gone: its distance is the former graphs' own, as recorded, and what halving adds."""
-    flatter = FakeStepper(TOKENIZER.vocabulary_size, spread=0.5)
-    examples = [Example(source, ("a",)) for source in ("ab", "ba", "cd", "dc")]
-    config = EvaluationConfig(metrics=("perplexity", "per"), beam_size=2)
-    measurement = QualityMeasurement(
-        data=EvaluationData("words.tsv", examples),
-        config=config,
-        model_of=lambda stepper: replace(MODEL, stepper=stepper),
-        former=MODEL.stepper,
-        recorded={"perplexity": 0.5},
-    )
-    evaluations = measurement.take({"int8": flatter})
-    assert [(evaluation.metric, evaluation.precision) for evaluation in evaluations] == [
-        ("perplexity", "int8"),
-        ("per", "int8"),
-    ]
-    (former,) = [line for line in measurement.advice if "perplexity" in line]
-    before = float(former.split()[-1])
-    assert evaluations[0].value != before
-    assert evaluations[0].difference == pytest.approx(evaluations[0].value - before + 0.5, abs=1e-3)
-    assert evaluations[1].difference is None, "the bundle had recorded none"
