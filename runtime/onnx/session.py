@@ -322,11 +322,6 @@ class PlainSession:
             raise UserError(f"{self._label}: {_one_line(str(error))}") from None
 
 
-def run_once(content: bytes, inputs: Mapping[str, Array]) -> list[Array]:
-    """Returns all outputs of a small graph on the CPU."""
-    return PlainSession("graph", content).run(inputs)
-
-
 def _content(folder: Path, spec: GraphSpec) -> bytes:
     """Reads and checks a graph. Exactly these bytes are loaded, even if the file changes meanwhile."""
     try:
