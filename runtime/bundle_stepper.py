@@ -14,7 +14,7 @@ from attendant.runtime.decoding.hypothesis import Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError, reason_of
 from attendant.runtime.onnx.device import DeviceStepper
-from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.runtime.onnx.stepper import OnnxStepper, refuse_inexact
 from attendant.runtime.stepper import Stepper
 
 log = logging.getLogger(__name__)
@@ -38,10 +38,19 @@ class BundleStepper(Stepper, Protocol):
 
 
 def default_precision(bundle: Bundle, provider: Provider) -> Precision:
-    """Returns the precision that serves unless the caller chooses another: the manifest's, or fp32 if it names none."""
+    """Returns the precision that serves unless the caller chooses another.
+
+    The manifest names it for the provider. If it names none, or an int8 of 8 bits, the default is fp32; if the bundle
+    has no fp32 either, another one, for which `open_stepper` may raise the reason.
+    """
     graphs = bundle.manifest.graphs
     plain: Precision = "fp32" if "fp32" in graphs else next(iter(graphs))
-    return bundle.manifest.default_precision.get(provider, plain)
+    preferred = bundle.manifest.default_precision.get(provider, plain)
+    try:
+        refuse_inexact(bundle, preferred)
+    except UserError:
+        return plain
+    return preferred
 
 
 def open_stepper(

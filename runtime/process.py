@@ -41,7 +41,7 @@ def available_cpus() -> int:
 
 
 def cgroup_quota(root: Path = CGROUP_ROOT, own_cgroup: Path = OWN_CGROUP) -> float | None:
-    """Returns the CPUs that cgroup v2 grants this process; None if there is no limit.
+    """Returns the CPUs that cgroup v2 or v1 grants this process; None if there is no limit.
 
     A limit holds for everything below it, so the lowest on the way up to the root counts. In a container the path may
     be the host's and not exist: then the root is the container's own.
@@ -50,21 +50,45 @@ def cgroup_quota(root: Path = CGROUP_ROOT, own_cgroup: Path = OWN_CGROUP) -> flo
         lines = own_cgroup.read_text().splitlines()
     except OSError:
         return None
-    # Of the lines hierarchy:controllers:path, that of version 2 has no controllers.
-    paths = [path for _, controllers, path in (line.split(":", 2) for line in lines) if not controllers]
-    own = [root / path.lstrip("/") for path in paths]
-    folders = [level for folder in own for level in (folder, *folder.parents)]
-    quotas = [_quota(folder) for folder in folders if folder == root or root in folder.parents]
-    return min((quota for quota in quotas if quota is not None), default=None)
+    quotas = [quota for line in lines for quota in _quotas_of(root, line)]
+    return min(quotas, default=None)
 
 
-def _quota(folder: Path) -> float | None:
+def _quotas_of(root: Path, line: str) -> Iterator[float]:
+    """Yields the limits of a line of /proc/self/cgroup, hierarchy:controllers:path, and of its parents.
+
+    A line of version 2 has no controllers.
+    """
+    _, controllers, path = line.split(":", 2)
+    if not controllers:
+        mount, quota_of = root, _quota_v2
+    elif "cpu" in controllers.split(","):
+        # Mounted under the names of its controllers, or linked under its own name.
+        mount, quota_of = root / (controllers if (root / controllers).is_dir() else "cpu"), _quota_v1
+    else:
+        return
+    folder = mount / path.lstrip("/")
+    for level in (folder, *folder.parents):
+        if (level == mount or mount in level.parents) and (quota := quota_of(level)) is not None:
+            yield quota
+
+
+def _quota_v2(folder: Path) -> float | None:
     """Reads `cpu.max`: "<microseconds> <period>", or "max <period>"."""
     try:
         granted, period = (folder / "cpu.max").read_text().split()
     except (OSError, ValueError):
         return None
     return None if granted == "max" else int(granted) / int(period)
+
+
+def _quota_v1(folder: Path) -> float | None:
+    """Reads `cpu.cfs_quota_us`, -1 for none, and `cpu.cfs_period_us`."""
+    try:
+        granted, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+    except (OSError, ValueError):
+        return None
+    return granted / period if granted > 0 else None
 
 
 def processor(cpuinfo: Path = CPUINFO) -> str:

@@ -30,7 +30,7 @@ from attendant.runtime.violations import Violations, summary
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.messages import EngineRequest, Outcome, Result, StepResult, joined_result
 from attendant.server.engine.scheduler import Budget
-from attendant_client import Delta, FinishReason, InvalidArgument, Sampling, Source
+from attendant_client import Answers, Delta, FinishReason, InvalidArgument, Sampling, Source
 from attendant_client.client import Streamed
 from attendant_client.messages import (
     checked_source,
@@ -402,7 +402,9 @@ class Model:
                     raise _of_source(place, error) from None
                 read.append(error)
         results = iter(self._decode([item for item in read if isinstance(item, ReadRequest)]))
-        return [item if isinstance(item, InvalidArgument) else self.generation(item, next(results)) for item in read]
+        return Answers(
+            item if isinstance(item, InvalidArgument) else self.generation(item, next(results)) for item in read
+        )
 
     def stream(self, source: Source, **options: Unpack[Options]) -> "GenerationStream":
         """Decodes one source, and yields tokens of the best hypothesis and their text as soon as they are certain.
@@ -483,7 +485,7 @@ class Model:
         )
 
     def _scores(self, requests: Sequence[ReadRequest]) -> list[Score]:
-        scores = list[Score]()
+        scores = Answers[Score]()
         for request, result in zip(requests, self._decode(requests), strict=True):
             fields = score_fields(result.hypotheses[0], request, self._facts)
             fields |= {side: tuple(fields[side]) for side in ("source_tokens", "target_tokens")}

@@ -12,6 +12,7 @@ import typing as _typing
 
 __all__ = [
     "VERSION",
+    "Answers",
     "AttendantClient",
     "AttendantError",
     "BlockingClient",
@@ -48,6 +49,7 @@ __all__ = [
 if _typing.TYPE_CHECKING:
     from attendant_client import attention_map
     from attendant_client.answers import (
+        Answers,
         Delta,
         Evaluation,
         Generation,

@@ -1,12 +1,47 @@
-"""The server's answers as plain frozen values. Log-probabilities are natural logarithms."""
+"""The server's answers as plain frozen values, and as HTML in notebooks. Log-probabilities are natural logarithms."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from html import escape
+from typing import Any, TypeVar
 
 from attendant_client.options import GenerateOptions
 from attendant_client.trace import FinishReason, Trace
+
+COLOR = "31, 119, 180"
+CELL = "width: 1.4em; height: 1.4em; padding: 0; border: 1px solid rgba(128, 128, 128, .25);"
+HEADING = "writing-mode: vertical-rl; transform: rotate(180deg); padding: .3em 0; font-weight: normal;"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Returns a table of texts."""
+    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def paragraphs(texts: Sequence[str]) -> str:
+    """Returns a paragraph for each text."""
+    return "".join(f"<p>{escape(text)}</p>" for text in texts)
+
+
+def attention_table(weights: Sequence[Sequence[float]], columns: Sequence[str], rows: Sequence[str]) -> str:
+    """Returns attention as a table: a row per target token, a column per source token; darker is more."""
+    head = "".join(f'<th style="{HEADING}">{escape(column)}</th>' for column in columns)
+    body = "".join(
+        f'<tr><th style="font-weight: normal;">{escape(label)}</th>'
+        + "".join(
+            f'<td style="{CELL} background: rgba({COLOR}, {weight:.2f});" '
+            f'title="{escape(label)} &larr; {escape(column)}: {weight:.2f}"></td>'
+            for column, weight in zip(columns, row, strict=True)
+        )
+        + "</tr>"
+        for label, row in zip(rows, weights, strict=True)
+    )
+    return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table>"
+
 
 # Shown as the token of a target's end.
 EOS = "</s>"
@@ -95,6 +130,41 @@ class Generation:
     def best(self) -> Hypothesis:
         return self.hypotheses[0]
 
+    def _repr_html_(self) -> str:
+        """Returns HTML for notebooks: the hypotheses, and the attention of the best one if requested."""
+        rows = [(str(rank), f"{each.score:.4f}", each.text) for rank, each in enumerate(self.hypotheses, 1)]
+        shown = table(("", "score", "text"), rows) + paragraphs(self.warnings)
+        return shown + _attention_html(self.best.attention, self.source_tokens, self.best.tokens)
+
+
+_Item = TypeVar("_Item")
+
+
+class Answers(list[_Item]):
+    """A list of answers, or errors in their places. Notebooks show it as a table."""
+
+    MAX_ROWS = 100
+
+    def __getitem__(self, place: Any) -> Any:
+        item = super().__getitem__(place)
+        return Answers(item) if isinstance(place, slice) else item
+
+    def _repr_html_(self) -> str:
+        heads = ("", "source", "score", "answer", "warnings")
+        rows = [(str(place), *_row(answer)) for place, answer in enumerate(self[: self.MAX_ROWS])]
+        more = len(self) - len(rows)
+        return table(heads, rows) + paragraphs([f"and {more} more"] if more else [])
+
+
+def _row(answer: object) -> tuple[str, str, str, str]:
+    """Returns the columns of one answer, or of an error, in a table of answers."""
+    if isinstance(answer, Generation):
+        source, best = " ".join(answer.source_tokens), answer.best
+        return source, f"{best.score:.4f}", best.text, "; ".join(answer.warnings)
+    if isinstance(answer, Score):
+        return " ".join(answer.source_tokens), f"{answer.log_prob:.4f}", " ".join(answer.target_tokens), ""
+    return "", "", "", f"{type(answer).__name__}: {answer}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
@@ -138,6 +208,12 @@ class Score:
         """Returns the perplexity per word of the target's text, separated by white space, and its end if it counts."""
         counts_end = len(self.token_log_probs) > len(self.target_tokens)
         return _perplexity(self.log_prob, len(target.split()) + counts_end)
+
+    def _repr_html_(self) -> str:
+        """Returns HTML for notebooks: the summands, and the attention if it was requested."""
+        summands = zip((*self.target_tokens, EOS), self.token_log_probs, strict=False)
+        rows = [("all", f"{self.log_prob:.4f}"), *((token, f"{log_prob:.4f}") for token, log_prob in summands)]
+        return table(("token", "log P"), rows) + _attention_html(self.attention, self.source_tokens, self.target_tokens)
 
 
 def _perplexity(log_prob: float, count: int) -> float:
@@ -224,3 +300,11 @@ def attention_of(
     if weights is None:
         raise ValueError("the answer has no attention weights; ask for them with attention=True")
     return weights, tokens
+
+
+def _attention_html(
+    weights: Sequence[Sequence[float]] | None, source_tokens: Sequence[str], target_tokens: Sequence[str]
+) -> str:
+    if weights is None:
+        return ""
+    return attention_table(weights, source_tokens, (*target_tokens, EOS)[: len(weights)])

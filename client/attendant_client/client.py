@@ -14,7 +14,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from attendant_client import messages
-from attendant_client.answers import Delta, Generation, HealthStatus, ModelInfo, Score, Source
+from attendant_client.answers import Answers, Delta, Generation, HealthStatus, ModelInfo, Score, Source
 from attendant_client.bulk import Bulk, in_order, result_of
 from attendant_client.errors import AttendantError, InvalidArgument, NotFound, error_of
 from attendant_client.options import Deadline, GenerateOptions, RequestOptions
@@ -249,10 +249,10 @@ class AttendantClient:
         checked = [messages.checked_source(item) for item in source] if return_errors else source
         sources = [item for item in checked if not isinstance(item, InvalidArgument)]
         if not sources:
-            return checked
+            return Answers(checked)
         answers = await self._call("GenerateMany", messages.many_request(sources, request_id, options), options)
         results = iter(answers.results)
-        all_results = [c if isinstance(c, InvalidArgument) else result_of(next(results)) for c in checked]
+        all_results = Answers(c if isinstance(c, InvalidArgument) else result_of(next(results)) for c in checked)
         if not return_errors:
             for result in all_results:
                 if isinstance(result, AttendantError):

@@ -1,17 +1,21 @@
 """Runs `attendant generate`, `score`, `models` and `health`: asks a server, or a bundle in this process."""
 
 import asyncio
+import os
+import stat
 import sys
 import threading
 from argparse import Namespace
-from collections.abc import AsyncIterator
-from contextlib import aclosing, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self, cast
 
 import grpc
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from attendant_client.answers import Generation, HealthStatus, Score, Source
 from attendant_client.bulk import Bulk, in_order
@@ -62,6 +66,46 @@ async def read_lines() -> AsyncIterator[bytes]:
     finally:
         stopped.set()
         room.release()
+
+
+@contextmanager
+def progress(*, enabled: bool) -> Iterator[Callable[[int], None]]:
+    """Shows a progress bar; yields a function that takes the size in bytes of each line that is done.
+
+    It is shown only if standard error is a terminal, and standard input and output are not.
+    """
+    if not enabled or not sys.stderr.isatty() or sys.stdout.isatty() or os.isatty(STANDARD_INPUT):
+        yield lambda num_bytes: None
+        return
+    bar = Progress(
+        TextColumn("{task.fields[num_lines]} lines"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[speed]:.0f} lines/s"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        redirect_stdout=False,
+    )
+    with bar:
+        task = bar.add_task("", total=_remaining_bytes(), num_lines=0, speed=0.0)
+        num_lines = 0
+
+        def advance(num_bytes: int) -> None:
+            nonlocal num_lines
+            num_lines += 1
+            elapsed = bar.tasks[0].elapsed or 0.0
+            bar.update(task, advance=num_bytes, num_lines=num_lines, speed=num_lines / elapsed if elapsed else 0.0)
+
+        yield advance
+
+
+def _remaining_bytes() -> int | None:
+    """Returns the bytes that are left of standard input; None for a pipe."""
+    facts = os.fstat(STANDARD_INPUT)
+    if not stat.S_ISREG(facts.st_mode):
+        return None
+    return facts.st_size - os.lseek(STANDARD_INPUT, 0, os.SEEK_CUR)
 
 
 class LocalModel:
@@ -217,12 +261,14 @@ class Item:
         name: its name in messages; empty if it is the only one.
         source: None if it is not UTF-8.
         is_blank: a blank line, which gets a blank answer.
+        num_bytes: its length in the file.
     """
 
     number: int
     name: str = ""
     source: str | None
     is_blank: bool = False
+    num_bytes: int = 0
 
 
 async def generate(options: Namespace) -> int:
@@ -236,21 +282,23 @@ async def generate(options: Namespace) -> int:
         async def answer(item: Item) -> tuple[Item, Answer]:
             return item, await _answer(decoder, item, options)
 
-        async with aclosing(in_order(answer, items, concurrency=concurrency)) as outcomes:
-            async for item, answered in outcomes:
-                ends = isinstance(answered, AttendantError) and rendering.concerns_every_line(answered)
-                if isinstance(answered, AttendantError):
-                    statuses.add(rendering.status_of(answered))
-                    print(f"attendant: {item.name}{rendering.explain(answered, options)}", file=sys.stderr)
-                if options.json:
-                    print(rendering.generation_as_json(item.number, item.source, answered), flush=True)
-                # A blank line replaces a missing answer, so that lines of input and output correspond.
-                elif isinstance(answered, Generation) or (item.name and not ends):
-                    _print(item, answered, options)
-                for warning in answered.warnings if isinstance(answered, Generation) else ():
-                    print(f"attendant: {item.name}{warning}", file=sys.stderr)
-                if ends:
-                    break
+        with progress(enabled=bulk) as advance:
+            async with aclosing(in_order(answer, items, concurrency=concurrency)) as outcomes:
+                async for item, answered in outcomes:
+                    ends = isinstance(answered, AttendantError) and rendering.concerns_every_line(answered)
+                    if isinstance(answered, AttendantError):
+                        statuses.add(rendering.status_of(answered))
+                        print(f"attendant: {item.name}{rendering.explain(answered, options)}", file=sys.stderr)
+                    if options.json:
+                        print(rendering.generation_as_json(item.number, item.source, answered), flush=True)
+                    # A blank line replaces a missing answer, so that lines of input and output correspond.
+                    elif isinstance(answered, Generation) or (item.name and not ends):
+                        _print(item, answered, options)
+                    for warning in answered.warnings if isinstance(answered, Generation) else ():
+                        print(f"attendant: {item.name}{warning}", file=sys.stderr)
+                    if ends:
+                        break
+                    advance(item.num_bytes)
     # A failed server weighs more than a wrong line.
     return 1 if 1 in statuses else max(statuses)
 
@@ -335,4 +383,5 @@ async def _lines(num_skipped: int) -> AsyncIterator[Item]:
             name=f"line {number}: ",
             source=source,
             is_blank=source is not None and not source.strip(),
+            num_bytes=len(line),
         )

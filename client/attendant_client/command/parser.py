@@ -14,6 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import shtab
+
 from attendant_client.client import DEFAULT_CONCURRENCY, DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS
 from attendant_client.command import ended_by_interrupts
 from attendant_client.command.asking import generate, health, models, remedy, score
@@ -80,6 +82,38 @@ def run_further(name: str, arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as missing:
         print(f"attendant {name}: {remedy(missing, FURTHER[name].extras)}", file=sys.stderr)
     return 2
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """Returns the parsers of the installed commands."""
+    installed = {}
+    for name in FURTHER:
+        try:
+            installed[name] = load(name).parser
+        except ModuleNotFoundError:
+            continue
+    return installed
+
+
+SHELLS = ("bash", "zsh", "fish")
+PATHS = ("FILE", "BUNDLE", "RUN", "RECIPE", "PEM", "DIRECTORY")
+"""The beginnings of metavariables of options that take a path."""
+
+
+def script(parser: argparse.ArgumentParser, further: Mapping[str, argparse.ArgumentParser], shell: str) -> str:
+    """Returns the script for a shell.
+
+    Args:
+        parser: of the whole command.
+        further: of the subcommands that it contains only by name.
+    """
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    commands.choices.update(further)
+    for command in commands.choices.values():
+        for action in command._actions:
+            if action.type is Path or str(action.metavar).startswith(PATHS):
+                action.complete = shtab.FILE
+    return shtab.complete(parser, shell)
 
 
 EPILOG = """\
@@ -167,8 +201,9 @@ def whole_parser() -> argparse.ArgumentParser:
     _version(parser)
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     for name, (run, fill, summary) in OWN.items():
+        parents = [] if fill is _completion else [common]
         command = commands.add_parser(
-            name, parents=[common], help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+            name, parents=parents, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
         )
         _version(command)
         fill(command)
@@ -361,11 +396,22 @@ def _health(command: argparse.ArgumentParser) -> None:
     command.add_argument("--service", metavar="NAME", default="", help="one gRPC service (default: the whole server)")
 
 
+def _completion(command: argparse.ArgumentParser) -> None:
+    command.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"one of {', '.join(SHELLS)}")
+
+
+async def complete(options: argparse.Namespace) -> int:
+    """Prints the completion script of a shell."""
+    print(script(whole_parser(), parsers(), options.shell))
+    return 0
+
+
 OWN: Final[Mapping[str, tuple[Callable[..., Any], Callable[[argparse.ArgumentParser], None], str]]] = {
     "generate": (generate, _generate, "decode texts, or each line of standard input"),
     "score": (score, _score, "compute the probability of a target"),
     "models": (models, _models, "show the models of a server, their limits and measured quality"),
     "health": (health, _health, "check a server; exit status 0 if it is serving, else 1"),
+    "completion": (complete, _completion, "print the completion script of a shell"),
 }
 """This distribution's own subcommands: name -> function that runs it, function that adds its options, summary."""
 

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import pytest
 
 from attendant_client import (
     VERSION,
+    Answers,
     AttendantClient,
     BlockingClient,
     DeadlineExceeded,
@@ -106,6 +108,17 @@ async def test_numbers_of_numpy_are_numbers(client: AttendantClient, server: Ser
     assert decoding.sampling == pb.SamplingOptions(temperature=0.5, top_k=5, top_p=0.5, seed=3)
     with pytest.raises(TypeError, match="beam_size="):
         await client.generate("ab", beam_size=np.float64(1.5))
+
+
+async def test_a_list_of_answers_has_a_table(client: AttendantClient) -> None:
+    answers = await client.generate(["<i>", "bad"], return_errors=True)
+    assert isinstance(answers, Answers) and isinstance(answers, list)
+    page = answers._repr_html_()
+    assert page.count("<tr>") == 3 and "&lt;I&gt;" in page and "<i>" not in page and "InvalidArgument" in page
+    assert pickle.loads(pickle.dumps(answers[:1])) == answers[:1]
+    assert answers[:1]._repr_html_().count("<tr>") == 2
+    many = Answers(answers * 60)._repr_html_()
+    assert many.count("<tr>") == 101 and "and 20 more" in many
 
 
 async def test_a_stream_gives_pieces_and_then_the_answer(client: AttendantClient) -> None:

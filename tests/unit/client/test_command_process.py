@@ -1,6 +1,7 @@
 """The command as a process of its own: pipes, signals, terminals."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -80,6 +81,36 @@ def test_a_reader_that_goes_away_is_not_a_failure(environment: dict[str, str], t
         process.stdout.close()
         assert process.wait(PATIENCE_SECONDS) == 0
         assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("as_file", [True, False], ids=["file", "pipe"])
+def test_a_bar_on_a_terminal_and_messages_above_it(
+    environment: dict[str, str], tmp_path: Path, *, as_file: bool
+) -> None:
+    content = b"one\nbad\n" + b"word\n" * 20
+    (tmp_path / "lines").write_bytes(content)
+    controller, terminal = pty.openpty()
+    with (tmp_path / "lines").open("rb") as lines:
+        streams = {"stdin": lines.fileno()} if as_file else {}
+        with start(environment, "generate", "-", stderr=terminal, **streams) as process:
+            os.close(terminal)
+            out, _ = process.communicate(None if as_file else content, timeout=30)
+            shown = b""
+            while chunk := _read(controller):
+                shown += chunk
+    os.close(controller)
+    assert out == b"ONE\n\n" + b"WORD\n" * 20
+    assert process.returncode == 2
+    assert b"attendant: line 2: text: 'bad' is bad" in shown
+    assert b"22 lines" in shown
+    assert (b"100%" in shown) is as_file
+
+
+def _read(controller: int) -> bytes:
+    try:
+        return os.read(controller, 4096)
+    except OSError:
+        return b""  # Linux says EIO where the other end is closed
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

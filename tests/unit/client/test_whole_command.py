@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -193,3 +194,41 @@ def test_a_bundle_and_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: p
     beam, nowhere, *_ = capsys.readouterr().err.splitlines()
     assert beam.startswith("attendant: decoding.beam_size is 99")
     assert nowhere.startswith("attendant: --bundle: the bundle nowhere is refused")
+
+
+COMPLETE = """source {script}
+complete_word() {{
+  COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+  _shtab_attendant attendant "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD - 1]}}"
+  echo "${{COMPREPLY[@]}}"
+}}
+complete_word attendant ser
+complete_word attendant generate --beam
+complete_word attendant evaluate --split te
+complete_word attendant serve --max-r
+"""
+
+
+def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+    script = tmp_path / "attendant.bash"
+    script.write_text(run("completion", "bash").stdout)
+    done = subprocess.run(["bash", "-c", COMPLETE.format(script=script)], capture_output=True, text=True)
+    command, beam, split, limits = (set(line.split()) for line in done.stdout.splitlines())
+    assert (command, beam) == ({"serve"}, {"--beam-size"})
+    assert split >= {"test"} and limits == {"--max-restarts", "--max-rows"}
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish here: apt-get install fish")
+def test_fish_completes_commands_and_options(tmp_path: Path) -> None:
+    script = tmp_path / "attendant.fish"
+    script.write_text(run("completion", "fish").stdout)
+    program = f"source {script}; complete -C'attendant generate --beam'; complete -C'attendant serve --max-ro'"
+    done = subprocess.run(["fish", "--no-config", "-c", program], capture_output=True, text=True)
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["--beam-size", "--max-rows"], done.stderr
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_get_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(name in script for name in [*OWN, *FURTHER, "no-repeat-ngram-size", "max-restarts", "by-length"])

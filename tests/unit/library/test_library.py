@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import attendant
+from attendant_client import Answers
 from tests.paths import ROOT
 
 BUNDLE = ROOT / "models" / "g2p-en"
@@ -44,7 +45,7 @@ def test_a_list_is_decoded_together_and_answered_in_its_order(model: attendant.M
     ]
     assert answers[0].timings.mean_batch_rows > 2
     assert model.generate([]) == []
-    assert isinstance(model.score(["face"], ["F"]), list)
+    assert isinstance(answers, Answers) and isinstance(model.score(["face"], ["F"]), Answers)
 
 
 def test_threads_share_a_model(model: attendant.Model) -> None:
@@ -132,6 +133,14 @@ def test_violations_are_those_of_the_server(model: attendant.Model) -> None:
         model.generate("face", beams=4)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="beam_size='4'"):
         model.generate("face", beam_size="4")  # type: ignore[call-overload]
+
+
+def test_a_notebook_shows_hypotheses_and_attention(model: attendant.Model) -> None:
+    plain, drawn = model.generate("face")._repr_html_(), model.generate("face", attention=True)._repr_html_()
+    assert plain.count("<table>") == 1 and "F EY1 S" in plain
+    assert drawn.count("<table>") == 2 and drawn.count("rgba(31") == 4 * 5
+    assert "&lt;/s&gt;" in drawn and "</s>" not in drawn
+    assert model.score("face", "F EY1 S", attention=True)._repr_html_().count("<table>") == 2
 
 
 def test_every_item_that_is_no_source_has_its_error_in_its_place(model: attendant.Model) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.bundle_stepper import open_stepper
+from attendant.runtime.bundle_stepper import default_precision, open_stepper
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.session import OnnxSession
 from attendant.runtime.onnx.stepper import CALL_CELLS, OnnxStepper, alike, width_multiple
@@ -185,6 +185,7 @@ def test_int8_of_8_bits_is_refused(tmp_path: Path) -> None:
     for opened, remedy in ((bundle, "export its run again"), (both, "choose precision fp32, or export it again")):
         with pytest.raises(UserError, match=f"can't be computed exactly on every processor: .*; {remedy}"):
             open_stepper(opened, "int8")
+    assert (default_precision(both, "cpu"), default_precision(bundle, "cpu")) == ("fp32", "int8")
     shutil.copytree(bundle.path, tmp_path / "lstm")
     (tmp_path / "lstm" / "int8" / "encoder.onnx").write_bytes(b"\xff" * 99)
     with pytest.raises(UserError, match="can't be computed exactly"):

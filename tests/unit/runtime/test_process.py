@@ -49,6 +49,20 @@ def test_the_lowest_limit_on_the_way_up_counts(tmp_path: Path, limits: dict[str,
     assert cgroup_quota(tmp_path, make(tmp_path, **limits)) == quota
 
 
+@pytest.mark.parametrize("mount", ["cpu,cpuacct", "cpu"])
+@pytest.mark.parametrize(
+    ("limits", "quota"), [({}, None), ({"a/b": -1}, None), ({"a/b": 250000}, 2.5), ({"a/b": 400000, "": 50000}, 0.5)]
+)
+def test_version_1(tmp_path: Path, mount: str, limits: dict[str, int], quota: float | None) -> None:
+    (tmp_path / mount / "a" / "b").mkdir(parents=True)
+    for place, limit in limits.items():
+        (tmp_path / mount / place / "cpu.cfs_quota_us").write_text(f"{limit}\n")
+        (tmp_path / mount / place / "cpu.cfs_period_us").write_text("100000\n")
+    own = tmp_path / "own"
+    own.write_text("4:memory:/m\n3:cpuset:/x\n1:cpu,cpuacct:/a/b\n0::/\n")
+    assert cgroup_quota(tmp_path, own) == quota
+
+
 def test_a_path_of_the_hosts_leads_to_the_containers_own_root(tmp_path: Path) -> None:
     (tmp_path / "cpu.max").write_text("150000 100000\n")
     own = tmp_path / "own"
