@@ -190,11 +190,7 @@ class HttpApi:
     """The paths of an application whose requests are calls of the table's methods."""
 
     def __init__(self, app: Starlette, gate: Gate, *, origins: Sequence[str]) -> None:
-        """Adds the handling of unknown paths.
-
-        Args:
-            origins: pages of these origins may use the API from a browser.
-        """
+        """Adds the handling of unknown paths. `origins`: pages of these origins may use the API from a browser."""
         self._app = app
         self._gate = gate
         self._log = gate.log

@@ -187,11 +187,7 @@ def _expand(raw: bytes) -> bytes:
 
 
 def parse_json(raw: bytes) -> Any:
-    """Parses a body.
-
-    Raises:
-        Unreadable: it is not JSON in UTF-8, or names a member twice.
-    """
+    """Parses a body. Raises Unreadable: it is not JSON in UTF-8, or names a member twice."""
     try:
         return json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_object, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

@@ -83,6 +83,13 @@ async def test_a_model_that_fails_while_others_are_loaded_does_not_end_the_serve
     await lifecycle.ending()
 
 
+async def test_a_server_without_models_is_not_ready() -> None:
+    """The last model of a repository may have been removed."""
+    lifecycle = lifecycle_of()
+    await lifecycle.set_open(True)
+    assert await said(lifecycle) == (True, True, False)
+
+
 async def test_a_check_that_fails_is_followed_by_the_next(caplog: pytest.LogCaptureFixture) -> None:
     num_checks = 0
 
