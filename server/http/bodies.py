@@ -42,8 +42,6 @@ GZIP: Final = "gzip"
 GZIP_WINDOW: Final = 31
 """zlib's number for gzip's format with the largest window."""
 CODINGS: Final = frozenset({"", "identity", GZIP, f"x-{GZIP}"})
-MAX_MEMBERS: Final = 16
-"""Limit of a body's gzip members: each costs a copy of the rest."""
 
 BODY: Final = "body"
 """The field that stands for the whole body."""
@@ -168,22 +166,17 @@ async def body_bytes(request: Request) -> bytes:
 
 
 def _expand(raw: bytes) -> bytes:
-    """Expands the members of a gzip file, one after another, within the limit of a body."""
-    expanded = bytearray()
-    for _ in range(MAX_MEMBERS):
-        expander = zlib.decompressobj(wbits=GZIP_WINDOW)
-        try:
-            expanded += expander.decompress(raw, MAX_REQUEST_BYTES + 1 - len(expanded))
-        except zlib.error:
-            break
-        if len(expanded) > MAX_REQUEST_BYTES:
-            raise HttpError(413, "RESOURCE_EXHAUSTED", TOO_LONG)
-        if not expander.eof:
-            break
-        raw = expander.unused_data
-        if not raw:
-            return bytes(expanded)
-    raise InvalidArgument(Violation("body", "cut short, or damaged", f"{GZIP}, of at most {MAX_MEMBERS} members"))
+    """Expands a gzip file within the limit of a body."""
+    expander = zlib.decompressobj(wbits=GZIP_WINDOW)
+    try:
+        expanded = expander.decompress(raw, MAX_REQUEST_BYTES + 1)
+    except zlib.error:
+        expanded = b""
+    if len(expanded) > MAX_REQUEST_BYTES:
+        raise HttpError(413, "RESOURCE_EXHAUSTED", TOO_LONG)
+    if not expander.eof or expander.unused_data:
+        raise InvalidArgument(Violation("body", "cut short, or damaged", f"one file of {GZIP}"))
+    return expanded
 
 
 def parse_json(raw: bytes) -> Any:
