@@ -41,7 +41,7 @@ TOO_LONG: Final = f"the body must have at most {MAX_REQUEST_BYTES} bytes, also w
 GZIP: Final = "gzip"
 GZIP_WINDOW: Final = 31
 """zlib's number for gzip's format with the largest window."""
-CODINGS: Final = frozenset({"", "identity", GZIP, f"x-{GZIP}"})
+CODINGS: Final = frozenset({"", "identity", GZIP})
 
 BODY: Final = "body"
 """The field that stands for the whole body."""
