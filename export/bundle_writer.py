@@ -186,10 +186,8 @@ class _Draft:
         return stepper
 
     def _add(self, precision: Precision, pair: TracedPair) -> OnnxStepper:
-        """Writes the graphs and loads them.
-
-        Raises:
-            VerificationFailed: they are int8 graphs that not every processor computes exactly.
+        """Writes the graphs and loads them. Raises VerificationFailed: they are int8 graphs that not every processor
+        computes exactly.
         """
         written = pair.write(self.folder, precision)
         self.graphs[precision] = written.model_copy(update={"encode_alone": self.exportable.encode_alone})

@@ -61,10 +61,8 @@ def refuse_occupied(output: Path, *, force: bool, marker: str = MANIFEST_NAME) -
 
 @contextlib.contextmanager
 def publish(output: Path, *, force: bool, marker: str = MANIFEST_NAME) -> Iterator[Path]:
-    """Yields a new folder, which becomes `output` when the block succeeds, and is removed when it fails.
-
-    Raises:
-        UserError: `output` is occupied, or can't be written.
+    """Yields a new folder, which becomes `output` when the block succeeds, and is removed when it fails. Raises
+    UserError: `output` is occupied, or can't be written.
     """
     refuse_occupied(output, force=force, marker=marker)
     with new_folder(output.absolute(), put=partial(_take_place, force=force, marker=marker)) as folder:
@@ -357,10 +355,8 @@ def inspect(options: argparse.Namespace) -> str:
 
 
 def sign(options: argparse.Namespace) -> str:
-    """Writes model.sig. Returns a line with its path.
-
-    Raises:
-        UserError: it exists, without --force; options that exclude each other; a bad key or bundle.
+    """Writes model.sig. Returns a line with its path. Raises UserError: it exists, without --force; options that
+    exclude each other; a bad key or bundle.
     """
     if (options.bundle / SIGNATURE_NAME).exists() and not options.force:
         raise UserError(f"{options.bundle / SIGNATURE_NAME} exists already: add --force to replace it")

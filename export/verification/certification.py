@@ -85,11 +85,8 @@ SPARE_CANDIDATES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingReport:
-    """The comparison of a plan's decodings.
-
-    Attributes:
-        token_lines: one per source whose tokens differ without a tie to excuse it.
-        batch_lines: one per source that got other bits alone than in a batch.
+    """The comparison of a plan's decodings, with a line per source whose tokens differ without a tie, or that got other
+    bits alone than in a batch.
     """
 
     tokens: TokenAgreement
@@ -216,10 +213,7 @@ class GridComparison:
 
 
 def certify_traced(grid: GridComparison, exact: Stepper) -> Certificate:
-    """Compares the fp32 graphs with PyTorch.
-
-    Args:
-        exact: the grid's reference in float64.
+    """Compares the fp32 graphs with PyTorch; `exact` is the grid's reference in float64.
 
     Raises:
         VerificationFailed: one line per tensor, or per decoded source, that differs.
@@ -250,9 +244,6 @@ def certify_rewritten(grid: GridComparison, arithmetic: Mapping[str, str]) -> Ce
     its sums are exact. fp16 is for GPUs. Without one the CPU runs it, in fp32 between conversions. That shows a wrong
     rewrite, a value beyond fp16 and the cost of rounding the stored tensors; the certificate states that CUDA's kernels
     have not run.
-
-    Args:
-        arithmetic: see TracedPair.
 
     Raises:
         VerificationFailed: log-probabilities are off by more than rounding explains, a value is not a number, or a

@@ -154,9 +154,6 @@ def measurement_of_run(
     Args:
         decoding: the search that the bundle serves by.
         required: if true, a test split that is missing on this machine is an error; if false, nothing is measured.
-
-    Raises:
-        UserError: bad or no data.
     """
     files = run.recipe.data.files("test")
     if data is None and (files is None or not (required or all(path.is_file() for path in files.paths))):
@@ -169,14 +166,10 @@ def measurement_of_run(
 def measurement_of_bundle(
     bundle: Bundle, data: Data, decoding: DecodingDefaults, base: Precision
 ) -> QualityMeasurement:
-    """Returns the measurement on data, with the metrics that the bundle was measured by.
+    """Returns the measurement on data, with the bundle's metrics, of precisions against `base`.
 
     Args:
         decoding: the search that the new bundle serves by.
-        base: of the bundle's precisions, the one that others are measured against.
-
-    Raises:
-        UserError: bad or no data, or graphs that this host can't compute.
     """
     opened = open_bundle_model(bundle.path, base)
     return QualityMeasurement(

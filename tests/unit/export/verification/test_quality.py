@@ -31,10 +31,8 @@ def entry(metric: str, precision: Precision, difference: float | None) -> Evalua
     [
         ("bleu", -0.15, "int8"),
         ("bleu", -0.16, "fp32"),
-        ("bleu", 2.0, "int8"),
         ("wer", 0.2, "int8"),
         ("wer", 0.21, "fp32"),
-        ("wer", -2.0, "int8"),
     ],
 )
 def test_int8_is_preferred_where_it_costs_little(metric: str, difference: float, expected: str) -> None:
@@ -81,15 +79,10 @@ def int8(metric: str, value: float, difference: float = 0.0) -> Evaluation:
             r"fp32 itself fails on this data \(exact_match 0\)",
         ),
         ([int8("bleu", 1.5, -0.4)], 384, r"fails on this data \(bleu 1.9\)"),
-        ([int8("bleu", 1.5), int8("chrf", 14.0)], 384, r"\(bleu 1.5, chrf 14\)"),
         # Morphologically rich: few words are right, but many letters.
         ([int8("bleu", 1.5), int8("chrf", 40.0)], 384, ""),
-        ([int8("bleu", 30.0), int8("exact_match", 0.0)], 384, ""),
-        ([int8("wer", 99.0)], 384, r"\(wer 99\)"),
         ([int8("per", 130.0), int8("wer", 100.0)], 384, r"\(per 130, wer 100\)"),
-        ([int8("rouge_l", 7.0)], 384, r"\(rouge_l 7\)"),
         ([int8("bleu", 30.0), int8("perplexity", 50.0)], 384, r"\(perplexity 50, guessing has 40\)"),
-        ([int8("bleu", 30.0), int8("perplexity", 39.0)], 384, ""),
         ([int8("wer", 26.0)], 191, r"only 191 of 384 decodings are identical to fp32's, must be 50%"),
         ([int8("wer", 26.0)], 192, ""),
     ],
@@ -143,11 +136,7 @@ def test_beams_that_are_worse_than_greedy_search_are_reported() -> None:
         "--beam-size 1, or with another --patience"
     )
     assert evaluations[4].difference == 0.0
-
-
-def test_beams_that_are_better_are_not() -> None:
-    evaluations, advice = measured_where_right_is(EvaluationConfig(beam_size=3))
-    assert evaluations[1].value == 100.0 and advice == []
+    assert measured_where_right_is(EvaluationConfig(beam_size=3))[1] == []
 
 
 def test_quality_is_measured_as_the_run_was() -> None:
