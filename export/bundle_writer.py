@@ -87,10 +87,8 @@ def write_bundle(
 ) -> Bundle:
     """Publishes the bundle at `output`.
 
-    Args:
-        precisions: to publish. All are made from the fp32 graphs and certified against them, published or not; an
-            origin without fp32 graphs can only be published in its own precision.
-        measurement: of the quality of every precision; if None, nothing is measured.
+    All precisions are made from the fp32 graphs and certified against them, published or not; an origin without fp32
+    graphs can only be published in its own precision. Without a measurement, nothing is measured.
 
     Raises:
         UserError: `output` is occupied, the model is too large, or it protects spans by default and its vocabularies
@@ -265,9 +263,7 @@ def choose_golden(
 ) -> tuple[GoldenExample, ...]:
     """Returns greedy and beam examples with margins so clear that their decoding is the same on any host.
 
-    Args:
-        bundle: a draft, whose golden examples are not read.
-        sources: ids without EOS; sources that no request may have are left out.
+    Sources, ids without EOS, that no request may have are left out.
 
     Raises:
         VerificationFailed: no source has a clear margin: the model's outcomes are ties.

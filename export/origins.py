@@ -297,11 +297,9 @@ def exportable_checkpoint(
     """Returns the exportable of another toolkit's checkpoint.
 
     Args:
-        toolkit: a key of `READERS`.
         output: the folder of the new bundle, whose name is the default for `name`.
         segmented: texts are segmented into the toolkit's symbols, separated by spaces.
-        texts: real sources, on which the graphs are verified too.
-        data: their name in the manifest.
+        texts: real sources, on which the graphs are verified too; `data` is their name in the manifest.
 
     Raises:
         UserError: the checkpoint can't be read, or has a part that can't be represented; the name can't be a bundle's.

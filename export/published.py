@@ -37,13 +37,9 @@ logger = logging.getLogger(__name__)
 
 
 def refuse_occupied(output: Path, *, force: bool, marker: str = MANIFEST_NAME) -> None:
-    """Refuses an output that exists or that a bundle contains, before any work is done for it.
+    """Raises UserError if an output exists or would be an extra file of a bundle, before any work is done for it.
 
-    Args:
-        marker: a file that every folder of this kind has; `force` replaces no folder without it.
-
-    Raises:
-        UserError: it exists and `force` is not set, it is something else, or it would be an extra file of a bundle.
+    `force` replaces only a folder with the file `marker`, which every folder of this kind has.
     """
     for folder in output.resolve().parents:
         if (folder / MANIFEST_NAME).is_file() and (folder / GOLDEN_NAME).is_file():
@@ -193,12 +189,10 @@ def _bytes(size: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A check that a bundle has passed. The command prints its text.
+    """A check that a bundle has passed, of its files, signature, golden examples on this host, or its run.
 
     Attributes:
-        subject: the files' digests, the signature, the golden examples on this host, or the run that it was made of.
-        precision: None for files and signature.
-        held: False if this host can't make the check; the text has the reason.
+        held: False if this host can't make the check; the text, which the command prints, has the reason.
     """
 
     subject: Literal["files", "signature", "golden", "run"]

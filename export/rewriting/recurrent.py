@@ -151,12 +151,10 @@ def add_lstm(
     matrices: Sequence[tuple[Matrix, Matrix, Matrix]],
     lengths: ir.Value,
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Adds a layer that starts from zero.
+    """Adds a layer that starts from zero, over inputs [S, B, I] with calibration constants, of lengths [B] int32.
 
     Args:
-        inputs: [S, B, I] float32, with calibration constants among its features.
         matrices: of each direction W [I, 4 H], U [H, 4 H] and b [4 H]; gates are input, output, forget, cell.
-        lengths: [B] int32.
 
     Returns:
         The hidden states [S, D, B, H + P] float32, zero beyond the lengths, the last ones and the last cells
