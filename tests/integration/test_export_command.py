@@ -121,18 +121,19 @@ def test_the_function_refuses_what_can_not_be(run: Path, tmp_path: Path) -> None
         attendant.export_run(run, tmp_path / "bundle", name=3)  # type: ignore[arg-type]
 
 
-def test_it_is_verified_again_with_and_without_its_run(
-    run: Path, bundle: Path, capsys: pytest.CaptureFixture[str]
+def test_it_is_verified_again_with_its_run_and_inspected(
+    run: Path, bundle: Path, tiny_bundle_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command("verify", bundle, "--run", run) == 0
     output = capsys.readouterr().out
     assert "golden examples hold" in output
     assert "decodings identical to PyTorch's" in output
-
-
-def test_another_runs_bundle_is_refused(run: Path, tiny_bundle_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("verify", tiny_bundle_path, "--run", run) == 2
     assert "name its run" in capsys.readouterr().err
+    assert command("inspect", bundle) == 0
+    output = capsys.readouterr().out
+    for part in ("toy  version ", "exact_match", "alone = batched bit for bit", "fp32/decoder_step.onnx", "memory"):
+        assert part in output
 
 
 def test_golden_examples_that_fail_are_status_1(
@@ -143,13 +144,6 @@ def test_golden_examples_that_fail_are_status_1(
     )
     assert command("verify", bundle) == 1
     assert "  - golden example 1: differs" in capsys.readouterr().err
-
-
-def test_inspect_shows_a_summary(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("inspect", bundle) == 0
-    output = capsys.readouterr().out
-    for part in ("toy  version ", "exact_match", "alone = batched bit for bit", "fp32/decoder_step.onnx", "memory"):
-        assert part in output
 
 
 def test_references_are_added_to_a_bundle_that_has_none(
