@@ -2,7 +2,7 @@
 
 import ipaddress
 import re
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 DEFAULT_PORT = 50051
 MAX_PORT = 65535
@@ -35,7 +35,7 @@ def with_port(target: str) -> str:
 
 def _with_port(target: str) -> str:
     if "://" in target and not target.startswith(tuple(f"{scheme}:" for scheme in GRPC_SCHEMES)):
-        raise ValueError(_no_url(target))
+        raise ValueError("is a URL; give the server as HOST:PORT, with --tls or tls=True for an encrypted one")
     scheme, _, rest = target.partition(":")
     if scheme in ("ipv4", "ipv6"):
         return f"{scheme}:{','.join(_address(address) for address in unquote(rest).split(','))}"
@@ -50,27 +50,14 @@ def _with_port(target: str) -> str:
     return _address(target)
 
 
-def _no_url(target: str) -> str:
-    """Returns the remedy for a URL."""
-    parts = urlsplit(target)
-    try:
-        host = _address(parts.netloc.rpartition("@")[2])
-    except ValueError:
-        return "is a URL; give the server as HOST:PORT"
-    encrypted = ", with --tls, or tls=True," if parts.scheme == "https" else ""
-    return f"is a URL; write {host}{encrypted} where that is the port of gRPC, not that of HTTP and metrics"
-
-
 def _address(text: str) -> str:
     """Returns a host and its port, or a port of this machine, as HOST:PORT. Raises ValueError if it is neither."""
     if _is_ipv6(text):
         return f"[{text}]:{DEFAULT_PORT}"
     if text.startswith("["):
         host, bracket, port = text.partition("]")
-        if not (bracket and _is_ipv6(host[1:])):
-            raise ValueError("is not an IPv6 address in brackets, such as [::1]:50051")
-        if port and not port.startswith(":"):
-            raise ValueError("has something other than a colon and a port after the bracket")
+        if not (bracket and _is_ipv6(host[1:]) and port[:1] in ("", ":")):
+            raise ValueError("is not an IPv6 address and a port, such as [::1]:50051")
         return f"{host}]:{_port(port[1:]) if port else DEFAULT_PORT}"
     if text.count(":") > 1:
         raise ValueError("has several colons; an IPv6 address with a port is written [::1]:50051")
@@ -83,14 +70,8 @@ def _address(text: str) -> str:
 
 
 def _port(text: str) -> int:
-    if not text:
-        raise ValueError(f"has no port after its colon; without the colon it is {DEFAULT_PORT}")
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"port {text!r} is not a number")
-    if int(text) > MAX_PORT:
-        raise ValueError(f"port {text} must be at most {MAX_PORT}")
-    if int(text) == 0:
-        raise ValueError("port 0 must be at least 1")
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_PORT):
+        raise ValueError(f"port {text!r} must be a number from 1 to {MAX_PORT}; without its colon it is {DEFAULT_PORT}")
     return int(text)
 
 

@@ -5,13 +5,12 @@ On the CPU provider, where the bits must be equal; test_cuda.py has what only a 
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
-from attendant.runtime.decoding.batch import decode_all, score_all
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.device import DeviceStepper
 from attendant.runtime.onnx.stepper import OnnxStepper
@@ -86,25 +85,3 @@ def test_decodings_are_the_same(bundle: Bundle, beam_size: int) -> None:
         assert [hypothesis.token_log_probs for hypotheses in actual for hypothesis in hypotheses] == [
             hypothesis.token_log_probs for hypotheses in expected for hypothesis in hypotheses
         ]
-
-
-def test_scores_are_the_same(bundle: Bundle) -> None:
-    random = np.random.default_rng(2)
-    pairs = [(source, random.integers(4, 16, 9).tolist()) for source in sources_of(random, 12)]
-    ids = bundle.manifest.special_ids
-    device = DeviceStepper(bundle, provider="cpu")
-    assert score_all(device, pairs, ids) == score_all(OnnxStepper(bundle), pairs, ids)
-
-
-def test_a_state_that_is_held_is_never_written_over(tiny_bundle_path: Path) -> None:
-    device = DeviceStepper(open_bundle(tiny_bundle_path), provider="cpu")
-    state = device.encode([[4, 5, 6], [7, 8]])
-    held: list[tuple[DecoderState, dict[str, Any]]] = []
-    for step in range(9):
-        _, state = device.step(state, np.array([4 + step % 3, 5]), num_candidates=2)
-        if step % 2:
-            state = device.select(state, np.array([1, 0]))
-        held.append((state, {name: np.asarray(tensor) for name, tensor in state.row_tensors.items()}))
-    for state, then in held:
-        for name, tensor in state.row_tensors.items():
-            assert np.array_equal(np.asarray(tensor), then[name])

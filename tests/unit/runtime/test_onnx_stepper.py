@@ -150,17 +150,6 @@ def test_an_empty_source_is_refused(tiny_stepper: OnnxStepper) -> None:
         tiny_stepper.encode([SHORT, []])
 
 
-def test_cuda_is_there_or_refused_in_one_line(tiny_bundle_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    try:
-        stepper = OnnxStepper(open_bundle(tiny_bundle_path), provider="cuda")
-    except UserError as refusal:
-        assert str(refusal).startswith("provider cuda is not available here: ")
-        assert "\n" not in str(refusal)
-    else:
-        assert stepper.provider == "cuda"
-    assert capfd.readouterr() == ("", "")
-
-
 def test_a_cuda_that_silently_fell_back_is_refused(tiny_bundle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """onnxruntime lists a provider that it can't load, and then runs on the CPU without an error."""
 
@@ -214,12 +203,6 @@ def test_no_other_groups_cost_less(seed: int) -> None:
     assert sorted(place for group in groups for place in group) == list(range(len(lengths)))
     in_order = sorted(range(len(lengths)), key=lengths.__getitem__)
     assert cost(lengths, groups) == min(cost(lengths, parts) for parts in partitions(in_order))
-
-
-def test_what_is_alike_stays_together() -> None:
-    assert alike([20] * 5) == [[0, 1, 2, 3, 4]]
-    assert alike([20, 22, 21]) == [[0, 1, 2]]
-    assert alike([7, 75, 7, 7, 70]) == [[0, 2, 3], [1, 4]]
 
 
 def test_sources_are_encoded_narrower_where_that_saves_much() -> None:
