@@ -4,7 +4,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from attendant.runtime.command import Command, ended_by_interrupts, exit_command, require
+from attendant.runtime.command import Command, ended_by_interrupts, exit_command, require, suggestion
+from attendant.runtime.errors import UserError
 
 SUBCOMMANDS = {
     "average": "runs",
@@ -31,8 +32,14 @@ def command(name: str) -> Command:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the subcommand that the first argument names, or trains if it names none."""
+    """Runs the subcommand that the first argument names, or trains if it names none.
+
+    Raises:
+        UserError: neither a subcommand nor a file, but nearly a subcommand; or what the command raises.
+    """
     if not arguments or arguments[0] not in SUBCOMMANDS:
+        if arguments and "." not in arguments[0] and (meant := suggestion(arguments[0], SUBCOMMANDS)):
+            raise UserError(f"{arguments[0]}: is neither a recipe (NAME.toml) nor a command{meant}")
         command("train")(arguments)
     else:
         command(arguments[0])(arguments[1:])

@@ -96,7 +96,6 @@ def test_a_run_becomes_one_page(folder: Path, capsys: pytest.CaptureFixture[str]
 def test_runs_are_compared_in_both_forms(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("report", "lstm", "no <attention>", "--output", "both.html", "--output", "both.md") == 0
     assert capsys.readouterr().out == "both.html\nboth.md\n"
-    assert run("report", "lstm", "lstm") == 2 and "give --output" in capsys.readouterr().err
     page = read_page((folder / "both.html").read_text())
     assert "model.attention.score" in page.text and "Differences are to A lstm" in page.text
     assert "This model has no attention" in page.text and "B no <attention>" in page.text
@@ -104,3 +103,20 @@ def test_runs_are_compared_in_both_forms(folder: Path, capsys: pytest.CaptureFix
     pictures = set(re.findall(r"\]\((both_pictures/[^)]*)\)", text))
     assert {str(path.relative_to(folder)) for path in (folder / "both_pictures").iterdir()} == pictures
     assert len(pictures) == page.elements.count("svg")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["lstm", "lstm"], "give --output"),
+        (["lstm", "--output", "report.pdf"], "must end in .html or .md"),
+        (["lstm", "--examples", "nowhere.txt"], "there is no such file"),
+        (["."], "is neither a run"),
+    ],
+)
+def test_mistakes_are_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert run("report", *arguments) == 2
+    errors = capsys.readouterr().err
+    assert message in errors and errors.count("\n") == 1

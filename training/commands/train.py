@@ -12,7 +12,7 @@ from attendant.training.commands.evaluate import show_results
 from attendant.training.data.config import Split
 from attendant.training.data.fetch import builders, fetch, publish
 from attendant.training.data.pairs import Pair, read_pairs
-from attendant.training.library.training import describe, train
+from attendant.training.library.training import describe, few_symbols, train
 from attendant.training.loop.update import Processes
 from attendant.training.progress import plain_console, plain_table, print_line
 from attendant.training.recipe import RECIPE_NAME, Recipe, load_recipe, shipped_recipes
@@ -115,7 +115,7 @@ def run_check(arguments: argparse.Namespace) -> None:
 
 def _show(recipe: Recipe, corpora: Corpora, lines: Sequence[str], num_examples: int) -> None:
     console = plain_console()
-    for line in lines:
+    for line in [*lines, *few_symbols(recipe, corpora.facts["vocabulary_size"])]:
         console.print(line)
     samples: dict[Split, list[Pair]] = {}
     for split in SPLITS:

@@ -22,6 +22,7 @@ COMPRESSIONS: Final = (".gz", ".xz", ".bz2")
 NUM_PROBED_ROWS: Final = 100  # Rows at the beginning of a file by which its delimiter and its quotes are judged.
 DELIMITERS: Final = (",", ";", "\t")
 MAX_FIELD: Final = 2**31 - 1
+JSON_ARRAY: Final = re.compile(r"\s*\[\s*(\{|$)")  # The beginning of a file.
 NAMES = """
     source target src tgt trg src_text tgt_text source_text target_text input output inputs outputs text texts label
     labels translation translated reference original summary document question answer sentence sentence1 sentence2
@@ -100,7 +101,7 @@ def _chosen(path: Path, rows: Iterator[Row], columns: Columns | None, problems: 
         elif len(cells) != width if columns is None else len(cells) < width:
             count = f"{len(cells)} column{'s' if len(cells) != 1 else ''}"
             needed = "" if columns is None else f", and {width} are needed"
-            problems.add(kind, path, number, f"{count}{needed}")
+            problems.add(kind, path, number, f"{count}{needed}{_hint(cells)}")
         else:
             yield number, (cells[places[0]], cells[places[1]])
 
@@ -120,6 +121,16 @@ def _refuse_header(path: Path, cells: Sequence[str]) -> None:
             f"{json.dumps(names[:2], ensure_ascii=False)} (in an option: '{path.name}[{names[0]},{names[1]}]'); if they"
             " are a pair, move it away from the first line"
         )
+
+
+def _hint(cells: Sequence[str]) -> str:
+    """Returns a possible reason for a wrong number of columns."""
+    if any("\r" in cell for cell in cells):
+        return "; its lines end in carriage returns alone: convert them to line feeds"
+    text = cells[0].strip() if len(cells) == 1 else ""
+    if text.startswith("{") and text.endswith("}"):
+        return "; JSON is read from files named .jsonl"
+    return "; commas separate columns in files named .csv" if "," in text or ";" in text else ""
 
 
 def _tsv_rows(path: Path, problems: Problems, notes: list[str]) -> Iterator[Row]:
@@ -168,6 +179,8 @@ def _objects(path: Path, columns: Columns | None, problems: Problems) -> Iterato
         if not line.strip():
             yield number, ("", "")
             continue
+        if number == 1 and JSON_ARRAY.match(line):
+            raise UserError(f"{path} is a JSON array: write an object a line, e.g. with jq -c '.[]'")
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:

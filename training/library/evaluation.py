@@ -155,6 +155,7 @@ def evaluate(
                 config = _config(opened.config, search)
                 first = first or config
                 config = config.measured_as(first)
+                _refuse_idle(config, bleu_tokenizer, length_unit)
                 if opened.max_beam_size is not None and config.beam_size > opened.max_beam_size:
                     raise UserError(f"--beam-size {config.beam_size}: {path} allows at most {opened.max_beam_size}")
                 if rescorer is not None and config.beam_size == 1:
@@ -295,6 +296,16 @@ def _refuse(
         raise UserError(f"--checkpoint {checkpoint}: is for runs; a bundle has the weights it was made of")
 
 
+def _refuse_idle(config: EvaluationConfig, bleu_tokenizer: str | None, length_unit: str | None) -> None:
+    """Refuses options that have no effect on this configuration."""
+    if bleu_tokenizer is not None and "bleu" not in config.metrics:
+        raise UserError(
+            f"--bleu-tokenizer {bleu_tokenizer}: is of bleu, and the metrics are {', '.join(config.metrics)}"
+        )
+    if length_unit is not None and config.length_edges is None:
+        raise UserError(f"--length-unit {length_unit}: is of the bins by length: give --by-length too")
+
+
 def _refuse_idle_search(path: Path, configs: Sequence[EvaluationConfig], choices: Sequence[Sequence[Any]]) -> None:
     """Refuses options of a search that have no effect on any search of a model.
 
@@ -384,7 +395,7 @@ def report(
     require("torch", "cpu,training")
     # Drawing takes long to load, and an evaluation does not draw.
     from attendant.training.report.measuring import MAX_RUNS, choose_examples, measure_runs  # noqa: PLC0415
-    from attendant.training.report.page import SUFFIXES, compose, write_report  # noqa: PLC0415
+    from attendant.training.report.page import check_form, compose, write_report  # noqa: PLC0415
 
     if not isinstance(examples, int | str | os.PathLike):
         raise UserError(f"examples={examples!r}: must be a number of examples, or a file of sources")
@@ -396,8 +407,7 @@ def report(
         if is_bundle(path):
             raise UserError(f"{path} is a bundle: a report is of a run, which has the training's journal and weights")
     for path in outputs:
-        if path.suffix not in SUFFIXES:
-            raise UserError(f"--output {path}: must end in {' or '.join(SUFFIXES)}")
+        check_form(path)
         check_folder("--output", path)
     measured = chosen_data(data, split, paths)
     chosen = choose_examples(str(examples), measured.examples)

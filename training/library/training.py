@@ -12,6 +12,7 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.files import only_writer, path_of
 from attendant.training.data.fetch import fetch
 from attendant.training.data.pairs import MOST_CHARACTERS, is_in_memory
+from attendant.training.data.tokenization import TokenizerConfig
 from attendant.training.evaluation.session import PathName
 from attendant.training.kernels.hardware import translate_memory_errors
 from attendant.training.library.evaluation import evaluate
@@ -219,6 +220,7 @@ def _description(experiment: Experiment, precision: str, processes: Processes) -
     """Yields lines about the data and the model of a training."""
     sizes = experiment.facts["vocabulary_size"]
     yield from describe(experiment.facts)
+    yield from few_symbols(experiment.recipe, sizes)
     yield from experiment.warnings
     together = f", {processes.size} processes" if processes.is_many else ""
     yield (
@@ -258,4 +260,21 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
             lines.append(f"sources of {split} that are in the training split too: {count:,} (see data.shared_sources)")
     if count := facts["num_sources_shared_by_validation_and_test"]:
         lines.append(f"sources in both validation and test: {count:,}")
+    return lines
+
+
+def few_symbols(recipe: Recipe, sizes: Mapping[str, int]) -> list[str]:
+    """Returns a line for each vocabulary that has fewer symbols than the recipe allows, with the reason."""
+    lines = []
+    for side in ("source", "target"):
+        config: TokenizerConfig = getattr(recipe, side)
+        wanted = config.vocabulary_size
+        if wanted is not None and sizes[side] < wanted:
+            by_kind = {"bpe": "pair of symbols to merge within a word", "unigram": "part of a word"}
+            what = by_kind.get(config.tokenizer, "symbol")
+            often = f"{config.min_frequency} times" if config.min_frequency > 1 else "at all"
+            lines.append(
+                f"{side}: {sizes[side]:,} symbols, and {side}.vocabulary_size = {wanted}: no other {what} "
+                f"occurs {often}"
+            )
     return lines

@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from attendant.runtime.decoding.trace import SearchEnd
+from attendant.runtime.errors import UserError
 from attendant.runtime.files import translate_os_errors, write_text
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, interval_text
 from attendant.training.evaluation.evaluating import describe_search
@@ -202,6 +203,12 @@ def _trees(run: MeasuredRun) -> list[Picture]:
         )
         for number, each in enumerate(run.searches, 1)
     ]
+
+
+def check_form(path: Path) -> None:
+    """Raises UserError, before anything is measured: a file's name has no form of a report."""
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"--output {path}: must end in {' or '.join(SUFFIXES)}")
 
 
 def write_report(report: Report, path: Path) -> None:

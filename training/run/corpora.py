@@ -477,4 +477,8 @@ def _facts(train: TrainingSplit, validation: Corpus, held_out: Mapping[Split, Se
             "source": train.source_tokenizer.vocabulary_size,
             "target": train.target_tokenizer.vocabulary_size,
         },
+        "unknown_share_in_validation": {
+            "source": unknown_share(validation.sources),
+            "target": unknown_share(validation.targets),
+        },
     }

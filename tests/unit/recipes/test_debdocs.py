@@ -10,7 +10,7 @@ import pytest
 
 from attendant.training.data.config import CorpusFiles
 from attendant.training.data.fetch import builders, publish
-from attendant.training.data.pairs import Pair, read_pairs
+from attendant.training.data.pairs import Pair, num_words, read_pairs
 
 debdocs = import_module("attendant.recipes.translate-debdocs-en-fr.data")
 
@@ -172,6 +172,13 @@ def test_manual_pages_with_two_names_come_once(tmp_path: Path) -> None:
         (manual / name).symlink_to("toy.2.gz")
     write(manual, "fr/man2/second.2.gz", FRENCH)
     assert [(key, len(blocks)) for key, blocks in debdocs.manual_pages(tmp_path)] == [("man:man2/toy.2.gz", 9)]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("don't stop", 2), ("x.y = 3;", 6), ("l’été (2)", 4), ("", 0), ("a_b-c", 3)]
+)
+def test_words_and_marks(text: str, count: int) -> None:
+    assert num_words(text) == count
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,11 @@ def test_one_package_represents_its_source(packages: list[str], chosen: str) -> 
     assert list(debian.choose(pairs, dict.fromkeys(packages, "toy"))) == [("toy", [pairs[chosen]])]
 
 
+def test_a_package_of_unknown_source_is_its_own() -> None:
+    pairs = {name: Pair(f"{LONG} {name}", f"the {name}") for name in ("toy-doc", "bell")}
+    assert [source for source, _ in debian.choose(pairs, {"bell": "tools"})] == ["tools", "toy-doc"]
+
+
 @pytest.mark.parametrize(
     ("source", "target", "fits"),
     [

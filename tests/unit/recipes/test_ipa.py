@@ -24,6 +24,7 @@ ipa: Any = import_module("attendant.recipes.g2p-ipa.data")
     [
         ("ˈʃtʁaːsə", "ˈʃ t ʁ aː s ə"),
         ("ˈhaʊ̯sˌtyːɐ̯", "ˈh aʊ̯ s ˌt yː ɐ̯"),
+        ("t͡sʊˈkʊnft͡sˌʔaŋst", "t͡s ʊ ˈk ʊ n f t͡s ˌʔ a ŋ s t"),
         ("ˈliːbn̩", "ˈl iː b n̩"),
         ("ʁɛstoˈʁɑ̃ː", "ʁ ɛ s t o ˈʁ ɑ̃ː"),
     ],
@@ -58,22 +59,34 @@ def test_the_preferred_pronunciation_comes_first() -> None:
 @pytest.mark.parametrize(
     ("language", "word", "phones", "pronunciation"),
     [
+        ("de", "buch", "ˈb uː x", "b uː x"),
         ("de", "geben", "ˈɡ eː b n̩", "ˈɡ eː b n̩"),
         ("de", "laufen", "l aʊ̯ f n̩", ""),
+        ("de", "bodenblume", "ˈb oː d n̩ ˈb l uː m ə", ""),
         ("de", "häuser", "ˈh ɔʏ̯ z ɐ", "ˈh ɔɪ̯ z ɐ"),
+        ("de", "danke", "ˈd a ŋ̍ k ə", "ˈd a ŋ̩ k ə"),
         ("es", "tierra", "t ʝ e r a", "t j e r a"),
+        ("es", "rey", "r e ʝ", "r e j"),
         ("es", "ayer", "a ʝ e ɾ", "a ʝ e ɾ"),
+        ("es", "inyectar", "i n ʝ e k t a ɾ", "i n ʝ e k t a ɾ"),
         ("es", "agua", "a g wa", "a ɡ w a"),
+        ("es", "seis", "s ei s", "s e j s"),
         ("fr", "chevaux", "ʃ v o", "ʃ v o"),
+        ("fr", "eaux", "o", "o"),
         ("it", "scienza", "ʃ ˈʃ ɛ n t͡s a", "ˈʃ ɛ n t͡s a"),
         ("it", "sezione", "s e ˈt͡s j o n e", "s e t ˈt͡s j o n e"),
+        ("it", "recitazione", "r e t͡ʃ i t a t t͡s ˈj o n e", "r e t͡ʃ i t a t ˈt͡s j o n e"),
         ("it", "ricercare", "r i t͡ʃ e r k ˈa r e", "r i t͡ʃ e r ˈk a r e"),
         ("it", "bagno", "ˈb a ɲ o", "ˈb a ɲ ɲ o"),
+        ("it", "ieri", "ˈj ɛ r i", "ˈj ɛ r i"),
+        ("it", "banca", "ˈb a ŋ k a", "ˈb a n k a"),
         ("it", "sutura", "s u t u r a", ""),
         ("nl", "huis", "h œː ʏ s", "h œy s"),
         ("nl", "krijten", "ˈk ɹ ɛ ɪ t ə n", "ˈk r ɛi t ə n"),
         ("nl", "luid", "l œː d", "l œy t"),
+        ("nl", "blad", "ˈb l ɑ d", "b l ɑ t"),
         ("nl", "verwarring", "v ɛ ɹ ˈw ɑ ɹ ɪ ŋ ɡ", "v ɛ r ˈw ɑ r ɪ ŋ"),
+        ("nl", "vierduizend", "ɑ x t", ""),
     ],
 )  # fmt: skip
 def test_each_sound_is_written_in_one_way(language: str, word: str, phones: str, pronunciation: str) -> None:
@@ -116,6 +129,13 @@ def test_of_many_forms_one_of_each_word_is_trained_on_first() -> None:
     num_stems = len({word[:7] for word in trained})
     assert len(trained) == 4 * num_stems
     assert len({word[:7] for word in trained[:num_stems]}) == num_stems
+
+
+def test_short_words_are_trained_on_first() -> None:
+    words = {f"{letter}{'a' * length}": ["a"] for letter in "bcdfghjklmnpqrstvwxz" for length in (2, 5, 6, 9)}
+    trained = [pair.source[3:] for pair in ipa.split("fr", words)["train"]]
+    is_short = [len(word) < 7 for word in trained]
+    assert is_short == sorted(is_short, reverse=True) and 0 < sum(is_short) < len(trained)
 
 
 def archive_of(folder: Path, name: str, member: str, content: bytes) -> Path:

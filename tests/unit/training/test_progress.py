@@ -34,6 +34,15 @@ def test_plain_lines_come_at_most_every_ten_seconds() -> None:
     ]
 
 
+def test_a_long_training_does_not_fill_a_file() -> None:
+    lines: list[str] = []
+    times = iter(range(0, 4 * 3600, 5))
+    progress = TrainingProgress(lines.append, clock=lambda: float(next(times)))
+    for _ in range(1000):
+        progress.step(AT)
+    assert 6 < len(lines) < 20
+
+
 def test_the_live_bar_shows_progress_and_keeps_messages() -> None:
     written = io.StringIO()
     progress = LiveProgress(Console(file=written, force_terminal=True, width=120))

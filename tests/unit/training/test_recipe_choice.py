@@ -58,6 +58,10 @@ def test_signs_of_broken_pairs_are_reported_with_an_example() -> None:
     assert "e.g. мышь → mouse" in lines[1] and lines[3].startswith("25.0%")
 
 
+def test_a_task_that_copies_is_not_suspicious() -> None:
+    assert suspicions([Pair("a", "a"), Pair("b", "b")]) == []
+
+
 def test_a_pair_is_shown_on_one_line() -> None:
     assert shortened(Pair("a\nb", "c" * 10**7)) == "a b → " + "c" * 59 + "…"
     assert "\x1b" not in shortened(Pair("\x1b[2Jclear", "x"))

@@ -123,6 +123,17 @@ def test_a_sweep_measures_each_search_once(
         assert each["decoding"] == recorded[each["protocol"]] == decoding
 
 
+def test_a_sweep_is_a_table(finished_run: Path, command: Command) -> None:
+    status, message, _ = command("evaluate", finished_run, "--beam-sizes", "1,2", "--length-penalty", "1")
+    assert status == 0
+    lines = message.splitlines()
+    assert lines[1].split() == ["model", "search", "metric", "value", "95", "%", "interval", "examples/s"]
+    assert "greedy" in lines[2] and "beam 2, length penalty 1" in lines[4]
+    against = message[message.index("against greedy, ") :]
+    assert "beam 2" in against and "greedy" not in against[len("against greedy") :]
+    assert "% of edits" in lines[-1]
+
+
 def test_by_length(finished_run: Path, command: Command, tmp_path: Path) -> None:
     (tmp_path / "more.tsv").write_text("ab\ta b\nabcd\ta b c d\ncd\tc d\n")
     options = ("--data", tmp_path / "more.tsv", "--metrics", "wer,per", "--length-unit", "tokens")
@@ -223,9 +234,21 @@ def test_an_interruption_leaves_what_was_measured(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--beam-size", "0"), "--beam-size 0: "),
         (("--beam-sizes", "2,x"), "--beam-size x: "),
+        (("--length-penalties", "0,-1"), "--length-penalty -1: "),
+        (("--length-penalty-offset", "11"), "--length-penalty-offset 11: "),
+        (("--patience", "0"), "--patience 0: "),
+        (("--max-length", "0"), "--max-length 0: "),
         (("--metrics", "wer,rouge"), "--metrics rouge: "),
+        (("--data", "none.tsv"), "no such file"),
+        (("--bootstrap", "-1"), "--bootstrap -1: "),
+        (("--by-length", "10,10"), "--by-length 10,10: "),
         (("--by-length", "ten"), "--by-length ten: "),
+        (("--precision", "int8"), "--precision int8: is for bundles"),
+        (("--provider", "cpu"), "--provider cpu: is for bundles"),
+        (("--bleu-tokenizer", "zh"), "--bleu-tokenizer zh: is of bleu, and the metrics are wer, per"),
+        (("--length-unit", "tokens"), "--length-unit tokens: is of the bins by length: give --by-length too"),
         (("--output", "nowhere/found.json"), "--output nowhere/found.json: there is no directory nowhere"),
     ],
 )

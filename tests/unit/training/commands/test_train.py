@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
+from attendant.runtime.errors import UserError
 from attendant.training.run.loading import load_run
 
 Command = Callable[..., tuple[int, str, str]]
@@ -126,8 +127,9 @@ def test_only_a_recipe_with_a_fetcher_is_fetched(tiny_recipe: Path, command: Com
         ("validation.tsv", f"{'a' * 2000}\ta\n", "seed=5", "none of the 1 pairs has at most"),
         # The longest pair of training takes 8 positions, that of validation 18.
         ("validation.tsv", "abcdabcd\ta b c d a b c d\n", "batches.max_tokens=16", "raise it to 18 or more, or lower"),
+        ("unused.tsv", "", "model.hidden_size=200000", "model.hidden_size = 200000, model.embedding_size = 8: "),
     ],
-    ids=["bad line", "no pairs", "all too long", "validation beyond a batch"],
+    ids=["bad line", "no pairs", "all too long", "validation beyond a batch", "too large a model"],
 )
 def test_a_refusal_is_one_line_and_leaves_no_folder(
     file: str, content: str, override: str, message: str, tmp_path: Path, tiny_recipe: Path, command: Command
@@ -150,6 +152,41 @@ def test_threads_spin_a_little_unless_the_environment_decides(chosen: dict[str, 
         [sys.executable, "-c", program], env=unset | chosen, capture_output=True, text=True, check=True
     ).stdout
     assert message.split() == [result, "False"], "it reads this when torch is loaded"
+
+
+def test_a_vocabulary_below_the_requested_size_is_explained(
+    tmp_path: Path, tiny_recipe: Path, command: Command
+) -> None:
+    size = ("--set", "source.tokenizer=bpe", "--set", "source.vocabulary_size=5000", "--set", "training.max_steps=1")
+    _, message, errors = command(tiny_recipe, "--output", tmp_path / "run", *size)
+    (line,) = [line for line in message.splitlines() if line.startswith("source: ")]
+    assert line.endswith(
+        "symbols, and source.vocabulary_size = 5000: no other pair of symbols to merge within a word occurs at all"
+    ), errors
+
+
+def test_a_mistyped_subcommand_is_refused_with_a_suggestion(command: Command) -> None:
+    status, _, errors = command("evalaute", "run")
+    assert (status, errors) == (
+        2,
+        "training: evalaute: is neither a recipe (NAME.toml) nor a command; did you mean evaluate?\n",
+    )
+
+
+@pytest.mark.parametrize("error", [UserError("refused"), KeyboardInterrupt()])
+def test_what_ends_before_the_first_step_leaves_no_folder(
+    tmp_path: Path, tiny_recipe: Path, command: Command, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """The corrected retry, by the same command line, must not meet a folder that only holds a refusal."""
+
+    def refuse(*arguments: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr("attendant.training.library.training.Trainer", refuse)
+        assert command(tiny_recipe, "--output", tmp_path / "run")[0] in (2, 130)
+    assert not (tmp_path / "run").exists()
+    assert command(tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_steps=1")[0] == 0
 
 
 def test_the_threads_are_those_that_the_container_grants(

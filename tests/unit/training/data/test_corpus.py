@@ -22,6 +22,7 @@ from attendant.training.data.corpus import (
     max_length_ratio,
     open_stored,
     store,
+    unknown_share,
 )
 from attendant.training.data.pairs import Pair
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
@@ -38,6 +39,14 @@ def config(source: int, target: int, **others: object) -> DataConfig:
 
 def encode(pairs: list[Pair], config: DataConfig, *, append_eos: bool = False) -> Corpus:
     return encode_pairs(pairs, PairEncoder(TOKENIZER, TOKENIZER, config, append_eos=append_eos))
+
+
+def test_sequences_lie_end_to_end() -> None:
+    sequences = TokenSequences.of([[1, 2], [], [3]])
+    assert len(sequences) == 3
+    assert [sequences[index].tolist() for index in range(3)] == [[1, 2], [], [3]]
+    assert sequences.lengths.tolist() == [2, 0, 1]
+    assert len(TokenSequences.of([])) == 0
 
 
 @pytest.mark.parametrize("append_eos", [True, False])
@@ -73,6 +82,11 @@ def test_sources_of_too_many_words_leave() -> None:
 def test_a_corpus_of_which_nothing_stays_is_refused() -> None:
     with pytest.raises(UserError, match="none of the 1 pairs has at most 1 source and 9 target tokens"):
         encode([Pair("ab", "a")], config(1, 9), append_eos=True)
+
+
+def test_counts_unknown_symbols() -> None:
+    corpus = encode([Pair("axyz", "a")], config(9, 9))
+    assert unknown_share(corpus.sources) == 0.75
 
 
 CONFIG = DataConfig.model_validate({"train": "t.tsv", "validation": "v.tsv", "max_source_tokens": 5})

@@ -61,13 +61,19 @@ def test_reads_two_parallel_files(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"a\tb\nonly\n", "pairs.tsv:2: 1 column: "),
+        (b"a\tb\nc\td\te\n", "pairs.tsv:2: 3 columns"),
         (b"a\tb\n\n", "pairs.tsv:2: both sides are empty"),
+        (b"a\tb\nc\td\n \te\n", "pairs.tsv:3: the source is empty"),
         (b"a\tb\nc\0\td\n", "pairs.tsv:2: character 2 is a NUL"),
+        (b"a\tb\rc\td\r", "pairs.tsv:1: 3 columns; its lines end in carriage returns alone"),
+        (b"a,b\n", "commas separate columns in files named .csv"),
+        (b'{"en": "a"}\n', "JSON is read from files named .jsonl"),
         (b"en\tfr\na\tb\n", "pairs.tsv:1: 'en' and 'fr' look like the names of columns: set data.columns = "),
         ("a\tb\n".encode("utf-16"), "pairs.tsv is UTF-16: convert it"),
         ("a\tb\n".encode("utf-32"), "pairs.tsv is UTF-32: convert it"),
         ("a\tb\n".encode("utf-16-le"), "pairs.tsv has NULs, as UTF-16 has: convert it"),
         (b"PK\x03\x04", "pairs.tsv is a zip archive or a spreadsheet"),
+        (b"a\t  \n", "pairs.tsv:1: the target is empty"),
         (b"a\tb\nab\xff\tc\n", "pairs.tsv:2: byte 3 of the line is not UTF-8"),
     ],
 )
@@ -170,7 +176,9 @@ def test_empty_pairs_are_dropped_and_counted(tmp_path: Path) -> None:
     ("name", "content", "columns"),
     [
         ("a.tsv", "xx\tfr\ten\n1\tb\ta\n", ("en", "fr")),
+        ("a.tsv", "\ufeffen\tfr\r\na\tb\r\n", ("en", "fr")),
         ("a.tsv", "a\tb\tcc-by\n", (1, 2)),
+        ("a.tsv", "b\ta\n", (2, 1)),
         ("a.tsv", '"a"\t"b"\n', None),
         ("a.csv", "a,b\n", None),
         ("a.csv", "a;b\n", None),
@@ -207,6 +215,7 @@ def test_a_field_of_csv_may_hold_commas_quotes_line_feeds_and_megabytes(tmp_path
 @pytest.mark.parametrize(
     ("name", "content", "columns", "message"),
     [
+        ("a.csv", "en,fr\na,b\n", None, "look like the names of columns"),
         ("a.csv", "a,b\nc,d,e\n", None, "a.csv:2: 3 columns"),
         ("a.csv", 'a,"b\n', None, "a.csv:1: unexpected end of data"),
         ("a.tsv", "en\tfr\na\tb\n", ("en", "de"), "'de', and the header row has 'en', 'fr'"),
@@ -218,6 +227,8 @@ def test_a_field_of_csv_may_hold_commas_quotes_line_feeds_and_megabytes(tmp_path
         ("a.jsonl", '{"en": "a", "fr": 3}\n', ("en", "fr"), "'fr' is not a text"),
         ("a.jsonl", '{"en": "\\ud800", "fr": "x"}\n', ("en", "fr"), "'en' has half a surrogate pair"),
         ("a.jsonl", '{"en": "a"}\n', (1, 2), "JSONL has names"),
+        ("a.json", '[\n{"en": "a"}]', None, "is a JSON array: write an object a line"),
+        ("a.json", '[{"en": "a"}]', None, "is a JSON array: write an object a line"),
     ],
 )
 def test_what_no_format_allows_is_one_line(

@@ -52,6 +52,11 @@ def test_steps_together_are_applied_in_their_own_order() -> None:
     assert trained("character", ["a"], *names).to_text() == trained("character", ["a"], *names[::-1]).to_text()
 
 
+def test_spellings_without_a_step_stay_different() -> None:
+    tokenizer = trained("character", ["Été’'"])
+    assert tokenizer.decode(tokenizer.encode("Été’'")) == "Été’'"
+
+
 def test_letters_without_a_decomposition_keep_their_stroke() -> None:
     tokenizer = trained("character", ["łøđ"], "strip_accents")
     assert tokenizer.decode(tokenizer.encode("łøđ")) == "łøđ"

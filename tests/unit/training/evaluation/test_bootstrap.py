@@ -75,6 +75,10 @@ def test_an_interval_is_as_wide_as_the_normal_approximation() -> None:
     assert confidence_interval(statistics, 0) is None
 
 
+def test_where_all_examples_are_alike_there_is_nothing_to_doubt() -> None:
+    assert confidence_interval(counts(np.ones(7, bool))) == Interval(100.0, 100.0)
+
+
 def test_a_paired_difference_is_narrower_than_two_intervals() -> None:
     # Both are right on about half, and the second on one in twenty more: unpaired, their intervals overlap widely.
     baseline = np.random.default_rng(5).random(400) < 0.5

@@ -28,6 +28,10 @@ def test_per_takes_the_longest_of_equally_near_references() -> None:
     assert take_statistics("per", ["A B"], [("A", "A B C")]).value == pytest.approx(100 / 3)
 
 
+def test_per_of_an_empty_output_is_all_deletions() -> None:
+    assert take_statistics("per", [""], [("A B", "A B C")]).value == 100.0
+
+
 def test_bleu_and_chrf_are_sacrebleu_with_any_number_of_references() -> None:
     outputs = ["the cat sat on the mat .", "a dog barks at night ."]
     references = [("the cat sat on the mat .",), ("no", "a dog barks at night .")]
@@ -134,6 +138,11 @@ def test_of_equal_values_the_one_with_the_lower_loss_is_better() -> None:
         assert not is_better(metric, 2.0, 2.0, loss=1.0, best_loss=1.0)
         assert not is_better(metric, 2.0, 2.0, loss=1.1, best_loss=1.0)
     assert not is_better("wer", 3.0, 2.0, loss=0.0, best_loss=1.0)
+
+
+def test_nothing_is_not_scored() -> None:
+    with pytest.raises(ValueError, match="nothing to score"):
+        take_statistics("wer", [], [])
 
 
 @pytest.mark.parametrize(

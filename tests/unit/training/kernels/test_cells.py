@@ -5,9 +5,9 @@ import weakref
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from attendant.training.kernels.cells import Dropout, LoopedProduct
+from attendant.training.kernels.cells import Dropout, LoopedProduct, looped_linear
 
 NUM_STEPS, NUM_ROWS, OUTPUT_SIZE, INPUT_SIZE = 5, 2, 4, 3
 NEEDED = (NUM_STEPS - 1, 2)
@@ -45,6 +45,20 @@ def test_gradients_are_those_of_the_plain_products(shape: tuple[int, ...], neede
     torch.testing.assert_close(gradients, torch.autograd.grad(run_plainly(*arguments).sum(), arguments))
 
 
+def test_a_sum_of_products() -> None:
+    weights = [torch.randn(INPUT_SIZE, size, dtype=torch.float64, requires_grad=True) for size in (INPUT_SIZE, 2)]
+    others = torch.randn(NUM_STEPS, NUM_ROWS, 2, dtype=torch.float64, requires_grad=True)
+    addends = torch.randn(NUM_STEPS, NUM_ROWS, INPUT_SIZE, dtype=torch.float64, requires_grad=True)
+    product, result = LoopedProduct(addends, *weights), torch.ones(NUM_ROWS, INPUT_SIZE, dtype=torch.float64)
+    expected = result
+    for addend, other in zip(addends, others, strict=True):
+        result = product(result, other).tanh()
+        expected = (expected @ weights[0].T + other @ weights[1].T + addend).tanh()
+    torch.testing.assert_close(result, expected)
+    leaves = (*weights, others, addends)
+    torch.testing.assert_close(*(torch.autograd.grad(outputs.sum(), leaves) for outputs in (result, expected)))
+
+
 def test_a_graph_can_be_gone_back_through_again() -> None:
     weight, first = torch.randn(INPUT_SIZE, INPUT_SIZE, requires_grad=True), torch.randn(NUM_ROWS, INPUT_SIZE)
     addends = torch.randn(NUM_STEPS, NUM_ROWS, INPUT_SIZE, requires_grad=True)
@@ -60,6 +74,20 @@ def test_a_graph_can_be_gone_back_through_again() -> None:
         torch.testing.assert_close(result, torch.autograd.grad(plain.sum(), leaves))
         # Steps that are gone through for the first inputs alone leave nothing for the next time.
         torch.autograd.grad(outputs[4].sum(), first, retain_graph=True)
+
+
+def test_products_are_in_the_type_of_the_addends_and_gradients_in_those_of_their_tensors() -> None:
+    weight, first = (
+        torch.randn(OUTPUT_SIZE, INPUT_SIZE, requires_grad=True),
+        torch.randn(NUM_ROWS, INPUT_SIZE, requires_grad=True),
+    )
+    addends = torch.randn(NUM_STEPS, NUM_ROWS, OUTPUT_SIZE).bfloat16().requires_grad_()
+    with torch.autocast("cpu", torch.float16):
+        product = LoopedProduct(addends, weight)(first)
+    assert product.dtype == torch.bfloat16
+    product.sum().backward()
+    for tensor in (weight, first, addends):
+        assert tensor.grad is not None and tensor.grad.dtype == tensor.dtype
 
 
 def test_what_the_steps_left_goes_with_the_graph() -> None:
@@ -82,6 +110,17 @@ def test_what_the_steps_left_goes_with_the_graph() -> None:
         gc.enable()
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_layer_as_a_looped_product(bias: bool) -> None:
+    layer, inputs = nn.Linear(3, 4, bias=bias), torch.randn(5, 2, 3)
+    product = looped_linear(layer, num_rows=2, num_steps=5)
+    torch.stack([product(step) for step in inputs]).square().sum().backward()
+    gradients = [parameter.grad.clone() for parameter in layer.parameters()]
+    layer.zero_grad()
+    layer(inputs).square().sum().backward()
+    torch.testing.assert_close(gradients, [parameter.grad for parameter in layer.parameters()])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("probability", [0.1, 0.5])
 def test_drops_as_many_as_it_should_and_enlarges_the_others(probability: float, dtype: torch.dtype) -> None:
@@ -101,6 +140,15 @@ def test_elements_of_one_random_word_are_dropped_independently() -> None:
     torch.manual_seed(0)
     kept = (Dropout(0.5)(torch.ones(20_000, 4)) != 0).double()
     torch.testing.assert_close(torch.corrcoef(kept.T), torch.eye(4).double(), rtol=0, atol=0.05)
+
+
+def test_random_numbers_are_those_of_the_generator() -> None:
+    dropout, inputs = Dropout(0.3), torch.ones(7, 5)
+    torch.manual_seed(0)
+    first, second = dropout(inputs), dropout(inputs)
+    assert not torch.equal(first, second)
+    torch.manual_seed(0)
+    assert torch.equal(dropout(inputs), first)
 
 
 def test_steps_of_a_loop_are_dropped_like_anything_else() -> None:

@@ -134,6 +134,13 @@ def test_a_library_that_rounds_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> 
         assert setting() == before
 
 
+def test_a_gpu_needs_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "_errors", lambda: pytest.fail("probed"))
+    before = setting()
+    with fast_products(torch.device("cuda")):
+        assert setting() == before
+
+
 def test_the_probe_leaves_random_numbers_alone() -> None:
     before = torch.get_rng_state()
     onednn_is_exact()

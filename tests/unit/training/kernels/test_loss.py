@@ -9,7 +9,7 @@ from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
 from attendant.training.data.batches import Batch
 from attendant.training.kernels import loss as module
 from attendant.training.kernels.loss import Copies, SoftTargets, mixed, output_loss, smoothed_cross_entropy
-from attendant.training.loop.update import objective
+from attendant.training.loop.update import Objective
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.attention import NOTHING
 from attendant.training.model.readout import IMPOSSIBLE
@@ -32,6 +32,12 @@ def test_the_smoothing_goes_to_possible_symbols_only(label_smoothing: float) -> 
     expected = F.cross_entropy(logits[:, POSSIBLE], among_possible, label_smoothing=label_smoothing, reduction="sum")
     loss = smoothed_cross_entropy(logits, targets, label_smoothing=label_smoothing)
     torch.testing.assert_close(loss, expected)
+
+
+def test_low_precision_logits_are_summed_in_full() -> None:
+    logits, targets = random_logits(), torch.tensor([3, 1, 6, 4])
+    loss = smoothed_cross_entropy(logits.bfloat16(), targets, label_smoothing=0.1)
+    assert loss.dtype == torch.float32
 
 
 N, H, V, S = 23, 5, 11, 6
@@ -183,6 +189,13 @@ def test_no_targets_are_no_loss() -> None:
     assert total == 0 and not inputs.grad.any() and not weight.grad.any() and not bias.grad.any()
 
 
+def test_goes_back_once_only() -> None:
+    total = together(*random_inputs(torch.float32), 0.1)
+    total.backward(retain_graph=True)
+    with pytest.raises(ValueError):
+        total.backward()
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -207,7 +220,7 @@ def test_a_model_has_the_same_loss_and_gradients(options: dict[str, object]) -> 
     together = smoothed_cross_entropy(logits, batch.target_ids, label_smoothing=0.1)
     torch.testing.assert_close(together, expected, rtol=1e-10, atol=1e-10)
     expected_gradients = torch.autograd.grad(expected, list(model.parameters()))
-    total, _ = objective(model, batch, label_smoothing=0.1)
+    total, _ = Objective(model, label_smoothing=0.1)(batch)
     gradients = torch.autograd.grad(total, list(model.parameters()))
     torch.testing.assert_close(total, expected, rtol=1e-10, atol=1e-10)
     for (name, _), item, other in zip(model.named_parameters(), gradients, expected_gradients, strict=True):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from attendant.training.loop.update import Processes
 from attendant.training.run.loading import load_run
 from tests.paths import ROOT
 from tests.ports import free_ports
@@ -88,6 +89,18 @@ def launch_machines(program: Sequence[str], recipe: Path, output: Path, *argumen
 def losses(output: Path) -> list[float]:
     lines = (output / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line)["loss"] for line in lines]
+
+
+def test_alone_it_is_itself() -> None:
+    alone = Processes()
+    assert alone.is_first and not alone.is_many
+    assert alone.sums([1.5, 2.0]) == alone.of_first([1.5, 2.0]) == [1.5, 2.0]
+    assert alone.any(True) and not alone.any(False)
+    model, state = torch.nn.Linear(1, 1), torch.get_rng_state()
+    alone.broadcast(model)
+    alone.sum_gradients(model.parameters())
+    assert all(weight.grad is None for weight in model.parameters())
+    assert torch.equal(alone.gather(state)[0], state)
 
 
 # Dropout this small drops nothing: each process has its own random numbers.

@@ -183,6 +183,29 @@ def kill() -> None:
     raise Killed
 
 
+@pytest.mark.parametrize(
+    ("options", "num_batches"),
+    [((), 1), ((), 4), ((), 9), (ACCUMULATED, 8)],
+    ids=lambda value: value if isinstance(value, int) else "accumulation-ema" if value else "plain",
+)
+def test_dead_at_any_batch_and_resumed_is_as_uninterrupted(
+    tmp_path: Path,
+    tiny_recipe: Path,
+    straight: Straight,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    num_batches: int,
+) -> None:
+    """In the middle of a step, and of an accumulation: nothing is saved on the way out."""
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "collate", dying_at(num_batches, kill))
+        with pytest.raises(Killed):
+            train(tiny_recipe, tmp_path / "killed", *options)
+    torch.manual_seed(99)
+    train(tiny_recipe, tmp_path / "killed", *options)
+    assert_same_weights(straight(*options)[1], tmp_path / "killed")
+
+
 def dying_at(num_batches: int, die: Callable[[], object]) -> Callable[..., Batch]:
     """`collate`, which dies at a batch of the training."""
     calls = itertools.count(1)
@@ -258,6 +281,15 @@ def test_the_moving_average_is_what_is_validated_and_published(
     ]
     assert validated[0] != validated[1]
     assert not torch.equal(weights(plain)["output.weight"], weights(averaged)["output.weight"])
+
+
+def test_learns_in_bfloat16(tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Emulated on processors without bfloat16, which the recipe would be refused for; without AVX-512 LSTMs are not."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    options, watcher = ("model.cell=gru", "training.max_epochs=8", "training.precision=bf16"), Watcher()
+    train(tiny_recipe, tmp_path / "run", *options, watcher=watcher)
+    assert watcher.steps[-1].loss < watcher.steps[0].loss / 1.5
+    assert {weight.dtype for weight in weights(tmp_path / "run").values()} == {torch.float32}
 
 
 def test_of_equal_values_the_lower_loss_is_best(tmp_path: Path, tiny_recipe: Path) -> None:

@@ -8,6 +8,10 @@ from attendant.training.model import ModelConfig
     ("table", "words"),
     [
         ({"cell": "transformer"}, ["cell", "lstm"]),
+        ({"hidden_siz": 3}, ["hidden_siz"]),
+        ({"hidden_size": 0}, ["hidden_size"]),
+        ({"dropout": 1.0}, ["dropout"]),
+        ({"encoder": {"num_layers": 9}}, ["encoder", "num_layers", "8"]),
         (
             {"hidden_size": 6, "attention": {"score": "dot"}},
             ["model.attention.score", "2 x 6 = 12", "model.encoder.hidden_size = 3"],
@@ -29,9 +33,13 @@ from attendant.training.model import ModelConfig
         ({"attention": {"score": "concat", "coverage": True}}, ["coverage", '"concat"', 'score = "additive"']),
         ({"decoder": {"source_vector": True}}, ["source_vector", 'score = "none"']),
         ({"attention": {"score": "none", "query": "previous"}}, ["query", '"none"', "leave it out"]),
+        ({"attention": {"score": "none", "key_size": 2}}, ["key_size = 2", '"none"']),
+        ({"attention": {"score": "none", "value_size": 2}}, ["value_size = 2", '"none"']),
+        ({"attention": {"score": "none"}, "decoder": {"input_feeding": True}}, ["input_feeding", '"none"']),
         ({"attention": {"score": "none"}, "decoder": {"readout": "maxout"}}, ["readout", "source_vector = true"]),
         ({"attention": {"score": "none"}, "decoder": {"initial_state": "zeros"}}, ["initial_state", "bridge"]),
         ({"decoder": {"copying": True}}, ["model.decoder.copying", "model.shared_embeddings = true"]),
+        ({"attention": {"score": "none"}, "decoder": {"copying": True}}, ["copying", '"none"', "leave it out"]),
         ({"residual": False, "encoder": {"num_layers": 2}}, ["model.residual", "the deepest has 2", "leave it out"]),
         (
             {"encoder": {"bidirectional": False}, "decoder": {"initial_state": "backward"}},
@@ -54,3 +62,14 @@ def test_an_impossible_table_is_refused_with_the_reason(table: dict[str, object]
         ModelConfig(**table)
     for word in words:
         assert word in str(refused.value)
+
+
+def test_what_dot_is_refused_with_mends_it() -> None:
+    ModelConfig(hidden_size=6, encoder={"hidden_size": 3}, attention={"score": "dot"})
+    ModelConfig(hidden_size=6, encoder={"bidirectional": False}, attention={"score": "dot"})
+    ModelConfig(hidden_size=6, attention={"score": "dot", "key_size": 4})
+
+
+def test_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        ModelConfig().cell = "gru"

@@ -94,6 +94,24 @@ def test_states_keep_32_bits_where_products_have_16(kind: CellKind) -> None:
     assert torch.cosine_similarity(*(gradient.flatten() for gradient in gradients), dim=0) > 0.99
 
 
+@pytest.mark.parametrize("kind", CELLS)
+def test_unrolled_in_bfloat16(kind: CellKind) -> None:
+    if kind == "lstm":
+        skip_without_bfloat16_lstm()
+    torch.manual_seed(0)
+    cell = DecoderCell(kind, INPUT_SIZE, 0, HIDDEN_SIZE)
+    inputs, *state = (tensor.detach().float() for tensor in random_inputs(kind))
+    full = cell.unroll(inputs, tuple(state))
+    with torch.autocast("cpu", torch.bfloat16):
+        low = cell.unroll(inputs, tuple(state))
+    torch.testing.assert_close(low.float(), full, rtol=0, atol=0.02)
+    gradients = [
+        torch.autograd.grad(outputs.float().square().sum(), cell.rnn.weight_hh_l0)[0] for outputs in (full, low)
+    ]
+    assert gradients[1].dtype == torch.float32
+    assert torch.cosine_similarity(*(gradient.flatten() for gradient in gradients), dim=0) > 0.99
+
+
 ARCHITECTURES = covering_architectures()
 
 

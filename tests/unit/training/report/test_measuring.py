@@ -15,7 +15,7 @@ from attendant.training.evaluation.evaluating import Decoded
 from attendant.training.evaluation.metrics import TextMetricName
 from attendant.training.report.curves import MAX_POINTS, Curve, read_curves
 from attendant.training.report.judging import Span, align, changes_since, judge, nearest_reference, rank
-from attendant.training.report.measuring import choose_examples, natural_edges, natural_unit
+from attendant.training.report.measuring import MAX_BINS, choose_examples, natural_edges, natural_unit
 from attendant.training.run.directory import Run
 
 
@@ -41,6 +41,11 @@ def test_a_journal_becomes_curves(tmp_path: Path) -> None:
     assert curves.train_loss.steps.tolist() == [2, 4] and curves.train_loss.values.tolist() == [3, 2]
     assert list(curves.validation) == ["loss", "bleu"]
     assert curves.validation["bleu"].seconds.tolist() == [0.4] and curves.validation["bleu"].values.tolist() == [7]
+
+
+def test_no_journal_is_no_curve(tmp_path: Path) -> None:
+    curves = read_curves(Run(tmp_path))
+    assert not len(curves.train_loss) and not curves.validation
 
 
 @pytest.mark.parametrize(
@@ -80,6 +85,16 @@ def test_long_curves_are_averaged_in_groups() -> None:
 )
 def test_edges_are_round_and_suit(lengths: list[int], edges: tuple[int, ...]) -> None:
     assert natural_edges(lengths) == edges
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bins_are_few_and_none_hangs_on_a_handful(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    lengths = np.maximum(1, generator.lognormal(generator.uniform(0, 6), generator.uniform(0, 1.5), 2000)).astype(int)
+    edges = natural_edges(lengths.tolist())
+    assert 1 <= len(edges) < MAX_BINS and list(edges) == sorted(set(edges)) and edges[0] > 0
+    counts = np.histogram(lengths, [0, *(np.array(edges) + 0.5), np.inf])[0]
+    assert counts[0] >= 10
 
 
 def test_words_are_counted_where_there_are_some() -> None:

@@ -9,11 +9,13 @@ from xml.etree import ElementTree
 import pytest
 from jinja2 import ChoiceLoader, DictLoader
 
+from attendant.runtime.errors import UserError
 from attendant.training.report.judging import Span
 from attendant.training.report.page import (
     ENVIRONMENTS,
     Picture,
     Report,
+    check_form,
     escaped,
     html_page,
     isolated,
@@ -132,9 +134,15 @@ def test_right_to_left_texts_leave_the_order_of_a_line(text: str) -> None:
 def test_files_are_written_whole(tmp_path: Path) -> None:
     html, markdown = tmp_path / "r.html", tmp_path / "r.md"
     for path in (html, markdown, html, markdown):
+        check_form(path)
         write_report(report(), path)
     assert html.read_text() == html_page(report())
     for path in (tmp_path / "r_pictures").iterdir():
         root = ElementTree.parse(path).getroot()
         assert root[0].attrib["width"] == "100%"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.html", "r.md", "r_pictures"]
+
+
+def test_an_unknown_form_is_refused() -> None:
+    with pytest.raises(UserError, match=r"must end in \.html or \.md"):
+        check_form(Path("r.pdf"))

@@ -22,6 +22,7 @@ from attendant.training.run.checkpoint import (
     save_checkpoint,
 )
 from attendant.training.run.directory import Run
+from attendant.training.run.loading import load_run
 
 CPU = torch.device("cpu")
 
@@ -251,3 +252,12 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     assert last is not None
     with pytest.raises(UserError, match=r"is of another model: .*weight"):
         load_weights(last, nn.Linear(3, 5))
+
+
+def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path, tiny_recipe: Path) -> None:
+    with pytest.raises(UserError, match="is not a run"):
+        load_run(tmp_path / "none")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.toml").write_text(tiny_recipe.read_text())
+    with pytest.raises(UserError, match="has no checkpoint 'best' yet"):
+        load_run(tmp_path / "run")
