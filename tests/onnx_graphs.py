@@ -18,6 +18,7 @@ import torch
 from onnx import numpy_helper, parser
 
 from tests.own_models import SYMBOLS, TutorialTranslator
+from tests.paths import ROOT
 
 V, E, H = len(SYMBOLS), 8, 16
 
@@ -231,19 +232,51 @@ def export_with_torch(model: TutorialTranslator, folder: Path) -> tuple[Path, Pa
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """Names of two graphs' tensors; `state` and `memory`: the encoder's output, the step's input and its output."""
+
+    ids: str
+    token: str
+    scores: str
+    state: tuple[str, str, str]
+    memory: tuple[str, str]
+    dtype: type = np.int64
+
+
+PLAIN = Names(
+    ids="tokens",
+    token="token",
+    scores="predictions",
+    state=("hidden", "hidden", "new_hidden"),
+    memory=("memory", "memory"),
+)
+KERAS = Names(
+    ids="source",
+    token="previous",
+    scores="probabilities",
+    state=("state", "state_in", "state"),
+    memory=("memory", "memory_in"),
+    dtype=np.int32,
+)
+KERAS_PATHS = ROOT / "tests/keras_graphs/encoder.onnx", ROOT / "tests/keras_graphs/step.onnx"
+"""Written by make.py beside them."""
+
+
 class NaiveGraphs(torch.nn.Module):
-    """Two plain graphs, run one source and one row at a time by onnxruntime: for `naive_search`."""
+    """Two graphs, run one source and one row at a time by onnxruntime: for `naive_search`."""
 
     row_state = ("state",)
 
-    def __init__(self, encoder: Path, step: Path) -> None:
+    def __init__(self, encoder: Path, step: Path, names: Names = PLAIN) -> None:
         super().__init__()
+        self.names = names
         self.encoder, self.decoder = (onnxruntime.InferenceSession(path) for path in (encoder, step))
-        self.attends = any(each.name == "memory" for each in self.decoder.get_inputs())
+        self.attends = any(each.name == names.memory[1] for each in self.decoder.get_inputs())
 
     def encode(self, source_ids: torch.Tensor, source_lengths: torch.Tensor) -> dict[str, torch.Tensor]:
-        outputs = {"state": "hidden", **({"memory": "memory"} if self.attends else {})}
-        values = self.encoder.run(list(outputs.values()), {"tokens": source_ids.numpy()})
+        outputs = {"state": self.names.state[0], **({"memory": self.names.memory[0]} if self.attends else {})}
+        values = self.encoder.run(list(outputs.values()), {self.names.ids: source_ids.numpy().astype(self.names.dtype)})
         return {name: torch.from_numpy(value) for name, value in zip(outputs, values, strict=True)}
 
     def step(
@@ -252,8 +285,10 @@ class NaiveGraphs(torch.nn.Module):
         row_state: Mapping[str, torch.Tensor],
         source_state: Mapping[str, torch.Tensor],
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor], Any]:
-        inputs = {"token": previous_ids.numpy()[:, None], "hidden": row_state["state"].numpy()}
+        names = self.names
+        inputs = {names.token: previous_ids.numpy()[:, None].astype(names.dtype)}
+        inputs |= {names.state[1]: row_state["state"].numpy()}
         if self.attends:
-            inputs["memory"] = source_state["memory"].numpy()
-        scores, state = map(torch.from_numpy, self.decoder.run(["predictions", "new_hidden"], inputs))
-        return scores[:, 0], {"state": state}, None
+            inputs[names.memory[1]] = source_state["memory"].numpy()
+        scores, state = map(torch.from_numpy, self.decoder.run([names.scores, names.state[2]], inputs))
+        return scores[:, 0].log() if names.scores == "probabilities" else scores[:, 0], {"state": state}, None

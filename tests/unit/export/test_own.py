@@ -54,7 +54,7 @@ def test_fields_of_a_user_model_reach_the_bundle(tutorial: tuple[Path, UserModel
     assert_answers(path, model, random_sources(6))
 
 
-@pytest.mark.parametrize("name", ["packed", "ssru"])
+@pytest.mark.parametrize("name", ["packed", "location", "ssru"])
 def test_answers_are_those_of_a_naive_loop(name: str, tmp_path: Path) -> None:
     model = random_model(name)
     bundle = export_model(model, tmp_path / name, sources=SOURCES, precisions=("fp32", "int8", "fp16"), plan=TINY)

@@ -18,7 +18,7 @@ from attendant.export.user_graphs.graph import UserGraph
 from attendant.export.user_graphs.importing import draft_spec, import_graphs
 from attendant.export.user_graphs.spec import read_spec
 from attendant.runtime.errors import UserError, VerificationFailed
-from tests.onnx_graphs import Form, H, NaiveGraphs, V, export_with_torch, write_graphs
+from tests.onnx_graphs import KERAS, KERAS_PATHS, Form, H, NaiveGraphs, V, export_with_torch, write_graphs
 from tests.own_models import (
     SOURCES,
     SYMBOLS,
@@ -101,6 +101,12 @@ def test_graphs_of_torchs_exporter(tmp_path: Path) -> None:
     weights = attendant.load(tmp_path / "bundle").generate("abc", attention=True).best.attention
     assert weights is not None
     np.testing.assert_allclose(np.asarray(weights).sum(1), 1, atol=1e-5)
+
+
+def test_graphs_of_tf2onnx(tmp_path: Path) -> None:
+    model = import_graphs(*KERAS_PATHS, read_spec(write_spec(tmp_path)))
+    export_model(model, tmp_path / "bundle", sources=SOURCES, plan=TINY)
+    assert_answers(tmp_path / "bundle", user_model(NaiveGraphs(*KERAS_PATHS, KERAS)), random_sources(8, longest=8))
 
 
 def test_a_draft_describes_the_graphs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
