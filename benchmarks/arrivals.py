@@ -8,7 +8,6 @@ Shapes: B sources, R rows.
 
 import itertools
 import random
-import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -232,68 +231,58 @@ class Costs:
 def measured_costs(context: Context) -> Costs:
     """Returns the costs of the context's bundle in int8 on one thread."""
     stepper = OnnxStepper(open_bundle(context.bundle), "int8", "cpu", 1)
-    num_rows, num_cells = (1, 4, 16, 32), (24, 48, 96, 192)
-    step, row = _line(num_rows, [_Steps(stepper, rows, context.workload.num_tokens).seconds() for rows in num_rows])
-    call, cell = _line(num_cells, [_seconds(partial(stepper.encode, [[4] * cells])) for cells in num_cells])
-    join, leave = _changes(stepper, context.workload.num_tokens)
-    return Costs(step, row, call, cell, join, leave)
-
-
-class _Steps:
-    """Rows of a model that are stepped."""
-
-    def __init__(self, stepper: OnnxStepper, num_rows: int, num_tokens: int) -> None:
-        self.stepper = stepper
-        self._stepper = stepper
-        self.state = stepper.encode([[4] * num_tokens] * num_rows)
-
-    def step(self, number: int = 1) -> None:
-        for _ in range(number):
-            ids = np.full(self.state.num_rows, 4, np.int64)
-            _, self.state = self._stepper.step(Taken(self.state), ids, num_candidates=1)
-
-    def seconds(self) -> float:
-        return _seconds(self.step)
-
-
-def _changes(stepper: OnnxStepper, num_tokens: int) -> tuple[float, float]:
-    """Returns the costs of a join and of a leave: of five rows, the last joins, takes some steps, and leaves."""
-    source, rows = [4] * num_tokens, _Steps(stepper, NUM_CHANGED, num_tokens)
-    all_but_last = np.arange(NUM_CHANGED - 1, dtype=np.int64)
-
-    def join() -> None:
-        rows.state = stepper.concat([Taken(rows.state), Taken(stepper.encode([source]))])
-        rows.step(NUM_AFTER_CHANGE)
-
-    def leave() -> None:
-        rows.state = stepper.select(Taken(rows.state), all_but_last)
-        rows.step(NUM_AFTER_CHANGE)
-
-    with_last = rows.seconds()
-    leave()
-    without_last = rows.seconds()
-    joins: list[float] = []
-    leaves: list[float] = []
-    for _ in range(NUM_TIMED):
-        for change, seconds in ((join, joins), (leave, leaves)):
-            began = time.thread_time()
-            change()
-            seconds.append(time.thread_time() - began)
-    encoding = _seconds(partial(stepper.encode, [source]))
-    return (
-        max(0.0, statistics.median(joins) - encoding - NUM_AFTER_CHANGE * with_last),
-        max(0.0, statistics.median(leaves) - NUM_AFTER_CHANGE * without_last),
+    source, num_rows, num_cells = [4] * context.workload.num_tokens, (1, 4, 16, 32), (24, 48, 96, 192)
+    steps = [_seconds(_Rows(stepper, source, num).step)[0] for num in num_rows]
+    encodings = [_seconds(partial(stepper.encode, [[4] * cells]))[0] for cells in num_cells]
+    rows = _Rows(stepper, source, NUM_CHANGED)
+    (with_last,) = _seconds(rows.step)
+    rows.leave()
+    (without_last,) = _seconds(rows.step)
+    join, leave = _seconds(rows.join, rows.leave)
+    (encoding,) = _seconds(partial(stepper.encode, [source]))
+    return Costs(
+        *_line(num_rows, steps),
+        *_line(num_cells, encodings),
+        join=max(0.0, join - encoding - NUM_AFTER_CHANGE * with_last),
+        leave=max(0.0, leave - NUM_AFTER_CHANGE * without_last),
     )
 
 
-def _seconds(run: Callable[[], object]) -> float:
-    """Returns the median processor time of a call."""
-    seconds = []
-    for _ in range(NUM_WARM + NUM_TIMED):
-        began = time.thread_time()
-        run()
-        seconds.append(time.thread_time() - began)
-    return statistics.median(seconds[NUM_WARM:])
+class _Rows:
+    """Rows of a model that are stepped; another one joins, takes some steps, and leaves."""
+
+    def __init__(self, stepper: OnnxStepper, source: list[int], num_rows: int) -> None:
+        self._stepper = stepper
+        self._source = source
+        self._state = stepper.encode([source] * num_rows)
+
+    def step(self) -> None:
+        ids = np.full(self._state.num_rows, 4, np.int64)
+        _, self._state = self._stepper.step(Taken(self._state), ids, num_candidates=1)
+
+    def join(self) -> None:
+        self._state = self._stepper.concat([Taken(self._state), Taken(self._stepper.encode([self._source]))])
+        self._steps_after_change()
+
+    def leave(self) -> None:
+        self._state = self._stepper.select(Taken(self._state), np.arange(self._state.num_rows - 1))
+        self._steps_after_change()
+
+    def _steps_after_change(self) -> None:
+        for _ in range(NUM_AFTER_CHANGE):
+            self.step()
+
+
+def _seconds(*calls: Callable[[], object]) -> list[float]:
+    """Returns the median processor time of each call, made in turns."""
+    seconds = np.empty((NUM_WARM + NUM_TIMED, len(calls)))
+    for turn in seconds:
+        for number, call in enumerate(calls):
+            began = time.thread_time()
+            call()
+            turn[number] = time.thread_time() - began
+    medians: list[float] = np.median(seconds[NUM_WARM:], axis=0).tolist()
+    return medians
 
 
 def _line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:

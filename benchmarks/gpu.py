@@ -1,6 +1,6 @@
 """Measures one decoder step on a GPU (benchmarks/gpu.sh): parity with the CPU, then its time, in under 8 minutes.
 
-Our stepper with and without CUDA graphs, PyTorch eager and compiled, in fp32 and fp16. A step is timed from the upload
+Our stepper, PyTorch eager and compiled, in fp32 and fp16. A step is timed from the upload
 of the ids to the download of the candidates.
 """
 
@@ -21,8 +21,7 @@ from attendant.export.verification.certification import Agreement
 from attendant.export.verification.probes import VerificationPlan, trace_probes, write_probes
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Precision, Provider, TensorSpec
-from attendant.runtime.device.state import Captures, reordering_graph
-from attendant.runtime.device.stepper import DeviceStepper
+from attendant.runtime.onnx.device import DeviceStepper, select_graph
 from attendant.runtime.onnx.session import BoundSession
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
@@ -46,7 +45,7 @@ reference, but its own state, so the errors of a kernel add up."""
 
 
 class Effort(NamedTuple):
-    """Rows stepped together; untimed steps, in which CUDA graphs are recorded; seconds that are timed."""
+    """Rows stepped together; untimed steps; seconds that are timed."""
 
     num_rows: tuple[int, ...]
     warm_steps: int
@@ -163,11 +162,8 @@ def _candidates(context: Context) -> Iterator[Candidate]:
     """Yields ours, then PyTorch's with the same model if it has the device; the compiled ones last."""
     provider, bundle, model = context.options.provider, _bundle(context), mt_model(context.workload)
     for precision in PRECISIONS:
-        for graphs in (False, True):
-            # A step is recorded when its shape returns: here every shape does.
-            captures = Captures(limit=256, after=1)
-            make = partial(DeviceStepper, bundle, precision, provider, cuda_graphs=graphs, captures=captures)
-            yield Candidate(f"attendant{', CUDA graphs' if graphs else ''}, {precision}", precision, make)
+        make = partial(DeviceStepper, bundle, precision, provider)
+        yield Candidate(f"attendant, {precision}", precision, make)
     # Speed on the CPU is not of interest: compiling would only take long, and its LSTM has no fp16.
     on_gpu = provider == "cuda"
     if on_gpu and not torch.cuda.is_available():
@@ -193,7 +189,7 @@ def _torch_stepper(model: Seq2Seq, precision: Precision, provider: Provider, com
 def check_provider(options: argparse.Namespace) -> None:
     """Raises UserError if the provider is missing, before a bundle is made, which takes a minute."""
     spec = TensorSpec(name="probe", dtype="float32", shape=("R",))
-    BoundSession.of_bytes("probe", reordering_graph([spec], 1), provider=options.provider, num_threads=1)
+    BoundSession.of_bytes("probe", select_graph([spec]), provider=options.provider, num_threads=1)
 
 
 def _device(context: Context) -> str:

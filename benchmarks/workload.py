@@ -164,7 +164,10 @@ def mt_bundle(workload: Workload, cache: Path, precisions: tuple[Precision, ...]
 
 def cached_bundle(cache: Path, name: str, write: Callable[[Path], object]) -> Path:
     """Returns a bundle's folder; calls `write` with it if the cache has none of the same code."""
-    path = cache / "bundles" / f"{name}-{_digest()}"
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for code in sorted(code for maker in MAKERS for code in ROOT.glob(maker)):
+        digest.update(code.read_bytes())
+    path = cache / "bundles" / f"{name}-{digest.hexdigest()[:12]}"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path)
@@ -223,10 +226,3 @@ def mt_exportable(workload: Workload, config: ModelConfig | None = None) -> Expo
         ),
         sources=[source[:-1] for source in sentences(workload.job(64))],
     )
-
-
-def _digest() -> str:
-    digest = hashlib.sha256(Path(__file__).read_bytes())
-    for path in sorted(path for maker in MAKERS for path in ROOT.glob(maker)):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]

@@ -42,8 +42,8 @@ from attendant.runtime.bundle_stepper import BundleStepper, check_decoding
 from attendant.runtime.commit import commit
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError, VerificationFailed
+from attendant.runtime.onnx.device import DeviceStepper
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.spans import spell_stand_ins
 from attendant_client.version import VERSION
@@ -87,10 +87,8 @@ def write_bundle(
 ) -> Bundle:
     """Publishes the bundle at `output`.
 
-    Args:
-        precisions: to publish. All are made from the fp32 graphs and certified against them, published or not; an
-            origin without fp32 graphs can only be published in its own precision.
-        measurement: of the quality of every precision; if None, nothing is measured.
+    All precisions are made from the fp32 graphs and certified against them, published or not; an origin without fp32
+    graphs can only be published in its own precision. Without a measurement, nothing is measured.
 
     Raises:
         UserError: `output` is occupied, the model is too large, or it protects spans by default and its vocabularies
@@ -186,10 +184,8 @@ class _Draft:
         return stepper
 
     def _add(self, precision: Precision, pair: TracedPair) -> OnnxStepper:
-        """Writes the graphs and loads them.
-
-        Raises:
-            VerificationFailed: they are int8 graphs that not every processor computes exactly.
+        """Writes the graphs and loads them. Raises VerificationFailed: they are int8 graphs that not every processor
+        computes exactly.
         """
         written = pair.write(self.folder, precision)
         self.graphs[precision] = written.model_copy(update={"encode_alone": self.exportable.encode_alone})
@@ -267,9 +263,7 @@ def choose_golden(
 ) -> tuple[GoldenExample, ...]:
     """Returns greedy and beam examples with margins so clear that their decoding is the same on any host.
 
-    Args:
-        bundle: a draft, whose golden examples are not read.
-        sources: ids without EOS; sources that no request may have are left out.
+    Sources, ids without EOS, that no request may have are left out.
 
     Raises:
         VerificationFailed: no source has a clear margin: the model's outcomes are ties.

@@ -105,13 +105,9 @@ def held_out_of_run(run: LoadedRun) -> HeldOut | None:
 
 
 def calibrate(bundle: Bundle, stepper: BundleStepper, held_out: HeldOut) -> Calibrated:
-    """Answers the held-out sources by the bundle's defaults, and calibrates on which of the answers are right.
+    """Answers the held-out sources by the defaults of a bundle, or of a draft, and calibrates on which are right.
 
-    Args:
-        bundle: may be a draft.
-
-    Returns:
-        The calibration; that of the bundle, if fewer than MIN_CALIBRATED sources are valid in a request.
+    If fewer than MIN_CALIBRATED sources are valid in a request, the bundle's own calibration is returned.
     """
     tokenizer, examples = bundle.source_tokenizer, held_out.data.examples
     examples = examples[:: -(-len(examples) // MAX_CALIBRATED)]
@@ -208,10 +204,7 @@ def _rounded(value: float) -> float:
 def logistic_weights(features: Floats64, is_right: Bools, importance: Floats64) -> Floats64:
     """Returns [F] the weights of a logistic regression with an intercept, by Newton's method.
 
-    Args:
-        features: [N, F].
-        is_right: [N].
-        importance: [N] how often each answer counts.
+    Each of the answers, with features [N, F], counts as often as `importance` [N].
     """
     mean, deviation = features.mean(axis=0), features.std(axis=0)
     deviation[deviation == 0] = 1.0
@@ -231,13 +224,7 @@ def logistic_weights(features: Floats64, is_right: Bools, importance: Floats64) 
 
 
 class Block(NamedTuple):
-    """Answers of neighbouring scores.
-
-    Attributes:
-        weight: the sum of their importance.
-        num_right: the sum of the right answers' importance.
-        total: the sum of their scores, by importance.
-    """
+    """Answers of neighbouring scores: the sums of their importance, of the right answers', and of weighted scores."""
 
     weight: float
     num_right: float
@@ -251,13 +238,7 @@ class Block(NamedTuple):
 def isotonic_blocks(scores: Floats64, is_right: Bools, importance: Floats64) -> list[Block]:
     """Returns the blocks of the isotonic regression, by pooling adjacent violators (Ayer et al. 1955).
 
-    Args:
-        scores: [N].
-        is_right: [N].
-        importance: [N] how often each answer counts.
-
-    Returns:
-        blocks with ascending scores and shares of right answers.
+    Each of N answers counts as often as its importance. Scores and shares of right answers ascend from block to block.
     """
     blocks: list[Block] = []
     values, group = np.unique(scores, return_inverse=True)

@@ -126,9 +126,7 @@ def export_run(
         exportable = with_defaults(former, **defaults)
         measures = _measures(measure, wanted, exportable.decoding, data)
         if data is not None and measures:
-            measurement = quality.measurement_of_bundle(
-                former.bundle, data, exportable.decoding, former.base, halves=former.halves
-            )
+            measurement = quality.measurement_of_bundle(former.bundle, data, exportable.decoding, former.base)
     else:
         run = load_run(origin, checkpoint or "best")
         exportable = with_defaults(exportable_run(run, name), **defaults)

@@ -12,18 +12,15 @@ import re
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import rnn
 
 from attendant.export.tracing import NotPortable
 from attendant.runtime.bundle.manifest import StateTensor
 from attendant.runtime.errors import UserError, reason_of
-from attendant.runtime.stepper import attention_layout, padded_width
+from attendant.runtime.stepper import padded_width
 from attendant.training.data.vocabulary import Vocabulary
 
 VALID: Final = "valid_positions"
@@ -142,7 +139,7 @@ class Trial(NamedTuple):
         positional: name of each tensor that has an axis of source positions -> the number of that axis.
         on_padding: name of each source's tensor whose values on padding are all the same, and not zero -> that value.
         has_bans: its logits are -inf at some symbols.
-        encode_alone: it can't encode the longest source with padding, since it has weights for each position.
+        encode_alone: it has weights for each position, and none for padding.
     """
 
     state: tuple[StateTensor, ...]
@@ -153,14 +150,7 @@ class Trial(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """Sources that were encoded together.
-
-    Attributes:
-        width: S.
-        padding: the positions [B, S] that are padding.
-        tensors: the state.
-        logits: of a step of two rows for each source.
-    """
+    """Sources of S = `width`, which of their positions are padding [B, S], their state, and the logits of a step."""
 
     width: int
     padding: Tensor
@@ -169,16 +159,10 @@ class _Batch(NamedTuple):
 
 
 def tried(module: UserModule, source: Vocabulary, target: Vocabulary, max_positions: int) -> Trial:
-    """Runs a module on batches of several sizes.
-
-    Args:
-        max_positions: of a source, with BOS and EOS.
-
-    Raises:
-        UserError: the module breaks the contract.
+    """Runs a module on batches of several sizes, up to sources of `max_positions`. Raises UserError if it breaks the
+    contract.
     """
     _check_module(module)
-    _check_parts(cast(nn.Module, module))
     generator = torch.Generator().manual_seed(0)
     sizes = *((number, min(width, max_positions)) for number, width in PROBES), (1, max_positions)
     batches = [_tried_batch(module, source, target, *size, generator) for size in sizes]
@@ -188,10 +172,9 @@ def tried(module: UserModule, source: Vocabulary, target: Vocabulary, max_positi
         shapes = [(batch.width, batch.tensors[name].shape) for batch in batches]
         axes = [axis for axis in range(1, len(shapes[0][1])) if len({shape[axis] for _, shape in shapes}) > 1]
         if len(axes) > 1 or any(shape[axis] != width for axis in axes for width, shape in shapes):
-            described = ", ".join(f"{tuple(shape)} for width {width}" for width, shape in shapes)
             raise UserError(
-                f"{type(module).__name__}.encode returns {name} of shapes that follow the source's width, but not by "
-                f"one axis of as many positions: {described}"
+                f"{type(module).__name__}.encode returns {name} of shape {tuple(shapes[-1][1])} for {shapes[-1][0]} "
+                "positions: one axis may follow the source's width, and must have as many positions"
             )
         if axes:
             positional[name] = axes[0]
@@ -216,11 +199,7 @@ def tried(module: UserModule, source: Vocabulary, target: Vocabulary, max_positi
 def _tried_batch(
     module: UserModule, source: Vocabulary, target: Vocabulary, num_sources: int, width: int, generator: torch.Generator
 ) -> _Batch:
-    """Encodes sources of decreasing lengths, and steps two rows of each.
-
-    Raises:
-        UserError: the module breaks the contract.
-    """
+    """Encodes sources of decreasing lengths, and steps two rows of each."""
     lengths = torch.tensor([max(1, width - number * 2) for number in range(num_sources)])
     ids = torch.randint(0, source.num_module_ids, (num_sources, width), generator=generator)
     # The largest ids, too.
@@ -250,19 +229,15 @@ def _tried_batch(
         alone = step_gathered(module, previous[:1], *parts)
     of_step = [{"logits": logits, **state} for logits, state, _ in (stepped, repeated, alone)]
     _refuse_varying(module, "step", "row", *of_step)
-    if shares_sources(module):
-        _check_sharing(cast(SharingModule, module), tensors, generator, target)
     return _Batch(width, torch.arange(width) >= lengths.unsqueeze(1), tensors, stepped[0])
 
 
 def _refuse_varying(module: UserModule, method: str, unit: str, tensors: State, again: State, first: State) -> None:
-    """Raises UserError if what a method returns depends on more than its arguments, or a row of it on other rows.
+    """Raises UserError if a method's results for a batch depend on more than its arguments, or a row's on other rows.
 
     Args:
-        unit: "source" or "row".
-        tensors: for a batch, whose first source has no padding.
-        again: for the same batch.
-        first: for its first source or row alone.
+        unit: "source" or "row", the first of which has no padding.
+        again, first: results for the same batch, and for its first source or row alone.
     """
     name = f"{type(module).__name__}.{method}"
     for key, tensor in tensors.items():
@@ -280,10 +255,10 @@ def _refuse_varying(module: UserModule, method: str, unit: str, tensors: State, 
 
 
 def _tried_padded(module: UserModule, tensors: State, positional: Mapping[str, int], max_positions: int) -> bool:
-    """Runs a module on the longest source with as much padding as servers add; returns Trial.encode_alone.
+    """Runs a module on the longest source, whose state is `tensors`, with as much padding as servers add.
 
-    Args:
-        tensors: of the longest source, without padding.
+    Returns:
+        Trial.encode_alone.
     """
     width = padded_width(max_positions)
     wide = {name: widened(tensor, positional.get(name), width) for name, tensor in tensors.items()}
@@ -308,54 +283,40 @@ def widened(tensor: Tensor, axis: int | None, width: int) -> Tensor:
 
 
 def _check_module(module: UserModule) -> None:
-    """Raises UserError if a module's weights or its `row_state` can't be exported as they are."""
-    name = type(module).__name__
-    for weight, tensor in cast(nn.Module, module).state_dict().items():
-        if tensor.device.type != "cpu":
+    """Raises UserError if a module's weights, its parts or its `row_state` can't be exported as they are."""
+    name, own = type(module).__name__, cast(nn.Module, module)
+    for weight, tensor in own.state_dict().items():
+        if tensor.device.type != "cpu" or (tensor.is_floating_point() and tensor.dtype != torch.float32):
             raise UserError(
-                f"{name}'s weights {weight} are on {tensor.device}: the export runs on the CPU: call module.cpu() first"
+                f"{name}'s weights {weight} are {tensor.dtype} on {tensor.device}: fp32 is traced, on the CPU: call "
+                "module.cpu().float() first"
             )
-        if tensor.is_floating_point() and tensor.dtype != torch.float32:
-            raise UserError(
-                f"{name}'s weights {weight} are {tensor.dtype}: fp32 is traced, and other precisions are made of it: "
-                "call module.float() first"
-            )
-    for weight, parameter in cast(nn.Module, module).named_parameters():
+    for weight, parameter in own.named_parameters():
         # A bias may ban symbols by -inf.
-        if num_wrong := int(parameter.numel() - (parameter < torch.inf).sum()):
+        if not (parameter < torch.inf).all():
             raise UserError(
-                f"{name}'s weights {weight} are NaN or infinite at {num_wrong:,} of {parameter.numel():,} places: the "
-                "training has diverged; export an earlier checkpoint"
+                f"{name}'s weights {weight} are NaN or infinite: the training has diverged; export an earlier "
+                "checkpoint"
             )
-    names = module.row_state
-    if isinstance(names, str):
-        raise UserError(f"{name}.row_state is the text {names!r}: must be a tuple, ({names!r},)")
-    if not isinstance(names, Collection) or not all(isinstance(each, str) for each in names):
-        raise UserError(f"{name}.row_state is {names!r}: must be a tuple of names")
-    if len(names) != len(set(names)):
-        raise UserError(f"{name}.row_state names {next(each for each in names if list(names).count(each) > 1)} twice")
-    if not names:
-        raise UserError(f"{name}.row_state is empty: a decoder step needs a state of its own")
-
-
-def _check_parts(module: nn.Module) -> None:
-    """Raises UserError if the weights of a part are computed in a hook, or parts are hidden in a list."""
-    own = set(map(id, module.parameters()))
-    for path, part in module.named_modules(prefix=type(module).__name__):
-        for hook in part._forward_pre_hooks.values():
-            if type(hook).__module__.startswith("torch.nn.utils"):
-                raise UserError(
-                    f"{path} computes its weights in a hook of {type(hook).__module__}: make them permanent first, by "
-                    "remove_weight_norm, remove_spectral_norm or prune.remove"
-                )
+    parameters = set(map(id, own.parameters()))
+    for path, part in own.named_modules(prefix=name):
+        if any(type(hook).__module__.startswith("torch.nn.utils") for hook in part._forward_pre_hooks.values()):
+            raise UserError(
+                f"{path} computes its weights in a hook: make them permanent first, by remove_weight_norm, "
+                "remove_spectral_norm or prune.remove"
+            )
         for field, value in vars(part).items():
             values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
             hidden = (each for each in values if isinstance(each, nn.Module) and field != "_modules")
-            if any(id(parameter) not in own for each in hidden for parameter in each.parameters()):
+            if any(id(parameter) not in parameters for each in hidden for parameter in each.parameters()):
                 raise UserError(
                     f"{path}.{field} is a {type(value).__name__} of modules, whose weights state_dict leaves out: make "
                     "it an nn.ModuleList or nn.ModuleDict, or delete it if encode and step do not use it"
                 )
+    names: Any = module.row_state
+    is_listed = isinstance(names, Collection) and not isinstance(names, str)
+    if not is_listed or not all(isinstance(each, str) for each in names) or not 0 < len(names) == len(set(names)):
+        raise UserError(f"{name}.row_state is {names!r}: must be a tuple of names, each once, such as ('hidden',)")
 
 
 NO_NAN: Final = "mask by -1e9 instead of -inf, which all positions may have, and add 1e-9 before a log or a division"
@@ -366,15 +327,11 @@ def _refuse_others(what: str, tensors: object) -> None:
     if not isinstance(tensors, Mapping):
         raise UserError(f"{what} must return a dictionary of tensors, got {type(tensors).__name__}")
     for key, value in tensors.items():
-        if isinstance(value, rnn.PackedSequence):
-            raise UserError(f"{what} returns {key} as a PackedSequence: unpack it by pad_packed_sequence")
-        if isinstance(value, tuple | list):
-            raise UserError(
-                f"{what} returns {key} as a {type(value).__name__} of {len(value)}: return each part under a name of "
-                "its own, such as an LSTM's hidden and cell"
-            )
         if not isinstance(value, Tensor):
-            raise UserError(f"{what} returns {key} as {type(value).__name__}, must be a tensor")
+            raise UserError(
+                f"{what} returns {key} as {type(value).__name__}, must be a tensor: unpack sequences by "
+                "pad_packed_sequence, and return the parts of a tuple under names of their own"
+            )
 
 
 def _check_state(module: UserModule, tensors: State, num_sources: int, case: str) -> None:
@@ -433,27 +390,6 @@ def _check_step(stepped: Any, rows: State, target: Vocabulary, num_rows: int, wi
         raise UserError(f"step returns attention that is NaN: {NO_NAN}")
 
 
-def _check_sharing(module: SharingModule, tensors: State, generator: torch.Generator, target: Vocabulary) -> None:
-    """Compares rows that share their sources (three of the first source, one of each other) with gathered rows."""
-    num_sources = len(tensors[module.row_state[0]])
-    row_sources = np.array([0, *range(num_sources), 0])
-    source_rows, row_slots = map(torch.from_numpy, attention_layout(row_sources, num_sources))
-    previous = torch.randint(0, target.num_module_ids, (len(row_sources),), generator=generator)
-    rows = {name: tensors[name][torch.from_numpy(row_sources)] for name in module.row_state}
-    sources = {name: tensor for name, tensor in tensors.items() if name not in rows}
-    gathered = {name: tensor[torch.from_numpy(row_sources)] for name, tensor in sources.items()}
-    call = f"step, called with {len(row_sources)} rows of {num_sources} sources,"
-    with _watched(module, call), torch.no_grad():
-        logits = module.step(previous, rows, sources, source_rows, row_slots)[0]
-        alone = step_gathered(module, previous, rows, gathered)[0]
-    if logits.shape != alone.shape or not torch.allclose(logits, alone, rtol=1e-4, atol=1e-4):
-        raise UserError(
-            f"{type(module).__name__}.step gives other logits to rows that share their source than to rows alone: lay "
-            "queries side by side by query[source_rows], and give each row its own result by "
-            "context.flatten(0, 1)[row_slots]"
-        )
-
-
 @contextlib.contextmanager
 def _watched(module: Any, call: str, reaching: str = "") -> Iterator[None]:
     """Raises UserError, naming the user's own line, if a call of a module fails or sets an attribute of the module.
@@ -467,7 +403,9 @@ def _watched(module: Any, call: str, reaching: str = "") -> Iterator[None]:
 
     def recorded(self: nn.Module, name: str, value: Any) -> None:
         if id(self) in parts:
-            kept.append(f"self.{name} at {_place(inspect.currentframe(), files)}")
+            own = [frame for frame in traceback.extract_stack() if frame.filename in files]
+            place = f"{_short(own[-1].filename)}:{own[-1].lineno}" if own else "an unknown line"
+            kept.append(f"self.{name} at {place}")
         plain(self, name, value)
 
     nn.Module.__setattr__ = recorded  # type: ignore[method-assign]
@@ -476,24 +414,11 @@ def _watched(module: Any, call: str, reaching: str = "") -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        where, reason, remedy = line_in(error, files), reason_of(error), ""
-        if isinstance(error, TypeError) and not where:
-            remedy = "its arguments are those of attendant.export.Seq2SeqModule; with shares_sources, of SharingModule"
-        elif "cuda" in str(error).lower():
-            remedy = "the export runs on the CPU: make tensors on the arguments' device, not on a fixed one"
-        elif isinstance(error, IndexError) and reaching:
-            remedy = f"{reaching}: the embedding needs that many rows"
-        elif isinstance(error, KeyError) and call.startswith("step"):
-            reason = f"there is no {reason}"
-            remedy = (
-                "a step gets the tensors of row_state in its second argument, and all others of encode in its third"
-            )
-        elif isinstance(error, RuntimeError | IndexError | AssertionError | ValueError):
-            remedy = (
-                "every number of sources, positions (up to max_source_tokens, BOS and EOS) and rows must work: take "
-                "sizes from the arguments' shapes (source_ids.shape, previous_ids.shape), not from numbers"
-            )
-        raise UserError(f"{type(module).__name__}.{call} failed: {reason}{where}{remedy and '; '}{remedy}") from None
+        where = line_in(error, files)
+        remedy = _remedy(error, call, where, reaching)
+        raise UserError(
+            f"{type(module).__name__}.{call} failed: {reason_of(error)}{where}{remedy and '; '}{remedy}"
+        ) from None
     finally:
         nn.Module.__setattr__ = plain  # type: ignore[method-assign]
     if kept:
@@ -503,11 +428,22 @@ def _watched(module: Any, call: str, reaching: str = "") -> Iterator[None]:
         )
 
 
-def _place(frame: FrameType | None, files: Collection[str]) -> str:
-    """Returns FILE:LINE of the innermost of a frame and its callers that is in the user's own files."""
-    while frame is not None and frame.f_code.co_filename not in files:
-        frame = frame.f_back
-    return "an unknown line" if frame is None else f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"
+def _remedy(error: Exception, call: str, where: str, reaching: str) -> str:
+    """Returns the remedy for an error of a module's call, which was at a line of the user's own, `where`."""
+    if isinstance(error, TypeError) and not where:
+        return "its arguments are those of attendant.export.Seq2SeqModule; with shares_sources, of SharingModule"
+    if "cuda" in str(error).lower():
+        return "the export runs on the CPU: make tensors on the arguments' device, not on a fixed one"
+    if isinstance(error, IndexError) and reaching:
+        return f"{reaching}: the embedding needs that many rows"
+    if isinstance(error, KeyError) and call.startswith("step"):
+        return "a step gets the tensors of row_state in its second argument, and all others of encode in its third"
+    if isinstance(error, RuntimeError | IndexError | AssertionError | ValueError):
+        return (
+            "every number of sources, positions (up to max_source_tokens, BOS and EOS) and rows must work: take sizes "
+            "from the arguments' shapes (source_ids.shape, previous_ids.shape), not from numbers"
+        )
+    return ""
 
 
 def _short(file: str) -> str:
@@ -525,10 +461,6 @@ def _files_of(module: Any) -> set[str]:
             with contextlib.suppress(TypeError, OSError):
                 files.add(str(inspect.getsourcefile(cls)))
     return files
-
-
-def _line_of(error: BaseException, module: Any) -> str:
-    return line_in(error, _files_of(module))
 
 
 def line_in(error: BaseException, files: set[str]) -> str:
@@ -549,11 +481,11 @@ def explained(error: Exception, module: Any) -> UserError:
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
         causes.append(cast(Exception, cause))
-    where = next((line for cause in reversed(causes) if (line := _line_of(cause, module))), "")
+    files = _files_of(module)
+    where = next((line for cause in reversed(causes) if (line := line_in(cause, files))), "")
     text = " ".join(str(cause) for cause in causes)
     if isinstance(error, NotPortable):
-        of_masks = " (torch.where or masked_fill instead of x[mask])" if error.operator == "NonZero" else ""
-        remedy = f"write it with other operations{of_masks}"
+        remedy = "write it with other operations, such as torch.where or masked_fill instead of x[mask]"
     elif re.search(r"data-dependent|GuardOnDataDependent|Could not guard|_local_scalar_dense|item\(\)", text):
         remedy = (
             "Python's control flow depends on a tensor's values: use torch.where, masks or torch.arange(width) < "

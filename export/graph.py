@@ -181,11 +181,7 @@ class GraphBuilder:
     ) -> ir.Value:
         """Adds codes_scale * matrix_scale * (codes - codes_zero) matrix + bias, float32 [..., N], in one node.
 
-        Args:
-            codes: [..., K] uint8; codes_zero: [] uint8.
-            matrix: [K, N] int8, or [B, K, N].
-            codes_scale: [] float32; matrix_scale: [] or [N] float32.
-            bias: [N] float32.
+        codes [..., K] and codes_zero [] uint8, matrix [(B,) K, N] int8, matrix_scale [] or [N], bias [N] float32.
         """
         last = [] if bias is None else [None, bias]
         inputs = [codes, matrix, codes_scale, matrix_scale, codes_zero, *last]

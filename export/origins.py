@@ -2,8 +2,7 @@
 
 Every origin gives an `Exportable`, from which bundle_writer.py makes a bundle. A model in PyTorch is a `TraceableModel`
 (tracing.py) in an `ExportableModel`. A new bundle takes over the fp32 graphs of another one as they are, or its int8
-graphs if it has no others; they keep their certificates. Only int8 graphs whose factors have 8 bits change: they are
-halved, and certified against the former ones.
+graphs if it has no others; they keep their certificates.
 """
 
 import re
@@ -23,9 +22,8 @@ from attendant.export.calibration import NOT_CALIBRATED, Calibrated, HeldOut, he
 from attendant.export.graph import TracedGraph, TracedPair
 from attendant.export.importing import fairseq, g2p_en, joeynmt, opennmt
 from attendant.export.importing.checkpoint import Reader, fill
-from attendant.export.rewriting.int8 import halve
 from attendant.export.tracing import TraceableModel, trace_graphs, traceable
-from attendant.export.verification.certification import GridComparison, certify_rewritten, certify_traced
+from attendant.export.verification.certification import GridComparison, certify_traced
 from attendant.export.verification.probes import VerificationPlan
 from attendant.export.verification.quality import NUM_REFERENCE
 from attendant.runtime.bundle.bundle import Bundle
@@ -127,8 +125,7 @@ class Exportable(ABC):
         """Returns the certificates of `graphs`, which `stepper` runs.
 
         Raises:
-            VerificationFailed: they compute something else than PyTorch, or than the graphs that they were made of.
-            UserError: this host can't compute the graphs that they were made of.
+            VerificationFailed: they compute something else than PyTorch.
         """
 
     def encoder_sources(self) -> list[list[int]]:
@@ -168,14 +165,9 @@ class ExportableModel(Exportable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportableBundle(Exportable):
-    """A published bundle, to be published again with other precisions.
-
-    Attributes:
-        halves: the base is int8, and its factors are halved.
-    """
+    """A published bundle, to be published again with other precisions."""
 
     bundle: Bundle
-    halves: bool = False
 
     @property
     def base(self) -> Precision:
@@ -201,28 +193,20 @@ class ExportableBundle(Exportable):
             for spec in (pair.encoder, pair.decoder_step)
         )
         certificates = [entry for entry in self.bundle.manifest.certificates if entry.precision == self.base]
-        plain = TracedPair(
+        return TracedPair(
             encoder=encoder,
             decoder_step=decoder_step,
             state=pair.state,
             min_queries=pair.min_queries,
             arithmetic=certificates[0].arithmetic if certificates else {},
         )
-        return halve(plain) if self.halves else plain
 
     def certify(
         self, manifest: Manifest, stepper: OnnxStepper, graphs: TracedPair, plan: VerificationPlan
     ) -> tuple[Certificate, ...]:
-        """Returns the bundle's own certificates, since its graphs are the same bytes; a new one if they are halved."""
+        """Returns the bundle's own certificates, since its graphs are the same bytes."""
         own = self.bundle.manifest.certificates
-        if not self.halves:
-            return tuple(entry for entry in own if entry.precision in ("fp32", self.base))
-        former = OnnxStepper(self.bundle, "int8")
-        pair = self.bundle.manifest.graphs["int8"]
-        sources, invariant = self.encoder_sources(), self.must_be_invariant
-        grid = GridComparison(manifest, stepper, former, sources, plan, former=pair, must_be_invariant=invariant)
-        kept = (entry for entry in own if entry.precision == "fp32")
-        return (*kept, certify_rewritten(grid, graphs.arithmetic))
+        return tuple(entry for entry in own if entry.precision in ("fp32", self.base))
 
 
 def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
@@ -271,12 +255,14 @@ def exportable_bundle(bundle: Bundle, name: str | None = None) -> ExportableBund
     manifest = bundle.manifest
     if not manifest.graphs.keys() & {"fp32", "int8"}:
         raise UserError(f"the bundle {bundle.path} has no fp32 graphs to make others of: export its run")
-    halves = "fp32" not in manifest.graphs and bool(wide_factors(bundle.path, manifest.graphs["int8"]))
-    kept = ("fp32",) if halves or "fp32" in manifest.graphs else ("fp32", "int8")
+    if "fp32" not in manifest.graphs and wide_factors(bundle.path, manifest.graphs["int8"]):
+        raise UserError(
+            f"the bundle {bundle.path} has int8 of 8 bits and no fp32 graphs to make others of: export its run"
+        )
+    kept = ("fp32",) if "fp32" in manifest.graphs else ("fp32", "int8")
     sources = dict.fromkeys(example.source_tokens for example in bundle.golden)
     return ExportableBundle(
         bundle=bundle,
-        halves=halves,
         name=name or manifest.name,
         source_tokenizer=bundle.source_tokenizer,
         target_tokenizer=bundle.target_tokenizer,
@@ -311,11 +297,9 @@ def exportable_checkpoint(
     """Returns the exportable of another toolkit's checkpoint.
 
     Args:
-        toolkit: a key of `READERS`.
         output: the folder of the new bundle, whose name is the default for `name`.
         segmented: texts are segmented into the toolkit's symbols, separated by spaces.
-        texts: real sources, on which the graphs are verified too.
-        data: their name in the manifest.
+        texts: real sources, on which the graphs are verified too; `data` is their name in the manifest.
 
     Raises:
         UserError: the checkpoint can't be read, or has a part that can't be represented; the name can't be a bundle's.

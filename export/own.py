@@ -29,7 +29,6 @@ from torch.nn.utils import rnn as rnn_utils
 from attendant.export.contract import (
     VALID,
     Seq2SeqModule,
-    SharingModule,
     State,
     Trial,
     UserModule,
@@ -188,10 +187,8 @@ def _one_step(
 
 
 def prepared(module: nn.Module) -> nn.Module:
-    """Returns a copy of the module for tracing, whose recurrent layers have `ONNX_LAYERS`.
-
-    Raises:
-        UserError: the module can't be copied, or has a recurrent layer that can't be exported.
+    """Returns a copy of the module for tracing, whose recurrent layers have `ONNX_LAYERS`. Raises UserError: the module
+    can't be copied, or has a recurrent layer that can't be exported.
     """
     try:
         traced = copy.deepcopy(module).eval().requires_grad_(False)
@@ -284,45 +281,35 @@ class WrappedModel(nn.Module):
         row_slots: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
         """Steps rows; see Seq2Seq.step."""
+        is_traced = torch.compiler.is_exporting()
+        module = cast(UserModule, self.traced) if is_traced else self._naive[0]
         own = self.target_ids_of[previous_ids]
-        sources = {name: tensor for name, tensor in source_tensors.items() if name != VALID}
         if not self.has_sources:
-            is_traced = torch.compiler.is_exporting()
-            module = cast(UserModule, self.traced) if is_traced else self._naive[0]
             with self._lengths.known(None, None) if is_traced else contextlib.nullcontext():
                 logits, rows, _ = step_gathered(module, own, row_tensors, {})
             return self._ordered(logits), dict(rows), None
         assert source_rows is not None
         assert row_slots is not None
-        row_sources = row_slots // source_rows.shape[1]
-        valid = source_tensors[VALID][row_sources]
-        if torch.compiler.is_exporting():
-            sources = {
-                name: self._with_padding(name, tensor, source_tensors[VALID]) for name, tensor in sources.items()
-            }
-        if torch.compiler.is_exporting() and shares_sources(self.traced):
-            with self._lengths.known(source_tensors[VALID].sum(1), valid.shape[1]):
-                logits, rows, weights = cast(SharingModule, self.traced).step(
-                    own, row_tensors, sources, source_rows, row_slots
-                )
-        elif torch.compiler.is_exporting():
-            gathered = {name: tensor[row_sources] for name, tensor in sources.items()}
-            with self._lengths.known(valid.sum(1), valid.shape[1]):
-                logits, rows, weights = cast(Seq2SeqModule, self.traced).step(own, row_tensors, gathered)
+        sources = {name: tensor for name, tensor in source_tensors.items() if name != VALID}
+        valid_sources, row_sources = source_tensors[VALID], row_slots // source_rows.shape[1]
+        valid = valid_sources[row_sources]
+        if not is_traced:
+            logits, rows, weights = self._stepped_unpadded(own, row_tensors, sources, row_sources, valid_sources)
         else:
-            logits, rows, weights = self._stepped_unpadded(
-                own, row_tensors, sources, row_sources, source_tensors[VALID]
-            )
+            padded = {name: self._with_padding(name, tensor, valid_sources) for name, tensor in sources.items()}
+            is_shared = shares_sources(module)
+            arguments: tuple[Any, ...] = (padded, source_rows, row_slots)
+            if not is_shared:
+                arguments = ({name: tensor[row_sources] for name, tensor in padded.items()},)
+            with self._lengths.known((valid_sources if is_shared else valid).sum(1), valid.shape[1]):
+                logits, rows, weights = cast(Any, module).step(own, row_tensors, *arguments)
         weights = valid.float() * 0.0 if weights is None else weights.float() * valid
         return self._ordered(logits), dict(rows), weights
 
     def _with_padding(self, name: str, tensor: Tensor, valid: Tensor) -> Tensor:
-        """Returns a source's tensor with the module's own value on padding, where steppers put zeros.
+        """Returns a source's tensor with the module's own value, such as a mask's -1e9, where `valid` [B, S] is false.
 
-        So a mask may be true, or -1e9, on padding.
-
-        Args:
-            valid: [B, S] bool.
+        Steppers put zeros there.
         """
         if name not in self.on_padding:
             return tensor

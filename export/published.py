@@ -37,13 +37,9 @@ logger = logging.getLogger(__name__)
 
 
 def refuse_occupied(output: Path, *, force: bool, marker: str = MANIFEST_NAME) -> None:
-    """Refuses an output that exists or that a bundle contains, before any work is done for it.
+    """Raises UserError if an output exists or would be an extra file of a bundle, before any work is done for it.
 
-    Args:
-        marker: a file that every folder of this kind has; `force` replaces no folder without it.
-
-    Raises:
-        UserError: it exists and `force` is not set, it is something else, or it would be an extra file of a bundle.
+    `force` replaces only a folder with the file `marker`, which every folder of this kind has.
     """
     for folder in output.resolve().parents:
         if (folder / MANIFEST_NAME).is_file() and (folder / GOLDEN_NAME).is_file():
@@ -61,10 +57,8 @@ def refuse_occupied(output: Path, *, force: bool, marker: str = MANIFEST_NAME) -
 
 @contextlib.contextmanager
 def publish(output: Path, *, force: bool, marker: str = MANIFEST_NAME) -> Iterator[Path]:
-    """Yields a new folder, which becomes `output` when the block succeeds, and is removed when it fails.
-
-    Raises:
-        UserError: `output` is occupied, or can't be written.
+    """Yields a new folder, which becomes `output` when the block succeeds, and is removed when it fails. Raises
+    UserError: `output` is occupied, or can't be written.
     """
     refuse_occupied(output, force=force, marker=marker)
     with new_folder(output.absolute(), put=partial(_take_place, force=force, marker=marker)) as folder:
@@ -195,12 +189,10 @@ def _bytes(size: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A check that a bundle has passed. The command prints its text.
+    """A check that a bundle has passed, of its files, signature, golden examples on this host, or its run.
 
     Attributes:
-        subject: the files' digests, the signature, the golden examples on this host, or the run that it was made of.
-        precision: None for files and signature.
-        held: False if this host can't make the check; the text has the reason.
+        held: False if this host can't make the check; the text, which the command prints, has the reason.
     """
 
     subject: Literal["files", "signature", "golden", "run"]
@@ -288,7 +280,7 @@ def verify(
 def _checked(bundle: Bundle, precision: Precision, provider: Provider) -> "tuple[BundleStepper, list[str]]":
     """Returns the stepper of a precision, and the differences of its golden examples."""
     from attendant.runtime.bundle_stepper import check_decoding  # noqa: PLC0415
-    from attendant.runtime.device.stepper import DeviceStepper  # noqa: PLC0415
+    from attendant.runtime.onnx.device import DeviceStepper  # noqa: PLC0415
     from attendant.runtime.onnx.stepper import OnnxStepper  # noqa: PLC0415
 
     # Not `open_stepper`: on the CPU fp16 is not served, but its graphs can be checked.
@@ -357,10 +349,8 @@ def inspect(options: argparse.Namespace) -> str:
 
 
 def sign(options: argparse.Namespace) -> str:
-    """Writes model.sig. Returns a line with its path.
-
-    Raises:
-        UserError: it exists, without --force; options that exclude each other; a bad key or bundle.
+    """Writes model.sig. Returns a line with its path. Raises UserError: it exists, without --force; options that
+    exclude each other; a bad key or bundle.
     """
     if (options.bundle / SIGNATURE_NAME).exists() and not options.force:
         raise UserError(f"{options.bundle / SIGNATURE_NAME} exists already: add --force to replace it")

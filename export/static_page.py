@@ -75,9 +75,6 @@ def write_page(
     Args:
         precision: None takes int8 if the bundle has it, because of its size.
         libraries: a `node_modules` folder with the packages of LIBRARIES; None installs them by npm.
-
-    Raises:
-        UserError: the bundle has no such precision or only fp16, npm or a library is missing, or `output` is occupied.
     """
     chosen: Precision = precision or ("int8" if "int8" in bundle.manifest.graphs else "fp32")
     if chosen == "fp16":

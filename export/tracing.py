@@ -26,8 +26,7 @@ import torch
 from onnx import compose
 from torch import Tensor, nn
 
-from attendant.export.graph import TracedGraph, TracedPair
-from attendant.export.rewriting.logarithms import REWRITTEN, by_element
+from attendant.export.graph import GraphEditor, TracedGraph, TracedPair, operand
 from attendant.runtime.bundle import graph_io
 from attendant.runtime.bundle.graph_content import OPERATORS as OPERATORS_OF_BUNDLES
 from attendant.runtime.bundle.manifest import SpecialIds, StateTensor, TensorSpec
@@ -54,11 +53,7 @@ OPERATORS: Final = {
 
 
 class NotPortable(ValueError):
-    """An operator of a model that bundles may not contain."""
-
-    def __init__(self, operator: str) -> None:
-        super().__init__(f"bundles may not contain the operator {operator}")
-        self.operator = operator
+    """A model has an operator that bundles may not contain."""
 
 
 class OnnxRecurrentLayer(nn.Module):
@@ -69,11 +64,7 @@ class OnnxRecurrentLayer(nn.Module):
     biases: Tensor
 
     def __init__(self, cell: str, directions: Sequence[RecurrentWeights]) -> None:
-        """Copies the weights of the forward direction, and those of the backward direction if there is one.
-
-        Args:
-            cell: a key of OPERATORS.
-        """
+        """Copies the weights of one or two directions; `cell` is a key of OPERATORS."""
         super().__init__()
         self.operator, gates, self.num_outputs = OPERATORS[cell]
         self.num_final_parts = self.num_outputs - 1
@@ -100,9 +91,7 @@ class OnnxRecurrentLayer(nn.Module):
     def forward(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Runs the layer over inputs [B, S, I] float32 of lengths [B] int64.
 
-        Returns:
-            Outputs [B, S, D * H] float32, zero beyond the lengths, and the last states, each part [B, D * H]: hidden,
-            and the cell where it is kept.
+        Returns outputs [B, S, D * H], zero beyond the lengths, and the last states, each part [B, D * H].
         """
         outputs, finals = self._with_spare(inputs, lengths, ())
         parts = [final.transpose(0, 1).flatten(1) for final in finals]
@@ -111,11 +100,7 @@ class OnnxRecurrentLayer(nn.Module):
     def run(
         self, inputs: Tensor, lengths: Tensor | None, initial: Sequence[Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Runs the layer from first states, each part [D, B, H]; returns the last ones in that shape, too.
-
-        Args:
-            lengths: [B] int64; None if all sequences have S positions.
-        """
+        """Runs the layer from first states, each part [D, B, H]; returns the last ones in that shape, too."""
         outputs, finals = self._with_spare(inputs, lengths, initial or ())
         return (outputs[:-1], (finals[0][:, :-1],)) if self.has_spare else (outputs, finals)
 
@@ -227,12 +212,7 @@ class DecoderStep(nn.Module):
     def forward(
         self, previous_ids: Tensor, tensors: list[Tensor], layout: list[Tensor], forced_ids: Tensor, banned_ids: Tensor
     ) -> tuple[Tensor, ...]:
-        """Runs a step; runtime/bundle/graph_io.py has the shapes.
-
-        Args:
-            tensors: the state tensors, in order.
-            layout: source_rows and row_slots; empty if the model has no attention.
-        """
+        """Runs a step (runtime/bundle/graph_io.py); `layout` is source_rows and row_slots, empty without attention."""
         source_rows, row_slots = layout or (None, None)
         by_scope: dict[str, dict[str, Tensor]] = {"row": {}, "source": {}}
         for spec, tensor in zip(self.state, tensors, strict=True):
@@ -325,11 +305,7 @@ def _replace(graph: ir.Graph, node: ir.Node, results: Sequence[ir.Value]) -> Non
 
 
 def trace_graphs(model: TraceableModel) -> TracedPair:
-    """Exports both graphs in fp32.
-
-    Raises:
-        UserError: the weights are more than one ONNX file can hold.
-    """
+    """Exports both graphs in fp32. Raises UserError: the weights are more than one ONNX file can hold."""
     weights = {**model.encoder.state_dict(), **model.decoder_step.state_dict()}
     size = sum(tensor.numel() * 4 for tensor in weights.values())
     if size >= MAX_GRAPH_BYTES:
@@ -399,12 +375,9 @@ def _export(
     *,
     splits_gemms: bool,
 ) -> TracedGraph:
-    """Returns the module as a graph.
+    """Returns the module as a graph, whose inputs and outputs, in the module's order, name their dimensions.
 
-    Args:
-        inputs, outputs: in the module's order, with the names of dimensions.
-        num_candidates: becomes an input of the graph, if it has candidates.
-        splits_gemms: see TraceableModel.
+    `num_candidates` becomes an input of the graph, if it has candidates.
     """
     remaining = iter(inputs)
 
@@ -437,7 +410,7 @@ def _export(
     assert domains <= {"", DOMAIN} and not program.model.functions, f"only standard operators are portable: {domains}"
     for node in graph.all_nodes():
         if node.domain != DOMAIN and node.op_type not in OPERATORS_OF_BUNDLES.get(node.domain, ()):
-            raise NotPortable(node.op_type)
+            raise NotPortable(f"bundles may not contain the operator {node.op_type}")
     _declare(graph.inputs, inputs)
     _declare(graph.outputs, outputs)
     if num_candidates is not None:
@@ -451,8 +424,34 @@ def _export(
     if splits_gemms:
         _split_gemms(graph)
     traced = TracedGraph.of(program.model)
-    has_logarithms = any(node.op_type in REWRITTEN for node in traced.model.graph.node)
+    has_logarithms = any(node.op_type in LOGARITHMS for node in traced.model.graph.node)
     return by_element(traced.model) if has_logarithms else traced
+
+
+LOGARITHMS: Final = frozenset({"Log", "Softplus"})
+
+
+def by_element(model: onnx.ModelProto) -> TracedGraph:
+    """Returns a graph with ReduceLogSum over an axis of one element instead of Log, also instead of that in Softplus.
+
+    ONNX Runtime computes Log and Softplus in vectors, and the elements that are left over at the ends of each thread's
+    part with another function, which rounds differently. A reduction uses one function for all elements, as Exp does.
+    The results have the same accuracy and take as long.
+    """
+    editor = GraphEditor(model, "logarithms")
+    nodes = [node for node in editor.graph if node.op_type in LOGARITHMS]
+    last, unit = editor.integers(-1), editor.add_constant(np.float32(1), "one")
+    for node in nodes:
+        x = argument = operand(node)
+        if node.op_type == "Softplus":
+            # log(1 + exp(x)), without large exponents: max(x, 0) + log(1 + exp(-|x|)).
+            argument = editor.add("Add", [editor.add("Exp", [editor.add("Neg", [editor.add("Abs", [x])])]), unit])
+        result = editor.add("ReduceLogSum", [editor.add("Unsqueeze", [argument, last]), last], keepdims=0)
+        if node.op_type == "Softplus":
+            result = editor.add("Add", [editor.add("Relu", [x]), result])
+        result.type, result.shape = node.outputs[0].type, node.outputs[0].shape
+        editor.replace(node.outputs[0], result)
+    return editor.finished()
 
 
 def _split_gemms(graph: ir.Graph) -> None:

@@ -12,8 +12,8 @@ from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.hypothesis import Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError, reason_of
+from attendant.runtime.onnx.device import DeviceStepper
 from attendant.runtime.onnx.stepper import OnnxStepper, refuse_inexact
 from attendant.runtime.stepper import Stepper
 
@@ -40,8 +40,8 @@ class BundleStepper(Stepper, Protocol):
 def default_precision(bundle: Bundle, provider: Provider) -> Precision:
     """Returns the precision that serves unless the caller chooses another.
 
-    The manifest names it for the provider. If it names none, or an int8 that this host can't compute, the default is
-    fp32; if the bundle has no fp32 either, another one, for which `open_stepper` may raise the reason.
+    The manifest names it for the provider. If it names none, or an int8 of 8 bits, the default is fp32; if the bundle
+    has no fp32 either, another one, for which `open_stepper` may raise the reason.
     """
     graphs = bundle.manifest.graphs
     plain: Precision = "fp32" if "fp32" in graphs else next(iter(graphs))
@@ -53,25 +53,11 @@ def default_precision(bundle: Bundle, provider: Provider) -> Precision:
     return preferred
 
 
-def why_not_default(bundle: Bundle, precision: Precision, provider: Provider) -> str:
-    """Returns why a precision serves that is not the manifest's default; an empty string if it is."""
-    preferred = bundle.manifest.default_precision.get(provider)
-    if preferred in (precision, None):
-        return ""
-    try:
-        refuse_inexact(bundle, preferred)
-    except UserError as refusal:
-        return refusal.summary
-    return f"chosen by --precision; the bundle's default is {preferred}"
-
-
 def open_stepper(
     bundle: Bundle,
     precision: Precision = "fp32",
     provider: Provider = "cpu",
     num_threads: int | None = None,
-    *,
-    cuda_graphs: bool = False,
 ) -> BundleStepper:
     """Opens the stepper that serves. On CUDA, its state stays on the device.
 
@@ -85,20 +71,18 @@ def open_stepper(
         remedy = f"choose precision {' or '.join(others)}" if others else "the bundle has no other precision"
         raise UserError(f"precision {precision} is not served on {provider}: {reason}; {remedy}")
     if provider == "cuda":
-        return DeviceStepper(bundle, precision, provider, num_threads, cuda_graphs=cuda_graphs)
+        return DeviceStepper(bundle, precision, provider, num_threads)
     return OnnxStepper(bundle, precision, provider, num_threads)
 
 
-def open_checked(
-    bundle: Bundle, precision: Precision, provider: Provider, num_threads: int, *, cuda_graphs: bool = False
-) -> BundleStepper:
+def open_checked(bundle: Bundle, precision: Precision, provider: Provider, num_threads: int) -> BundleStepper:
     """Opens the stepper that serves, and checks that it decodes the bundle's golden examples on this host.
 
     Raises:
         UserError: as `open_stepper`.
         BundleRefused: the graphs' inputs or outputs differ from the manifest, or their decodings from the examples.
     """
-    stepper = open_stepper(bundle, precision, provider, num_threads, cuda_graphs=cuda_graphs)
+    stepper = open_stepper(bundle, precision, provider, num_threads)
     if differences := check_decoding(bundle, stepper, precision, provider):
         raise BundleRefused(bundle.path, differences)
     return stepper

@@ -106,11 +106,7 @@ class Routes:
         return roles.get(model, "named")
 
     def find(self, version: str) -> ServedModel:
-        """Returns the named version, or the stable one if none is named.
-
-        Raises:
-            UnknownVersion
-        """
+        """Returns the named version, or the stable one if none is named. Raises UnknownVersion."""
         if not version:
             return self.stable
         versions = self.all()

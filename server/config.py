@@ -128,9 +128,6 @@ class ServerConfig:
         None, _one_of(Precision), "precision of the graphs to serve", "the bundle's default for the provider"
     )
     provider: Provider = _option("cpu", _one_of(Provider), "device on which the graphs run")
-    cuda_graphs: Switch = _option(
-        "off", _one_of(Switch), "whether steps on CUDA are recorded as CUDA graphs and replayed, where possible"
-    )
     threads: int | None = _option(
         None,
         _whole("THREADS", 1, MAX_THREADS),

@@ -111,11 +111,7 @@ def state_of(path: Path) -> tuple[int, ...]:
 
 
 def read_bytes(option: str, path: Path) -> bytes:
-    """Reads the file that an option names.
-
-    Raises:
-        UserError: it can't be read.
-    """
+    """Reads the file that an option names. Raises UserError: it can't be read."""
     try:
         return path.read_bytes()
     except OSError as error:

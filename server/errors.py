@@ -1,36 +1,4 @@
-"""Every error that a caller may see, with the name of its gRPC code and its metric label.
-
-AttendantError
-|-- InvalidArgument       INVALID_ARGUMENT     invalid_argument    every violation: field, value and limit
-|-- Undecodable           INVALID_ARGUMENT     undecodable         the bytes are not a message of the method
-|-- UnknownModel          NOT_FOUND            unknown_model       the name, and the served ones
-|-- UnknownVersion        NOT_FOUND            unknown_version     likewise
-|-- LoadRefused           FAILED_PRECONDITION  load_refused        why a requested version is not served
-|-- Overloaded            RESOURCE_EXHAUSTED
-|   |-- QueueFull                              queue_full          all of these say when to retry
-|   |-- WaitTooLong                            wait_too_long       the queue is longer than the limit
-|   |-- ClientLimit                            client_limit        the client has too much in flight
-|   |-- DeadlineTooShort                       deadline_too_short  it would pass before the answer
-|   |-- OutOfTime                              out_of_time         the request waited for too long
-|   |-- TooManyStreams                         too_many_streams    of all clients, or of this one
-|   |-- TooManyUnread                          too_many_unread     the client does not read its answers
-|   |-- TooManyCalls                           too_many_calls      over HTTP
-|   `-- RateLimited                            rate_limited        the client is above its rate
-|-- Unauthenticated       UNAUTHENTICATED      unauthenticated     credentials are missing or wrong
-|-- PermissionDenied      PERMISSION_DENIED    permission_denied   the method is for administrators
-|-- UnknownMethod         UNIMPLEMENTED        unknown_method      no service has this path
-|-- DeadlineExceeded      DEADLINE_EXCEEDED    deadline_exceeded   the rows are freed within a step
-|-- Cancelled             CANCELLED            cancelled           the client has gone; likewise
-|-- Unavailable           UNAVAILABLE
-|   |-- NotReady                               not_ready           the bundles are still being checked
-|   |-- Draining                               draining            the server is shutting down
-|   |-- Unread                                 unread              the message did not arrive in time
-|   |-- IdleStream                             idle_stream         nothing came on a stream for too long
-|   |-- Stalled                                stalled             the client does not read the stream
-|   `-- EngineDead                             engine_dead         the model's engines have failed
-|-- PoisonedRequest       INTERNAL             poisoned            it has ended an engine twice
-`-- InternalError         INTERNAL             internal            fixed text; the log has the rest
-"""
+"""Every error that a caller may see: a tree of classes, each with the name of its gRPC code and its metric label."""
 
 from dataclasses import replace
 from typing import Any, ClassVar, Final

@@ -272,11 +272,7 @@ def _check_count(name: str, value: object, most: int, otherwise: str = "") -> No
 
 
 def _loaded_again(path: Path, version: str, options: Mapping[str, Any]) -> "Model":
-    """Loads a pickled model again.
-
-    Raises:
-        UserError: as `load`; or the folder has another bundle now.
-    """
+    """Loads a pickled model again. Raises UserError: as `load`; or the folder has another bundle now."""
     model = load(path, **options)
     if model.version != version:
         raise UserError(
@@ -310,11 +306,7 @@ class Model:
         max_rows: int = MAX_ROWS,
         loaded_with: Mapping[str, Any] | None = None,
     ) -> None:
-        """Made by `load`.
-
-        Args:
-            loaded_with: the options of `load`; if None, the stepper's precision and provider.
-        """
+        """Made by `load`. `loaded_with`: the options of `load`; if None, the stepper's precision and provider."""
         self.bundle = bundle
         self.limits = limits_in_force(bundle.manifest, max_rows)
         self._stepper: BundleStepper | None = stepper

@@ -77,8 +77,8 @@ class Lifecycle:
 
     @property
     def is_serving(self) -> bool:
-        """Readiness: the server is open, and each of its models has an engine, except those that have failed."""
-        return self.is_open and not self._unavailable - self._dead
+        """Readiness: the server is open and has models, each with an engine, except those that have failed."""
+        return self.is_open and bool(self._served()) and not self._unavailable - self._dead
 
     def engine_available(self, model: str, available: bool) -> None:
         """Notes that a model has lost its last engine for the time being, or has one again."""

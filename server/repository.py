@@ -79,11 +79,7 @@ def is_repository(path: Path) -> bool:
 
 
 def look_into(repository: Path) -> dict[str, ModelFolder]:
-    """Returns the models of a repository by name.
-
-    Raises:
-        UserError: it can't be read.
-    """
+    """Returns the models of a repository by name. Raises UserError: it can't be read."""
     try:
         return {folder.name: _model_folder(folder) for folder in _folders(repository, NAME)}
     except OSError as error:
@@ -281,11 +277,7 @@ class Reconciler:
         return len(self._seen)
 
     async def open(self) -> None:
-        """Loads the versions that the first look has seen.
-
-        Raises:
-            UserError: no version of any model can be served.
-        """
+        """Loads the versions that the first look has seen. Raises UserError: no version of any model can be served."""
         async with self._changing:
             for name, folder in self._taken.items():
                 await self._reconcile(name, folder)

@@ -68,11 +68,7 @@ class RequestLog:
                 raise request.error
 
     def refused(self, method: str, call: Call, error: AttendantError) -> None:
-        """Counts and logs a call that ended before a method was called.
-
-        Args:
-            method: empty if there is no such method.
-        """
+        """Counts and logs a call that ended before a method was called. `method`: empty if there is no such method."""
         self.metrics.rejected.labels("", error.reason).inc()
         if error.code in NO_CREDENTIALS:
             self.audit(_facts(call.request_id, call.address, method, ""), error.code, error)

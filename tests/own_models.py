@@ -242,42 +242,10 @@ def random_model(name: str) -> UserModel:
     return user_model(module)
 
 
-def words(num: int, seed: int) -> list[str]:
-    random = np.random.default_rng(seed)
-    return ["".join(random.choice(SYMBOLS[4:], random.integers(1, 9))) for _ in range(num)]
-
-
 def random_sources(num: int, longest: int = 20) -> list[tuple[str, ...]]:
     """Returns sources with fewer than `longest` symbols."""
     random = np.random.default_rng(3)
     return [tuple(random.choice(SYMBOLS[4:], random.integers(1, longest)).tolist()) for _ in range(num)]
-
-
-def train(module: nn.Module) -> None:
-    """Teaches a module to reverse words."""
-    torch.manual_seed(0)
-    optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
-    module.train()
-    for number in range(400):
-        batch = words(32, number)
-        width = max(map(len, batch)) + 1
-        source, target = torch.zeros(len(batch), width, dtype=torch.int64), torch.zeros(len(batch), width).long()
-        for row, word in enumerate(batch):
-            source[row, : len(word) + 1] = torch.tensor([*map(SYMBOLS.index, word), 3])
-            target[row, : len(word) + 1] = torch.tensor([*map(SYMBOLS.index, reversed(word)), 3])
-        state = module.encode(source, torch.tensor([len(word) + 1 for word in batch]))
-        rows = {name: state[name] for name in module.row_state}
-        sources = {name: tensor for name, tensor in state.items() if name not in rows}
-        previous, loss = torch.full((len(batch),), 2), torch.zeros(())
-        for position in range(width):
-            logits, rows, _ = module.step(previous, rows, sources)
-            loss = loss + F.cross_entropy(logits, target[:, position], ignore_index=0)
-            previous = target[:, position]
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(module.parameters(), 5.0)
-        optimizer.step()
-    module.eval()
 
 
 def naive_search(model: UserModel, source: Sequence[str], beam_size: int, max_length: int) -> tuple[list[str], float]:

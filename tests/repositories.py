@@ -15,7 +15,7 @@ def put_version(bundle: Path, repository: Path, name: str, label: str, *, broken
     Args:
         broken: whole and signed, but one golden example gives another score than it must.
     """
-    aside = repository / name / f".{label}"
+    aside = repository / f".{name}-{label}"  # a model without versions would be logged
     shutil.copytree(bundle, aside)
     manifest = read_manifest(aside)
     provenance = manifest.provenance.model_copy(update={"commit": label})
@@ -31,6 +31,7 @@ def put_version(bundle: Path, repository: Path, name: str, label: str, *, broken
     if there.exists():
         shutil.move(there, repository / name / f".old-{label}")
         shutil.rmtree(repository / name / f".old-{label}", ignore_errors=True)
+    there.parent.mkdir(exist_ok=True)
     aside.rename(there)
     return signed.version
 

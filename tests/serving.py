@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 from prometheus_client import CollectorRegistry
 from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
@@ -289,6 +290,22 @@ async def answered(submitted: "asyncio.Future[Outcome]") -> Result:
     if isinstance(outcome, AttendantError):
         raise outcome
     return outcome
+
+
+async def failure(call: Any) -> grpc.aio.AioRpcError:
+    """Awaits a call that fails; returns its error."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value
+
+
+async def code_of(call: Any) -> str:
+    """Returns the name of the status with which a call ends."""
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return str(error.code().name)
+    return "OK"
 
 
 async def eventually(holds: Callable[[], bool]) -> None:

@@ -131,11 +131,10 @@ class Generation:
         return self.hypotheses[0]
 
     def _repr_html_(self) -> str:
-        """Returns HTML for notebooks: the hypotheses; the attention of the best one and the trace, if requested."""
+        """Returns HTML for notebooks: the hypotheses, and the attention of the best one if requested."""
         rows = [(str(rank), f"{each.score:.4f}", each.text) for rank, each in enumerate(self.hypotheses, 1)]
         shown = table(("", "score", "text"), rows) + paragraphs(self.warnings)
-        shown += _attention_html(self.best.attention, self.source_tokens, self.best.tokens)
-        return shown if self.trace is None else shown + self.trace._repr_html_()
+        return shown + _attention_html(self.best.attention, self.source_tokens, self.best.tokens)
 
 
 _Item = TypeVar("_Item")

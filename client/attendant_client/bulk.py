@@ -14,7 +14,6 @@ from attendant_client.answers import Generation, Source
 from attendant_client.errors import AttendantError, DeadlineExceeded, Overloaded, Unavailable, error_of, error_of_status
 from attendant_client.messages import generate_request, generation_of, sized
 from attendant_client.options import RequestOptions
-from attendant_client.target import Proxy
 from attendant_client.v1 import seq2seq_pb2 as pb
 
 _Item = TypeVar("_Item")
@@ -75,28 +74,15 @@ async def in_order(
         await asyncio.gather(feeder, *tasks, return_exceptions=True)
 
 
-DRAWING_SECONDS = 0.01
-PAUSE_SECONDS = 0.001
-"""After each DRAWING_SECONDS in a plain iterator, which blocks the event loop, calls get a pause to make progress."""
-
-
 async def _drawn(items: Iterable[_Item] | AsyncIterable[_Item]) -> AsyncIterator[_Item]:
     if isinstance(items, AsyncIterable):
         async for item in items:
             yield item
         return
-    iterator, drawing = iter(items), 0.0
-    while True:
-        began = time.monotonic()
-        try:
-            item = next(iterator)
-        except StopIteration:
-            return
-        drawing += time.monotonic() - began
+    for item in items:
         yield item
-        if drawing > DRAWING_SECONDS:
-            await asyncio.sleep(PAUSE_SECONDS)
-            drawing = 0.0
+        # A plain iterator blocks the event loop: calls make progress between two items.
+        await asyncio.sleep(0)
 
 
 STATUS_SECONDS = 0.5
@@ -122,12 +108,9 @@ class Bulk:
     no side effects. If there was no answer before, only gRPC itself retries, since the target may be wrong.
     """
 
-    def __init__(self, open_stream: Callable[[bool], Any], timeout: float | None, proxy: Proxy | None = None) -> None:
-        """`open_stream` makes a call of GenerateBatches, or of GenerateBatch for False."""
-        self._proxy = proxy
+    def __init__(self, open_stream: Callable[[], Any], timeout: float | None) -> None:
+        """`open_stream` makes a call of GenerateBatches."""
         self._open_stream = open_stream
-        # Servers before version 0.2.0 take one request in a message.
-        self._takes_several = True
         self._timeout = timeout
         self._numbers = itertools.count(1)
         # By the request's number, in order.
@@ -210,7 +193,7 @@ class Bulk:
         careful = False
         while await self._is_wanted():
             self._unsent = deque(request for request, _ in self._unanswered.values())
-            stream = self._open_stream(self._takes_several)
+            stream = self._open_stream()
             go_on = asyncio.Event()
             if not careful:
                 go_on.set()
@@ -221,7 +204,7 @@ class Bulk:
                 while (answer := await stream.read()) is not grpc.aio.EOF:
                     answered = True
                     go_on.set()
-                    for result in answer.results if self._takes_several else (answer,):
+                    for result in answer.results:
                         self._answer(result)
             except grpc.aio.AioRpcError as error:
                 raised = error
@@ -236,10 +219,7 @@ class Bulk:
                 careful = True
                 continue
             careful = False
-            if self._takes_several and raised is not None and raised.code() is grpc.StatusCode.UNIMPLEMENTED:
-                self._takes_several = False
-                continue
-            why = partial(_why_it_ended, raised, hidden, self._proxy)
+            why = partial(_why_it_ended, raised, hidden)
             if not (self._was_answered and isinstance(why(), Unavailable | Overloaded)):
                 self._fail_all(why)
             elif not answered:
@@ -256,7 +236,7 @@ class Bulk:
         await asyncio.sleep(wait_seconds)
         while True:
             while self._unsent:
-                await stream.write(self._next_message() if self._takes_several else self._unsent.popleft())
+                await stream.write(self._next_message())
                 await go_on.wait()
             if self._closing:
                 await stream.done_writing()
@@ -315,9 +295,9 @@ def result_of(answer: pb.GenerateBatchResponse) -> Generation | AttendantError:
     return error_of_status(answer.error) if answer.WhichOneof("result") == "error" else generation_of(answer.response)
 
 
-def _why_it_ended(raised: grpc.aio.AioRpcError | None, hidden: bool, proxy: Proxy | None) -> AttendantError:
+def _why_it_ended(raised: grpc.aio.AioRpcError | None, hidden: bool) -> AttendantError:
     if raised is None:
         return Unavailable(grpc.StatusCode.UNAVAILABLE, "the server ended the stream")
     if hidden:
         return Unavailable(grpc.StatusCode.UNAVAILABLE, "the stream broke")
-    return error_of(raised, "", proxy)
+    return error_of(raised, "")

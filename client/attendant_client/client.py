@@ -18,7 +18,7 @@ from attendant_client.answers import Answers, Delta, Generation, HealthStatus, M
 from attendant_client.bulk import Bulk, in_order, result_of
 from attendant_client.errors import AttendantError, InvalidArgument, NotFound, error_of
 from attendant_client.options import Deadline, GenerateOptions, RequestOptions
-from attendant_client.target import DEFAULT_PORT, Proxy, is_this_machine, proxy_of, with_port
+from attendant_client.target import DEFAULT_PORT, is_this_machine, with_port
 from attendant_client.v1 import seq2seq_pb2 as pb
 from attendant_client.v1 import seq2seq_pb2_grpc as stubs
 from attendant_client.version import VERSION
@@ -75,10 +75,9 @@ class GenerationStream(Streamed[Generation]):
         AttendantError: while it is iterated over.
     """
 
-    def __init__(self, call: Any, request_id: str, proxy: Proxy | None = None) -> None:
+    def __init__(self, call: Any, request_id: str) -> None:
         self._call = call
         self._request_id = request_id
-        self._proxy = proxy
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         try:
@@ -88,7 +87,7 @@ class GenerationStream(Streamed[Generation]):
                 else:
                     yield Delta(tokens=tuple(event.delta.tokens), text=event.delta.text)
         except grpc.aio.AioRpcError as error:
-            raise error_of(error, self._request_id, self._proxy) from error
+            raise error_of(error, self._request_id) from error
         finally:
             self._call.cancel()
 
@@ -166,7 +165,6 @@ class AttendantClient:
             raise ValueError("tls=False excludes certificates and server_name, which are for TLS")
         address = with_port(target)
         is_local = is_this_machine(address)
-        self._proxy = proxy_of(address)
         options: list[tuple[str, str | int]] = [
             ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
             ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
@@ -276,7 +274,7 @@ class AttendantClient:
         request = messages.generate_request(source, request_id, options)
         request_id, metadata = self._named(request)
         call = method(request, timeout=self._timeout_of(options), metadata=metadata)
-        return GenerationStream(call, request_id, self._proxy)
+        return GenerationStream(call, request_id)
 
     @overload
     def generate_many(
@@ -352,10 +350,10 @@ class AttendantClient:
         """
         self._check_open()
 
-        def open_stream(several: bool) -> Any:
-            return self._method("GenerateBatches" if several else "GenerateBatch")(metadata=self._metadata)
+        def open_stream() -> Any:
+            return self._method("GenerateBatches")(metadata=self._metadata)
 
-        return Bulk(open_stream, self._timeout_of(deadline), self._proxy)
+        return Bulk(open_stream, self._timeout_of(deadline))
 
     async def score(
         self,
@@ -418,7 +416,7 @@ class AttendantClient:
         try:
             return await method(request, timeout=self._timeout_of(options), metadata=metadata)
         except grpc.aio.AioRpcError as error:
-            raise error_of(error, request_id, self._proxy) from error
+            raise error_of(error, request_id) from error
 
     def _named(self, request: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
         """Returns the request's id and the call's metadata, which has the id if the request has none.

@@ -23,8 +23,6 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
-from attendant_client.target import Proxy
-
 _DETAILS = "grpc-status-details-bin"
 
 _Detail = TypeVar("_Detail", bound=Message)
@@ -126,15 +124,14 @@ _CLASSES: dict[grpc.StatusCode, type[AttendantError]] = {
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
-def error_of(error: grpc.aio.AioRpcError, request_id: str, proxy: Proxy | None = None) -> AttendantError:
+def error_of(error: grpc.aio.AioRpcError, request_id: str) -> AttendantError:
     """Returns the error of a failed call, with its google.rpc details.
 
     Args:
         request_id: the client's; the server's has precedence.
-        proxy: the connection's, which errors of connecting name.
     """
     status = _status(error.trailing_metadata())
-    return _with_id(_error(error.code(), error.details() or "", status, proxy), status, request_id)
+    return _with_id(_error(error.code(), error.details() or "", status), status, request_id)
 
 
 def error_of_status(status: status_pb2.Status) -> AttendantError:
@@ -162,19 +159,11 @@ _TLS_FAILURES = {
 }
 
 
-def _error(
-    code: grpc.StatusCode, message: str, status: status_pb2.Status, proxy: Proxy | None = None
-) -> AttendantError:
-    through = "" if proxy is None else f"; {proxy}"
+def _error(code: grpc.StatusCode, message: str, status: status_pb2.Status) -> AttendantError:
     if code is grpc.StatusCode.UNAVAILABLE and message.startswith(_NOT_CONNECTED):
         for part, meaning in _TLS_FAILURES.items():
             if part in message:
-                return TlsFailed(code, meaning + through)
-    if code is grpc.StatusCode.UNAVAILABLE and not status.details:
-        # Not a server's own status.
-        return Unavailable(code, (message or Unavailable.default_message) + through)
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return DeadlineExceeded(code, (message or DeadlineExceeded.default_message) + through)
+                return TlsFailed(code, meaning)
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         bad = _detail(status, error_details_pb2.BadRequest())
         fields = bad.field_violations if bad else ()

@@ -1,20 +1,14 @@
-"""The address of a server: its host and port, or another gRPC name; and the proxy that connections use."""
+"""The address of a server: its host and port, or another gRPC name."""
 
 import ipaddress
-import os
 import re
-from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 DEFAULT_PORT = 50051
 MAX_PORT = 65535
 
 GRPC_SCHEMES = ("dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds", "google-c2p")
 """The schemes of gRPC's own names."""
-
-PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
-DIRECT_VARIABLES = ("no_grpc_proxy", "no_proxy")
-"""Variables of the environment in the order in which gRPC reads them. The first that is set counts."""
 
 _HOST = re.compile(r"[^\s:/?#@,\[\]]+")
 _DNS = re.compile(r"(dns:(?://[^/]*/)?)(.+)", re.DOTALL)
@@ -41,7 +35,7 @@ def with_port(target: str) -> str:
 
 def _with_port(target: str) -> str:
     if "://" in target and not target.startswith(tuple(f"{scheme}:" for scheme in GRPC_SCHEMES)):
-        raise ValueError(_no_url(target))
+        raise ValueError("is a URL; give the server as HOST:PORT, with --tls or tls=True for an encrypted one")
     scheme, _, rest = target.partition(":")
     if scheme in ("ipv4", "ipv6"):
         return f"{scheme}:{','.join(_address(address) for address in unquote(rest).split(','))}"
@@ -56,27 +50,14 @@ def _with_port(target: str) -> str:
     return _address(target)
 
 
-def _no_url(target: str) -> str:
-    """Returns the remedy for a URL."""
-    parts = urlsplit(target)
-    try:
-        host = _address(parts.netloc.rpartition("@")[2])
-    except ValueError:
-        return "is a URL; give the server as HOST:PORT"
-    encrypted = ", with --tls, or tls=True," if parts.scheme == "https" else ""
-    return f"is a URL; write {host}{encrypted} where that is the port of gRPC, not that of HTTP and metrics"
-
-
 def _address(text: str) -> str:
     """Returns a host and its port, or a port of this machine, as HOST:PORT. Raises ValueError if it is neither."""
     if _is_ipv6(text):
         return f"[{text}]:{DEFAULT_PORT}"
     if text.startswith("["):
         host, bracket, port = text.partition("]")
-        if not (bracket and _is_ipv6(host[1:])):
-            raise ValueError("is not an IPv6 address in brackets, such as [::1]:50051")
-        if port and not port.startswith(":"):
-            raise ValueError("has something other than a colon and a port after the bracket")
+        if not (bracket and _is_ipv6(host[1:]) and port[:1] in ("", ":")):
+            raise ValueError("is not an IPv6 address and a port, such as [::1]:50051")
         return f"{host}]:{_port(port[1:]) if port else DEFAULT_PORT}"
     if text.count(":") > 1:
         raise ValueError("has several colons; an IPv6 address with a port is written [::1]:50051")
@@ -89,14 +70,8 @@ def _address(text: str) -> str:
 
 
 def _port(text: str) -> int:
-    if not text:
-        raise ValueError(f"has no port after its colon; without the colon it is {DEFAULT_PORT}")
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"port {text!r} is not a number")
-    if int(text) > MAX_PORT:
-        raise ValueError(f"port {text} must be at most {MAX_PORT}")
-    if int(text) == 0:
-        raise ValueError("port 0 must be at least 1")
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_PORT):
+        raise ValueError(f"port {text!r} must be a number from 1 to {MAX_PORT}; without its colon it is {DEFAULT_PORT}")
     return int(text)
 
 
@@ -131,45 +106,3 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
-
-
-class Proxy(NamedTuple):
-    """A proxy that connections go through.
-
-    Attributes:
-        url: without user and password.
-        variable: of the environment, which names it.
-    """
-
-    url: str
-    variable: str
-
-    def __str__(self) -> str:
-        return (
-            f"connections go through the proxy {self.url}, which the variable {self.variable} names; "
-            "no_proxy lists hosts to be reached directly"
-        )
-
-
-def proxy_of(target: str) -> Proxy | None:
-    """Returns the proxy that gRPC uses for a target; None if it connects directly."""
-    variable = next((name for name in PROXY_VARIABLES if os.environ.get(name)), None)
-    if variable is None or is_this_machine(target) or target.startswith("vsock:"):
-        return None
-    exempt = next((value for name in DIRECT_VARIABLES if (value := os.environ.get(name))), "")
-    hosts = [_host(address) for address in _addresses(target)]
-    if any(_is_exempt(host, entry.strip()) for host in hosts for entry in exempt.split(",")):
-        return None
-    scheme, _, rest = os.environ[variable].partition("://")
-    # gRPC connects directly where it can't use a proxy.
-    return Proxy(f"http://{rest.rpartition('@')[2]}", variable) if scheme.lower() == "http" else None
-
-
-def _is_exempt(host: str, entry: str) -> bool:
-    """Returns whether a host is one of an entry of no_proxy: it ends like it, or is in its network."""
-    if not entry:
-        return False
-    try:
-        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
-    except ValueError:
-        return host.lower().endswith(entry.lower())

@@ -1,14 +1,12 @@
-"""The course of a search as plain frozen values, and as a picture of its tree for notebooks.
+"""The course of a search as plain frozen values.
 
 A step continues live hypotheses. A live hypothesis has candidates, the tokens that may follow it. A candidate that
 lives is a live hypothesis of the next step, so all of them form a tree.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from html import escape
 
 Place = tuple[int, int]
 """A step, and a place among its live hypotheses."""
@@ -184,10 +182,6 @@ class Trace:
 
     searches: tuple[TracedSearch, ...]
 
-    def _repr_html_(self) -> str:
-        """Returns pictures of the trees for notebooks: edges as wide as tokens are probable, cut ones grey."""
-        return "".join(_picture(search) for search in self.searches)
-
 
 def percent(log_prob: float) -> str:
     """Returns a probability for people."""
@@ -199,95 +193,3 @@ def score_and_rank(end: TracedEnd) -> str:
     """Returns the score of a hypothesis that ended, and its rank in the answer, for people."""
     rank = "" if end.hypothesis is None else f", answer {end.hypothesis + 1}"
     return f"score {end.score:.3f}{rank}"
-
-
-LINE = 20
-"""Height of a line of the picture, in pixels."""
-CHARACTER, GAP = 8, 44
-"""Width of a character, and of the space between two columns."""
-MAX_CHARACTERS = 12
-CHOSEN = "#008577"
-
-
-def _picture(search: TracedSearch) -> str:
-    """Draws a tree from left to right, a column for each step and a line for each candidate that ends a branch."""
-    children, ends = search.children(), search.ends()
-    leaves = {
-        (step, place): _leaves(search.steps[step].live[place], ends.get((step, place), [])) for step, place in children
-    }
-    best = {place for end in search.ended if end.hypothesis == 0 for place in search.path(end.step, end.live)}
-    num_lines: dict[Place, int] = {}
-    for at in reversed(children):
-        num_lines[at] = max(1, len(leaves[at]) + sum(num_lines[at[0] + 1, child] for child in children[at]))
-    left = [0]
-    for traced in search.steps:
-        texts = [each.token for live in traced.live for each in live.candidates]
-        left.append(left[-1] + GAP + CHARACTER * min(MAX_CHARACTERS, max(map(len, texts), default=0)))
-    first = {(0, 0): 0}
-    edges: list[str] = []
-    for at in children:
-        step, place = at
-        line, middle = first[at], LINE * (first[at] + num_lines[at] / 2)
-        x, next_x = left[step], left[step + 1]
-        start = x + CHARACTER * min(MAX_CHARACTERS, len(search.steps[step].live[place].token)) + 4
-        for child in children[at]:
-            below = step + 1, child
-            first[below] = line
-            hypothesis = search.steps[step + 1].live[child]
-            y = LINE * (line + num_lines[below] / 2)
-            title = f"{percent(hypothesis.log_prob)}, total {hypothesis.total:.3f}"
-            color = CHOSEN if at in best and below in best else "currentColor"
-            edges.append(_edge((start, middle), (next_x, y), hypothesis.token, title, hypothesis.log_prob, color, 1))
-            line += num_lines[below]
-        for token, title, log_prob, is_answer in leaves[at]:
-            target = next_x, LINE * (line + 0.5)
-            color, opacity = (CHOSEN, 1.0) if is_answer else ("currentColor", 0.45)
-            edges.append(_edge((start, middle), target, token, title, log_prob, color, opacity))
-            line += 1
-    width, height = left[-1] + GAP + CHARACTER * MAX_CHARACTERS, LINE * num_lines[0, 0]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" role="img" '
-        f'font-family="monospace" font-size="13"><title>The search, which ended after {len(search.steps)} steps: '
-        f"{search.reason}</title>{''.join(edges)}</svg>"
-    )
-
-
-def _leaves(live: TracedHypothesis, ends: Sequence[TracedEnd]) -> list[tuple[str, str, float, bool]]:
-    """Returns the candidates of a live hypothesis without a branch: text, title, log-probability, if it is the best.
-
-    Args:
-        ends: those of this hypothesis.
-    """
-    scores = ", ".join(map(score_and_rank, ends))
-    is_best = any(end.hypothesis == 0 for end in ends)
-    shown = []
-    for each in live.candidates:
-        title = f"{percent(each.log_prob)}, total {each.total:.3f}, {each.fate}"
-        if each.fate is Fate.ENDED:
-            shown.append((each.token, ", ".join(filter(None, (title, scores))), each.log_prob, is_best))
-        elif each.fate is not Fate.LIVES:
-            shown.append((each.token, title, each.log_prob, False))
-    if any(end.finish_reason is not FinishReason.EOS for end in ends):
-        shown.append(("(cut)", scores, 0.0, is_best))
-    return shown
-
-
-def _edge(
-    start: tuple[float, float],
-    end: tuple[float, float],
-    token: str,
-    title: str,
-    log_prob: float,
-    color: str,
-    opacity: float,
-) -> str:
-    """Draws a line to a token, as wide as the token is probable."""
-    (x, y), (to_x, to_y) = start, end
-    bend = (x + to_x) / 2
-    path = f"M{x:.0f} {y:.0f}C{bend:.0f} {y:.0f} {bend:.0f} {to_y:.0f} {to_x - 4:.0f} {to_y:.0f}"
-    text = token if len(token) <= MAX_CHARACTERS else f"{token[: MAX_CHARACTERS - 1]}~"
-    return (
-        f'<g opacity="{opacity:g}"><title>{escape(f"{token}: {title}")}</title><path d="{path}" fill="none" '
-        f'stroke="{color}" stroke-width="{0.5 + 5 * math.exp(log_prob):.1f}" opacity=".6"/>'
-        f'<text x="{to_x:.0f}" y="{to_y + 4:.0f}" fill="{color}">{escape(text)}</text></g>'
-    )

@@ -77,14 +77,10 @@ def table_of(path: Path, checkpoint: Mapping[str, Any], name: str) -> dict[str, 
 
 
 def checkpoint_file(path: Path, pattern: str, best: str = "") -> Path:
-    """Returns the file of a checkpoint: the path itself, or a folder's best one.
-
-    Args:
-        pattern: of the names of checkpoints.
-        best: the name of a folder's best checkpoint; empty if the toolkit marks none.
+    """Returns the file of a checkpoint: the path itself, or a folder's `best` one, if the toolkit marks it.
 
     Raises:
-        UserError: the folder has no best checkpoint; the message lists the checkpoints that it has.
+        UserError: the folder has no best checkpoint; the message lists those that it has, named like `pattern`.
     """
     if not path.is_dir():
         return path
@@ -98,12 +94,9 @@ def checkpoint_file(path: Path, pattern: str, best: str = "") -> Path:
 
 
 def _checkpoints_in(folder: Path, pattern: str) -> str:
-    """Returns a list of the checkpoints in a folder; if there are none, of the files that it has."""
-    matching, all_names = (sorted(path.name for path in folder.glob(each)) for each in (pattern, "*"))
-    if matching:
-        return f"one of its checkpoints: {some_of(matching)}"
-    contents = f"has {some_of(all_names)}" if all_names else "is empty"
-    return f"a checkpoint, {pattern}; this folder {contents}"
+    """Returns a list of the checkpoints in a folder."""
+    matching = sorted(path.name for path in folder.glob(pattern))
+    return f"one of its checkpoints: {some_of(matching)}" if matching else f"a checkpoint, {pattern}: it has none"
 
 
 def some_of(names: Sequence[str], most: int = 8) -> str:
@@ -216,12 +209,9 @@ class Settings:
         return Settings(self.path, self.value(name, dict[str, Any]()), f"{self.prefix}{name}.")
 
     def value(self, name: str, default: Value) -> Value:
-        """Returns a value of the default's type; the default if there is none.
+        """Returns a value of the default's type; the default if there is none. Raises UserError: it is of another type.
 
         Integers are accepted as floats, 100.0 as an integer, and 0 and 1 as false and true.
-
-        Raises:
-            UserError: it is of another type.
         """
         value = self.values.get(name)
         if value is None:
@@ -265,11 +255,7 @@ class Vocabulary:
     """
 
     def __init__(self, path: Path, symbols: Sequence[str], special: Sequence[str | None]) -> None:
-        """Stores a list of symbols by their ids.
-
-        Args:
-            path: the file, for messages.
-            special: their names of PAD, UNK, BOS and EOS; None for a missing symbol.
+        """Stores a list of symbols by their ids; `special` are their names of PAD, UNK, BOS and EOS, None if missing.
 
         Raises:
             UserError: a symbol occurs twice, or has the name of one of our special ones.
@@ -287,11 +273,7 @@ class Vocabulary:
         ]
 
     def rows(self, weights: Tensor) -> Tensor:
-        """Returns weights [V, ...] with a row per symbol, in our order; zeros for a missing special symbol.
-
-        Raises:
-            UserError: they have another number of symbols than the vocabulary.
-        """
+        """Returns weights [V, ...] with a row per symbol, in our order; zeros for a missing special symbol."""
         if len(weights) != self._num_symbols:
             raise UserError(
                 f"{self._path}: the vocabulary has {self._num_symbols} symbols, and the weights are of {len(weights)}"
@@ -308,15 +290,7 @@ class Weights:
     """The tensors of a checkpoint. Each is taken by its name; `refuse_others` refuses those that remain."""
 
     def __init__(self, path: Path, tensors: Mapping[str, Any], cell: str) -> None:
-        """Stores the tensors.
-
-        Args:
-            path: the file, for messages.
-            cell: of the recurrent layers: lstm or gru.
-
-        Raises:
-            UserError: weights are not finite, or are not floating-point numbers.
-        """
+        """Stores the tensors of a model with this cell. Raises UserError: they are no finite floating-point numbers."""
         self._path = path
         self._cell = cell
         self._left = {name: self._finite(name, value) for name, value in tensors.items()}
@@ -350,10 +324,7 @@ class Weights:
         Args:
             ours: the layer's name in our models.
             theirs: the name of its parts in the checkpoint, with {} for the part.
-            hidden_size: H, by the checkpoint's settings.
-
-        Raises:
-            UserError: the weights are of another cell or another size.
+            hidden_size: H, by the checkpoint's settings; UserError is raised if the weights are of another.
         """
         tensors = {f"{ours}.{part}_l0": self.take(theirs.format(part)) for part in PARTS}
         shape = list(tensors[f"{ours}.weight_hh_l0"].shape)
@@ -367,12 +338,7 @@ class Weights:
         return tensors
 
     def encoder(self, theirs: str, *, num_layers: int, hidden_size: int, bidirectional: bool) -> dict[str, Tensor]:
-        """Returns the tensors of all layers of an encoder that is one of torch's recurrent modules.
-
-        Args:
-            theirs: its name in the checkpoint.
-            hidden_size: of one direction.
-        """
+        """Returns the tensors of an encoder that is a recurrent module of torch, named `theirs` in the checkpoint."""
         directions = {"forward_rnn": "", "backward_rnn": "_reverse"} if bidirectional else {"forward_rnn": ""}
         tensors: dict[str, Tensor] = {}
         for layer in range(num_layers):

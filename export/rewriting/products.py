@@ -231,14 +231,9 @@ Matrix = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of the plain graph.
+    """A product of the plain graph: output [..., N] = inputs [..., K] times matrix [K, N] plus bias [N], float32.
 
-    Attributes:
-        name: the matrix's, or the output's if constants were folded into the matrix.
-        inputs: the activation [..., K].
-        matrix: [K, N] float32.
-        bias: [N] float32, or None.
-        output: [..., N].
+    Its name is the matrix's, or the output's if constants were folded into the matrix.
     """
 
     name: str
@@ -302,8 +297,7 @@ def find_product(node: ir.Node | None) -> Product | None:
 def replace_products(editor: GraphEditor, activations: Activations) -> dict[str, str]:
     """Replaces every product by one of integers; two that are added become one if their steps are fixed.
 
-    Returns:
-        Matrix -> the arithmetic of its product.
+    Returns matrix -> the arithmetic of its product.
     """
     done: dict[str, str] = {}
     plain = list(editor.graph)

@@ -59,12 +59,7 @@ class ScanBody(GraphBuilder):
         return [state.dtype == ir.DataType.UINT8 for state in self._states]
 
     def add_direction(self, matrix: Matrix, bias: Matrix) -> None:
-        """Adds a direction.
-
-        Args:
-            matrix: [I + H, N] float64 of the joined codes, their steps folded in.
-            bias: [N] float.
-        """
+        """Adds a direction with a matrix [I + H, N] float64 of the joined codes, steps folded in, and a bias [N]."""
         before, inputs = (ir.val(self.unique(name), ir.DataType.UINT8) for name in ("codes", "inputs"))
         # Its place among the states is before those that the cell adds.
         self._states[before] = before
@@ -156,12 +151,10 @@ def add_lstm(
     matrices: Sequence[tuple[Matrix, Matrix, Matrix]],
     lengths: ir.Value,
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Adds a layer that starts from zero.
+    """Adds a layer that starts from zero, over inputs [S, B, I] with calibration constants, of lengths [B] int32.
 
     Args:
-        inputs: [S, B, I] float32, with calibration constants among its features.
         matrices: of each direction W [I, 4 H], U [H, 4 H] and b [4 H]; gates are input, output, forget, cell.
-        lengths: [B] int32.
 
     Returns:
         The hidden states [S, D, B, H + P] float32, zero beyond the lengths, the last ones and the last cells
@@ -227,11 +220,7 @@ def _with_calibration(bias: Matrix) -> Matrix:
 
 
 def replace_recurrent(editor: GraphEditor, activations: Activations) -> dict[str, str]:
-    """Replaces every recurrent node by integer arithmetic.
-
-    Returns:
-        Matrix -> the arithmetic of its product.
-    """
+    """Replaces every recurrent node by integer arithmetic. Returns matrix -> the arithmetic of its product."""
     replaced: dict[str, str] = {}
     for node in list(editor.graph):
         if node.op_type not in ("LSTM", *CELLS) or not _is_rewritable(node):
@@ -350,11 +339,7 @@ class _LstmLayer(_Layer):
     """An LSTM layer. Its states leave it as codes, without the calibration units."""
 
     def replace(self, codes: Codes) -> None:
-        """Replaces the node by ONNX Runtime's, with its preparation and results.
-
-        Args:
-            codes: of the inputs, with calibration constants.
-        """
+        """Replaces the node by ONNX Runtime's; the codes of its inputs have calibration constants."""
         steps = codes.steps[:, None]
         of_inputs, of_hidden = np.split(self._biases, 2, axis=1)
         matrices = [

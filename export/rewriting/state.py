@@ -50,9 +50,7 @@ class StoredCodes:
     """A source tensor of the state as the encoder stores it: codes int8 from -64 to 64, with the zero at 0.
 
     Attributes:
-        name: of the tensor.
         shape: [B, S, C] of a memory, [B, A, S] of keys.
-        step: of all codes.
         scale: the name of a tensor [B, S], a further factor of each position's steps, if there is one.
     """
 
@@ -192,13 +190,10 @@ def _replace_contexts(
 
 @dataclass(frozen=True, slots=True)
 class RowTensor:
-    """One tensor [R, H] of the new state.
+    """One tensor [R, H = size] of the new state.
 
     Attributes:
-        tensor: its names.
-        origin: the tensor of the plain state of which it is a part.
-        layer: the layer of `origin`; None if it is all of it.
-        size: H.
+        origin, layer: the tensor of the plain state and its layer that this is; layer None if it is all of it.
         step: of its codes; None if it stays float32.
         before, after: the values [R, H] of the plain step that it replaces.
     """

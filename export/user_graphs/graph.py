@@ -52,10 +52,8 @@ class UserGraph:
     """
 
     def __init__(self, path: Path) -> None:
-        """Reads the file, and the files that hold its weights.
-
-        Raises:
-            UserError: it can't be read, or onnxruntime can't run it.
+        """Reads the file, and the files that hold its weights. Raises UserError: it can't be read, or onnxruntime can't
+        run it.
         """
         self.path, self.file = path, path.name
         try:
@@ -97,10 +95,8 @@ class UserGraph:
 
     @cached_property
     def in_float64(self) -> PlainSession:
-        """The same graph in float64, except recurrent layers, which onnxruntime has in float32 only.
-
-        Raises:
-            UserError: onnxruntime lacks an operator in float64.
+        """The same graph in float64, except recurrent layers, which onnxruntime has in float32 only. Raises UserError:
+        onnxruntime lacks an operator in float64.
         """
         return PlainSession(self.file, _widened(self.proto).SerializeToString(), available_cpus())
 
@@ -124,10 +120,8 @@ class UserGraph:
         return declared
 
     def onnx_model(self, opset: int, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:
-        """Returns the graph with these inputs and outputs, in their order, in this version of the operators.
-
-        Raises:
-            UserError: it can't be converted, or has an operator that bundles may not contain.
+        """Returns the graph with these inputs and outputs, in their order, in this version of the operators. Raises
+        UserError: it can't be converted, or has an operator that bundles may not contain.
         """
         proto = inliner.inline_local_functions(self.proto)
         # Versions before 4 list constants among the inputs.

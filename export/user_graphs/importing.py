@@ -35,10 +35,8 @@ step may output attention of the same shape as a mask."""
 
 
 def import_graphs(encoder: Path, step: Path, spec: Spec) -> UserModel:
-    """Returns the two graphs as a model for `export_model`.
-
-    Raises:
-        UserError: a graph can't be read or run, or does not fit its description; graph, tensor and remedy are named.
+    """Returns the two graphs as a model for `export_model`. Raises UserError: a graph can't be read or run, or does not
+    fit its description; graph, tensor and remedy are named.
     """
     source, target = (
         read_vocabulary(side.tokenizer, side.special, side.kind, field=f"{name}.tokenizer")
@@ -50,7 +48,6 @@ def import_graphs(encoder: Path, step: Path, spec: Spec) -> UserModel:
     module = GraphModule(graphs, pad_id=max(source.module_ids[PAD_ID], 0))
     _check_ids(graphs.encoder.graph, graphs.encoder.source_ids, source, "source")
     _check_ids(graphs.step.graph, graphs.step.previous_ids, target, "target")
-    _try_largest_ids(module, source, target)
     num_added = spec.source.append_eos + spec.source.prepend_bos
     widest = None if graphs.encoder.width is None else graphs.encoder.width - num_added
     if widest is not None and spec.source.max_tokens is not None and spec.source.max_tokens > widest:
@@ -58,7 +55,6 @@ def import_graphs(encoder: Path, step: Path, spec: Spec) -> UserModel:
             f"source.max_tokens is {spec.source.max_tokens}, and {graphs.encoder.graph.file} takes "
             f"{graphs.encoder.width} positions, with BOS and EOS: set it to at most {widest}"
         )
-    encoder_table, step_table, state = graphs.tables()
     return UserModel(
         module=module,
         source_tokenizer=spec.source.tokenizer,
@@ -74,20 +70,13 @@ def import_graphs(encoder: Path, step: Path, spec: Spec) -> UserModel:
         origin={
             "encoder_graph": graphs.encoder.graph.origin,
             "step_graph": graphs.step.graph.origin,
-            "encoder": encoder_table.model_dump(exclude_none=True),
-            "step": step_table.model_dump(exclude_none=True),
-            "state": [table.model_dump(exclude_none=True) for table in state],
         },
         **spec.decoding.model_dump(),
     )
 
 
 def draft_spec(encoder: Path, step: Path) -> str:
-    """Returns a description of two graphs to complete.
-
-    Raises:
-        UserError: as `import_graphs`.
-    """
+    """Returns a description of two graphs to complete. Raises UserError: as `import_graphs`."""
     graphs = completed(UserGraph(encoder), UserGraph(step), EncoderTable(), StepTable(), (), None)
     for line in graphs.lines():
         logger.info("%s", line)
@@ -118,10 +107,7 @@ def completed(
     named = [name for name in outputs if name]
     _require(step, step.outputs, named, "output", "step or state")
     places = place_step(step, of_step, sources, encoder_places, named)
-    if not state:
-        state = _guessed_state(sources, places)
-    else:
-        _check_outputs(places, state)
+    state = state or _guessed_state(sources, places)
     left = [name for name in places.outputs if name not in {tensor.output for tensor in state}]
     scores = _scores(places, of_step.scores, left, num_symbols)
     attention = None
@@ -282,44 +268,25 @@ def _guessed_state(sources: Mapping[str, str | None], places: StepPlaces) -> lis
     return state
 
 
-def _check_outputs(places: StepPlaces, state: Sequence[StateTable]) -> None:
-    for tensor in state:
-        before = places.state[tensor.input]
-        if tensor.output is None:
-            continue
-        output = places.outputs[tensor.output]
-        if (output.of_one_row, output.dtype) != (before.of_one_row, before.dtype):
-            raise UserError(
-                f"{places.graph.file}: the output {output} is no next value of the state {before}: both must have one "
-                "shape and type"
-            )
-
-
 def _scores(places: StepPlaces, name: str | None, left: Sequence[str], num_symbols: int | None) -> Placed:
+    """Returns the output with a value for each symbol."""
+    if name is not None:
+        return places.outputs[name]
+
     def size(output: Placed) -> int:
         sizes = [axis for axis in output.axes if isinstance(axis, int)]
         return 0 if POSITION in output.axes else int(torch.tensor(sizes).prod())
 
     choices = [places.outputs[each] for each in left if places.outputs[each].dtype == "float32"]
-    if name is not None:
-        chosen = places.outputs[name]
-    else:
-        plain = [output for output in choices if size(output)]
-        fitting = [output for output in plain if size(output) == (num_symbols or max(map(size, plain)))]
-        fitting = fitting or (plain if len(plain) == 1 else [])
-        if len(fitting) != 1:
-            raise UserError(
-                f"{places.graph.file}: no output, or several, have a value for each of "
-                f"{num_symbols or 'the'} target symbols among {', '.join(map(str, choices))}: name it as step.scores, "
-                "and check target.tokenizer"
-            )
-        (chosen,) = fitting
-    if num_symbols is not None and size(chosen) != num_symbols:
+    plain = [output for output in choices if size(output)]
+    wanted = num_symbols or max(map(size, plain), default=0)
+    fitting = [output for output in plain if size(output) == wanted] or plain
+    if len(fitting) != 1:
         raise UserError(
-            f"{places.graph.file}: the output {chosen} has {size(chosen)} values a row, and target.tokenizer has "
-            f"{num_symbols} symbols: both must have one size"
+            f"{places.graph.file}: no output, or several, have a value for each of {wanted} target symbols among "
+            f"{', '.join(map(str, choices))}: name it as step.scores, and check target.tokenizer"
         )
-    return chosen
+    return fitting[0]
 
 
 def _attention(places: StepPlaces, name: str | None, left: Sequence[str], width: int | None) -> Placed | None:
@@ -367,19 +334,3 @@ def _check_ids(graph: UserGraph, placed: Placed, vocabulary: Vocabulary, side: s
             f"{graph.file}: the input {placed} has {placed.axes[-1]} places for symbols, and {side}.tokenizer has "
             f"{vocabulary.num_module_ids} symbols: both must have one size"
         )
-
-
-def _try_largest_ids(module: GraphModule, source: Vocabulary, target: Vocabulary) -> None:
-    """Refuses embeddings with fewer rows than a vocabulary has symbols."""
-    for place, (side, vocabulary) in enumerate((("source", source), ("target", target))):
-        graph = (module.graphs.encoder.graph, module.graphs.step.graph)[place]
-        ids = torch.tensor([1, 1])
-        ids[place] = vocabulary.num_module_ids - 1
-        try:
-            tensors = module.encode(ids[:1].reshape(1, 1), torch.ones(1, dtype=torch.int64))
-            module.step(ids[1:], {name: tensors[name] for name in module.row_state}, tensors)
-        except UserError as error:
-            raise UserError(
-                f"{graph.file}: fails on {vocabulary.num_module_ids - 1}, the largest id of {side}.tokenizer: does it "
-                f"list the symbols that the graph was trained with? ({error})"
-            ) from None

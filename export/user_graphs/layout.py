@@ -85,14 +85,7 @@ def run_graph(
     row_by_row: bool,
     exact: bool = False,
 ) -> list[Tensor]:
-    """Runs a graph on inputs in standard form.
-
-    Args:
-        exact: the graph takes float64 instead of float32.
-
-    Returns:
-        The graph's outputs; row by row, those of all rows, stacked.
-    """
+    """Returns a graph's outputs for inputs in standard form, in float64 if `exact`; row by row, those of all rows."""
 
     def run(values: Mapping[str, Tensor]) -> list[Tensor]:
         arrays = {
@@ -119,7 +112,6 @@ class Places:
         takes: the names of all inputs, in the order of `inputs`.
         outputs: the outputs that have an axis of rows.
         example: their values for two rows, in standard form.
-        reason: the reason for running the graph row by row; empty if it is not.
     """
 
     graph: UserGraph
@@ -127,7 +119,6 @@ class Places:
     source_lengths: Placed | None
     source_mask: Placed | None
     row_by_row: bool
-    reason: str
     takes: Sequence[str] = ()
     outputs: Mapping[str, Placed] = field(default_factory=dict)
     example: Mapping[str, Tensor] = field(default_factory=dict)
@@ -169,11 +160,7 @@ def zeros(placed: Placed, like: Tensor) -> Tensor:
 
 
 def place_encoder(graph: UserGraph, table: EncoderTable, needed: Sequence[str]) -> EncoderPlaces:
-    """Finds the axes of an encoder's tensors.
-
-    Args:
-        table: the names of its inputs.
-        needed: names of the outputs that must have an axis of rows; if empty, any must.
+    """Finds the axes of an encoder's tensors. The `needed` outputs, or if there are none, any, must have one of rows.
 
     Raises:
         UserError: the graph runs with no arrangement of its inputs, or mixes sources.
@@ -197,7 +184,6 @@ def place_encoder(graph: UserGraph, table: EncoderTable, needed: Sequence[str]) 
                 zeros=tuple(_of_zeros(graph.inputs[name], row_by_row) for name in table.zeros),
                 row_by_row=row_by_row,
                 width=fixed if isinstance(fixed, int) else None,
-                reason="" if not row_by_row else problems[0] if problems else f"takes one source: {declared}",
             )
             sizes, inputs = example_sizes(places.width), partial(_encoder_example, places)
             mixes = "the sources of a batch, or a source's values depend on others"
@@ -307,10 +293,8 @@ def _tried(
     """Runs a graph on several sizes; returns its places with the outputs.
 
     Args:
-        sizes: numbers of rows and of positions.
         inputs: returns the inputs of a size; a third argument is the row that gets other ids.
         changes: rows, 0 or 1, whose ids are changed: the other row's values must stay the same.
-        needed: see `place_encoder`.
         mixes: ends the message about outputs that have no axis of rows.
 
     Raises:
@@ -349,19 +333,10 @@ def measured_axes(
     Args:
         values: the value for each of `sizes`, numbers of rows and of positions, as `run_graph` returns it.
     """
+    names: dict[tuple[int, ...], str] = dict(zip(zip(*sizes, strict=True), (ROW, POSITION), strict=True))
     # The first axis of stacked rows is not the graph's.
     shapes = [value.shape[1 if row_by_row else 0 :] for value in values]
-    return [_axis(of_axis, sizes) for of_axis in zip(*shapes, strict=True)]
-
-
-def _axis(measured: Sequence[int], sizes: Sequence[tuple[int, int]]) -> str | int | None:
-    """Returns ROW, POSITION or a fixed size, by an axis's size for each number of rows and positions; else None."""
-    if len(set(measured)) == 1:
-        return measured[0]
-    for name, column in ((ROW, 0), (POSITION, 1)):
-        if list(measured) == [size[column] for size in sizes]:
-            return name
-    return None
+    return [of_axis[0] if len(set(of_axis)) == 1 else names.get(of_axis) for of_axis in zip(*shapes, strict=True)]
 
 
 def _same_row(first: Tensor, second: Tensor, placed: Placed, row: int) -> bool:
@@ -419,7 +394,6 @@ def place_step(
                 source_mask=_optional(graph, table.source_mask, (ROW, POSITION), row_by_row),
                 state=state,
                 row_by_row=row_by_row,
-                reason=problems[0] if row_by_row and problems else f"takes one row: {declared}" if row_by_row else "",
             )
             sizes, inputs = example_sizes(encoder.width), partial(step_example, places, encoder, sources)
             return _tried(places, sizes, inputs, (0,), needed, "rows, or a row's values depend on other rows")
@@ -468,19 +442,6 @@ def _state_input(declared: Declared, encoder: EncoderPlaces, output: str | None,
     return Placed(declared.name, declared.dtype, axes)
 
 
-def _encoded_example(
-    encoder: EncoderPlaces, sources: Mapping[str, str | None], placed: Mapping[str, Placed], width: int
-) -> dict[str, Tensor]:
-    """Returns the first state of two sources; see `first_state`."""
-    names = list(encoder.outputs)
-    values = run_graph(encoder.graph, _encoder_example(encoder, 2, width), names, row_by_row=encoder.row_by_row)
-    outputs = {
-        name: standard(value, encoder.outputs[name], row_by_row=encoder.row_by_row)
-        for name, value in zip(names, values, strict=True)
-    }
-    return first_state(encoder, outputs, sources, placed, torch.ones(2, width, dtype=torch.bool))
-
-
 def step_example(
     step: StepPlaces,
     encoder: EncoderPlaces,
@@ -489,13 +450,14 @@ def step_example(
     width: int,
     changed: int | None = None,
 ) -> dict[Placed, Tensor]:
-    """Returns a step's inputs for up to three rows of two sources.
-
-    Args:
-        sources: see `place_step`.
-        changed: the row that gets another last symbol.
-    """
-    states = _encoded_example(encoder, sources, step.state, width)
+    """Returns a step's inputs for up to three rows of two sources; `changed` is a row that gets another last symbol."""
+    names = list(encoder.outputs)
+    values = run_graph(encoder.graph, _encoder_example(encoder, 2, width), names, row_by_row=encoder.row_by_row)
+    outputs = {
+        name: standard(value, encoder.outputs[name], row_by_row=encoder.row_by_row)
+        for name, value in zip(names, values, strict=True)
+    }
+    states = first_state(encoder, outputs, sources, step.state, torch.ones(2, width, dtype=torch.bool))
     rows = {name: value[[0, 1, 1][:num_rows]] for name, value in states.items()}
     previous = torch.tensor([1 + row % 3 + (row == changed) for row in range(num_rows)])
     return step.inputs(previous, rows, torch.ones(num_rows, width, dtype=torch.bool))
@@ -512,8 +474,6 @@ def first_state(
 
     Args:
         outputs: of the encoder, in standard form.
-        sources: see `place_step`.
-        placed: the step's inputs.
         valid: [R, S], for the sizes of zeros.
     """
     state = {}

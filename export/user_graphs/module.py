@@ -87,17 +87,13 @@ class Graphs:
         for places, what in ((encoder, "sources are encoded"), (step, "rows are stepped")):
             if places.row_by_row:
                 lines.append(
-                    f"{what} one by one, which is slow: {places.reason}; export it with an axis that is not fixed"
+                    f"{what} one by one, which is slow: export {places.graph.file} with an axis that is not fixed"
                 )
         return lines
 
 
 class _Call(InlinedGraph):
-    """A graph with its inputs and outputs in standard form.
-
-    Attributes:
-        exact: it runs in float64.
-    """
+    """A graph with its inputs and outputs in standard form; it runs in float64 if `exact`."""
 
     def __init__(
         self, label: str, places: EncoderPlaces | StepPlaces, outputs: Sequence[Placed], masks: Any = None
@@ -155,11 +151,7 @@ class GraphModule(nn.Module):
     """An encoder and a step in ONNX, as Seq2SeqModule."""
 
     def __init__(self, graphs: Graphs, *, pad_id: int) -> None:
-        """Prepares the calls of both graphs.
-
-        Args:
-            pad_id: the graphs' id of positions without symbols.
-        """
+        """Prepares the calls of both graphs; `pad_id` is their id of positions without symbols."""
         super().__init__()
         encoder, step, names = graphs.encoder, graphs.step, _names(graphs.state)
         self.graphs, self.pad_id, self.names = graphs, pad_id, names
@@ -176,10 +168,8 @@ class GraphModule(nn.Module):
         self.step_call = _Call("step", step, results, masks=self._softmaxes if needs_mask else None)
 
     def double(self) -> "GraphModule":
-        """Returns the module in float64, except recurrent layers.
-
-        Raises:
-            UserError: onnxruntime can't compute a graph so.
+        """Returns the module in float64, except recurrent layers. Raises UserError: onnxruntime can't compute a graph
+        so.
         """
         expected = self._example()
         for call in (self.encode_call, self.step_call):
@@ -240,10 +230,8 @@ class GraphModule(nn.Module):
         return weights if width is None else _fitted(weights, valid.shape[1])
 
     def _softmaxes(self, model: onnx.ModelProto) -> tuple[dict[str, tuple[int | None, int]], int]:
-        """Returns the values that a step normalizes over positions, with their axes, and the rank of a mask.
-
-        Raises:
-            UserError: the step has no such softmax, and so no place for a mask.
+        """Returns the values that a step normalizes over positions, with their axes, and the rank of a mask. Raises
+        UserError: the step has no such softmax, and so no place for a mask.
         """
         places, step, encoder = {}, self.graphs.step, self.graphs.encoder
         names = softmax_inputs(model)

@@ -1,7 +1,7 @@
 """The certificate: compares a bundle's graphs with a reference on the grid of a plan, and refuses graphs that differ.
 
 The graphs are run by the stepper and decoded by the search that serve. fp32 graphs are compared with PyTorch, int8 and
-fp16 graphs with the fp32 graphs, and halved int8 graphs with the former ones, whose factors have 8 bits.
+fp16 graphs with the fp32 graphs.
 """
 
 import itertools
@@ -85,11 +85,8 @@ SPARE_CANDIDATES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingReport:
-    """The comparison of a plan's decodings.
-
-    Attributes:
-        token_lines: one per source whose tokens differ without a tie to excuse it.
-        batch_lines: one per source that got other bits alone than in a batch.
+    """The comparison of a plan's decodings, with a line per source whose tokens differ without a tie, or that got other
+    bits alone than in a batch.
     """
 
     tokens: TokenAgreement
@@ -103,9 +100,8 @@ class GridComparison:
 
     Attributes:
         manifest: of the bundle that `stepper` runs; its certificates are not read.
-        reference: PyTorch for the fp32 graphs, and the fp32 graphs for other precisions; see `former`.
+        reference: PyTorch for the fp32 graphs, and the fp32 graphs for other precisions.
         real_sources: source ids from the run's own data, as the encoder takes them; random ones fill up.
-        former: the graphs that `reference` runs, if it is another bundle: int8 graphs with factors of 8 bits.
         must_be_invariant: graphs whose bits depend on the batch are refused; otherwise the certificate states it.
         expected: the reference's trace of each probe.
     """
@@ -115,7 +111,6 @@ class GridComparison:
     reference: Stepper
     real_sources: Sequence[Sequence[int]]
     plan: VerificationPlan = FULL_PLAN
-    former: GraphPair | None = None
     must_be_invariant: bool = True
     expected: list[Trace] = field(init=False)
     _graphs: GraphPair = field(init=False)
@@ -127,20 +122,16 @@ class GridComparison:
         self._random = np.random.default_rng(0)
         self._probes = write_probes(self.plan, self.manifest, self.real_sources, self._random)
         logger.info("probing %d sources in %s", len(self._probes), self.reference_name)
-        self.expected = trace_probes(self.reference, self._probes, self.former or self.manifest.graphs["fp32"])
+        self.expected = trace_probes(self.reference, self._probes, self.manifest.graphs["fp32"])
 
     @property
-    def reference_name(self) -> Literal["pytorch", "fp32", "int8"]:
+    def reference_name(self) -> Literal["pytorch", "fp32"]:
         """The certificate's name for the reference."""
-        if self.stepper.precision == "fp32":
-            return "pytorch"
-        return "fp32" if self.former is None else "int8"
+        return "pytorch" if self.stepper.precision == "fp32" else "fp32"
 
     def stored_differently(self) -> frozenset[str]:
         """Returns the names of tensors that only one side has, or that both store in other units or types."""
         ours = {*self._graphs.decoder_step.inputs}
-        if self.former is not None:
-            return frozenset(spec.name for spec in ours if spec.dtype == "int8")
         return frozenset(spec.name for spec in ours ^ {*self.manifest.graphs["fp32"].decoder_step.inputs})
 
     def trace(self, stepper: Stepper, started_from: Sequence[Trace] | None = None) -> list[Trace]:
@@ -222,10 +213,7 @@ class GridComparison:
 
 
 def certify_traced(grid: GridComparison, exact: Stepper) -> Certificate:
-    """Compares the fp32 graphs with PyTorch.
-
-    Args:
-        exact: the grid's reference in float64.
+    """Compares the fp32 graphs with PyTorch; `exact` is the grid's reference in float64.
 
     Raises:
         VerificationFailed: one line per tensor, or per decoded source, that differs.
@@ -249,16 +237,13 @@ def certify_traced(grid: GridComparison, exact: Stepper) -> Certificate:
 
 
 def certify_rewritten(grid: GridComparison, arithmetic: Mapping[str, str]) -> Certificate:
-    """Compares the int8 or fp16 graphs with the fp32 graphs, or halved int8 graphs with the former ones.
+    """Compares the int8 or fp16 graphs with the fp32 graphs.
 
     The certificate states how far each tensor is off. Graphs are refused only if the rewrite must be wrong, since the
     cost in quality is measured on a test set. int8 must also give every source the same bits alone and in any batch:
     its sums are exact. fp16 is for GPUs. Without one the CPU runs it, in fp32 between conversions. That shows a wrong
     rewrite, a value beyond fp16 and the cost of rounding the stored tensors; the certificate states that CUDA's kernels
     have not run.
-
-    Args:
-        arithmetic: see TracedPair.
 
     Raises:
         VerificationFailed: log-probabilities are off by more than rounding explains, a value is not a number, or a

@@ -55,12 +55,11 @@ MAX_BANNED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeStep:
-    """One step of a source's rows.
+    """One step of a source's rows, int64.
 
     Attributes:
-        rows: [R] int64, the source's rows before the step that continue: reordered, repeated, dropped.
-        previous_ids, forced_ids: [R] int64; -1 forces none.
-        banned_ids: [R, N] int64, -1 is padding.
+        rows: [R] the source's rows before the step that continue: reordered, repeated, dropped.
+        previous_ids, forced_ids, banned_ids: [R], [R] and [R, N]; -1 forces or bans none.
     """
 
     rows: Ids
@@ -82,8 +81,7 @@ def write_probes(
 ) -> list[Probe]:
     """Returns the probes of the largest batch: lengths and beams in turn, symbols at random.
 
-    Args:
-        real_sources: sources of the run's own data; every second probe takes one of its length, if there is one.
+    Every second probe takes one of the real sources, if there is one of its length.
     """
     probes = []
     by_length = {len(source): source for source in real_sources}

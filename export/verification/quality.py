@@ -78,29 +78,22 @@ class QualityMeasurement:
     Attributes:
         config: the metrics, the first of which is the decisive one, and the search that the bundle serves by.
         model_of: makes the text model around a stepper.
-        former: the int8 graphs from which others with halved factors are made, if the bundle has no fp32 graphs.
-        recorded: metric -> the distance of `former` from fp32, measured when there was fp32.
-        advice: lines for the user that `take` adds: beams that are worse than greedy search, and the cost of halving.
+        advice: lines for the user that `take` adds: beams that are worse than greedy search.
     """
 
     data: EvaluationData
     config: EvaluationConfig
     model_of: Callable[[Stepper], TextModel]
-    former: Stepper | None = None
-    recorded: Mapping[str, float] = field(default_factory=dict)
     advice: list[str] = field(default_factory=list)
 
     def take(self, steppers: Mapping[Precision, Stepper]) -> tuple[Evaluation, ...]:
         """Measures every metric in every precision on the same examples, int8 with its distance from fp32.
 
-        If the bundle serves by beams, greedy search is measured too, in fp32. Halved int8 graphs are measured against
-        the former ones. Their distance from fp32 is the former graphs' recorded one plus their own.
+        If the bundle serves by beams, greedy search is measured too, in fp32.
 
         Args:
             steppers: fp32 first, if there is fp32.
         """
-        if self.former is not None:
-            return self._take_halved(self.former, steppers["int8"])
         entries: list[Evaluation] = []
         for precision, stepper in steppers.items():
             plain = {entry.metric: entry.value for entry in entries}
@@ -121,18 +114,6 @@ class QualityMeasurement:
                 "--patience"
             )
         return (*entries, *greedy)
-
-    def _take_halved(self, former: Stepper, stepper: Stepper) -> tuple[Evaluation, ...]:
-        plain = {entry.metric: entry.value for entry in self._values("int8", former, self.config, {})}
-        entries = []
-        for entry in self._values("int8", stepper, self.config, plain):
-            self.advice.append(
-                f"halved: {entry.metric} {entry.value:g}, with factors of 8 bits {plain[entry.metric]:g}"
-            )
-            recorded, difference = self.recorded.get(entry.metric), entry.difference
-            total = None if recorded is None or difference is None else round(recorded + difference, 4)
-            entries.append(entry.model_copy(update={"difference": total}))
-        return tuple(entries)
 
     def _values(
         self, precision: Precision, stepper: Stepper, config: EvaluationConfig, plain: Mapping[str, float]
@@ -173,9 +154,6 @@ def measurement_of_run(
     Args:
         decoding: the search that the bundle serves by.
         required: if true, a test split that is missing on this machine is an error; if false, nothing is measured.
-
-    Raises:
-        UserError: bad or no data.
     """
     files = run.recipe.data.files("test")
     if data is None and (files is None or not (required or all(path.is_file() for path in files.paths))):
@@ -186,30 +164,18 @@ def measurement_of_run(
 
 
 def measurement_of_bundle(
-    bundle: Bundle, data: Data, decoding: DecodingDefaults, base: Precision, *, halves: bool
+    bundle: Bundle, data: Data, decoding: DecodingDefaults, base: Precision
 ) -> QualityMeasurement:
-    """Returns the measurement on data, with the metrics that the bundle was measured by.
+    """Returns the measurement on data, with the bundle's metrics, of precisions against `base`.
 
     Args:
         decoding: the search that the new bundle serves by.
-        base: of the bundle's precisions, the one that others are measured against.
-        halves: the new bundle has the bundle's int8 graphs with halved factors.
-
-    Raises:
-        UserError: bad or no data, or graphs that this host can't compute.
     """
     opened = open_bundle_model(bundle.path, base)
-    recorded = {
-        entry.metric: entry.difference
-        for entry in bundle.manifest.evaluation
-        if entry.precision == "int8" and entry.difference is not None
-    }
     return QualityMeasurement(
         data=read_data(data),
         config=opened.config.model_copy(update=search_of(decoding)),
         model_of=lambda stepper: replace(opened.model, stepper=stepper),
-        former=opened.model.stepper if halves else None,
-        recorded=recorded,
     )
 
 

@@ -12,7 +12,7 @@ from attendant.runtime.command import Command, ended_by_interrupts, exit_command
 def parser() -> argparse.ArgumentParser:
     """Imports the experiments here: torch takes seconds, and Ctrl-C must end that with one line too."""
     with ended_by_interrupts():
-        from attendant.recipes.papers import alignment, comparison, harness, long_sources, memory, peers  # noqa: PLC0415
+        from attendant.recipes.papers import alignment, comparison, harness, long_sources, memory  # noqa: PLC0415
 
     options = argparse.ArgumentParser(prog="python -m recipes.papers", description="Experiments of docs/experiments.")
     commands = options.add_subparsers(required=True)
@@ -43,9 +43,6 @@ def parser() -> argparse.ArgumentParser:
     remember.add_argument("task", nargs="?", choices=list(memory.TASKS), help="default: all")
     about = "measure the runs of which-attention on sources of up to 500 letters"
     add("long-sources", lambda _: long_sources.study_long_sources(), about)
-    about = "compare our models with other toolkits', trained as long on the same pairs"
-    steps = {"train": peers.train_peers, "show": peers.show_peers}
-    add("peers", lambda parsed: steps[parsed.step](), about).add_argument("step", choices=tuple(steps))
     return options
 
 

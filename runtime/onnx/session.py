@@ -10,7 +10,6 @@ other has written, so only the ids change, which are copied. A run's outputs bel
 releases them.
 """
 
-import functools
 import io
 import os
 import re
@@ -20,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -45,9 +44,6 @@ PROVIDERS: Mapping[Provider, tuple[str, dict[str, str]]] = {
     "cuda": ("CUDAExecutionProvider", {"use_tf32": "0"}),
 }
 RUNTIME_VERSION = f"onnxruntime {ort.__version__}"
-
-NO_CAPTURE = -1
-"""Runs without recording."""
 
 ERROR, FATAL = 3, 4
 DTYPES = {
@@ -204,14 +200,12 @@ class OnnxSession:
         *,
         provider: Provider,
         num_threads: int,
-        cuda_graphs: bool = False,
         copied: Collection[str] = (),
         exposed: Sequence[str] = (),
     ) -> None:
         """Loads `folder / spec.file`.
 
         Args:
-            cuda_graphs: its runs can be recorded; see `BoundSession`.
             copied: small inputs that are other arrays in each run; see `BoundRuns`.
             exposed: values within the graph that become outputs, in addition to those of the specification.
 
@@ -220,9 +214,10 @@ class OnnxSession:
                 manifest was checked.
         """
         self.spec = spec
+        self._provider: Provider = provider
         self._exposed = frozenset(exposed)
         content = _content(folder, spec) + outputs_part(exposed)
-        self._session = _load(spec.file, content, provider, num_threads, cuda_graphs=cuda_graphs)
+        self._session = _load(spec.file, content, provider, num_threads)
         self._bound_runs: BoundRuns | None = None
         if provider == "cpu":
             self._bound_runs = BoundRuns(self._session, {o.name: o.dtype for o in spec.outputs}, copied)
@@ -260,77 +255,47 @@ class OnnxSession:
 
     def bound(self) -> "BoundSession":
         """Returns the same session, for tensors that stay on the device."""
-        return BoundSession(self._session)
-
-
-class DeviceTensor:
-    """A tensor in the memory of a provider's device, at a fixed address."""
-
-    def __init__(self, shape: Sequence[int], dtype: str, provider: Provider) -> None:
-        """Allocates it without initializing. Never in a session's memory, which a replay of a recording overwrites."""
-        self.shape = tuple(shape)
-        self.dtype = dtype
-        self.value = ort.OrtValue.ortvalue_from_shape_and_type(list(shape), np.dtype(dtype).type, provider, 0)
-
-    def write(self, array: Array) -> None:
-        """Copies an array of the same shape and type to the device, and returns when that is done."""
-        assert array.shape == self.shape and array.dtype == self.dtype, f"{array.dtype}{array.shape} is not {self}"
-        self.value.update_inplace(array)
-
-    def read(self) -> Array:
-        """Returns a copy on the host, of the same shape and dtype."""
-        return np.array(self.value.numpy())
-
-    def __repr__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
-
-
-class Binding(NamedTuple):
-    """The tensors that a run reads and writes, which it keeps alive."""
-
-    binding: Any
-    tensors: tuple[DeviceTensor, ...]
+        return BoundSession(self._session, self._provider)
 
 
 class BoundSession:
-    """A session that reads and writes tensors on the device."""
+    """A session whose inputs and outputs may stay on the provider's device."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, provider: Provider) -> None:
         self._session = session
+        self._provider = provider
 
     @classmethod
     def of_bytes(cls, name: str, content: bytes, *, provider: Provider, num_threads: int) -> "BoundSession":
         """Loads a graph that is in no file; messages contain `name`."""
-        return cls(_load(name, content, provider, num_threads, cuda_graphs=False))
+        return cls(_load(name, content, provider, num_threads), provider)
 
-    def bind(
-        self,
-        inputs: Mapping[str, DeviceTensor],
-        outputs: Mapping[str, DeviceTensor],
-        host_inputs: Mapping[str, Array] | None = None,
-    ) -> Binding:
-        """Binds the tensors that a run reads and writes.
+    def run(self, inputs: Mapping[str, Any], outputs: Sequence[str], on_host: Sequence[str] = ()) -> list[Any]:
+        """Runs the graph.
 
         Args:
-            host_inputs: sizes and similar inputs, which also CUDA's kernels read on the host.
+            inputs: contiguous arrays, and tensors that an earlier run left on the device.
+
+        Returns:
+            The named outputs in order, which stay on the device, then those of `on_host` as arrays.
         """
         binding = self._session.io_binding()
-        for name, tensor in inputs.items():
-            binding.bind_ortvalue_input(name, tensor.value)
-        for name, array in (host_inputs or {}).items():
-            binding.bind_cpu_input(name, array)
-        for name, tensor in outputs.items():
-            binding.bind_ortvalue_output(name, tensor.value)
-        return Binding(binding, (*inputs.values(), *outputs.values()))
+        for name, value in inputs.items():
+            if isinstance(value, np.ndarray):
+                binding.bind_cpu_input(name, value)
+            else:
+                binding.bind_ortvalue_input(name, value)
+        for name in outputs:
+            binding.bind_output(name, self._provider)
+        for name in on_host:
+            binding.bind_output(name, "cpu")
+        self._session.run_with_iobinding(binding)
+        values = binding.get_outputs()
+        return [*values[: len(outputs)], *(np.array(value.numpy()) for value in values[len(outputs) :])]
 
-    def run(self, binding: Binding, capture: int | None = None) -> None:
-        """Runs, and returns when the outputs are written.
-
-        Args:
-            capture: the number of a recording: its first run is recorded, the next ones replay it. Only for a session
-                that was loaded with `cuda_graphs`.
-        """
-        self._session.run_with_iobinding(binding.binding, _run_options(NO_CAPTURE if capture is None else capture))
+    def uploaded(self, array: Array) -> Any:
+        """Returns a copy of an array on the device."""
+        return ort.OrtValue.ortvalue_from_numpy(np.array(array, order="C"), self._provider, 0)
 
 
 class PlainSession:
@@ -343,7 +308,7 @@ class PlainSession:
             UserError: onnxruntime can't run the graph.
         """
         self._label = label
-        self._session = _load(label, content, "cpu", num_threads, cuda_graphs=False)
+        self._session = _load(label, content, "cpu", num_threads)
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None) -> list[Array]:
         """Returns the named outputs; all, if None.
@@ -355,19 +320,6 @@ class PlainSession:
             return list(self._session.run(outputs, dict(inputs)))
         except Exception as error:  # onnxruntime's exceptions have no common base of their own
             raise UserError(f"{self._label}: {_one_line(str(error))}") from None
-
-
-def run_once(content: bytes, inputs: Mapping[str, Array]) -> list[Array]:
-    """Returns all outputs of a small graph on the CPU."""
-    return PlainSession("graph", content).run(inputs)
-
-
-@functools.cache
-def _run_options(capture: int) -> ort.RunOptions:
-    options = ort.RunOptions()
-    # Without this entry, a session that can record would record every run under number 0.
-    options.add_run_config_entry("gpu_graph_id", str(capture))
-    return options
 
 
 def _content(folder: Path, spec: GraphSpec) -> bytes:
@@ -382,12 +334,10 @@ def _content(folder: Path, spec: GraphSpec) -> bytes:
     return content
 
 
-def _load(label: str, graph: bytes, provider: Provider, num_threads: int, *, cuda_graphs: bool) -> ort.InferenceSession:
+def _load(label: str, graph: bytes, provider: Provider, num_threads: int) -> ort.InferenceSession:
     if provider == "cuda":
         _prepare_cuda()
     name, options = PROVIDERS[provider]
-    if cuda_graphs:
-        options = {**options, "enable_cuda_graph": "1"}
     try:
         with quiet_stderr() as captured:
             session = ort.InferenceSession(graph, _session_options(num_threads, provider), providers=[(name, options)])

@@ -9,10 +9,6 @@ Memory and keys are most of a decoder's state, and never change. Each source has
 slot, and a new one is written into a free slot or into the spare room after the last. Computation over free slots is
 wasted: when they, and positions beyond every source's length, exceed a part of all cells, the remaining sources are
 moved together.
-
-On x86 processors without VNNI, ONNX Runtime adds pairs of products of uint8 by int8 in 16 bits, and cuts off larger
-sums. int8 graphs whose factors can exceed 64 then give other answers than those that were certified. Older bundles may
-have such factors; this version exports none.
 """
 
 import functools
@@ -28,8 +24,8 @@ from attendant.runtime.bundle.graph_content import wide_factors
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle.reading import Unfit
 from attendant.runtime.errors import UserError
-from attendant.runtime.onnx.session import ArrayPool, OnnxSession, Shape, as_input, run_once
-from attendant.runtime.process import available_cpus, processor
+from attendant.runtime.onnx.session import ArrayPool, OnnxSession, Shape, as_input
+from attendant.runtime.process import available_cpus
 from attendant.runtime.stepper import (
     NO_ID,
     SOURCE_MASK,
@@ -49,56 +45,21 @@ from attendant.runtime.stepper import (
     state_of,
 )
 
-PRODUCT: Final = (
-    b"\x08\x08:i\n\x1b\n\x01a\n\x01b\n\x01z\x12\x01y\x22\x0dMatMulInteger\x12\x01p*\x08\x10\x02B\x01zJ\x01\x80"
-    b"Z\x13\n\x01a\x12\x0e\n\x0c\x08\x02\x12\x08\n\x02\x08\x02\n\x02\x08\x08"
-    b"Z\x13\n\x01b\x12\x0e\n\x0c\x08\x03\x12\x08\n\x02\x08\x08\n\x02\x08\x10"
-    b"b\x13\n\x01y\x12\x0e\n\x0c\x08\x06\x12\x08\n\x02\x08\x02\n\x02\x08\x10B\x04\n\x00\x10\x0d"
-)
-"""An ONNX graph: y [2, 16] = MatMulInteger(a [2, 8] uint8 with the zero at 128, b [8, 16] int8)."""
-
-ROW_PRODUCT: Final = (
-    b"\x08\x08:\\\n\x18\n\x01a\n\x01b\x12\x01y\x22\x0dMatMulInteger\x12\x01p"
-    b"Z\x13\n\x01a\x12\x0e\n\x0c\x08\x02\x12\x08\n\x02\x08\x01\n\x02\x08\x08"
-    b"Z\x13\n\x01b\x12\x0e\n\x0c\x08\x03\x12\x08\n\x02\x08\x08\n\x02\x08\x10"
-    b"b\x13\n\x01y\x12\x0e\n\x0c\x08\x06\x12\x08\n\x02\x08\x01\n\x02\x08\x10B\x04\n\x00\x10\x0d"
-)
-"""The same for one row, with the zero at 0, which has its own kernel."""
-
-
-@functools.cache
-def kernels_are_exact() -> bool:
-    """Returns True if the kernels add correctly, by a product whose pairs need 17 bits."""
-    a, b = np.full((2, 8), 255, np.uint8), np.full((8, 16), 127, np.int8)
-    (product,) = run_once(PRODUCT, {"a": a, "b": b})
-    (row,) = run_once(ROW_PRODUCT, {"a": a[:1], "b": b})
-    return bool((product == 8 * (255 - 128) * 127).all() and (row == 8 * 255 * 127).all())
-
 
 def refuse_inexact(bundle: Bundle, precision: Precision) -> None:
-    """Raises UserError if this host may compute the graphs of a precision inexactly.
-
-    The graphs decide, not the manifest. They are only read on processors whose kernels are not exact.
-    """
+    """Raises UserError if the int8 graphs of a bundle are not exact on every processor (bundle/graph_content.py)."""
     graphs = bundle.manifest.graphs
-    if precision != "int8" or precision not in graphs or kernels_are_exact():
+    if precision != "int8" or precision not in graphs:
         return
     try:
         factors = wide_factors(bundle.path, graphs[precision])
     except (OSError, Unfit) as error:
         factors = [str(error)]
     if factors:
-        # From fp32 graphs any processor makes int8; codes of 8 bits are only halved where they can be computed.
-        remedy = (
-            "choose precision fp32, or export it again"
-            if "fp32" in graphs
-            else "it has no other precision; export it again on a processor with VNNI"
-        )
+        remedy = "choose precision fp32, or export it again" if "fp32" in graphs else "export its run again"
         raise UserError(
-            f"the int8 of the bundle {bundle.manifest.name} can't be computed exactly on this processor "
-            f"({processor()}): it has codes of 8 bits, whose products overflow in onnxruntime's kernels without VNNI; "
-            f"{remedy} (attendant export BUNDLE --output NEW --precision {','.join(graphs)}), which makes codes of 7 "
-            "bits"
+            f"the int8 of the bundle {bundle.manifest.name} can't be computed exactly on every processor: it has codes "
+            f"of 8 bits, whose products overflow in onnxruntime's kernels without VNNI; {remedy}"
         )
 
 
@@ -313,8 +274,8 @@ class OnnxStepper:
             open_session: makes a session of the arguments of `OnnxSession`; another one may observe the runs.
 
         Raises:
-            UserError: the bundle doesn't have the precision, the host not the provider, or it can't compute these
-                graphs exactly.
+            UserError: the bundle doesn't have the precision, the host not the provider, or the graphs are not exact on
+                every processor.
             BundleRefused: the graphs' real inputs or outputs differ from the manifest; one line each.
         """
         graphs = bundle.graphs_in(precision)

@@ -16,17 +16,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from html import escape
 from pathlib import Path
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
 
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Distribution
 from attendant.runtime.command import Command, require
 from attendant.runtime.errors import UserError, one_line
-from attendant.runtime.files import translate_os_errors, write_json, write_text
+from attendant.runtime.files import translate_os_errors, write_json
 from attendant.runtime.process import available_cpus, limited, processor
 from attendant.server.bench.load import Load, run_load
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -140,28 +138,22 @@ def command(name: str) -> Command:
         allow_abbrev=False,
     )
     option = parser.add_argument
-    option("bundle", metavar="BUNDLE", type=Path, help="with --plan, also the bench.json of an earlier run")
+    option("bundle", metavar="BUNDLE", type=Path, help="a folder made by `attendant export`")
     data_help = "texts to send, one a line; of lines with tabs the first column"
     option("--data", metavar="FILE", type=Path, help=f"{data_help} (default: the bundle's golden examples)")
     option("--beam-size", metavar="N", type=int, help="beam size of the requests (default: the bundle's)")
     option(
         "--seconds", metavar="SECONDS", type=float, default=100.0, help="duration of the load (default: %(default)g)"
     )
-    option("--plan", metavar="REQUESTS_PER_SECOND", type=float, help="print how many hosts like this the load needs")
-    output_help = "for bench.json and bench.svg, which are replaced (default: %(default)s)"
+    output_help = "for bench.json, which is replaced (default: %(default)s)"
     option("--output", metavar="FOLDER", type=Path, default=Path("attendant-bench"), help=output_help)
     return Command(parser, _run)
 
 
 def _run(options: argparse.Namespace) -> None:
     require("onnxruntime")
-    if options.plan is not None and not 0 < options.plan < math.inf:
-        raise UserError(f"--plan is {options.plan:g}, must be a positive number of requests per second")
     if not 0 < options.seconds < math.inf:
         raise UserError(f"--seconds is {options.seconds:g}, must be a positive number of seconds")
-    if options.plan is not None and options.bundle.is_file():
-        print(plan(read_result(options.bundle), options.plan))
-        return
     bundle = limited(lambda: open_bundle(options.bundle), f"the bundle {options.bundle} is refused")
     max_beam_size = bundle.manifest.limits.max_beam_size
     if options.beam_size is not None and not 1 <= options.beam_size <= max_beam_size:
@@ -174,10 +166,7 @@ def _run(options: argparse.Namespace) -> None:
     with translate_os_errors(options.output):
         options.output.mkdir(parents=True, exist_ok=True)
     write_json(options.output / "bench.json", asdict(result))
-    write_text(options.output / "bench.svg", picture(result))
-    print(f"written: bench.json and bench.svg in {options.output}")
-    if options.plan is not None:
-        print(plan(result, options.plan))
+    print(f"written: {options.output / 'bench.json'}")
 
 
 def requests_for(bundle: Bundle, data: Path | None, beam_size: int | None) -> tuple[list[bytes], str]:
@@ -385,106 +374,3 @@ def advice(bundle: Path, result: BenchResult) -> str:
     if any(visit.generator_share > BUSY_GENERATOR for visit in visits):
         lines.append("  the load generator was busy all the time: the server may be faster than this")
     return "\n".join(lines)
-
-
-def plan(result: BenchResult, rate: float) -> str:
-    """Returns how many hosts like the measured one a load needs, and the latency to expect of several numbers of them.
-
-    Args:
-        rate: requests per second, of all hosts together.
-    """
-    rates = [visit.rate for visit in result.open]
-    numbers = sorted({math.ceil(rate / of_one) for of_one in rates})
-    recommended = math.ceil(rate / (RECOMMENDED_SHARE * result.capacity))
-    lines = [f"plan for {rate:,.0f} requests/s: {_hosts(recommended)} like this, each with {result.best}"]
-    for number in sorted({*numbers, recommended}):
-        share = rate / number
-        p50, p99 = (np.interp(share, rates, [getattr(v, name) for v in result.open]) for name in ("p50_ms", "p99_ms"))
-        load = f"{share:,.1f} requests/s each, {100 * share / result.capacity:.0f} % of the capacity"
-        lines.append(f"  {_hosts(number)}: {load}: p50 {p50:,.1f} ms, p99 {p99:,.1f} ms")
-    return "\n".join(
-        [
-            *lines,
-            f"assumed: hosts like the one measured ({result.processor}) that run nothing else; "
-            f"{result.model}; requests like those sent ({result.sent});",
-            "  a balancer that gives every host the same share, at random moments; latency at a rate between two "
-            "measured ones lies on a straight line; no delay of the network",
-        ]
-    )
-
-
-def _hosts(number: int) -> str:
-    return f"{number:,} host{'' if number == 1 else 's'}"
-
-
-def read_result(path: Path) -> BenchResult:
-    """Reads a bench.json. Raises UserError if the file is something else."""
-    try:
-        return TypeAdapter(BenchResult).validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        reason = error.strerror if isinstance(error, OSError) else one_line(str(error))
-        raise UserError(f"{path} is not a bench.json of `attendant bench`: {reason}; measure again") from None
-
-
-def picture(result: BenchResult) -> str:
-    """Returns two charts as SVG: requests per second of each layout, and the best layout's latency at random."""
-    speeds: dict[str, list[tuple[float, float]]] = {}
-    for visit in result.closed:
-        speeds.setdefault(str(visit.layout), []).append((visit.clients, visit.answered_per_second))
-    latencies = {
-        "p99": [(visit.rate, visit.p99_ms) for visit in result.open],
-        "p50": [(visit.rate, visit.p50_ms) for visit in result.open],
-    }
-    left = chart(f"{result.model}: closed loop", "clients", "requests/s", speeds)
-    right = chart(f"{result.best}", "requests/s, at random", "ms", latencies)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * WIDTH} {HEIGHT}" width="{2 * WIDTH}" '
-        f'height="{HEIGHT}" font-family="sans-serif" font-size="12">\n<rect width="100%" height="100%" fill="white"/>\n'
-        f'{left}\n<g transform="translate({WIDTH} 0)">{right}</g>\n</svg>\n'
-    )
-
-
-WIDTH, HEIGHT = 460, 340
-LEFT, RIGHT, TOP, BOTTOM = 64, 444, 40, 288
-"""The axes of a chart."""
-
-COLORS = ("#1f77b4", "#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#66a61e", "#a6761d", "#666666")
-NUM_TICKS = 5
-
-
-def chart(title: str, x_label: str, y_label: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Returns a line for each series over axes that begin at 0, without a library: a server's host has none."""
-    xs, ys = zip(*(point for line in series.values() for point in line), strict=True)
-    x_ticks, y_ticks = _ticks(max(xs)), _ticks(max(ys))
-
-    def x_of(value: float) -> float:
-        return LEFT + (RIGHT - LEFT) * value / x_ticks[-1]
-
-    def y_of(value: float) -> float:
-        return BOTTOM - (BOTTOM - TOP) * value / y_ticks[-1]
-
-    def text(x: float, y: float, content: str, anchor: str = "middle", more: str = "") -> str:
-        return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(content)}</text>'
-
-    middle_x, middle_y = (LEFT + RIGHT) / 2, (TOP + BOTTOM) / 2
-    parts = [text(WIDTH / 2, 18, title, more=' font-weight="bold"'), text(middle_x, HEIGHT - 10, x_label)]
-    parts.append(text(14, middle_y, y_label, more=f' transform="rotate(-90 14 {middle_y})"'))
-    parts += [f'<path d="M{LEFT} {y_of(tick):.1f}H{RIGHT}" stroke="#ddd"/>' for tick in y_ticks]
-    parts += [text(LEFT - 6, y_of(tick) + 4, f"{tick:,g}", "end") for tick in y_ticks]
-    parts += [text(x_of(tick), BOTTOM + 16, f"{tick:,g}") for tick in x_ticks]
-    for number, (name, line) in enumerate(series.items()):
-        color, height = COLORS[number % len(COLORS)], TOP + 14 * number
-        path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in line)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>')
-        parts += [f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="3" fill="{color}"/>' for x, y in line]
-        parts.append(f'<path d="M{LEFT + 8} {height - 4}h18" stroke="{color}" stroke-width="2"/>')
-        parts.append(text(LEFT + 32, height, name, "start"))
-    return "\n".join(parts)
-
-
-def _ticks(highest: float) -> list[float]:
-    """Returns round numbers from 0 to the first that is not below `highest`."""
-    rough = max(highest, 1e-9) / NUM_TICKS
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
-    return [step * number for number in range(max(1, math.ceil(highest / step - 1e-9)) + 1)]

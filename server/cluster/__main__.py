@@ -1,4 +1,4 @@
-"""python -m attendant.server.cluster serve|decode: see --help."""
+"""python -m attendant.server.cluster serve: see --help."""
 
 import argparse
 import math
@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from attendant.runtime.command import Command, exit_command
@@ -19,7 +18,6 @@ OF_REPLICAS = {
     "port",
     "precision",
     "provider",
-    "cuda_graphs",
     "threads",
     "workers",
     "hang_seconds",
@@ -93,32 +91,6 @@ def serve_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def decode_parser() -> argparse.ArgumentParser:
-    """Returns the parser of `decode`."""
-    parser = argparse.ArgumentParser(
-        description="Decodes files, one source per line, on the Ray cluster that this machine belongs to. Each has a "
-        "file of the same name in the output folder: a JSON object per line, in order. A second call continues with "
-        "the files that are missing there."
-    )
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="at the same path on all nodes")
-    parser.add_argument("inputs", type=Path, nargs="+", metavar="FILE", help="in a file system that all nodes share")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        metavar="FOLDER",
-        help="folder for the answers, in a shared file system; created if it is missing",
-    )
-    parser.add_argument(
-        "--actors", type=_count, default=1, metavar="NUMBER", help=f"number of processes that decode at once {DEFAULT}"
-    )
-    parser.add_argument("--threads", type=_count, default=1, metavar="NUMBER", help=f"CPU threads of each {DEFAULT}")
-    parser.add_argument("--precision", help="precision of the bundle's graphs (default: the bundle's)")
-    parser.add_argument("--beam-size", type=_count, metavar="ROWS", help="(default: the bundle's)")
-    parser.add_argument("--max-length", type=_count, metavar="TOKENS", help="(default: the bundle's)")
-    return parser
-
-
 def _serve(parsed: argparse.Namespace) -> None:
     from attendant.server.cluster.serving import Scale, deploy  # noqa: PLC0415  # it needs Ray, and --help does not
 
@@ -129,36 +101,15 @@ def _serve(parsed: argparse.Namespace) -> None:
     deploy(config_of(parsed, os.environ), Scale(**{f.name: getattr(parsed, f.name) for f in fields(Scale)}))
 
 
-def _decode(parsed: argparse.Namespace) -> None:
-    from attendant.server.cluster.decoding import Work, decode  # noqa: PLC0415
-
-    options = {"beam_size": parsed.beam_size, "max_length": parsed.max_length}
-    work = Work(
-        bundle=parsed.bundle.resolve(),
-        output=parsed.output.resolve(),
-        precision=parsed.precision,
-        options={name: value for name, value in options.items() if value is not None},
-    )
-    decode(work, [path.resolve() for path in parsed.inputs], actors=parsed.actors, threads=parsed.threads)
-
-
-COMMANDS = {"serve": (serve_parser, _serve), "decode": (decode_parser, _decode)}
-
-
 def main(arguments: Sequence[str]) -> None:
-    """Runs a command. Raises UserError: an unknown command, no Ray, no cluster, or the command's error."""
-    if not arguments or arguments[0] not in COMMANDS:
-        raise UserError(f"choose a command: {' or '.join(COMMANDS)}, each with --help")
-    parser, run = COMMANDS[arguments[0]]
-    Command(parser(), lambda parsed: in_cluster(lambda: run(parsed)))(arguments[1:])
+    """Runs the command. Raises UserError: another command, no Ray, no cluster, or the command's error."""
+    if arguments[:1] != ["serve"]:
+        raise UserError("the command must be serve; see serve --help")
+    Command(serve_parser(), lambda parsed: in_cluster(lambda: _serve(parsed)))(arguments[1:])
 
 
 def in_cluster(run: Any) -> None:
-    """Runs within the cluster that this machine belongs to.
-
-    Raises:
-        UserError: there is no Ray, or no cluster.
-    """
+    """Runs within the cluster that this machine belongs to. Raises UserError: there is no Ray, or no cluster."""
     try:
         import ray  # noqa: PLC0415
     except ModuleNotFoundError:

@@ -18,11 +18,12 @@ from typing import NamedTuple
 
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.stepper import padded_width
 from attendant.server import errors
 from attendant.server.config import ServerConfig
-from attendant.server.engine.estimates import Lengths, MovingAverage
 from attendant.server.engine.messages import MIN_RETRY_SECONDS, EngineRequest, Outcome, Priority, Result, Updates
 from attendant.server.engine.pool import WorkerPool
+from attendant.server.engine.scheduler import MovingAverage
 from attendant.server.engine.shares import FairSemaphore
 
 FILL = 0.5
@@ -80,6 +81,43 @@ class _Client:
 
 
 NO_REQUESTS = _Client()
+
+
+LENGTH_WEIGHT = 1 / 64
+"""Weight of an answer in the mean steps of its kind."""
+
+
+class Lengths:
+    """Mean steps of a model's answers, by padded source width and beam size.
+
+    For a width and beam size without answers yet, steps are estimated by the mean ratio of steps to source positions.
+    """
+
+    def __init__(self) -> None:
+        self._steps: dict[tuple[int, int], MovingAverage] = {}
+        self._steps_per_position = MovingAverage(LENGTH_WEIGHT, 1.0)
+
+    def expected(self, num_positions: int, options: DecodingOptions) -> float:
+        """Returns the expected steps, at least 1, of a source of `num_positions` positions."""
+        if options.scores_prefix:
+            return float(len(options.target_prefix))
+        known = self._steps.get((padded_width(num_positions), options.beam_size))
+        steps = self._steps_per_position.value * num_positions if known is None else known.value
+        # The last step decides whether it ends.
+        return min(max(steps, options.min_length + 1), options.max_length + 1)
+
+    def note(self, num_positions: int, options: DecodingOptions, num_steps: int) -> None:
+        """Learns from a request that was answered after `num_steps` steps."""
+        if options.scores_prefix or options.min_length >= num_steps - 1:
+            return  # the caller chose the length
+        kind = padded_width(num_positions), options.beam_size
+        known = self._steps.get(kind)
+        if known is None:
+            known = self._steps[kind] = MovingAverage(LENGTH_WEIGHT)
+        elif num_steps > options.max_length and known.value > num_steps:
+            return  # cut: it would have been longer
+        known.add(num_steps)
+        self._steps_per_position.add(num_steps / num_positions)
 
 
 class OverloadControl:

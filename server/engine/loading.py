@@ -16,7 +16,7 @@ from attendant.runtime.bundle.bundle import Bundle, BundleRefused, limits_in_for
 from attendant.runtime.bundle.graph_io import position_bytes
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle.signature import open_signed_bundle
-from attendant.runtime.bundle_stepper import default_precision, open_checked, why_not_default
+from attendant.runtime.bundle_stepper import default_precision, open_checked
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError, reason_of
@@ -118,7 +118,7 @@ def _load_engine(bundle: Bundle, config: ServerConfig) -> tuple[Engine, Ready]:
     began, threads = time.monotonic(), config.threads or available_cpus()
     precision = config.precision or default_precision(bundle, config.provider)
     _refuse_large_state(bundle, precision, config)
-    stepper = open_checked(bundle, precision, config.provider, threads, cuda_graphs=config.cuda_graphs == "on")
+    stepper = open_checked(bundle, precision, config.provider, threads)
     warm_up_size, warm_up_seconds = _warm_up(bundle, stepper, config)
     log.info(
         "bundle checked",
@@ -128,7 +128,6 @@ def _load_engine(bundle: Bundle, config: ServerConfig) -> tuple[Engine, Ready]:
             "precision": precision,
             "provider": config.provider,
             "processor": processor(),
-            **({"reason": reason} if (reason := why_not_default(bundle, precision, config.provider)) else {}),
             "golden_examples": len(bundle.golden),
             "threads": threads,
             "seconds": round(time.monotonic() - began, 3),

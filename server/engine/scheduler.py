@@ -23,8 +23,36 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from attendant.runtime.stepper import padded_width
-from attendant.server.engine.estimates import BatchBudget
 from attendant.server.engine.messages import BulkRoom, EngineRequest, Priority
+
+
+class MovingAverage:
+    """An exponential moving average.
+
+    Attributes:
+        value: 0 before the first value.
+    """
+
+    def __init__(self, weight: float, value: float | None = None, max_rise: float = math.inf) -> None:
+        """Starts an average.
+
+        Args:
+            weight: of each new value; 0 to 1.
+            max_rise: a value counts as at most this many times the average: more is an outlier, or comes again.
+        """
+        self.value = value or 0.0
+        self._is_empty = value is None
+        self._weight = weight
+        self._max_rise = max_rise
+
+    def add(self, value: float, weight: float | None = None) -> float:
+        """Adds a value, with `weight` instead of the usual one if it is not None; returns the new average."""
+        if self._is_empty:
+            self.value, self._is_empty = value, False
+        else:
+            self.value += (weight or self._weight) * (min(value, self._max_rise * self.value) - self.value)
+        return self.value
+
 
 MAX_OLD = 64
 
@@ -280,6 +308,43 @@ class FairShare:
             self._credit_seconds += seconds * share / (1 - share)
         else:
             self._credit_seconds -= seconds
+
+
+CALL_WEIGHT = 0.2
+"""Weight of a call in the mean cost of a unit: a call that the operating system interrupted does not count for much."""
+
+MAX_RISE = 2.0
+
+MAX_GROWTH = 2.0
+"""The budget is at most this many times the last measured call: larger calls are approached step by step."""
+
+
+class BatchBudget:
+    """Units of work (rows of a step, positions of an encoding) that a call into the model may have.
+
+    A call can't be interrupted. So that interactive requests do not wait long for it, a call for other work is made no
+    larger than fits into a given time: that time, divided by the cost of a unit in recent calls. Fixed costs make units
+    of small calls look expensive, so the size grows step by step to where a call takes just the given time.
+    """
+
+    def __init__(self, seconds: float, initial: int) -> None:
+        self._seconds = seconds
+        self._limit = float(initial)
+        self._unit_seconds = MovingAverage(CALL_WEIGHT, max_rise=MAX_RISE)
+
+    @property
+    def units(self) -> int:
+        """At least 1, so that work always goes on."""
+        return max(1, int(self._limit))
+
+    def note(self, seconds: float, units: int) -> None:
+        """Learns from a call.
+
+        Calls much smaller than the budget are ignored unless they took too long: they say little about large ones. So
+        are calls that are shorter than the clock's resolution.
+        """
+        if seconds > 0 and (units >= self._limit / 2 or seconds >= self._seconds):
+            self._limit = min(self._seconds / self._unit_seconds.add(seconds / units), MAX_GROWTH * units)
 
 
 class _CallLimits:

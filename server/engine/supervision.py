@@ -13,9 +13,9 @@ from functools import partial
 
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
-from attendant.server.engine.estimates import RoundBound
 from attendant.server.engine.messages import BulkRoom, EngineRequest, Link, Outcomes, Priority, Ready, Report
 from attendant.server.engine.processes import WorkerProcess
+from attendant.server.engine.scheduler import MAX_RISE, MovingAverage
 from attendant.server.polling import until
 
 RESTARTS_WINDOW_SECONDS = 600.0
@@ -98,6 +98,40 @@ class Poisoned:
     def __contains__(self, request: EngineRequest) -> bool:
         # Almost always there is none, and requests need not be hashed.
         return bool(self._known) and (request.source_ids, request.options) in self._known
+
+
+HANG_FACTOR = 5.0
+"""A round may take this many times as long as rounds of its size do."""
+
+SLOWER_WEIGHT = 0.2
+FASTER_WEIGHT = 0.01
+"""Weights of a round in the average: slow ones count for more, because the bound must be above them."""
+
+
+class RoundBound:
+    """Learns how long rounds take, by the amount of work that a worker has, in steps of powers of two.
+
+    A worker reports after each round that ends a request, and otherwise now and then. So its silence is as long as a
+    round takes. The bound is a multiple of that, and never below a floor, because hosts are sometimes slow.
+    """
+
+    def __init__(self, floor_seconds: float) -> None:
+        self._floor = floor_seconds
+        self._seconds: dict[int, MovingAverage] = {}
+
+    def note(self, size: int, seconds: float) -> None:
+        """Learns from a round of a worker whose requests have the total `size_of` size."""
+        known = self._seconds.setdefault(size.bit_length(), MovingAverage(FASTER_WEIGHT, max_rise=MAX_RISE))
+        known.add(seconds, SLOWER_WEIGHT if seconds > known.value else FASTER_WEIGHT)
+
+    def seconds(self, size: int) -> float:
+        """Returns the longest silence that is not a hang. Beyond known sizes, time grows with the work."""
+        if not self._seconds:
+            return self._floor
+        scale = size.bit_length()
+        nearest = max((known for known in self._seconds if known <= scale), default=min(self._seconds))
+        expected = self._seconds[nearest].value * 2.0 ** max(0, scale - nearest)
+        return max(self._floor, HANG_FACTOR * expected)
 
 
 class WorkerLost(Exception):

@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import hashlib
 import ipaddress
 import json
 import re
@@ -190,11 +189,7 @@ class HttpApi:
     """The paths of an application whose requests are calls of the table's methods."""
 
     def __init__(self, app: Starlette, gate: Gate, *, origins: Sequence[str]) -> None:
-        """Adds the handling of unknown paths.
-
-        Args:
-            origins: pages of these origins may use the API from a browser.
-        """
+        """Adds the handling of unknown paths. `origins`: pages of these origins may use the API from a browser."""
         self._app = app
         self._gate = gate
         self._log = gate.log
@@ -268,7 +263,7 @@ def add_pages(app: Starlette, *, has_tokens: bool, has_inference: bool) -> None:
     contents = {"/openapi.json": json.dumps(document).encode()}
     for file in (folder / "page").iterdir():
         contents["/" if file.name == "index.html" else f"/page/{file.name}"] = file.read_bytes()
-    app.router.routes.extend(Route(path, StaticFile(path, content).answer) for path, content in contents.items())
+    app.router.routes.extend(static_file(path, content) for path, content in contents.items())
 
 
 async def _request(
@@ -332,21 +327,14 @@ HEADERS: Final = {
 }
 
 
-class StaticFile:
-    """A file that does not change while the server runs, so a browser may keep it."""
+def static_file(path: str, content: bytes) -> Route:
+    """Returns the route of a file that does not change while the server runs."""
+    media_type = TYPES["html" if path == "/" else path.rpartition(".")[2]]
 
-    def __init__(self, path: str, content: bytes) -> None:
-        self._content = content
-        self._media_type = TYPES["html" if path == "/" else path.rpartition(".")[2]]
-        self._headers = HEADERS | {"etag": f'"{hashlib.sha256(content).hexdigest()[:16]}"'}
+    async def answer(request: Request) -> Response:
+        return Response(content, headers=HEADERS, media_type=media_type)
 
-    async def answer(self, request: Request) -> Response:
-        """Returns the file, or the status 304 if the browser has it."""
-        # If-None-Match is a list of tags, which are compared weakly (RFC 9110, 8.8.3.2), or `*`.
-        tags = ",".join(request.headers.getlist("if-none-match"))
-        if tags.strip() == "*" or self._headers["etag"] in re.findall(r'"[^"]*"', tags):
-            return Response(status_code=304, headers=self._headers)
-        return Response(self._content, headers=self._headers, media_type=self._media_type)
+    return Route(path, answer)
 
 
 MISDIRECTED: Final = HttpError(

@@ -41,9 +41,7 @@ TOO_LONG: Final = f"the body must have at most {MAX_REQUEST_BYTES} bytes, also w
 GZIP: Final = "gzip"
 GZIP_WINDOW: Final = 31
 """zlib's number for gzip's format with the largest window."""
-CODINGS: Final = frozenset({"", "identity", GZIP, f"x-{GZIP}"})
-MAX_MEMBERS: Final = 16
-"""Limit of a body's gzip members: each costs a copy of the rest."""
+CODINGS: Final = frozenset({"", "identity", GZIP})
 
 BODY: Final = "body"
 """The field that stands for the whole body."""
@@ -168,30 +166,21 @@ async def body_bytes(request: Request) -> bytes:
 
 
 def _expand(raw: bytes) -> bytes:
-    """Expands the members of a gzip file, one after another, within the limit of a body."""
-    expanded = bytearray()
-    for _ in range(MAX_MEMBERS):
-        expander = zlib.decompressobj(wbits=GZIP_WINDOW)
-        try:
-            expanded += expander.decompress(raw, MAX_REQUEST_BYTES + 1 - len(expanded))
-        except zlib.error:
-            break
-        if len(expanded) > MAX_REQUEST_BYTES:
-            raise HttpError(413, "RESOURCE_EXHAUSTED", TOO_LONG)
-        if not expander.eof:
-            break
-        raw = expander.unused_data
-        if not raw:
-            return bytes(expanded)
-    raise InvalidArgument(Violation("body", "cut short, or damaged", f"{GZIP}, of at most {MAX_MEMBERS} members"))
+    """Expands a gzip file within the limit of a body."""
+    expander = zlib.decompressobj(wbits=GZIP_WINDOW)
+    try:
+        expanded = expander.decompress(raw, MAX_REQUEST_BYTES + 1)
+    except zlib.error:
+        expanded = b""
+    if len(expanded) > MAX_REQUEST_BYTES:
+        raise HttpError(413, "RESOURCE_EXHAUSTED", TOO_LONG)
+    if not expander.eof or expander.unused_data:
+        raise InvalidArgument(Violation("body", "cut short, or damaged", f"one file of {GZIP}"))
+    return expanded
 
 
 def parse_json(raw: bytes) -> Any:
-    """Parses a body.
-
-    Raises:
-        Unreadable: it is not JSON in UTF-8, or names a member twice.
-    """
+    """Parses a body. Raises Unreadable: it is not JSON in UTF-8, or names a member twice."""
     try:
         return json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_object, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

@@ -214,11 +214,7 @@ class StreamEndpoint(Endpoint):
 
 @asynccontextmanager
 async def _awaited(call: HttpCall, receive: Receive) -> AsyncIterator[None]:
-    """Cancels the block if the client disconnects or the deadline passes.
-
-    Raises:
-        Failed: the deadline has passed.
-    """
+    """Cancels the block if the client disconnects or the deadline passes. Raises Failed: the deadline has passed."""
     try:
         async with while_connected(receive), asyncio.timeout(call.time_remaining()):
             yield

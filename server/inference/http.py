@@ -127,11 +127,7 @@ class _Reading:
         self._body = body
 
     def request(self, method: str) -> Message:
-        """Returns the message of a method.
-
-        Raises:
-            Unreadable: with all that is wrong.
-        """
+        """Returns the message of a method. Raises Unreadable: with all that is wrong."""
         request_id, path = "", self._body.parameters
         request: Message
         if method == "ModelInfer":

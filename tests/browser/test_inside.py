@@ -66,19 +66,6 @@ def share(text: str) -> float:
     return float(text.removeprefix("< ").removesuffix(" %"))
 
 
-def test_scores_give_the_weights_back(page: Page) -> None:
-    panel = ask(page)
-    steps = opened(panel, "steps")
-    weights = steps.get_by_role("list", name="Weights").get_by_role("listitem")
-    expect(weights).to_have_count(8)
-    columns = [item.locator("small").all_inner_texts() for item in weights.all()]
-    assert max(float(score.replace("−", "-").replace("∞", "inf")) for _, score in columns) == 0
-    total = float(steps.locator(".formula").nth(2).inner_text().rpartition("= ")[2])
-    for weight, score in columns:
-        exponential = 2.718281828 ** float(score.replace("−", "-").replace("∞", "inf"))
-        assert share(weight) == pytest.approx(100 * exponential / total, rel=0.08, abs=0.06)
-
-
 def test_the_steps_play(page: Page) -> None:
     panel = ask(page)
     steps = opened(panel, "steps")
@@ -177,18 +164,6 @@ def test_a_search_too_long_to_trace_is_answered_without(page: Page) -> None:
     tree = opened(panel, "tree")
     expect(tree).to_contain_text("too long to be shown")
     expect(text_of(panel)).to_have_text(SPOKEN)
-
-
-def test_columns_follow_the_direction_of_the_source(page: Page) -> None:
-    draw = """(source) => Promise.all([import('/page/attention.js')]).then(([{ drawAttention }]) => {
-        const [place, caption] = [document.createElement("div"), document.createElement("p")];
-        document.body.append(place);
-        drawAttention(place, caption, source, ["x"], { rows: 1, columns: 3, weights: [0.7, 0.2, 0.1] });
-        return [...place.querySelectorAll(".cell")].map((cell) => Number(cell.getAttribute("x")));
-    })"""
-    left_to_right, right_to_left = page.evaluate(draw, list("abc")), page.evaluate(draw, list("سلم"))
-    assert left_to_right == sorted(left_to_right)
-    assert right_to_left == sorted(right_to_left, reverse=True)
 
 
 def test_two_answers_with_all_their_parts_fit(page: Page) -> None:

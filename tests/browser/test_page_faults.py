@@ -1,6 +1,5 @@
 """Faults and late events in the playground: broken connections, former texts, updated models, marks."""
 
-import itertools
 import re
 from contextlib import suppress
 from typing import Any
@@ -166,31 +165,6 @@ def test_a_page_that_is_open_while_its_model_is_updated_goes_on(page: Page) -> N
     expect(panel.get_by_role("group", name="Instead of OW1")).to_be_visible()
 
 
-def test_a_page_whose_version_is_no_longer_served_goes_on(page: Page) -> None:
-    bodies = served_before(page, "ROLE_STABLE", "ROLE_CANARY")
-    panel = panel_of(page)
-    panel.get_by_label("Model").select_option(label="g2p-en 1, canary")
-    source(page).fill(WORD)
-    expect(text_of(panel)).to_have_text(SPOKEN)
-    expect(panel.get_by_role("alert")).to_have_text("")
-    assert [body.get("version") for body in bodies] == ["000000000001", None]
-
-
-def test_a_page_with_settings_of_another_version_goes_on(page: Page) -> None:
-    def wider(models: list[Any]) -> list[Any]:
-        (model,) = (model for model in models if model["name"] == "g2p-en")
-        return [{**model, "version": "0" * 12, "defaults": {**model["defaults"], "beamSize": 1000}}]
-
-    reload_with(page, wider)
-    panel = panel_of(page)
-    panel.locator("summary").first.click()
-    panel.get_by_label("num_hypotheses").fill("8")
-    panel.get_by_label("num_hypotheses").press("Tab")
-    source(page).fill(WORD)
-    expect(text_of(panel)).to_have_text(SPOKEN)
-    expect(panel.get_by_role("alert")).to_have_text("")
-
-
 def test_a_model_that_is_gone_is_named_and_the_others_can_be_chosen(page: Page) -> None:
     reload_with(page, lambda models: [{**model, "name": "former"} for model in models if model["name"] == "tiny"])
     panel = panel_of(page)
@@ -219,11 +193,6 @@ def test_the_list_of_models_can_be_asked_for_again(page: Page) -> None:
     ask(page)
 
 
-def test_an_answer_may_have_a_line_separator(page: Page) -> None:
-    """A regular expression's dot matches no U+2028, which JSON does not escape."""
-    answer_with(page, "A.\u2028B.", ["A.", "B."])
-
-
 def test_the_focus_stays_with_the_choice(page: Page) -> None:
     panel = ask(page)
     panel.locator(".word").nth(1).press("Enter")
@@ -249,23 +218,6 @@ def test_slow_networks_wait_once_for_all_modules() -> None:
     folder = ROOT / "server" / "http" / "page"
     named = re.findall(r"page/(\w+\.js)", (folder / "index.html").read_text())
     assert sorted(named) == sorted(path.name for path in folder.glob("*.js"))
-
-
-def test_the_text_keeps_the_focus_while_it_is_typed(page: Page) -> None:
-    ask(page)
-    source(page).press_sequentially("s", delay=10)
-    expect(text_of(panel_of(page))).to_have_text(f"{SPOKEN} Z")
-    expect(source(page)).to_be_focused()
-
-
-def test_headings_do_not_skip_a_level(page: Page) -> None:
-    panel = ask(page)
-    panel.get_by_text("About this model").click()
-    panel.locator(".word").first.click()
-    expect(panel.locator(".alternatives")).to_be_visible()
-    levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4, h5, h6')].map((each) => +each.tagName[1])")
-    assert levels[0] == 1 and max(levels) == 3
-    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
 
 
 MARKED = "مُحَمَّد said hi"
@@ -307,15 +259,3 @@ def test_symbols_are_grouped_by_the_characters_that_readers_see(page: Page) -> N
         assert [f"{group['before']}{group['text']}" for group in grouping["groups"]] == groups
         covered = [index for group in grouping["groups"] for index in range(group["first"], group["last"] + 1)]
         assert covered == list(range(len(tokens)))
-
-
-def test_texts_have_their_own_direction(page: Page) -> None:
-    panel = ask(page)
-    assert source(page).get_attribute("dir") == "auto"
-    for part in (panel.locator(".best .words"), text_of(panel)):
-        assert part.first.get_attribute("dir") == "auto"
-    panel.locator(".word").nth(1).click()
-    choice = panel.locator(".alternatives button").first
-    assert [choice.locator(part).get_attribute("dir") for part in ("b", ".words")] == ["auto", "auto"]
-    panel.locator(".map .symbol").last.hover()
-    expect(panel.locator(".beside figcaption bdi").first).to_have_text("end")

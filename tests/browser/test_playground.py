@@ -1,6 +1,5 @@
 """The playground as people use it: typing, looking, comparing, by mouse and by keyboard."""
 
-import itertools
 import math
 import re
 from pathlib import Path
@@ -166,45 +165,3 @@ def test_a_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
         source(page).fill(WORD)
         expect(text_of(panel_of(page))).to_have_text(SPOKEN)
         context.close()
-
-
-def test_everything_has_a_name_and_nothing_overflows_a_phone(browser: Browser, address: str) -> None:
-    context = browser.new_context(viewport={"width": 360, "height": 740}, color_scheme="dark")
-    page = context.new_page()
-    page.goto(address)
-    page.get_by_label("Compare two").check()
-    panel = ask(page, "knowledgeable")
-    panel.locator("summary").first.click()
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    unnamed = page.evaluate(
-        """() => [...document.querySelectorAll("button, input, select, textarea, [role=img], [role=group]")]
-            .filter((element) => !(element.ariaLabel || element.labels?.length || element.textContent.trim()))
-            .map((element) => element.outerHTML)"""
-    )
-    assert not [markup for markup in unnamed if "hidden" not in markup]
-    context.close()
-
-
-def test_text_has_contrast(page: Page) -> None:
-    """Checks WCAG 2's 4.5 to 1, for each colour of text on paper and on cards."""
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        colours = page.evaluate(
-            """() => Object.fromEntries(["paper", "card", "ink", "quiet", "accent", "wrong"].map((name) =>
-                [name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()]))"""
-        )
-        for text, ground in itertools.product(("ink", "quiet", "accent", "wrong"), ("paper", "card")):
-            assert contrast(colours[text], colours[ground]) >= 4.5, (scheme, text, ground)
-
-
-def contrast(text: str, ground: str) -> float:
-    lighter, darker = sorted((luminance(text), luminance(ground)), reverse=True)
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-def luminance(colour: str) -> float:
-    digits = colour.removeprefix("#")
-    digits = "".join(2 * digit for digit in digits) if len(digits) == 3 else digits
-    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -1,14 +1,12 @@
 """Examples and settings of the playground, and answers that are shared, kept and compared."""
 
-import itertools
-import json
 import re
 from urllib.parse import quote
 
 from playwright.sync_api import Browser, Page, expect
 
 from attendant.runtime.bundle.bundle import open_bundle
-from tests.browser.playground import SPOKEN, STREAM, WORD, answer_with, ask, panel_of, request_bodies, source, text_of
+from tests.browser.playground import SPOKEN, WORD, ask, panel_of, request_bodies, source, text_of
 from tests.paths import ROOT
 
 
@@ -26,13 +24,6 @@ def test_an_empty_page_offers_examples(page: Page) -> None:
     expect(examples.first.locator(".target")).to_be_hidden()
     panel.get_by_label("Model").select_option(label="tiny")
     expect(examples.first).not_to_contain_text(word)
-
-
-def test_the_purpose_of_a_model_without_a_description_is_read_from_its_recipe(page: Page) -> None:
-    recipe = {"source": {"tokenizer": "character"}, "target": {"tokenizer": "word"}, "data": {"fetch": "copy"}}
-    model = {"description": "", "manifestJson": json.dumps({"provenance": {"recipe": recipe}})}
-    call = "(model) => import('/page/facts.js').then(({ purpose }) => purpose(model))"
-    assert page.evaluate(call, model) == "Reads characters and writes symbols, learned from the data set copy."
 
 
 def test_an_address_has_all_that_is_shown(page: Page, browser: Browser) -> None:
@@ -100,19 +91,6 @@ def test_two_answers_are_marked_where_they_differ(page: Page) -> None:
     expect(panel_of(page).locator("[data-part=difference]")).to_be_hidden()
 
 
-def test_differences_are_those_beyond_the_longest_common_sequence(page: Page) -> None:
-    call = """([a, b]) => import('/page/differences.js').then(
-        ({ differing }) => differing(a, b).map((each) => [...each]))"""
-    for first, second, marks in (
-        ("abc", "abc", [[], []]),
-        ("abcd", "axcd", [[1], [1]]),
-        ("abc", "", [[0, 1, 2], []]),
-        ("", "", [[], []]),
-        ("nine", "in", [[0, 3], []]),
-    ):
-        assert page.evaluate(call, [list(first), list(second)]) == marks
-
-
 def test_an_answer_is_kept_while_the_text_is_edited(page: Page) -> None:
     panel = ask(page)
     panel.get_by_role("button", name="Keep to compare").click()
@@ -163,27 +141,9 @@ def test_settings_are_all_options_with_the_names_that_errors_have(page: Page) ->
     assert bodies[-1]["decoding"]["suppressUnk"] is True
 
 
-def test_alternatives_are_in_the_order_of_their_probability(page: Page) -> None:
-    panel = ask(page, "knowledgeable")
-    panel.locator(".word").nth(3).click()
-    expect(panel.locator(".alternatives .score").first).to_be_visible()
-    shares = panel.locator(".alternatives .score").all_inner_texts()
-    values = [float(share.removeprefix("< ").removesuffix(" %")) for share in shares]
-    assert len(values) > 3 and values == sorted(values, reverse=True)
-
-
 def test_the_probability_of_being_right_is_shown_if_it_is_calibrated(page: Page) -> None:
     panel = ask(page)
     note = panel.locator("[data-part=confidence]")
     expect(note).to_have_text(re.compile(r"^Right with a probability of \d+ %, as calibrated on held-out texts\.$"))
     panel.get_by_label("Model").select_option(label="tiny")
     expect(note).to_be_hidden()
-
-
-def test_characters_are_written_without_gaps(page: Page) -> None:
-    panel = answer_with(page, "2026-11-22", list("2026-11-22"))
-    words = panel.locator(".word")
-    boxes = [words.nth(index).bounding_box() for index in range(10)]
-    for before, after in itertools.pairwise(boxes):
-        assert before and after and abs(before["x"] + before["width"] - after["x"]) < 0.5
-    page.unroute(STREAM)

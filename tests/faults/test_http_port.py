@@ -82,5 +82,5 @@ def test_figures(start: Start, figure: Figure) -> None:
             )
             figure("threads for them", running.num_threads() - threads, at_most(FEW), "")
             figure("memory for them", running.resident_mebibytes() - memory, at_most(16), "MiB")
-        figure("other calls that failed meanwhile", seen.num_calls - seen.codes["OK"], at_most(0), "calls")
+        figure("other calls that failed meanwhile", seen.num_failed, at_most(0), "calls")
         figure("p50 of other calls, to that without", seen.quantile(0.5) / quiet.quantile(0.5), at_most(2), "times")

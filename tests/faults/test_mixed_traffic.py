@@ -136,31 +136,33 @@ class Traffic:
             request.output.attention = True
         return request
 
+    def _call(self, method: Any, request: Any, seconds: float = TIMEOUT_SECONDS) -> Any:
+        return method(request, timeout=seconds, metadata=self._metadata)
+
     async def _generate(self, channel: Any) -> str:
-        return await _code(_stub(channel).Generate(self._request(), timeout=TIMEOUT_SECONDS, metadata=self._metadata))
+        return await _code(self._call(_stub(channel).Generate, self._request()))
 
     async def _score(self, channel: Any) -> str:
         request = messages.ScoreRequest(source_text=self.draw.choice(WORDS), target_text="B AE1")
-        return await _code(_stub(channel).Score(request, timeout=TIMEOUT_SECONDS, metadata=self._metadata))
+        return await _code(self._call(_stub(channel).Score, request))
 
     async def _models(self, channel: Any) -> str:
         request = messages.GetModelRequest(model=self.draw.choice(("", "none")))
-        return await _code(_stub(channel).GetModel(request, timeout=TIMEOUT_SECONDS, metadata=self._metadata))
+        return await _code(self._call(_stub(channel).GetModel, request))
 
     async def _bulk(self, channel: Any) -> str:
         async def requests() -> AsyncIterator[messages.GenerateRequest]:
             for _ in range(50):
                 yield self._request()
 
-        call = _stub(channel).GenerateBatch(requests(), timeout=TIMEOUT_SECONDS, metadata=self._metadata)
-        num_answers = len([answer async for answer in call])
-        assert num_answers == 50
+        call = self._call(_stub(channel).GenerateBatch, requests())
+        assert len([answer async for answer in call]) == 50
         return await _code(call)
 
     async def _wrong(self, channel: Any) -> str:
         request = self._request()
         request.decoding.beam_size = 100_000
-        return await _code(_stub(channel).Generate(request, timeout=TIMEOUT_SECONDS, metadata=self._metadata))
+        return await _code(self._call(_stub(channel).Generate, request))
 
     async def _undecodable(self, channel: Any) -> str:
         call = channel.unary_unary("/attendant.v1.Seq2Seq/Generate")
@@ -171,13 +173,13 @@ class Traffic:
         return await _code(_stub(channel).Generate(self._request(), timeout=TIMEOUT_SECONDS, metadata=metadata))
 
     async def _cancelled(self, channel: Any) -> str:
-        call = _stub(channel).Generate(self._request(), timeout=TIMEOUT_SECONDS, metadata=self._metadata)
+        call = self._call(_stub(channel).Generate, self._request())
         await asyncio.sleep(self.draw.random() * 0.02)
         call.cancel()
         return await _code(call)
 
     async def _late(self, channel: Any) -> str:
-        return await _code(_stub(channel).Generate(self._request(), timeout=0.003, metadata=self._metadata))
+        return await _code(self._call(_stub(channel).Generate, self._request(), 0.003))
 
     async def _unread(self, channel: Any) -> str:
         """A bulk stream that is not read for a while, and then left."""

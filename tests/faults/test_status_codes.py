@@ -17,6 +17,7 @@ from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_least, at_most
 from tests.paths import ROOT
 from tests.server_process import Running, server
+from tests.serving import code_of
 
 DRAIN_SECONDS = 5.0
 LOAD_SECONDS = 8.0
@@ -24,23 +25,11 @@ LOAD_SECONDS = 8.0
 
 async def at_once(target: str, num_calls: int) -> Counter[str]:
     """Makes `num_calls` calls at once on one connection, without retries; returns their codes."""
-    codes: Counter[str] = Counter()
-    details: set[str] = set()
+    request = messages.GenerateRequest(text="badge")
     async with grpc.aio.insecure_channel(target, options=[("grpc.enable_retries", 0)]) as channel:
         stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
-
-        async def ask() -> None:
-            try:
-                await stub.Generate(messages.GenerateRequest(text="badge"), timeout=240)
-                codes["OK"] += 1
-            except grpc.aio.AioRpcError as error:
-                codes[error.code().name] += 1
-                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
-                    details.add(f"{error.code().name}: {error.details()}")
-
-        await asyncio.gather(*(ask() for _ in range(num_calls)))
-    print(*details, sep="\n")  # shown where a test fails
-    return codes
+        calls = (code_of(stub.Generate(request, timeout=240)) for _ in range(num_calls))
+        return Counter(await asyncio.gather(*calls))
 
 
 async def until_it_ends(running: Running, *, num_connections: int, seconds: float) -> Counter[str]:
@@ -51,11 +40,9 @@ async def until_it_ends(running: Running, *, num_connections: int, seconds: floa
 
     async def ask(stub: seq2seq_pb2_grpc.Seq2SeqStub) -> None:
         while not gone.is_set():
-            try:
-                await stub.Generate(messages.GenerateRequest(text="badge"), timeout=240)
-                codes["OK"] += 1
-            except grpc.aio.AioRpcError as error:
-                codes[error.code().name] += 1
+            code = await code_of(stub.Generate(messages.GenerateRequest(text="badge"), timeout=240))
+            codes[code] += 1
+            if code != "OK":
                 await asyncio.sleep(0.005)
 
     channels = [grpc.aio.insecure_channel(running.target, options=options) for _ in range(num_connections)]
@@ -110,11 +97,7 @@ async def test_ten_times_what_can_be_served(workers: str, figure: Figure) -> Non
             stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
 
             async def ask() -> None:
-                try:
-                    await stub.Generate(request, timeout=120)
-                    codes["OK"] += 1
-                except grpc.aio.AioRpcError as error:
-                    codes[error.code().name] += 1
+                codes[await code_of(stub.Generate(request, timeout=120))] += 1
 
             async def ask_again(give_up: float) -> None:
                 while time.monotonic() < give_up:

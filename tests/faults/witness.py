@@ -29,6 +29,10 @@ class Witness:
     def num_calls(self) -> int:
         return self.codes.total()
 
+    @property
+    def num_failed(self) -> int:
+        return self.num_calls - self.codes["OK"]
+
     def quantile(self, share: float) -> float:
         """Returns the quantile of the calls' seconds."""
         ordered = sorted(self.seconds)

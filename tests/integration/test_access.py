@@ -31,7 +31,7 @@ from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.certificates import Authority, new_authority, put
 from tests.http_serving import Http, http_served
 from tests.inference import infer_body, infer_request, inference_stub
-from tests.serving import Served, eventually, fake_stepper, gated_stepper, served
+from tests.serving import Served, code_of, eventually, failure, fake_stepper, gated_stepper, served
 
 SEARCH, MAIL, ADMIN = "search-token-0123456789", "mail-token-0123456789", "admin-token-0123456789"
 REQUEST = messages.GenerateRequest(text="abc")
@@ -44,15 +44,6 @@ def bearer(token: str) -> dict[str, Any]:
 
 def authorization(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
-
-
-async def code_of(call: Any) -> str:
-    """Returns the status with which a call ends."""
-    try:
-        await call
-    except grpc.aio.AioRpcError as error:
-        return str(error.code().name)
-    return "OK"
 
 
 def options(**fields: Any) -> ServerConfig:
@@ -123,9 +114,8 @@ class TestTokens:
             ):
                 callers = ({}, bearer(SEARCH), bearer(ADMIN))
                 assert [await code_of(method(request, **caller)) for caller in callers] == list(codes)
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await ours.Generate(REQUEST, **bearer(SEARCH + "x"))
-            assert caught.value.code().name == DENIED and SEARCH not in (caught.value.details() or "")
+            error = await failure(ours.Generate(REQUEST, **bearer(SEARCH + "x")))
+            assert error.code().name == DENIED and SEARCH not in (error.details() or "")
             for stream in (ours.GenerateStream(REQUEST), ours.GenerateBatch()):
                 assert (await stream.code()).name == DENIED
             labels = {"model": "fake", "method": "Generate", "code": DENIED}
@@ -195,11 +185,9 @@ class TestTokens:
         async with served(fake_stepper(), access=open_access(options(tokens=tokens))) as server:
             for path in PATHS_OF_NO_SERVICE:
                 for known in ({}, bearer(SEARCH)):
-                    call = server.channel.unary_unary(path)(b"Secret", **known)
-                    with pytest.raises(grpc.aio.AioRpcError) as caught:
-                        await call
-                    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED, path
-                    assert "attendant-request-id" in dict(caught.value.trailing_metadata() or ())
+                    error = await failure(server.channel.unary_unary(path)(b"Secret", **known))
+                    assert error.code() is grpc.StatusCode.UNIMPLEMENTED, path
+                    assert "attendant-request-id" in dict(error.trailing_metadata() or ())
                 # Without a message: a write that meets the end of its call is INTERNAL (grpc/grpc#36066).
                 assert await server.channel.stream_stream(path)().code() is grpc.StatusCode.UNIMPLEMENTED
                 num_refused += 3
@@ -386,9 +374,7 @@ class TestRates:
         async with served(fake_stepper(), access=access) as server:
             codes = [await code_of(server.stub.Generate(REQUEST)) for _ in range(4)]
             assert codes[:2] == ["OK", "OK"] and codes[3] == "RESOURCE_EXHAUSTED"
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await server.stub.Score(messages.ScoreRequest())
-            error = caught.value
+            error = await failure(server.stub.Score(messages.ScoreRequest()))
             assert "the client is above its rate" in (error.details() or "")
             detail, _ = rpc_status.from_call(error).details  # type: ignore[arg-type, union-attr]  # the id is the other
             retry = error_details_pb2.RetryInfo()

@@ -6,22 +6,11 @@ import sys
 
 import pytest
 
-from attendant_client import AttendantClient, HealthStatus, InvalidArgument, NotFound
+from attendant_client import AttendantClient, InvalidArgument, NotFound
 from attendant_client.command.rendering import concerns_every_line
 
 COMMAND = [sys.executable, "-c", "import sys; from attendant_client.command import main; sys.exit(main())"]
 WORDS = ["badge", "face", "a", "jig", "abcdefghij", "hid", "deaf"]
-
-
-async def test_the_models_and_the_health(client: AttendantClient) -> None:
-    assert await client.health() is HealthStatus.SERVING
-    (model,) = await client.models()
-    assert model == await client.model() == await client.model(model.name)
-    assert (model.name, model.precision, model.provider) == ("tiny", "fp32", "cpu")
-    assert model.limits.max_beam_size == 8
-    assert model.defaults["beam_size"] == 1
-    assert model.defaults["length_penalty"] == pytest.approx(0.6)
-    assert json.loads(model.manifest_json)["name"] == "tiny"
 
 
 async def test_errors_name_the_field_and_concern_a_line_or_all(client: AttendantClient) -> None:

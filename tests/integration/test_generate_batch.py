@@ -354,23 +354,6 @@ async def test_lists_of_several_models_and_a_fault_of_ours(monkeypatch: pytest.M
         assert models == {"onea": "one", "twobad": code_pb2.INTERNAL, "twoa": "two", "oneb": "one"}
 
 
-async def test_unread_lists_are_given_up_and_each_request_is_counted_once() -> None:
-    async with served(fake_stepper(), max_bulk=5, max_answer_bytes=100_000, unread_seconds=0.5) as server:
-        # Without its probing a connection buffers 64 KiB, whatever its speed.
-        async with grpc.aio.insecure_channel(server.target, options=[("grpc.http2.bdp_probe", 0)]) as channel:
-            lists = in_lists(numbered(3000, **RIGHT), 30)
-            call = seq2seq_pb2_grpc.Seq2SeqStub(channel).GenerateBatches(iter(lists))
-            await eventually(lambda: server.sample("attendant_rejected_total", model="fake", reason="stalled") > 0)
-            # It reads on. Its status may be INTERNAL, of a write that meets the end (grpc/grpc#36066): ask the server.
-            await asyncio.wait_for(status_of(call), PATIENCE_SECONDS)
-        await eventually(lambda: server.sample("grpc_server_handled_total", grpc_code="UNAVAILABLE", **LISTS_RPC) == 1)
-        counted = [server.sample("attendant_requests_total", code=code, **LISTED) for code in ("OK", "UNAVAILABLE")]
-        num_messages = server.sample("grpc_server_msg_received_total", **LISTS_RPC)
-        assert sum(counted) == 30 * num_messages < 3000
-        assert server.sample("attendant_bulk_answers_bytes", model="") == 0
-        await eventually(lambda: server.sample("attendant_bulk_requests", model="fake") == 0)
-
-
 async def test_answers_that_were_made_for_a_client_that_has_gone_hold_no_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,8 +4,8 @@ import grpc
 import pytest
 
 from attendant_client.v1 import seq2seq_pb2 as messages
-from tests.integration.test_service import failure, long_request, metadata_of
-from tests.serving import Served, eventually, fake_stepper, gated_stepper, served
+from tests.integration.test_service import long_request, metadata_of
+from tests.serving import Served, eventually, failure, fake_stepper, gated_stepper, served
 
 Generate = messages.GenerateRequest
 Many = messages.GenerateManyRequest

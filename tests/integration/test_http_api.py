@@ -97,13 +97,12 @@ class TestLists:
 
 
 class TestCompression:
-    @pytest.mark.parametrize("coding", ["gzip", "GZIP", "x-gzip"])
+    @pytest.mark.parametrize("coding", ["gzip", "GZIP"])
     async def test_a_body_may_be_compressed(self, web: Http, coding: str) -> None:
         plain = await web.post("/v1/generate", GENERATE)
         raw = json.dumps(GENERATE).encode()
-        for body in (gzip.compress(raw), gzip.compress(raw[:9]) + gzip.compress(raw[9:])):
-            answer = await web.post("/v1/generate", body, content_encoding=coding)
-            assert without_times(answer.json) == without_times(plain.json)
+        answer = await web.post("/v1/generate", gzip.compress(raw), content_encoding=coding)
+        assert without_times(answer.json) == without_times(plain.json)
 
     @pytest.mark.parametrize("coding", ["br", "deflate", "zstd", "gzip, gzip", "gzip,identity", "x"])
     async def test_other_codings_are_refused_and_the_known_one_is_named(self, web: Http, coding: str) -> None:
@@ -115,7 +114,6 @@ class TestCompression:
         [
             gzip.compress(b" " * (MAX_REQUEST_BYTES + 1), mtime=0),
             gzip.compress(bytes(MAX_REQUEST_BYTES * 90), mtime=0),
-            b"".join(gzip.compress(b" " * (MAX_REQUEST_BYTES // 4), mtime=0) for _ in range(5)),
         ],
     )
     async def test_a_body_that_grows_beyond_the_limit_is_not_expanded_further(self, web: Http, body: bytes) -> None:
@@ -136,13 +134,13 @@ class TestCompression:
             gzip.compress(b"{}", mtime=0)[:-1],
             gzip.compress(b"{}", mtime=0) + b"x",
             zlib.compress(b"{}"),
-            gzip.compress(b"", mtime=0) * 10_000,
+            gzip.compress(b"{}", mtime=0) * 2,
         ],
     )
     async def test_bytes_that_are_no_gzip_are_refused(self, web: Http, body: bytes) -> None:
         answer = await web.post("/v1/generate", body, content_encoding="gzip")
         assert (answer.status, answer.json["code"]) == (400, "INVALID_ARGUMENT")
-        assert "body is cut short, or damaged, must be gzip" in answer.json["detail"]
+        assert "body is cut short, or damaged, must be one file of gzip" in answer.json["detail"]
 
 
 class TestStreams:

@@ -18,7 +18,7 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.grpc.service import SERVICE_NAME
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.fakes import SPECIAL_IDS
-from tests.serving import Served, eventually, fake_bundle, fake_stepper, gated_stepper, served
+from tests.serving import Served, eventually, failure, fake_bundle, fake_stepper, gated_stepper, served
 
 Generate = messages.GenerateRequest
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -27,12 +27,6 @@ SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.Health
 def long_request(beam_size: int = 1, **fields: Any) -> messages.GenerateRequest:
     options = messages.DecodingOptions(beam_size=beam_size, min_length=20, max_length=20)
     return Generate(**{"text": "abc", "decoding": options, **fields})
-
-
-async def failure(call: Any) -> grpc.aio.AioRpcError:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return caught.value
 
 
 def metadata_of(error: grpc.aio.AioRpcError) -> dict[str, Any]:
@@ -272,21 +266,6 @@ async def test_an_unforeseen_exception_is_internal(
         metadata_of(nameless)["attendant-request-id"],
     ]
     assert all(record.exc_info and "secret words" in str(record.exc_info[1]) for record in records)
-
-
-async def test_a_request_without_an_id_gets_one(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    async with served(fake_stepper()) as server:
-        answer = await server.stub.Generate(Generate(text="a"))
-        other = await server.stub.Generate(Generate(text="a"))
-        many = await server.stub.GenerateMany(messages.GenerateManyRequest(requests=[Generate(text="a")]))
-        score = await server.stub.Score(messages.ScoreRequest(source_text="a", target_text="B"))
-        refused = metadata_of(await failure(server.stub.Generate(Generate(text=" "))))["attendant-request-id"]
-        named = metadata_of(await failure(server.stub.Generate(Generate(text=" ", request_id="mine"))))
-    ids = [answer.request_id, other.request_id, many.results[0].response.request_id, score.request_id, refused]
-    assert all(ids) and len(set(ids)) == 5 and named["attendant-request-id"] == "mine"
-    logged = [vars(record)["request_id"] for record in caplog.records if record.message == "request ended"]
-    assert logged == [*ids, "mine"]
 
 
 async def test_labels_come_from_closed_sets() -> None:

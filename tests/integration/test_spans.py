@@ -16,7 +16,7 @@ from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.fakes import FakeStepper
 from tests.paths import ROOT
-from tests.serving import Served, eventually, fake_bundle, gated_stepper, served, symbol_tokenizer
+from tests.serving import Served, code_of, eventually, failure, fake_bundle, gated_stepper, served, symbol_tokenizer
 
 TEXT = "abc. De\nfgh!\n\nab"
 PARTS = ["abc.", "De", "fgh!", "ab"]
@@ -108,18 +108,15 @@ async def test_an_error_of_a_part_is_that_of_the_text() -> None:
     gated.vocabulary_size = stepper().vocabulary_size
     async with served(gated, bundle_of(), max_rows=64) as server:
         call = server.stub.Generate(request_of(TEXT, split_sentences=True), timeout=0.5)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await call
-        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert await code_of(call) == "DEADLINE_EXCEEDED"
         gated.open()
         await eventually(lambda: server.model.runner.num_rows == 0)
 
 
 async def refusal(server: Served, request: messages.GenerateRequest) -> str:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await server.stub.Generate(request)
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    return str(caught.value.details())
+    error = await failure(server.stub.Generate(request))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    return str(error.details())
 
 
 @pytest.mark.parametrize("option", TEXT_OPTIONS)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from google.protobuf import json_format
 
 import attendant
 from attendant.runtime.decoding.options import DecodingOptions
@@ -17,7 +17,6 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.http_serving import Http
 from tests.inference import infer_request, inference_stub
-from tests.paths import ROOT
 from tests.serving import Served
 
 WORDS = ["badge", "face", "a", "jig"]
@@ -161,21 +160,3 @@ async def test_open_inference_has_it_as_json(target: str, client: AttendantClien
     for word, text in zip(("badge", "face"), traces, strict=True):
         expected = await client.generate(word, beam_size=2, trace=3, masked_source_positions=[0, 2])
         assert trace_of(json_format.Parse(text, messages.Trace())) == expected.trace
-
-
-def test_a_client_that_does_not_know_traces_reads_the_rest() -> None:
-    """The client knows the API as it was last released."""
-    released = descriptor_pb2.FileDescriptorSet.FromString((ROOT / "protos/released.binpb").read_bytes())
-    pool = descriptor_pool.DescriptorPool()
-    for file in released.file:
-        pool.Add(file)
-    old = message_factory.GetMessageClass(pool.FindMessageTypeByName("attendant.v1.GenerateResponse"))
-    assert "trace" not in old.DESCRIPTOR.fields_by_name
-    response = messages.GenerateResponse(
-        model="m",
-        hypotheses=[messages.Hypothesis(text="AA", score=-1.5)],
-        trace=messages.Trace(searches=[messages.TracedSearch(reason="SEARCH_END_EOS")]),
-    )
-    read = old.FromString(response.SerializeToString())
-    assert (read.model, read.hypotheses[0].text, read.hypotheses[0].score) == ("m", "AA", -1.5)
-    assert messages.GenerateResponse.FromString(read.SerializeToString()) == response

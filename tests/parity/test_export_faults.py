@@ -40,14 +40,6 @@ def with_slightly_wrong_weights(pair: TracedPair) -> None:
     tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
 
 
-def with_candidates_before_normalization(pair: TracedPair) -> None:
-    """TopK on the logits: the tokens are right, the probabilities are not."""
-    graph = pair.decoder_step.model.graph
-    (normalization,) = [node for node in graph.node if node.op_type == "LogSoftmax"]
-    (top,) = [node for node in graph.node if node.op_type == "TopK"]
-    top.input[0] = normalization.input[0]
-
-
 def with_neighbours_mixed_in(pair: TracedPair) -> None:
     """A scale over the whole batch, as dynamic quantization takes it: nothing changes but the last bits."""
     graph = pair.encoder.model.graph
@@ -71,7 +63,6 @@ def with_neighbours_mixed_in(pair: TracedPair) -> None:
     [
         (without_lengths, "encoder/memory: off by"),
         (with_slightly_wrong_weights, "step/log_probs: off by"),
-        (with_candidates_before_normalization, "step/log_probs: off by"),
         (with_neighbours_mixed_in, "encoder/memory: not the same bits alone and with batch-mates"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -11,14 +11,13 @@ import pytest
 from attendant.export.bundle_writer import REWRITERS, write_bundle
 from attendant.export.graph import TracedPair
 from attendant.export.origins import exportable_bundle
-from attendant.export.published import verify
 from attendant.export.rewriting.fp16 import convert
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Reference
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import VerificationFailed
+from attendant.runtime.onnx.device import DeviceStepper
 from attendant.runtime.onnx.stepper import OnnxStepper
 from tests.bundles import TINY_PLAN
 
@@ -68,16 +67,6 @@ def test_the_state_on_the_device_has_the_same_bits(half_bundle: Bundle) -> None:
         assert actual == expected
 
 
-def test_verifying_reports_what_has_not_run(half_bundle: Bundle) -> None:
-    lines = [check.text for check in verify(half_bundle.path)]
-    assert any(line.startswith("fp16 on cpu: ") and line.endswith("CUDA's kernels have not run") for line in lines)
-
-
-def with_a_gate_closed(pair: TracedPair) -> None:
-    graph = pair.decoder_step.model.graph
-    next(node for node in graph.node if node.op_type == "Tanh").op_type = "Sigmoid"
-
-
 def with_the_bans_in_half(pair: TracedPair) -> None:
     """-1e9 is -inf in fp16, and a source that is masked altogether is no number."""
     graph = pair.decoder_step.model.graph
@@ -89,13 +78,10 @@ def with_the_bans_in_half(pair: TracedPair) -> None:
     masked.input[0] = "beyond"
 
 
-@pytest.mark.parametrize("fault", [with_a_gate_closed, with_the_bans_in_half])
-def test_wrong_fp16_graphs_are_refused(
-    fault: Any, tiny_bundle_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_fp16_graphs_are_refused(tiny_bundle_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def faulty(pair: Any) -> TracedPair:
         converted = convert(pair)
-        fault(converted)
+        with_the_bans_in_half(converted)
         return converted
 
     monkeypatch.setitem(REWRITERS, "fp16", faulty)

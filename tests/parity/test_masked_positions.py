@@ -10,7 +10,7 @@ import torch
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.device.stepper import DeviceStepper
+from attendant.runtime.onnx.device import DeviceStepper
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import attention_layout
 from attendant.training.model import Seq2Seq

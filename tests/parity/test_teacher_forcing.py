@@ -67,11 +67,6 @@ def stepwise(
     return torch.stack(logits, 1), torch.stack(weights, 1) if model.config.has_attention else None
 
 
-def test_the_walk_is_not_a_stroll() -> None:
-    for cell in ("lstm", "gru", "rnn"):
-        assert sum(config.cell == cell for config in ARCHITECTURES.values()) > 100
-
-
 def test_every_two_choices_that_meet_meet_in_the_quick_ones() -> None:
     def meetings(names: Iterable[str]) -> set[frozenset[object]]:
         return {frozenset(two) for name in names for two in itertools.combinations(choices_of(ARCHITECTURES[name]), 2)}

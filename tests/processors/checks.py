@@ -21,7 +21,6 @@ from attendant.runtime.bundle_stepper import UNSERVED, check_decoding, open_step
 from attendant.runtime.decoding.batch import decode_all, score_all
 from attendant.runtime.decoding.hypothesis import Hypothesis
 from attendant.runtime.errors import UserError
-from attendant.runtime.onnx.stepper import kernels_are_exact
 from attendant.runtime.stepper import Stepper
 
 NUM_EXAMPLES: Final = 8
@@ -48,8 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--compare", type=Path, metavar="FILE", help="compare with scores that another host wrote")
     options = parser.parse_args(arguments)
     scores = read_scores(options.compare) if options.compare else {}
-    kernels = "add exactly" if kernels_are_exact() else "cut off sums beyond 16 bits"
-    print(f"products of integers: onnxruntime's kernels {kernels}", flush=True)
     written: ScoredTargets = {}
     num_problems = 0
     for path in options.bundles:

@@ -121,14 +121,13 @@ def every_layer() -> list[Path]:
     """Exports untrained models on this host that together have every cell, every attention and copying."""
     # Imported here: the exporter needs torch.
     from attendant.export.bundle_writer import write_bundle
-    from tests.bundles import THOROUGH_PLAN, tiny_exportable
-    from tests.parity.test_int8 import COVERING
+    from tests.bundles import KINDS, THOROUGH_PLAN, tiny_exportable
 
     paths = []
-    for cell, attention in COVERING:
-        name = f"{cell}-{attention['attention_score']}" + ("-copying" if attention.get("decoder_copying") else "")
+    for kind, options in KINDS.items():
+        name = kind.replace(" ", "-")
         paths.append(BUILD / "bundles" / name)
-        exportable = tiny_exportable(name=name, weight_bound=0.5, cell=cell, **attention)
+        exportable = tiny_exportable(name=name, **options)
         write_bundle(exportable, paths[-1], precisions=("fp32", "int8"), plan=THOROUGH_PLAN, force=True)
     return paths
 

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from attendant.server.bench.command import addresses
-from attendant_client import VERSION, AttendantClient
+from attendant_client import AttendantClient
 from tests.paths import ROOT
 
 MISSING = [name for name in ("buildah", "debootstrap", "unshare") if shutil.which(name) is None]
@@ -93,18 +93,6 @@ def images(buildah: list[str], tmp_path_factory: pytest.TempPathFactory) -> Call
         return built(buildah, target, f"localhost/{target}")
 
     return image
-
-
-@pytest.mark.parametrize("target", SERVERS)
-def test_their_configuration(images: Callable[[str], Image], target: str) -> None:
-    image = images(target)
-    assert image.config["User"] == f"{USER}:{USER}"
-    assert image.config["Entrypoint"] == ["attendant", "serve"]
-    assert image.config["StopSignal"] == "SIGTERM"
-    assert image.config["Healthcheck"]["Test"][:3] == ["CMD", "attendant", "health"]
-    labels = image.config["Labels"]
-    assert labels["org.opencontainers.image.version"] == VERSION
-    assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
 
 
 @pytest.mark.parametrize("target", MAX_BYTES)

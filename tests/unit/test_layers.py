@@ -55,7 +55,6 @@ ALLOWED = {
     },
     "attendant.server.cluster": {
         "attendant.server.cluster",
-        "attendant.server.library",
         "attendant.server",
         "attendant.runtime",
         "attendant_client.v1",
@@ -79,7 +78,7 @@ ENGINE_BANS = {"grpc", "prometheus_client", "google", "attendant_client"}
 ONLY_IN = {
     "onnxruntime": {"attendant.runtime.onnx.session"},
     "opentelemetry": {"attendant.server.tracing"},
-    "ray": {f"attendant.server.cluster.{name}" for name in ("__main__", "decoding", "serving")},
+    "ray": {f"attendant.server.cluster.{name}" for name in ("__main__", "serving")},
 }
 
 

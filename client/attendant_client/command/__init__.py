@@ -29,6 +29,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # A symbol that the terminal's encoding lacks is shown escaped rather than ending the command.
             stream.reconfigure(errors="backslashreplace")
     try:
+        return _ended(arguments)
+    finally:
+        try:
+            sys.stderr.flush()
+        except OSError:  # a full disk must not change the exit status
+            give_up_output(sys.stderr)
+
+
+def _ended(arguments: Sequence[str] | None) -> int:
+    """Runs the command and returns its exit status."""
+    try:
         # Flushed here, because an error of the interpreter's own flush at its end would be a traceback.
         try:
             status = _run(sys.argv[1:] if arguments is None else arguments)
@@ -49,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         give_up_output()
         return 0
     except OSError as error:
-        print(f"attendant: standard input or output: {error.strerror or error}", file=sys.stderr)
+        with suppress(OSError):
+            print(f"attendant: standard input or output: {error.strerror or error}", file=sys.stderr)
         give_up_output()
         return 1
 

@@ -6,7 +6,6 @@ The distribution attendant-seq2seq has further commands, which may not be instal
 import argparse
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -136,9 +135,6 @@ MAX_TRACED_CANDIDATES: Final = 32
 PRECISIONS: Final = ("fp32", "int8")
 """The precisions that a CPU computes."""
 
-_NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")
-"""A negative number, which argparse accepts as a text."""
-
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Returns the options, with the command's coroutine function as `run`. Wrong ones end the process."""
@@ -149,8 +145,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error(f"{flag}: options follow the command, as in attendant health {flag}")
     if not name.startswith("-") and (near := get_close_matches(name, [*OWN, *FURTHER], n=1)) and near != [name]:
         parser.error(f"there is no command {name!r}; did you mean {near[0]}?")
-    if name in OWN:
-        _refuse_unknown_dashes(_command_of(parser, name), arguments[1:])
     options = parser.parse_args(arguments)
     if "target" in options:
         _check_connection(parser, options)
@@ -170,48 +164,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if texts == ["-"] and sys.stdin is None:
         parser.error("`-` reads the sources from standard input, which is closed")
     return options
-
-
-def _command_of(parser: argparse.ArgumentParser, name: str) -> argparse.ArgumentParser:
-    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    command: argparse.ArgumentParser = commands.choices[name]
-    return command
-
-
-def _refuse_unknown_dashes(command: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Refuses the first argument that looks like an unknown option; the message shows how to write it as a text."""
-    actions = {flag: action for action in command._actions for flag in action.option_strings}
-    takes_text = any(action.type is _text and not action.option_strings for action in command._actions)
-    expecting = ""
-    for argument in arguments:
-        if argument == "--":
-            return
-        flag = argument.partition("=")[0]
-        long_names = [name for name in actions if name.startswith(flag)] if flag.startswith("--") else []
-        matching = [flag] if flag in actions else long_names
-        if _looks_like_option(argument) and not matching:
-            if expecting:
-                command.error(
-                    f"{argument} looks like an option; as the value of {expecting} it is {expecting}={argument}"
-                )
-            near = get_close_matches(flag, actions, n=1)
-            ways = [f"did you mean {near[0]}?"] if near else []
-            if takes_text:
-                example = _after_dashes(command, argument)
-                ways.append(f"a text that begins with a dash goes after all options and `--`: {example}")
-            command.error("; ".join([f"there is no option {argument}", *ways]))
-        takes_value = len(matching) == 1 and actions[matching[0]].nargs != 0 and "=" not in argument
-        expecting = matching[0] if takes_value else ""
-
-
-def _looks_like_option(argument: str) -> bool:
-    """Returns whether argparse reads an argument as an option: it begins with a dash and is not a number or phrase."""
-    return argument.startswith("-") and argument != "-" and " " not in argument and not _NEGATIVE.fullmatch(argument)
-
-
-def _after_dashes(command: argparse.ArgumentParser, argument: str) -> str:
-    others = ["TARGET"] if "score" in command.prog else []
-    return shlex.join([*command.prog.split(), "--", argument, *others])
 
 
 def _check_connection(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -271,6 +223,8 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints one line instead of the whole usage."""
+        if message.startswith("unrecognized arguments") or message.endswith("required: TEXT"):
+            message += "; a text that begins with a dash goes after all options and `--`"
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 

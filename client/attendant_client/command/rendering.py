@@ -15,7 +15,6 @@ from attendant_client import errors
 from attendant_client.alignment import as_text, links
 from attendant_client.answers import EOS, Generation, ModelInfo, Score
 from attendant_client.attention_map import UNICODE_SHADES, cut, draw
-from attendant_client.target import proxy_of
 from attendant_client.trace import (
     Fate,
     FinishReason,
@@ -178,9 +177,7 @@ def _explanation(error: errors.AttendantError, options: Namespace) -> str:
         remedy = _TLS_REMEDY if isinstance(error, errors.TlsFailed) else _OTHER_TARGET
         return f"{options.target} is unavailable ({error.message}); {remedy}"
     if isinstance(error, errors.DeadlineExceeded):
-        proxy = proxy_of(options.target)
-        through = "" if proxy is None else f"; {proxy}"
-        return f"no answer from {options.target} within {options.timeout:g} s; --timeout gives it more time{through}"
+        return f"no answer from {options.target} within {options.timeout:g} s; --timeout gives it more time"
     if isinstance(error, errors.Unimplemented):
         return f"the server at {options.target} does not offer this: {error.message}"
     if isinstance(error, errors.Unauthenticated):

@@ -63,7 +63,6 @@ class FakeSeq2Seq(stubs.Seq2SeqServicer):
         failures: what the next calls end with.
         item_failures: what the next requests of a stream end with.
         break_after: a stream ends as one of a server that shuts down, after so many answers; 0: it does not.
-        is_old: it does not have GenerateBatches.
         list_sizes: of the messages of GenerateBatches.
         seconds_left: of the deadline, per call.
         max_in_flight: the most calls that were in progress at once.
@@ -76,7 +75,6 @@ class FakeSeq2Seq(stubs.Seq2SeqServicer):
         self.failures: deque[Failure] = deque()
         self.item_failures: deque[Failure] = deque()
         self.break_after = 0
-        self.is_old = False
         self.list_sizes: list[int] = []
         self.max_in_flight = self._in_flight = 0
         self._lock = threading.Lock()
@@ -117,9 +115,6 @@ class FakeSeq2Seq(stubs.Seq2SeqServicer):
     def GenerateBatches(  # noqa: N802
         self, requests: Iterator[pb.GenerateManyRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.GenerateManyResponse]:
-        if self.is_old:
-            Failure(grpc.StatusCode.UNIMPLEMENTED, "Method not found!").end(context)
-
         def each() -> Iterator[pb.GenerateRequest]:
             for message in requests:
                 self.list_sizes.append(len(message.requests))

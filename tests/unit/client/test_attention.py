@@ -76,21 +76,9 @@ def test_rows_are_target_tokens_and_columns_source_tokens() -> None:
     ]
 
 
-def test_ascii() -> None:
-    drawing = draw(generation(DRAWN), ascii_only=True)
-    assert drawing.isascii()
-    assert drawing.splitlines()[4:7] == ["  HH ##++.", "  AY --%%%%", "</s> . . ##"]
-
-
 def test_a_score_is_drawn_in_the_same_way() -> None:
     score = replace(SCORE, source_tokens=("h", "i", "</s>"), target_tokens=("HH", "AY"), attention=DRAWN)
     assert draw(score) == draw(generation(DRAWN))
-
-
-def test_a_hypothesis_that_was_cut_has_no_row_for_its_end() -> None:
-    lines = draw(generation(DRAWN[:2])).splitlines()
-    assert [line[:2] for line in lines[4:6]] == ["HH", "AY"]
-    assert not any("</s>" in line for line in lines)
 
 
 @pytest.mark.parametrize("show", [draw, links])

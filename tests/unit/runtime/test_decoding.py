@@ -188,17 +188,6 @@ def test_removing_everything_leaves_an_empty_batch_that_goes_on() -> None:
     assert batch.keys == ["b"]
 
 
-def test_attention_has_a_row_per_summand_and_a_column_per_source_symbol() -> None:
-    stepper = FakeStepper(vocabulary_size=8)
-    options = [DecodingOptions(max_length=6, beam_size=3, num_hypotheses=3, attention=flag) for flag in (True, False)]
-    kept, dropped = decode_all(stepper, [[5, 6, 7], [5, 6, 7, 8, 9]], options, SPECIAL_IDS)
-    for hypothesis in kept:
-        assert hypothesis.attention is not None
-        assert hypothesis.attention.shape == (len(hypothesis.token_log_probs), 3)
-        np.testing.assert_array_equal(hypothesis.attention.sum(1), 1.0)
-    assert all(hypothesis.attention is None for hypothesis in dropped)
-
-
 def test_attention_may_be_requested_again_after_many_steps_without() -> None:
     """A request with attention leaves, the other continues for longer than steps are kept, and a third joins."""
     options = [DecodingOptions(max_length=most, min_length=most, attention=most < 40) for most in (2, 40, 5)]
@@ -379,15 +368,6 @@ def test_progress_is_the_prefix_that_all_possible_answers_share(special: float) 
             assert answers[key][0][: len(certain)] == certain
             early += bool(certain) and option.beam_size > 1
     assert early > 50
-
-
-def test_only_streaming_requests_have_progress() -> None:
-    rng = random.Random(5)
-    sources = [random_source(rng) for _ in range(20)]
-    options = [DecodingOptions(max_length=8, beam_size=1 + key % 2) for key in range(20)]
-    progress, _ = stream_progress(sources, options, [key % 3 == 0 for key in range(20)])
-    assert {key for key, certain in progress.items() if any(certain)} <= {key for key in range(20) if key % 3 == 0}
-    assert any(map(any, progress.values()))
 
 
 def search_with(*options: DecodingOptions) -> BeamSearch:

@@ -14,7 +14,7 @@ from attendant.runtime.bundle.bundle import BundleRefused, open_bundle
 from attendant.runtime.bundle.manifest import SIGNATURE_NAME
 from attendant.runtime.bundle.signature import open_signed_bundle, sign_bundle
 from attendant.runtime.errors import UserError
-from tests.faults.crafting import field, seal
+from tests.faults.crafting import field
 
 pytest.importorskip("model_signing", reason="the extra `signing` is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own, when it is imported
@@ -94,22 +94,13 @@ def test_what_was_changed_after_it_was_signed_is_refused(
         open_signed_bundle(bundle, [public])
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[" * 100_000, b"\xff", b'{"dsseEnvelope": {}}', b"x" * 2_000_000])
+@pytest.mark.parametrize("content", [b"", b"[" * 100_000, b"x" * 2_000_000])
 def test_a_signature_that_is_none_is_refused(bundle: Path, keys: Keys, content: bytes) -> None:
     _, public = keys("ours")
     (bundle / SIGNATURE_NAME).write_bytes(content)
     with pytest.raises(BundleRefused, match=r"model\.sig"):
         open_signed_bundle(bundle, [public])
     open_signed_bundle(bundle, [])
-
-
-def test_another_bundles_signature_is_refused(bundle: Path, keys: Keys, tmp_path: Path) -> None:
-    private, public = keys("ours")
-    other = Path(shutil.copytree(bundle, tmp_path / "other"))
-    seal(other, lambda content: content.update(name="other"))
-    shutil.copy(sign_bundle(other, private), bundle / SIGNATURE_NAME)
-    with pytest.raises(BundleRefused, match="does not vouch for it"):
-        open_signed_bundle(bundle, [public])
 
 
 @pytest.mark.parametrize("content", [b"", b"-----BEGIN EC PRIVATE KEY-----\n"])

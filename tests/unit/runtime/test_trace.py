@@ -137,26 +137,6 @@ def test_of_hypotheses_of_one_text_the_trace_shows_which_was_kept() -> None:
     assert num_dropped > 50
 
 
-def test_a_traced_request_among_others_leaves_their_answers_alone_and_may_be_removed() -> None:
-    rng = random.Random(3)
-    stepper = FakeStepper(vocabulary_size=8)
-    sources = [random_source(rng) for _ in range(30)]
-    options = [DecodingOptions(beam_size=1 + key % 3, max_length=8, trace=5 * (key % 5 == 0)) for key in range(30)]
-    batch = RunningBatch(stepper, SPECIAL_IDS)
-    batch.join([BatchRequest(key, source, options[key]) for key, source in enumerate(sources)])
-    batch.step()
-    batch.remove({0, 5, 7})
-    answers, traces = {}, {}
-    while batch.keys:
-        report = batch.step()
-        answers |= dict(report.finished)
-        traces |= report.traces
-    assert traces.keys() == {key for key in range(30) if key % 5 == 0} - {0, 5}
-    alone, _ = decoded(stepper, sources, [replace(option, trace=0) for option in options], together=1)
-    for key, hypotheses in answers.items():
-        assert_same(hypotheses, alone[key])
-
-
 def test_a_trace_survives_the_way_between_processes_and_is_small() -> None:
     options = DecodingOptions(beam_size=4, num_hypotheses=2, max_length=40, min_length=40, trace=5)
     _, traces = decoded(FakeStepper(vocabulary_size=30), [[5] * 20], [options])

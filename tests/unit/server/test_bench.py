@@ -1,13 +1,10 @@
-"""Parts of `attendant bench`: requests, layouts, advice, plan, picture, memory; the command is in tests/integration."""
+"""Parts of `attendant bench`: requests, layouts, advice, memory; the command is in tests/integration."""
 
 import itertools
-import json
 import os
 import signal
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -21,9 +18,6 @@ from attendant.server.bench.command import (
     advice,
     group_resident_mib,
     layouts,
-    picture,
-    plan,
-    read_result,
     requests_for,
 )
 from attendant_client.command import main
@@ -31,7 +25,6 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.paths import ROOT
 
 BUNDLE = str(ROOT / "models" / "g2p-en")
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
@@ -111,41 +104,13 @@ def test_the_advice_has_options_latency_and_remarks() -> None:
     assert "load generator" not in advice(Path("mine"), result())
 
 
-def test_a_plan_has_the_hosts_for_each_measured_rate_and_their_latency() -> None:
-    """1,000 requests/s: at 75 % of 400 four hosts, which get 250 each; p99 is half of the rate here."""
-    first, *rows, _, _ = plan(result(), 1000.0).splitlines()
-    assert first.startswith("plan for 1,000 requests/s: 4 hosts") and "--workers 2 --threads 2" in first
-    assert [row.split()[0] for row in rows] == ["3", "4", "5", "10"]
-    assert rows[1].endswith("250.0 requests/s each, 62 % of the capacity: p50 62.5 ms, p99 125.0 ms")
-    assert plan(result(), 0.5).startswith("plan for 0 requests/s: 1 host like this"), "less than one host can answer"
-
-
-def test_a_plan_reads_the_figures_of_an_earlier_run(tmp_path: Path) -> None:
-    path = tmp_path / "bench.json"
-    path.write_text(json.dumps(asdict(result())))
-    assert read_result(path) == result()
-    path.write_text("{}")
-    with pytest.raises(UserError, match=f"{path} is not a bench.json"):
-        read_result(path)
-
-
-def test_the_picture_has_a_point_for_each_visit_within_it() -> None:
-    drawn = ET.fromstring(picture(result()))
-    dots = drawn.findall(f".//{SVG}circle")
-    assert len(dots) == 4 + 2 * 4
-    assert all(0 < float(dot.attrib["cx"]) < 460 and 0 < float(dot.attrib["cy"]) < 340 for dot in dots)
-    assert "mine <1>: closed loop" in [text.text for text in drawn.iter(f"{SVG}text")]
-
-
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
         (["nowhere"], "attendant bench: the bundle nowhere is refused"),
         ([BUNDLE, "--beam-size", "99"], "attendant bench: --beam-size is 99, must be 1 to "),
-        ([BUNDLE, "--plan", "-1"], "attendant bench: --plan is -1, must be a positive number"),
         ([BUNDLE, "--seconds", "inf"], "attendant bench: --seconds is inf, must be a positive number of seconds"),
         ([BUNDLE, "--seconds", "nan"], "attendant bench: --seconds is nan, must be a positive number of seconds"),
-        ([__file__, "--plan", "5"], f"attendant bench: {__file__} is not a bench.json"),
         ([BUNDLE, "--seconds", "1"], "attendant bench: --seconds is 1, must be 3 or more on this host of 1 CPUs"),
     ],
 )

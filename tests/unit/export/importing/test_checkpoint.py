@@ -14,18 +14,11 @@ from attendant.export.importing.checkpoint import Weights, read_arrays, read_tor
 from attendant.runtime.errors import UserError
 
 
-def saved(path: Path, archive: bool = True) -> Path:
-    torch.save({"weights": torch.arange(100.0)}, path, _use_new_zipfile_serialization=archive)
-    return path
-
-
 @pytest.mark.parametrize(
     ("value", "plain"),
     [
         (np.float64(12.5), 12.5),
-        (np.float32(0.5), 0.5),
         (np.int64(-3), -3),
-        (np.uint8(7), 7),
         (np.bool_(True), True),
         (np.str_("steps"), "steps"),
         (np.dtype(">f8").type(2.5), 2.5),
@@ -75,7 +68,8 @@ def test_nothing_of_a_checkpoint_is_executed(
 @pytest.mark.parametrize("archive", [True, False])
 @pytest.mark.parametrize("share", [0, 0.05, 0.5, 0.99])
 def test_a_truncated_file_is_refused_with_its_size(archive: bool, share: float, tmp_path: Path) -> None:
-    path = saved(tmp_path / "model.pt", archive)
+    path = tmp_path / "model.pt"
+    torch.save({"weights": torch.arange(100.0)}, path, _use_new_zipfile_serialization=archive)
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
     with pytest.raises(UserError, match=r"model\.pt: .*truncated or damaged at [\d,]+ bytes"):
@@ -94,14 +88,6 @@ def test_a_truncated_or_damaged_archive_of_arrays(share: float, tmp_path: Path) 
         read_arrays(path)
 
 
-@pytest.mark.parametrize("content", [b"no checkpoint", b"\x80\x02.", b"<!DOCTYPE html>"])
-def test_no_checkpoint(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "model.pt"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"model\.pt: no checkpoint that torch has saved"):
-        read_torch(path)
-
-
 @pytest.mark.parametrize(
     ("tensor", "message"),
     [
@@ -110,7 +96,6 @@ def test_no_checkpoint(content: bytes, tmp_path: Path) -> None:
             "the weights a are NaN at 2 of 3 places: the training has diverged",
         ),
         (torch.tensor([1.0, -torch.inf]), "the weights a are infinite at 1 of 2 places"),
-        (torch.tensor([1e300], dtype=torch.float64), "the weights a are infinite at 1 of 1 places"),
         (torch.tensor([1]), "the weights a are torch.int64, must be dense floating-point numbers"),
         (torch.eye(2).to_sparse(), "the weights a are torch.sparse_coo"),
     ],
@@ -118,8 +103,3 @@ def test_no_checkpoint(content: bytes, tmp_path: Path) -> None:
 def test_weights_that_are_no_numbers_are_named_first(tensor: torch.Tensor, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Weights(Path("model.pt"), {"b": torch.ones(1), "a": tensor}, "gru")
-
-
-@pytest.mark.parametrize("make", [lambda: torch.ones(2, dtype=torch.float16), lambda: torch.ones(2).bfloat16()])
-def test_weights_in_fewer_bits(make: Callable[[], torch.Tensor]) -> None:
-    assert Weights(Path("model.pt"), {"a": make()}, "gru").take("a").dtype == torch.float32

@@ -144,7 +144,6 @@ def test_computes_the_same(name: str, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"arch": "transformer"}, "arch = 'transformer': can't be imported, only 'lstm' and its variants can"),
-        ({"arch": "lstm_lm"}, "arch = 'lstm_lm': can't be imported"),
         ({"decoder_attention": "0"}, "decoder_attention = '0': can't be imported, only with attention"),
         ({"decoder_layers": 2}, "decoder_layers = 2: can't be imported, only 1 can"),
         ({"residuals": True}, "residuals = True: can't be imported"),

@@ -66,23 +66,6 @@ def types_of(graph: TracedGraph) -> dict[str, int]:
     }
 
 
-def test_products_are_half_sums_and_log_probabilities_are_not() -> None:
-    converted = convert(pair_of(0.5))
-    types = types_of(converted.decoder_step)
-    assert (types["logits"], types["log_probs"]) == (TensorProto.FLOAT16, TensorProto.FLOAT)
-    assert (types["total"], types["total_out"]) == (TensorProto.FLOAT, TensorProto.FLOAT)
-    assert types_of(converted.encoder)["total"] == TensorProto.FLOAT
-    assert converted.arithmetic["weight"] == "fp16"
-    assert converted.arithmetic["total"] == "stored as fp32: every step adds to it"
-
-
-def test_what_is_read_in_fp32_alone_is_stored_as_fp32() -> None:
-    """The memory is only added to the sum: in fp16 each step would convert it back."""
-    converted = convert(pair_of(0.5))
-    assert types_of(converted.encoder)["memory"] == TensorProto.FLOAT
-    assert converted.arithmetic["memory"] == "stored as fp32: its readers compute in fp32"
-
-
 def test_a_product_that_could_overflow_stays_in_fp32() -> None:
     converted = convert(pair_of(HALF_MAX / 4))
     assert types_of(converted.decoder_step)["logits"] == TensorProto.FLOAT

@@ -23,33 +23,22 @@ GREEDY = DecodingOptions(max_length=6)
 BEAM = DecodingOptions(max_length=6, beam_size=4)
 
 
-def test_no_noise_gives_one_outcome_and_much_noise_several() -> None:
+def test_noise_stays_within_its_amplitude_and_shows_ties() -> None:
     stepper = FakeStepper(vocabulary_size=12)
     for options in (GREEDY, BEAM):
         quiet = outcomes_under_noise(stepper, SOURCES, options, SPECIAL_IDS, 0.0)
         assert [len(tokens) for tokens in quiet] == [1] * len(SOURCES)
         loud = outcomes_under_noise(stepper, SOURCES, options, SPECIAL_IDS, 5.0)
         assert all(len(tokens) > 1 for tokens in loud)
-        assert outcomes_under_noise(stepper, SOURCES, options, SPECIAL_IDS, 5.0) == loud
-
-
-def test_the_noise_stays_within_its_amplitude_and_the_order_is_kept() -> None:
-    stepper = FakeStepper(vocabulary_size=12)
-    noisy = NoisyStepper(stepper, 0.3, np.random.default_rng(0))
-    state = stepper.encode(SOURCES)
-    start = np.full(len(SOURCES), SPECIAL_IDS.start)
-    (all_exact, _), (output, _) = (
-        stepper.step(state, start, num_candidates=12),
-        noisy.step(state, start, num_candidates=5),
-    )
+    state, start = stepper.encode(SOURCES), np.full(len(SOURCES), SPECIAL_IDS.start)
+    exact, _ = stepper.step(state, start, num_candidates=12)
+    output, _ = NoisyStepper(stepper, 0.3, np.random.default_rng(0)).step(state, start, num_candidates=5)
     assert output.candidate_ids.shape == (len(SOURCES), 5)
     assert (np.diff(output.candidate_log_probs, axis=1) <= 0).all()
-    exact = [
-        dict(zip(*row, strict=True)) for row in zip(all_exact.candidate_ids, all_exact.candidate_log_probs, strict=True)
-    ]
-    for row, ids, log_probs in zip(exact, output.candidate_ids, output.candidate_log_probs, strict=True):
-        for token_id, log_prob in zip(ids, log_probs, strict=True):
-            assert abs(row[token_id] - log_prob) <= 0.3001
+    rows = zip(exact.candidate_ids.tolist(), exact.candidate_log_probs, strict=True)
+    noisy = zip(output.candidate_ids, output.candidate_log_probs, strict=True)
+    for (row, own), (ids, log_probs) in zip(rows, noisy, strict=True):
+        np.testing.assert_allclose(own[[row.index(token_id) for token_id in ids]], log_probs, atol=0.3001)
 
 
 class Biased(NoisyStepper):
@@ -140,24 +129,6 @@ def test_the_worst_place_is_named_and_steps_are_taken_together() -> None:
     assert agreement.largest_errors() == {"encoder/memory": 0.0, "step/hidden": 0.5}
     assert agreement.differences(lambda name: 0.1) == [
         "step/hidden: off by 0.5 (step 2, in a batch of 3); allowed is 0.1"
-    ]
-
-
-def test_a_tensor_that_one_side_lacks_is_an_error() -> None:
-    agreement = Agreement()
-    agreement.compare([{}], [{"encoder/memory": np.zeros(1)}], "alone")
-    assert agreement.largest_errors() == {"encoder/memory": float("inf")}
-
-
-def test_one_bit_is_seen() -> None:
-    agreement = Agreement()
-    value = np.ones(3, np.float32)
-    agreement.compare_bits([{"encoder/memory": value}], [{"encoder/memory": value.copy()}], "in a batch of 2")
-    assert not agreement.variations
-    agreement.compare_bits([{"encoder/memory": value}], [{"encoder/memory": np.nextafter(value, 2)}], "in a batch of 3")
-    assert agreement.differences(lambda name: 1.0) == []
-    assert agreement.variation_lines() == [
-        "encoder/memory: not the same bits alone and with batch-mates (encoder, in a batch of 3)"
     ]
 
 

@@ -1,7 +1,6 @@
 """What int8 may cost to be served by default, and beams that are worse than greedy search."""
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -32,10 +31,8 @@ def entry(metric: str, precision: Precision, difference: float | None) -> Evalua
     [
         ("bleu", -0.15, "int8"),
         ("bleu", -0.16, "fp32"),
-        ("bleu", 2.0, "int8"),
         ("wer", 0.2, "int8"),
         ("wer", 0.21, "fp32"),
-        ("wer", -2.0, "int8"),
     ],
 )
 def test_int8_is_preferred_where_it_costs_little(metric: str, difference: float, expected: str) -> None:
@@ -82,15 +79,10 @@ def int8(metric: str, value: float, difference: float = 0.0) -> Evaluation:
             r"fp32 itself fails on this data \(exact_match 0\)",
         ),
         ([int8("bleu", 1.5, -0.4)], 384, r"fails on this data \(bleu 1.9\)"),
-        ([int8("bleu", 1.5), int8("chrf", 14.0)], 384, r"\(bleu 1.5, chrf 14\)"),
         # Morphologically rich: few words are right, but many letters.
         ([int8("bleu", 1.5), int8("chrf", 40.0)], 384, ""),
-        ([int8("bleu", 30.0), int8("exact_match", 0.0)], 384, ""),
-        ([int8("wer", 99.0)], 384, r"\(wer 99\)"),
         ([int8("per", 130.0), int8("wer", 100.0)], 384, r"\(per 130, wer 100\)"),
-        ([int8("rouge_l", 7.0)], 384, r"\(rouge_l 7\)"),
         ([int8("bleu", 30.0), int8("perplexity", 50.0)], 384, r"\(perplexity 50, guessing has 40\)"),
-        ([int8("bleu", 30.0), int8("perplexity", 39.0)], 384, ""),
         ([int8("wer", 26.0)], 191, r"only 191 of 384 decodings are identical to fp32's, must be 50%"),
         ([int8("wer", 26.0)], 192, ""),
     ],
@@ -144,11 +136,7 @@ def test_beams_that_are_worse_than_greedy_search_are_reported() -> None:
         "--beam-size 1, or with another --patience"
     )
     assert evaluations[4].difference == 0.0
-
-
-def test_beams_that_are_better_are_not() -> None:
-    evaluations, advice = measured_where_right_is(EvaluationConfig(beam_size=3))
-    assert evaluations[1].value == 100.0 and advice == []
+    assert measured_where_right_is(EvaluationConfig(beam_size=3))[1] == []
 
 
 def test_quality_is_measured_as_the_run_was() -> None:
@@ -158,27 +146,3 @@ def test_quality_is_measured_as_the_run_was() -> None:
     measurement = QualityMeasurement(data=data, config=config, model_of=lambda stepper: MODEL)
     bleu, per = measurement.take({"fp32": MODEL.stepper})
     assert "tok:char" in bleu.protocol and "without the characters 'x'" in per.protocol
-
-
-def test_halved_graphs_are_measured_against_the_former_ones() -> None:
-    """fp32 is gone: its distance is the former graphs' own, as recorded, and what halving adds."""
-    flatter = FakeStepper(TOKENIZER.vocabulary_size, spread=0.5)
-    examples = [Example(source, ("a",)) for source in ("ab", "ba", "cd", "dc")]
-    config = EvaluationConfig(metrics=("perplexity", "per"), beam_size=2)
-    measurement = QualityMeasurement(
-        data=EvaluationData("words.tsv", examples),
-        config=config,
-        model_of=lambda stepper: replace(MODEL, stepper=stepper),
-        former=MODEL.stepper,
-        recorded={"perplexity": 0.5},
-    )
-    evaluations = measurement.take({"int8": flatter})
-    assert [(evaluation.metric, evaluation.precision) for evaluation in evaluations] == [
-        ("perplexity", "int8"),
-        ("per", "int8"),
-    ]
-    (former,) = [line for line in measurement.advice if "perplexity" in line]
-    before = float(former.split()[-1])
-    assert evaluations[0].value != before
-    assert evaluations[0].difference == pytest.approx(evaluations[0].value - before + 0.5, abs=1e-3)
-    assert evaluations[1].difference is None, "the bundle had recorded none"

@@ -88,23 +88,6 @@ def test_requests_of_a_closed_worker_no_longer_count() -> None:
     assert ask(desk, *range(21, 31), steps=10) == [0] * 10
 
 
-def test_all_workers_share_one_queue() -> None:
-    desk = desk_of(2, max_rows=1)
-    assert [desk.added(request(key)) for key in range(5)] == [[(0, 0)], [(1, 1)], [], [], []]
-    assert desk.num_waiting(INTERACTIVE) == 3
-    assert desk.after_end(1, request(1)) == [(1, 2)]
-    assert desk.after_end(1, request(2)) == [(1, 3)]
-    assert desk.after_end(0, request(0)) == [(0, 4)]
-    assert desk.num_waiting(INTERACTIVE) == 0
-
-
-def test_a_small_request_does_not_overtake_a_large_one() -> None:
-    desk = desk_of(1, max_rows=4)
-    assert [desk.added(request(key, rows=rows)) for key, rows in enumerate((2, 4, 1))] == [[(0, 0)], [], []]
-    assert desk.after_end(0, request(0, rows=2)) == [(0, 1)]
-    assert desk.after_end(0, request(1, rows=4)) == [(0, 2)]
-
-
 def test_bulk_requests_are_sent_some_way_ahead() -> None:
     desk = desk_of(2, max_rows=4)
     assert len([sent for key in range(20) for sent in desk.added(request(key, BULK))]) == 2 * 4 * BULK_AHEAD

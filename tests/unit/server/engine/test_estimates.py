@@ -3,8 +3,11 @@
 import pytest
 
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
-from attendant.server.engine.estimates import HANG_FACTOR, BatchBudget, Lengths, RoundBound, ThroughputEstimate
+from attendant.server.engine.client import Lengths
 from attendant.server.engine.messages import Priority, StepStats
+from attendant.server.engine.pool import ThroughputEstimate
+from attendant.server.engine.scheduler import BatchBudget
+from attendant.server.engine.supervision import HANG_FACTOR, RoundBound
 
 FREE = DecodingOptions(max_length=100)
 BEAM = DecodingOptions(max_length=100, beam_size=4)

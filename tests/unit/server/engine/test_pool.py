@@ -18,8 +18,8 @@ from attendant.server.config import LIGHT_ROWS, ServerConfig
 from attendant.server.engine import pool as pools
 from attendant.server.engine import shares, supervision
 from attendant.server.engine.client import DELIVERED_AT_ONCE, HEAVY_WEIGHT, EngineClient
-from attendant.server.engine.estimates import ThroughputEstimate
 from attendant.server.engine.messages import BulkRoom, Outcome, Outcomes, Priority, Result, StepStats
+from attendant.server.engine.pool import ThroughputEstimate
 from attendant.server.engine.scheduler import Ahead
 from attendant.server.engine.shares import SharedRows
 from attendant.server.engine.supervision import Slot, WorkerLost
@@ -180,21 +180,6 @@ async def test_cancelled_suspects_are_not_tried() -> None:
         assert runner.num_waiting == 0
 
 
-async def test_a_worker_that_hangs_is_replaced_and_its_requests_are_decoded_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pools, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(supervision, "ENDING_SECONDS", 0.05)
-    steppers, restarts = (GatedStepper(7), FakeStepper()), list[int]()
-    options = {"num_workers": 1, "max_restarts": 1, "on_restart": lambda: restarts.append(1)}
-    async with running(*steppers, hang_seconds=0.2, **options) as (runner, _):
-        await asyncio.sleep(0.5)  # it may be silent as long as it likes while it has no work
-        assert not restarts
-        results = await ended(*(ask(runner) for _ in range(3)))
-        assert all(isinstance(result, Result) for result in results) and restarts == [1]
-        assert (runner.num_waiting, runner.num_running, runner.num_rows) == (0, 0, 0)
-
-
 async def test_workers_that_hang_again_and_again_end_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "TICK_SECONDS", 0.01)
     monkeypatch.setattr(supervision, "ENDING_SECONDS", 0.05)
@@ -268,28 +253,6 @@ async def test_a_worker_that_does_not_listen_does_not_hold_up_the_server() -> No
         stepper.open()
         assert isinstance((await ended(task))[0], Result)
         await eventually(lambda: len(outcomes) == 200)
-
-
-async def test_models_share_the_rows_of_a_server() -> None:
-    shared, gated = SharedRows(2), GatedStepper(7)
-    async with (
-        running(gated, max_rows=2, shared_rows=shared) as (first, _),
-        running(FakeStepper(), max_rows=2, shared_rows=shared) as (second, _),
-    ):
-        mine = [ask(first) for _ in range(3)]
-        await gated.arrival()
-        theirs = ask(second)
-        await eventually(lambda: second.num_waiting == 1)
-        mine[0].cancel()
-        await eventually(mine[0].done)
-        for _ in range(2):  # the step under way, and the one that sees that the caller has gone
-            gated.let_one_pass()
-        assert isinstance((await ended(theirs))[0], Result)
-        # What a model that goes still had is free as well, whether or not its worker says how it ended.
-        first.stop()
-        gated.open()
-        assert [type(outcome) for outcome in await ended(*(ask(second) for _ in range(2)))] == [Result, Result]
-        await ended(*mine)
 
 
 async def test_models_divide_the_rows_for_bulk_work() -> None:

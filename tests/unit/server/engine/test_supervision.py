@@ -4,7 +4,6 @@ import os
 from types import SimpleNamespace
 from typing import cast
 
-from attendant.server.engine.estimates import RoundBound
 from attendant.server.engine.messages import FlightRecord, new_record
 from attendant.server.engine.processes import WorkerProcess
 from attendant.server.engine.supervision import (
@@ -14,6 +13,7 @@ from attendant.server.engine.supervision import (
     Poisoned,
     Quarantine,
     Restarts,
+    RoundBound,
     Slot,
 )
 from tests.unit.server.engine.test_scheduler import BULK, INTERACTIVE, request
