@@ -195,7 +195,8 @@ class DataConfig(Table):
             and of validation's loss. If None, there is no limit. For experiments about length: it does not depend on
             the tokenizer, and limits neither the texts that are decoded to measure the model nor those that it serves.
         max_length_ratio: pairs are left out of the training split and of validation's loss if one side has more than
-            this many times the tokens of the other. If None, there is no limit. Doesn't count EOS.
+            this many times the tokens of the other. If None, there is no limit. Doesn't count EOS. The longest target
+            that is left, for its source, decides the served model's default maximum length: a bad pair makes it longer.
         drop_duplicates: leaves out training pairs that are equal to an earlier one. Duplicates are always counted.
         shared_sources: treatment of sources that are in the training split and also in validation or test (compared as
             written in the files). "keep": only count them; "drop_from_train": leave those pairs out of the training

@@ -41,7 +41,6 @@ SIDES: Final = ("source", "target")
 RECORD_NAME: Final = "corpus.json"
 SYMBOLS_FILE, PROBABILITIES_FILE = "symbols.bin", "probabilities.bin"
 CHUNK_PAIRS = 10_000
-COVERED_SHARE: Final = 0.999
 MAX_COUNTED_TOKENS: Final = 10_000_000
 
 
@@ -246,9 +245,9 @@ def unknown_share(sequences: TokenSequences, ignored: Collection[int] = ()) -> f
 def max_length_ratio(corpus: Corpus, *, append_eos: bool) -> float:
     """Returns r of the bound `target tokens <= r * source tokens + LENGTH_MARGIN`, rounded up to two decimals.
 
-    It is the smallest one that holds for 99.9 % of the pairs, but never below the mean ratio of all tokens: sources
-    that are longer than any of the training split must not be cut below what is usual. The margin is any target's own:
-    ratios of short texts scatter too widely to bound anything.
+    It is the smallest one that holds for every pair, so that no trained answer is cut, but never below the mean ratio
+    of all tokens: sources that are longer than any of the training split must not be cut below what is usual. The
+    margin is any target's own: ratios of short texts scatter too widely to bound anything.
 
     Args:
         corpus: the training split, N > 0 pairs.
@@ -256,10 +255,9 @@ def max_length_ratio(corpus: Corpus, *, append_eos: bool) -> float:
     """
     sources = corpus.sources.lengths - append_eos
     targets = corpus.targets.lengths
-    ratios = (targets - LENGTH_MARGIN) / sources
-    covering = float(np.quantile(ratios, COVERED_SHARE, method="inverted_cdf"))
+    largest = float(((targets - LENGTH_MARGIN) / sources).max())
     mean = int(targets.sum()) / int(sources.sum())
-    return math.ceil(100 * max(covering, mean)) / 100
+    return math.ceil(100 * max(largest, mean)) / 100
 
 
 def open_stored(directory: Path) -> tuple[Corpus, dict[str, Any]] | None:
