@@ -109,6 +109,8 @@ class ExportableModule(ExportableModel):
 
 def _refuse_wrong_values(model: UserModel) -> None:
     """Raises UserError: a field has a wrong type or is out of its range, and nothing that gets it checks it."""
+    if not isinstance(model, UserModel):
+        raise UserError(f"model is of type {type(model).__name__}: must be a UserModel, which describes a module")
     for name in ("max_source_tokens", "max_target_tokens"):
         limit = getattr(model, name)
         if not isinstance(limit, Integral) or limit < 1:

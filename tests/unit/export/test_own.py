@@ -491,6 +491,11 @@ def test_weights_are_loaded_whatever_wrapped_the_module(
             assert torch.equal(loaded[name], tensor.float())
 
 
+def test_a_module_without_its_description_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="model is of type TutorialTranslator: must be a UserModel"):
+        export_model(TutorialTranslator(), tmp_path / "mine")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
