@@ -46,6 +46,8 @@ def default_precision(bundle: Bundle, provider: Provider) -> Precision:
     graphs = bundle.manifest.graphs
     plain: Precision = "fp32" if "fp32" in graphs else next(iter(graphs))
     preferred = bundle.manifest.default_precision.get(provider, plain)
+    if preferred == plain:  # there is no other: the graphs need not be read for it
+        return plain
     try:
         refuse_inexact(bundle, preferred)
     except UserError:

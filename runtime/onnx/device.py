@@ -25,10 +25,9 @@ from attendant.runtime.bundle.graph_content import message_field, number_field, 
 from attendant.runtime.bundle.graph_io import position_axis
 from attendant.runtime.bundle.manifest import GraphPair, GraphSpec, Precision, Provider, TensorSpec
 from attendant.runtime.errors import UserError
-from attendant.runtime.onnx.session import BoundSession, OnnxSession
+from attendant.runtime.onnx.session import BoundSession, OnnxSession, as_input, step_inputs
 from attendant.runtime.process import available_cpus
 from attendant.runtime.stepper import (
-    NO_ID,
     SOURCE_MASK,
     Array,
     AttentionLayouts,
@@ -175,7 +174,7 @@ class StateScope:
         """Returns the entries `rows` [N'] at the first `width` positions."""
         if not self.names:
             return tensors
-        inputs: dict[str, Any] = {**tensors.values_by_name, ROWS: np.ascontiguousarray(rows, np.int64)}
+        inputs: dict[str, Any] = {**tensors.values_by_name, ROWS: as_input(rows, np.int64)}
         if self._axes:
             inputs[WIDTH] = np.array([width], np.int64)
         results = self._selecting.run(inputs, [part_name(name, 0) for name in self.names])
@@ -270,15 +269,13 @@ class DeviceStepper:
         attention: bool = False,
     ) -> tuple[StepOutput, DecoderState]:
         state = state_of(before)
-        num_rows = state.num_rows
         rows, sources = self._row_tensors(state), _held(state.source_tensors)
         inputs: dict[str, Any] = {
             **rows.values_by_name,
             **sources.values_by_name,
-            graph_io.PREVIOUS_IDS: _ids(previous_ids),
-            graph_io.FORCED_IDS: np.full(num_rows, NO_ID, np.int64) if forced_ids is None else _ids(forced_ids),
-            graph_io.BANNED_IDS: np.full((num_rows, 1), NO_ID, np.int64) if banned_ids is None else _ids(banned_ids),
-            graph_io.NUM_CANDIDATES: np.array([min(num_candidates, self.vocabulary_size)], np.int64),
+            **step_inputs(
+                state.num_rows, previous_ids, min(num_candidates, self.vocabulary_size), forced_ids, banned_ids
+            ),
         }
         if self._has_attention:
             inputs[graph_io.SOURCE_ROWS], inputs[graph_io.ROW_SLOTS] = self._layouts.of(state, self._min_queries)
@@ -331,10 +328,6 @@ class DeviceStepper:
 def _held(tensors: Mapping[str, Any]) -> DeviceTensors:
     assert isinstance(tensors, DeviceTensors), "a state of another stepper"
     return tensors
-
-
-def _ids(ids: Ids) -> Ids:
-    return np.ascontiguousarray(ids, np.int64)
 
 
 def _specs(graphs: GraphPair, scope: str) -> list[TensorSpec]:

@@ -10,6 +10,7 @@ other has written, so only the ids change, which are copied. A run's outputs bel
 releases them.
 """
 
+import functools
 import io
 import os
 import re
@@ -31,12 +32,13 @@ except ModuleNotFoundError as missing:
     remedy = "pip install 'attendant-seq2seq[cpu]', or with [gpu] for CUDA"
     raise ModuleNotFoundError(f"{missing.name} is not installed: {remedy}", name=missing.name) from None
 
+from attendant.runtime.bundle import graph_io
 from attendant.runtime.bundle.graph_content import outputs_part, read_graph
 from attendant.runtime.bundle.manifest import GraphSpec, Provider, TensorSpec
 from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES, Unfit, digest_of, read_file
 from attendant.runtime.errors import UserError, one_line
 from attendant.runtime.process import quiet_stderr
-from attendant.runtime.stepper import Array
+from attendant.runtime.stepper import NO_ID, Array, Ids
 
 PROVIDERS: Mapping[Provider, tuple[str, dict[str, str]]] = {
     "cpu": ("CPUExecutionProvider", {}),
@@ -403,3 +405,28 @@ def _one_line(text: str) -> str:
 def as_input(values: Any, dtype: type[np.generic]) -> Array:
     """Returns a contiguous array of `dtype` and the same shape; copies only if needed."""
     return np.ascontiguousarray(values, dtype)
+
+
+def step_inputs(
+    num_rows: int, previous_ids: Ids, num_candidates: int, forced_ids: Ids | None, banned_ids: Ids | None
+) -> dict[str, Array]:
+    """Returns the inputs of a step of `num_rows` rows by name, without its state (Stepper.step)."""
+    return {
+        graph_io.PREVIOUS_IDS: as_input(previous_ids, np.int64),
+        graph_io.FORCED_IDS: _no_ids(num_rows) if forced_ids is None else as_input(forced_ids, np.int64),
+        graph_io.BANNED_IDS: _no_ids(num_rows, 1) if banned_ids is None else as_input(banned_ids, np.int64),
+        graph_io.NUM_CANDIDATES: _number(num_candidates),
+    }
+
+
+@functools.lru_cache(maxsize=16)
+def _number(value: int) -> Ids:
+    return np.array([value], np.int64)
+
+
+@functools.lru_cache(maxsize=16)
+def _no_ids(*shape: int) -> Ids:
+    ids = np.full(shape, NO_ID, np.int64)
+    # A read-only input is not copied.
+    ids.flags.writeable = False
+    return ids

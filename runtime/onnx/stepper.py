@@ -11,7 +11,6 @@ wasted: when they, and positions beyond every source's length, exceed a part of 
 moved together.
 """
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -24,10 +23,9 @@ from attendant.runtime.bundle.graph_content import wide_factors
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle.reading import Unfit
 from attendant.runtime.errors import UserError
-from attendant.runtime.onnx.session import ArrayPool, OnnxSession, Shape, as_input
+from attendant.runtime.onnx.session import ArrayPool, OnnxSession, Shape, step_inputs
 from attendant.runtime.process import available_cpus
 from attendant.runtime.stepper import (
-    NO_ID,
     SOURCE_MASK,
     SOURCE_WIDTH_MULTIPLE,
     Array,
@@ -348,13 +346,12 @@ class OnnxStepper:
         attention: bool = False,
     ) -> tuple[StepOutput, DecoderState]:
         state = state_of(before)
-        num_rows = state.num_rows
-        inputs: dict[str, Array] = {**state.row_tensors, **state.source_tensors}
-        inputs[graph_io.PREVIOUS_IDS] = as_input(previous_ids, np.int64)
-        inputs[graph_io.FORCED_IDS] = _no_ids(num_rows) if forced_ids is None else as_input(forced_ids, np.int64)
-        inputs[graph_io.BANNED_IDS] = _no_ids(num_rows, 1) if banned_ids is None else as_input(banned_ids, np.int64)
         num_candidates = min(num_candidates, self.vocabulary_size)
-        inputs[graph_io.NUM_CANDIDATES] = _number(num_candidates)
+        inputs: dict[str, Array] = {
+            **state.row_tensors,
+            **state.source_tensors,
+            **step_inputs(state.num_rows, previous_ids, num_candidates, forced_ids, banned_ids),
+        }
         wants_attention = attention and self._has_attention
         if self._has_attention:
             inputs[graph_io.SOURCE_ROWS], inputs[graph_io.ROW_SLOTS] = self._layouts.of(state, self._min_queries)
@@ -490,16 +487,3 @@ def _with_rows(state: DecoderState, row_tensors: Mapping[str, Array], row_source
     if isinstance(state, _BufferedState):
         return _BufferedState(row_tensors, *stays, buffers=state.buffers)
     return DecoderState(row_tensors, *stays)
-
-
-@functools.lru_cache(maxsize=16)
-def _number(value: int) -> Ids:
-    return np.array([value], np.int64)
-
-
-@functools.lru_cache(maxsize=16)
-def _no_ids(*shape: int) -> Ids:
-    ids = np.full(shape, NO_ID, np.int64)
-    # A read-only input is not copied.
-    ids.flags.writeable = False
-    return ids
