@@ -432,7 +432,7 @@ def _remedy(error: Exception, call: str, where: str, reaching: str) -> str:
     """Returns the remedy for an error of a module's call, which was at a line of the user's own, `where`."""
     if isinstance(error, TypeError) and not where:
         return "its arguments are those of attendant.export.Seq2SeqModule; with shares_sources, of SharingModule"
-    if "cuda" in str(error).lower():
+    if re.search(r"\b(cuda|nvidia|xpu|mps)\b|same device", str(error), re.IGNORECASE):
         return "the export runs on the CPU: make tensors on the arguments' device, not on a fixed one"
     if isinstance(error, IndexError) and reaching:
         return f"{reaching}: the embedding needs that many rows"

@@ -246,6 +246,11 @@ class Wrapped(nn.DataParallel):
         super().__init__(TutorialTranslator())
 
 
+class OnADeviceWithoutDriver(Changed):
+    def encode(self, source_ids, source_lengths):
+        raise RuntimeError("Found no NVIDIA driver on your system.")  # the mistake
+
+
 def line_of_the_mistake(module: type[nn.Module]) -> str:
     lines = Path(__file__).read_text().splitlines()
     begin = next(number for number, line in enumerate(lines, 1) if line.startswith(f"class {module.__name__}("))
@@ -264,6 +269,7 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
         (OtherName, r"OtherName\.step, .* failed: 'h' at \S*:{line}: .*row_state in its second argument"),
         (FewSymbols, r"index out of range .* at .*; ids reach 13, .*, and positions \d: the embedding needs"),
         (OnAnotherDevice, r"OnAnotherDevice\.encode.*:{line}: .*; the export runs on the CPU: make tensors on the arg"),
+        (OnADeviceWithoutDriver, r":{line}: .*; the export runs on the CPU: make tensors on the arg"),
         (Wrapped, r"Wrapped is no model to export: it lacks row_state, encode, step: give its own module, \.module"),
         (changed(nn.Module.half), r"weights \S+ are torch.float16 on cpu: .*: call module\.cpu\(\)\.float\(\) first"),
         (changed(lambda module: module.out.weight.data.fill_(math.nan)), "weights out.weight are NaN or infinite: "),

@@ -101,7 +101,7 @@ def test_processors_of_one_name_differ_by_family_and_model(tmp_path: Path) -> No
 
 
 def test_a_process_that_may_start_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threading, "_start_new_thread", Mock(side_effect=RuntimeError("can't start new thread")))
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
     with pytest.raises(UserError, match="ulimit -v"):
         on_a_thread(int, "a thread")
 
