@@ -73,7 +73,7 @@ ANSWERS = {
     },
     "summarize-debian": {
         "A C++ library providing safe code for c++ mutexes. This package is a header-only library.": (
-            "safe code for c++ mutexes"
+            "C++ library for c++ mutexes"
         ),
         "FlatBuffers is an efficient cross platform serialization library for C++, C#, C, Go, Java, JavaScript, "
         "TypeScript, PHP, and Python. It was originally created at Google for game development and other "
