@@ -159,7 +159,7 @@ class OverloadControl:
         expected, uncorrected, start_within = 0.0, 0.0, None
         if priority is not Priority.BULK:
             priority = self._priority(client, sum(rows))
-            expected, uncorrected, start_within = self._estimate(client, priority, rows, steps, timeout_seconds)
+            expected, uncorrected, start_within = self._estimate(client, priority, rows, steps, timeout_seconds, now)
         self._count(priority, client, len(rows), sum(rows))
         deadline = None if timeout_seconds is None else now + timeout_seconds
         start_by = None if start_within is None else now + start_within
@@ -197,11 +197,13 @@ class OverloadControl:
         rows: Sequence[int],
         steps: Sequence[float],
         timeout_seconds: float | None,
+        now: float,
     ) -> tuple[float, float, float | None]:
         """Estimates when the last of a client's interactive requests would be answered, or raises why they are refused.
 
         Args:
             rows, steps: of each request, the largest number of rows and the expected number of steps.
+            now: the time, on the clock of `time.monotonic`.
 
         Returns:
             The seconds until that answer, the same before the correction, and the seconds within which each request
@@ -222,8 +224,14 @@ class OverloadControl:
         # The last request is encoded, and stepped together with those that are in and those that come with it.
         neighbours = (self._rows[priority] + num_rows - rows[-1]) / pool.num_engines
         step_rows = min(pool.max_rows, neighbours + rows[-1], throughput.peak_rows + rows[-1])
-        decoding = throughput.encode_seconds + steps[-1] * throughput.step_seconds(step_rows)
+        step_seconds = throughput.step_seconds(step_rows)
+        decoding = throughput.encode_seconds + steps[-1] * step_seconds
         correction = self._corrections[priority].value
+        # It gets the rows of a request that ends. Requests that began together end together, so all work ahead may be
+        # small and the wait still be a whole decoding.
+        if num_free < num_rows and (last := pool.freeing(priority, num_rows, ahead.num_requests)) is not None:
+            sent, num_steps = last
+            waiting = max(waiting, throughput.encode_seconds + num_steps * step_seconds - (now - sent) / correction)
         wait, service = waiting * correction, decoding * correction
         self._check_client(client, len(rows), num_rows, wait + service)
         num_waiting = pool.num_waiting(Priority.INTERACTIVE) + pool.num_waiting(Priority.HEAVY)

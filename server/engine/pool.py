@@ -9,6 +9,7 @@ treated as one that died. Workers that die too often end the pool.
 import asyncio
 import logging
 import time
+from bisect import bisect_left, insort
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -299,6 +300,54 @@ class ThroughputEstimate:
         return self._encode_seconds / self._encodings if self._encodings else 0.0
 
 
+class ExpectedEnds:
+    """The requests of one priority that workers have, in the order in which they are expected to end.
+
+    Attributes:
+        num_rows: rows of these requests.
+    """
+
+    def __init__(self) -> None:
+        self.num_rows = 0
+        self._ends: list[tuple[float, int]] = []  # Sorted; each with the request's key.
+        self._sent: dict[int, tuple[float, float, EngineRequest]] = {}  # By key: the end, the time of sending.
+
+    def add(self, request: EngineRequest, now: float, step_seconds: float) -> None:
+        """Adds a request that was sent now, when a step takes `step_seconds`."""
+        end = now + request.expected_steps * step_seconds
+        self._sent[request.key] = end, now, request
+        insort(self._ends, (end, request.key))
+        self.num_rows += request.max_rows
+
+    def remove(self, key: int) -> None:
+        """Removes a request that no worker has any more, if it is here."""
+        if (sent := self._sent.pop(key, None)) is not None:
+            end, _, request = sent
+            del self._ends[bisect_left(self._ends, (end, key))]
+            self.num_rows -= request.max_rows
+
+    def freeing(self, num_rows: int, num_ahead: float) -> tuple[float, float] | None:
+        """Returns the time of sending and the expected steps of the request whose end frees a new request's rows.
+
+        That is the last one if even all ends do not free enough; None if there are no requests.
+
+        Args:
+            num_rows: rows of the new request.
+            num_ahead: requests that get rows before it, each as many as a request here has on average.
+        """
+        if not self._ends:
+            return None
+        missing = num_rows + num_ahead * self.num_rows / len(self._ends)
+        key = self._ends[-1][1]
+        if missing < self.num_rows:
+            for _, key in self._ends:
+                missing -= self._sent[key][2].max_rows
+                if missing <= 0:
+                    break
+        _, sent, request = self._sent[key]
+        return sent, request.expected_steps
+
+
 class WorkerPool:
     """The engines of one model, each at the other end of a socket.
 
@@ -348,6 +397,7 @@ class WorkerPool:
             Slot(number, bound, TICK_SECONDS, self._on_report, self._on_lost) for number in range(config.workers)
         ]
         self._dispatcher = Dispatcher(config.workers, config.max_rows, self._send, shared_rows, self._limit_bulk)
+        self._ends = {priority: ExpectedEnds() for priority in RESERVED}
         self._bulk_room = BulkRoom(config.max_rows, is_alone=False)
         self._restarts = Restarts(config.max_restarts)
         self._poisoned = Poisoned()
@@ -425,6 +475,12 @@ class WorkerPool:
         """Returns what waits before a new request of `work` expected rows x steps of this client."""
         return self._dispatcher.ahead(priority, client, work)
 
+    def freeing(self, priority: Priority, num_rows: int, num_ahead: float) -> tuple[float, float] | None:
+        """Returns which request's end frees a new request's rows (see `ExpectedEnds`); None if they are free now."""
+        ends = self._ends[priority]
+        num_free = self.num_engines * self.max_rows - ends.num_rows
+        return None if num_ahead < 1 and num_rows <= num_free else ends.freeing(num_rows, num_ahead)
+
     def stop(self) -> None:
         """Hangs up: each worker ends after its step. Requests in flight get no outcome."""
         self._stopping = True
@@ -443,6 +499,8 @@ class WorkerPool:
         return ready
 
     def _send(self, worker: int, request: EngineRequest) -> None:
+        if (ends := self._ends.get(request.priority)) is not None:
+            ends.add(request, time.monotonic(), self.throughput.step_seconds(self.max_rows))
         self._slots[worker].send(request)
 
     def _limit_bulk(self, num_pools: int, is_alone: bool) -> None:
@@ -454,6 +512,7 @@ class WorkerPool:
 
     def _on_report(self, slot: Slot, report: Report) -> None:
         ended = slot.ended(report.outcomes)
+        self._forget(ended)
         missed = self._missed()
         # Before anything else, so that the worker does not wait.
         if not slot.quarantine:
@@ -463,6 +522,12 @@ class WorkerPool:
         self._on_updates([*report.progress, *report.outcomes, *missed])
         # After the callers who have just been woken: an answer need not wait for the metrics of its steps.
         asyncio.get_running_loop().call_soon(self._note, report.stats)
+
+    def _forget(self, requests: Iterable[EngineRequest]) -> None:
+        """Removes requests that no worker has any more from the expected ends."""
+        for request in requests:
+            if (ends := self._ends.get(request.priority)) is not None:
+                ends.remove(request.key)
 
     def _note(self, steps: Iterable[StepStats]) -> None:
         for stats in steps:
@@ -492,6 +557,7 @@ class WorkerPool:
     async def _replace(self, slot: Slot) -> None:
         """Decodes a dead worker's requests again, and starts another process in its place."""
         tried = slot.quarantine.died()
+        self._forget(slot.requests.values())
         suspects, bystanders = slot.empty()
         facts = {"computing": len(suspects), "waiting": len(bystanders)}
         if tried in suspects:

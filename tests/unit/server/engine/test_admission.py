@@ -35,9 +35,13 @@ class MadeUpHost:
     def __init__(self) -> None:
         self.num_engines, self.max_rows, self.throughput = 1, 4, ThroughputEstimate()
         self.work, self.waiting, self.own = 0.0, 0, 0
+        self.next_end: tuple[float, float] | None = None
 
     def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
         return Ahead(self.work, 0, self.own)
+
+    def freeing(self, priority: Priority, num_rows: int, num_ahead: float) -> tuple[float, float] | None:
+        return self.next_end
 
     def num_waiting(self, priority: Priority) -> int:
         return self.waiting if priority is Priority.INTERACTIVE else 0
@@ -113,6 +117,23 @@ def test_a_deadline_that_would_pass_is_refused_with_when_to_come_again() -> None
     assert refusal.retry_seconds == pytest.approx(100 * STEP_SECONDS + 10 * STEP_SECONDS)
     harness.accept(timeout=1.0 / FILL + 0.11)  # some room is left for what is not known
     harness.accept(timeout=None)
+
+
+def test_a_request_waits_for_the_end_of_one_whose_rows_it_gets() -> None:
+    harness = Harness()
+    running = [harness.accept() for _ in range(4)]
+    harness.host.next_end = 8.0, 100.0
+    accepted = harness.accept(now=8.3)
+    assert accepted.expected_seconds == pytest.approx(0.7 + 10 * STEP_SECONDS)
+    harness.host.work = 4 * 400
+    assert harness.accept(now=8.3).expected_seconds == pytest.approx((400 + 10) * STEP_SECONDS), "the work takes longer"
+    harness.host.work = 0.0
+    harness.accept(now=8.3, timeout=0.7 / FILL + 0.11)
+    refusal = harness.refusal(timeout=0.7 / FILL + 0.09)
+    assert isinstance(refusal, DeadlineTooShort)
+    assert harness.accept(now=9.5).expected_seconds == pytest.approx(10 * STEP_SECONDS), "it may end at any time"
+    for request in (*running, accepted):
+        harness.control.ended(request, None, 9.5)
 
 
 def test_a_request_that_finds_an_idle_server_is_tried() -> None:

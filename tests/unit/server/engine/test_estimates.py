@@ -4,8 +4,8 @@ import pytest
 
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.server.engine.client import Lengths
-from attendant.server.engine.messages import Priority, StepStats
-from attendant.server.engine.pool import ThroughputEstimate
+from attendant.server.engine.messages import EngineRequest, Priority, StepStats
+from attendant.server.engine.pool import ExpectedEnds, ThroughputEstimate
 from attendant.server.engine.scheduler import BatchBudget
 from attendant.server.engine.supervision import HANG_FACTOR, RoundBound
 
@@ -59,6 +59,22 @@ def test_bulk_work_does_not_count_and_the_past_fades() -> None:
         throughput.note(step(4, 0.1))
         throughput.note(step(4, 9.0, priority=Priority.BULK))
     assert throughput.step_seconds(4) == pytest.approx(0.1, rel=1e-2)
+
+
+def test_rows_are_freed_by_the_requests_that_end_first() -> None:
+    ends = ExpectedEnds()
+    assert ends.freeing(1, 0) is None
+    for key, sent, steps in ((0, 0.0, 90.0), (1, 1.0, 10.0), (2, 2.0, 20.0)):
+        request = EngineRequest(key, (5, 6), BEAM, sent, None, Priority.INTERACTIVE, "", steps)
+        ends.add(request, sent, step_seconds=0.1)
+    assert ends.num_rows == 12
+    assert ends.freeing(1, 0) == ends.freeing(4, 0) == (1.0, 10.0)
+    assert ends.freeing(5, 0) == ends.freeing(1, 1) == (2.0, 20.0)
+    assert ends.freeing(8, 1) == ends.freeing(1, 50) == (0.0, 90.0), "at last, even if that is not enough"
+    ends.remove(1)
+    ends.remove(7)
+    assert ends.freeing(1, 0) == (2.0, 20.0)
+    assert ends.num_rows == 8
 
 
 def test_lengths_are_means_by_width_and_beam() -> None:

@@ -223,6 +223,7 @@ async def test_a_worker_that_dies_while_others_load_is_replaced() -> None:
     await starting
     results = await ended(*(ask(runner) for _ in range(12)))
     assert all(isinstance(result, Result) for result in results), "none went to a worker that had died"
+    assert pool.freeing(Priority.INTERACTIVE, 10**6, 0) is None, "all have ended, also those that died"
     runner.stop()
 
 
@@ -337,6 +338,7 @@ async def test_outcomes_of_a_flood_are_delivered_in_turns_with_other_work(priori
         throughput=ThroughputEstimate(),
         num_waiting=lambda priority: 0,
         ahead=lambda *request: Ahead(0.0, 0.0, 0),
+        freeing=lambda *request: None,
         submit=lambda request: None,
         stop=lambda: None,
     )
