@@ -309,21 +309,21 @@ class ExpectedEnds:
 
     def __init__(self) -> None:
         self.num_rows = 0
-        self._ends: list[tuple[float, int]] = []  # Sorted; each with the request's key.
+        self._ends: list[tuple[float, int, int]] = []  # Sorted; each with the request's key and rows.
         self._sent: dict[int, tuple[float, float, EngineRequest]] = {}  # By key: the end, the time of sending.
 
     def add(self, request: EngineRequest, now: float, step_seconds: float) -> None:
         """Adds a request that was sent now, when a step takes `step_seconds`."""
         end = now + request.expected_steps * step_seconds
         self._sent[request.key] = end, now, request
-        insort(self._ends, (end, request.key))
+        insort(self._ends, (end, request.key, request.max_rows))
         self.num_rows += request.max_rows
 
     def remove(self, key: int) -> None:
         """Removes a request that no worker has any more, if it is here."""
         if (sent := self._sent.pop(key, None)) is not None:
             end, _, request = sent
-            del self._ends[bisect_left(self._ends, (end, key))]
+            del self._ends[bisect_left(self._ends, (end, key, 0))]
             self.num_rows -= request.max_rows
 
     def freeing(self, num_rows: int, num_ahead: float) -> tuple[float, float] | None:
@@ -338,10 +338,10 @@ class ExpectedEnds:
         if not self._ends:
             return None
         missing = num_rows + num_ahead * self.num_rows / len(self._ends)
-        key = self._ends[-1][1]
+        _, key, _ = self._ends[-1]
         if missing < self.num_rows:
-            for _, key in self._ends:
-                missing -= self._sent[key][2].max_rows
+            for _, key, num_freed in self._ends:
+                missing -= num_freed
                 if missing <= 0:
                     break
         _, sent, request = self._sent[key]

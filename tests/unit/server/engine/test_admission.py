@@ -8,7 +8,7 @@ import pytest
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.config import LIGHT_ROWS, ServerConfig
-from attendant.server.engine.client import FILL, Accepted, OverloadControl, Prediction
+from attendant.server.engine.client import FILL, SERVICE_FILL, Accepted, OverloadControl, Prediction
 from attendant.server.engine.messages import Outcome, Priority, RequestStats, Result, StepStats
 from attendant.server.engine.pool import ThroughputEstimate
 from attendant.server.engine.scheduler import Ahead
@@ -115,7 +115,7 @@ def test_a_deadline_that_would_pass_is_refused_with_when_to_come_again() -> None
     refusal = harness.refusal(timeout=1.0)
     assert isinstance(refusal, DeadlineTooShort)
     assert refusal.retry_seconds == pytest.approx(100 * STEP_SECONDS + 10 * STEP_SECONDS)
-    harness.accept(timeout=1.0 / FILL + 0.11)  # some room is left for what is not known
+    harness.accept(timeout=1.0 / FILL + 0.11 / SERVICE_FILL)  # some room is left for what is not known
     harness.accept(timeout=None)
 
 
@@ -128,8 +128,8 @@ def test_a_request_waits_for_the_end_of_one_whose_rows_it_gets() -> None:
     harness.host.work = 4 * 400
     assert harness.accept(now=8.3).expected_seconds == pytest.approx((400 + 10) * STEP_SECONDS), "the work takes longer"
     harness.host.work = 0.0
-    harness.accept(now=8.3, timeout=0.7 / FILL + 0.11)
-    refusal = harness.refusal(timeout=0.7 / FILL + 0.09)
+    harness.accept(now=8.3, timeout=0.7 / FILL + 0.11 / SERVICE_FILL)
+    refusal = harness.refusal(timeout=0.7 / FILL + 0.09 / SERVICE_FILL)
     assert isinstance(refusal, DeadlineTooShort)
     assert harness.accept(now=9.5).expected_seconds == pytest.approx(10 * STEP_SECONDS), "it may end at any time"
     for request in (*running, accepted):
