@@ -31,8 +31,8 @@ FILL = 0.5
 and estimates are rough."""
 
 SERVICE_FILL = 0.8
-"""A request's decoding may be expected to take this part of the time that is left for it, because the pace varies too: at
-ten times the capacity, with two workers on two cores, 2 to 4 % of the accepted requests came late, and 4 to 9 % with 1.0."""
+"""A request's decoding may be expected to take this part of the time that is left for it: the pace varies, too. At ten
+times the capacity, with two workers on two cores, 2 to 4 % of the accepted requests came late; with 1.0, 4 to 9 %."""
 
 IDLE_DEADLINE_SLACK = 2.0
 """While nothing runs, a request is tried even if it is expected to take this many times the time until its deadline."""

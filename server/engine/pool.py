@@ -338,13 +338,11 @@ class ExpectedEnds:
         if not self._ends:
             return None
         missing = num_rows + num_ahead * self.num_rows / len(self._ends)
-        _, key, _ = self._ends[-1]
-        if missing < self.num_rows:
-            for _, key, num_freed in self._ends:
-                missing -= num_freed
-                if missing <= 0:
-                    break
-        _, sent, request = self._sent[key]
+        for next_end in self._ends:
+            missing -= next_end[2]
+            if missing <= 0:
+                break
+        _, sent, request = self._sent[next_end[1]]
         return sent, request.expected_steps
 
 
