@@ -332,7 +332,7 @@ class ExpectedEnds:
         That is the last one if even all ends do not free enough; None if there are no requests.
 
         Args:
-            num_rows: rows of the new request.
+            num_rows: rows of the new request that are not free now.
             num_ahead: requests that get rows before it, each as many as a request here has on average.
         """
         if not self._ends:
@@ -477,7 +477,7 @@ class WorkerPool:
         """Returns which request's end frees a new request's rows (see `ExpectedEnds`); None if they are free now."""
         ends = self._ends[priority]
         num_free = self.num_engines * self.max_rows - ends.num_rows
-        return None if num_ahead < 1 and num_rows <= num_free else ends.freeing(num_rows, num_ahead)
+        return None if num_ahead < 1 and num_rows <= num_free else ends.freeing(num_rows - num_free, num_ahead)
 
     def stop(self) -> None:
         """Hangs up: each worker ends after its step. Requests in flight get no outcome."""
