@@ -45,7 +45,9 @@ def command(name: str) -> Command:
     description, add_options = SUBCOMMANDS[name]
     # Only the lines of export's description are not folded.
     formatter = argparse.RawDescriptionHelpFormatter if name == "export" else argparse.HelpFormatter
-    parser = argparse.ArgumentParser(prog=f"attendant {name}", description=description, formatter_class=formatter)
+    parser = argparse.ArgumentParser(
+        prog=f"attendant {name}", description=description, formatter_class=formatter, allow_abbrev=False
+    )
     add_options(parser)
     return Command(parser, partial(_run, name))
 

@@ -61,7 +61,8 @@ def serve_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description="Serves bundles on the Ray cluster that this machine belongs to, and returns when the replicas are "
         "ready. A second call with other bundles or options replaces the replicas without a failed request. "
-        "`serve shutdown` of Ray ends it."
+        "`serve shutdown` of Ray ends it.",
+        allow_abbrev=False,
     )
     parser.add_argument(
         "bundles", metavar="BUNDLE", nargs="+", help="folders made by `attendant export`, at the same path on all nodes"

@@ -49,7 +49,7 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
 
 
 def evaluate_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="attendant evaluate", description=DESCRIPTION)
+    parser = argparse.ArgumentParser(prog="attendant evaluate", description=DESCRIPTION, allow_abbrev=False)
     add = parser.add_argument
     add("paths", type=Path, nargs="+", metavar="RUN|BUNDLE", help="a run directory or a bundle")
     add_data_options(parser)

@@ -42,7 +42,7 @@ CHUNK = 2048  # Sources that are decoded and written together: a killed command 
 
 
 def report_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="attendant report", description=REPORT_DESCRIPTION)
+    parser = argparse.ArgumentParser(prog="attendant report", description=REPORT_DESCRIPTION, allow_abbrev=False)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run directory")
     parser.add_argument(
         "--output",
@@ -89,6 +89,7 @@ def run_report(arguments: argparse.Namespace) -> None:
 def average_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="attendant average",
+        allow_abbrev=False,
         description="Averages the weights of a run's last validated checkpoints (those that training.keep_checkpoints "
         "kept) into a new run, to be evaluated and exported.",
     )
@@ -151,6 +152,7 @@ def average_run(run: Run, last: int, output: Path) -> list[int]:
 def label_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="attendant label",
+        allow_abbrev=False,
         description="Decodes sources with a run, or with several as an ensemble, and writes each with its output: "
         "pairs that another model learns from (sequence-level knowledge distillation, Kim and Rush 2016).",
     )

@@ -40,7 +40,7 @@ writes nothing, except a fetcher's data that are missing."""
 
 
 def train_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="attendant train", description=TRAIN_DESCRIPTION)
+    parser = argparse.ArgumentParser(prog="attendant train", description=TRAIN_DESCRIPTION, allow_abbrev=False)
     _add_recipe_or_data(parser)
     parser.add_argument(
         "--output",
@@ -93,7 +93,7 @@ def run_train(arguments: argparse.Namespace) -> None:
 
 
 def check_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="attendant check", description=CHECK_DESCRIPTION)
+    parser = argparse.ArgumentParser(prog="attendant check", description=CHECK_DESCRIPTION, allow_abbrev=False)
     _add_recipe_or_data(parser)
     parser.add_argument(
         "--examples", type=int, default=5, metavar="N", help="pairs of each split to show (default: %(default)s)"
@@ -165,6 +165,7 @@ def _show_counts(facts: Mapping[str, Any], samples: Mapping[Split, Sequence[Pair
 def fetch_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="attendant fetch",
+        allow_abbrev=False,
         description="Builds the data of a recipe that has [data] fetch, or a data set by its name, into data/NAME.",
     )
     parser.add_argument(

@@ -219,7 +219,9 @@ def _version(parser: argparse.ArgumentParser) -> None:
 
 class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
-        super().__init__(epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+        formatter = argparse.RawDescriptionHelpFormatter
+        # `--server` was taken for `--server-name`.
+        super().__init__(epilog=EPILOG, formatter_class=formatter, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         """Prints one line instead of the whole usage."""

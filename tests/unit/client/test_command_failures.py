@@ -45,6 +45,7 @@ def test_options_that_do_not_go_together(
         (["health", "--root-certificates", "/nowhere"], "'/nowhere' can't be read: No such file or directory"),
         (["generate", "-5,000"], "a text that begins with a dash goes after all options and `--` (see"),
         (["generate", "a", "--beamsize=4"], "unrecognized arguments: --beamsize=4"),
+        (["generate", "a", "--server", "localhost:1"], "unrecognized arguments: --server localhost:1"),
         (["health", "--target", "http://localhost:9090"], "is a URL; give the server as HOST:PORT"),
         (["health", "--tls", "--insecure"], "--insecure excludes --tls, certificates and --server-name"),
         (["health", "--client-key", __file__], "--client-certificate and --client-key need each other"),
