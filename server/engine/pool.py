@@ -333,7 +333,7 @@ class ExpectedEnds:
 
         Args:
             num_rows: rows of the new request that are not free now.
-            num_ahead: requests that get rows before it, each as many as a request here has on average.
+            num_ahead: number of requests that wait before it. Each counts as the mean rows of a request here.
         """
         if not self._ends:
             return None
