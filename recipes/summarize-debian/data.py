@@ -1,8 +1,9 @@
 """Summaries: a Debian package's description, the long text, to its synopsis, the line above it."""
 
+import random
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -12,10 +13,16 @@ from attendant.training.data.pairs import Pair, num_words
 
 EXPECTED = Expected(
     versions={"bookworm": "12.15", "architecture": "amd64"},
-    counts={"train": 29_231, "validation": 1_277, "test": 1_286},
+    counts={"train": 35_231, "validation": 1_277, "test": 1_286},
 )
 SOURCE_WORDS, TARGET_WORDS = range(12, 151), range(2, 21)
 """Numbers of words and punctuation marks that a text and its synopsis may have."""
+
+VARIANTS = {str.upper: 4_000, str.lower: 2_000}
+"""Changes of both sides of a pair -> how many pairs of the training split have such a variant."""
+
+MAX_VARIED_WORDS = 50
+"""Longest text that is varied: a long one would cost as much training as several short ones."""
 
 COMPANIONS = ("-common", "-data", "-dbg", "-dev", "-doc", "-test", "-tests")
 """Endings of the names of packages that belong to another package. Most of their text is the other's."""
@@ -36,6 +43,7 @@ def build(directory: Path, announce: Announce) -> None:
         translations = Path(f"{prefix}_main_i18n_Translation-en").read_text(encoding="utf-8")
         packages = Path(f"{prefix}_main_binary-{apt.architecture}_Packages").read_text(encoding="utf-8")
     splits = split_by_key(choose(descriptions(translations), sources(packages)))
+    splits["train"] += variants(splits["train"])
     # A release under development has no version yet.
     version = release.get("Version", release.get("Date", ""))
     versions = {release["Codename"]: version, "architecture": apt.architecture}
@@ -95,6 +103,15 @@ def choose(pairs: Mapping[str, Pair], source_of: Mapping[str, str]) -> Iterator[
         pair = pairs[min(families[source], key=lambda name: (name.endswith(COMPANIONS), len(name), name))]
         if num_words(pair.source) in SOURCE_WORDS and num_words(pair.target) in TARGET_WORDS:
             yield source, [pair]
+
+
+def variants(pairs: Sequence[Pair], seed: int = 1) -> Iterator[Pair]:
+    """Yields pairs in capitals and in lower case, as people type them. Descriptions of packages have neither."""
+    drawn = random.Random(seed)
+    short = [pair for pair in pairs if num_words(pair.source) <= MAX_VARIED_WORDS]
+    for change, num_pairs in VARIANTS.items():
+        for pair in drawn.sample(short, num_pairs):
+            yield Pair(change(pair.source), change(pair.target))
 
 
 def _debian_release(lists: Path) -> tuple[str, dict[str, str]]:
