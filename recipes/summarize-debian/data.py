@@ -110,7 +110,7 @@ def variants(pairs: Sequence[Pair], seed: int = 1) -> Iterator[Pair]:
     drawn = random.Random(seed)
     short = [pair for pair in pairs if num_words(pair.source) <= MAX_VARIED_WORDS]
     for change, num_pairs in VARIANTS.items():
-        for pair in drawn.sample(short, num_pairs):
+        for pair in drawn.sample(short, min(num_pairs, len(short))):
             yield Pair(change(pair.source), change(pair.target))
 
 

@@ -95,6 +95,19 @@ def test_lengths_have_to_fit(source: str, target: str, fits: bool) -> None:
     assert len(list(debian.choose({"toy": Pair(source.strip(), target.strip())}, {}))) == fits
 
 
+def test_short_texts_also_occur_in_capitals_and_in_lower_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debian, "VARIANTS", {str.upper: 3, str.lower: 1})
+    pairs = [Pair(f"Toy {'word ' * 10}{number}", f"The Toy {number}") for number in range(4)]
+    too_long = Pair("Toy " + "word " * 50, "The Toy")
+    in_capitals, in_lower_case = (
+        [Pair(change(pair.source), change(pair.target)) for pair in pairs] for change in (str.upper, str.lower)
+    )
+    variants = list(debian.variants([*pairs, too_long]))
+    assert len(set(variants)) == 4
+    assert set(variants[:3]) < set(in_capitals) and variants[3] in in_lower_case
+    assert variants == list(debian.variants([*pairs, too_long]))
+
+
 class FakeApt:
     """Indexes that lie where apt would put them."""
 
