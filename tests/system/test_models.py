@@ -75,10 +75,12 @@ ANSWERS = {
         "A C++ library providing safe code for c++ mutexes. This package is a header-only library.": (
             "C++ library for c++ mutexes"
         ),
+        "FLASK IS A MICRO WEB FRAMEWORK WRITTEN IN PYTHON. IT DOES NOT REQUIRE PARTICULAR TOOLS OR LIBRARIES AND HAS NO "
+        "DATABASE ABSTRACTION LAYER.": "MICRO WEB FRAMEWORK WRITTEN IN PYTHON",
         "FlatBuffers is an efficient cross platform serialization library for C++, C#, C, Go, Java, JavaScript, "
         "TypeScript, PHP, and Python. It was originally created at Google for game development and other "
         "performance-critical applications. This package contains the runtime library needed for C++ applications.": (
-            "efficient cross platform serialization library"
+            "efficient cross platform serialization library for C++"
         ),
     },
 }
@@ -155,7 +157,6 @@ FOREIGN = {
         "Wählen Sie die Zelle aus und drücken Sie die Eingabetaste.",
     ],
     "summarize-debian": [
-        "A C++ LIBRARY PROVIDING SAFE CODE FOR C++ MUTEXES. THIS PACKAGE IS A HEADER-ONLY LIBRARY.",
         "Ce paquet contient une bibliothèque pour lire des fichiers de configuration. Elle est écrite en C.",
     ],
 }
