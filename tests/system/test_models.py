@@ -80,7 +80,7 @@ ANSWERS = {
         "FlatBuffers is an efficient cross platform serialization library for C++, C#, C, Go, Java, JavaScript, "
         "TypeScript, PHP, and Python. It was originally created at Google for game development and other "
         "performance-critical applications. This package contains the runtime library needed for C++ applications.": (
-            "efficient cross platform serialization library for C++"
+            "efficient cross platform serialization library"
         ),
     },
 }
