@@ -23,36 +23,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from attendant.runtime.stepper import padded_width
+from attendant.server.engine.estimates import MovingAverage
 from attendant.server.engine.messages import BulkRoom, EngineRequest, Priority
-
-
-class MovingAverage:
-    """An exponential moving average.
-
-    Attributes:
-        value: 0 before the first value.
-    """
-
-    def __init__(self, weight: float, value: float | None = None, max_rise: float = math.inf) -> None:
-        """Starts an average.
-
-        Args:
-            weight: of each new value; 0 to 1.
-            max_rise: a value counts as at most this many times the average: more is an outlier, or comes again.
-        """
-        self.value = value or 0.0
-        self._is_empty = value is None
-        self._weight = weight
-        self._max_rise = max_rise
-
-    def add(self, value: float, weight: float | None = None) -> float:
-        """Adds a value, with `weight` instead of the usual one if it is not None; returns the new average."""
-        if self._is_empty:
-            self.value, self._is_empty = value, False
-        else:
-            self.value += (weight or self._weight) * (min(value, self._max_rise * self.value) - self.value)
-        return self.value
-
 
 MAX_OLD = 64
 

@@ -18,8 +18,8 @@ from attendant.server.config import LIGHT_ROWS, ServerConfig
 from attendant.server.engine import pool as pools
 from attendant.server.engine import shares, supervision
 from attendant.server.engine.client import DELIVERED_AT_ONCE, HEAVY_WEIGHT, EngineClient
+from attendant.server.engine.estimates import ThroughputEstimate
 from attendant.server.engine.messages import BulkRoom, Outcome, Outcomes, Priority, Result, StepStats
-from attendant.server.engine.pool import ThroughputEstimate
 from attendant.server.engine.scheduler import Ahead
 from attendant.server.engine.shares import SharedRows
 from attendant.server.engine.supervision import Slot, WorkerLost
