@@ -12,7 +12,7 @@ from typing import Final
 
 from rich.console import Console
 
-from attendant.runtime.command import Command, ended_by_interrupts, exit_command, require
+from attendant.runtime.command import Command, CommandParser, ended_by_interrupts, exit_command, require
 from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS
 
 DEFAULT = "(default: %(default)s)"
@@ -45,9 +45,7 @@ def command(name: str) -> Command:
     description, add_options = SUBCOMMANDS[name]
     # Only the lines of export's description are not folded.
     formatter = argparse.RawDescriptionHelpFormatter if name == "export" else argparse.HelpFormatter
-    parser = argparse.ArgumentParser(
-        prog=f"attendant {name}", description=description, formatter_class=formatter, allow_abbrev=False
-    )
+    parser = CommandParser(prog=f"attendant {name}", description=description, formatter_class=formatter)
     add_options(parser)
     return Command(parser, partial(_run, name))
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.util import find_spec
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.files import UNWRITABLE, CantWrite
@@ -24,16 +24,24 @@ from attendant_client.version import VERSION
 NO_MEMORY = "there is too little memory: end other programs, allow this one more, or give it less work"
 
 
+class CommandParser(argparse.ArgumentParser):
+    """The options of a command. Raises UserError for an invalid one, where argparse would print its usage and exit."""
+
+    def __init__(self, **options: Any) -> None:
+        # An abbreviation of one option would become another option's when that is added.
+        super().__init__(allow_abbrev=False, **options)
+        self.add_argument("--version", action="version", version=f"attendant {VERSION}")
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command's options and its function, for `attendant NAME` and `python -m ...` alike."""
 
-    parser: argparse.ArgumentParser
+    parser: CommandParser
     run: Callable[[argparse.Namespace], int | None]
-
-    def __post_init__(self) -> None:
-        with_user_errors(self.parser)
-        self.parser.add_argument("--version", action="version", version=f"attendant {VERSION}")
 
     def __call__(self, arguments: Sequence[str]) -> int | None:
         """Parses the options and runs. Raises SystemExit after --help and --version; UserError for a bad option."""
@@ -44,16 +52,6 @@ class Command:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         self.parser.prog = program
         exit_command(program, lambda: self(arguments))
-
-
-def with_user_errors(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Changes the parser to raise UserError for a bad option; argparse would print its whole usage and exit."""
-
-    def refuse(message: str) -> NoReturn:
-        raise UserError(f"{message}; see {parser.prog} --help")
-
-    parser.error = refuse  # type: ignore[method-assign]
-    return parser
 
 
 def suggestion(word: str, choices: Iterable[str]) -> str:

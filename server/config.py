@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from attendant.runtime.bundle.manifest import Precision, Provider
+from attendant.runtime.command import CommandParser
 from attendant.runtime.errors import UserError
 from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS, MAX_THREADS
 
@@ -369,11 +370,10 @@ OPTIONS = tuple(
 )
 
 
-def config_parser() -> argparse.ArgumentParser:
+def config_parser() -> CommandParser:
     """Makes the parser of the command line; see `config_of`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="attendant serve",
-        allow_abbrev=False,
         description="Serves bundles over gRPC, with health checks and reflection, and metrics over HTTP.",
         epilog="The command line takes precedence over the environment. Exit status: 0 drained after SIGTERM or "
         "SIGINT; 1 an engine failed permanently; 2 an invalid option, a port in use, a refused bundle or provider.",

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from attendant.runtime.command import with_user_errors
 from attendant.server.config import ServerConfig, config_of, config_parser
 
 
@@ -13,4 +12,4 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Se
         UserError: the first option that is unknown, or whose value is not what it must be.
         SystemExit: after --help.
     """
-    return config_of(with_user_errors(config_parser()).parse_args(arguments), environment)
+    return config_of(config_parser().parse_args(arguments), environment)

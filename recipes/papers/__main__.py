@@ -6,19 +6,19 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from attendant.runtime.command import Command, ended_by_interrupts, exit_command, with_user_errors
+from attendant.runtime.command import Command, CommandParser, ended_by_interrupts, exit_command
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> CommandParser:
     """Imports the experiments here: torch takes seconds, and Ctrl-C must end that with one line too."""
     with ended_by_interrupts():
         from attendant.recipes.papers import alignment, comparison, harness, long_sources, memory  # noqa: PLC0415
 
-    options = argparse.ArgumentParser(prog="python -m recipes.papers", description="Experiments of docs/experiments.")
+    options = CommandParser(prog="python -m recipes.papers", description="Experiments of docs/experiments.")
     commands = options.add_subparsers(required=True)
 
-    def add(name: str, run: Callable[[argparse.Namespace], None], about: str) -> argparse.ArgumentParser:
-        command = with_user_errors(commands.add_parser(name, help=about))
+    def add(name: str, run: Callable[[argparse.Namespace], None], about: str) -> CommandParser:
+        command = commands.add_parser(name, help=about)
         command.set_defaults(run=run)
         return command
 

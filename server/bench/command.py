@@ -22,7 +22,7 @@ import numpy as np
 
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Distribution
-from attendant.runtime.command import Command, require
+from attendant.runtime.command import Command, CommandParser, require
 from attendant.runtime.errors import UserError, one_line
 from attendant.runtime.files import translate_os_errors, write_json
 from attendant.runtime.process import available_cpus, limited, processor
@@ -131,11 +131,10 @@ class BenchResult:
 
 def command(name: str) -> Command:
     """Returns the command `attendant bench`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="attendant bench",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     option = parser.add_argument
     option("bundle", metavar="BUNDLE", type=Path, help="a folder made by `attendant export`")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from attendant.runtime.command import Command, exit_command
+from attendant.runtime.command import Command, CommandParser, exit_command
 from attendant.runtime.errors import UserError
 from attendant.server.config import OPTIONS, add_options, config_of
 
@@ -56,13 +56,12 @@ def _seconds(text: str) -> float:
 _count.__name__, _seconds.__name__ = "whole number from 1", "number of seconds, 0 or more,"
 
 
-def serve_parser() -> argparse.ArgumentParser:
+def serve_parser() -> CommandParser:
     """Returns the parser of `serve`: the server's options for a replica, and the numbers of replicas."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         description="Serves bundles on the Ray cluster that this machine belongs to, and returns when the replicas are "
         "ready. A second call with other bundles or options replaces the replicas without a failed request. "
         "`serve shutdown` of Ray ends it.",
-        allow_abbrev=False,
     )
     parser.add_argument(
         "bundles", metavar="BUNDLE", nargs="+", help="folders made by `attendant export`, at the same path on all nodes"

@@ -12,6 +12,7 @@ from rich.console import Console
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import SEARCH_OPTIONS, Provider
 from attendant.runtime.bundle_stepper import default_precision, open_stepper
+from attendant.runtime.command import CommandParser
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import READ_ONLY, write_json, write_text
 from attendant.training.data.lines import read_sources
@@ -48,8 +49,8 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def evaluate_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="attendant evaluate", description=DESCRIPTION, allow_abbrev=False)
+def evaluate_parser() -> CommandParser:
+    parser = CommandParser(prog="attendant evaluate", description=DESCRIPTION)
     add = parser.add_argument
     add("paths", type=Path, nargs="+", metavar="RUN|BUNDLE", help="a run directory or a bundle")
     add_data_options(parser)

@@ -10,6 +10,7 @@ from typing import TextIO, get_args
 
 import torch
 
+from attendant.runtime.command import CommandParser
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import lock, new_folder, translate_os_errors
 from attendant.training.commands.evaluate import add_data_options
@@ -41,8 +42,8 @@ COPIED = ("recipe.toml", "versions.json", "data.json", "source_tokenizer.json", 
 CHUNK = 2048  # Sources that are decoded and written together: a killed command loses at most this many.
 
 
-def report_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="attendant report", description=REPORT_DESCRIPTION, allow_abbrev=False)
+def report_parser() -> CommandParser:
+    parser = CommandParser(prog="attendant report", description=REPORT_DESCRIPTION)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run directory")
     parser.add_argument(
         "--output",
@@ -86,10 +87,9 @@ def run_report(arguments: argparse.Namespace) -> None:
         print(path)
 
 
-def average_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def average_parser() -> CommandParser:
+    parser = CommandParser(
         prog="attendant average",
-        allow_abbrev=False,
         description="Averages the weights of a run's last validated checkpoints (those that training.keep_checkpoints "
         "kept) into a new run, to be evaluated and exported.",
     )
@@ -149,10 +149,9 @@ def average_run(run: Run, last: int, output: Path) -> list[int]:
     return steps
 
 
-def label_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def label_parser() -> CommandParser:
+    parser = CommandParser(
         prog="attendant label",
-        allow_abbrev=False,
         description="Decodes sources with a run, or with several as an ensemble, and writes each with its output: "
         "pairs that another model learns from (sequence-level knowledge distillation, Kim and Rush 2016).",
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attendant.runtime.command import CommandParser
 from attendant.runtime.errors import UserError
 from attendant.training.commands.evaluate import show_results
 from attendant.training.data.config import Split
@@ -39,8 +40,8 @@ unknown symbols, duplicates, sources shared by splits, scripts, signs of broken 
 writes nothing, except a fetcher's data that are missing."""
 
 
-def train_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="attendant train", description=TRAIN_DESCRIPTION, allow_abbrev=False)
+def train_parser() -> CommandParser:
+    parser = CommandParser(prog="attendant train", description=TRAIN_DESCRIPTION)
     _add_recipe_or_data(parser)
     parser.add_argument(
         "--output",
@@ -92,8 +93,8 @@ def run_train(arguments: argparse.Namespace) -> None:
         print(f"next: {shlex.join(command)}")
 
 
-def check_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="attendant check", description=CHECK_DESCRIPTION, allow_abbrev=False)
+def check_parser() -> CommandParser:
+    parser = CommandParser(prog="attendant check", description=CHECK_DESCRIPTION)
     _add_recipe_or_data(parser)
     parser.add_argument(
         "--examples", type=int, default=5, metavar="N", help="pairs of each split to show (default: %(default)s)"
@@ -162,10 +163,9 @@ def _show_counts(facts: Mapping[str, Any], samples: Mapping[Split, Sequence[Pair
     plain_console().print(table)
 
 
-def fetch_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def fetch_parser() -> CommandParser:
+    parser = CommandParser(
         prog="attendant fetch",
-        allow_abbrev=False,
         description="Builds the data of a recipe that has [data] fetch, or a data set by its name, into data/NAME.",
     )
     parser.add_argument(
