@@ -167,6 +167,8 @@ def tried(module: UserModule, source: Vocabulary, target: Vocabulary, max_positi
     sizes = *((number, min(width, max_positions)) for number, width in PROBES), (1, max_positions)
     batches = [_tried_batch(module, source, target, *size, generator) for size in sizes]
     last = batches[-1].tensors
+    for batch in batches:
+        _refuse_other_names(f"{type(module).__name__}.encode", batch.tensors, last)
     positional: dict[str, int] = {}
     for name in last:
         shapes = [(batch.width, batch.tensors[name].shape) for batch in batches]
@@ -240,6 +242,8 @@ def _refuse_varying(module: UserModule, method: str, unit: str, tensors: State, 
         again, first: results for the same batch, and for its first source or row alone.
     """
     name = f"{type(module).__name__}.{method}"
+    for state in (again, first):
+        _refuse_other_names(name, tensors, state)
     for key, tensor in tensors.items():
         if not torch.equal(again[key].nan_to_num(), tensor.nan_to_num()):
             raise UserError(
@@ -252,6 +256,12 @@ def _refuse_varying(module: UserModule, method: str, unit: str, tensors: State, 
                 f"{name}: {key} of a {unit} must not depend on the other {unit}s of the batch: compute each {unit} by "
                 "itself (no means over the first axis, no batch normalization in training mode)"
             )
+
+
+def _refuse_other_names(name: str, state: State, other: State) -> None:
+    """Raises UserError if a method returned tensors of other names for other arguments."""
+    if differing := sorted(state.keys() ^ other.keys()):
+        raise UserError(f"{name} returns {differing[0]} for some batches alone: return the same names for every batch")
 
 
 def _tried_padded(module: UserModule, tensors: State, positional: Mapping[str, int], max_positions: int) -> bool:
@@ -291,9 +301,9 @@ def _check_module(module: UserModule) -> None:
                 f"{name}'s weights {weight} are {tensor.dtype} on {tensor.device}: fp32 is traced, on the CPU: call "
                 "module.cpu().float() first"
             )
-    for weight, parameter in own.named_parameters():
-        # A bias may ban symbols by -inf.
-        if not (parameter < torch.inf).all():
+    for weight, tensor in (*own.named_parameters(), *own.named_buffers()):
+        # A bias may ban symbols by -inf; a buffer may be a table of bounds.
+        if tensor.isnan().any() or (isinstance(tensor, nn.Parameter) and tensor.isposinf().any()):
             raise UserError(
                 f"{name}'s weights {weight} are NaN or infinite: the training has diverged; export an earlier "
                 "checkpoint"

@@ -230,6 +230,24 @@ class OtherName(Changed):
         return super().step(previous_ids, {"hidden": row_state["h"]}, source_state)  # the mistake
 
 
+class NamesByBatch(Changed):
+    def encode(self, source_ids, source_lengths):
+        state = super().encode(source_ids, source_lengths)
+        return state if len(source_ids) > 1 else {**state, "alone": state["hidden"]}
+
+
+class NamesByWidth(Changed):
+    def encode(self, source_ids, source_lengths):
+        state = super().encode(source_ids, source_lengths)
+        return state if source_ids.shape[1] > 5 else {**state, "short": state["hidden"]}
+
+
+class StepNamesByBatch(Changed):
+    def step(self, previous_ids, row_state, source_state):
+        logits, state, attention = super().step(previous_ids, row_state, source_state)
+        return logits, state if len(previous_ids) > 1 else {"other": state["hidden"]}, attention
+
+
 class FewSymbols(Changed):
     def encode(self, source_ids, source_lengths):
         self.encoder_embedding.weight.data = self.encoder_embedding.weight.data[:4]
@@ -267,12 +285,19 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
         (IndexesByMask, r"IndexesByMask can't be traced: .*masked_fill instead of x\[mask\] \(bundles may not"),
         (WritesToArguments, r"WritesToArguments\.step changes its argument hidden in place: make a new tensor"),
         (OtherName, r"OtherName\.step, .* failed: 'h' at \S*:{line}: .*row_state in its second argument"),
+        (NamesByBatch, r"encode returns alone for some batches alone: return the same names"),
+        (NamesByWidth, r"encode returns short for some batches alone: return the same names"),
+        (StepNamesByBatch, r"step returns hidden for some batches alone: return the same names"),
         (FewSymbols, r"index out of range .* at .*; ids reach 13, .*, and positions \d: the embedding needs"),
         (OnAnotherDevice, r"OnAnotherDevice\.encode.*:{line}: .*; the export runs on the CPU: make tensors on the arg"),
         (OnADeviceWithoutDriver, r":{line}: .*; the export runs on the CPU: make tensors on the arg"),
         (Wrapped, r"Wrapped is no model to export: it lacks row_state, encode, step: give its own module, \.module"),
         (changed(nn.Module.half), r"weights \S+ are torch.float16 on cpu: .*: call module\.cpu\(\)\.float\(\) first"),
         (changed(lambda module: module.out.weight.data.fill_(math.nan)), "weights out.weight are NaN or infinite: "),
+        (
+            changed(lambda module: module.register_buffer("running_mean", torch.full([3], math.nan))),
+            "weights running_mean are NaN or infinite: ",
+        ),
         (changed(lambda module: setattr(module, "layers", [nn.Linear(3, 3)])), r"\.layers is a list of modules, "),
         (
             changed(lambda module: nn.utils.spectral_norm(module.keys)),
