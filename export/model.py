@@ -4,8 +4,9 @@ import importlib.util
 import json
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +29,7 @@ from attendant.export.origins import (
 )
 from attendant.export.own import traceable_module
 from attendant.export.published import refuse_occupied
+from attendant.export.tracing import TraceableModel, trace_graphs
 from attendant.export.verification.probes import FULL_PLAN, VerificationPlan
 from attendant.export.verification.quality import NUM_REFERENCE, QualityMeasurement
 from attendant.runtime.bundle.bundle import Bundle
@@ -94,17 +96,26 @@ class UserModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportableModule(ExportableModel):
-    """A user's module, whose errors name its own lines."""
+    """A user's module, whose errors name its own lines.
 
-    module: Any = field(repr=False)
+    Attributes:
+        trace: returns the module's graphs, always the same, also if `encode_alone` changes.
+    """
+
+    trace: Callable[[], TracedPair] = field(repr=False)
 
     def graphs(self) -> TracedPair:
-        try:
-            return ExportableModel.graphs(self)
-        except UserError:
-            raise
-        except Exception as error:
-            raise explained(error, self.module) from error
+        return self.trace()
+
+
+def _trace_user_module(model: TraceableModel, module: UserModule) -> TracedPair:
+    """Traces a user's module. Raises UserError, which names the module's own line, if it can't be traced."""
+    try:
+        return trace_graphs(model)
+    except UserError:
+        raise
+    except Exception as error:
+        raise explained(error, module) from error
 
 
 def _refuse_wrong_values(model: UserModel) -> None:
@@ -172,7 +183,7 @@ def export_model(
     plain = ExportableModule(
         name=bundle_name(name, output.absolute().name),
         model=traced,
-        module=model.module,
+        trace=cache(partial(_trace_user_module, traced, model.module)),
         must_be_invariant=False,
         encode_alone=traced.encode_alone,
         source_tokenizer=source.tokenizer,

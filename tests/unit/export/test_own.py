@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 
 import attendant
 from attendant.export import UserModel, export_model
+from attendant.export import model as own_export
 from attendant.export.__main__ import main
 from attendant.export.model import load_user_model
 from attendant.runtime.errors import UserError, VerificationFailed
@@ -54,7 +56,7 @@ def test_fields_of_a_user_model_reach_the_bundle(tutorial: tuple[Path, UserModel
     assert_answers(path, model, random_sources(6))
 
 
-@pytest.mark.parametrize("name", ["packed", "location", "ssru"])
+@pytest.mark.parametrize("name", ["packed", "ssru", pytest.param("location", marks=pytest.mark.slow)])
 def test_answers_are_those_of_a_naive_loop(name: str, tmp_path: Path) -> None:
     model = random_model(name)
     bundle = export_model(model, tmp_path / name, sources=SOURCES, precisions=("fp32", "int8", "fp16"), plan=TINY)
@@ -367,7 +369,7 @@ class UnmaskedEncoder(TutorialTranslator):
         }
 
 
-@pytest.mark.parametrize("mistaken", [UnmaskedStep, WrongSlots])
+@pytest.mark.parametrize("mistaken", [UnmaskedStep, pytest.param(WrongSlots, marks=pytest.mark.slow)])
 def test_a_step_that_sees_padding_or_other_rows_is_refused(mistaken: type[nn.Module], tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = mistaken()
@@ -381,13 +383,16 @@ def test_a_step_that_sees_padding_or_other_rows_is_refused(mistaken: type[nn.Mod
 
 
 def test_an_encoder_that_sees_padding_encodes_sources_one_by_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
     model = user_model(UnmaskedEncoder())
+    trace = Mock(wraps=own_export.trace_graphs)
+    monkeypatch.setattr(own_export, "trace_graphs", trace)
     bundle = export_model(model, tmp_path / "bundle", sources=SOURCES, plan=TINY)
     assert bundle.manifest.graphs["fp32"].encode_alone
     assert "padding changes encoder/outputs" in caplog.text
+    trace.assert_called_once()  # it takes most of an export's time
     assert_answers(tmp_path / "bundle", model, random_sources(6), beam_sizes=(1,))
 
 
