@@ -13,7 +13,8 @@ ACCELERATOR ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
 
 # Where pip finds a CPU build of torch, if not on its usual index: make demo TORCH_INDEX=URL
 TORCH_INDEX ?=
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+# Python compiles the modules that are used when it imports them; compiling all takes a third of the installation.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
