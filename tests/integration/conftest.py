@@ -1,4 +1,4 @@
-"""Servers that tests share: over the tiny bundle in a process of its own, and over a fake model here."""
+"""Servers that tests share: one of the tiny bundle in its own process, and one of a fake model in this process."""
 
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -24,7 +24,7 @@ def environment() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def target(tiny_bundle_path: Path) -> Iterator[str]:
     """Starts a server of the tiny bundle; yields its address."""
-    # On a busy machine bulk steps would be kept small, for interactive requests that don't come here.
+    # Otherwise bulk steps would be kept small on a busy machine, for interactive requests that don't come here.
     with server_process(str(tiny_bundle_path), "--bulk-seconds", "1") as started:
         yield started.target
         started.process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Access over real sockets: tokens, certificates and rates of both ports, origins of pages, names of hosts."""
+"""Tests of access over real sockets: tokens, certificates and rates of both ports, origins of pages, host names."""
 
 import asyncio
 import logging
@@ -63,14 +63,14 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def change(access: Access) -> None:
-    """Looks twice at the files, as the server does in two seconds."""
+    """Checks the files twice, as the server does in two seconds."""
     for reloaded in (access.certificates, access.tokens) * 2:
         if reloaded is not None:
             reloaded.look()
 
 
 def access_to(tokens: Path, tmp_path: Path, **more: Any) -> Access:
-    """Makes access with tokens of clients and of an administrator."""
+    """Returns access that requires tokens of clients and of an administrator."""
     (tmp_path / "admins").write_text(f"operator {ADMIN}\n")
     return open_access(options(tokens=tokens, admin_tokens=tmp_path / "admins", **more))
 
@@ -188,7 +188,7 @@ class TestTokens:
                     error = await failure(server.channel.unary_unary(path)(b"Secret", **known))
                     assert error.code() is grpc.StatusCode.UNIMPLEMENTED, path
                     assert "attendant-request-id" in dict(error.trailing_metadata() or ())
-                # Without a message: a write that meets the end of its call is INTERNAL (grpc/grpc#36066).
+                # Sends no message: gRPC reports INTERNAL if a write meets the end of its call (grpc/grpc#36066).
                 assert await server.channel.stream_stream(path)().code() is grpc.StatusCode.UNIMPLEMENTED
                 num_refused += 3
             refused = {"model": "", "reason": "unknown_method"}
@@ -196,13 +196,13 @@ class TestTokens:
         assert len(caplog.records) == num_refused
         for record in caplog.records:
             assert (record.getMessage(), record.exc_info) == ("request ended", None)
-            # From Python 3.12 on, a record names its asyncio task, which grpc names by the path; no format writes that.
+            # From Python 3.12 on, a record has its asyncio task's name, which contains the path. No format writes it.
             assert "ecret" not in str({key: value for key, value in vars(record).items() if key != "taskName"})
 
     async def test_a_path_that_is_not_text_ends_no_other_call(
         self, tokens: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Such a path ends grpcio's server; another one listens at the port before a client has given up."""
+        """Sends a path that ends grpcio's server. A new server listens on the port before a client gives up."""
         stepper = gated_stepper()
         async with served(stepper, access=open_access(options(tokens=tokens))) as server:
             begun = asyncio.ensure_future(server.stub.Generate(REQUEST, **bearer(SEARCH)))
@@ -212,7 +212,7 @@ class TestTokens:
                     assert await code_of(attacker.unary_unary(b"/Secret\xff/x")(b"", timeout=20)) != "OK"
                 async with grpc.aio.insecure_channel(server.target) as channel:
                     stub, request = seq2seq_pb2_grpc.Seq2SeqStub(channel), messages.ListModelsRequest()
-                    # A call of the very moment may still be cancelled by the server that ends.
+                    # The server that ends may still cancel a call that arrives at this moment.
                     for _ in range(20):
                         code = await code_of(stub.ListModels(request, wait_for_ready=True, **bearer(SEARCH)))
                         if code == "OK":
@@ -278,7 +278,7 @@ class TestCertificates:
                 try:
                     web = replace(unencrypted, tls=client_context(trusted, shown))
                     return (await web.post("/v1/generate", {"text": "abc"})).status == 200
-                except OSError:  # ssl's errors among them
+                except OSError:  # includes ssl's errors
                     return False
 
             assert await is_answered(authority, clients)
@@ -337,7 +337,7 @@ class TestWhoCalls:
     async def test_by_address_token_or_certificate(
         self, tokens: Path, authority: Authority, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """The log names the same client for gRPC and for HTTP."""
+        """Checks that the log names the same client for gRPC and for HTTP."""
         caplog.set_level(logging.DEBUG, "attendant.server")
         certificate, key = authority.issue("server")
         tls = {"tls_certificate": certificate, "tls_key": key, "tls_client_ca": authority.certificate}
@@ -466,7 +466,7 @@ async def test_names_that_were_made_to_lead_here_are_refused(web: Http, host: st
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_check_in_http_1_0_names_no_host(web: Http) -> None:
-    """Load balancers name no host. A browser always names one, also in a target that is a URL."""
+    """Sends no host, as load balancers do. A browser always sends one, also if the request's target is a URL."""
     for host, status in (("", 200), ("http://evil.example", 421), ("http://localhost", 200)):
         reader, writer = await asyncio.open_connection("127.0.0.1", web.port)
         writer.write(f"GET {host}/healthz HTTP/1.0\r\n\r\n".encode())
@@ -475,7 +475,7 @@ async def test_a_check_in_http_1_0_names_no_host(web: Http) -> None:
 
 
 async def test_on_another_address_any_name_will_do() -> None:
-    """Names lead to such an address from outside."""
+    """Checks that any host is accepted on an address that is not loopback, since any DNS name may lead there."""
     app, log = Starlette(), RequestLog(Catalogue(), Metrics(CollectorRegistry()))
     guard_hosts(app, log, "0.0.0.0")
     assert not app.user_middleware
@@ -484,7 +484,7 @@ async def test_on_another_address_any_name_will_do() -> None:
 
 
 async def test_the_name_that_an_operator_gave_the_loopback_address_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Debian names a machine 127.0.1.1."""
+    """Uses 127.0.1.1, the address that Debian gives to the machine's name."""
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [(0, 0, 0, "", ("127.0.1.1", 0))])
     app = http_app(CollectorRegistry(), lambda: True)
     guard_hosts(app, RequestLog(Catalogue(), Metrics(CollectorRegistry())), "Machine")

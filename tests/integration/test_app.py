@@ -1,4 +1,7 @@
-"""From the options to the exit status, in this process, so that a test can hold the loading back or break the model."""
+"""Tests of the server from its options to its exit status.
+
+It runs in this process, so that a test can delay the loading or break the model.
+"""
 
 import asyncio
 import json
@@ -42,7 +45,7 @@ async def app(
     *arguments: str,
     load: Callable[[], None] = lambda: None,
 ) -> Any:
-    """Yields the task that serves, and a channel to its port. The worker calls `load` first."""
+    """Yields the task that runs the server, and a channel to its port. The worker calls `load` first."""
     ports: list[int] = []
     original = listening.bind
 
@@ -68,7 +71,7 @@ async def app(
 
 
 async def until_serving(channel: grpc.aio.Channel) -> Any:
-    """Waits until health is SERVING; returns the watch, which goes on."""
+    """Waits until health is SERVING; returns the watch, which stays open."""
     watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
     while (await watch.read()).status != SERVING:
         pass
@@ -82,7 +85,7 @@ async def terminated(task: "asyncio.Task[int]", number: int = signal.SIGTERM) ->
 
 
 async def line_of(capsys: pytest.CaptureFixture[str]) -> str:
-    """Returns the line that the server prints when it serves."""
+    """Waits for the line that the server prints when it is ready; returns it."""
     printed: list[str] = []
     await eventually(lambda: bool(printed.append(capsys.readouterr().out) or "serving on" in "".join(printed)))
     (line,) = "".join(printed).splitlines()

@@ -1,4 +1,4 @@
-"""`attendant bench`, from the command line to the figures; on one processor, to be brief."""
+"""Tests of `attendant bench`, from the command line to the figures. One processor keeps them short."""
 
 import json
 import os
@@ -28,9 +28,9 @@ def test_a_bundle_is_measured(environment: dict[str, str], tiny_bundle_path: Pat
     data.write_text("abc\nface\njig\n")
     options = {"--data": str(data), "--seconds": "3", "--output": str(output)}
     arguments = [str(tiny_bundle_path), *(part for option in options.items() for part in option)]
-    # All calls come from one address, so a limit of a deployment's clients is not theirs.
+    # All calls come from one address, so the limits per client of a deployment must not apply to them.
     limited = environment | {"ATTENDANT_MAX_CLIENT_REQUESTS": "1", "ATTENDANT_CLIENT_REQUESTS_PER_SECOND": "1"}
-    # Nor has it their credentials.
+    # The command also has no credentials of the deployment's clients.
     limited |= {"ATTENDANT_TOKENS": "tokens", "ATTENDANT_HEALTH": "closed", "ATTENDANT_REFLECTION": "closed"}
     printed, errors = started(limited, arguments).communicate(timeout=200)
     assert errors == ""

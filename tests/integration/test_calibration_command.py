@@ -1,4 +1,4 @@
-"""A bundle is given a confidence, answers with it, is measured, and is exported again with it."""
+"""Tests of calibration: a bundle gets a confidence, answers with it, is measured, and is exported again with it."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def command(package: object, *arguments: object) -> int:
 
 @pytest.fixture(scope="module")
 def pairs(tiny_bundle_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Words with the model's own answers, except that short answers are said to be wrong."""
+    """Writes words with the model's own answers, but a wrong target if the answer is short; returns the file."""
     with attendant.load(tiny_bundle_path) as model:
         answers = [answer.best for answer in model.generate(WORDS)]
     path = tmp_path_factory.mktemp("data") / "pairs.tsv"

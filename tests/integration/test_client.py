@@ -1,4 +1,4 @@
-"""The real client against the real server, and a client that knows nothing but reflection."""
+"""Tests of the real client against the real server: errors, and the command with many lines."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The confidence of answers at every door, and the warning that comes with a low one."""
+"""Tests of the confidence of answers in every API, and of the warning about a low one."""
 
 from dataclasses import replace
 
@@ -65,7 +65,7 @@ EXPECTED = {text: expected_confidence(text) for text in TEXTS}
 
 
 async def test_an_answer_has_it_and_its_warning() -> None:
-    """tests/integration/test_texts.py compares the answers of all calls."""
+    """Checks `Generate`; tests/integration/test_texts.py compares the answers of all calls."""
     assert {confidence < 0.3 for confidence in EXPECTED.values()} == {True, False}
     async with served(fake_stepper(), BUNDLE) as server:
         requests = [messages.GenerateRequest(text=text) for text in TEXTS]
@@ -113,7 +113,7 @@ async def test_without_a_calibration_there_is_no_field_and_no_warning() -> None:
 
 
 def test_the_symbol_that_begins_a_source_is_no_token_of_it() -> None:
-    """Sources of some bundles begin with BOS, which is a symbol of every bigram filter and counts in no length."""
+    """Checks sources with and without BOS. Bigrams always include BOS, and lengths never count it."""
     model = BundleModel(bundle=BUNDLE, precision="fp32", limits=BUNDLE.manifest.limits)
     hypothesis = Hypothesis((4, 5), (-0.9, -0.5, -0.4), -1.8, -1.8, FinishReason.EOS)
     ids, options = tuple(BUNDLE.source_tokenizer.encode("abcd")), DecodingOptions(max_length=20)

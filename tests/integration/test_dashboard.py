@@ -1,6 +1,6 @@
-"""Every query of the dashboard and of the autoscalers, by a real Prometheus that scrapes a server under load.
+"""Tests of every query of the dashboard and of the autoscalers: a real Prometheus scrapes a server under load.
 
-Needs Debian's package `prometheus`. A GPU's exporter is played by a page; there is no GPU here.
+They need Debian's package `prometheus`. They need no GPU: a fixed page replaces the GPU's exporter.
 """
 
 import asyncio
@@ -40,9 +40,9 @@ DEPLOY = ROOT / "deploy"
 PROMETHEUS = shutil.which("prometheus")
 PATIENCE_SECONDS = 60.0
 SETTLED_SECONDS = 3.0
-"""Until all metrics have been scraped that belong together: a page is made family by family, each second."""
+"""Time until Prometheus, which scrapes each second, has all metrics of a call. One page may have only some."""
 QUIET_SECONDS = 12
-"""Before the load: the window of the rates begins there, so that what Prometheus extrapolates counts for little."""
+"""Pause before the load. The window of the rates begins with it, so that extrapolation changes the rates little."""
 WORDS = ("onnx", "phoneme", "knowledgeable", "attention", "sequence", "decoder", "a", "bee")
 NUM_CALLS, NUM_BULK, NUM_WRONG, CONCURRENCY = 320, 80, 24, 12
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -81,7 +81,7 @@ class Prometheus:
 
 @dataclass
 class Load:
-    """Answers, and durations of calls, as the load generator saw them."""
+    """Answers, and durations of calls, as measured by the load generator."""
 
     answers: list[messages.GenerateResponse] = field(default_factory=list)
     call_seconds: list[float] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Load:
 
     @property
     def source_tokens(self) -> list[int]:
-        """Counts source tokens without the end symbol, which the answer shows."""
+        """Returns the number of source tokens of each answer, without the end symbol that the answer includes."""
         return [len(answer.source_tokens) - 1 for answer in self.answers]
 
     @property
@@ -129,7 +129,11 @@ def gpu_exporter() -> Iterator[int]:
 
 @contextmanager
 def prometheus(folder: Path, **targets: int) -> Iterator[Prometheus]:
-    """Runs it by deploy/prometheus, each second; `targets`: the ports of its jobs on this machine."""
+    """Runs Prometheus with the configuration in deploy/prometheus, but scrapes each second.
+
+    Args:
+        targets: the port of each job on this machine.
+    """
     config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(DEPLOY / "prometheus" / name) for name in config["rule_files"]]
@@ -221,7 +225,7 @@ def within(low: float, high: float) -> Check:
 
 
 def quantile_of(values: Sequence[float], of: float, buckets: Sequence[float]) -> Check:
-    """Accepts the bucket of the true quantile and the next: Prometheus' rank may differ by one value."""
+    """Accepts the bucket of the true quantile and the next, because Prometheus's rank may differ by one value."""
     ordered = sorted(values)
     low, high = (ordered[min(len(ordered) - 1, max(0, round(of * len(ordered)) + off))] for off in (-2, 1))
     edges = [0.0, *buckets]
@@ -240,7 +244,7 @@ def expectations(load: Load, seconds: float) -> dict[str, dict[str, Check]]:
     num_all = load.num_ended.total()
     ratios = [target / source for source, target in zip(load.source_tokens, load.target_tokens, strict=True)]
     # Prometheus extrapolates from the first and the last sample to the window's ends, by a second each, but not below
-    # zero, from which series are unequally far.
+    # zero. The distance from zero differs between series.
     roughly, ratio = 2.4 / seconds, 1.2 / seconds
     phases = ("queue", "encode", "decode")
     return {
@@ -253,7 +257,7 @@ def expectations(load: Load, seconds: float) -> dict[str, dict[str, Check]]:
             "bulk": within(0, NUM_BULK),
         },
         "Calls": {
-            # A caller waits longer than the server knows, so callers bound it from above.
+            # A call takes longer for its caller than for the server, so the callers' durations are an upper bound.
             **{f"Generate p{of}": within(1e-4, edge_above(load.call_seconds, of / 100)) for of in (50, 99)},
             **{f"GenerateBatch p{of}": within(1e-4, 30) for of in (50, 99)},
         },
@@ -305,11 +309,11 @@ def expectations(load: Load, seconds: float) -> dict[str, dict[str, Check]]:
 
 
 GAUGES = {"Waiting and running", "Rows in use"}
-"""Panels that show what is now: of these, the largest value during the load."""
+"""Panels that show current values. For these, the test takes the largest value during the load."""
 
 
 def test_every_query_has_the_right_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Nobody listens there: the spans are lost, the exemplars stay.
+    # No collector listens there: the spans are lost, the exemplars stay.
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     with (
         server(str(ROOT / "models" / "g2p-en"), "--traces", "on") as started,
@@ -317,7 +321,7 @@ def test_every_query_has_the_right_answer(tmp_path: Path, monkeypatch: pytest.Mo
         prometheus(tmp_path, attendant=started.metrics_port, gpu=gpu) as monitor,
     ):
         monitor.wait_until('up{job="attendant"}', 1)
-        # A series begins with its first value, which is no increase.
+        # The first value of a series does not count as an increase, so a first load creates the series.
         asyncio.run(put_under_load(started.target, 1, 1, 1))
         monitor.wait_until("sum(attendant_requests_total)", 3)
         time.sleep(SETTLED_SECONDS)

@@ -1,4 +1,4 @@
-"""Every decoding and output option on the real server: what it does, and that requests beside it change nothing."""
+"""Tests of every decoding and output option on the real server: its effect, alone and alongside other requests."""
 
 import asyncio
 import random
@@ -22,9 +22,9 @@ from tests.bundles import LETTERS
 
 WORDS = ["badge", "a", "abcdefghij", "deaf"]
 Answers = dict[tuple[str, str], Generation]
-"""By word and name of options."""
+"""Answers by word and name of options."""
 
-# Flat enough for long and unlike targets, UNK among them.
+# The temperature gives long targets that differ and include UNK.
 HOT = Sampling(temperature=3.0, seed=5)
 OPTIONS: dict[str, GenerateOptions] = {
     "greedy": {},
@@ -84,7 +84,7 @@ async def test_answers_are_the_same_alone_and_alongside_all_others(client: Atten
 
 
 def test_all_options_reach_the_engine(alone: Answers, tiny_bundle_path: Path) -> None:
-    """The library's answers are the search's own, which tests/unit/runtime compares with an independent one."""
+    """Compares with the library, whose search tests/unit/runtime compares with an independent one."""
     model = attendant.load(tiny_bundle_path)
     for name, options in OPTIONS.items():
         expected = model.generate(WORDS, **options, attention=True, token_log_probs=True)
@@ -120,14 +120,14 @@ async def test_a_stream_is_the_answer_in_pieces(client: AttendantClient, alone: 
     ],
 )
 async def test_a_score_of_the_answer_gives_its_log_prob(client: AttendantClient, alone: Answers, name: str) -> None:
-    """Holds if nothing is banned: the probability of banned symbols goes to the others."""
+    """Uses only options that ban no symbols, because the probability of banned symbols goes to the others."""
     for word in WORDS[1:]:
         for hypothesis in alone[word, name].hypotheses:
             assert await log_prob_by_score(client, word, hypothesis) == hypothesis.log_prob
 
 
 async def test_unknowns_become_the_symbols_that_they_attend_to(client: AttendantClient) -> None:
-    """No character of the source is in the vocabulary, so only attention decides which one UNK was."""
+    """Sends a source without any character of the vocabulary, so that only attention decides what replaces UNK."""
     source = "xyzé"
     options: GenerateOptions = {"sampling": HOT, "num_hypotheses": 8, "min_length": 12}
     assert not set(source) & set(LETTERS)
@@ -138,7 +138,7 @@ async def test_unknowns_become_the_symbols_that_they_attend_to(client: Attendant
         assert hypothesis.attention is not None and other.attention is None
         for token, replacement, row in zip(hypothesis.tokens, other.tokens, hypothesis.attention, strict=False):
             if token == "<unk>":
-                # tests/unit/runtime/test_answers.py says which of those with nearly as much attention.
+                # tests/unit/runtime/test_answers.py tests the choice among symbols with nearly as much attention.
                 assert row[source.index(replacement)] >= ENOUGH_ATTENTION * max(row[: len(source)])
             else:
                 assert replacement == token

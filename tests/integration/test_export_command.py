@@ -1,4 +1,4 @@
-"""`python -m export` on a real run: published, verified again, inspected, refused."""
+"""Tests of `python -m export` on a real run: publishing, verification, inspection and refusals."""
 
 import contextlib
 import functools
@@ -44,7 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def bundle(run: Path) -> Path:
     path = run.parent.parent / "bundles" / "toy"
-    # From where it was trained, since the recipe's data is named from there.
+    # Runs in the folder of the training, because the paths of the recipe's data are relative to it.
     subprocess.run(
         [sys.executable, "-W", "error", "-m", "export", "runs/toy", "--output", str(path)],
         cwd=run.parent.parent,
@@ -57,7 +57,7 @@ def bundle(run: Path) -> Path:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the command compare few sources with PyTorch; the shared bundle has been compared with all."""
+    """Makes the command compare few sources with PyTorch; the shared bundle has been compared with all."""
     monkeypatch.setattr(commands, "export_run", functools.partial(commands.export_run, plan=TINY_PLAN))
 
 
@@ -164,7 +164,7 @@ def test_references_are_added_to_a_bundle_that_has_none(
     assert "fewer than 100 sources" in capsys.readouterr().err
 
 
-@pytest.mark.filterwarnings("ignore")  # the library's own, when it is imported
+@pytest.mark.filterwarnings("ignore")  # warnings of model_signing's import
 def test_a_bundle_is_signed_once_and_verified(
     tiny_bundle_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,7 +243,7 @@ def test_int8_of_a_bundle_is_measured_on_a_file(
     assert manifest.default_precision == {"cpu": "int8" if is_good else "fp32", "cuda": "fp32"}
     printed = capsys.readouterr().out
     assert "int8: exact_match" in printed
-    # The run's own, of its validation texts.
+    # The fp32 reference is still that of the run's validation texts.
     assert manifest.reference_of("fp32") == open_bundle(bundle).manifest.reference
     assert manifest.reference_of("int8") is None
     if is_good:
@@ -269,7 +269,7 @@ def test_int8_of_a_bundle_is_measured_on_a_file(
 
 @pytest.mark.usefixtures("quick")
 def test_int8_that_was_not_measured(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """int8 graphs are certified against the fp32 graphs, which are left out if int8 is chosen alone."""
+    """Exports int8 with and without fp32. In both cases the certificate compares int8 with the fp32 graphs."""
     both, alone = tmp_path / "both", tmp_path / "alone"
     both.mkdir()
     (both / MANIFEST_NAME).write_text(json.dumps({"format_version": 0}))
@@ -310,7 +310,7 @@ runpy.run_module("attendant.export", run_name="__main__", alter_sys=True)
 
 
 def test_an_exporter_that_swallows_interruptions_is_interrupted(run: Path, tmp_path: Path) -> None:
-    """PyTorch's exporter catches KeyboardInterrupt in some places."""
+    """Simulates PyTorch's exporter, which catches KeyboardInterrupt in some places."""
     process = subprocess.Popen(
         [sys.executable, "-c", DEAF, str(run), "--output", str(tmp_path / "bundle")],
         env=ENVIRONMENT,

@@ -1,4 +1,7 @@
-"""A call that has ended is freed at once: what only Python's collector can free is freed in pauses of all calls."""
+"""Tests that a call is freed as soon as it ends, without Python's garbage collector.
+
+The collector pauses all calls while it runs.
+"""
 
 import gc
 from collections import Counter
@@ -25,7 +28,7 @@ TYPES_OF_A_CALL = {"RPCState", "_ServicerContext", "RequestContext"}
 
 @asynccontextmanager
 async def collected_types() -> AsyncIterator[Counter[str]]:
-    """Keeps the collector from running within the block; counts the types in cycles that the block has left."""
+    """Disables the collector within the block; then counts the types of the objects that the block left in cycles."""
     counts = Counter[str]()
     gc.collect()
     gc.disable()

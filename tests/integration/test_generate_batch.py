@@ -1,4 +1,4 @@
-"""GenerateBatch and GenerateBatches over a real socket and a fake model: per-item answers, flow control, endings."""
+"""Tests of GenerateBatch and GenerateBatches over a real socket: answers per request, flow control, ends of calls."""
 
 import asyncio
 import itertools
@@ -105,13 +105,13 @@ async def test_a_fault_of_ours_is_one_items(monkeypatch: pytest.MonkeyPatch, cap
 
 
 async def test_no_more_is_read_than_there_is_room_for() -> None:
-    """The other requests stay with their sender."""
+    """Checks that the other requests stay with the client."""
     stepper = gated_stepper()
     async with served(stepper, max_rows=2, max_bulk=5) as server:
         call = server.stub.GenerateBatch(iter(numbered(5000)))
         await stepper.arrival()
         await eventually(lambda: server.sample("grpc_server_msg_received_total", **RPC) == 6)
-        await asyncio.sleep(0.05)  # time enough for more to come, if more were let in
+        await asyncio.sleep(0.05)  # enough time for the server to read more, if it did
         assert server.sample("grpc_server_msg_received_total", **RPC) == 6, "five have room, and one waits for it"
         assert server.model.runner.num_waiting + server.model.runner.num_running == 5
         call.cancel()
@@ -120,7 +120,7 @@ async def test_no_more_is_read_than_there_is_room_for() -> None:
 @asynccontextmanager
 async def not_reading(server: Served, requests: Sequence[messages.GenerateRequest]) -> AsyncIterator[tuple[Any, float]]:
     """Yields a stream whose client reads nothing, and the number of requests that the server has read from it."""
-    # Without its probing a connection buffers 64 KiB, whatever its speed.
+    # Without bandwidth probing a connection buffers 64 KiB, at any speed.
     options = [("grpc.http2.bdp_probe", 0)]
     async with grpc.aio.insecure_channel(server.target, options=options) as channel:
         call = seq2seq_pb2_grpc.Seq2SeqStub(channel).GenerateBatch(iter(requests))
@@ -225,7 +225,7 @@ async def test_a_stream_that_goes_frees_its_rows_within_one_step(how: str) -> No
 
 
 async def test_draining_answers_accepted_requests_and_refuses_the_rest() -> None:
-    # grpc's synchronous client: the asynchronous one says INTERNAL of a write that meets the end (grpc/grpc#36066).
+    # grpc's asynchronous client would report INTERNAL if a write meets the end of the call (grpc/grpc#36066).
     def ask_without_end(target: str) -> tuple[list[messages.GenerateBatchResponse], Any]:
         answers = []
         with grpc.insecure_channel(target) as channel:
@@ -260,7 +260,7 @@ async def test_a_dead_engine_ends_the_stream() -> None:
     async with served(stepper, max_bulk=5) as server:
         call = server.stub.GenerateBatch()
         for request in numbered(5, decoding=LONG):
-            await call.write(request)  # and the client does not half-close: it waits for the answers
+            await call.write(request)  # the client does not half-close: it waits for the answers
         await stepper.arrival()
         await eventually(lambda: server.sample("grpc_server_msg_received_total", **RPC) == 5)
         stepper.open()
@@ -283,7 +283,7 @@ Many = messages.GenerateManyRequest
 
 
 async def ask_in_lists(server: Served, lists: Sequence[Many]) -> list[list[messages.GenerateBatchResponse]]:
-    """Returns the results of each answer."""
+    """Sends lists of requests; returns the results in each answer."""
     return [list(answer.results) for answer in await read(server.stub.GenerateBatches(iter(lists)))]
 
 

@@ -1,4 +1,4 @@
-"""GenerateMany over a real socket: a list of requests in one call."""
+"""Tests of GenerateMany over a real socket: a list of requests in one call."""
 
 import grpc
 import pytest
@@ -84,7 +84,7 @@ async def test_one_deadline_for_all() -> None:
     async with served(stepper) as server:
         error = await failure(server.stub.GenerateMany(Many(requests=[long_request()] * 3), timeout=1.0))
         assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        # The server may learn of it later than its client: opened now, the stepper could still answer in time.
+        # The client's deadline may end first. If the stepper opened now, the server could still answer in time.
         await eventually(lambda: ended(server, "DEADLINE_EXCEEDED") == 3)
         stepper.open()
         await eventually(lambda: server.model.runner.num_rows == 0)

@@ -1,4 +1,4 @@
-"""GenerateStream over a real socket: what comes when, and what becomes of callers who go, wait or don't read."""
+"""Tests of GenerateStream over a real socket: the order of events, and callers that cancel, wait or do not read."""
 
 import asyncio
 import itertools
@@ -47,7 +47,7 @@ async def test_tokens_come_as_they_are_decoded_and_the_answer_last() -> None:
         events = aiter(server.stub.GenerateStream(request))
         tokens = []
         for _ in range(19):
-            await asyncio.sleep(2 * PROGRESS_SECONDS)  # steps so slow that their tokens are not held
+            await asyncio.sleep(2 * PROGRESS_SECONDS)  # steps are so slow that the server holds no tokens back
             stepper.let_one_pass()
             delta = (await anext(events)).delta
             assert len(delta.tokens) == 1 and delta.text == (" " if tokens else "") + delta.tokens[0]
@@ -81,7 +81,7 @@ async def test_tokens_that_are_ready_together_share_a_message() -> None:
         stepper.let_one_pass()
         await anext(events)
         stepper.open()
-        time.sleep(0.3)  # the event loop is held up for longer than the other steps take
+        time.sleep(0.3)  # blocks the event loop for longer than the other steps take
         rest = await events_of(events)
         assert len(rest) <= 4 and sum(len(event.delta.tokens) for event in rest) == 19
 
@@ -135,7 +135,7 @@ async def test_a_caller_that_does_not_read_loses_the_rows_and_gets_an_error() ->
 
 
 async def test_progress_that_an_engine_repeats_is_streamed_once() -> None:
-    """After an engine has died, the request begins again."""
+    """Repeats progress, as happens when a request begins again after its engine died."""
     async with served(fake_stepper()) as server:
         runner = RecordingRunner()
         parsed = read_generate(long_request(), replace(server.model, runner=cast(EngineClient, runner)))
@@ -154,7 +154,7 @@ async def test_progress_that_an_engine_repeats_is_streamed_once() -> None:
 
 
 class RecordingRunner:
-    """Takes one request, and tells of its progress what the test says."""
+    """Takes one request, and reports the progress that the test passes to `tell`."""
 
     def submit_all(self, *request: Any) -> "list[asyncio.Future[Outcome]]":
         *_, (self.tell,) = request

@@ -1,4 +1,4 @@
-"""The HTTP API beside gRPC: the same answers, refusals, limits and counts."""
+"""Tests that the HTTP API has the same answers, refusals, limits and counts as gRPC."""
 
 import asyncio
 import gzip
@@ -65,7 +65,7 @@ class TestAnswers:
         assert (await web.get("/v1/models/fake")).json == listed[0]
 
     async def test_a_large_answer(self) -> None:
-        """Weights are written beside the library, and read back bit for bit."""
+        """Checks that weights are read back bit for bit. The server writes them without the protobuf library."""
         weights = [1 / 3, 1e-12, 0.0, 1.0, 1e-30] * 400
         response = messages.GenerateResponse()
         response.hypotheses.add(attention=messages.Attention(rows=20, columns=100, weights=weights))
@@ -190,7 +190,7 @@ class TestProblems:
             ("/v1/generate", {"text": "a", "model": "no"}, 404, "NOT_FOUND", "choose from fake"),
             ("/v1/generate?%ED%A0%80=1", {}, 400, "INVALID_ARGUMENT", "query is"),
             ("/v1/generate?stream=%ED%A0%80", {}, 400, "INVALID_ARGUMENT", "stream is"),
-            # Bodies are in tests/unit/server/http/test_json_reading.py.
+            # Bodies are tested in tests/unit/server/http/test_json_reading.py.
             ("/v1/generate?stream=1", {"text": "a", "requestId": "\ud800"}, 400, "INVALID_ARGUMENT", "request_id is "),
             ("/v1/score", {"sourceText": "abc"}, 400, "INVALID_ARGUMENT", "target"),
             ("/v1/generate?stream=yes", {"text": "a"}, 400, "INVALID_ARGUMENT", "stream is 'yes', must be 0 or 1"),
@@ -242,7 +242,7 @@ class TestProblems:
 
 
 class TestRanges:
-    """Those of the OpenAPI document are the server's, except those that each model has for itself."""
+    """Tests that ranges in the OpenAPI document are the server's, except limits that each model sets itself."""
 
     @pytest.mark.parametrize("name", RANGES)
     async def test_they_are_the_servers(self, web: Http, name: str) -> None:

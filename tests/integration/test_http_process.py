@@ -1,4 +1,4 @@
-"""The HTTP port of `python -m server`: its page, without the API, and encrypted."""
+"""Tests of the HTTP port of `python -m server`: with the page, encryption and tokens, and without the API."""
 
 import re
 import ssl
@@ -15,7 +15,7 @@ TOKEN = "a-token-of-tests-0123456789"
 
 
 def test_the_page_and_the_api_encrypted_with_tokens(tmp_path: Path) -> None:
-    """The server runs on its own event loop, uvloop."""
+    """Tests the server on its own event loop, uvloop."""
     authority = new_authority(tmp_path)
     certificate, key = authority.issue("server")
     (tmp_path / "tokens").write_text(f"search {TOKEN}\n")

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over HTTP: the same functions as over gRPC, in the protocol's own JSON and bytes."""
+"""Tests of the Open Inference Protocol over HTTP: the same functions as over gRPC, in the protocol's JSON and bytes."""
 
 import json
 from typing import Any
@@ -92,7 +92,7 @@ async def test_answers_are_those_of_grpc(server: Served, web: Http) -> None:
 
 
 async def test_a_hypothesis_that_is_not_there_has_no_score(web: Http) -> None:
-    """JSON has no infinity."""
+    """Checks that the score of a missing hypothesis is valid JSON, which has no infinity."""
     inputs = [tensor(["a", "abcdefgh"])]
     parameters = {"beam_size": 4, "num_hypotheses": 4, "max_length": 1}
     answer = await web.post(INFER, {"inputs": inputs, "parameters": parameters})
@@ -131,7 +131,7 @@ async def test_tensors_in_bytes(web: Http) -> None:
 
 
 WRONG: list[tuple[Any, str]] = [
-    # What is wrong with a tensor, whatever carries it, is in test_open_inference.py.
+    # Errors in tensors that are the same over gRPC are in test_open_inference.py.
     ([], "body is a list, must be an object"),
     ({"inputs": {}}, "inputs is an object, must be a list of objects"),
     ({"inputs": ["a"]}, 'inputs[0] is "a", must be an object'),
@@ -215,7 +215,10 @@ async def test_errors_have_https_status(web: Http, verb: str, path: str, status:
 
 
 async def test_a_page_of_another_origin_can_not_call(web: Http) -> None:
-    """NVIDIA's client sends no type, which a browser may do unasked; but a browser then says its origin."""
+    """Sends no content type, as NVIDIA's client does, with and without an origin.
+
+    A browser may send such a request without a preflight, but then it sends its origin.
+    """
     body = json.dumps({"inputs": [tensor()]}).encode()
     assert (await web.post(INFER, body, content_type="")).status == 200
     for kind, origin in (("", "https://evil.example"), ("application/octet-stream", "null"), ("", "null")):

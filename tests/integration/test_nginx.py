@@ -1,4 +1,4 @@
-"""deploy/nginx before real servers, by Debian's nginx: calls take turns, and none is lost when a server goes."""
+"""Tests of deploy/nginx with Debian's nginx and real servers: calls are balanced, and survive the end of a server."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(NGINX is None, reason="there 
 
 @dataclass
 class Proxy:
-    """nginx with our configuration, in which ports and files are those of the test."""
+    """nginx with the configuration in deploy/nginx, changed to the test's ports and files."""
 
     folder: Path
     servers: list[Running]
@@ -47,7 +47,6 @@ class Proxy:
         return AttendantClient(f"localhost:{self.port}", root_certificates=self.authority.certificate.read_bytes())
 
     def configure(self) -> None:
-        """Writes the configuration."""
         text = (ROOT / "deploy" / "nginx" / "attendant.conf").read_text()
         certificate, key = self.authority.issue("proxy")
         for old, new in (
@@ -107,7 +106,7 @@ async def ended(running: Running, number: signal.Signals) -> int:
 
 
 async def more(answered: list[str]) -> None:
-    """Waits for more answers than can have been under way."""
+    """Waits for more answers than calls could be in flight."""
     wanted = len(answered) + 20 * CALLERS
     async with asyncio.timeout(PATIENCE_SECONDS):
         while len(answered) < wanted:
@@ -116,11 +115,11 @@ async def more(answered: list[str]) -> None:
 
 @asynccontextmanager
 async def calls(proxy: Proxy, *, retries: bool) -> AsyncIterator[list[str]]:
-    """Callers that ask without a pause until the block has ended; a call that fails raises.
+    """Runs callers that send requests without a pause until the block ends; raises if a call fails.
 
     Args:
-        retries: by the policy of the Python client. Without one gRPC sends again only what nobody has read, such as a
-            call that meets nginx's GOAWAY at a reload.
+        retries: use the retry policy of the Python client. Without a policy, gRPC sends a call again only if no server
+            has read it, for example a call that meets nginx's GOAWAY at a reload.
 
     Yields:
         The best text of every answer so far.
@@ -155,11 +154,11 @@ async def test_every_kind_of_call_passes_and_calls_take_turns(proxy: Proxy) -> N
         assert [num_answered(running) for running in proxy.servers] == pytest.approx([20] * 3, abs=4)
         stream = client.stream("badge", beam_size=2)
         assert "".join([delta.text async for delta in stream]) == stream.generation.best.text == alone.best.text
-        # Nothing is kept back: the next request of a stream is sent after the answer to the one before.
+        # nginx holds nothing back: each request of the stream is sent after the answer to the previous one.
         async with client.bulk() as bulk:
             for _ in range(3):
                 assert (await bulk.generate("badge", beam_size=2)).best == alone.best
-        # More than nginx takes of a body by default, on one stream; those that are too long are refused one by one.
+        # One stream is larger than nginx's default limit for a body. The server refuses each text that is too long.
         sources = ["badge", "x" * 100_000] * 20
         results = [answer async for answer in client.generate_many(sources, beam_size=2, return_errors=True)]
         assert all(isinstance(result, AttendantError) for result in results[1::2])
@@ -167,7 +166,7 @@ async def test_every_kind_of_call_passes_and_calls_take_turns(proxy: Proxy) -> N
 
 
 async def test_servers_are_exchanged_one_by_one_without_a_lost_call(proxy: Proxy) -> None:
-    """Callers without a retry policy lose no call either."""
+    """Checks that callers without a retry policy lose no call."""
     async with calls(proxy, retries=False) as answered:
         proxy.down.add(0)
         proxy.reload()

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol as NVIDIA's own client speaks it, and as one that sends no raw contents does."""
+"""Tests of the Open Inference Protocol with NVIDIA's client, and with a client that sends no raw contents."""
 
 import json
 import subprocess
@@ -139,7 +139,7 @@ def infer(target: str, **fields: Any) -> wire.ModelInferResponse:
 
 
 def test_contents_that_are_not_raw(running: Running, expected: Any) -> None:
-    """KServe's protocol prefers such contents. The shape is that of a batch."""
+    """Sends typed contents, which KServe's protocol prefers. The shape is that of a batch."""
     answer = infer(running.target, inputs=[text_tensor(b"badge", b"jab", shape=[2, 1])])
     text, score, _ = answer.outputs
     alone = [expected(source).hypotheses[0] for source in ("badge", "jab")]
@@ -199,7 +199,7 @@ def test_violations_have_the_protocols_names(running: Running, fields: dict[str,
 
 
 def test_the_index_is_filtered(running: Running, repository: Path) -> None:
-    """The index can be filtered by readiness and by the name of a repository."""
+    """Checks that the index can be filtered by readiness and by the name of a repository."""
     with grpc.insecure_channel(running.target) as channel:
         stub = inference_stub(channel)
 

@@ -1,4 +1,4 @@
-"""From a training to its report, by the commands that a user types."""
+"""Tests of the commands from a training to its report."""
 
 import itertools
 import re
@@ -86,7 +86,7 @@ def test_a_run_becomes_one_page(folder: Path, capsys: pytest.CaptureFixture[str]
     assert page.text.count(HOSTILE) >= 1
     headings = ["Results", "Learning", "Quality by source length", "How far back the loss reaches", "Attention"]
     assert all(heading in page.text for heading in headings)
-    # Learning 4, length 2, gradients 2; attention of two chosen examples and of the three worst.
+    # The plots: learning 4, length 2, gradients 2; attention of two chosen examples and of the three worst.
     assert page.elements.count("svg") == 4 + 2 + 2 + 2 + 3
     value = re.search(r'"value": ([\d.]+)', (folder / "lstm/evaluation.json").read_text())
     assert value and f"{float(value[1]):.2f}" in page.text

@@ -1,4 +1,7 @@
-"""Models that come and go while a server in a process of its own serves: one server, a model for each test."""
+"""Tests of models that are added, replaced and removed while a server runs in its own process.
+
+The tests share the server; each has its own model.
+"""
 
 import asyncio
 import json
@@ -25,7 +28,7 @@ from tests.server_process import Running, server
 PATIENCE_SECONDS = 120
 MAX_ROWS = 8
 OTHER_BUNDLE = ROOT / "tests" / "bundle_formats" / "1"
-"""Gives other answers than the tiny bundle."""
+"""A bundle whose answers differ from those of the tiny bundle."""
 
 eventually = partial(server_process.eventually, seconds=PATIENCE_SECONDS)
 
@@ -50,7 +53,7 @@ def asking(model: str, **more: Any) -> messages.GenerateRequest:
 
 
 def version_of(stub: Any, model: str) -> str:
-    """Returns the version that answers; empty if the model is not served."""
+    """Returns the version that answers, or an empty string if the model is not served."""
     try:
         return str(stub.Generate(asking(model), timeout=60).version)
     except grpc.RpcError as error:
@@ -127,7 +130,7 @@ def test_replaced_under_load_nothing_is_dropped(
     assert answers.keys() == set(versions), "every call was answered, by one of them"
     assert served(stub, "swap") == {"10": "ROLE_STABLE"}
     assert count(running, "model_loads", model="swap", outcome="served") == 2
-    # The engines of the version before have ended.
+    # The engines of the previous version have ended.
     alive = psutil.Process(running.process.pid)
     eventually(lambda: sum(child.status() != psutil.STATUS_ZOMBIE for child in alive.children()) == num_workers)
     assert num_versions(running, "swap") == 1
@@ -166,7 +169,7 @@ def test_a_broken_version_never_replaces_a_good_one(
     assert version_of(stub, "mended") == good
     (line,) = [line for line in running.log().splitlines() if 'message="not loaded"' in line and "mended" in line]
     assert "golden example 1" in line and "score is" in line
-    # A file that is no version, a policy that says nothing sensible, and a version that is not there.
+    # A folder that is not a version, and policies that are invalid or name versions that can't be served.
     (repository / "mended" / "notes").mkdir()
     for policy in ('stable = "3"', 'canary = "2"', "what?", "stabel = 1"):
         before = count(running, "model_loads", model="mended", outcome="refused")
@@ -194,12 +197,12 @@ def test_roles(running: Running, stub: Any, repository: Path, tiny_bundle_path: 
 
     with ThreadPoolExecutor(8) as pool:
         answers = Counter(pool.map(lambda _: version_of(stub, "roles"), range(200)))
-    # Five standard deviations of a binomial.
+    # The bounds are five standard deviations of a binomial distribution.
     assert answers.keys() == {versions["2"], versions["3"]} and 27 <= answers[versions["3"]] <= 93
     assert count(running, "routed", model="roles", role="canary") == answers[versions["3"]]
     assert count(running, "routed", model="roles", role="stable") == answers[versions["2"]]
 
-    # Promoted: the same engine becomes the stable one.
+    # The canary is promoted: the same engine becomes the stable one.
     loads = count(running, "model_loads", model="roles", outcome="served")
     put_policy(repository, "roles", 'stable = "3"\n')
     eventually(lambda: served(stub, "roles") == {"3": "ROLE_STABLE"})

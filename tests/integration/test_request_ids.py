@@ -1,4 +1,4 @@
-"""Every refusal has a request id that the log has too, also where no request has been read."""
+"""Tests that every refusal has a request id, which is also logged, even if no request was read."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ def all_that_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def logged(caplog: pytest.LogCaptureFixture, *ids: str) -> list[dict[str, Any]]:
-    """Waits for the lines about these requests' ends; returns their facts."""
+    """Waits until the ends of these requests are logged; returns the records' attributes."""
 
     def found() -> dict[str, dict[str, Any]]:
         lines = [vars(record) for record in caplog.records if record.message == "request ended"]
@@ -40,7 +40,7 @@ async def logged(caplog: pytest.LogCaptureFixture, *ids: str) -> list[dict[str, 
 
 
 async def id_of(call: Any) -> str:
-    """Returns the id in the trailing metadata of a call that failed. Its details have the same."""
+    """Returns the id in the trailing metadata of a call that failed; checks that its details have the same id."""
     assert await asyncio.wait_for(call.code(), PATIENCE_SECONDS) is not grpc.StatusCode.OK
     metadata = dict(await call.trailing_metadata())
     info = error_details_pb2.RequestInfo()

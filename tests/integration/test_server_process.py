@@ -1,4 +1,4 @@
-"""`python -m server` as a user starts it: exit statuses, start and end, reflection, metrics, exact answers."""
+"""Tests of `python -m server` as a user starts it: exit statuses, start, end, reflection, metrics, exact answers."""
 
 import asyncio
 import os
@@ -72,7 +72,7 @@ def test_a_client_that_knows_nothing_but_reflection(running: Running) -> None:
             "inference.GRPCInferenceService",
         }
         pool = descriptor_pool.DescriptorPool(database)
-        for name in services:  # as tools do that describe a server
+        for name in services:  # as in tools that describe a server
             assert pool.FindServiceByName(name).methods
         method = pool.FindServiceByName("attendant.v1.Seq2Seq").methods_by_name["Generate"]
         request = message_factory.GetMessageClass(method.input_type)(text="badge", decoding={"beam_size": 2})
@@ -133,14 +133,14 @@ async def ask_at_random_times(
         stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
 
         async def ask(request: messages.GenerateRequest, delay: float) -> messages.GenerateResponse:
-            await asyncio.sleep(delay)  # the arrivals themselves, nothing waits for it
+            await asyncio.sleep(delay)  # makes the arrivals random; it waits for nothing
             return await stub.Generate(request, timeout=60)
 
         return await asyncio.gather(*map(ask, requests, delays))
 
 
 def test_random_arrivals_get_the_bits_of_offline_decoding(running: Running, tiny_bundle_path: Path) -> None:
-    """Requests that share steps with others get the same tokens, and bitwise the same scores and attention."""
+    """Checks that requests that share steps get the same tokens, and bitwise the same scores and attention."""
     rng = random.Random(7)
     texts = ["".join(rng.choices("abcdefghij", k=rng.choice((1, 2, 5, 8, 13, 30, 64)))) for _ in range(120)]
     options = [random_options(rng) for _ in texts]
@@ -163,7 +163,7 @@ def test_random_arrivals_get_the_bits_of_offline_decoding(running: Running, tiny
 
 
 def children(process_id: int) -> list[int]:
-    # Each thread has a list of its own: of those that it has started, or taken over from a thread that has ended.
+    # Each thread has its own list: the processes that it started, or took over from a thread that has ended.
     lists = Path(f"/proc/{process_id}/task").glob("*/children")
     return [int(child) for path in lists for child in path.read_text().split()]
 
@@ -183,7 +183,7 @@ def is_running(process_id: int) -> bool:
 
 
 def test_workers_of_one_server(running: Running, tiny_bundle_path: Path) -> None:
-    """Several workers give the bits, the metrics and the end of a single one."""
+    """Checks that several workers give the bits and metrics of a single one, and end with the server."""
     rng = random.Random(11)
     texts = ["".join(rng.choices("abcdefghij", k=rng.randint(1, 30))) for _ in range(60)]
     requests = [as_request(text, random_options(rng)) for text in texts]
@@ -191,7 +191,7 @@ def test_workers_of_one_server(running: Running, tiny_bundle_path: Path) -> None
     with server(str(tiny_bundle_path), "--workers", "2", "--max-rows", "12") as started:
         parent, workers = forking(started.process)
         assert len(workers) == 2
-        for process in (started.process.pid, parent, *workers):  # as by the end of a terminal, or `pkill`
+        for process in (started.process.pid, parent, *workers):  # as when a terminal closes, or by `pkill`
             os.kill(process, signal.SIGHUP)
         for worker in workers:
             memory = psutil.Process(worker).memory_full_info()
@@ -217,7 +217,7 @@ def test_workers_of_one_server(running: Running, tiny_bundle_path: Path) -> None
     "program", [("-c", "from attendant_client.command import main; main()", "serve"), ("-m", "attendant.server")]
 )
 def test_signals_while_the_server_is_imported(tiny_bundle_path: Path, tmp_path: Path, program: tuple[str, ...]) -> None:
-    """A supervisor may reload or end it at any time."""
+    """Sends signals during the import, because a supervisor may reload or end the server at any time."""
     (tmp_path / "uvloop.py").write_text(
         "import os, signal\n"
         "for number in (signal.SIGHUP, signal.SIGTERM):\n"
@@ -233,7 +233,7 @@ def test_signals_while_the_server_is_imported(tiny_bundle_path: Path, tmp_path: 
 
 
 def test_workers_of_several_threads_load_their_bundle_each(tiny_bundle_path: Path) -> None:
-    """Forked workers would not have their threads."""
+    """Checks that the workers are not forked: forked workers would not have the threads."""
     with server(str(tiny_bundle_path), "--workers", "2", num_threads=4) as started:
         workers = children(started.process.pid)
         assert len(workers) == 2
@@ -291,7 +291,7 @@ def test_options_that_can_not_be_had(tiny_bundle_path: Path, tmp_path: Path) -> 
 
 
 def test_golden_examples_that_this_host_does_not_reproduce(tiny_bundle_path: Path, tmp_path: Path) -> None:
-    """The bundle is whole and signed. Only decoding shows that its golden examples are wrong."""
+    """Starts a complete, signed bundle. Only decoding shows that its golden examples are wrong."""
     copy = Path(shutil.copytree(tiny_bundle_path, tmp_path / "copy"))
 
     def spoil(examples: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""The service over a real socket and a fake model: codes, deadlines, overload, life and death."""
+"""Tests of the service over a real socket and a fake model: codes, deadlines, overload, health, draining, metrics."""
 
 import asyncio
 import logging
@@ -193,7 +193,7 @@ async def test_a_deadline_that_the_caller_sees_first_is_no_cancellation() -> Non
     async with served(stepper) as server:
         calls = [server.stub.Generate(long_request(), timeout=1.0 + number / 100) for number in range(30)]
         await asyncio.gather(*map(failure, calls))
-        # One that still waits may be told at the last moment that its deadline can't be met any more.
+        # The server may refuse a request that still waits when its deadline can't be met any more.
         await server.ended("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", count=30)
         assert server.num_ended("CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED") == 30
         stepper.open()
@@ -290,7 +290,7 @@ async def test_grpc_metrics_of_a_stream_that_the_client_ends() -> None:
 
 
 async def test_a_call_costs_no_more_for_the_methods_that_there_are() -> None:
-    """gRPC would wait for calls of each registered method apart, and go through all of them at each call."""
+    """Checks that one task waits for all calls. If methods were registered, each would have a task of its own."""
     async with served(fake_stepper()):
         coroutines = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
         assert len([name for name in coroutines if name.startswith("AioServer._request")]) == 1, coroutines

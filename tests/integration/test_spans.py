@@ -1,4 +1,4 @@
-"""Texts in parts and protected spans, at the doors of the server and in the library: a text's answer is its parts'."""
+"""Tests of texts that are answered in parts, and of protected spans, in each API of the server and in the library."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -24,7 +24,7 @@ SYMBOLS = "abcdefghADFGH .!{}0123456789"
 
 
 def bundle_of(**defaults: Any) -> Bundle:
-    """Makes a bundle whose two sides have letters and the symbols of stand-ins."""
+    """Makes a bundle whose vocabularies have letters and the symbols of stand-ins."""
     tokenizer = symbol_tokenizer(SYMBOLS, characters=True)
     bundle = fake_bundle(**defaults)
     size = tokenizer.vocabulary_size

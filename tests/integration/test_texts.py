@@ -1,6 +1,6 @@
-"""Texts as users send them, over gRPC, HTTP and the Open Inference Protocol, in process and by command.
+"""Tests of texts as users send them: over gRPC, HTTP and the Open Inference Protocol, to the library and the command.
 
-tests/unit/runtime has the details of normalization and of prefixes.
+tests/unit/runtime tests the details of normalization and of prefixes.
 """
 
 import asyncio
@@ -112,7 +112,7 @@ async def test_texts_of_a_score(server: Served, web: Http) -> None:
 
 
 async def test_a_prefix_may_be_a_text(server: Served, web: Http) -> None:
-    """Sounds are words: a prefix that ends within a word begins an answer that goes on with any word that fits."""
+    """Sends a prefix that ends within a word, here a sound. Any word that begins so may continue the answer."""
     options = messages.DecodingOptions(target_prefix_text="AA H", beam_size=2)
     text = (await server.stub.Generate(Generate(text="abc", decoding=options))).hypotheses[0].text
     assert text.startswith("AA HH")

@@ -1,5 +1,7 @@
-"""Traces and masks on the real server: every door's are the library's, which tests/unit/runtime compares with the naive
-search."""
+"""Tests of traces and masks on the real server: every API returns those of the library.
+
+tests/unit/runtime compares the library's with the naive search.
+"""
 
 import asyncio
 from pathlib import Path

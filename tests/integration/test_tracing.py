@@ -1,4 +1,4 @@
-"""Requests as traces: their spans and exemplars, by OpenTelemetry's own SDK, and over the wire to a collector."""
+"""Tests of the spans and exemplars of requests, with OpenTelemetry's own SDK and over the wire to a collector."""
 
 import signal
 import subprocess
@@ -87,7 +87,7 @@ async def test_a_request_is_a_span_of_its_callers_trace(serving: Served, spans: 
     times = [(child.start_time or 0, child.end_time or 0) for child in children]
     seconds = [(ended - began) / 1e9 for began, ended in times]
     assert seconds == pytest.approx([getattr(answer.timings, phase) for phase in PHASES], abs=1e-8)
-    # One after the other, within the request.
+    # The phases follow one another, within the request.
     edges = [root.start_time, times[0][0], times[0][1], times[1][0], times[1][1], times[2][0], times[2][1]]
     assert edges == sorted(edges)
     assert times[2][1] <= (root.end_time or 0)
@@ -173,7 +173,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
     """Receives traces as a collector does, and does not answer until the test is over.
 
     Attributes:
-        spans: with the resource that each came from.
+        spans: each with the attributes of its resource.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The walk of a request in docs/architecture.md names the files that a call visits."""
+"""Tests that the walk of a request in docs/architecture.md names the files that a call visits."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ from tests.paths import ROOT
 from tests.serving import fake_stepper, served
 
 PERIODIC = {"server/polling.py"}
-"""Files of checks that run every so often, whether there are calls or not."""
+"""Files of checks that run periodically, even if there are no calls."""
 
 
 def walk() -> set[str]:
@@ -54,5 +54,5 @@ async def test_a_call_visits_the_files_that_the_page_names(visited: set[str]) ->
     files = {str(path.relative_to(ROOT)) for path in paths if path.is_relative_to(ROOT) and ".venv" not in path.parts}
     ours = {file for file in files if file.startswith(("client/", "runtime/", "server/"))} - PERIODIC
     assert ours <= walk()
-    # The stepper is a fake.
+    # The runtime's files are left out, because the stepper is a fake.
     assert {file for file in walk() if file.startswith(("client/", "server/"))} <= ours

@@ -1,6 +1,7 @@
-"""What NVIDIA's tritonclient is told by a server: python -m tests.integration.triton_client TARGET ADMIN_TOKEN FOLDER.
+"""Calls a server with NVIDIA's tritonclient and prints the answers as JSON.
 
-In a process of its own: its generated code and ours describe the same messages, and a process can hold them once.
+Usage: python -m tests.integration.triton_client TARGET ADMIN_TOKEN FOLDER. It runs in its own process, because its
+generated code and ours describe the same messages, and a process can hold only one description of a message.
 """
 
 import json
