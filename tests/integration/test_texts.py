@@ -112,7 +112,7 @@ async def test_texts_of_a_score(server: Served, web: Http) -> None:
 
 
 async def test_a_prefix_may_be_a_text(server: Served, web: Http) -> None:
-    """Sends a prefix that ends within a word, here a sound. Any word that begins so may continue the answer."""
+    """Sends a prefix that ends within a word (words are sounds here). Any word that fits may complete it."""
     options = messages.DecodingOptions(target_prefix_text="AA H", beam_size=2)
     text = (await server.stub.Generate(Generate(text="abc", decoding=options))).hypotheses[0].text
     assert text.startswith("AA HH")
