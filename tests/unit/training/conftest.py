@@ -1,4 +1,4 @@
-"""A training small enough for a test: copying words of three letters, a second or less."""
+"""Fixtures of a small training that takes a second or less: it copies words of three letters."""
 
 import contextlib
 import functools
@@ -48,7 +48,7 @@ metrics = ["wer", "per"]
 
 
 def write_recipe(folder: Path) -> Path:
-    """Writes a recipe file beside its data: 8 batches an epoch."""
+    """Writes a recipe file and its data: 8 batches an epoch."""
     words = ["".join(letters) for letters in itertools.product("abcd", repeat=3)]
     for name, part in (("train", words[::2] + words[1::4]), ("validation", words[3::4])):
         (folder / f"{name}.tsv").write_text("".join(f"{word}\t{' '.join(word)}\n" for word in part))
@@ -64,12 +64,12 @@ def tiny_recipe(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _torch_threads(torch_threads: None) -> None:
-    """Around each of these tests."""
+    """Restores torch's number of threads after each test of this folder."""
 
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """`python -m training ...` in this process: exit status, standard output, standard error."""
+    """Runs `python -m training ...` in this process; returns exit status, standard output and standard error."""
     from attendant.runtime.command import run_command
     from attendant.training.__main__ import main
 
@@ -120,5 +120,5 @@ def copy_run(tmp_path: Path, tiny_recipe: Path, trained_folder: Callable[..., Pa
 
 @pytest.fixture
 def finished_run(copy_run: CopyRun) -> Path:
-    """A run of one epoch that has ended."""
+    """Returns a finished run of one epoch."""
     return copy_run("run", "training.max_epochs=1")

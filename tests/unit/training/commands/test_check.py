@@ -1,4 +1,4 @@
-"""`check`, and what a training reports and refuses in its data."""
+"""Tests of `check`, and of a training's warnings and refusals about its data."""
 
 import json
 from collections.abc import Callable
@@ -110,7 +110,7 @@ def test_a_training_without_a_recipe(tmp_path: Path, command: Command, monkeypat
     assert "pairs.tsv (test part)" in message and "wer" in message
     status, _, errors = command("pairs.tsv", *options)
     assert status == 2 and "runs/pairs exists: --resume continues it" in errors
-    # Resumed with the recipe that was chosen, also by the recipe's own file.
+    # The run resumes with the chosen recipe, whose file can also begin another run.
     assert command("pairs.tsv", "--resume", "--set", "training.max_epochs=2")[0] == 0
     status, _, errors = command("runs/pairs/recipe.toml", "--output", "runs/again")
     assert status == 0, errors

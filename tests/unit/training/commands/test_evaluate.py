@@ -1,4 +1,4 @@
-"""`python -m training evaluate` from end to end: runs, bundles, sweeps, comparisons, and what it refuses."""
+"""Tests of `python -m training evaluate` from end to end: runs, bundles, sweeps, comparisons and refusals."""
 
 import csv
 import errno
@@ -26,7 +26,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def letters(tmp_path: Path) -> Path:
-    """Data for the tiny bundle."""
+    """Returns a file of pairs for the tiny bundle."""
     path = tmp_path / "letters.tsv"
     path.write_text("abc\tAA B\nface\tF EY\njab\tG AE B\nab\tAA\nab\tB\nbadge hid\tB AE\n")
     return path
@@ -64,7 +64,7 @@ def test_where_there_is_no_test_split_the_other_is_suggested(finished_run: Path,
 def test_what_can_not_be_recorded_is_shown(
     finished_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch, number: int, status: int
 ) -> None:
-    """A run that is only there to be read goes without its record; a full disk is a fault."""
+    """Checks that a read-only run is evaluated without being recorded, and that a full disk is an error."""
     before = entries(finished_run)
 
     def refuse(path: Path, content: object) -> None:
@@ -83,7 +83,7 @@ def test_what_can_not_be_recorded_is_shown(
 @pytest.mark.parametrize(
     ("options", "searches"),
     [
-        # Greedy search has one hypothesis, and without a penalty its offset changes nothing.
+        # A length penalty does not change greedy search, and the offset has no effect without a length penalty.
         (
             ("--beam-sizes", "1,2", "--length-penalties", "0,0.6"),
             ["greedy", "beam 2, length penalty 0", "beam 2, length penalty 0.6"],
@@ -171,7 +171,7 @@ def test_a_bundle_is_decoded_by_its_own_graphs(
     assert sorted(path.name for path in tiny_bundle_path.iterdir()) == before
     content = json.loads(actual.read_text())
     (result,) = content["results"]
-    (wer,) = result["measurements"]  # what the manifest was measured by, and its defaults
+    (wer,) = result["measurements"]  # the metric and the search are the manifest's
     assert wer["metric"] == "wer" and wer["num_examples"] == 5
     assert wer["decoding"] == {"beam_size": 1, "length_penalty": 0.6, "max_length": 48}
     assert "letters.tsv, fp32 on cpu; " in wer["protocol"] and "fp32 on cpu" in message
@@ -185,7 +185,7 @@ def test_models_are_compared_with_the_first(
     assert status == 0, errors
     first, second = json.loads(message)["results"]
     assert first["differences"] == []
-    # The first one's metrics: the bundle's own would be wer alone.
+    # Both are measured by the first model's metrics: the bundle's own metric is only wer.
     difference = second["differences"][1]
     assert difference["metric"] == "per"
     expected = second["measurements"][1]["value"] - first["measurements"][1]["value"]

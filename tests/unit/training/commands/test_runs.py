@@ -1,5 +1,5 @@
-"""Averaged checkpoints: the mean of those that were kept, as a run that is evaluated like any other. `python -m
-training label`: outputs as pairs, interrupted and resumed, and what it refuses.
+"""Tests of `average`, whose mean of the kept checkpoints is evaluated like a run, and of `label`, which writes sources
+with their outputs: pairs, resuming and refusals.
 """
 
 import json
@@ -71,7 +71,7 @@ def test_each_source_once_with_its_output(tmp_path: Path, finished_run: Path, so
     assert labelled == [source for source in ("ab", "cd", "abc", "bcd", "b d") if source in labelled]
     assert len(labelled) == 5 or f"{5 - len(labelled)} sources have an empty output" in message
     assert rows and all(target.strip() for _, target in rows)
-    # A .tsv gives its first column: an output can be labelled again, by an ensemble as well.
+    # The sources of a .tsv are its first column, so an output file can be labelled again, here by an ensemble.
     status, _, errors = command(
         "label", finished_run, finished_run, "--sources", tmp_path / "out.tsv", "--output", tmp_path / "again.tsv"
     )

@@ -1,4 +1,4 @@
-"""The command from end to end on a tiny task: what a run holds, refusals, resuming."""
+"""Tests of the training command from end to end on a tiny task: a run's files, refusals and resuming."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def test_an_existing_output_is_refused_and_resumed(tmp_path: Path, tiny_recipe: 
     assert command(tiny_recipe, "--output", output, "--resume")[0] == 0
     assert load_run(output, "last").state.epoch == 2
     evaluation = (output / "evaluation.json").stat().st_mtime_ns
-    # Nothing is left to do: nothing is measured again.
+    # A finished run is not measured again.
     assert command(tiny_recipe, "--output", output, "--resume")[0] == 0
     assert (output / "evaluation.json").stat().st_mtime_ns == evaluation
     for change, begun in (
@@ -95,7 +95,7 @@ def test_measurements_are_of_the_weights_that_were_measured(
     best, last = load_run(output), load_run(output, "last")
     assert best.state.step == last.state.step, "the last weights are the best ones here"
     assert [entry["decoding"]["beam_size"] for entry in best.evaluation] == [1, 1, 3, 3]
-    # Measured again if the weights that were measured are others.
+    # The weights are measured again if the recorded measurements are of others.
     entries = json.loads((output / "evaluation.json").read_text())
     (output / "evaluation.json").write_text(json.dumps([entry | {"checkpoint": "sha256:0"} for entry in entries]))
     assert "wer" in command(tiny_recipe, "--output", output, "--resume")[1]
@@ -123,7 +123,7 @@ def test_only_a_recipe_with_a_fetcher_is_fetched(tiny_recipe: Path, command: Com
     [
         ("train.tsv", "a\tb\nonly a source\n", "seed=5", "train.tsv:2: 1 column"),
         ("train.tsv", "", "seed=5", "train.tsv has no pairs"),
-        # After the corpus was stored.
+        # The refusal comes after the corpus was stored.
         ("validation.tsv", f"{'a' * 2000}\ta\n", "seed=5", "none of the 1 pairs has at most"),
         # The longest pair of training takes 8 positions, that of validation 18.
         ("validation.tsv", "abcdabcd\ta b c d a b c d\n", "batches.max_tokens=16", "raise it to 18 or more, or lower"),
@@ -177,7 +177,7 @@ def test_a_mistyped_subcommand_is_refused_with_a_suggestion(command: Command) ->
 def test_what_ends_before_the_first_step_leaves_no_folder(
     tmp_path: Path, tiny_recipe: Path, command: Command, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """The corrected retry, by the same command line, must not meet a folder that only holds a refusal."""
+    """Checks that the same command line can be retried: a failed start must not leave a folder that refuses it."""
 
     def refuse(*arguments: object) -> None:
         raise error

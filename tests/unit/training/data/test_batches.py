@@ -1,4 +1,4 @@
-"""Batches: every pair once, within the budget, the same for the same (seed, epoch)."""
+"""Tests of batches: each pair occurs once, no batch exceeds the budget, and (seed, epoch) determines the order."""
 
 import random
 
@@ -58,7 +58,7 @@ def test_the_order_is_a_function_of_seed_and_epoch() -> None:
     assert order(1, 0) == order(1, 0)
     assert order(1, 0) != order(1, 1)
     assert order(1, 0) != order(2, 0)
-    # Batch-mates change too, not only the order of fixed batches.
+    # The pairs of a batch change too, not only the order of fixed batches.
     assert {frozenset(batch) for batch in order(1, 0)} != {frozenset(batch) for batch in order(1, 1)}
 
 

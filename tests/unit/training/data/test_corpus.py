@@ -1,5 +1,5 @@
-"""Tokenized corpora: what stays, what leaves, and how much of it is unknown. Tokenized parts on disk: the same as in
-memory, whole or not there, made once. The bound that a training split suggests for the length of outputs.
+"""Tests of tokenized corpora: the pairs that are left out, the share of unknown symbols, storage on disk, and the bound
+that a training split suggests for the length of outputs.
 """
 
 from collections.abc import Iterator
@@ -110,7 +110,7 @@ def test_holds_what_memory_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for side, same in ((corpus.sources, expected.sources), (corpus.targets, expected.targets)):
         np.testing.assert_array_equal(side.ids, same.ids)
         np.testing.assert_array_equal(side.offsets, same.offsets)
-        # Mapped, not read.
+        # The arrays are memory-mapped, not read.
         assert isinstance(side.ids.base, np.memmap) and not side.ids.flags.writeable
     batches = BatchPlan(corpus, BatchConfig(max_tokens=40), 1).epoch(0)
     assert sum(len(collate(corpus, indices, 2).source_ids) for indices in batches) == 25
@@ -137,7 +137,7 @@ def test_damage_is_refused(tmp_path: Path) -> None:
 
 
 def prepare(tmp_path: Path, **options: object) -> Path:
-    """Returns the directory that was made or found."""
+    """Prepares the training split; returns its new directory in the cache, or `found` if it was there already."""
     (tmp_path / "train.tsv").write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in PAIRS))
     files = CorpusFiles(tsv=str(tmp_path / "train.tsv"))
     before = set((tmp_path / "cache").glob("*"))
@@ -184,7 +184,7 @@ def corpus(sources: list[int], targets: list[int], *, append_eos: bool) -> Corpu
 
 @pytest.mark.parametrize("append_eos", [True, False])
 def test_is_the_smallest_that_cuts_no_target(append_eos: bool) -> None:
-    """Short sources may have long targets: `quadrillion` is 1,000,000,000,000,000."""
+    """Includes a short source with a long target, such as `quadrillion`: 1,000,000,000,000,000."""
     random = np.random.default_rng(0)
     sources = random.integers(1, 40, 2000)
     targets = np.maximum(1, (sources * random.gamma(8, 0.25, 2000)).astype(int))
@@ -196,5 +196,5 @@ def test_is_the_smallest_that_cuts_no_target(append_eos: bool) -> None:
 
 
 def test_is_not_below_the_mean_ratio() -> None:
-    """Short targets alone would allow their ten tokens to any source."""
+    """Uses targets within LENGTH_MARGIN, which alone would allow no source an output longer than the margin."""
     assert max_length_ratio(corpus([4, 2], [5, 4], append_eos=True), append_eos=True) == 1.5

@@ -1,4 +1,4 @@
-"""Data sets: published whole or not at all, split by group, of the expected size; Debian packages by a private apt."""
+"""Tests of data sets: atomic publication, splits by group, expected sizes, and Debian packages by a private apt."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -129,7 +129,7 @@ esac""",
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Replaces the machine's tools by scripts that only write down how they are called."""
+    """Replaces the machine's apt tools by scripts."""
 
     def install(**changed: str | None) -> None:
         programs = tmp_path / "bin"

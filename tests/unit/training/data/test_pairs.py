@@ -1,4 +1,4 @@
-"""Reading pairs: every bad row is named by file and line."""
+"""Tests of reading pairs: formats, compression, splits, and errors that name the file and line of each bad row."""
 
 import bz2
 import gzip
@@ -24,7 +24,7 @@ from attendant.training.data.pairs import (
 
 
 def refusal_of(files: CorpusFiles) -> str:
-    """Returns the one line with which files are refused."""
+    """Returns the error of refused files, which must be one line."""
     with pytest.raises(UserError) as caught:
         list(read_pairs(files))
     assert "\n" not in str(caught.value)
@@ -164,7 +164,7 @@ def test_empty_pairs_are_dropped_and_counted(tmp_path: Path) -> None:
         reader = PairReader(SplitFiles.model_validate(files | {"drop_empty": True}))
         for _ in range(2):
             assert list(reader) == [Pair("a", "x")] and reader.num_empty == 3
-    # Each is counted in one split.
+    # Each empty pair is counted in one split.
     split = {"validation": 0.4, "test": 0.4}
     config = DataConfig.model_validate({"train": str(tmp_path / "pairs.tsv"), "split": split, "drop_empty": True})
     readers = [PairReader(config.files(name)) for name in ("train", "validation", "test")]

@@ -1,5 +1,5 @@
-"""A recipe's `normalize`: which spellings become equal. Tokenizers: what goes in comes out, and a text
-is never a special symbol.
+"""Tests of a recipe's `normalize`, which makes spellings equal, and of tokenizers: decoding restores a text, and no
+text is encoded as a special symbol.
 """
 
 import json
@@ -12,7 +12,7 @@ from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIAL_T
 from attendant.runtime.errors import UserError
 from attendant.training.data.tokenization import ORDER, SourceConfig, TokenizerConfig, TokenizerKind, train_tokenizer
 
-# SentencePiece, which learns unigram models, need not be installed.
+# Unigram models are learned by SentencePiece, which may be missing.
 SUBWORDS: tuple[TokenizerKind, ...] = ("bpe", "unigram") if find_spec("sentencepiece") else ("bpe",)
 KINDS: tuple[TokenizerKind, ...] = ("character", "word", *SUBWORDS)
 
@@ -193,7 +193,7 @@ def test_the_same_texts_give_the_same_file(kind: TokenizerKind) -> None:
 def test_limits_the_vocabulary() -> None:
     assert learned("word", ["a a a b b c"], vocabulary_size=6).tokens_of(range(4, 6)) == ["a", "b"]
     assert learned("word", ["a a a b b c"], min_frequency=3).vocabulary_size == 5
-    # A word that spells a special symbol takes no place.
+    # A word that spells a special symbol gets no entry.
     assert learned("word", ["</s> </s> </s> a a b"], vocabulary_size=6).tokens_of(range(4, 6)) == [
         "a",
         "b",
@@ -217,7 +217,7 @@ def test_a_bpe_vocabulary_is_at_most_the_requested_size(size: int) -> None:
 def test_a_bpe_vocabulary_without_room_is_refused_with_the_size_needed() -> None:
     with pytest.raises(UserError, match=r"vocabulary_size = 12 has no room .*: set it to 13 or more; all .* need \d+"):
         learned("bpe", HAN, vocabulary_size=12)
-    # Of few characters, few are enough.
+    # Texts with few characters need only a small vocabulary.
     assert learned("bpe", ["ab"], vocabulary_size=7).vocabulary_size == 7
 
 

@@ -1,4 +1,4 @@
-"""Vocabularies from elsewhere: a library's tokenizers and SentencePiece's give the ids that they had there."""
+"""Tests of vocabularies of other tools: tokenizers of Hugging Face and SentencePiece keep their ids."""
 
 import json
 import re
@@ -95,14 +95,14 @@ def test_a_component_that_bundles_lack_is_named_with_a_remedy(tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_sentencepiece_gives_the_same_ids_and_texts(kind: str) -> None:
-    """Compared with what SentencePiece made of these texts: user-defined symbols, bytes, a map of its own."""
+    """Compares with SentencePiece's results for texts with user-defined symbols, bytes and a custom normalization."""
     vocabulary = read_vocabulary(MODELS / f"{kind}.model", field="source_tokenizer")
     ours = {number: place for place, number in enumerate(vocabulary.module_ids)}
     for line in (MODELS / f"{kind}.jsonl").read_text().splitlines():
         example = json.loads(line)
         encoded = vocabulary.tokenizer.encode(example["text"])
         assert [vocabulary.module_ids[i] for i in encoded] == example["ids"], example["text"]
-        # It shows an unknown symbol as " ⁇ ".
+        # SentencePiece decodes an unknown symbol as " ⁇ ".
         decoded = vocabulary.tokenizer.decode([ours[i] for i in example["ids"]])
         assert decoded == example["decoded"].replace(" ⁇ ", "<unk>")
     assert vocabulary.tokenizer.tokens_of(range(4)) == list(SPECIAL_TOKENS)

@@ -1,5 +1,5 @@
-"""Intervals and comparisons against resampling by hand, and against sacrebleu's own paired test. Bins of lengths on
-cases worked out by hand.
+"""Tests of intervals and comparisons against resampling by hand and against sacrebleu's paired test, and of bins of
+lengths on cases worked out by hand.
 """
 
 import random
@@ -33,8 +33,9 @@ WORDS = ["the", "court", "of", "a", "green", "river", "ran", "under", "every", "
 
 
 def texts(count: int, share_right: float, seed: int = 1) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Outputs of which that share of the words is right, and one to three references each; the references depend on
-    the count alone.
+    """Returns outputs with about `share_right` of their words right, and one to three references of each.
+
+    The references depend only on `count`.
     """
     words, damage = random.Random(count), random.Random(seed)
     outputs, references = [], []
@@ -80,7 +81,8 @@ def test_where_all_examples_are_alike_there_is_nothing_to_doubt() -> None:
 
 
 def test_a_paired_difference_is_narrower_than_two_intervals() -> None:
-    # Both are right on about half, and the second on one in twenty more: unpaired, their intervals overlap widely.
+    # `baseline` is right on about half of the examples, and `better` also on every twentieth. Without pairing, their
+    # intervals overlap widely.
     baseline = np.random.default_rng(5).random(400) < 0.5
     better = baseline | (np.arange(400) % 20 == 0)
     difference = compare(counts(better), counts(baseline))
@@ -115,7 +117,7 @@ def test_p_values_are_twice_sacrebleus_which_count_one_side(metric: TextMetricNa
     _, scores = test()
     baseline, other = next(results for name, results in scores.items() if name != "System")
     assert result.value == pytest.approx(other.score - baseline.score, abs=1e-3)
-    assert result.p_value == pytest.approx(2 * other.p_value, abs=0.02)  # other draws: other resamples
+    assert result.p_value == pytest.approx(2 * other.p_value, abs=0.02)  # sacrebleu draws other resamples
     assert 0.002 < other.p_value < 0.1
 
 

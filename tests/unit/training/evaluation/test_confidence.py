@@ -1,4 +1,4 @@
-"""Measures of confidence against slow definitions, and their intervals."""
+"""Tests of measures of confidence, against slow definitions, and of their intervals."""
 
 import itertools
 

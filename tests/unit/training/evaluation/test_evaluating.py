@@ -1,5 +1,5 @@
-"""An evaluation decodes with the search that serves, and records its protocol. Perplexity, in training, validation and
-evaluation, against numpy on the probabilities themselves.
+"""Tests of evaluations, which decode with the search that serves and record their protocol. Perplexity in training,
+validation and evaluation is compared with numpy's, computed from the probabilities.
 """
 
 import json
@@ -117,7 +117,7 @@ def test_outputs_come_in_the_examples_order_with_scores_and_attention() -> None:
 
 @pytest.mark.parametrize("append_eos", [True, False])
 def test_a_source_that_leaves_no_token_is_not_decoded(append_eos: bool) -> None:
-    # The word tokenizer leaves nothing of white space; a recipe's data has none, another file's might.
+    # The word tokenizer returns no tokens for white space. A recipe's data has no such source, but another file may.
     words = train_tokenizer(TokenizerConfig(tokenizer="word"), ["a b"])
     model = TextModel(
         stepper=FakeStepper(TOKENIZER.vocabulary_size),
@@ -148,12 +148,12 @@ def test_outputs_are_a_table_of_one_line_each(tmp_path) -> None:
 
 Command = Callable[..., tuple[int, str, str]]
 
-# Targets of characters: "a b c" is five tokens and an end, three words and an end.
+# Targets are tokenized by characters: "a b c" has five tokens and EOS, or three words and EOS.
 CHANGES = ("target.tokenizer=character", "model.dropout=0", "batches.max_tokens=100000", "training.max_steps=1")
 
 
 def by_hand(model: Seq2Seq, run: Run, file: Path) -> tuple[float, float]:
-    """Per token and per word: each pair alone, and each symbol's probability from its logits."""
+    """Returns the perplexity per token and per word, computed pair by pair from the probability of each symbol."""
     sources, targets = run.tokenizers()
     losses, num_tokens, num_words = 0.0, 0, 0
     for line in file.read_text().splitlines():

@@ -127,7 +127,7 @@ def test_rouge_of_english_is_the_librarys_own() -> None:
 def test_rouge_counts_a_repeated_word_as_often_as_both_have_it_and_the_order_where_it_matters() -> None:
     assert take_statistics("rouge_1", ["a a a b"], [("b a a c",)]).value == pytest.approx(75.0)
     assert take_statistics("rouge_l", ["a a a b"], [("b a a c",)]).value == pytest.approx(50.0)
-    # Words of any script, accents and all.
+    # Words may be of any script, and accents count.
     assert take_statistics("rouge_1", ["été à Genève"], [("ete a Geneve",)]).value == 0.0
     assert take_statistics("rouge_1", ["Привет МИР"], [("мир, привет",)]).value == pytest.approx(100.0)
 

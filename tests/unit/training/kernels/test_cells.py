@@ -1,4 +1,4 @@
-"""Products in a loop, and dropout: outputs, gradients and random numbers are those of torch's plain operators."""
+"""Tests of products in a loop and of dropout against torch's plain operators."""
 
 import gc
 import weakref
@@ -11,7 +11,7 @@ from attendant.training.kernels.cells import Dropout, LoopedProduct, looped_line
 
 NUM_STEPS, NUM_ROWS, OUTPUT_SIZE, INPUT_SIZE = 5, 2, 4, 3
 NEEDED = (NUM_STEPS - 1, 2)
-"""The last step whose product the loss depends on: of the loop's last step, or of an earlier one."""
+"""The last step that the loss depends on: the loop's last step, or an earlier one."""
 
 
 @pytest.mark.parametrize("needed", NEEDED)
@@ -72,7 +72,7 @@ def test_a_graph_can_be_gone_back_through_again() -> None:
         for step in range(needed):
             plain = plain @ weight.T + addends[step]
         torch.testing.assert_close(result, torch.autograd.grad(plain.sum(), leaves))
-        # Steps that are gone through for the first inputs alone leave nothing for the next time.
+        # A backward pass for `first` alone must not change the next pass.
         torch.autograd.grad(outputs[4].sum(), first, retain_graph=True)
 
 
@@ -91,7 +91,7 @@ def test_products_are_in_the_type_of_the_addends_and_gradients_in_those_of_their
 
 
 def test_what_the_steps_left_goes_with_the_graph() -> None:
-    """A cycle of references would keep it until Python looks for such."""
+    """Checks that no cycle of references keeps the steps' data until Python's garbage collector runs."""
     product, inputs = (
         LoopedProduct(
             torch.zeros(NUM_STEPS, NUM_ROWS, INPUT_SIZE), torch.randn(INPUT_SIZE, INPUT_SIZE, requires_grad=True)

@@ -1,7 +1,7 @@
-"""Which precision a recipe gets, by the hardware; what can't be is refused with the way out. The faster library
-multiplies where it is as exact, and only within its context. A model that can't fit is refused before it is
-built, and an allocation that fails is one line. Freed memory stays with the process: seen by the kernel's count of
-page faults.
+"""Tests of the choice of precision by the hardware, of the faster library for products, and of memory.
+
+A model that can't fit is refused before it is built, and a failed allocation is reported in one line. The kernel's
+count of page faults shows that freed memory stays with the process.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""The output layer and the loss in one give what the two give apart, gradients too."""
+"""Tests of the training loss: `output_loss` returns the loss and gradients of a separate output layer and loss."""
 
 import pytest
 import torch
@@ -80,12 +80,12 @@ def test_together_is_as_apart(dtype: torch.dtype, tolerance: float, label_smooth
     for item, other in zip(*result, strict=True):
         torch.testing.assert_close(item, other, rtol=tolerance, atol=tolerance)
     of_weight, of_bias = result[0][2:]
-    # Nothing moves what can't be generated.
+    # Symbols that can't be generated have no gradient.
     assert not of_weight[[PAD_ID, BOS_ID]].any() and not of_bias[[PAD_ID, BOS_ID]].any()
 
 
 def random_soft_targets(weight: float) -> SoftTargets:
-    """The true symbol is among a teacher's now and then."""
+    """Returns a teacher's probabilities of four symbols per target, which sometimes include the true symbol."""
     generator = torch.Generator().manual_seed(2)
     symbols = torch.stack([torch.randperm(V - 3, generator=generator)[:4] + 3 for _ in range(N)])
     return SoftTargets(symbols, weight * torch.softmax(torch.randn(N, 4, generator=generator).double(), 1))
@@ -94,7 +94,7 @@ def random_soft_targets(weight: float) -> SoftTargets:
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("weight", [0.3, 1.0])
 def test_teachers_have_their_share(weight: float, label_smoothing: float) -> None:
-    """Against (1 - w) of the loss without them, and w of the cross-entropy with their distribution."""
+    """Compares with (1 - w) of the loss without teachers plus w of the cross-entropy with their distribution."""
     soft_targets, result = random_soft_targets(weight), []
     for how in ("together", "apart", "plainly"):
         *layer, target_ids = random_inputs(torch.float64)
@@ -123,7 +123,7 @@ def test_teachers_have_their_share(weight: float, label_smoothing: float) -> Non
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 def test_copies_are_mixed_in(label_smoothing: float) -> None:
-    """Sources with repeated symbols, and padding after them."""
+    """Uses sources with repeated symbols and padding."""
     generator = torch.Generator().manual_seed(1)
     symbols = torch.randint(3, 7, (N, S), generator=generator)
     symbols[:, -1] = PAD_ID

@@ -1,4 +1,4 @@
-"""`attendant.evaluate` and `attendant.report`: what the commands print, as values; pairs in memory; what is refused."""
+"""Tests of `attendant.evaluate` and `attendant.report`: equality with the commands, pairs in memory, and refusals."""
 
 import json
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def test_it_is_the_commands_evaluation(
         for done in (0, 16)
     ]
     _, message, _ = command("evaluate", finished_run, *options)
-    # The tables too, except for the speed.
+    # The tables are equal too, except the speed.
     words, expected = ([line.split()[:4] for line in text.splitlines()] for text in (str(results), message))
     assert words == expected
     page = results._repr_html_()
@@ -114,7 +114,7 @@ def test_numbers_may_be_numpys(finished_run: Path) -> None:
 
 
 def test_a_single_example_has_no_intervals(finished_run: Path) -> None:
-    """Each resample of one example is that example: it can't show how far chance reaches."""
+    """Checks that a test set of one example has no intervals: all its resamples are equal."""
     results = attendant.evaluate(finished_run, data=PAIRS[:2], by_length=[2], beam_size=[1, 2], length_penalty=0)
     assert results[0].evaluation.num_examples == 1
     for result in results:

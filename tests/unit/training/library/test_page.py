@@ -1,4 +1,4 @@
-"""The programs of docs/python.md: the walk is run as it is, the trackers are replaced by fakes with the same calls."""
+"""Tests that run the programs of docs/python.md, with fakes instead of the trackers and tqdm."""
 
 import functools
 import re
@@ -17,7 +17,7 @@ WALK, BAR, MLFLOW, WANDB = re.findall(r"```python\n(.*?)```", (ROOT / "docs/pyth
 
 
 class Recorder(ModuleType):
-    """A module, an object or a context: writes down the calls of its functions, each of which returns another one."""
+    """A fake module, object or context manager. It records the calls of its functions, which return more recorders."""
 
     def __init__(self, name: str, calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]]) -> None:
         super().__init__(name)
@@ -42,7 +42,7 @@ class Recorder(ModuleType):
 
 @pytest.fixture
 def calls(tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, Any]]:
-    """A folder with recipes/mine.toml, in which trackers are fakes; returns their calls."""
+    """Replaces the trackers by fakes and enters a folder with recipes/mine.toml; returns the list of their calls."""
     calls: list[tuple[str, Any, Any]] = []
     for name in ("mlflow", "wandb", "tqdm", "tqdm.auto"):
         monkeypatch.setitem(sys.modules, name, Recorder(name, calls))

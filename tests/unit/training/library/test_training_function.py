@@ -1,4 +1,4 @@
-"""`attendant.train`: the command's training; pairs in memory; callbacks; interruptions; what it shows and refuses."""
+"""Tests of `attendant.train`: equality with the command, pairs in memory, callbacks, interruptions, and refusals."""
 
 import json
 import os
@@ -32,13 +32,16 @@ def weights(run: Path, which: str = "last") -> dict[str, torch.Tensor]:
 
 
 def events(run: Path) -> list[dict[str, Any]]:
-    """The journal, without what depends on the clock."""
+    """Returns the journal without the values that depend on the clock."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{key: line[key] for key in line.keys() - {"seconds", "tokens_per_second"}} for line in lines]
 
 
 def assert_same_training(run: Path, other: Path, *, resumed: bool = False) -> None:
-    """A resumed run's lines sum up the steps since it was resumed, and its weights are the same."""
+    """Checks that the journals and the weights are equal.
+
+    The values in a resumed run's journal are sums since the resumption, so only its events and steps are compared.
+    """
     if resumed:
         assert [(line["event"], line["step"]) for line in events(run)] == [
             (line["event"], line["step"]) for line in events(other)
@@ -55,7 +58,7 @@ def pairs_of(path: Path) -> list[tuple[str, ...]]:
 
 
 class Watcher(attendant.TrainingCallback):
-    """Writes down the calls; may act at a step, or in another method."""
+    """Records the calls. It can run an action at a step or in another method."""
 
     def __init__(self, calls: list[Any], name: str = "", **actions: Callable[[], object]) -> None:
         self.calls, self.name, self.actions = calls, name, actions
@@ -108,7 +111,7 @@ def test_a_recipe_as_tables_with_pairs_in_memory(tmp_path: Path, tiny_recipe: Pa
     trained = attendant.train(tables, output=tmp_path / "memory")
     assert json.dumps(tables) == before, "the caller's tables are left alone"
     assert_same_training(copy_run("file"), tmp_path / "memory")
-    # A finished run's recipe is a recipe; a split may be changed alone.
+    # A finished run's recipe can be trained again, and one split can be changed alone.
     again = attendant.train(trained.recipe, output=tmp_path / "again", overrides={"data.test": None, **SHORT})
     assert again.results is None and again.step == 8
 
@@ -144,7 +147,7 @@ def test_pairs_alone_have_a_recipe_chosen_and_resume(tmp_path: Path) -> None:
     few = {"training.max_steps": 3, "model.hidden_size": 8, "model.embedding_size": 8, "training.num_threads": 1}
     trained = attendant.train(pairs, output=tmp_path / "run", overrides=few)
     assert trained.notes[0].startswith("recipe chosen from 120 pairs") and trained.step == 3
-    # Each run has its own copy of the pairs, and all are measured on one test split.
+    # Each run has its own copy of the pairs, and both are measured on one test split.
     attendant.train(pairs, output=tmp_path / "seed2", overrides=few | {"seed": 2})
     assert len(attendant.evaluate([tmp_path / "run", tmp_path / "seed2"])[1].differences) == 2
     (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
@@ -210,7 +213,7 @@ def test_callbacks_are_called_in_order_with_what_happened(tmp_path: Path, tiny_r
     assert [call[:2] for call in calls[:4]] == [("a", "begin"), ("b", "begin"), ("a", "step"), ("b", "step")]
     assert [call[:2] for call in calls[-2:]] == [("b", "end"), ("a", "end")] and calls[-1][2] is None
     mine = [(method, value) for name, method, value in calls if name == "a"]
-    # Two steps make a record, which comes before the second step; the epoch ends with a validation.
+    # A record covers two steps and comes before the second one's call. The epoch ends with a validation.
     assert [method for method, _ in mine] == ["begin", *["step", "record", "step"] * 4, "record", "end"]
     start = mine[0][1]
     assert (start.path, start.recipe, start.step, start.num_steps) == (trained.path, trained.recipe, 0, 8)
@@ -232,7 +235,7 @@ def test_callbacks_are_called_in_order_with_what_happened(tmp_path: Path, tiny_r
 def test_a_callbacks_exception_ends_the_training_and_it_resumes(
     tmp_path: Path, tiny_recipe: Path, copy_run: CopyRun, method: str
 ) -> None:
-    """As its own exception, with its own lines, after the step was saved."""
+    """Checks that the callback's exception is raised with its own traceback, after the step was saved."""
 
     def fail() -> None:
         raise ZeroDivisionError("of the user")
@@ -264,7 +267,7 @@ def test_a_callback_that_evaluates_changes_nothing(tmp_path: Path, tiny_recipe: 
 
 
 def calls_with_failure(method: str, recipe: Path, output: Path) -> list[tuple[str, str]]:
-    """Trains with the callbacks a and b, the second of which fails in a method; returns the calls of both."""
+    """Trains with the callbacks a and b, of which b fails in `method`; returns the calls of both."""
 
     def fail() -> None:
         raise ConnectionError("no tracker")
@@ -301,7 +304,7 @@ def test_an_interrupted_cell_leaves_a_saved_run(
 
 
 def test_a_thread_may_train(tmp_path: Path, tiny_recipe: Path) -> None:
-    """Only the main thread can be interrupted."""
+    """Trains in another thread: only the main thread can receive signals."""
     trained: list[attendant.TrainedRun] = []
     thread = threading.Thread(
         target=lambda: trained.append(attendant.train(tiny_recipe, output=tmp_path / "run", overrides=SHORT))
@@ -317,7 +320,7 @@ def test_notebooks_show_curves_and_values(tmp_path: Path, tiny_recipe: Path) -> 
     assert page.count("<svg") == 2 and "Validation exact match" in page and "a&lt;b" in page and "a<b" not in page
     assert "wer" in page and page.index("<svg") < page.index("wer:")
     assert len(trained.curves.train_loss) == 4 and len(trained.curves.validation["loss"]) == 1
-    # The drawing is the report's own, on a ground of its own.
+    # The drawing is the report's, with its own background.
     report = attendant.report(trained)
     (drawn,) = [picture.svg for picture in report.learning_charts if picture.name == "loss-steps"]
     assert drawn[drawn.index("<g") :][:200] in drawn and "var(--paper,#ffffff)" in page
