@@ -1,4 +1,4 @@
-"""Clients' addresses, names and rates, on a clock that only the test moves; options that need another one; warnings."""
+"""Tests of clients' addresses, names and rates, of options that need another one, and of the log's warnings."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ class Clock:
 
 
 def num_taken(rates: Rates, clock: Clock, *, seconds: float, client: str = "a", num_bytes: int = 1) -> int:
-    """Returns how many of a thousand requests, spread evenly over the seconds, are let in."""
+    """Returns how many of 1000 requests, spread evenly over the seconds, are admitted."""
     let_in = 0
     for _ in range(1000):
         let_in += rates.take(client, num_bytes) == 0

@@ -1,4 +1,4 @@
-"""Parts of `attendant bench`: requests, layouts, advice, memory; the command is in tests/integration."""
+"""Tests of the parts of `attendant bench`: requests, layouts, advice, memory. tests/integration tests the command."""
 
 import itertools
 import os
@@ -136,7 +136,7 @@ if WRITES:
 print("ready", flush=True)
 time.sleep(60)
 """
-"""A process, a fork of it, and a fork of that, which may write to all pages."""
+"""A process, its child and its grandchild. The grandchild writes to all pages if WRITES is true."""
 
 
 @pytest.mark.parametrize(("writes", "times"), [(False, 1), (True, 2)])

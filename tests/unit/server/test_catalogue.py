@@ -1,4 +1,4 @@
-"""Repositories' folders and policies, and leases: an engine ends after its last request."""
+"""Tests of repositories' folders and policies, and of leases: an engine ends after its last request."""
 
 import asyncio
 import os
@@ -110,7 +110,7 @@ async def test_a_name_in_two_repositories_stops_no_other_model(tmp_path: Path) -
     assert await reconciler.look([]) == 2
     for path in ("other/a/1", "other/c/1"):
         (tmp_path / path).mkdir(parents=True)
-    await reconciler.follow(at_once=True)  # as by SIGHUP; otherwise a change counts at the second look
+    await reconciler.follow(at_once=True)  # as on SIGHUP; otherwise a change is applied at the second poll
     assert {(entry.name, entry.label) for entry in reconciler.index()} == {("a", "1"), ("b", "1"), ("c", "1")}
     catalogue.open()
     with pytest.raises(LoadRefused, match="two models are named a"):
@@ -254,7 +254,7 @@ def metrics() -> Metrics:
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> list[EngineClient]:
     engines: list[EngineClient] = []
-    monkeypatch.setattr(EngineClient, "stop", lambda engine: engines.append(engine))  # a method
+    monkeypatch.setattr(EngineClient, "stop", lambda engine: engines.append(engine))  # binds as a method
     return engines
 
 
@@ -285,7 +285,7 @@ async def test_an_unused_version_ends_at_once(metrics: Metrics, stopped: list[En
 
 
 async def test_a_request_between_two_routes_gets_the_new_version(metrics: Metrics, stopped: list[EngineClient]) -> None:
-    """It has read the old routes when the version ends."""
+    """The request has read the old routes when their version ends."""
     old, new = version(metrics), version(metrics)
     await old.leases.retire()
 

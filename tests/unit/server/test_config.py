@@ -8,7 +8,7 @@ from attendant.runtime.errors import UserError
 from attendant.server.config import OPTIONS, Option, ServerConfig
 from tests.configuration import parse_config
 
-# By what a value must be: texts of a valid value and of an invalid one.
+# A valid and an invalid text for each description of an option's values.
 EXAMPLES = {
     "an address or a name": ("0.0.0.0", " "),
     "a file": ("some/file", " "),

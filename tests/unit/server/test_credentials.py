@@ -1,4 +1,4 @@
-"""Files of tokens and certificates, and files that change while the server runs."""
+"""Tests of token and certificate files, and of files that change while the server runs."""
 
 import hashlib
 import logging
@@ -26,7 +26,7 @@ FACTS = "must have, after its token, only expires=DATE and requests_per_second=N
 
 
 def hashed(token: str) -> str:
-    """Makes a digest as the documents do: printf %s TOKEN | sha256sum."""
+    """Returns the digest that the documentation computes with `printf %s TOKEN | sha256sum`."""
     return "sha256:" + hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -135,7 +135,7 @@ def number(path: Path) -> Reloaded[int]:
 
 
 def settle(number: Reloaded[int]) -> int:
-    """Returns the value after two looks, as the server takes them."""
+    """Polls twice, so that a change is applied, and returns the value."""
     number.look()
     number.look()
     return number.value
@@ -159,7 +159,7 @@ def test_a_change_counts_when_the_file_is_at_rest(path: Path, number: Reloaded[i
 
 
 def test_links_are_followed(path: Path, number: Reloaded[int], tmp_path: Path) -> None:
-    """Kubernetes exchanges the files of a secret by renaming the link of a folder."""
+    """Kubernetes replaces the files of a secret by renaming a symbolic link to their folder."""
     (tmp_path / "elsewhere").write_text("7")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "link").rename(path)

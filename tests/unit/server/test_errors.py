@@ -1,4 +1,4 @@
-"""Every error of the tree, through the mapping that the servicers use."""
+"""Tests of every error: its gRPC and HTTP status, its details, and its transfer from a worker process."""
 
 import math
 import pickle
@@ -114,7 +114,7 @@ async def test_every_violation_is_in_the_details() -> None:
 
 
 async def test_details_fit_into_trailing_metadata() -> None:
-    """Clients take a status that is too large for RESOURCE_EXHAUSTED, and try again."""
+    """Clients treat a status that is too large as RESOURCE_EXHAUSTED, and retry."""
     violations = [Violation(f"inputs[text][{i}]", "x" * 100_000, "something else") for i in range(256)]
     context = await aborted(errors.InvalidArgument(*violations))
     detail = unpacked(context, error_details_pb2.BadRequest)

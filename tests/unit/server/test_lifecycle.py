@@ -1,4 +1,4 @@
-"""What health says in a server's life: the three questions of a supervisor have different answers."""
+"""Tests of health checks over a server's life: liveness, startup and readiness differ."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from tests.serving import PATIENCE_SECONDS, eventually
 
 
 def lifecycle_of(*models: str, metrics: Metrics | None = None) -> Lifecycle:
-    """Returns the life of a server that has loaded these models."""
+    """Returns the lifecycle of a server that has loaded these models."""
     catalogue = Catalogue()
     for name in models:
         catalogue.put(Routes(stable=cast(ServedModel, SimpleNamespace(name=name))))
@@ -27,7 +27,7 @@ def lifecycle_of(*models: str, metrics: Metrics | None = None) -> Lifecycle:
 
 
 async def said(lifecycle: Lifecycle) -> tuple[bool, bool, bool]:
-    """Returns if the server is alive, has started, and is ready."""
+    """Returns whether the server is alive, has started, and is ready."""
     requests = [health_pb2.HealthCheckRequest(service=name) for name in (LIVENESS, STARTUP, "")]
     answers = [await lifecycle.health.Check(request, None) for request in requests]
     alive, started, ready = (answer.status == SERVING for answer in answers)

@@ -180,7 +180,7 @@ def test_exceptions_are_logged_by_class_and_line(allowed: bool) -> None:
 
 
 def test_exceptions_of_the_engine_keep_their_words() -> None:
-    """The engine only knows ids."""
+    """The engine receives ids, not texts, so its exceptions quote none."""
     stream = io.StringIO()
     configure_logging("debug", "text", "off", stream)
     logging.getLogger("attendant.server.engine.thread").error("a step failed", exc_info=ValueError("bad shape"))

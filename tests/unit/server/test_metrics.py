@@ -1,4 +1,4 @@
-"""Names, labels and values, each on a registry of its own; and our counters beside prometheus-client's."""
+"""Tests of metrics: names, labels and values; and our counters compared with prometheus-client's."""
 
 import math
 import re
@@ -40,7 +40,7 @@ REFERENCE = Reference(
     data="",
     signals=dict.fromkeys(SIGNALS, Distribution(edges=(1.0,), shares=(0.5, 0.5))),
 )
-# Labels besides the model -> names.
+# The names of the metrics by their labels, without the label `model`.
 CONTRACT = {
     (): "queue_seconds encode_seconds decode_seconds time_to_first_token_seconds inter_token_seconds step_rows "
     "request_source_tokens request_target_tokens batch_efficiency_ratio prediction_ratio cancelled_rows_total "
@@ -219,7 +219,7 @@ def _no_created_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def page(library: Any, form: str) -> bytes:
-    """Renders the page after a thousand values, some on the edge of a bucket; some buckets have an exemplar."""
+    """Renders the page after 1000 values. Some are on the edge of a bucket, and some buckets have an exemplar."""
     registry, random = CollectorRegistry(), Random(1)
     seen = {"namespace": "attendant", "registry": registry}
     ended = library.Counter("ended", 'How "calls" ended.', ("model", "code"), **seen)

@@ -1,4 +1,4 @@
-"""TLS sessions that a client kept: resuming one would pass over the check of its certificate."""
+"""Tests of TLS sessions that a client resumes, which would bypass the check of its certificate."""
 
 import asyncio
 import math
@@ -36,7 +36,7 @@ def access(authority: Authority) -> Access:
 
 
 class Client:
-    """A client with a certificate, which resumes its last session if the server lets it."""
+    """A client with a certificate, which resumes its last session if the server allows it."""
 
     def __init__(self, authority: Authority, version: ssl.TLSVersion, protocol: str) -> None:
         self._context = ssl.create_default_context(cafile=authority.certificate)
@@ -49,7 +49,7 @@ class Client:
         """Connects and sends a request.
 
         Returns:
-            Whether a session was resumed, and the beginning of the answer, which is empty if the server hangs up.
+            True if a session was resumed; and the answer's beginning, empty if the server closes the connection.
         """
         plain = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
         try:
@@ -67,7 +67,7 @@ class Client:
 
 
 def forget(authority: Authority, access: Access, folder: Path) -> None:
-    """Replaces the authority of clients by another one."""
+    """Replaces the certificate authority of the clients with another one."""
     other = new_authority(folder / "other")
     authority.certificate.write_bytes(other.certificate.read_bytes())
     assert access.certificates is not None

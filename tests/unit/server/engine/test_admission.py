@@ -1,4 +1,4 @@
-"""Which requests are accepted, before engines whose queue and throughput the test makes up."""
+"""Tests of admission: which requests are accepted, with a fake queue and a fake throughput."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,13 +24,13 @@ from attendant.server.errors import (
 )
 
 TEN = DecodingOptions(max_length=9, min_length=9)
-"""Ten steps."""
+"""Options of an answer that takes ten steps."""
 
 STEP_SECONDS = 0.01
 
 
 class MadeUpHost:
-    """One engine of 4 rows; what is ahead is what the test says."""
+    """A fake host: one engine of 4 rows, with the queue that the test sets."""
 
     def __init__(self) -> None:
         self.num_engines, self.max_rows, self.throughput = 1, 4, ThroughputEstimate()
@@ -115,7 +115,7 @@ def test_a_deadline_that_would_pass_is_refused_with_when_to_come_again() -> None
     refusal = harness.refusal(timeout=1.0)
     assert isinstance(refusal, DeadlineTooShort)
     assert refusal.retry_seconds == pytest.approx(100 * STEP_SECONDS + 10 * STEP_SECONDS)
-    harness.accept(timeout=1.0 / FILL + 0.11 / SERVICE_FILL)  # some room is left for what is not known
+    harness.accept(timeout=1.0 / FILL + 0.11 / SERVICE_FILL)  # with both margins for rough estimates
     harness.accept(timeout=None)
 
 
@@ -267,7 +267,7 @@ def test_a_list_is_accepted_by_the_expectation_of_its_last_request() -> None:
     assert [accepted.request.start_by for accepted in fits] == pytest.approx([5.0 - 10 * STEP_SECONDS] * 4)
     assert [bool(accepted.expected_seconds) for accepted in fits] == [False, False, False, True]
     assert fits[-1].expected_seconds == pytest.approx(10 * STEP_SECONDS), "there are rows for all of them"
-    # Four have rows, and the last one waits for three: 30 steps, four at a time.
+    # Four requests have rows, and the last one waits for three others: 30 steps in 4 rows.
     assert too_long[-1].expected_seconds == pytest.approx((7.5 + 10) * STEP_SECONDS)
 
 
@@ -277,7 +277,7 @@ def test_a_list_is_accepted_as_a_whole_or_not_at_all() -> None:
     assert harness.accepts_list(5), "nothing of the other one is in"
     assert not harness.accepts_list(1)
     assert harness.accepts_list(5, client="other")
-    # Nobody's deadline is further than the last one's answer.
+    # The last request decides whether the list meets its deadline.
     assert Harness().accepts_list(8, timeout=0.26 / FILL)
     assert not Harness().accepts_list(100, timeout=0.26 / FILL)
 
@@ -290,7 +290,7 @@ def test_a_list_takes_as_much_of_the_queue_as_its_requests_one_by_one(max_waitin
     def one_by_one(length: int) -> bool:
         harness = Harness(max_waiting=max_waiting)
         for number in range(length):
-            # Four have rows; those behind them wait, and are the client's own.
+            # Four requests have rows. The later ones wait, and belong to the same client.
             harness.host.waiting = harness.host.own = max(0, number - 4)
             if not harness.accepts_list(1):
                 return False

@@ -1,4 +1,4 @@
-"""Which worker gets which request, and which version the rows of a server: on plain values."""
+"""Tests of the dispatcher on plain values: the worker of each request, and the versions' shares of a server's rows."""
 
 import random
 from functools import partial
@@ -15,7 +15,7 @@ from tests.unit.server.engine.test_scheduler import BULK, HEAVY, INTERACTIVE, re
 
 
 class Desk(Dispatcher):
-    """A dispatcher that keeps what it sends: the numbers of workers, and the keys of requests."""
+    """A dispatcher that records the requests that it sends, and their workers."""
 
     def __init__(self, num_workers: int, max_rows: int) -> None:
         self.sent: list[tuple[int, EngineRequest]] = []
@@ -35,7 +35,7 @@ class Desk(Dispatcher):
 
 
 def desk_of(num_workers: int, max_rows: int) -> Desk:
-    """Makes a desk with open workers."""
+    """Returns a desk with open workers."""
     desk = Desk(num_workers, max_rows)
     for worker in range(num_workers):
         desk.open(worker)
@@ -53,7 +53,7 @@ def test_the_worker_with_the_fewest_rows_of_its_like() -> None:
 
 
 def ask(desk: Desk, *keys: int, steps: float, rows: int = 1) -> list[int]:
-    """Adds requests that are expected to take so many steps; returns the workers that get them."""
+    """Adds requests with this expected number of steps; returns the workers that get them."""
     for key in keys:
         desk.add(request(key, rows=rows)._replace(expected_steps=steps))
     return [worker for worker, _ in desk.news()]
@@ -200,8 +200,9 @@ class Versions:
     """Versions of a server, with an open worker each.
 
     Attributes:
-        running: of each version, the requests of its worker, by key.
-        with_bulk: of each version, how many have bulk requests and whether these are alone, as its workers were told.
+        running: for each version, the requests of its worker, by key.
+        with_bulk: for each version, the limits sent to its worker: the number of versions that have bulk requests, and
+            whether bulk work is alone.
     """
 
     def __init__(self, number: int, max_rows: int) -> None:
@@ -253,7 +254,7 @@ def test_versions_that_want_more_than_there_is_come_to_have_equally_many() -> No
         most = max(range(3), key=versions.held)
         versions.end(most, min(versions.running[most]))
     assert [versions.held(version) for version in range(3)] == [4, 4, 4]
-    # However fast one of them is.
+    # The shares stay equal when requests of one version end faster.
     for _ in range(30):
         versions.end(1, min(versions.running[1]))
     assert [versions.held(version) for version in range(3)] == [4, 4, 4]

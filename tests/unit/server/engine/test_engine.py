@@ -1,4 +1,4 @@
-"""The engine on a fake model, with a clock that only the model moves."""
+"""Tests of the engine on a fake model, with a clock that only the model advances."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ ENCODE_SECONDS, STEP_SECONDS = 2.0, 1.0
 
 
 class TimedStepper(FakeStepper):
-    """Each call takes its time on a clock of its own."""
+    """A fake model whose calls advance its own clock."""
 
     now = 100.0
 
@@ -31,12 +31,12 @@ class TimedStepper(FakeStepper):
 
 
 def options(length: int, beam_size: int = 1, **more: Any) -> DecodingOptions:
-    """Makes options with which answers have exactly `length` tokens."""
+    """Returns options whose answers have exactly `length` tokens."""
     return DecodingOptions(beam_size=beam_size, min_length=length, max_length=length, **more)
 
 
 class Desk:
-    """An engine, and what came out of it."""
+    """An engine and its outcomes."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ def test_rounds_alongside_bulk_work_call_the_scheduler_each_time() -> None:
 
 @pytest.mark.parametrize("priority", [Priority.HEAVY, Priority.BULK])
 def test_a_small_request_beside_a_flood_waits_for_one_call(priority: Priority) -> None:
-    """The rows of the flood pause meanwhile. All answers are the same as alone."""
+    """The rows of the flood pause until the small request ends. No answer depends on the other requests."""
     desk = Desk(max_rows=8, bulk_seconds=STEP_SECONDS)
     for key in range(20):
         desk.submit(key, options(6, beam_size=4), priority=priority)

@@ -1,4 +1,4 @@
-"""Estimates, learned from durations and lengths that the tests make up."""
+"""Tests of estimates that learn from made-up durations and lengths."""
 
 import pytest
 

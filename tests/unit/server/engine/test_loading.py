@@ -1,4 +1,4 @@
-"""What is measured of a bundle when it is loaded."""
+"""Tests of loading an engine from a bundle: the measured request time, options and limits."""
 
 import itertools
 from dataclasses import replace
@@ -28,7 +28,7 @@ def test_a_request_is_timed_by_processor_time_on_a_shared_host(
     tiny_stepper: OnnxStepper,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a busy host, wall time includes the neighbours' work, and would allow bulk work as much."""
+    """On a busy host, wall time includes other processes' work, so bulk calls would be allowed too much time."""
     readings = itertools.count()
     monkeypatch.setattr(f"attendant.server.engine.loading.time.{clock}", lambda: 0.5 * next(readings))
     assert loading._request_seconds(open_bundle(tiny_bundle_path), tiny_stepper, "fp32", provider) == 0.5

@@ -1,4 +1,4 @@
-"""What crosses between a server and its workers arrives as it was."""
+"""Tests of messages between a server and its workers: they arrive unchanged."""
 
 import pickle
 import socket

@@ -1,4 +1,4 @@
-"""Requests to engines behind sockets: which worker decodes what, and what becomes of it when a worker dies or hangs."""
+"""Tests of requests to engines behind sockets: the worker of each request, and workers that die or hang."""
 
 import asyncio
 import itertools
@@ -40,7 +40,7 @@ async def running(
     on_death: Callable[[], None] = lambda: None,
     **options: Any,
 ) -> AsyncIterator[tuple[EngineClient, list[StepStats]]]:
-    """Runs a worker per stepper; yields their client, and what their steps report."""
+    """Runs a worker per stepper; yields their client and the statistics of their steps."""
     stats: list[StepStats] = []
     pool = thread_pool(*steppers, max_rows=max_rows, on_step=stats.append, **options)
     config = ServerConfig(bundles=(), max_waiting=max_waiting, max_wait_seconds=60.0)
@@ -167,7 +167,7 @@ async def test_cancelled_suspects_are_not_tried() -> None:
     async with running(broken, whole, max_rows=4, **options) as (runner, _):
         tasks = [ask(runner) for _ in range(3)]
         await broken.arrival()
-        await asyncio.sleep(0.01)  # on their way by socket, which nothing else tells
+        await asyncio.sleep(0.01)  # no event signals that the worker has received them
         broken.open()
         await eventually(lambda: runner.num_running == 0)
         tasks[1].cancel()
@@ -248,7 +248,7 @@ async def test_a_worker_that_does_not_listen_does_not_hold_up_the_server() -> No
         await stepper.arrival()
         source = (4,) * 5000
         outcomes: list[object] = []
-        for _ in range(200):  # several times what a socket holds
+        for _ in range(200):  # several times the socket's buffer
             ask_bulk(runner, outcomes, source, DecodingOptions(max_length=1))
             await asyncio.sleep(0)
         stepper.open()
@@ -320,7 +320,7 @@ async def test_outcomes_of_one_step_are_delivered_together(monkeypatch: pytest.M
         await stepper.arrival()
         tasks += [ask(runner) for _ in range(3)]
         await eventually(lambda: runner.num_running == 4)
-        await asyncio.sleep(0.01)  # on their way by socket, which nothing else tells
+        await asyncio.sleep(0.01)  # no event signals that the worker has received them
         stepper.open()
         await ended(*tasks)
         assert [length for length in lengths if length] == [1, 3], "the first is a step ahead of the others"

@@ -1,4 +1,4 @@
-"""The processes of workers end with the server."""
+"""Tests of worker processes: they end with the server."""
 
 import pytest
 

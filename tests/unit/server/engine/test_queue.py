@@ -1,4 +1,4 @@
-"""Clients that always have requests waiting get the same work done, whatever they ask for."""
+"""Tests of the fair queue: clients that always have waiting requests get equal amounts of work."""
 
 import random
 from collections import Counter
@@ -56,7 +56,7 @@ def test_work_is_shared_evenly(seed: int, num_clients: int) -> None:
     largest = max(rows * steps for rows, steps in kinds.values())
     while done.total() < 200 * largest:
         for client, (rows, steps) in kinds.items():
-            # One client has many requests waiting, another few, but always some.
+            # Client n always has n + 2 requests waiting.
             while queue.num_of(client) < 2 + int(client):
                 queue.add(request(key, client, rows, steps))
                 key += 1

@@ -1,4 +1,4 @@
-"""Which requests run, and which priority has the next round: on plain values."""
+"""Tests of the scheduler on plain values: which requests run, and which priority has the next round."""
 
 import random
 from dataclasses import replace
@@ -71,7 +71,7 @@ def test_an_interactive_request_is_admitted_beyond_other_work(other: Priority) -
 
 
 def running(num_running: int) -> Scheduler:
-    """Keys 0, 1, ... run."""
+    """Returns a scheduler that runs the requests with the keys 0, 1, ..."""
     queue = scheduler(max_rows=1000, max_source_positions=100_000)
     for key in range(num_running):
         queue.add(request(key))
@@ -169,7 +169,7 @@ def test_bulk_calls_are_as_large_as_their_time_allows() -> None:
             running += joined
         else:
             queue.note_step(BULK, 0.001 + 0.0003 * running, running)
-            # Half of them end, so that the limit comes to bear.
+            # Half of the requests end, so that others are admitted up to the limit.
             for key in list(queue._queues[BULK].running)[: running // 2]:
                 queue.remove(key)
                 running -= 1
@@ -334,7 +334,7 @@ def test_budgets_hold_under_random_traffic(seed: int, max_rows: int, positions: 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 6))
 def test_no_request_starves_behind_better_fitting_ones(seed: int, room: int) -> None:
-    """Newcomers of the favoured length keep coming, but only a bounded number of them goes ahead."""
+    """Requests of the favoured length keep arriving, but only a bounded number of them overtakes."""
     rng = random.Random(seed)
     queue = PriorityQueue()
     arrivals, order = 0, list[int]()
@@ -365,7 +365,7 @@ def test_bulk_has_its_share_and_no_more(seed: int, interactive: float, bulk: flo
         seconds[is_bulk] += took
         fair_share.note(took, first=not is_bulk, contended=True, share=share)
     total = seconds[True] + seconds[False]
-    # The edges: a round that has begun, and one that was earned but not had.
+    # The tolerance covers a round that has begun, and an earned one that has not begun.
     assert abs(seconds[True] - share * total) <= 4 * max(interactive, bulk)
 
 

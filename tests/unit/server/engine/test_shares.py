@@ -1,4 +1,4 @@
-"""Permits and memory for answers: which stream waits, which goes on, and that nothing is lost on the way."""
+"""Tests of permits and memory for answers: which stream waits, which continues, and that none of them is lost."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -52,7 +52,7 @@ async def test_a_stream_that_ends_while_it_waits_costs_no_permit_and_no_turn() -
     await asyncio.wait_for(served, 1)
     assert not other.done()
     semaphore.release()
-    # The permit has been handed over, and is not taken.
+    # The permit is assigned to `other`, which has not resumed yet.
     other.cancel()
     await asyncio.gather(gone, other, return_exceptions=True)
     assert semaphore.num_held == 0

@@ -1,4 +1,4 @@
-"""Suspects, restarts and silences of workers: on plain values."""
+"""Tests of supervision on plain values: suspected requests, restarts, and silent workers."""
 
 import os
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""A worker's reports, on plain values; and its own check of the socket that it was given."""
+"""Tests of a worker's reports on plain values, and of its check of the inherited socket."""
 
 import math
 import os
@@ -71,7 +71,7 @@ def test_an_error_leaves_at_once_and_takes_the_others_along() -> None:
 
 
 def test_answers_with_much_attention_are_divided_into_messages() -> None:
-    """The event loop has turns between the messages."""
+    """The event loop runs other tasks between the messages."""
     (hypothesis,) = result(1.0).hypotheses
     weights = np.zeros((100, MESSAGE_BYTES // 1000), np.float32)
     large = result(1.0)._replace(hypotheses=(hypothesis._replace(attention=weights),) * 2)
@@ -127,7 +127,7 @@ def test_everything_leaves_once_and_in_time(steps: list[list[float]], num_runnin
 
 
 class Bomb:
-    """Unpickled, it leaves a file behind."""
+    """An object that makes a folder when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""Messages and connections of the gRPC port, while callers come and go."""
+"""Tests of messages and connections of the gRPC port, whose callers connect and leave."""
 
 import asyncio
 import socket
@@ -13,7 +13,7 @@ from attendant.server.grpc.port import Connections
 
 
 class Call:
-    """Stands for gRPC's context, which frees what a reading took behind the waiting for it."""
+    """A fake of gRPC's context, whose `read` frees its resources after the message has arrived."""
 
     def __init__(self) -> None:
         self.arrived: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -57,7 +57,7 @@ async def test_exceptions_of_a_reading_are_raised() -> None:
 
 
 def test_a_peer_that_has_reset_its_connection_stops_nothing() -> None:
-    """gRPC closes such a socket a moment later; until then it has no peer any more."""
+    """gRPC closes such a socket a moment later. Until then, the socket has no peer."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = listener.getsockname()[1]
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
@@ -65,7 +65,7 @@ def test_a_peer_that_has_reset_its_connection_stops_nothing() -> None:
         clients[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         clients[0].close()
         Connections(max_connections=1).make_room(port)
-        # The connection that has been open for longer was closed.
+        # Of the two live connections, the older one was closed.
         assert clients[1].recv(1) == b""
         clients[2].setblocking(False)
         with pytest.raises(BlockingIOError):

@@ -1,4 +1,4 @@
-"""Every field of a request to a fake model: which options the server reads, and which violations it returns."""
+"""Tests of every request field with a fake model: the options that the server reads, and its violations."""
 
 import math
 import threading
@@ -85,7 +85,7 @@ def test_set_options_are_taken_as_they_were_typed() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "limit"),
     [
-        # Ranges that are the same for every model are in tests/integration/test_http_api.py, by the OpenAPI document.
+        # tests/integration/test_http_api.py tests the OpenAPI document's ranges, which are the same for every model.
         ("beam_size", 0, "1 to 6"),
         ("beam_size", 7, "1 to 6"),
         ("num_hypotheses", 3, "1 to 2, and at most beam_size"),
@@ -121,7 +121,7 @@ def test_no_beam_is_wider_than_the_engine() -> None:
 
 
 def test_lengths_by_ratio() -> None:
-    """The source has 3 tokens. The stricter of both counts."""
+    """The source has 3 tokens. The stricter limit applies."""
     assert options_of(Decoding(max_length_ratio=1.1)).max_length == 4
     assert options_of(Decoding(max_length_ratio=1.1, max_length=3)).max_length == 3
     assert options_of(Decoding(max_length_ratio=50)).max_length == 20, "the model's own limit"
@@ -264,7 +264,7 @@ def test_the_longest_text() -> None:
 
 
 class Untouchable:
-    """A tokenizer that must not be asked for the tokens of a text, nor for those of a long list."""
+    """A tokenizer that must not be called for a text or for a long list of tokens."""
 
     takes_texts = True
 
@@ -379,7 +379,7 @@ def test_all_violations_are_reported_together() -> None:
 
 
 def test_the_worst_request_has_a_status_that_fits_in_headers() -> None:
-    """HTTP/2 peers take 8 KiB of headers by default; the message counts percent-encoded, the details as base64."""
+    """HTTP/2 peers accept 8 KiB of headers by default, with the message percent-encoded and the details in base64."""
     request = messages.GenerateRequest(
         request_id="\u0416" * 5000,
         tokens=messages.Tokens(tokens=["\U0001f600" * 100] * 12),

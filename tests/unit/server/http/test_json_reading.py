@@ -1,4 +1,4 @@
-"""Bodies that are no message: every field that is wrong, in the proto's words."""
+"""Tests of reading JSON bodies: the error names every wrong field by its path in the proto."""
 
 import json
 import time
@@ -105,13 +105,13 @@ def test_a_body_that_is_no_json_has_the_readers_message(raw: bytes) -> None:
 
 
 def test_a_number_that_json_lacks_is_named_without_a_remedy() -> None:
-    """No option allows it: in quotation marks it would be refused next."""
+    """In quotation marks, NaN would be refused as well."""
     error = decoded(b'{"decoding": {"patience": NaN}}').error
     assert str(error).endswith("Failed to load JSON: NaN is not JSON")
 
 
 def test_a_name_that_comes_twice_among_many_is_found_soon() -> None:
-    """Large bodies are read one after the other, so a slow one delays those of other clients."""
+    """Large bodies are read one at a time, so a slow one delays those of other clients."""
     names = [f"{number:x}" for number in range(30_000)]
     began = time.thread_time()
     request = decoded(json.dumps(dict.fromkeys(names, 0)).encode()[:-1] + b', "752f": 0}')
@@ -166,7 +166,7 @@ def test_the_librarys_json_is_read_back(data: st.DataObject) -> None:
 
 
 class TestTexts:
-    """A list of texts with what their requests share."""
+    """Lists of texts, with options that their requests share."""
 
     def test_each_text_is_a_request(self) -> None:
         message = decoded(b'{"texts": ["a", "b"], "model": "m", "decoding": {"beamSize": 2}}', "GenerateMany")

@@ -1,4 +1,4 @@
-"""The OpenAPI document against a validator, and against what the server says."""
+"""Tests of the OpenAPI document against a validator, and against the server's routes, messages and answers."""
 
 import json
 import subprocess

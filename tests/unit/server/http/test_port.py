@@ -1,4 +1,4 @@
-"""The HTTP port against clients that connect and do less, or more, than they should."""
+"""Tests of the HTTP port with clients that send too little, too much or invalid bytes, or stop reading."""
 
 import asyncio
 import gc
@@ -30,7 +30,7 @@ Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWrite
 
 
 class Application:
-    """Answers at once, never, largely or wrongly."""
+    """Routes that answer at once, never, with a large body, or with an exception."""
 
     def __init__(self) -> None:
         self.waiting = 0
@@ -76,14 +76,14 @@ async def connect(application: Application) -> AsyncIterator[Connect]:
 
 
 async def ask(connect: Connect, path: bytes) -> bytes:
-    """Returns the status line of an answer."""
+    """Sends a request and returns the status line of the answer."""
     reader, writer = await connect()
     writer.write(GET % path)
     return await reader.readline()
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
-    """Reads until the server closes, which it does within seconds."""
+    """Reads until the server closes the connection; fails after 10 seconds."""
     async with asyncio.timeout(10):
         try:
             return await reader.read()
@@ -252,7 +252,7 @@ async def test_a_port_that_can_not_be_had() -> None:
 
 
 async def test_a_name_with_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `localhost`, which is ::1 too, also on a machine without IPv6. gRPC itself may not know the name."""
+    """For example, `localhost` is also ::1, even on a machine without IPv6. gRPC may fail to resolve the name."""
     families = {"2001:db8::1": socket.AF_INET6, "127.0.0.1": socket.AF_INET, "127.0.0.2": socket.AF_INET}
     addresses = [(family, socket.SOCK_STREAM, 0, "", (host, 0)) for host, family in families.items()]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
@@ -297,4 +297,4 @@ async def test_connections_accepted_at_the_end_are_closed() -> None:
                 await asyncio.sleep(0)
         with closing(peer), suppress(ConnectionResetError):
             assert await asyncio.to_thread(peer.recv, 1) == b""
-    gc.collect()  # which would find a socket that was left open
+    gc.collect()  # reports a socket that was left open

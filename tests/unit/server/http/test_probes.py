@@ -1,4 +1,4 @@
-"""/metrics as Prometheus and others ask for it, and what it costs however many ask."""
+"""Tests of /metrics and the health pages: content negotiation, and the cost of many scrapers."""
 
 import asyncio
 import gzip
@@ -30,7 +30,7 @@ def registry() -> CollectorRegistry:
 
 
 async def get(app: Any, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body, without a socket."""
+    """Calls the app without a socket; returns status, headers and body."""
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -85,7 +85,7 @@ async def test_health(registry: CollectorRegistry) -> None:
 
 
 class Slow:
-    """A collector of many families, each of which takes a while."""
+    """A collector of 10 metric families, each of which takes 1 ms or more."""
 
     def __init__(self) -> None:
         self.num_pages = 0
@@ -118,7 +118,7 @@ async def test_all_waiting_callers_get_the_same_page(slow: tuple[Slow, MetricsPa
 
 
 async def test_calls_are_answered_between_families_and_pages(slow: tuple[Slow, MetricsPages]) -> None:
-    """Others ask in a loop; the event loop turns between families, and rests after each page."""
+    """Scrapers request pages in a loop. Other tasks run between families, and rendering pauses after each page."""
     collector, pages = slow
     forms = [Form.of(accept, encoding) for accept in ("", PROMETHEUS) for encoding in ("", "gzip")]
 
@@ -131,7 +131,7 @@ async def test_calls_are_answered_between_families_and_pages(slow: tuple[Slow, M
     while collector.num_pages < 6:
         turns += 1
         await asyncio.sleep(0.001)
-    # Five pages were rendered in full, at 10 ms or more each, and followed by nine times as much rest.
+    # Five pages took 10 ms or more each, and a pause nine times as long followed each.
     assert time.monotonic() - began >= 5 * 0.1 and turns >= 50
     for task in scraping:
         task.cancel()
