@@ -1,6 +1,6 @@
-"""deploy/ and compose.yaml: valid by their schemas, and in agreement with the server's code. Nothing of them is run.
+"""Tests of deploy/ and compose.yaml, which are not run: they are valid by their schemas and match the server's code.
 
-The alert rules are checked by Prometheus' own tool, where it is installed (Debian: prometheus).
+Prometheus' own tool checks the alert rules if it is installed (Debian: prometheus).
 """
 
 import json
@@ -31,19 +31,19 @@ DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 GRAFANA = DEPLOY / "grafana"
 VALUES = KUBERNETES / "components" / "hpa" / "prometheus-adapter.yaml"
-"""Of another project's chart: not a manifest."""
+"""Values for another project's chart. The file is not a manifest."""
 
 DEFAULTS = ServerConfig(bundles=(Path("bundle"),))
 END_SECONDS = 5
-"""After the drain: docs/reliability.md."""
+"""Time that the server needs to end after the drain: docs/reliability.md."""
 
 USER = int(re.findall(r"^USER (\d+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)[0])
-"""Of the images."""
+"""Id of the user in the images."""
 
 KUBECTL = shutil.which("kubectl")
 KUSTOMIZATIONS = sorted(KUBERNETES.rglob("kustomization.yaml"))
 KINDS_WITHOUT_SCHEMA = {"InferenceService", "ScaledObject", "ServiceMonitor", "ServingRuntime"}
-"""Other projects' own kinds: the library has Kubernetes' alone."""
+"""Kinds of other projects. The library has schemas only of Kubernetes' kinds."""
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def test_the_pages_command_makes_a_rule_of_the_operators() -> None:
 
 @dataclass(frozen=True)
 class Start:
-    """A file that starts the server: open ports, and the longest time from the signal to the end, if it sets one."""
+    """A file that starts the server, its open ports, and its time limit from the signal to the end, if it sets one."""
 
     origin: str
     arguments: Sequence[str]
@@ -246,7 +246,7 @@ RULES = DEPLOY / "prometheus"
 PROMTOOL = shutil.which("promtool")
 SUFFIXES = {"counter": ("_total",), "histogram": ("", "_bucket", "_sum", "_count"), "gauge": ("",)}
 MADE = {"attendant_occupancy"}
-"""By prometheus-adapter."""
+"""Metrics that prometheus-adapter makes."""
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="there is no promtool; apt-get install prometheus")

@@ -1,4 +1,4 @@
-"""Programs of the pages run, and their lists are complete; what was released of the API can't change unnoticed."""
+"""Tests of the pages: programs run, lists are complete, and released parts of the API do not change unnoticed."""
 
 import ast
 import json
@@ -70,7 +70,7 @@ def test_every_metric_is_documented() -> None:
 
 @pytest.mark.parametrize("name", ["recipes.md", "serving.md", "manifest.schema.json"])
 def test_the_page_is_current(name: str) -> None:
-    """Mended by `python docs/write_pages.py`."""
+    """`python docs/write_pages.py` writes the pages."""
     assert (DOCS / name).read_text() == runpy.run_path(str(DOCS / "write_pages.py"))["PAGES"][name]()
 
 
@@ -89,7 +89,7 @@ PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("[!.]*/*.md"), *DOCS.glob("*/*.md
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_each_line_that_a_page_shows_is_a_command(page: Path) -> None:
-    """Also those that take too long to be run, with their changes of recipes."""
+    """Includes commands that take too long to run, and their changes of recipes."""
     text = page.read_text().replace("\\\n", " ")
     for program, line in re.findall(r"(?m)^ *(?:\$ )?(?:\.venv/bin/)?(attendant|python -m recipes\.papers) (.+)", text):
         words = list(takewhile(lambda word: word not in SHELL, shlex.split(line, comments=True)))
@@ -105,7 +105,7 @@ def test_each_line_that_a_page_shows_is_a_command(page: Path) -> None:
 
 @pytest.mark.slow
 def test_every_link_between_pages_leads_somewhere(tmp_path: Path) -> None:
-    """`make docs`, which every push runs by itself."""
+    """Runs the same check as `make docs`, which every push runs outside the tests."""
     line = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs", "-d", str(tmp_path / "read"), "."]
     done = subprocess.run([*line, str(tmp_path / "site")], cwd=DOCS.parent, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -116,7 +116,7 @@ ONLY_IN_A_CHECKOUT = re.compile(r"python -m (training|export|server)\b|pip insta
 
 
 def messages_of(path: Path) -> list[str]:
-    """The texts in a module that are no docstrings."""
+    """Returns the texts in a module that are not docstrings."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
     described = [node for node in nodes if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)]
     docstrings = {ast.get_docstring(node, clean=False) for node in described}

@@ -1,4 +1,4 @@
-"""Imports only go down: the rule of docs/architecture.md, read off the source; and the server without torch."""
+"""Tests of imports: they only go down, by the rule of docs/architecture.md, and the server needs no torch."""
 
 import ast
 import functools
@@ -13,7 +13,7 @@ from tests.paths import ROOT
 
 TOPS = ("runtime", "training", "export", "server", "recipes")
 
-# package -> what of this project it may import. A longer prefix wins over a shorter one.
+# Each package's allowed imports from this project. A longer prefix takes precedence over a shorter one.
 ALLOWED = {
     "attendant.runtime": {"attendant.runtime", "attendant_client.version"},
     "attendant.runtime.command": {"attendant.runtime", "attendant_client.command", "attendant_client.version"},
@@ -72,7 +72,7 @@ ALLOWED = {
     "attendant.recipes.translate-debdocs-en-fr.checks": {"attendant.server.library", "attendant.runtime"},
     "attendant_client": {"attendant_client"},
 }
-# A checkout makes the folders importable by their bare names too: a module under two names would be two modules.
+# In a checkout, the folders' bare names can be imported too. A module imported under two names would be two modules.
 OURS = {"attendant", "attendant_client", "tests", "benchmarks", *TOPS}
 ENGINE_BANS = {"grpc", "prometheus_client", "google", "attendant_client"}
 ONLY_IN = {
@@ -83,7 +83,7 @@ ONLY_IN = {
 
 
 def name_of(path: Path) -> str:
-    """The dotted name under which a module is imported."""
+    """Returns the dotted name under which a module is imported."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     if parts[0] in TOPS:
         parts = ("attendant", *parts)
@@ -98,7 +98,7 @@ MODULES = {name_of(path): path for path in PATHS}
 
 @functools.cache
 def imports(path: Path) -> set[str]:
-    """Returns the names that a module imports anywhere, also those for type checking alone."""
+    """Returns the names that a module imports anywhere, including those for type checking only."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -130,7 +130,7 @@ FOLDERS = sorted({module.rpartition(".")[0] for module in MODULES if "." in modu
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_circle_of_imports(folder: str) -> None:
-    """Between the files and folders of one folder, whatever is inside them."""
+    """Checks the imports between the files and folders of one folder. A folder counts as one part."""
 
     def part_of(name: str) -> str | None:
         """Returns the part of the folder that has the name, or None."""
@@ -160,7 +160,7 @@ def test_one_file_owns_the_library(library: str) -> None:
 
 
 def test_server_and_library_start_without_torch() -> None:
-    """Not a scan: every module of theirs is imported in a process in which torch can't be."""
+    """Imports every module in a process that cannot import torch."""
     program = """
 import importlib, pkgutil, sys
 for name in ("torch", "attendant.training", "attendant.export", "onnx", "onnx_ir", "onnxscript"):

@@ -1,5 +1,5 @@
-"""Third-party packages: no name of ours is looked up on an index, and deploy/locks is complete. Targets, actions and
-images that the Makefile, the workflow and the hooks name exist, and are pinned.
+"""Tests of third-party packages: no name of ours is looked up on an index, and deploy/locks is complete. Actions and
+images of others are pinned by their digests.
 
 `make audit` runs this, and tools for licences and known vulnerabilities.
 """
@@ -71,13 +71,13 @@ def problems_of(locks: Path) -> Iterator[str]:
 
 
 def test_no_name_of_ours_is_looked_up_and_every_lock_is_complete() -> None:
-    """Mended by `make constraints locks`."""
+    """`make constraints locks` writes the files."""
     assert list(unknown_names(ROOT)) == []
     assert list(problems_of(ROOT / "deploy" / "locks")) == []
 
 
 def test_licences_of_all_shipped_packages_can_be_read_here() -> None:
-    """The licences are read from installed packages; those of CUDA are installed only beside a GPU."""
+    """The licences are read from installed packages; CUDA's packages are installed only with a GPU."""
     installed = {canonicalize_name(distribution.metadata["Name"]) for distribution in distributions()}
     shipped = {name for lock in SHIPPED for name in locked(ROOT / "deploy" / "locks" / f"{lock}.txt")}
     assert [name for name in sorted(shipped - installed) if not WITH_CUDA.fullmatch(name)] == []

@@ -1,4 +1,4 @@
-"""A shipped bundle's training is that of the recipe that its page names."""
+"""Tests of shipped bundles: each was trained by the recipe that its page names."""
 
 import json
 import re
@@ -22,18 +22,18 @@ NOT_OF_THE_MODEL = {
     "evaluation.metrics": "what is measured after the training",
     "description": "what readers are told of the model",
 }
-"""Fields in which a training may differ from its recipe, and what they decide instead of the model."""
+"""Fields in which a training may differ from its recipe, and what they affect instead of the model."""
 
 
 def recipe_of(page: Path) -> Path:
-    """The recipe of the page's first command."""
+    """Returns the recipe of the page's first training command."""
     match = COMMAND.search(page.read_text())
     assert match is not None, f"{page}: no command that trains"
     return Path(match[1])
 
 
 def trained_by(bundle: Path) -> Recipe:
-    """The manifest's recipe, read as a run's is: what an earlier version called otherwise is renamed."""
+    """Returns the manifest's recipe, read like a run's: fields that have been renamed since get their new names."""
     content = json.loads((bundle / "manifest.json").read_text())["provenance"]["recipe"]
     return Recipe.model_validate(content)
 
@@ -41,7 +41,7 @@ def trained_by(bundle: Path) -> Recipe:
 def normalizes_alike(field: str, recipe: Recipe, bundle: Path) -> bool:
     """Returns True if a recipe that normalizes more than the training did leaves every learned symbol as it is.
 
-    Only the server meets texts of other symbols.
+    Texts with other symbols then reach only the server.
     """
     side = field.partition(".")[0]
     config = {"source": recipe.source, "target": recipe.target}[side]

@@ -1,4 +1,4 @@
-"""Measuring in process: workers; the GPU's benchmark, as far as a CPU runs it."""
+"""Tests of measurements in process: workers, and the parts of the GPU's benchmark that a CPU can run."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The harness: systems in turns, environments, results and their pages, yardsticks, the command."""
+"""Tests of the harness: systems in turns, results and their pages, yardsticks, the command."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The peers: sizes of their models, results of the plain loops, and configurations of trainings."""
+"""Tests of the peers: sizes of their models, results of the plain loops, and configurations of trainings."""
 
 import tomllib
 from dataclasses import replace

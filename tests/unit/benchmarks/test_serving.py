@@ -1,4 +1,4 @@
-"""Measuring servers: processes, the load generator, request-level batching, figures of loads."""
+"""Tests of measuring servers: processes, the load generator, request-level batching, figures of loads."""
 
 import sys
 from dataclasses import asdict, replace
@@ -72,7 +72,7 @@ def test_the_empty_service_answers_each_kind_of_call_also_at_the_same_time() -> 
 
 
 def test_the_parts_of_a_requests_time_add_up() -> None:
-    """Two requests: 10 ms each, of which 1 waiting, 2 in an encoding that they share and 6 in steps, 11 for clients."""
+    """Two requests of 10 ms: 1 ms in the queue, 2 ms in a shared encoding, 6 ms in steps. Clients measure 11 ms."""
     sums = {"request": 0.020, "queue": 0.002, "encode": 0.004, "decode": 0.012}
     growth = {f"attendant_{name}_seconds_sum": value for name, value in sums.items()}
     growth |= {f"attendant_{name}_seconds_count": 2.0 for name in sums}
@@ -98,7 +98,7 @@ def test_one_disturbed_visit_does_not_decide_the_highest_load() -> None:
     quiet = [(100.0, 50.0), (150.0, 60.0), (200.0, 80.0), (250.0, 100.0), (300.0, 300.0)]
     disturbed = [(load, 260.0 if load == 150.0 else measured) for load, measured in quiet]
     assert rate_at(quiet, 250.0) == pytest.approx(287.5)
-    # The means of what falls: 260, 80 and 100 become 440 / 3 each.
+    # Latencies that fall as the load rises are replaced with their mean: 260, 80 and 100 become 440 / 3 each.
     assert rate_at(disturbed, 250.0) == pytest.approx(250 + 50 * (250 - 440 / 3) / (300 - 440 / 3))
     assert rate_at([(100.0, 300.0), (200.0, 100.0), (300.0, 400.0)], 250.0) == pytest.approx(225.0)
     assert rate_at([(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)], 2.0) == 3.0

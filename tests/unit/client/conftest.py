@@ -28,7 +28,7 @@ async def client(server: Served) -> AsyncIterator[AttendantClient]:
 
 @pytest.fixture
 def closed_target() -> Iterator[str]:
-    """Reserves an address without a server."""
+    """Yields an address at which no server listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"

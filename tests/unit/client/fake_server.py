@@ -1,4 +1,4 @@
-"""A server that speaks the API and has no model, for tests of the client."""
+"""A fake server of the API without a model, for tests of the client."""
 
 import json
 import threading
@@ -55,17 +55,17 @@ def retry_info(seconds: float) -> error_details_pb2.RetryInfo:
 
 
 class FakeSeq2Seq(stubs.Seq2SeqServicer):
-    """Answers a text with its letters in upper case, and writes down what it was asked.
+    """Answers a text with its letters in upper case, and records the requests.
 
     The text "bad" is INVALID_ARGUMENT, "slow" takes 0.2 s, and "slower" 0.8 s.
 
     Attributes:
-        failures: what the next calls end with.
-        item_failures: what the next requests of a stream end with.
-        break_after: a stream ends as one of a server that shuts down, after so many answers; 0: it does not.
-        list_sizes: of the messages of GenerateBatches.
-        seconds_left: of the deadline, per call.
-        max_in_flight: the most calls that were in progress at once.
+        failures: the errors with which the next calls end.
+        item_failures: the errors with which the next requests of a stream end.
+        break_after: the number of answers after which a stream ends as if the server shut down. If 0, it does not.
+        list_sizes: the number of requests in each message of GenerateBatches.
+        seconds_left: the time until the deadline, for each call.
+        max_in_flight: the largest number of calls that were in progress at once.
     """
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class FakeSeq2Seq(stubs.Seq2SeqServicer):
 
     @staticmethod
     def _trace(source: list[str]) -> pb.Trace:
-        """Makes the trace of a greedy search, with a candidate that was cut at each step."""
+        """Returns the trace of a greedy search that rejected one candidate at each step."""
         tokens = [symbol.upper() for symbol in source]
         steps = [
             pb.TracedStep(
@@ -265,7 +265,7 @@ def _diagonal(rows: int, columns: int) -> pb.Attention:
 
 @dataclass
 class Served:
-    """A running fake: where, and what it has seen."""
+    """A running fake server, its address and its recorded requests."""
 
     target: str
     seq2seq: FakeSeq2Seq
@@ -274,7 +274,7 @@ class Served:
 
 @contextmanager
 def served(credentials: grpc.ServerCredentials | None = None) -> Iterator[Served]:
-    """Starts a fake server on a free port, for as long as the block runs."""
+    """Runs a fake server on a free port for the duration of the block."""
     seq2seq, healthy = FakeSeq2Seq(), health.HealthServicer()
     healthy.set("", health_pb2.HealthCheckResponse.SERVING)
     server = grpc.server(ThreadPoolExecutor(64))

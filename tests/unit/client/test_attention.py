@@ -1,4 +1,4 @@
-"""Attention of answers: hard links, drawings cell by cell; and the perplexities of a score."""
+"""Tests of answers' attention: hard links, and drawings cell by cell; and of a score's perplexities."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Bulk streams, and results in the order of their inputs."""
+"""Tests of bulk streams, and of results in the order of their inputs."""
 
 import asyncio
 import random
@@ -62,7 +62,7 @@ async def test_errors_of_requests_have_their_details(client: AttendantClient, se
 
 
 async def test_a_stream_that_breaks_is_opened_again(client: AttendantClient, server: Served) -> None:
-    """The server shuts down after every seventh answer; each source is answered, once for its caller."""
+    """The server shuts down after every seventh answer. Each source still gets exactly one answer."""
     server.seq2seq.break_after = 7
     sources = [f"w{number}" for number in range(60)]
     answers = [answer.best.text async for answer in client.generate_many(sources, concurrency=16)]
@@ -99,7 +99,7 @@ async def test_a_stream_that_brings_nothing_fails(closed_target: str) -> None:
 
 
 async def test_an_error_of_the_stream_fails_all_and_another_may_follow(client: AttendantClient, server: Served) -> None:
-    # Twice: where a write fails before the status is read, the client asks once more to learn it.
+    # Two failures: if a write fails before the status is read, the client opens another stream to read it.
     server.seq2seq.failures.extend([Failure(grpc.StatusCode.UNAUTHENTICATED, "no token")] * 2)
     async with client.bulk() as bulk:
         outcomes = await asyncio.gather(*(bulk.generate("a") for _ in range(3)), return_exceptions=True)
@@ -110,7 +110,7 @@ async def test_an_error_of_the_stream_fails_all_and_another_may_follow(client: A
 
 
 class RefusedStream:
-    """As one of grpc.aio that the server has refused: a write before the status arrives fails, and hides it."""
+    """Imitates a stream of grpc.aio that the server has refused: an early write fails, and hides the status."""
 
     def __init__(self) -> None:
         self._code = grpc.StatusCode.UNAUTHENTICATED

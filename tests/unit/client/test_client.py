@@ -1,4 +1,4 @@
-"""Every call of the client against a server that writes down what it was asked."""
+"""Tests of every call of the client, with a fake server that records the requests."""
 
 import asyncio
 import itertools
@@ -247,7 +247,7 @@ async def test_every_call_has_a_deadline_by_default(server: Served) -> None:
     async with AttendantClient(server.target, timeout=7) as client:
         await client.model()
         await client.score("a", "X", timeout=3)
-    # Without a deadline gRPC says some centuries.
+    # Without a deadline, gRPC returns several centuries.
     left = [min(99, round(seconds or 99)) for seconds in server.seq2seq.seconds_left]
     assert left == [30, 5, 99, 7, 3]
 

@@ -1,4 +1,4 @@
-"""The command, in this process: what it sends and prints."""
+"""Tests of the command in this process: its requests and its output."""
 
 import json
 import os
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("addressed")
 
 @pytest.fixture
 def standard_input(tmp_path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Yields a function that replaces standard input, including its descriptor, by some bytes."""
+    """Yields a function that replaces standard input, including its descriptor, with bytes."""
     kept = os.dup(0)
 
     def become(content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The command's failures: one line and an exit status."""
+"""Tests of the command's failures: one line and an exit status."""
 
 import re
 from argparse import Namespace
@@ -99,7 +99,7 @@ def test_how_failures_end(
     assert main(["generate", "a"]) == status
     assert main(["models"]) == status
     output, lines = capsys.readouterr()
-    # A fault of the server is told with the id under which its log has it.
+    # The line about an internal error includes the request's id in the server's log.
     assert (output, re.sub(r" \([0-9a-f]{32}\)", "", lines)) == ("", f"attendant: {words}\n" * 2)
 
 

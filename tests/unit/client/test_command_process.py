@@ -1,4 +1,4 @@
-"""The command as a process of its own: pipes, signals, terminals."""
+"""Tests of the command in its own process: pipes, signals, terminals."""
 
 import os
 import pty
@@ -13,7 +13,7 @@ from tests.paths import ROOT
 from tests.unit.client.fake_server import Served
 
 PATIENCE_SECONDS = 60.0
-"""For a process to end, on a busy machine."""
+"""Time within which a process must end, on a busy machine."""
 
 COMMAND = [sys.executable, "-c", "import sys; from attendant_client.command import main; sys.exit(main())"]
 
@@ -110,7 +110,7 @@ def _read(controller: int) -> bytes:
     try:
         return os.read(controller, 4096)
     except OSError:
-        return b""  # Linux says EIO where the other end is closed
+        return b""  # Linux reports EIO when the other end is closed
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -1,4 +1,4 @@
-"""How the client connects: encrypted unless the server is on this machine, and as whom."""
+"""Tests of the client's connections: encryption unless the server is on this machine, and credentials."""
 
 import os
 from pathlib import Path
@@ -95,7 +95,7 @@ async def test_it_is_encrypted_unless_the_server_is_on_this_machine(
 ) -> None:
     async with AttendantClient(server.target) as client:
         await client.generate("a")
-    # The same server, as if it were elsewhere: nothing is sent to it in the clear.
+    # The same server, as if it were on another machine: by default, the client sends nothing unencrypted.
     monkeypatch.setattr("attendant_client.client.is_this_machine", lambda target: False)
     async with AttendantClient(server.target, token="secret") as client:
         with pytest.raises(TlsFailed, match=r"^the server does not speak TLS$"):

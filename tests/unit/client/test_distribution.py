@@ -1,4 +1,4 @@
-"""The client's distribution and its documents."""
+"""Tests of the client's distribution and its documentation."""
 
 import json
 import os

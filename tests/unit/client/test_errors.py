@@ -1,4 +1,4 @@
-"""The class of each status code, its details, and the calls that are retried."""
+"""Tests of errors: the class and the details of each status code, and the calls that are retried."""
 
 import asyncio
 import socket
@@ -26,7 +26,7 @@ CLASSES = {
     "UNAVAILABLE": "Unavailable",
     "DEADLINE_EXCEEDED": "DeadlineExceeded",
 }
-# The server forbids retries, so that each failure is seen as it is.
+# The server forbids retries, so that each failure reaches the caller.
 NO_RETRY = (("grpc-retry-pushback-ms", "-1"),)
 
 
@@ -127,7 +127,7 @@ async def test_servers_of_one_name_take_turns() -> None:
 
 
 async def test_a_server_that_has_vanished_without_a_word_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server has greeted and is silent since. Its host still acknowledges packets."""
+    """The server sends its HTTP/2 greeting and then nothing. Its host still acknowledges packets."""
     monkeypatch.setattr("attendant_client.client.KEEPALIVE_MS", 500)
 
     loop = asyncio.get_running_loop()
@@ -135,7 +135,7 @@ async def test_a_server_that_has_vanished_without_a_word_is_noticed(monkeypatch:
     async def greeted(listener: socket.socket) -> socket.socket:
         """Returns the first connection. Later ones stay unaccepted, and end with the listener."""
         connection, _ = await loop.sock_accept(listener)
-        # HTTP/2: SETTINGS, and that it has ours.
+        # HTTP/2: SETTINGS, and the acknowledgement of the client's SETTINGS.
         await loop.sock_sendall(connection, b"\0\0\0\4\0\0\0\0\0\0\0\0\4\1\0\0\0\0")
         return connection
 
@@ -147,4 +147,4 @@ async def test_a_server_that_has_vanished_without_a_word_is_noticed(monkeypatch:
                 await client.health(timeout=20)
             with await greeting as connection:
                 while await loop.sock_recv(connection, 1024):
-                    pass  # until the client has given it up
+                    pass  # until the client closes the connection

@@ -1,4 +1,4 @@
-"""The tree of a search, as lines, from a trace made by hand."""
+"""Tests of drawing a search as a tree, from traces made by hand."""
 
 import pytest
 
@@ -70,7 +70,7 @@ def test_narrow_terminals_and_those_without_lines() -> None:
 
 
 def test_a_long_greedy_answer_is_not_indented() -> None:
-    """A branch that recursed once a step would fail, and one that was indented once a step could not be read."""
+    """Recursion at each step would fail on a long branch, and indentation at each step would make it unreadable."""
     steps = [step(live("", 0, candidate("A", -0.1, "LIVES")))]
     steps += [step(live("A", 0, candidate("A", -0.1, "LIVES"))) for _ in range(2000)]
     steps.append(step(live("A", 0, candidate("B", -0.1, "LENGTH"))))

@@ -1,4 +1,4 @@
-"""`attendant` is one command for everything that is installed, and for a bundle without a server."""
+"""Tests of `attendant` as one command for all installed distributions, and for a bundle without a server."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def run(*arguments: str, without: Sequence[str] = ()) -> subprocess.CompletedPro
     """Runs the command in a new process, in which the packages `without` are not installed."""
     missing = "".join(f"sys.modules[{name!r}] = None; " for name in without)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}
-    # A command that has run in this process has set it.
+    # An earlier command in this process may have set the variable.
     environment.pop("GRPC_VERBOSITY", None)
     command = [sys.executable, "-c", PROGRAM.format(missing), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True)

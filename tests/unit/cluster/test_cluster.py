@@ -1,6 +1,6 @@
-"""Ray Serve: the command without Ray, and failures behind its proxy as statuses that gRPC's own retries act on.
+"""Tests of Ray Serve: the command without Ray, and Ray's failures as statuses that gRPC retries.
 
-A few lines take the part of Ray.
+A small fake replaces Ray.
 """
 
 import json
@@ -52,7 +52,7 @@ OURS = grpc.StatusCode.INTERNAL, "a fault of the server"
 
 
 class Proxy:
-    """Puts its own behaviour in the place of every method's, as Ray's server does, and fails as often as it is told."""
+    """A fake of Ray's server: it replaces the behaviour of every method, and returns the given failures first."""
 
     def __init__(self, *failures: tuple[grpc.StatusCode, str]) -> None:
         self.server = grpc.aio.server()
@@ -97,7 +97,7 @@ async def test_a_fault_of_ours_is_not(method: str) -> None:
 
 
 async def asked(proxy: Proxy, method: str) -> str:
-    """Returns the status of a call of a client that retries."""
+    """Calls a method with a client that retries, and returns the status."""
     add_seq2seq(Mock(), proxy)
     port = proxy.server.add_insecure_port("127.0.0.1:0")
     await proxy.server.start()

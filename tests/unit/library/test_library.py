@@ -1,4 +1,4 @@
-"""`attendant.load`: answers as the server gives them, in this process."""
+"""Tests of `attendant.load`: the same answers as from the server, in this process."""
 
 import pickle
 import re
@@ -49,7 +49,7 @@ def test_a_list_is_decoded_together_and_answered_in_its_order(model: attendant.M
 
 
 def test_threads_share_a_model(model: attendant.Model) -> None:
-    """Threads are switched at every opportunity: each would see arrays that another one writes to."""
+    """Threads switch as often as possible, so that arrays that several threads write to are noticed."""
     words = ["face", "knowledgeable", "a", "badge", "onnx"]
     requests = [(words[number % 5 :], 1 + number % 3) for number in range(150)]
 
@@ -296,5 +296,5 @@ def test_the_programs_of_the_document_run() -> None:
     )
     assert run.returncode == 0, run.stderr
     assert "F OW1 N IY0 M" in run.stdout and "decoding.beam_size is 1000, must be 1 to 32" in run.stdout
-    # What the decoder computes inside obeys the papers' equations.
+    # The decoder's internal values satisfy the papers' equations.
     assert "\nTrue\nTrue\n" in run.stdout

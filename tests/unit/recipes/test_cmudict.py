@@ -1,4 +1,4 @@
-"""CMUdict's format, split and download; the list of English words to label."""
+"""Tests of CMUdict's format, split and download, and of the list of English words to label."""
 
 import itertools
 import subprocess
@@ -118,7 +118,7 @@ def test_english_words_are_fetched_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Apt:
-        """Has the package without a network."""
+        """A fake that writes the package's files without a network."""
 
         def __init__(self, folder: Path) -> None:
             self.root = folder

@@ -1,4 +1,4 @@
-"""debdocs: the help's paragraphs, the manual's blocks, which of them become pairs; and the whole build."""
+"""Tests of debdocs: the help's paragraphs, the manual's blocks, the choice of pairs, and the whole build."""
 
 import gzip
 from collections.abc import Sequence
@@ -215,7 +215,7 @@ def test_sentences_correspond_if_both_sides_have_the_same_number() -> None:
 
 
 class FakeApt:
-    """A small copy of the packages' files."""
+    """A fake that writes a few small files of the packages."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder
@@ -272,7 +272,7 @@ def test_variants_are_added_to_the_training_split_alone(tmp_path: Path, monkeypa
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*debdocs.DATA_SETS, "debian-synopses"])
 def test_from_the_archive(name: str, tmp_path: Path) -> None:
-    """The builders check their counts; this test checks that they find all that they need."""
+    """The builders check their counts. This test checks that they find all their files."""
     publish(tmp_path / name, name, builders()[name], announce=print)
     for part in ("train", "validation", "test"):
         assert sum(1 for _ in read_pairs(CorpusFiles(pairs=(str(tmp_path / name / f"{part}.tsv"),)))) > 1000

@@ -1,4 +1,4 @@
-"""Debian's descriptions: the index's format, which text is prose, and which package represents its source."""
+"""Tests of Debian's descriptions: the index's format, the choice of prose, and of one package per source."""
 
 from importlib import import_module
 from pathlib import Path
@@ -109,7 +109,7 @@ def test_short_texts_also_occur_in_capitals_and_in_lower_case(monkeypatch: pytes
 
 
 class FakeApt:
-    """Indexes that lie where apt would put them."""
+    """A fake that writes indexes to the paths that apt uses."""
 
     architecture = "amd64"
     release = "Origin: Debian\nVersion: 12.1\nCodename: bookworm\n"

@@ -1,4 +1,4 @@
-"""The lexicons of g2p-ipa: their formats, the rules that clean them, and the split."""
+"""Tests of the lexicons of g2p-ipa: their formats, the rules that clean them, and the split."""
 
 import gzip
 import io
@@ -35,7 +35,7 @@ def test_a_transcription_is_cut_into_sounds(transcription: str, phones: str) -> 
 
 
 def lexicon(rows: list[tuple[str, int, str]]) -> bytes:
-    """The bytes of a database as gruut has it."""
+    """Returns the bytes of a database in gruut's format."""
     database = sqlite3.connect(":memory:")
     database.execute(
         "create table word_phonemes (id integer primary key, word text, pron_order integer, phonemes text)"
@@ -139,7 +139,7 @@ def test_short_words_are_trained_on_first() -> None:
 
 
 def archive_of(folder: Path, name: str, member: str, content: bytes) -> Path:
-    """Writes the archive that pip would download: a wheel, or sources in a folder of the version."""
+    """Writes the archive that pip would download: a wheel, or a source archive with one top folder."""
     if member.endswith(".gz"):
         path = folder / f"{name}-py3-none-any.whl"
         with zipfile.ZipFile(path, "w") as wheel:

@@ -1,4 +1,4 @@
-"""Numbers, dates, times and amounts in words; and splits, none of which shares an unseen value with another."""
+"""Tests of numbers, dates, times and amounts in words, and of splits that share no unseen value."""
 
 import random
 from datetime import date
@@ -227,7 +227,7 @@ def test_forms_that_mean_another_value_are_left_out(value: Any, forms: set[str])
 def test_inputs_that_people_write() -> None:
     heard = {values._heard("one hundred twenty-one thousand", random.Random(seed)) for seed in range(200)}
     assert {"a hundred and twenty one thousand", "one hundred twenty-one thousand"} <= heard
-    # No `and` before a word that is no number.
+    # No `and` before a word that is not a number.
     kilometers = {values._heard("one hundred kilometers", random.Random(seed)) for seed in range(50)}
     assert kilometers >= {"one hundred kilometers", "a hundred kilometers"}
     assert not [each for each in kilometers if "and" in each]

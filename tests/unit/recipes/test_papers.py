@@ -1,4 +1,4 @@
-"""Plans train what is missing, tables have the results of runs, and gradients are those of finite differences."""
+"""Tests of the papers' experiments: plans train only missing runs, and gradients equal finite differences."""
 
 import random
 import signal
@@ -54,7 +54,7 @@ def test_every_run_of_a_plan_is_another_recipe(name: str) -> None:
 def test_only_missing_runs_are_trained_and_an_interrupted_one_saves_itself(
     number: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second run but one of a plan interrupts its parent; then one fails."""
+    """The third run of a plan interrupts its parent process. Later, a run fails."""
     monkeypatch.setattr(harness, "RUNS", tmp_path)
     plan = load_plan("vector-size")
     runs = [plan.run(variant, seed) for seed in plan.seeds for variant in plan.variants]
@@ -108,7 +108,7 @@ def test_an_answer_needs_no_position_without_weight() -> None:
 
 
 def test_a_model_that_lacks_the_sounds_is_refused() -> None:
-    """The words have no stress, which is a part of this model's symbols."""
+    """The sounds of the words have no stress marks, but this model's symbols do."""
     words = [word for word in read_words() if word.word == "typhoons"]
     with pytest.raises(UserError, match="no symbol for AY of typhoons"):
         attended(open_model(ROOT / "models" / "g2p-en"), words)

@@ -1,4 +1,4 @@
-"""Generated data sets: the same pairs each time, right, and no test item that was trained on."""
+"""Tests of generated data sets: reproducible and correct pairs, and no test item in the training split."""
 
 import random
 from collections.abc import Callable
@@ -60,7 +60,7 @@ def test_dates(build: Callable[[str], dict[str, list[Pair]]]) -> None:
 
 
 class Chooses(random.Random):
-    """Makes fixed choices."""
+    """A random generator that returns the given choices."""
 
     def __init__(self, *choices: object) -> None:
         super().__init__(0)

@@ -1,6 +1,4 @@
-"""Variants of translation pairs: the same parts on both sides, the rest unchanged, the same draw every time; and the
-check list of translations.
-"""
+"""Tests of variants of translation pairs, which are reproducible and change both sides alike, and of the check list."""
 
 import random
 from collections import Counter
