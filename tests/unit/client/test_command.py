@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("addressed")
 
 @pytest.fixture
 def standard_input(tmp_path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Yields a function that replaces standard input, including its descriptor, with bytes."""
+    """Yields a function that replaces standard input, including its descriptor, with the given bytes."""
     kept = os.dup(0)
 
     def become(content: bytes) -> None:

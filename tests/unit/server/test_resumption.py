@@ -1,4 +1,4 @@
-"""Tests of TLS sessions that a client resumes, which would bypass the check of its certificate."""
+"""Tests of TLS session resumption: it must not bypass the check of the client's certificate."""
 
 import asyncio
 import math

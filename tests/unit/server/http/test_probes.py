@@ -131,7 +131,7 @@ async def test_calls_are_answered_between_families_and_pages(slow: tuple[Slow, M
     while collector.num_pages < 6:
         turns += 1
         await asyncio.sleep(0.001)
-    # Five pages took 10 ms or more each, and a pause nine times as long followed each.
+    # Each of five pages took 10 ms or more, and was followed by a pause nine times as long.
     assert time.monotonic() - began >= 5 * 0.1 and turns >= 50
     for task in scraping:
         task.cancel()
