@@ -1,5 +1,8 @@
-"""Searches written the slow and obvious way, to hold the fast ones against: every prefix is run again from its first
-symbol, nothing is selected, shared or resumed, and every option is read off its definition."""
+"""Slow, straightforward searches that the fast ones are compared with.
+
+Every prefix is run again from its first symbol. Nothing is selected, shared or resumed. Every option follows its
+definition.
+"""
 
 import itertools
 import math
@@ -13,7 +16,7 @@ from attendant.runtime.decoding.trace import Fate, SearchEnd
 from tests.fakes import SPECIAL_IDS, FakeStepper, absorb, log_softmax, logits_of
 
 TextOf = Callable[[tuple[int, ...]], Hashable]
-"""Hypotheses with equal values are duplicates."""
+"""Function from tokens to a text. Hypotheses with equal texts are duplicates."""
 
 EOS = SPECIAL_IDS.eos
 BANNED = -1e8
@@ -29,7 +32,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Partial:
-    """A hypothesis that lives: its tokens, what the model gives each, and the sum that it is ranked by."""
+    """A live hypothesis: its tokens, their log-probabilities and the total that ranks it."""
 
     tokens: tuple[int, ...] = ()
     log_probs: tuple[float, ...] = ()
@@ -46,16 +49,16 @@ def history_of(source: Sequence[int], prefix: Sequence[int]) -> int:
 def next_log_probs(
     stepper: FakeStepper, source: Sequence[int], prefix: Sequence[int], options: DecodingOptions
 ) -> list[float]:
-    """[V] after a prefix, run from the start, with the bans of the options; none while a prefix is forced."""
+    """Returns the log-probabilities [V] after a prefix, with the bans of the options."""
     logits = logits_of(history_of(source, prefix), stepper.vocabulary_size, stepper.spread)
     logits[list(banned(prefix, options, stepper.vocabulary_size))] = -1e9
-    if logits.max() < BANNED:  # nothing may follow
+    if logits.max() < BANNED:  # every symbol is banned
         return [-math.inf] * len(logits)
     return [float(x) for x in log_softmax(logits)]
 
 
 def banned(tokens: Sequence[int], options: DecodingOptions, vocabulary_size: int) -> set[int]:
-    """The symbols that may not follow; none while a prefix is forced."""
+    """Returns the symbols that may not follow: none while a prefix is forced."""
     if len(tokens) < len(options.target_prefix) or completes(tokens, options) is not None:
         return set()
     symbols = {s for s in range(vocabulary_size) if repeats_an_ngram([*tokens, s], options.no_repeat_ngram_size)}
@@ -64,7 +67,7 @@ def banned(tokens: Sequence[int], options: DecodingOptions, vocabulary_size: int
 
 
 def completes(tokens: Sequence[int], options: DecodingOptions) -> set[int] | None:
-    """The symbols that may come next while the prefix's last word is completed; None: it is, or is not yet begun."""
+    """Returns the symbols that may continue the prefix's last word, or None if it is complete or not yet begun."""
     state, num_forced = 0, len(options.target_prefix)
     if not options.completion or len(tokens) < num_forced:
         return None
@@ -85,7 +88,7 @@ def repeats_an_ngram(tokens: Sequence[int], size: int) -> bool:
 
 
 def ranking(log_probs: Sequence[float], tokens: Sequence[int], options: DecodingOptions) -> list[float]:
-    """[V] the log-probabilities as the search ranks them."""
+    """Returns the log-probabilities [V] as the search ranks them."""
     if (allowed := completes(tokens, options)) is not None:
         return [value if symbol in allowed else -math.inf for symbol, value in enumerate(log_probs)]
     return [
@@ -102,7 +105,7 @@ def penalized(total: float, num_summands: int, options: DecodingOptions) -> floa
 
 
 def coverage(stepper: FakeStepper, source: Sequence[int], tokens: Sequence[int], num_summands: int) -> float:
-    """The sum over positions of log min(attention, 1), from the fake's own rule: one position a step."""
+    """Returns the sum over positions of log min(attention, 1). The fake attends to one position per step."""
     had = [0.0] * len(source)
     for length in range(num_summands):
         had[history_of(source, tokens[:length]) % len(source)] += 1.0
@@ -121,7 +124,7 @@ def score(
 def naive_decode(
     stepper: FakeStepper, source: Sequence[int], options: DecodingOptions, text_of: TextOf = tuple
 ) -> list[Ended]:
-    """All that a request is answered with, best first."""
+    """Returns all hypotheses of the answer, best first."""
     return answer_of(naive_searches(stepper, source, options, text_of), options, text_of)
 
 
@@ -131,7 +134,7 @@ def answer_of(searches: "Sequence[Searched]", options: DecodingOptions, text_of:
 
 
 def distinct(ended: Sequence[Ended], text_of: TextOf) -> list[Ended]:
-    """Keeps the best scored hypothesis of each text, and the first of equally scored ones, in their order."""
+    """Keeps the best hypothesis of each text, and of equal scores the first. The order stays."""
     return [
         hypothesis
         for place, hypothesis in enumerate(ended)
@@ -144,7 +147,7 @@ def distinct(ended: Sequence[Ended], text_of: TextOf) -> list[Ended]:
 
 
 def naive_progress(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions) -> list[tuple[int, ...]]:
-    """Returns the certain part of the answer after each step except the last: all possible best targets share it."""
+    """Returns, after each step except the last, the prefix that all possible best targets share."""
     searches = naive_searches(stepper, source, options)
     certain = []
     for step in range(1, max(len(search.trace) for search in searches)):
@@ -161,12 +164,12 @@ def naive_progress(stepper: FakeStepper, source: Sequence[int], options: Decodin
 
 
 Considered = tuple[int, float, float, Fate]
-"""A symbol, its log-probability, the sum with it, and what became of it."""
+"""A candidate symbol, its log-probability, the hypothesis's total with it, and its fate."""
 
 
 @dataclass(frozen=True)
 class Live:
-    """A hypothesis that a step continues: its parent's place in the step before, and what might follow it."""
+    """A hypothesis that a step continues, with its parent's row in the previous step and its candidates."""
 
     parent: int
     token: int
@@ -191,7 +194,7 @@ class Searched:
 
     Attributes:
         steps: the steps as a trace records them.
-        ends: of every hypothesis that ended, in order: the step, its place there, and itself.
+        ends: the step, the row and the hypothesis of each end, in order.
     """
 
     hypotheses: list[Ended]
@@ -200,7 +203,7 @@ class Searched:
     ends: list[tuple[int, int, Ended]] = field(default_factory=list)
 
     def reason(self, options: DecodingOptions) -> SearchEnd:
-        """Why it ended, read off its last step."""
+        """Returns the reason for the end of the search, from its last step."""
         last = len(self.steps) - 1
         if any(fate is Fate.SEARCH_ENDED for live in self.steps[-1].live for *_, fate in live.candidates):
             return SearchEnd.BOUND if options.patience is None else SearchEnd.PATIENCE
@@ -210,7 +213,7 @@ class Searched:
 
 
 def restriction(tokens: Sequence[int], symbol: int, options: DecodingOptions) -> Fate:
-    """Why a symbol that might have followed can't: what the prefix demands, a draw, or the beginning of another."""
+    """Returns the reason why a candidate was not taken: the prefix, the draw, another alternative, or its rank."""
     if len(tokens) < len(options.target_prefix) or symbol not in (completes(tokens, options) or {symbol}):
         return Fate.PREFIX
     if options.sampling is not None:
@@ -221,7 +224,7 @@ def restriction(tokens: Sequence[int], symbol: int, options: DecodingOptions) ->
 def considered(
     partial: Partial, log_probs: Sequence[float], options: DecodingOptions, fates: dict[int, Fate]
 ) -> list[Considered]:
-    """The symbols that a trace shows after a hypothesis: the first ones by rank, and all that were taken."""
+    """Returns the candidates that a trace shows after a hypothesis: the first by rank, and all that were taken."""
     is_free = len(partial.tokens) >= len(options.target_prefix) and completes(partial.tokens, options) is None
     values = ranking(log_probs, partial.tokens, options) if is_free else log_probs
     order = sorted((s for s in range(len(values)) if values[s] > BANNED), key=lambda s: -values[s])
@@ -274,9 +277,9 @@ def step_of(
     """Returns a step as a trace records it.
 
     Args:
-        living: each with its parent's place.
-        fates: of the symbols that were taken after each of them.
-        ended: all that has ended by now, of which no two have one text.
+        living: the live hypotheses, each with its parent's row.
+        fates: for each live hypothesis, the fates of the symbols that were taken.
+        ended: all hypotheses that have ended so far, with distinct texts.
     """
     live = [
         Live(
@@ -301,7 +304,7 @@ def step_of(
 
 
 def naive_draw(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions, number: int) -> Searched:
-    """One target, drawn symbol by symbol."""
+    """Draws one target symbol by symbol."""
     sampling = options.sampling
     assert sampling is not None
     random = np.random.Generator(np.random.Philox(key=np.array([sampling.seed, number], np.uint64)))
@@ -361,13 +364,13 @@ def naive_beam(
     first: int | None = None,
     text_of: TextOf = tuple,
 ) -> Searched:
-    """Beam search by its definition: pool, order, split into ended and living, until nothing more can matter.
+    """Runs beam search by its definition: sorts all continuations and splits them into ended and live hypotheses.
 
     Args:
-        first: the symbol after the prefix, where it is given.
+        first: if not None, the forced symbol after the prefix.
     """
     k = options.beam_size
-    # A lone hypothesis has nothing to be distinct from.
+    # A single hypothesis is always distinct.
     text_of = text_of if options.num_hypotheses > 1 else tuple
     living = [Partial()]
     parents = [0]
@@ -449,12 +452,12 @@ def enough(ended: Sequence[Ended], living: Sequence[Partial], options: DecodingO
     if len(ended) < options.num_hypotheses:
         return False
     nth = sorted([hypothesis.score for hypothesis in ended], reverse=True)[options.num_hypotheses - 1]
-    # No live one can do better than to lose nothing until its maximum length.
+    # A live hypothesis scores best if its total stays the same until the maximum length.
     return all(penalized(partial.total, options.max_length + 1, options) <= nth for partial in living)
 
 
 def best_by_brute_force(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions) -> list[Ended]:
-    """The n best of all targets that there are: those that end, and those that are cut at the maximum length."""
+    """Returns the n best of all possible targets: those with EOS, and those cut at the maximum length."""
     symbols = [s for s in range(stepper.vocabulary_size) if s not in (SPECIAL_IDS.pad, SPECIAL_IDS.bos, EOS)]
     everything = []
     for length in range(options.max_length + 1):

@@ -1,4 +1,4 @@
-"""Answers: their text while it grows, replaced unknowns, and signals of quality."""
+"""Tests of answers: streamed text, replaced unknown symbols, and signals of quality."""
 
 import itertools
 import math
@@ -151,13 +151,13 @@ def test_what_replaces_an_unknown_is_not_guessed() -> None:
 @pytest.mark.parametrize(
     ("weights", "text"),
     [
-        # Plainly one after the other.
+        # Each attends mostly to its own source symbol.
         ([[0.9, 0.0, 0.1], [0.1, 0.8, 0.1], [0.0, 0.1, 0.9]], "XYZ"),
-        # The second looks at the first once more, and nearly as much at what comes next.
+        # The second attends to the first source symbol again, and nearly as much to the second.
         ([[0.9, 0.0, 0.1], [0.5, 0.4, 0.1], [0.0, 0.1, 0.9]], "XYZ"),
-        # The surest ones choose first, whatever their order.
+        # The largest weights are used first, in any order.
         ([[0.1, 0.3, 0.2], [0.0, 0.9, 0.1], [0.8, 0.1, 0.1]], "ZYX"),
-        # What is looked at alone may be meant twice.
+        # A source symbol may be used twice if it has nearly all attention.
         ([[0.9, 0.0, 0.1], [0.8, 0.1, 0.1], [0.0, 0.1, 0.9]], "XXZ"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The filter of bigrams against a plain set of them."""
+"""Tests of the bigram filter against a plain set of bigrams."""
 
 import random
 from itertools import pairwise
@@ -40,7 +40,7 @@ def test_the_symbols_that_begin_and_end_sources_count() -> None:
 
 
 def test_no_bigram_reaches_from_one_source_into_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One at a time, sources can't touch each other."""
+    """Compares with sources that are added one at a time, so that no bigram can span two of them."""
     sources = random_sources(300, seed=4)
     together = SeenBigrams.of_sources(reversed(sources))
     monkeypatch.setattr(bigrams, "SOURCES_AT_ONCE", 1)
@@ -48,7 +48,7 @@ def test_no_bigram_reaches_from_one_source_into_the_next(monkeypatch: pytest.Mon
 
 
 def test_the_format_is_the_documented_one() -> None:
-    """Another program, or another version, finds the same members."""
+    """Checks that another program or version finds the same members."""
     expected = "baa10e2003f2a95c"
     assert SeenBigrams.of_sources([[5, 6, 7], [8]]).content.hex() == expected
     by_hand = bytearray(len(expected) // 2)

@@ -1,4 +1,4 @@
-"""Arrays that runs, reorderings and sources write again: held ones stay, and the results are the same."""
+"""Tests of arrays reused by runs, reorderings and sources: arrays in use stay unchanged, and so do the results."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 @pytest.fixture
 def runs() -> BoundRuns:
-    """Runs of a graph that doubles: y = 2 x, z = 2 n."""
+    """Returns runs of a graph that doubles: y = 2 x, z = 2 n."""
     values = {"x": TensorProto.FLOAT, "n": TensorProto.INT64, "y": TensorProto.FLOAT, "z": TensorProto.INT64}
     x, n, y, z = (helper.make_tensor_value_info(name, kind, [name]) for name, kind in values.items())
     nodes = [helper.make_node("Add", ["x", "x"], ["y"]), helper.make_node("Add", ["n", "n"], ["z"])]
@@ -62,7 +62,7 @@ def test_a_chain_goes_to_and_fro_between_two_arrays(runs: BoundRuns) -> None:
 
 def test_an_array_in_the_place_of_one_that_died_is_read(runs: BoundRuns) -> None:
     for number in range(50):
-        # Small arrays get the memory, and the identity, of those that have just died.
+        # A small array gets the memory, and the identity, of one that was just freed.
         y = double(runs, np.full(3, number, np.float32), number)
         assert y.tolist() == [2 * number] * 3
         runs.release(y)
@@ -133,7 +133,7 @@ NOBODY: Ids = np.empty(0, np.int64)
 
 
 def sources(*marks: int, width: int = 8) -> tuple[dict[str, np.ndarray], Ids]:
-    """Tensors full of each source's mark: positions on the first, on the second and on no axis."""
+    """Returns tensors filled with each source's mark, with positions on axis 1, on axis 2 and on no axis."""
     filled = np.array(marks, np.float32)[:, None, None]
     tensors = {
         "memory": np.tile(filled, (1, width, 3)),

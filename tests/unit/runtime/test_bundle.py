@@ -1,4 +1,4 @@
-"""Bundles: their files, their formats, and the stepper that serves them."""
+"""Tests of bundles: their files, their formats, and the stepper that serves them."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ NEWER = {"length_penalty_offset": 0.0, "patience": 2.0, "max_length_ratio": 1.5}
 
 @pytest.fixture
 def copy(tiny_bundle_path: Path, tmp_path: Path) -> Path:
-    """The tiny bundle in a folder of another name."""
+    """Copies the tiny bundle to a folder with another name."""
     return Path(shutil.copytree(tiny_bundle_path, tmp_path / "renamed"))
 
 
@@ -203,7 +203,7 @@ def bundle(tiny_bundle_path: Path) -> Bundle:
 
 
 def with_precision(bundle: Bundle, precision: str) -> Bundle:
-    """The bundle as if its fp32 graphs were of another precision, too."""
+    """Returns the bundle with its fp32 graphs listed under another precision too."""
     graphs = {**bundle.manifest.graphs, precision: bundle.manifest.graphs["fp32"]}
     return replace(bundle, manifest=bundle.manifest.model_copy(update={"graphs": graphs}))
 

@@ -1,4 +1,4 @@
-"""Commands end with a status and a line, also when Ctrl-C interrupts the import of their libraries."""
+"""Tests that commands end with a status and one line, even if Ctrl-C interrupts the import of libraries."""
 
 import errno
 import os
@@ -46,7 +46,7 @@ def test_a_bug_keeps_its_traceback() -> None:
 
 
 def test_an_interruption_inside_generated_code_is_status_130() -> None:
-    """Without `exit_command` this process would be killed by its own SIGINT."""
+    """Checks that `exit_command` keeps SIGINT from killing the process."""
     program = "from runtime.command import exit_command\nexit_command('x', lambda: exec('raise KeyboardInterrupt'))"
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (130, "\nx: interrupted\n")
@@ -87,7 +87,7 @@ exit_command("x", EventLoop)
 
 
 def test_a_half_made_object_prints_nothing_after_an_interruption() -> None:
-    """An event loop that Ctrl-C interrupts while it is made ends by a traceback where it is freed."""
+    """Covers an event loop whose constructor Ctrl-C interrupts: its destructor would print a traceback."""
     run = subprocess.run([sys.executable, "-c", HALF_MADE], cwd=ROOT, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (130, "\nx: interrupted\n")
 

@@ -1,4 +1,4 @@
-"""The commit that runs and bundles record: from git, from an archive, from what was built, or unknown."""
+"""Tests of the commit that runs and bundles record: from git, from an archive, from a build, or unknown."""
 
 import runpy
 import shutil
@@ -13,7 +13,7 @@ from tests.paths import ROOT
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A git checkout of the module alone."""
+    """Creates a git checkout that contains only the module."""
     folder = tmp_path / "checkout"
     (folder / "runtime").mkdir(parents=True)
     for name in ("runtime/commit.py", "runtime/commit.txt", ".gitattributes"):

@@ -1,4 +1,4 @@
-"""The search and the running batch against their naive twins, on a model that notices every wrong row."""
+"""Tests of the search and the running batch against naive versions, with a fake model that reveals every wrong row."""
 
 import random
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def random_source(rng: random.Random) -> list[int]:
 
 
 def random_options(rng: random.Random, beam_size: int, special: float = 0.3) -> DecodingOptions:
-    """Any options that go together; each of the rarer ones with probability `special`."""
+    """Returns random valid options; each of the rarer ones is set with probability `special`."""
 
     def rarely(value: object, otherwise: object) -> object:
         return value if rng.random() < special else otherwise
@@ -70,7 +70,7 @@ def random_options(rng: random.Random, beam_size: int, special: float = 0.3) -> 
 
 @pytest.mark.parametrize("special", [0.0, 0.3, 0.7], ids=["plain", "some", "many"])
 def test_every_option_is_the_naive_one(special: float) -> None:
-    """400 random requests, decoded in one shared batch of 16 rows, against a search that shares nothing."""
+    """Compares 400 random requests in one shared batch of 16 rows with a search that shares nothing."""
     rng = random.Random(7)
     stepper = FakeStepper(vocabulary_size=8)
     sources = [random_source(rng) for _ in range(400)]
@@ -86,13 +86,13 @@ def test_every_option_is_the_naive_one(special: float) -> None:
 
 
 def short_text(token_ids: Sequence[int]) -> str:
-    """A text that many sequences of tokens have: as if some tokens were several others together."""
+    """Returns a text that several sequences of tokens share, because some tokens spell two others."""
     return "".join({4: "a", 5: "b", 6: "ab", 7: "aa"}.get(token_id, "") for token_id in token_ids)
 
 
 @pytest.mark.parametrize("special", [0.0, 0.3])
 def test_hypotheses_are_distinct_by_their_text(special: float) -> None:
-    """The better of two segmentations stays, and the search continues until there are enough texts."""
+    """Checks that the better of two segmentations is kept and that the search continues until it has enough texts."""
     rng = random.Random(9)
     stepper = FakeStepper(vocabulary_size=8)
     sources = [random_source(rng) for _ in range(200)]
@@ -113,7 +113,7 @@ def test_hypotheses_are_distinct_by_their_text(special: float) -> None:
 @pytest.mark.parametrize("min_length", [4, 5, 6])
 @pytest.mark.parametrize("beam_size", [2, 3])
 def test_bans_that_leave_nothing_end_every_live_hypothesis(beam_size: int, min_length: int) -> None:
-    """5 symbols, none of them twice, and EOS only after as many tokens as there are, or more."""
+    """Covers 5 symbols, each allowed once, and EOS only after `min_length` tokens."""
     options = DecodingOptions(
         beam_size=beam_size, num_hypotheses=beam_size, max_length=9, no_repeat_ngram_size=1, min_length=min_length
     )
@@ -128,7 +128,7 @@ def test_bans_that_leave_nothing_end_every_live_hypothesis(beam_size: int, min_l
 @pytest.mark.parametrize("num_hypotheses", [1, 5])
 @pytest.mark.parametrize(("alpha", "offset"), [(0.0, 5.0), (0.6, 5.0), (1.0, 5.0), (0.6, 0.0), (1.0, 0.0)])
 def test_a_beam_that_holds_everything_finds_the_n_best_of_all(alpha: float, offset: float, num_hypotheses: int) -> None:
-    """4 symbols and EOS, up to 3 tokens: 85 targets, all of which a beam of 125 holds. The search stops by itself."""
+    """Covers 4 symbols and up to 3 tokens: a beam of 125 holds all 85 targets. The search stops by itself."""
     stepper = FakeStepper(vocabulary_size=8)
     for seed in range(12):
         options = DecodingOptions(
@@ -189,7 +189,7 @@ def test_removing_everything_leaves_an_empty_batch_that_goes_on() -> None:
 
 
 def test_attention_may_be_requested_again_after_many_steps_without() -> None:
-    """A request with attention leaves, the other continues for longer than steps are kept, and a third joins."""
+    """Covers a request with attention that leaves, one without that outlasts the kept steps, and a third that joins."""
     options = [DecodingOptions(max_length=most, min_length=most, attention=most < 40) for most in (2, 40, 5)]
     batch = RunningBatch(FakeStepper(8), SPECIAL_IDS)
     batch.join([BatchRequest(key, [key + 4, 7], options[key]) for key in (0, 1)])
@@ -240,7 +240,7 @@ def test_the_report_counts_padding() -> None:
 
 
 def test_masked_positions_reach_the_encoder_in_a_batch() -> None:
-    """To the fake a masked position is a further symbol of the source."""
+    """Relies on the fake, which encodes a masked position as an additional source symbol."""
     stepper = FakeStepper(vocabulary_size=8)
     options = DecodingOptions(beam_size=2, max_length=8)
     masked = replace(options, masked_source_positions=(0, 2))
@@ -250,7 +250,7 @@ def test_masked_positions_reach_the_encoder_in_a_batch() -> None:
 
 
 class Widest(FakeStepper):
-    """Remembers the most rows it was given."""
+    """Records the largest number of rows of a state."""
 
     max_rows = 0
 
@@ -270,7 +270,7 @@ class Widest(FakeStepper):
 
 @pytest.mark.parametrize("vocabulary_size", [5, 6, 8])
 def test_ties_and_tiny_vocabularies(vocabulary_size: int) -> None:
-    """With no spread all symbols are equally probable: everything is a tie, and wide beams run out of candidates."""
+    """Covers equally probable symbols (no spread): everything is a tie, and wide beams run out of candidates."""
     stepper = FakeStepper(vocabulary_size, spread=0.0)
     for beam_size in range(1, 7):
         for min_length in (0, 2):
@@ -304,7 +304,7 @@ def test_forced_targets_share_steps_with_beams() -> None:
 
 
 def test_attention_follows_its_hypothesis_through_the_beam() -> None:
-    """Scoring a hypothesis runs its row alone, and must see the attention that the beam kept for it."""
+    """Checks that scoring a hypothesis alone gives the attention that the beam kept for it."""
     stepper = FakeStepper(vocabulary_size=8)
     options = DecodingOptions(beam_size=4, num_hypotheses=4, max_length=7, attention=True)
     for seed in range(20):
@@ -356,7 +356,7 @@ def stream_progress(
 
 @pytest.mark.parametrize("special", [0.0, 0.3, 0.7], ids=["plain", "some", "many"])
 def test_progress_is_the_prefix_that_all_possible_answers_share(special: float) -> None:
-    """400 random requests of any options that share their steps, against a search that recomputes everything."""
+    """Compares 400 random requests that share their steps with a search that recomputes everything."""
     rng = random.Random(17)
     sources = [random_source(rng) for _ in range(400)]
     options = [random_options(rng, rng.randrange(1, 5), special) for _ in sources]
@@ -385,7 +385,7 @@ def advance(
 
 
 def test_patience_of_single_precision_counts_as_written() -> None:
-    """1.1 arrives over the wire as 1.10000002: times 10 that is 11 hypotheses, not 12."""
+    """Covers 1.1, which arrives over the wire as 1.10000002: times 10, it must give 11 hypotheses, not 12."""
     search = search_with(DecodingOptions(beam_size=10, max_length=99, patience=float(np.float32(1.1))))
     ended: dict[int, tuple[Hypothesis, ...]] = {}
     num_steps = 0

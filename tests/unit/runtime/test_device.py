@@ -1,4 +1,4 @@
-"""The graphs that reorder and join states on a device, tested on the CPU."""
+"""Tests on the CPU of the graphs that reorder and join states on a device."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""Files that are written completely or not at all, and escaped texts."""
+"""Tests of files that are written completely or not at all, and of escaped texts."""
 
 import errno
 import json
@@ -154,7 +154,7 @@ def test_a_folder_has_one_writer_which_is_named(tmp_path: Path) -> None:
         pass
 
 
-# Each ends a line, or changes how the rest is shown: C0, DEL, C1 with NEL, both separators, directions, zero width.
+# Characters that end a line or change its look: C0, DEL, C1 with NEL, both separators, directions, zero width.
 HOSTILE = "\x00\t\n\r\x1b[2J\x7f\x80\x85\x9b\u00ad\u061c\u200b\u200e\u2028\u2029\u202a\u202e\u2066\u2069\ufeff"
 
 

@@ -1,4 +1,4 @@
-"""Factors of at most 64 are exact whatever kernels add in 16 bits, and a graph's factors are seen wherever they are."""
+"""Tests of integer factors: those of at most 64 are exact if kernels add in 16 bits, and all larger ones are found."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ K, N = 8, 4
 
 
 def saturating(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Products as kernels without VNNI compute them: neighbouring products are added in 16 bits, pairs in 32."""
+    """Returns products as kernels without VNNI compute them: they add pairs in 16 bits, and the sums of pairs in 32."""
     products = a.astype(np.int64)[:, :, None] * b.astype(np.int64)
     pairs = products.reshape(len(a), -1, 2, b.shape[1]).sum(2)
     return pairs.clip(-(2**15), 2**15 - 1).sum(1)
@@ -30,7 +30,7 @@ def saturating(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def test_factors_within_the_bound_are_exact(largest: int) -> None:
     random = np.random.default_rng(largest)
     for _ in range(100):
-        # Mostly the ends, where the sums are largest.
+        # Mostly extreme values, which give the largest sums.
         a = random.choice([0, 1, 128, 254, 255], (3, K)).astype(np.uint8)
         b = random.choice([-largest, 1 - largest, 0, largest], (K, N)).astype(np.int8)
         np.testing.assert_array_equal(saturating(a, b), a.astype(np.int64) @ b)
@@ -95,7 +95,7 @@ def test_a_factor_in_a_body_of_a_node_is_seen_and_may_be_from_outside() -> None:
 
 
 def clipped(least: int, most: int) -> bytes:
-    """An encoder that gives keys: clipped codes, transposed."""
+    """Returns an encoder whose keys are clipped, transposed codes."""
     nodes = [
         helper.make_node("Clip", ["x", "least", "most"], ["clipped"]),
         helper.make_node("Transpose", ["clipped"], ["keys"], perm=[1, 0]),
@@ -110,7 +110,7 @@ def clipped(least: int, most: int) -> bytes:
         (clipped(-64, 64), None, None),
         (clipped(-64, 65), None, "up to 65"),
         (clipped(-128, 64), None, "up to 128"),
-        # Steps change it: the encoder doesn't bound its value after the first step.
+        # Steps change it, so the encoder bounds only its first value.
         (clipped(-64, 64), "keys_out", "of any size"),
         (model_of([], {"keys": (INT8, [K, N])}, {"keys": (INT8, [K, N])}, {}).SerializeToString(), None, "of any size"),
     ],
@@ -147,6 +147,6 @@ def test_bundles_of_8_bits_are_seen_as_such(name: str, operators: set[str]) -> N
     bundle = open_bundle(ROOT / "tests" / "eight_bits" / name)
     lines = wide_factors(bundle.path, bundle.manifest.graphs["int8"])
     assert {line.split()[1] for line in lines} == operators
-    # In both directions of the encoder, which lie in the body of a Scan.
+    # One or more per direction of the encoder, in the body of a Scan.
     assert sum(line.startswith("int8/encoder.onnx") for line in lines) >= 2
     assert any("'memory' has codes of any size" in line for line in lines)

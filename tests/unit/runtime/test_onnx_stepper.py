@@ -1,4 +1,4 @@
-"""The stepper on ONNX Runtime: its states, hosts with inexact products, and sources that are encoded in groups."""
+"""Tests of the stepper on ONNX Runtime: its states, refused providers and graphs, and sources encoded in groups."""
 
 import itertools
 import os
@@ -81,7 +81,7 @@ def test_places_without_rows_do_not_pile_up(tiny_stepper: OnnxStepper) -> None:
 
 
 def test_steps_over_free_and_taken_places_give_the_same_bits(tiny_stepper: OnnxStepper) -> None:
-    """Random leaving, joining and branching of beams; each row beside the same one run alone from the start."""
+    """Compares rows of a batch that randomly leave, join and branch with the same rows run alone from the start."""
     rng = np.random.default_rng(4)
     state = tiny_stepper.concat([tiny_stepper.encode([SHORT]), tiny_stepper.encode([LONG])])
     rows: list[tuple[list[int], list[int]]] = [(SHORT, []), (LONG, [])]
@@ -151,7 +151,7 @@ def test_an_empty_source_is_refused(tiny_stepper: OnnxStepper) -> None:
 
 
 def test_a_cuda_that_silently_fell_back_is_refused(tiny_bundle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """onnxruntime lists a provider that it can't load, and then runs on the CPU without an error."""
+    """Covers an onnxruntime that lists a provider, can't load it, and runs on the CPU without an error."""
 
     class FellBack:
         def __init__(self, *arguments: object, **options: object) -> None:
@@ -189,7 +189,7 @@ def cost(lengths: Sequence[int], groups: Sequence[Sequence[int]]) -> int:
 
 
 def partitions(places: Sequence[int]) -> Iterator[list[Sequence[int]]]:
-    """All ways to cut a sequence into parts."""
+    """Yields all ways to cut a sequence into parts."""
     for cuts in itertools.product((False, True), repeat=len(places) - 1):
         edges = [0, *(place for place, cut in enumerate(cuts, 1) if cut), len(places)]
         yield [places[begin:end] for begin, end in itertools.pairwise(edges)]

@@ -1,4 +1,4 @@
-"""The CPUs that are granted, limits of work, and captures of standard error."""
+"""Tests of the CPUs granted to the process, limits of work, and captured standard error."""
 
 import os
 import platform
@@ -24,7 +24,7 @@ from attendant.runtime.process import (
 
 
 def make(root: Path, **limits: str) -> Path:
-    """A tree of cgroups a/b with these `cpu.max`, by place; returns this process's own file."""
+    """Creates the cgroups a/b with these `cpu.max` files; returns the file that names the process's cgroup."""
     (root / "a" / "b").mkdir(parents=True)
     for place, limit in limits.items():
         folder = {"top": root, "a": root / "a", "b": root / "a" / "b"}[place]
@@ -95,7 +95,7 @@ def test_processors_of_one_name_differ_by_family_and_model(tmp_path: Path) -> No
     )
     assert described(cpuinfo.format(25, 17) * 2) == "AMD EPYC, family 25 model 17 (avx2, avx512f, avx512_vnni)"
     assert described(cpuinfo.format(26, 2)) == "AMD EPYC, family 26 model 2 (avx2, avx512f, avx512_vnni)"
-    # On ARM the file has neither; on other systems than Linux there is none.
+    # On ARM, the file has no model name. Only Linux has the file.
     assert described("processor\t: 0\nFeatures\t: fp asimd\n") == platform.machine()
     assert processor(tmp_path / "missing") == platform.machine()
 
@@ -107,7 +107,7 @@ def test_a_process_that_may_start_no_thread(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_work_that_ends_after_a_look_timed_out_has_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The look's timeout was once taken for an error of the work, and a server did not start."""
+    """Covers a fixed bug: the timeout of a poll was taken for an error of the work, and a server did not start."""
     done = Future.done
 
     def done_when_it_has_ended(future: Future[int]) -> bool:
@@ -130,7 +130,7 @@ def fail_by_timeout() -> None:
 
 
 def test_standard_streams_come_back_whichever_capture_ends_first(capfd: pytest.CaptureFixture[str]) -> None:
-    """Threads may load models at the same time."""
+    """Covers threads that load models at the same time."""
     first, second = quiet_stderr(), quiet_stderr()
     captured = [first.__enter__()]
     os.write(2, b"one ")

@@ -1,4 +1,4 @@
-"""Whatever the bytes are, reading them ends with a value or with one reason."""
+"""Tests of reading arbitrary bytes: the result is a value or an error with one reason."""
 
 import contextlib
 import json

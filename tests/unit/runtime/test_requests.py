@@ -1,4 +1,4 @@
-"""Prefixes that are given as text, what is forced and how the last word may be completed; and texts in parts."""
+"""Tests of prefixes given as text (forced tokens and completions of the last word), and of texts in parts."""
 
 import itertools
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def trained(kind: TokenizerKind, **options: object) -> Tokenizer:
 
 
 def read(text: str, tokenizer: Tokenizer, most: int = 20) -> tuple[list[str], bool]:
-    """The forced tokens, and whether there is a word to complete."""
+    """Returns the forced tokens, and True if there is a word to complete."""
     violations = Violations()
     ids, completion = read_prefix_text(text, tokenizer, most, violations)
     assert not violations.found
@@ -44,7 +44,7 @@ def test_whole_words_are_forced_and_the_last_one_is_completed() -> None:
 
 @pytest.mark.parametrize("word", ["▁", "▁o", "▁op", "▁th", "▁the", "▁theor", "1", "▁f"])
 def test_a_word_is_completed_in_every_segmentation(word: str) -> None:
-    """Against all sequences of up to four symbols: those that write the word, or a longer one that begins with it."""
+    """Compares with all sequences of up to three symbols that write the word or a longer one that begins with it."""
     tokenizer = trained("bpe")
     completion = completion_of(word, tokenizer)
     symbols = [i for i in range(4, tokenizer.vocabulary_size) if tokenizer.tokens_of([i])[0][0] in word]
@@ -94,7 +94,7 @@ def test_a_word_beyond_all_bounds_is_taken_as_it_is() -> None:
     ],
 )
 def test_a_word_is_completed_by_symbols_with_a_mark(text: str, texts: set[str]) -> None:
-    """A tokenizer of Hugging Face's library, in which `##` continues a word."""
+    """Uses a tokenizer of Hugging Face's library in which `##` continues a word."""
     pieces = ["o", "op", "open", "in", "er", "ing", "the"]
     symbols = [*SPECIAL_TOKENS, *pieces, *(f"##{piece}" for piece in pieces)]
     vocabulary = {symbol: number for number, symbol in enumerate(symbols)}
@@ -115,7 +115,7 @@ def completed(ids: list[int], num_forced: int, completion: Sequence[Choice]) -> 
 
 
 def test_parts_without_attention_of_the_whole_keep_their_own() -> None:
-    """To replace unknown symbols, a part needs its attention, and a text in parts does not."""
+    """Checks that a part keeps its attention, to replace unknown symbols, although the whole text has none."""
     options = DecodingOptions(max_length=9, attention=True)
     part = ReadRequest(source_ids=(4, 5, 3), num_source_tokens=2, options=options)
     whole = replace(part, source_ids=part.source_ids * 4, options=replace(options, max_length=36), parts=(part,) * 4)

@@ -1,4 +1,4 @@
-"""A bundle is served if a trusted key or authority has signed it, and under the name that was signed."""
+"""Tests of signatures: a bundle is served if a trusted key or authority signed it, and only under the signed name."""
 
 import datetime
 import shutil
@@ -17,7 +17,7 @@ from attendant.runtime.errors import UserError
 from tests.faults.crafting import field
 
 pytest.importorskip("model_signing", reason="the extra `signing` is not installed")
-pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own, when it is imported
+pytestmark = pytest.mark.filterwarnings("ignore")  # raised when the library is imported
 
 Keys = Callable[[str], tuple[Path, Path]]
 
@@ -29,7 +29,7 @@ def bundle(tiny_bundle_path: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Keys:
-    """Files with a new private key and its public key."""
+    """Returns a function that writes a new private key and its public key."""
 
     def make(name: str, password: bytes | None = None) -> tuple[Path, Path]:
         key = ec.generate_private_key(ec.SECP256R1())

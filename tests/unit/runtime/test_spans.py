@@ -1,4 +1,4 @@
-"""Texts in parts, protected spans, and the joining of the parts' answers."""
+"""Tests of texts in parts, protected spans, and joined answers of parts."""
 
 import time
 

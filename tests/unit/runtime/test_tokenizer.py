@@ -1,4 +1,4 @@
-"""Tokenizers: their ids and texts, files that are refused, white space and invisible characters."""
+"""Tests of tokenizers: ids and texts, refused files, white space and invisible characters."""
 
 import base64
 import json
@@ -112,21 +112,21 @@ def test_what_is_not_a_tokenizer_is_refused() -> None:
 
 
 def longest_known_text(tokenizer: Tokenizer, num_tokens: int, separator: str = "") -> str:
-    """Repeats the longest symbol, fully decomposed."""
+    """Returns the longest symbol, repeated and fully decomposed."""
     longest = max((tokenizer.tokens_of([i])[0] for i in range(UNK_ID + 3, tokenizer.vocabulary_size)), key=len)
     return unicodedata.normalize("NFD", separator.join([longest.replace("▁", " ")] * num_tokens)).strip()
 
 
 @pytest.mark.parametrize("kind", ["character", "word", "bpe"])
 def test_no_text_that_fits_is_longer_than_it_may_be(kind: TokenizerKind) -> None:
-    """U+1F82 is composed of four characters, as many as any; every text of a few tokens is within the limit."""
+    """Covers U+1F82, which decomposes into four characters; no character decomposes into more."""
     texts = ["ᾂᾂ abc ᾂᾂᾂ", "ᾂᾂ ab ᾂᾂᾂ", "abc ᾂ"]
     tokenizer = train_tokenizer(TokenizerConfig(tokenizer=kind, vocabulary_size=30), texts)
     text = longest_known_text(tokenizer, 5, " " if kind == "word" else "")
     assert len(tokenizer.encode(text)) <= 6
     assert len(text) <= tokenizer.max_characters(len(tokenizer.encode(text)))
     if kind != "word":
-        # Beyond, a text has more tokens, whatever it is made of.
+        # Every longer text has more tokens.
         for filler in ("ᾂ", "a", "\u0301", " ", "中", "aᾂ "):
             long = unicodedata.normalize("NFD", filler * 1000)[: tokenizer.max_characters(5) + 1]
             assert len(long.strip()) < tokenizer.max_characters(5) or len(tokenizer.encode(long)) > 5
@@ -207,7 +207,7 @@ SPACED = [
 
 @pytest.mark.parametrize(("text", "plain"), [("e\u00ad\u0301", "\xe9"), ("Σ\u00adΣ\u200bΑ", "ΣΣΑ"), ("ab\u3164", "ab")])
 def test_what_is_not_seen_does_not_separate_what_is_normalized_together(text: str, plain: str) -> None:
-    """A letter and its accent, a word whose Σ is not its last letter, a filler that NFKC replaces by a letter."""
+    """Covers a letter and its accent, a Σ that is not the last letter, and a filler that NFKC replaces by a letter."""
     config = TokenizerConfig(tokenizer="character", normalize=("nfkc", "lowercase"))
     tokenizer = train_tokenizer(config, [plain])
     assert tokenizer.encode(text) == tokenizer.encode(plain)
@@ -218,7 +218,7 @@ FLAG = "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
 
 
 def former_tokenizer(symbols: str, *, longer: tuple[str, ...] = ()) -> Tokenizer:
-    """A tokenizer without a normalizer, as earlier versions wrote it."""
+    """Returns a tokenizer without a normalizer, as earlier versions wrote it."""
     vocabulary = {token: index for index, token in enumerate([*SPECIAL_TOKENS, *symbols, *longer])}
     library = LibraryTokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
@@ -242,7 +242,7 @@ def test_white_space_and_what_is_not_seen_make_no_difference(text: str) -> None:
     "text", [FAMILY, FLAG, "\u0645\u06cc\u200c\u062e", "\u0915\u094d\u200d\u0937", "\u0600a"], ids=ascii
 )
 def test_what_changes_the_look_of_a_text_stays(text: str) -> None:
-    """Joiners of emoji, Persian and Devanagari, a flag's tags, a sign that is drawn."""
+    """Covers joiners of emoji, Persian and Devanagari, a flag's tags, and a visible format character."""
     step = normalizers.Sequence(spacing())
     assert step.normalize_str(f" {text}\n") == text
     symbols = "".join(dict.fromkeys(text))
@@ -261,7 +261,7 @@ def test_white_space_in_an_earlier_vocabulary_stays() -> None:
 
 
 def test_invisible_characters_within_known_symbols_stay() -> None:
-    """A soft hyphen alone in a vocabulary is noise of its data; within a word it belongs to the word."""
+    """Checks that a soft hyphen is dropped if it is a symbol by itself, and kept if it is part of a symbol."""
     alone = former_tokenizer("ab\u00ad")
     assert alone.encode("a\u00adb") == alone.encode("ab")
     within = former_tokenizer("ab", longer=("a\u00adb",))

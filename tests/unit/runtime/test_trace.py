@@ -1,4 +1,4 @@
-"""What a trace records, against a search that runs every prefix from the start and records its steps."""
+"""Tests of traces against a naive search that runs every prefix from the start and records its steps."""
 
 import pickle
 import random
@@ -24,7 +24,7 @@ def decoded(
     text_of=None,
     together: int = 16,
 ) -> tuple[dict[int, tuple[Hypothesis, ...]], dict[int, Trace]]:
-    """The answers and traces of requests that join a few at a time, and share their steps."""
+    """Returns the answers and traces of requests that join a few at a time and share their steps."""
     batch = RunningBatch(stepper, SPECIAL_IDS, text_of=text_of)
     waiting, answers, traces = list(range(len(sources))), {}, {}
     while waiting or batch.keys:
@@ -38,7 +38,7 @@ def decoded(
 
 
 def unfolded(search: TracedSearch) -> list[Step]:
-    """The steps as the naive search writes them."""
+    """Returns the steps in the naive search's format."""
     steps, live, candidate = [], 0, 0
     for number, bound, best in zip(search.num_live, search.bounds, search.best_possible, strict=True):
         rows = []
@@ -99,7 +99,7 @@ def assert_naive(trace: Trace, searches: Sequence[Searched], answer: Sequence[En
 
 @pytest.mark.parametrize("special", [0.0, 0.3, 0.7], ids=["plain", "some", "many"])
 def test_a_trace_is_the_naive_searchs_course(special: float) -> None:
-    """400 random requests, of which every other is traced; they share their steps."""
+    """Compares 400 random requests that share their steps; most are traced."""
     rng = random.Random(7)
     stepper = FakeStepper(vocabulary_size=8)
     sources = [random_source(rng) for _ in range(400)]
@@ -143,14 +143,14 @@ def test_a_trace_survives_the_way_between_processes_and_is_small() -> None:
     (search,) = traces[0]
     assert len(search.num_live) == 41
     pickled = pickle.dumps(search)
-    # Some 41 x 4 live hypotheses with 20 weights and 5 or 6 candidates.
+    # About 41 x 4 live hypotheses, each with 20 attention weights and 5 or 6 candidates.
     assert len(pickled) < 41 * 4 * (20 * 4 + 6 * 8 + 6 * 25) * 1.3
     again = pickle.loads(pickled)
     assert unfolded(again) == unfolded(search) and again.ended == search.ended
 
 
 def test_a_draw_takes_the_same_candidates_whatever_others_need() -> None:
-    """A request beside it whose prefix's last word is completed needs every symbol of the vocabulary."""
+    """Covers a draw beside a request that completes a word, which needs every symbol of the vocabulary."""
     stepper = FakeStepper(vocabulary_size=3000, spread=0.1)
     drawn = DecodingOptions(max_length=12, min_length=12, sampling=Sampling(seed=3))
     completing = DecodingOptions(max_length=12, completion=(Choice((), np.array([7, 8], np.int32).tobytes()),) * 12)
