@@ -1,4 +1,4 @@
-"""The fit of confidence: on planted answers, and against slow definitions of the same things."""
+"""Tests of the fit of confidence on synthetic answers and against slow reference definitions."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def sigmoid(values: Floats64) -> Floats64:
 
 
 def planted(count: int, seed: int, *, unseen: float = 0.1) -> tuple[list[Signals], Floats64]:
-    """Answers of a model that is too sure of itself, and the true probability of each to be right."""
+    """Returns answers of an overconfident model, and the true probability that each is right."""
     random = np.random.default_rng(seed)
     mean = random.gamma(1.0, 0.1, count)
     novel = random.random(count) * unseen
@@ -74,7 +74,7 @@ def test_inputs_unlike_all_that_was_held_out_get_the_lowest_confidence() -> None
     for unlike in ({"unseen_ratio": 0.5}, {"unknown_ratio": 0.1}, {"source_tokens": 40.0}, {"length_ratio": 3.0}):
         outside: Signals = {**sure, **unlike}
         assert confidence_of(outside, calibration) == calibration.probabilities[0] < 0.1
-    # To be surer than on all held-out sources is no fault.
+    # Lower surprise than on all held-out sources does not lower the confidence.
     assert confidence_of(sure | {"mean_surprise": -11.0, "highest_surprise": -11.0}, calibration) > 0.8
 
 
@@ -118,6 +118,6 @@ def test_one_answer_in_twenty_is_warned_of_but_never_one_that_is_likely_right() 
     spread = [place / 100 for place in range(100)]
     assert warning_level(spread, 0.0) == 0.04
     assert warning_level([0.9 + value / 20 for value in spread], 0.1) == 0.5
-    # The lowest confidence is that of inputs unlike all others, which are always warned of.
+    # Inputs unlike all others have the lowest confidence and always get a warning.
     assert warning_level([0.01] * 20 + [0.3] * 80, 0.01) == 0.3
     assert warning_level([0.01] * 20, 0.01) == 0.5

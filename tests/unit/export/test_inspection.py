@@ -1,4 +1,4 @@
-"""What `attendant.inspect` shows: of graphs as of PyTorch, and by the papers' equations."""
+"""Tests of `attendant.inspect`: graphs and PyTorch give the same values, which satisfy the papers' equations."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -79,7 +79,7 @@ def test_the_graphs_show_what_pytorch_does(kind: str, bundle_of_kind: Callable[[
 
 def test_the_papers_equations_hold_between_what_is_shown() -> None:
     shown = in_torch(tiny_model(weight_bound=0.8)).inspect("badge", None, (2,))
-    # Luong et al. (2015), eq. 7 and 8: general scores, whose keys are W h_s; and the mean of the memory.
+    # Luong et al. (2015), eq. 7 and 8: general scores, whose keys are W h_s, and the weighted mean of the memory.
     np.testing.assert_allclose(shown.scores, shown.query @ shown.keys.T, rtol=1e-4)
     np.testing.assert_array_equal(shown.query, shown.hidden[:, -1])
     masked = np.where(np.arange(6) == 2, -np.inf, shown.scores)

@@ -1,4 +1,4 @@
-"""Logarithms in a graph give an element the same bits at every place."""
+"""Tests of logarithms in a graph: an element gives the same bits at every position of the tensor."""
 
 import numpy as np
 import onnx
@@ -25,7 +25,7 @@ def test_an_element_has_the_same_bits_at_every_place(operator: str) -> None:
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     random = np.random.default_rng(0)
     row = random.uniform(1e-30, 1, WIDTH) if operator == "Log" else random.normal(0, 20, WIDTH)
-    # Places count from the beginning of the tensor, so rows that are rotated put every element at other places.
+    # Rotated rows put every element at many positions of the tensor.
     rows = np.stack([np.roll(row, number) for number in range(1000)]).astype(np.float32)
     (results,) = session.run(None, {"x": rows})
     for number, result in enumerate(results):

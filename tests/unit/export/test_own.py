@@ -1,4 +1,4 @@
-"""Models of users: answers as by a naive loop around the module, vocabularies, messages that name its lines."""
+"""Tests of users' models: answers as from a naive loop around the module, vocabularies, messages that name lines."""
 
 import json
 import math
@@ -136,7 +136,7 @@ class Unusual(nn.Module):
 
 def test_an_unusual_module_answers_as_a_naive_loop(tmp_path: Path) -> None:
     model = user_model(Unusual())
-    # So many sources by beams of 4 that they are decoded in two groups, whose tensors are joined.
+    # 70 sources with beams of 4 are decoded in two groups, whose tensors are joined.
     plan = replace(TINY, num_decoded=70, beam_sizes=(4,))
     bundle = export_model(model, tmp_path / "unusual", sources=SOURCES, precisions=("fp32", "int8", "fp16"), plan=plan)
     assert not bundle.manifest.graphs["fp32"].encode_alone
@@ -148,7 +148,7 @@ class Changed(TutorialTranslator):
 
 
 def encodes(name: str, change: Callable[[torch.Tensor], object]) -> type[TutorialTranslator]:
-    """Returns a class that encodes something else under a name, made from the hidden states."""
+    """Returns a class whose encode sets this name to a value made from the hidden states."""
 
     class Mistaken(TutorialTranslator):
         def encode(self, source_ids, source_lengths):
@@ -159,7 +159,7 @@ def encodes(name: str, change: Callable[[torch.Tensor], object]) -> type[Tutoria
 
 
 def steps(place: int, change: Callable[[torch.Tensor], object]) -> type[TutorialTranslator]:
-    """Returns a class whose step returns something else at a place: 0 logits, 2 attention."""
+    """Returns a class whose step changes the result at a place: 0 is logits, 2 is attention."""
 
     class Mistaken(TutorialTranslator):
         def step(self, previous_ids, row_state, source_state):
@@ -373,7 +373,7 @@ class UnmaskedEncoder(TutorialTranslator):
 def test_a_step_that_sees_padding_or_other_rows_is_refused(mistaken: type[nn.Module], tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = mistaken()
-    # Large weights: attention is no mean of all positions.
+    # With large weights, attention is not a mean of all positions.
     module.load_state_dict({name: 2 * tensor for name, tensor in module.state_dict().items()})
     # The second probe has several rows and positions.
     plan = replace(TINY, source_lengths=(9, 4, 1))
@@ -392,12 +392,12 @@ def test_an_encoder_that_sees_padding_encodes_sources_one_by_one(
     bundle = export_model(model, tmp_path / "bundle", sources=SOURCES, plan=TINY)
     assert bundle.manifest.graphs["fp32"].encode_alone
     assert "padding changes encoder/outputs" in caplog.text
-    trace.assert_called_once()  # it takes most of an export's time
+    trace.assert_called_once()  # tracing takes most of an export's time
     assert_answers(tmp_path / "bundle", model, random_sources(6), beam_sizes=(1,))
 
 
 class TenPositions(TutorialTranslator):
-    """Learned positions, as many as its sources may have: fewer than sources are padded to."""
+    """A module with 10 learned positions: enough for its longest source, too few for padded ones."""
 
     def __init__(self) -> None:
         super().__init__()

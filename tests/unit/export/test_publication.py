@@ -1,4 +1,4 @@
-"""A folder appears whole or not at all."""
+"""Tests of publishing: a folder appears completely or not at all."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`attendant export BUNDLE --web FOLDER`, with fake libraries; tests/system/test_javascript.py runs a page."""
+"""Tests of `attendant export BUNDLE --web FOLDER` with fake libraries; tests/system/test_javascript.py runs a page."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Users' ONNX graphs: answers as by a naive loop around them, in every form; drafts; messages that name the tensor."""
+"""Tests of users' ONNX graphs: answers as from a naive loop around them, drafts, messages that name the tensor."""
 
 import re
 import tomllib
@@ -137,7 +137,7 @@ def test_a_draft_describes_the_graphs(tmp_path: Path, caplog: pytest.LogCaptureF
         main(
             ["import", "onnx", str(encoder), str(step), "--write-spec", str(tmp_path / "other"), "--spec", str(written)]
         )
-    # What was drafted is a description of these graphs.
+    # The draft is a valid description of these graphs.
     for side in ("source, of letters", "target"):
         (tmp_path / f"{side}.txt").write_text("".join(f"{symbol}\n" for symbol in SYMBOLS))
     written.write_text(written.read_text().replace("source.txt", "source, of letters.txt"))
@@ -293,7 +293,7 @@ def test_a_first_state_of_zeros_and_several_heads(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_encoder_that_lies_about_its_batch_encodes_one_by_one(tmp_path: Path) -> None:
-    """A first state of one source within the graph, whose inputs claim any number."""
+    """Covers an encoder with a constant first state for one source, although its inputs accept any number."""
     encoder, step = write_graphs(tmp_path, Form(hidden_input=True))
 
     def freeze(model: onnx.ModelProto) -> None:
@@ -310,7 +310,7 @@ def test_an_encoder_that_lies_about_its_batch_encodes_one_by_one(tmp_path: Path)
 
 
 def test_a_fault_of_the_conversion_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graphs are compared with what onnxruntime makes of the files."""
+    """Checks that the graphs are compared with onnxruntime's results for the files."""
     convert = UserGraph.onnx_model
 
     def faulty(graph: UserGraph, *arguments: Any) -> onnx.ModelProto:

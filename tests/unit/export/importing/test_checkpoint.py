@@ -1,4 +1,4 @@
-"""Files that torch and numpy have saved: what is read of them as plain values, and what is refused."""
+"""Tests of files saved by torch and numpy: content that is read as plain values, and content that is refused."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Checkpoints of fairseq: a model made here by its names and its equations computes the same as the imported one."""
+"""Tests of fairseq checkpoints: a model with fairseq's names and equations computes the same as the imported one."""
 
 import itertools
 from argparse import Namespace
@@ -31,7 +31,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 
 
 class Fairseq(nn.Module):
-    """Its recurrent model (fairseq/models/lstm.py), in which batches have one sentence, without padding."""
+    """fairseq's recurrent model (fairseq/models/lstm.py), for batches of one sentence without padding."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ def write(
     old: bool = False,
     **others: Any,
 ) -> Path:
-    """A checkpoint and its dictionaries, as fairseq leaves them; `old`: before version 0.10."""
+    """Writes a checkpoint and its dictionaries as fairseq does; if `old`, as fairseq did before version 0.10."""
     options = options or {}
     layers, both = options.get("layers", 1), options.get("bidirectional", False)
     values = {
@@ -133,7 +133,7 @@ def test_computes_the_same(name: str, tmp_path: Path) -> None:
     assert imported.decoding == DecodingDefaults(beam_size=5, length_penalty=1.0, length_penalty_offset=0.0)
     assert (imported.max_source_tokens, imported.max_target_tokens) == (250, 100)
     with torch.no_grad():
-        # Every source ends with EOS, and every target is begun by it.
+        # Every source ends with EOS, and every target begins with it.
         scores = model([4, 6, UNK, 5, EOS], [EOS, 8, 5, UNK])[:, [UNK, EOS, *range(4, 9)]]
         ours = logits_of(imported, "a c ? b", "e b ?")[:, [1, *range(3, 9)]]
     expected = torch.log_softmax(scores, -1)

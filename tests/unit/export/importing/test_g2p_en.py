@@ -1,4 +1,4 @@
-"""Checkpoints of g2p_en: its equations, in numpy, on weights drawn here."""
+"""Tests of g2p_en checkpoints against its equations in numpy, with random weights."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def weights() -> dict[str, np.ndarray]:
 
 
 def cell(of: dict[str, np.ndarray], side: str, x: np.ndarray, h: np.ndarray) -> np.ndarray:
-    """g2p_en/g2p.py, grucell."""
+    """Computes `grucell` of g2p_en/g2p.py."""
     of_input, of_hidden = (
         np.split(of[f"{side}_w_{part}"] @ value + of[f"{side}_b_{part}"], 3) for part, value in (("ih", x), ("hh", h))
     )

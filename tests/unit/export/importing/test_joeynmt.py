@@ -1,4 +1,4 @@
-"""Checkpoints of JoeyNMT: a model made here by its names and its equations computes the same as the imported one."""
+"""Tests of JoeyNMT checkpoints: a model with JoeyNMT's names and equations computes the same as the imported one."""
 
 import math
 from pathlib import Path
@@ -27,7 +27,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 
 
 class Joey(nn.Module):
-    """Its recurrent model (joeynmt/decoders.py), in which batches have one sentence."""
+    """JoeyNMT's recurrent model (joeynmt/decoders.py), for batches of one sentence."""
 
     def __init__(self, rnn_type: str = "gru", num_layers: int = 1, **settings: Any) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Joey(nn.Module):
 
 
 def write(folder: Path, model: Joey, rnn_type: str = "gru", num_layers: int = 1, **settings: Any) -> Path:
-    """A model folder as JoeyNMT leaves it."""
+    """Writes a model folder as JoeyNMT does."""
     embeddings = {"embedding_dim": EMBEDDING, "scale": settings.pop("scale", False)}
     both = {"type": "recurrent", "rnn_type": rnn_type, "num_layers": num_layers, "embeddings": embeddings}
     config = {

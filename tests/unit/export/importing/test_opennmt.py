@@ -1,4 +1,4 @@
-"""Checkpoints of OpenNMT-py: a model made here by its names and its equations computes the same as the imported one."""
+"""Tests of OpenNMT-py checkpoints: a model with its names and equations computes the same as the imported one."""
 
 from argparse import Namespace
 from dataclasses import replace
@@ -31,7 +31,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 
 
 class Side(nn.Module):
-    """An encoder or decoder: its embeddings are where OpenNMT-py has them."""
+    """An encoder or decoder with its embeddings under OpenNMT-py's name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Side(nn.Module):
 
 
 class Onmt(nn.Module):
-    """Its recurrent model (onmt/decoders/decoder.py), in which batches have one sentence."""
+    """OpenNMT-py's recurrent model (onmt/decoders/decoder.py), for batches of one sentence."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Onmt(nn.Module):
         return self.generator(torch.cat(attended))
 
     def _attend(self, query: Tensor, memory: Tensor) -> Tensor:
-        """onmt/modules/global_attention.py, of queries [T, H] and memory [S, H]."""
+        """Computes onmt/modules/global_attention.py for queries [T, H] and memory [S, H]."""
         attention = self.decoder.attn
         if self.score == "mlp":
             inner = attention["linear_query"](query).unsqueeze(1) + attention["linear_context"](memory)
@@ -116,7 +116,7 @@ class Onmt(nn.Module):
 
 
 def write(folder: Path, model: Onmt, start: str = "<s>", layers: int = 1, **options: Any) -> Path:
-    """A checkpoint as OpenNMT-py leaves it."""
+    """Writes a checkpoint as OpenNMT-py does."""
     choices = {"encoder_type": "brnn", "decoder_type": "rnn", "rnn_type": "LSTM", "global_attention": "general"}
     sizes = {"enc_layers": layers, "dec_layers": layers, "enc_hid_size": SIZE, "dec_hid_size": SIZE}
     state = model.state_dict()
@@ -169,7 +169,7 @@ def test_what_cannot_be_represented_is_named(options: dict[str, Any], message: s
     [
         {"transforms": ["clean", "filtertoolong", "switchout", "tokendrop"], "_all_transform": {"tokenmask"}},
         {"transforms": None},
-        {"transforms": ["prefix"]},  # the caller's, where texts are segmented
+        {"transforms": ["prefix"]},  # accepted if the caller segments the texts
         {"input_feed": True},
         {"copy_attn": False, "bridge": None, "n_src_feats": 0},
         {"hidden_size": SIZE, "enc_hid_size": 500},

@@ -1,4 +1,4 @@
-"""Small ONNX graphs, written by hand, and what they compute."""
+"""Helpers that build and run small ONNX graphs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

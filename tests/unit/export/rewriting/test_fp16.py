@@ -1,4 +1,4 @@
-"""What is computed in which type, on graphs small enough to be read."""
+"""Tests of the types in fp16 graphs, and of bounds on values, with small graphs."""
 
 import numpy as np
 import onnx
@@ -34,7 +34,7 @@ def floats(name: str, *shape: int | str) -> TensorSpec:
 
 
 def pair_of(weight: float, bias: float = 0.0) -> TracedPair:
-    """memory = tanh(embedding); step: total' = total + memory; logits = tanh(total') W + b."""
+    """Returns graphs: memory = tanh(embedding); step: total' = total + memory; logits = tanh(total') W + b."""
     encoder = graph_of(
         [helper.make_node("Gather", ["table", "source_ids"], ["embedding"]),
          helper.make_node("Tanh", ["embedding"], ["memory"]), helper.make_node("Identity", ["memory"], ["total"])],
@@ -80,7 +80,7 @@ def test_a_bias_beyond_fp16_is_added_in_fp32() -> None:
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_magnitudes_hold_for_every_input(transposed: bool) -> None:
-    """Random inputs up to their bounds never exceed the magnitude, and come near it."""
+    """Compares with the largest bounded inputs, whose signs are those of the weights."""
     random = np.random.default_rng(0)
     weights = random.uniform(-1, 1, (6, 3)).astype(np.float32)
     graph = graph_of(

@@ -1,4 +1,4 @@
-"""Editing a graph: what is read instead, what keeps its name, and what is dropped; and bounds of its values."""
+"""Tests of editing a graph (replaced values, kept names, dropped constants), and of bounds on its values."""
 
 import numpy as np
 import onnx_ir as ir
@@ -14,7 +14,7 @@ X = np.array([[1.0, -2.0, 3.0]], np.float32)
 
 
 def editor() -> GraphEditor:
-    """middle = |x|; y = middle + middle; z = -y."""
+    """Returns an editor of the graph middle = |x|; y = middle + middle; z = -y."""
     nodes = [
         helper.make_node("Abs", ["x"], ["middle"]),
         helper.make_node("Add", ["middle", "middle"], ["y"]),
@@ -79,7 +79,7 @@ def test_bounds_combine(operator: str, expected: float) -> None:
 
 
 def test_a_gated_mixture_is_no_larger_than_its_parts() -> None:
-    """A + z (b - a), as a GRU's next state: 1, where the sum's own rule gives 3."""
+    """Checks a + z (b - a), a GRU's next state: its bound is 1, but the rule for sums gives 3."""
     nodes = [
         helper.make_node("Tanh", ["x"], ["a"]),
         helper.make_node("Sigmoid", ["x"], ["z"]),

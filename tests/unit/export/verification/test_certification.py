@@ -1,4 +1,4 @@
-"""Errors and changes by batch-mates are found; noise shows which decisions are ties."""
+"""Tests of certification: it finds errors and effects of batch-mates, and noise shows which decisions are ties."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def test_noise_stays_within_its_amplitude_and_shows_ties() -> None:
 
 
 class Biased(NoisyStepper):
-    """Prefers one symbol by a little more, or less, than the reference does."""
+    """Adds `amplitude` to the log-probability of symbol 5."""
 
     def step(self, *arguments, num_candidates, **options):
         output, state = self._stepper.step(*arguments, num_candidates=self.vocabulary_size, **options)
@@ -72,7 +72,7 @@ def test_other_tokens_without_a_tie_are_no_excuse(tiny_bundle_path, tiny_stepper
 
 
 def test_a_tie_is_excused(tiny_bundle_path) -> None:
-    """Two symbols that the reference finds equally probable: either may win."""
+    """Covers two symbols that are equally probable in the reference: either may win."""
     manifest = open_bundle(tiny_bundle_path).manifest
     tied = Tied(FakeStepper(vocabulary_size=12), 0.0, np.random.default_rng(0))
     other = Tied(FakeStepper(vocabulary_size=12), 1e-6, np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""What int8 may cost to be served by default, and beams that are worse than greedy search."""
+"""Tests of the quality that int8 may lose as the default precision, and of beams that are worse than greedy search."""
 
 import re
 
@@ -79,7 +79,7 @@ def int8(metric: str, value: float, difference: float = 0.0) -> Evaluation:
             r"fp32 itself fails on this data \(exact_match 0\)",
         ),
         ([int8("bleu", 1.5, -0.4)], 384, r"fails on this data \(bleu 1.9\)"),
-        # Morphologically rich: few words are right, but many letters.
+        # A morphologically rich language: few words are right, but many letters.
         ([int8("bleu", 1.5), int8("chrf", 40.0)], 384, ""),
         ([int8("per", 130.0), int8("wer", 100.0)], 384, r"\(per 130, wer 100\)"),
         ([int8("bleu", 30.0), int8("perplexity", 50.0)], 384, r"\(perplexity 50, guessing has 40\)"),
@@ -140,7 +140,7 @@ def test_beams_that_are_worse_than_greedy_search_are_reported() -> None:
 
 
 def test_quality_is_measured_as_the_run_was() -> None:
-    """By the recipe's tokenizer of BLEU, and without the characters that it ignores."""
+    """Checks that the recipe's BLEU tokenizer and ignored characters apply."""
     config = EvaluationConfig(metrics=("bleu", "per"), bleu_tokenizer="char", ignored_characters="x")
     data = EvaluationData("words.tsv", [Example("ab", ("abcd",))])
     measurement = QualityMeasurement(data=data, config=config, model_of=lambda stepper: MODEL)

@@ -1,4 +1,4 @@
-"""An LSTM layer in integers: near the layer of floats, and no row sees another."""
+"""Tests of an integer LSTM layer: rows don't affect each other, and no state exceeds the calibration constants."""
 
 import numpy as np
 import onnx
@@ -15,7 +15,7 @@ INPUTS, HIDDEN, SYMBOLS = 6, 5, 9
 
 
 def layer(num_directions: int, *, weight: float = 1.0, bias: float = 1.0) -> onnx.ModelProto:
-    """A layer over embeddings, as export/tracing.py writes it."""
+    """Returns a layer over embeddings, as export/tracing.py writes it."""
     random = np.random.default_rng(num_directions)
 
     def uniform(bound: float, *shape: int) -> np.ndarray:
@@ -61,7 +61,7 @@ def in_integers(plain: onnx.ModelProto) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("weight", [1.0, 6.0])
 def test_rows_don_t_see_each_other(weight: float) -> None:
-    """Large weights saturate some states: those come nearest to the calibration constants."""
+    """Covers large weights, which saturate some states: these come closest to the calibration constants."""
     model = in_integers(layer(2, weight=weight, bias=4 * weight))
     random = np.random.default_rng(1)
     ids, lengths = random.integers(0, SYMBOLS, (40, 8)), random.integers(1, 9, 40)
@@ -73,7 +73,7 @@ def test_rows_don_t_see_each_other(weight: float) -> None:
 
 
 def test_no_state_is_larger_than_the_calibration_constants() -> None:
-    """tanh and sigmoid of this host pass 1 by some units in the last place, and not where they are saturated."""
+    """Covers hosts whose tanh and sigmoid exceed 1 by some units in the last place before they saturate."""
     nodes = [helper.make_node("Tanh", ["x"], ["tanh"]), helper.make_node("Sigmoid", ["x"], ["sigmoid"])]
     outputs = {name: (FLOAT, ["N"]) for name in ("tanh", "sigmoid")}
     model = model_of(nodes, {"x": (FLOAT, ["N"])}, outputs, {})

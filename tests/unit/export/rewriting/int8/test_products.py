@@ -1,5 +1,5 @@
-"""Products of integers: near those of floats, the same bits for a row alone, one instead of two where they may be; and
-candidates by blocks, which are TopK's own.
+"""Tests of integer products (close to float products, the same bits for a row alone, merged if possible), and of
+candidates by blocks, which equal TopK's.
 """
 
 import numpy as np
@@ -37,7 +37,7 @@ def operators(model: onnx.ModelProto) -> list[str]:
 
 
 def cell() -> onnx.ModelProto:
-    """W [embedding; tanh x] + U tanh h + b: as a decoder's cell, with an embedding table whose features differ."""
+    """Returns W [embedding; tanh x] + U tanh h + b, like a decoder's cell. The embedding's features differ in scale."""
     return model_of(
         [
             helper.make_node("Gather", ["table", "ids"], ["embedded"]),
@@ -55,7 +55,7 @@ def cell() -> onnx.ModelProto:
 
 
 def test_a_bias_that_is_a_sum_of_constants_is_one() -> None:
-    """The exporter leaves the sum of the output layer's bias in the graph where it has more than 8,192 symbols."""
+    """Covers output layers of more than 8,192 symbols: the exporter leaves the sum of their bias in the graph."""
     added = BIAS[::-1].copy()
     plain = model_of(
         [
@@ -125,7 +125,7 @@ WIDTH = 4
 
 
 def output_layer(size: int, weights: np.ndarray, *, is_gemm: bool = True) -> tuple:
-    """log P of `size` symbols, and the most probable; without Gemm as users' modules compute them."""
+    """Returns an output layer with TopK, plain and by blocks; if not `is_gemm`, as users' modules compute it."""
     product = [helper.make_node("Gemm", ["inputs", "weights", "bias"], ["logits"], transB=1)]
     constants = {"weights": weights, "bias": np.zeros(size, np.float32)}
     if not is_gemm:
@@ -167,7 +167,7 @@ def test_a_vocabulary_that_is_no_multiple_of_a_block_keeps_its_ids(is_gemm: bool
     size = MIN_VOCABULARY + BLOCK // 2 + 1
     random = np.random.default_rng(0)
     plain, blocks = output_layer(size, 20 * random.standard_normal((size, WIDTH)).astype(np.float32), is_gemm=is_gemm)
-    # All of them: what fills up the last block must not be among them.
+    # All symbols are requested: the padding of the last block must not be among them.
     inputs = {"inputs": random.standard_normal((3, WIDTH)).astype(np.float32), "count": np.array([size])}
     (values, ids), (found_values, found_ids) = run(plain, inputs), run(blocks, inputs)
     np.testing.assert_array_equal(found_ids, ids)
