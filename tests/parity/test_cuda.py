@@ -1,4 +1,4 @@
-"""What only a GPU can show. Every test skips unless a session really got CUDA; none has run where there was none."""
+"""Tests that need a GPU. Each is skipped unless a session really uses CUDA."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ TOLERANCES = {"fp32": 1e-3, "fp16": 5e-2}
 
 @pytest.fixture(scope="module")
 def cuda() -> None:
-    """Skips unless a session really got CUDA; onnxruntime lists the provider where it can't load it."""
+    """Skips unless a session really uses CUDA: onnxruntime lists the provider even if it can't load it."""
     spec = TensorSpec(name="probe", dtype="float32", shape=("R",))
     try:
         BoundSession.of_bytes("probe", select_graph([spec]), provider="cuda", num_threads=1)
@@ -52,7 +52,7 @@ def sources_of(random: np.random.Generator, count: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_steps_are_what_the_cpu_computes(bundle: Bundle, precision: Any) -> None:
-    """Unequal lengths, joins, leaves, bans, forced symbols and attention, in shapes that come back and interleave."""
+    """Covers unequal lengths, joins, leaves, bans, forced symbols and attention, in shapes that recur and alternate."""
     random = np.random.default_rng(7)
     device = DeviceStepper(bundle, precision)
     pair = (device, OnnxStepper(bundle))
@@ -102,7 +102,7 @@ def test_golden_examples_hold(bundle: Bundle, precision: Any) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_no_tensor_of_a_step_leaves_the_device(bundle: Bundle, precision: Any, tmp_path: Path) -> None:
-    """onnxruntime writes the graph that it runs: a Memcpy node would copy at every step."""
+    """Checks the graph that onnxruntime runs: a Memcpy node would copy at every step."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()

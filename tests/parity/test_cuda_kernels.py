@@ -1,7 +1,7 @@
-"""Without a GPU: every operator of a step has a CUDA kernel for its types, so no tensor would have to leave the device.
+"""Tests without a GPU that every operator of a step has a CUDA kernel for its types, so no tensor leaves the device.
 
-The table is of onnxruntime's own list (docs/OperatorKernels.md, CUDA execution provider), of the operators that the
-graphs use. Whether a session really copies nothing is seen on a GPU (test_cuda.py).
+The table has the operators that the graphs use, from onnxruntime's list (docs/OperatorKernels.md, CUDA execution
+provider). test_cuda.py checks on a GPU that a session copies nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ KERNELS: dict[str, set[str]] = {
     "Less": FLOATS | {"int64"},
     "Clip": FLOATS | {"int64"},
     "Pad": FLOATS | {"bool"},
-    # Its condition is its first input.
+    # The first input is the condition.
     "Where": {"bool"},
 }  # fmt: skip
 

@@ -1,6 +1,6 @@
-"""The stepper that keeps its state on the device: bit for bit OnnxStepper, in every batch.
+"""Tests of DeviceStepper, which keeps its state on the device: the same bits as OnnxStepper, in every batch.
 
-On the CPU provider, where the bits must be equal; test_cuda.py has what only a GPU can show.
+They use the CPU provider, whose bits must be equal. test_cuda.py has the tests that need a GPU.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def assert_same(actual: StepOutput, expected: StepOutput) -> None:
 
 
 def test_every_step_has_the_same_bits(bundle: Bundle) -> None:
-    """Joins, leaves, reorderings, bans, forced symbols, attention, and any number of candidates."""
+    """Covers joins, leaves, reorderings, bans, forced symbols, attention, and any number of candidates."""
     random = np.random.default_rng(5)
     device, plain = DeviceStepper(bundle, provider="cpu"), OnnxStepper(bundle)
     first = sources_of(random, 3)
@@ -58,13 +58,13 @@ def test_every_step_has_the_same_bits(bundle: Bundle) -> None:
                    for stepper, state in zip((device, plain), states, strict=True)]  # fmt: skip
         assert_same(stepped[0][0], stepped[1][0])
         rows = random.integers(0, num_rows, int(random.integers(1, 2 * num_rows + 1)))
-        # A source's rows are neighbours, as a search keeps them.
+        # A search keeps the rows of a source together.
         rows = rows[np.argsort(stepped[1][1].row_sources[rows], kind="stable")]
         states = [stepper.select(state, rows)
                   for stepper, (_, state) in zip((device, plain), stepped, strict=True)]  # fmt: skip
     lengths = states[1].source_lengths[states[1].row_sources]
     for name, tensor in states[1].row_tensors.items():
-        # Coverage means nothing where a source has no position: it may be 0 / 0 there.
+        # Coverage is undefined beyond a source's length: it may be 0 / 0.
         valid = np.arange(tensor.shape[1]) < lengths[:, None] if name == "coverage" else slice(None)
         assert np.array_equal(np.asarray(states[0].row_tensors[name])[valid], tensor[valid]), name
 

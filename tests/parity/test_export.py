@@ -1,8 +1,8 @@
-"""The exported graphs are the model: every architecture through the real writer, whose verification must hold.
+"""Tests that exported graphs equal the model: the real writer exports every architecture and verifies it.
 
-The writer compares encoder outputs, every step's outputs and state, and decodings with PyTorch, those of int8 and fp16
-with the fp32 graphs, and each source's results bit for bit alone and in batches; tests/parity/test_export_faults.py
-shows that it sees what it must see.
+The writer compares encoder outputs, every step's outputs and state, and decodings with PyTorch. It compares int8 and
+fp16 with the fp32 graphs, and each source's results, bit for bit, alone and in batches.
+tests/parity/test_export_faults.py checks that it detects faults.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def test_the_same_weights_give_the_same_bytes_and_stay_as_they_are(tiny_bundle_p
     for name, graph in (("encoder", pair.encoder), ("decoder_step", pair.decoder_step)):
         content = graph.to_bytes()
         assert content == (tiny_bundle_path / "fp32" / f"{name}.onnx").read_bytes()
-        # No place on this machine is named.
+        # The file contains no path of this machine.
         assert b".py" not in content
         assert b"site-packages" not in content
         assert str(Path.cwd()).encode() not in content
@@ -54,7 +54,7 @@ def test_the_same_weights_give_the_same_bytes_and_stay_as_they_are(tiny_bundle_p
 
 
 def test_a_step_looks_rows_up_without_computing_sizes(tiny_bundle_path: Path) -> None:
-    """Each node takes as long as a row of a small product: where rows query is one Gather, and needs no shape."""
+    """Checks that only Gather nodes read the layout: each node takes as long as a row of a small product."""
     nodes = onnx.load(tiny_bundle_path / "fp32" / "decoder_step.onnx").graph.node
     readers = {name: [node.op_type for node in nodes if name in node.input] for name in ("source_rows", "row_slots")}
     assert readers == {"source_rows": ["Gather"], "row_slots": ["Gather", "Gather"]}

@@ -1,4 +1,4 @@
-"""The verification refuses what is wrong, and what is refused leaves no files."""
+"""Tests of the export's verification: it refuses wrong graphs, and a refused export leaves no files."""
 
 import dataclasses
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def without_lengths(pair: TracedPair) -> None:
 
 
 def with_slightly_wrong_weights(pair: TracedPair) -> None:
-    """One weight of the output layer, by a thousandth."""
+    """Changes one row of the output layer's weights by a thousandth."""
     graph = pair.decoder_step.model.graph
     tensor = max(
         (candidate for candidate in graph.initializer if len(candidate.dims) == 2 and 16 in candidate.dims),
@@ -41,7 +41,7 @@ def with_slightly_wrong_weights(pair: TracedPair) -> None:
 
 
 def with_neighbours_mixed_in(pair: TracedPair) -> None:
-    """A scale over the whole batch, as dynamic quantization takes it: nothing changes but the last bits."""
+    """Scales by the maximum of the batch and back, as dynamic quantization does: only the last bits change."""
     graph = pair.encoder.model.graph
     (memory,) = [node for node in graph.node if "memory" in node.output]
     memory.output[0] = "memory_alone"

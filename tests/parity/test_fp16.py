@@ -1,4 +1,4 @@
-"""fp16 graphs: near the fp32 graphs on the CPU, where conversions replace CUDA's kernels."""
+"""Tests of fp16 graphs: close to the fp32 graphs on the CPU, on which conversions replace CUDA's kernels."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ WITHOUT_BOUND = {
     "zeros": {"model.decoder.cells.0.rnn.weight_hh_l0", "model.decoder.readout.project.weight"},
     "sum": {"model.decoder.cells.0.rnn.weight_ih_l0"},
 }
-"""Weights that stay in fp32, by the initial state or the readout whose values have no bound in the graphs."""
+"""Weights that stay in fp32, by the initial state or readout whose values have no bound in the graphs."""
 
 
 def check_fp16(bundle: Bundle, options: dict[str, Any]) -> None:
@@ -39,7 +39,7 @@ def check_fp16(bundle: Bundle, options: dict[str, Any]) -> None:
     choices = (options.get("decoder_initial_state"), options.get("decoder_readout"))
     assert plain == set().union(*(WITHOUT_BOUND.get(choice, set()) for choice in choices))
     assert bundle.manifest.default_precision["cuda"] == "fp32", "its quality was not measured"
-    # What adds up from step to step is kept as it was; what is only read is not, unless products in fp32 read it.
+    # State that accumulates over steps stays fp32. Other state becomes fp16, unless products in fp32 read it.
     memory = "float32" if options.get("decoder_initial_state") == "zeros" else "float16"
     specs = {spec.name: spec.dtype for spec in bundle.manifest.graphs["fp16"].decoder_step.inputs}
     expected = {"hidden": "float32" if options["cell"] == "gru" else "float16", "memory": memory, "keys": "float16",
@@ -56,7 +56,7 @@ def half_bundle(tiny_bundle_path: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_the_state_on_the_device_has_the_same_bits(half_bundle: Bundle) -> None:
-    """State tensors of several types, moved about by graphs made for them."""
+    """Covers state tensors of several types, which generated graphs reorder and join."""
     random = np.random.default_rng(3)
     sources = [random.integers(4, 14, length).tolist() for length in random.integers(1, 30, 20)]
     ids = half_bundle.manifest.special_ids
@@ -68,7 +68,7 @@ def test_the_state_on_the_device_has_the_same_bits(half_bundle: Bundle) -> None:
 
 
 def with_the_bans_in_half(pair: TracedPair) -> None:
-    """-1e9 is -inf in fp16, and a source that is masked altogether is no number."""
+    """Makes the scores before the softmax infinite, as -1e9 is in fp16: the attention becomes NaN."""
     graph = pair.decoder_step.model.graph
     masked = next(node for node in graph.node if node.op_type == "Softmax")
     infinite = onnx.helper.make_tensor("infinite", onnx.TensorProto.FLOAT, [], [float("-inf")])
@@ -103,5 +103,5 @@ def test_int8_of_a_bundle_is_as_strict_if_its_fp16_depends_on_the_batch(half_bun
     changes = {"certificates": tuple(certificates), "reference": Reference.model_construct(precision="fp32")}
     again = exportable_bundle(replace(half_bundle, manifest=manifest.model_copy(update=changes)))
     assert again.must_be_invariant
-    # That of fp32, with which a server compares answers in fp16, is not fp16's own.
+    # A server compares fp16 answers with the fp32 reference, but that is not a reference of fp16.
     assert again.references.keys() == {"fp32"}

@@ -1,6 +1,6 @@
-"""int8 graphs: the same bits beside any batch-mates, and near the fp32 graphs.
+"""Tests of int8 graphs: the same bits beside any batch-mates, and close to the fp32 graphs.
 
-The writer's own certification holds every probe and decoding alone against batches.
+The writer's certification also compares every probe and decoding alone with the same one in batches.
 """
 
 import re
@@ -34,11 +34,11 @@ def check_int8(bundle: Bundle, options: dict[str, Any]) -> None:
     """Checks the int8 graphs of a model with these options."""
     (certificate,) = (each for each in bundle.manifest.certificates if each.precision == "int8")
     assert certificate.reference == "fp32" and certificate.batch_invariant
-    # Random weights are close to ties at every symbol, and codes of 7 bits round twice as coarsely as those of 8: from
-    # 34 of 72 on, depending on the processor.
+    # Random weights almost give ties at every symbol, and codes of 7 bits are twice as coarse as those of 8 bits. At
+    # least 34 of 72 decodings were identical, depending on the processor.
     assert certificate.tokens.num_identical >= 0.4 * certificate.tokens.num_compared
     if options.get("decoder_input_feeding") and "decoder_readout" not in options:
-        # Bounded, or each step would work out scales of its own.
+        # The values must be bounded: otherwise each step would compute its own scales.
         assert certificate.arithmetic["attentional_codes"] == "stored as uint8 in fixed steps"
     floats = {"Gemm", "LSTM", "GRU", "RNN"}
     score = None if options.get("decoder_copying") else options.get("attention_score")
@@ -69,7 +69,7 @@ def int8_bundle(tiny_bundle_path: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_joining_a_running_batch_changes_no_bit(precision: Precision, int8_bundle: Bundle) -> None:
-    """Sources of other widths join and leave between the steps, as in the engine."""
+    """Covers sources of different widths that join and leave between the steps, as in the engine."""
     stepper, special_ids = OnnxStepper(int8_bundle, precision), int8_bundle.manifest.special_ids
     random = np.random.default_rng(3)
     sources = [random.integers(4, 14, length).tolist() for length in random.integers(1, 40, 40)]
@@ -85,7 +85,7 @@ def test_cells_are_counted_as_they_are_computed(int8_bundle: Bundle) -> None:
         state = stepper.concat([stepper.encode([[4, 5, 3]]), stepper.encode([[*range(4, 14), 3]])])
         _, state = stepper.step(state, np.array([2, 2]), num_candidates=1)
         assert attention_cells(state) == (3 + 11, 2 * queries * 16)
-        # A state that makes way for the rest, and one that has not been joined to others.
+        # A state with one source left, and one that was never joined to others.
         assert attention_cells(stepper.select(state, np.array([0]))) == (3, queries * 8)
         _, alone = stepper.step(stepper.encode([[4, 5, 3]]), np.array([2]), num_candidates=1)
         assert attention_cells(alone) == (3, queries * 8)
@@ -93,14 +93,14 @@ def test_cells_are_counted_as_they_are_computed(int8_bundle: Bundle) -> None:
 
 @pytest.fixture
 def fp32_exportable(tiny_bundle_path: Path) -> Exportable:
-    """Returns the tiny bundle, which has fp32 alone: its export traces nothing, and needs no weights of PyTorch."""
+    """Returns the tiny bundle, which has only fp32: its export traces nothing and needs no PyTorch weights."""
     return exportable_bundle(open_bundle(tiny_bundle_path))
 
 
 def test_a_bundle_is_rewritten_like_its_run(
     fp32_exportable: Exportable, tiny_bundle_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As the trace of the run would be, by tests/parity/test_export.py.
+    # Tracing the run would give the same graphs: tests/parity/test_export.py checks this.
     monkeypatch.setattr("attendant.export.origins.trace_graphs", lambda model: fp32_exportable.graphs())
     precisions: tuple[Precision, ...] = ("fp32", "int8", "fp16")
     run, again = (
@@ -128,7 +128,7 @@ def test_verification_checks_what_every_processor_computes(
     why = "can't be computed exactly on every processor: it has codes of 8 bits"
     with pytest.raises(UserError, match=why):
         verify(ROOT / "tests" / "eight_bits" / "lstm")
-    # With fp32 beside it, fp32 is checked.
+    # If the bundle has fp32 too, fp32 is checked.
     monkeypatch.setattr(onnx_stepper, "wide_factors", lambda *_: ["a product has codes up to 127"])
     checks = verify(int8_bundle.path)
     assert [(check.precision, check.held) for check in checks[1:]] == [("fp32", True), ("int8", False)]
@@ -147,7 +147,7 @@ def test_of_int8_alone_nothing_else_is_made(fp32_exportable: Exportable, tmp_pat
 
 
 def with_neighbours_mixed_in(pair: TracedPair) -> None:
-    """A scale of the whole batch, as dynamic quantization takes it."""
+    """Scales by the maximum of the batch and back, as dynamic quantization does."""
     graph = pair.decoder_step.model.graph
     (normalization,) = [node for node in graph.node if node.op_type == "LogSoftmax"]
     logits = normalization.input[0]
@@ -162,7 +162,7 @@ def with_neighbours_mixed_in(pair: TracedPair) -> None:
 
 
 def with_a_gate_closed(pair: TracedPair) -> None:
-    """One sigmoid of the decoder's cell too many."""
+    """Replaces a tanh by a sigmoid, and the log-softmax by a softmax."""
     graph = pair.decoder_step.model.graph
     node = next(node for node in graph.node if node.op_type == "Tanh")
     node.op_type = "Sigmoid"

@@ -1,4 +1,4 @@
-"""Attention that is kept from positions: in the graphs as in PyTorch with the same mask, and alone as in a batch."""
+"""Tests of masked positions: the graphs equal PyTorch with the same mask, alone and in a batch."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +22,7 @@ MASKED = (0, 3, 5)
 
 
 def by_hand(model: Seq2Seq, tokens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """log P of each next symbol [T, V] and the attention [T, S], by the model's own methods and a mask of ours."""
+    """Returns log P of each next symbol [T, V] and the attention [T, S], computed with a mask made here."""
     with torch.inference_mode():
         encoded = model.encode(torch.tensor([SOURCE]), torch.tensor([len(SOURCE)]))
         rows, sources = encoded.row_tensors, dict(encoded.source_tensors)

@@ -1,6 +1,6 @@
-"""Step by step through the stepper's own seam == all positions at once, for every architecture.
+"""Tests that decoding step by step equals teacher forcing of all positions at once, for every architecture.
 
-The two ways share weights but little code: fused recurrences against cells, projections hoisted out of the loop
+The two share weights but little code: fused recurrences against cells, projections hoisted out of the loop
 against whole ones, attention for all positions against rows that share a source.
 """
 
@@ -23,7 +23,7 @@ LENGTHS = (5, 1, 9, 3)
 NUM_STEPS = 6
 ARCHITECTURES = architectures()
 QUICK = covering_architectures().keys()
-"""Every two choices meet in these; `make test-slow` runs the others."""
+"""Architectures that together have every pair of choices; `make test-slow` runs the others."""
 
 CASES = [
     pytest.param(config, id=name, marks=[] if name in QUICK else pytest.mark.slow)
@@ -54,7 +54,7 @@ def teacher_forced(model: Seq2Seq, sources: list[list[int]], previous: np.ndarra
 def stepwise(
     model: Seq2Seq, sources: list[list[int]], previous: np.ndarray
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Logits [B, T, V] and attention [B, T, S] one step after the other."""
+    """Returns logits [B, T, V] and attention [B, T, S], computed one step after the other."""
     state = TorchStepper(model).encode(sources)
     layout = [torch.from_numpy(array) for array in attention_layout(state.row_sources, state.num_sources)]
     rows, logits, weights = state.row_tensors, [], []
@@ -85,7 +85,7 @@ def test_stepwise_equals_teacher_forced(config: ModelConfig) -> None:
     for row, source in zip(() if weights is None else weights, sources, strict=weights is not None):
         torch.testing.assert_close(row[:, : len(source)].sum(-1), torch.ones(NUM_STEPS).double())
         assert not row[:, len(source) :].any()
-    # Alone, without neighbours and their padding, each pair gets the same.
+    # Each pair gets the same logits alone, without neighbours and their padding.
     for index, source in enumerate(sources):
         alone = teacher_forced(model, [source], previous[index : index + 1])
         torch.testing.assert_close(expected[index : index + 1], alone, rtol=1e-10, atol=1e-10)
@@ -96,7 +96,7 @@ def test_stepwise_equals_teacher_forced(config: ModelConfig) -> None:
 
 @pytest.mark.parametrize("config", CASES)
 def test_gradients_equal_those_of_the_steps(config: ModelConfig) -> None:
-    """Teacher forcing has rules of its own for gradients; autograd through the plain training step is the reference."""
+    """Compares teacher forcing's own gradient rules with autograd through the plain training step."""
     model = build(config)
     sources, previous = random_pairs()
     ids, lengths = (torch.from_numpy(array) for array in pad_sources(sources, PAD_ID))
