@@ -1,4 +1,4 @@
-"""Tests of int8 graphs: the same bits beside any batch-mates, and close to the fp32 graphs.
+"""Tests of int8 graphs: the same bits with any batch-mates, and close to the fp32 graphs.
 
 The writer's certification also compares every probe and decoding alone with the same one in batches.
 """

@@ -1,4 +1,4 @@
-"""Tests of signatures: a bundle is served if a trusted key or authority signed it, and only under the signed name."""
+"""Tests of signatures: a trusted key or authority must sign a bundle, and under the name that is served."""
 
 import datetime
 import shutil

@@ -150,7 +150,7 @@ def test_a_trace_survives_the_way_between_processes_and_is_small() -> None:
 
 
 def test_a_draw_takes_the_same_candidates_whatever_others_need() -> None:
-    """Covers a draw beside a request that completes a word, which needs every symbol of the vocabulary."""
+    """Covers a draw batched with a request that completes a word and so needs every symbol of the vocabulary."""
     stepper = FakeStepper(vocabulary_size=3000, spread=0.1)
     drawn = DecodingOptions(max_length=12, min_length=12, sampling=Sampling(seed=3))
     completing = DecodingOptions(max_length=12, completion=(Choice((), np.array([7, 8], np.int32).tobytes()),) * 12)

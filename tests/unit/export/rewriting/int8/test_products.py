@@ -89,7 +89,7 @@ def test_products_of_bounded_inputs_are_one_in_fixed_steps() -> None:
         "h": RANDOM.standard_normal((5, 16)).astype(np.float32),
     }
     (expected,), (actual,) = run(plain, inputs), run(model, inputs)
-    # Weights of 7 bits are off by up to 1/126 of their column's largest, activations by up to 1/254 of theirs.
+    # Rounding errors are up to 1/126 of a column's largest weight, and up to 1/254 of the largest activation.
     np.testing.assert_allclose(actual, expected, atol=0.03 * np.abs(expected).max())
 
 
