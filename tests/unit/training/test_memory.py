@@ -1,4 +1,4 @@
-"""Corpora larger than memory."""
+"""Tests the peak memory of a training on five million pairs."""
 
 import os
 import random
@@ -42,7 +42,7 @@ NUM_PHRASES = 50_000
 
 
 def write_corpus(folder: Path, num_pairs: int) -> None:
-    """Sentences of two random phrases of 4 to 12 words each; the same bytes for the same number."""
+    """Writes sentences of two random phrases of 4 to 12 words each; equal numbers give equal files."""
     generator = random.Random(1)
     words = [f"word{number}" for number in range(VOCABULARY_SIZE)]
     phrases = [" ".join(generator.choices(words, k=generator.randint(4, 12))) for _ in range(NUM_PHRASES)]
@@ -54,10 +54,10 @@ def write_corpus(folder: Path, num_pairs: int) -> None:
 
 
 def peak_gib(folder: Path, num_pairs: int) -> float:
-    """Returns the peak resident memory of a training by the public command, mapped file pages included.
+    """Returns the peak resident memory in GiB of a training by the public command, mapped file pages included.
 
-    It surveys the pairs for duplicates and shared sources, trains the tokenizers, tokenizes into memory-mapped files,
-    plans an epoch and updates a few times.
+    The training surveys the pairs for duplicates and shared sources, trains the tokenizers, tokenizes into
+    memory-mapped files, plans an epoch and updates a few times.
     """
     write_corpus(folder, num_pairs)
     recipe = folder / "recipe.toml"

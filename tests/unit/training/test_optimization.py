@@ -1,4 +1,4 @@
-"""Optimizers at steps worked out by hand. Schedules at points worked out by hand."""
+"""Tests of optimizers, schedules and the moving average on values worked out by hand."""
 
 import math
 
@@ -10,7 +10,7 @@ from attendant.training.optimization import MovingAverage, OptimizerConfig, Sche
 
 
 def test_adadelta_takes_the_steps_of_its_paper() -> None:
-    """Zeiler 2012, algorithm 1, with rho = 0.95 and epsilon = 1e-6."""
+    """Compares with algorithm 1 of Zeiler 2012, with rho = 0.95 and epsilon = 1e-6."""
     weight = nn.Parameter(torch.tensor([1.0]))
     optimizer = make_optimizer(OptimizerConfig(kind="adadelta", learning_rate=1.0, epsilon=1e-6), [weight])
     wanted, squares, updates = 1.0, 0.0, 0.0
@@ -30,7 +30,7 @@ def test_a_value_without_effect_is_refused() -> None:
 
 
 def test_the_table_of_an_earlier_run_is_read() -> None:
-    """A run directory keeps every field resolved, those that mean nothing to its kind included."""
+    """Reads a table with all fields, as run directories have it: some have no effect for its kind."""
     config = OptimizerConfig(kind="sgd", learning_rate=0.1, betas=(0.9, 0.999), epsilon=1e-8, momentum=0.9)
     assert config.momentum == 0.9
 
@@ -114,6 +114,6 @@ def test_averages_with_a_memory_that_grows_to_its_limit() -> None:
         decay = min(0.5, (1 + num_updates) / (10 + num_updates))
         expected = decay * expected + (1 - decay) * num_updates
         assert average.model.weight.item() == pytest.approx(expected)
-    # The trained weights are not touched, and nothing is learned through the average.
+    # The trained weights are unchanged, and the average has no gradients.
     assert model.weight.item() == 19.0
     assert not average.model.weight.requires_grad and model.weight.requires_grad

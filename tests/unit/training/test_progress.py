@@ -1,4 +1,4 @@
-"""What a training shows, on a terminal and elsewhere, and what its journal keeps."""
+"""Tests of a training's progress, as a live bar and as plain lines, and of its journal."""
 
 import io
 import json

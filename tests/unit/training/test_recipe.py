@@ -1,4 +1,4 @@
-"""Recipes: a mistake is one line, with the remedy."""
+"""Tests of recipes: each mistake is reported in one line with its remedy."""
 
 import tomllib
 from pathlib import Path
@@ -170,7 +170,7 @@ def test_the_resolved_recipe_reads_as_itself(tmp_path: Path, path: Path) -> None
 
 
 def test_a_recipe_survives_writing(tmp_path: Path) -> None:
-    """Awkward names, numbers and choices of nothing come back as they were."""
+    """Checks that unusual names, numbers and absent values are restored unchanged."""
     path = tmp_path / "recipe.toml"
     path.write_text(SMALL)
     awkward = 'quo"te\\ \t\u007f é\n'

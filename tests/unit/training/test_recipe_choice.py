@@ -1,5 +1,5 @@
-"""What texts show without a tokenizer: scripts, and signs that something went wrong. Recipes for files of pairs:
-tokenizers, limits and shares that suit the data.
+"""Tests of the survey of texts, with their scripts and signs of broken pairs, and of the recipe chosen for files of
+pairs: tokenizers, limits and split shares that suit the data.
 """
 
 import random

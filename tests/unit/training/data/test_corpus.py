@@ -196,5 +196,5 @@ def test_is_the_smallest_that_cuts_no_target(append_eos: bool) -> None:
 
 
 def test_is_not_below_the_mean_ratio() -> None:
-    """Uses targets within LENGTH_MARGIN, which alone would allow no source an output longer than the margin."""
+    """Uses targets shorter than LENGTH_MARGIN: without the mean ratio, no output could be longer than the margin."""
     assert max_length_ratio(corpus([4, 2], [5, 4], append_eos=True), append_eos=True) == 1.5

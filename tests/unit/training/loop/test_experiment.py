@@ -1,4 +1,4 @@
-"""Distillation: the teachers' distributions, at their places, computed once; and which runs fit together."""
+"""Tests of distillation: the teachers' distributions, computed only once, and refusals of runs that do not match."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def teachers(copy_run: CopyRun) -> list[Path]:
-    """Two runs of their own seeds, the second of another architecture."""
+    """Returns two runs that differ in their seeds and architectures."""
     return [copy_run("one", "seed=1"), copy_run("two", "model.cell=gru")]
 
 

@@ -18,8 +18,7 @@ from tests.ports import free_ports
 
 Command = Callable[..., tuple[int, str, str]]
 
-# Batches of five or six pairs, the last of an odd one: shares of unequal sizes. Plain descent, because Adam divides by
-# the gradient's own size and so makes much of the rounding of a gradient near zero.
+# SGD, because Adam divides by the gradient's magnitude and so amplifies the rounding of a gradient near zero.
 OPTIONS = (
     "optimizer.kind=sgd",
     "optimizer.momentum=0.9",
@@ -33,8 +32,8 @@ OPTIONS = (
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}", "OMP_NUM_THREADS": "1"}
 
-# Prints, at the end of a training, which threads of gloo are left: they may wait for the interpreter, which waits for
-# them.
+# Trains, then prints the names of gloo's remaining threads. Such a thread may wait for the interpreter, which waits for
+# the thread.
 PRINTS_THREADS = """
 import os, sys
 from attendant.training.__main__ import main
@@ -45,7 +44,7 @@ print("left behind:", *(name for name in threads if "gloo" in name), flush=True)
 
 
 def launch_machines(program: Sequence[str], recipe: Path, output: Path, *arguments: object) -> str:
-    """Runs here what each of the two machines of deploy/torchrun runs, with `program` as its module.
+    """Runs the commands of both machines of deploy/torchrun on this machine, with `program` instead of their module.
 
     Returns:
         The standard output of both.
@@ -103,7 +102,7 @@ def test_alone_it_is_itself() -> None:
     assert torch.equal(alone.gather(state)[0], state)
 
 
-# Dropout this small drops nothing: each process has its own random numbers.
+# Each process has its own random numbers, so the dropout is too small to drop anything.
 def test_two_processes_are_as_one(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
     overrides = [part for option in (*OPTIONS, "model.dropout=1e-9") for part in ("--set", option)]
     assert command(tiny_recipe, "--output", tmp_path / "1", *overrides)[0] == 0
@@ -113,7 +112,7 @@ def test_two_processes_are_as_one(tmp_path: Path, tiny_recipe: Path, command: Co
     assert "2 processes" in message and message.count("trained 6 steps") == 1
     assert [line for line in message.splitlines() if line.startswith("left behind:")] == ["left behind:"] * 2
     each, two = losses(tmp_path / "1"), losses(tmp_path / "2")
-    # Each step once, as one process wrote it.
+    # The journal has each step and validation once.
     assert len(each) == 8
     assert two == pytest.approx(each, rel=1e-6)
     alone, together = (load_run(tmp_path / name, "last") for name in ("1", "2"))
@@ -121,7 +120,7 @@ def test_two_processes_are_as_one(tmp_path: Path, tiny_recipe: Path, command: Co
         difference = together.model.state_dict()[name] - weight
         assert difference.norm() <= 1e-6 * weight.norm(), name
     assert together.state.step == 6
-    # One process goes on with what two left.
+    # One process resumes the run of two.
     for number in (1, 2):
         more = ("--set", "training.max_epochs=3", "--resume")
         assert command(tiny_recipe, "--output", tmp_path / str(number), *overrides, *more)[0] == 0
@@ -130,7 +129,7 @@ def test_two_processes_are_as_one(tmp_path: Path, tiny_recipe: Path, command: Co
 
 @pytest.mark.slow
 def test_two_machines_go_on_exactly(tmp_path: Path, tiny_recipe: Path) -> None:
-    """Interrupted after an epoch, two processes end bit for bit as if they had not been; with dropout of their own."""
+    """Checks that two processes with dropout, resumed after an epoch, end with the weights of an uninterrupted run."""
     overrides = [part for option in OPTIONS for part in ("--set", option)]
     program = ["-m", "attendant.training"]
     launch_machines(program, tiny_recipe, tmp_path / "whole", *overrides)

@@ -1,5 +1,5 @@
-"""What stops a training: no number at once, a loss that went up only when it stays there. The trainer learns and ends
-at its limits; killed and resumed it ends as if it had not been.
+"""Tests of the trainer: it learns, stops at its limits and at divergence, and a run that was killed and resumed equals
+an uninterrupted one.
 """
 
 import functools
@@ -61,7 +61,7 @@ def test_a_loss_far_above_its_lowest_for_long_stops() -> None:
     with pytest.raises(UserError) as caught:
         watch(watching, *[9.0] * 200)
     message = str(caught.value)
-    # The smoothed loss passes 1 + 2 with the sixth 9, and 50 updates later it is enough.
+    # The smoothed loss exceeds 1 + 2 from the sixth 9 on, which is step 5. Step 54 is the fiftieth such update.
     assert message.startswith("step 54 (epoch 1, batch 54): the loss, 8.5")
     assert "2 nats or more above its lowest, 1, for 50 updates: the training diverges" in message
     assert "Lower optimizer.learning_rate" in message and "\n" not in message
@@ -81,7 +81,7 @@ def test_what_it_remembers_is_in_the_state() -> None:
 
 
 class Watcher(TrainingProgress):
-    """A progress that remembers, and may act at a step."""
+    """A progress that records its lines and steps, and can run an action at a step."""
 
     def __init__(self, at: dict[int, object] | None = None) -> None:
         self.lines: list[str] = []
@@ -196,7 +196,7 @@ def test_dead_at_any_batch_and_resumed_is_as_uninterrupted(
     options: tuple[str, ...],
     num_batches: int,
 ) -> None:
-    """In the middle of a step, and of an accumulation: nothing is saved on the way out."""
+    """Raises in the middle of a step, and of an accumulation, so that nothing is saved at the end."""
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "collate", dying_at(num_batches, kill))
         with pytest.raises(Killed):
@@ -207,7 +207,7 @@ def test_dead_at_any_batch_and_resumed_is_as_uninterrupted(
 
 
 def dying_at(num_batches: int, die: Callable[[], object]) -> Callable[..., Batch]:
-    """`collate`, which dies at a batch of the training."""
+    """Returns a `collate` that calls `die` at batch `num_batches` of the training."""
     calls = itertools.count(1)
 
     def result(*arguments: Any) -> Batch:
@@ -261,7 +261,7 @@ def test_killed_and_resumed_is_as_uninterrupted(tmp_path: Path, tiny_recipe: Pat
 
 
 def test_an_epoch_of_accumulated_batches_is_a_whole_epoch(tmp_path: Path, tiny_recipe: Path) -> None:
-    """8 batches, 3 to an update: 3 updates, the last of 2."""
+    """Divides 8 batches by 3 per update: 3 updates, the last of 2 batches."""
     watcher = Watcher()
     state = train(tiny_recipe, tmp_path / "run", "training.accumulate_batches=3", watcher=watcher)
     assert (state.step, state.epoch, state.batch) == (6, 2, 0)
@@ -273,7 +273,7 @@ def test_the_moving_average_is_what_is_validated_and_published(
 ) -> None:
     (_, plain), averaged = straight(), tmp_path / "averaged"
     train(tiny_recipe, averaged, "training.ema_decay=0.99")
-    # The training itself goes the same way.
+    # The average does not change the training itself.
     losses = [[event["loss"] for event in events(path) if event["event"] == "train"] for path in (plain, averaged)]
     assert losses[0] == losses[1]
     validated = [
@@ -284,7 +284,7 @@ def test_the_moving_average_is_what_is_validated_and_published(
 
 
 def test_learns_in_bfloat16(tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Emulated on processors without bfloat16, which the recipe would be refused for; without AVX-512 LSTMs are not."""
+    """Pretends that the CPU has bfloat16: emulation is refused. The cell is a GRU: bfloat16 LSTMs need AVX-512."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
     options, watcher = ("model.cell=gru", "training.max_epochs=8", "training.precision=bf16"), Watcher()
     train(tiny_recipe, tmp_path / "run", *options, watcher=watcher)
@@ -293,7 +293,7 @@ def test_learns_in_bfloat16(tmp_path: Path, tiny_recipe: Path, monkeypatch: pyte
 
 
 def test_of_equal_values_the_lower_loss_is_best(tmp_path: Path, tiny_recipe: Path) -> None:
-    """Nothing is right for the first steps, and the loss falls."""
+    """Trains only a few steps, in which no output is right and the loss falls."""
     options = ("validation.every_steps=2", "training.max_steps=6", "optimizer.learning_rate=0.001")
     state = train(tiny_recipe, tmp_path / "run", *options)
     assert state.best_value == 0.0 and state.best_step == 6
@@ -310,7 +310,7 @@ def test_stops_early_without_a_new_best(tmp_path: Path, tiny_recipe: Path) -> No
     state = train(tiny_recipe, tmp_path / "run", *options, watcher=watcher)
     assert state.step == 6 and state.best_step == 2
     assert [line.endswith("(best)") for line in watcher.lines] == [True, False, False]
-    # Resuming does not begin again what has ended.
+    # A finished training does not continue when it is resumed.
     assert train(tiny_recipe, tmp_path / "run", *options).step == 6
 
 

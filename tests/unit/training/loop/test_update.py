@@ -1,5 +1,6 @@
-"""Inputs of the decoder's own: of the distribution that the model has there, in their places, and nowhere else. An
-update is the same however its pairs are cut into batches, and in whatever precision within its rounding.
+"""Tests of scheduled sampling, which replaces inputs by the model's own predictions, and of updates.
+
+An update does not depend on the division of its pairs into batches. It depends on the precision only by rounding.
 """
 
 import itertools
@@ -25,7 +26,7 @@ BATCH = collate(Corpus(TARGETS, TARGETS, num_too_long=0), range(3), BOS_ID)
 
 
 def model_saying(offset: int) -> Seq2Seq:
-    """Predicts, after a symbol below 9, the symbol that is `offset` higher, and EOS after 9."""
+    """Returns a model that predicts EOS after symbol 9, and `symbol + offset` after any other symbol."""
     torch.manual_seed(1)
     model = Seq2Seq(ModelConfig.model_validate(SIZES), 12, 12)
 
@@ -82,7 +83,7 @@ def model(**options: object) -> Seq2Seq:
 
 
 class Bigrams(nn.Module):
-    """The next symbol from the one before: float16 on a CPU has no recurrent layers."""
+    """Predicts each symbol from the previous one, because a CPU has no recurrent layers in float16."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -179,7 +180,7 @@ def test_float16_leaves_an_update_out_that_overflows_and_lowers_its_scale() -> N
     assert all(torch.equal(weight, same) for weight, same in zip(trained.parameters(), before, strict=True))
     learner.scaler.load_state_dict(learner.scaler.state_dict() | {"scale": 2.0**10})
     result = learner.gradient(batches(9), num_tokens)
-    # The norm is of the gradient itself, without the scale.
+    # The norm is that of the gradient without the scale.
     assert not result.overflowed and result.norm == pytest.approx(
         updater(Bigrams()).gradient(batches(9), num_tokens).norm, rel=0.05
     )

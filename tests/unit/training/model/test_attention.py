@@ -1,6 +1,4 @@
-"""Each score against its published formula, one query and one position at a time.  Copying, against the papers' own
-sums; coverage loss, against See et al.'s.
-"""
+"""Tests of attention scores, copying and the coverage loss against the formulas of their papers."""
 
 import math
 
@@ -39,7 +37,7 @@ def build(attention: dict[str, object]) -> Score:
 
 
 def formula(name: str, score: Score, s: Tensor, h: Tensor) -> Tensor:
-    """score(s, h) of one state [H] and one encoder state [D], as the papers write it."""
+    """Returns score(s, h) of one state [H] and one encoder state [D], as in the papers."""
     w_k = score.project_keys.weight if score.project_keys is not None else torch.eye(D)
     w_q = score.project_query.weight if score.project_query is not None else torch.eye(H)
     match name:
@@ -106,7 +104,7 @@ def test_coverage_accumulates_over_fertility() -> None:
     _, weights, after = attention(query, source, before)
     torch.testing.assert_close(after, before + weights / source["fertility"].unsqueeze(1))
     assert not after[~MASK.unsqueeze(1)].any()
-    # What has been covered changes the score: v . tanh(W s + U h + b + V c).
+    # The coverage c changes the score: v . tanh(W s + U h + b + V c).
     inner = query.unsqueeze(2) + source["keys"].unsqueeze(1)
     scores = torch.tanh(inner + before.unsqueeze(-1) @ attention.coverage.project.weight.T) @ attention.score.weight
     torch.testing.assert_close(weights[0, 0, :3], scores[0, 0, :3].softmax(-1))
@@ -125,7 +123,7 @@ def _model() -> Seq2Seq:
 
 
 def test_the_mixture_is_that_of_the_paper() -> None:
-    """P(w) = g P_vocab(w) + (1 - g) sum of attention on w (See et al. 2017, eq. 8 and 9), in plain sums."""
+    """Compares with P(w) = g P_vocab(w) + (1 - g) sum of attention on w (See et al. 2017, eq. 8 and 9)."""
     generator = np.random.default_rng(0)
     torch.manual_seed(0)
     copying = Copying(CONFIG).double()

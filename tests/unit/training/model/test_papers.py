@@ -1,4 +1,4 @@
-"""The founding papers' models, held against their equations in numpy: the memory, the first state, and three steps.
+"""Tests of the founding papers' models against their equations in numpy: the memory, the first state and three steps.
 
 Shapes here: one source of S positions, vectors without a batch axis.
 """
@@ -39,7 +39,7 @@ def numbers(tensor: torch.Tensor | None) -> Array:
 
 
 def gru(weights: nn.RNNBase, inputs: Array, state: State) -> State:
-    """Cho et al. 2014, with the reset gate after the recurrent product, as cuDNN has it."""
+    """Returns a GRU's next state (Cho et al. 2014), with the reset gate after the recurrent product, as in cuDNN."""
     of_inputs, of_hidden, input_bias, hidden_bias = map(numbers, weights_of(weights))
     reset_in, update_in, new_in = np.split(of_inputs @ inputs + input_bias, 3)
     reset_hidden, update_hidden, new_hidden = np.split(of_hidden @ state[0] + hidden_bias, 3)
@@ -49,7 +49,7 @@ def gru(weights: nn.RNNBase, inputs: Array, state: State) -> State:
 
 
 def lstm(weights: nn.RNNBase, inputs: Array, state: State) -> State:
-    """Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000."""
+    """Returns an LSTM's next state (Hochreiter and Schmidhuber 1997), with the forget gate of Gers et al. 2000."""
     of_inputs, of_hidden, input_bias, hidden_bias = map(numbers, weights_of(weights))
     gates = np.split(of_inputs @ inputs + input_bias + of_hidden @ state[0] + hidden_bias, 4)
     entry, forget, new, output = sigmoid(gates[0]), sigmoid(gates[1]), np.tanh(gates[2]), sigmoid(gates[3])
@@ -61,7 +61,7 @@ CELLS = {"gru": (gru, 1), "lstm": (lstm, 2)}
 
 
 def direction(kind: str, weights: nn.RNNBase, inputs: list[Array]) -> list[State]:
-    """The states after each input, from zero."""
+    """Returns the states after each input; the first state is zero."""
     cell, num_parts = CELLS[kind]
     state, result = (np.zeros(weights.hidden_size),) * num_parts, []
     for each in inputs:
@@ -71,7 +71,7 @@ def direction(kind: str, weights: nn.RNNBase, inputs: list[Array]) -> list[State
 
 
 def plain_stack(kind: str, encoder: Any, inputs: list[Array]) -> tuple[list[Array], list[State]]:
-    """Layers of one direction: the outputs of the top one, and each layer's last state."""
+    """Returns the outputs of the top layer and each layer's last state; the layers have one direction."""
     finals = []
     for layer in encoder.layers:
         states = direction(kind, layer.forward_rnn, inputs)
@@ -90,7 +90,7 @@ def logits_of(model: Seq2Seq, readout: Array) -> Array:
 
 
 class Paper:
-    """A model with weights large enough to show errors, and its inputs."""
+    """A model and its inputs. The weights are large enough to show errors."""
 
     def __init__(self, **config: Any) -> None:
         torch.manual_seed(3)
@@ -102,7 +102,7 @@ class Paper:
         self.target = [numbers(self.model.target_embedding.weight)[each] for each in TARGET]
 
     def check(self, first: list[State], logits: list[Array]) -> None:
-        """That the model has this first state of each decoder layer, and these logits after each of TARGET."""
+        """Checks the first state of each decoder layer, and the logits after each symbol of TARGET."""
         with torch.inference_mode():
             encoded = self.model.encode(torch.tensor([SOURCE]), torch.tensor([len(SOURCE)]))
             rows = encoded.row_tensors
@@ -141,7 +141,7 @@ def test_rnnsearch() -> None:
 
 
 def test_rnn_encoder_decoder() -> None:
-    """Cho et al. 2014, appendix A: one direction, one vector, which is in every step and in the prediction."""
+    """Cho et al. 2014, appendix A: one direction; one vector is an input of every step and of the prediction."""
     paper = Paper(
         cell="gru",
         encoder={"bidirectional": False},
@@ -172,7 +172,7 @@ def test_the_vector_itself_as_first_state() -> None:
 
 
 def test_deep_lstms_on_reversed_sources() -> None:
-    """Sutskever et al. 2014: four plain layers; the decoder's start from the encoder's (h, c), layer by layer."""
+    """Sutskever et al. 2014: four plain layers; each decoder layer starts with the (h, c) of its encoder layer."""
     paper = Paper(
         cell="lstm",
         residual=False,
@@ -195,7 +195,7 @@ def test_deep_lstms_on_reversed_sources() -> None:
 
 @pytest.mark.parametrize("readout", ["tanh", "sum", "concatenation", "addition"])
 def test_global_attention_with_input_feeding(readout: str) -> None:
-    """Luong et al. 2015, sections 3.1 and 3.3: the state after the cell queries; the next step is fed the readout."""
+    """Luong et al. 2015, sections 3.1 and 3.3: the new state is the query; the readout is an input of the next step."""
     paper = Paper(
         cell="lstm",
         encoder={"num_layers": 2, "bidirectional": False},

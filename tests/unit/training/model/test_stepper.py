@@ -1,5 +1,7 @@
-"""An ensemble's probabilities are the mean of its members', and it decodes as one model. The stepper's algebra: rows
-selected and joined behave as they did apart.
+"""Tests of a step's candidates, of ensembles, and of a stepper's rows.
+
+An ensemble's probabilities are the mean of its members', and it decodes as one model. Rows that are selected and joined
+give the results of separate rows.
 """
 
 import numpy as np
@@ -62,7 +64,7 @@ SOURCES = [[4, 5, 6, 3], [7, 3], [9, 10, 11, 12, 13, 8, 3]]
 
 
 def members() -> list[Seq2Seq]:
-    """Returns models of several cells, depths and attentions; coverage has rows as wide as the sources."""
+    """Returns models of several cells, depths and attentions. The rows of coverage are as wide as the sources."""
     return [
         tiny_model(seed=1),
         tiny_model(seed=2, cell="gru", attention_score="additive", attention_coverage=True),

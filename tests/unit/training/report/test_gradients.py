@@ -1,4 +1,4 @@
-"""Gradients in time, against finite differences and against recurrences whose Jacobian is known."""
+"""Tests of gradients over time against finite differences and against recurrences with a known Jacobian."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def make_model(**options: Any) -> Seq2Seq:
 def losses_from(
     model: Seq2Seq, rows: dict[str, torch.Tensor], source: dict[str, torch.Tensor], first: int
 ) -> list[float]:
-    """The loss of each target position from `first` on, its step being fed `rows`."""
+    """Returns the loss of each target position from `first` on; `rows` is the state that step `first` reads."""
     previous, following = [model.start_id, *TARGET], [*TARGET, 3]
     layout = [torch.from_numpy(places) for places in attention_layout(np.arange(1), 1)]
     losses = []
@@ -44,13 +44,13 @@ def losses_from(
 
 @torch.no_grad()
 def reference(model: Seq2Seq) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
-    """r and q by distance, by central differences, one number changed at a time."""
+    """Returns r and q by distance, computed by central differences of one number at a time."""
     ids, lengths = torch.tensor([SOURCE]), torch.tensor([len(SOURCE)])
     num_positions = len(TARGET) + 1
     layout = [torch.from_numpy(places) for places in attention_layout(np.arange(1), 1)]
     encoded = model.encode(ids, lengths)
     rows, squares = dict(encoded.row_tensors), np.zeros((num_positions, num_positions))
-    for fed in range(num_positions):  # squares[T, i]: of loss T by the state that step i is fed
+    for fed in range(num_positions):  # squares[T, i]: squared gradient norm of loss T by the state that step i reads
         for name in rows:
             if name in ("coverage", "vector"):
                 continue
@@ -100,7 +100,7 @@ def reference(model: Seq2Seq) -> tuple[dict[int, list[float]], dict[int, list[fl
 )
 def test_norms_are_those_of_finite_differences(options: dict[str, Any]) -> None:
     model = make_model(**options)
-    # A distance needs ten values to be reported; the neighbours are padded and end later.
+    # A distance needs ten values to be reported. The last pair is longer, so the others are padded in its batch.
     sources, targets = [SOURCE] * 10 + [[4, 5, 6, 7, 8, 3]], [TARGET] * 10 + [[4] * 5]
     result = measure_gradients(model, sources[:10], targets[:10])
     for reach, by_distance in zip((result.states, result.inputs), reference(model), strict=True):
@@ -113,7 +113,7 @@ def test_norms_are_those_of_finite_differences(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 1.5])
 def test_a_known_jacobian_gives_its_factor(factor: float) -> None:
-    """h' = tanh(c h) around 0: every step back multiplies the gradient by c."""
+    """Uses h' = tanh(c h) around 0: every step back multiplies the gradient by c."""
     config = tiny_config(cell="rnn", attention_score="none", encoder_bidirectional=False)
     model = Seq2Seq(config, VOCABULARY, VOCABULARY)
     for parameter in model.parameters():
@@ -140,5 +140,6 @@ def test_the_model_is_left_as_it_was() -> None:
 
 def test_distances_that_few_have_are_left_out() -> None:
     result = measure_gradients(make_model(), [SOURCE] * 9, [TARGET] * 9)
-    # Nine losses end at the fourth position, so nine are four steps from the first state; eighteen are three.
+    # Each of the nine pairs has four positions: nine losses are four steps from the first state, too few to be
+    # reported, and eighteen losses are three steps from a state.
     assert result.states.distances.tolist() == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""A journal as curves. Bins that suit the lengths. Which outputs are shown."""
+"""Tests of a report's curves from the journal, of its bins of lengths, and of the outputs that it shows."""
 
 import json
 from dataclasses import replace
@@ -129,7 +129,7 @@ def test_single_outputs_are_ranked_by_a_graded_metric() -> None:
     judged = judge(OUTPUTS, "exact_match")
     assert [item.metric for item in judged] == ["per"] * 5
     assert [item.value for item in judged] == [0, 50, 100, 100, 0]
-    assert judged[0].confidence == -1.0  # of two symbols and EOS
+    assert judged[0].confidence == -1.0  # the mean of two symbols and EOS
     assert judge(OUTPUTS, "bleu")[0].metric == judge(OUTPUTS, "chrf")[0].metric == "chrf"
     assert judge(OUTPUTS[-1:], "per") == []
 

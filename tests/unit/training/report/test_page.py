@@ -1,4 +1,4 @@
-"""Both forms of a report: every text of a user's is shown and does nothing."""
+"""Tests of a report as HTML and as Markdown: users' texts are shown and never act as markup or script."""
 
 import re
 from pathlib import Path
@@ -45,7 +45,7 @@ EVERY_FORM = """
 {% macro title(name, run) %}{{ name }}{% endmacro %}
 {% set of_all, of_each = [(text, forms_of_all)], [] %}
 """
-"""In the place of sections.jinja: each form once, `text` being hostile."""
+"""A replacement for sections.jinja that uses each form once, with a hostile `text`."""
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,7 @@ def test_the_page_has_no_script_and_loads_nothing() -> None:
     assert not page.handlers
     assert len(page.ids) == len(set(page.ids)) == 4
     assert {reference.removeprefix("#") for reference in page.references} <= set(page.ids)
-    # Each text of the report is there, word by word.
+    # Each text of the report is shown unchanged.
     assert page.text.count(HOSTILE) >= 15
     assert page.elements.count("svg") == 3 and page.elements.count("mark") == 2
 

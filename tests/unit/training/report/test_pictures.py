@@ -1,4 +1,4 @@
-"""Drawings: well formed, of our colors only, harmless, the same each time."""
+"""Tests of drawings: well-formed SVG, in the report's colors only, without active content, and reproducible."""
 
 import re
 from xml.etree import ElementTree
@@ -111,7 +111,7 @@ def test_colors_become_the_page_s() -> None:
 
 
 def read_map(svg: str) -> tuple[list[str], list[tuple[float, str]]]:
-    """The labels, and opacity and description of the cells."""
+    """Returns the labels, and the opacity and description of each cell."""
     root = ElementTree.fromstring(svg)
     cells = [
         (float(cell.attrib["fill-opacity"]), cell.findtext(f"{SVG}title") or "") for cell in root.iter(f"{SVG}rect")
@@ -150,7 +150,7 @@ def test_a_map_fits_its_frame_and_no_row_is_heavy(size: int) -> None:
 
 
 def traced(options: DecodingOptions) -> tuple[TracedSearch, Hypothesis]:
-    """Returns the course of a search and its best hypothesis."""
+    """Returns the trace of a search and its best hypothesis."""
     batch = RunningBatch(FakeStepper(12), SPECIAL_IDS)
     batch.join([BatchRequest(0, [5, 6, 7, SPECIAL_IDS.eos], options)])
     traces, answers = {}, {}

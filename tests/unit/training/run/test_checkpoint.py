@@ -1,4 +1,4 @@
-"""Random numbers go on where they stood. Checkpoints: whole or not there, at whatever moment the process dies."""
+"""Tests of random states, which are restored, and of checkpoints, which are complete or absent if the process dies."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def test_dropout_on_a_gpu_goes_on() -> None:
 
 
 class Training:
-    """A model and its optimizer after some updates."""
+    """A small model, its optimizer and its learner."""
 
     def __init__(self, kind: str = "adam", seed: int = 0) -> None:
         torch.manual_seed(seed)
@@ -84,7 +84,7 @@ def test_everything_comes_back(tmp_path: Path, kind: str) -> None:
 
 
 def test_the_optimizers_values_are_the_recipes(tmp_path: Path) -> None:
-    """A decay that was changed for the rest of a training has an effect."""
+    """Changes the weight decay before resuming; the new value stays."""
     run, item, other = Run(tmp_path), Training(), Training()
     item.update()
     saved(run, 1, training=item)
@@ -113,7 +113,7 @@ def test_a_moving_average_is_what_is_published_and_both_come_back(tmp_path: Path
     published = nn.Linear(3, 2)
     load_weights(last, published)
     assert torch.equal(published.weight, averages[0].weight)
-    # Resumed without the average, the training goes on with the weights that it trained.
+    # If resumed without the average, the training continues with the trained weights.
     resume_checkpoint(last, other.learner)
     assert torch.equal(other.model.weight, item.model.weight)
 
@@ -187,7 +187,7 @@ def test_dying_while_it_writes_leaves_the_checkpoint_before(
         result = checkpoint_path(run, which)
         assert result is not None and load_state(result).step == 1
         load_weights(result, Training().model)
-    # What a process leaves that is killed without a word.
+    # A process that is killed by SIGKILL leaves these.
     (run.checkpoints / ".step-00000002.partial-x").mkdir()
     (run.checkpoints / ".last.writing").symlink_to("step-00000002")
     remove_strays(run)
@@ -227,7 +227,7 @@ def test_dying_between_the_links_keeps_both_whole(tmp_path: Path, monkeypatch: p
             saved(run, 2, best=True)
     remove_strays(run)
     steps = {which: load_state(checkpoint_path(run, which) or tmp_path).step for which in ("best", "last")}
-    # The resumed run is at step 1 and will find the same best again.
+    # The resumed run continues from step 1 and finds the same best step again.
     assert steps == {"best": 2, "last": 1}
 
 

@@ -1,4 +1,4 @@
-"""What is found in a training split, and what leaves it."""
+"""Tests of duplicates and shared sources in a training split: they are counted, and left out on request."""
 
 from collections.abc import Callable
 from itertools import compress
@@ -51,7 +51,7 @@ def test_shared_sources_leave_the_training_split() -> None:
 
 @pytest.fixture
 def dirty_recipe(tmp_path: Path, tiny_recipe: Path) -> Path:
-    """Two of validation's sources, one pair twice, and one of unequal lengths in the training split."""
+    """Adds two of validation's sources, a duplicate, and a pair of unequal lengths to the training split."""
     held_out = (tmp_path / "validation.tsv").read_text().splitlines()
     train = (tmp_path / "train.tsv").read_text().splitlines()
     train += [held_out[0], held_out[1], train[-1], "abcd\ta"]
@@ -113,7 +113,7 @@ def test_a_tokenizer_beside_the_recipe_is_taken_as_it_is(
     )
     monkeypatch.chdir(tmp_path.parent)
     run(command, tiny_recipe, tmp_path / "run")
-    # A run keeps its tokenizers: what becomes of the files does not matter.
+    # A run keeps its tokenizers, so it does not need the files again.
     (tmp_path / "own.model").write_bytes(b"")
     loaded = load_run(tmp_path / "run")
     assert loaded.target_tokenizer.tokens_of(range(4, 8)) == ["d", "c", "b", "a"]

@@ -1,5 +1,6 @@
-"""Word vectors of others: in the embeddings of the words they are of, once, or refused in a line. A training that
-begins with another run's weights: they are the published ones, once, or it is refused in a line.
+"""Tests of trainings that begin with word vectors from files or with another run's published weights.
+
+They are loaded only once. A mistake is reported in one line.
 """
 
 import gzip
@@ -24,7 +25,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 def vectors(path: Path, *words: str, size: int = 8, header: str = "") -> Path:
-    """Returns the vector of the n-th word: n, n, ..."""
+    """Writes a file of word vectors, in which the vector of word n (from 0) is n, n, ...; returns its path."""
     rows = (f"{word} {' '.join([str(float(place))] * size)}\n" for place, word in enumerate(words))
     path.write_text(header + "".join(rows))
     return path
@@ -102,7 +103,7 @@ def test_a_run_begins_with_them_and_resumes_without(tmp_path: Path, tiny_recipe:
 
 @pytest.fixture
 def trained(copy_run: CopyRun) -> Path:
-    """A run whose published weights are an average."""
+    """Returns a run whose published weights are a moving average."""
     return copy_run("first", "training.ema_decay=0.9")
 
 
@@ -114,7 +115,7 @@ def test_begins_with_the_published_weights_and_records_it(
     tmp_path: Path, tiny_recipe: Path, trained: Path, command: Command
 ) -> None:
     output = tmp_path / "second"
-    # Other data, whose own vocabulary would be smaller, and another dropout; at this rate the weights stay.
+    # The data's own vocabulary would be smaller, and the dropout differs. At this learning rate, the weights stay.
     tiny_data = tmp_path / "few.tsv"
     tiny_data.write_text("ab\ta b\nba\tb a\n")
     options = ("optimizer.learning_rate=1e-12", f"data.train={tiny_data}", "model.dropout=0.3")
