@@ -1,4 +1,4 @@
-"""HTTP/2 as a hostile client speaks it: frame by frame, on a socket of its own.
+"""A hostile HTTP/2 client, which sends frame by frame on its own socket.
 
 with RawConnection(target) as connection:
     stream = connection.open_stream("/attendant.v1.Seq2Seq/Generate")
@@ -26,7 +26,7 @@ RECEIVED_BYTES = 1 << 16
 
 
 def framed(message: Message | bytes) -> bytes:
-    """A message as gRPC puts it into a stream: not compressed, its length, itself."""
+    """Returns a message in gRPC's framing: a zero byte (not compressed), the length, the content."""
     content = message if isinstance(message, bytes) else message.SerializeToString()
     return b"\0" + len(content).to_bytes(4, "big") + content
 
@@ -35,10 +35,10 @@ class RawConnection:
     """A connection that does nothing by itself: it reads and answers pings in `receive` only.
 
     Attributes:
-        socket: for bytes that h2 would not send: connection.socket.sendall(...).
+        socket: the socket, for bytes that h2 would not send: connection.socket.sendall(...).
         http2: h2's state machine; `flush` sends its output.
-        events: all that have been received.
-        closed: by the server.
+        events: all received events.
+        closed: True if the server has closed the connection.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class RawConnection:
         """Connects and sends the preface.
 
         Args:
-            settings: of HTTP/2, beside h2's own: {h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0}.
-            wrap: makes another socket of a connected one: TLS.
-            timeout: seconds that anything may block.
+            settings: HTTP/2 settings besides h2's own: {h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0}.
+            wrap: wraps the connected socket, for TLS.
+            timeout: longest time that a socket operation may block, in seconds.
         """
         host, _, port = target.rpartition(":")
         self.socket = wrap(socket.create_connection((host, int(port)), timeout=timeout))
         self._timeout = timeout
-        # What is malformed on purpose is sent unchanged.
+        # Headers that are malformed on purpose are sent unchanged.
         config = h2.config.H2Configuration(validate_outbound_headers=False, normalize_outbound_headers=False)
         self.http2 = h2.connection.H2Connection(config)
         if settings:
@@ -78,14 +78,14 @@ class RawConnection:
         self.socket.close()
 
     def flush(self) -> None:
-        """Sends h2's output. A server that has closed the connection is no error: `closed` is set."""
+        """Sends h2's output. If the server has closed the connection, sets `closed` instead of raising."""
         try:
             self.socket.sendall(self.http2.data_to_send())
         except (ConnectionError, TimeoutError):
             self.closed = True
 
     def open_stream(self, path: str, headers: dict[str, str] | None = None, *, flush: bool = True) -> int:
-        """Begins a call; `headers`: beside those that every call has. Many are sent together with `flush=False`."""
+        """Begins a call with `headers` besides those of every call. `flush=False` lets many calls be sent together."""
         stream = self.http2.get_next_available_stream_id()
         always = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "localhost"}
         always |= {"te": "trailers", "content-type": "application/grpc"}
@@ -95,7 +95,7 @@ class RawConnection:
         return stream
 
     def send(self, stream: int, data: bytes, *, end: bool = False, flush: bool = True) -> int:
-        """Sends as much of the data as the server's windows let through; returns how many bytes."""
+        """Sends as much data as the server's windows allow; returns the number of bytes."""
         sent = 0
         while sent < len(data) and (window := self.http2.local_flow_control_window(stream)):
             piece = data[sent : sent + min(window, self.http2.max_outbound_frame_size)]
@@ -111,10 +111,10 @@ class RawConnection:
             self.flush()
 
     def receive(self, seconds: float = 0.0, *, acknowledge: bool = True) -> list[h2.events.Event]:
-        """Reads what comes within so long, or until the server closes; answers settings and pings.
+        """Reads for `seconds`, or until the server closes the connection; answers settings and pings.
 
         Args:
-            acknowledge: whether the server may send as much again: without, a reader that stops.
+            acknowledge: if False, the server's windows are not refilled, as by a client that stops reading.
         """
         received: list[h2.events.Event] = []
         give_up = time.monotonic() + seconds

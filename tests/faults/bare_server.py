@@ -17,7 +17,7 @@ KEPT = {"grpc.so_reuseport", "grpc.max_receive_message_length", "grpc.max_send_m
 
 
 class BareHandlers(Handlers):
-    """gRPC reads the requests, and everybody is let in."""
+    """Handlers that let gRPC read the requests, and admit all clients."""
 
     def _handler(self, rpc: Rpc, metrics: object) -> Any:
         async def answer(request: Any, context: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`python -m server` with an engine that requests of certain source lengths break."""
+"""`python -m server` with an engine that breaks at requests of certain source lengths."""
 
 import ctypes
 import os
@@ -13,7 +13,7 @@ from attendant.server.engine.scheduler import Scheduler
 
 
 class Break(IntEnum):
-    """Symbols of a source that breaks the engine after its first round there."""
+    """Source lengths, in symbols, that break the engine after the request's first round."""
 
     CRASH = 61
     RAISE = 62
@@ -25,7 +25,7 @@ class Break(IntEnum):
 
 
 class BreakableScheduler(Scheduler):
-    """Breaks its engine when it computes a request of such a length."""
+    """Breaks its engine when it computes a request of one of these lengths."""
 
     def admit(self, priority: Priority) -> list[EngineRequest]:
         admitted = super().admit(priority)
@@ -38,13 +38,13 @@ class BreakableScheduler(Scheduler):
                 os.kill(os.getpid(), signal.SIGSEGV)
             if how == Break.RAISE:
                 raise RuntimeError("the model is broken")
-            # A call that never comes back, and holds the interpreter's lock meanwhile.
+            # This call never returns, and holds the interpreter's lock.
             ctypes.PyDLL(None).pause()
         return super().end_round(priority, seconds, ended)
 
 
 if __name__ == "__main__":
-    # Workers import the class by the name of this file, and not as a part of what they run themselves.
+    # Workers import the class from this module. Their `__main__` is another program.
     from tests.faults import breakable_server
 
     exit_command("server", lambda: main(breakable_server.BreakableScheduler))

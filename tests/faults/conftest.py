@@ -1,4 +1,4 @@
-"""Attacks on a real server over loopback, and the figures that they give.
+"""Fixtures of the tests that attack a real server over loopback and record figures.
 
 Each fault has a test that fails without the mechanism against it. `make test` runs its small size, here or with the
 mechanism's own tests: it asserts what is deterministic (bounded counts, codes, answers; never speed). If a figure is
@@ -22,14 +22,14 @@ FOLDER = Path(__file__).parent
 RESULTS = ROOT / "benchmarks" / "results"
 
 UNTIMED = ("test_mixed_traffic", "test_crafted_bundles", "test_hidden_fields", "test_fuzz")
-"""They try many cases and measure no time, so they come last: the others need a machine that does nothing else."""
+"""Modules that try many cases and measure no time. They run last: the others need an otherwise idle machine."""
 
 Start = Callable[..., AbstractContextManager[Running]]
 """Starts a server over the tiny bundle with these options: `with start("--max-rows", "8") as running`."""
 
 
 class Figure(Protocol):
-    """Records a figure of a full-size test, which fails at its end if one is out of its bound (None: it has none)."""
+    """Records a figure. The test fails at its end if a figure is outside its bound. If None, there is no bound."""
 
     def __call__(self, name: str, measured: float, bound: Bound | None, unit: str) -> None: ...
 
@@ -52,10 +52,10 @@ def figures() -> Iterator[Figures]:
 
 @contextmanager
 def judged(keep: Figure | None = None) -> Iterator[Figure]:
-    """Takes figures, and at its end fails by those that are out of their bounds.
+    """Yields a function that takes figures; at its end, fails the test if a figure is outside its bound.
 
     Args:
-        keep: is given each of them.
+        keep: called with each figure.
     """
     missed = list[str]()
 
@@ -72,7 +72,10 @@ def judged(keep: Figure | None = None) -> Iterator[Figure]:
 
 @pytest.fixture
 def figure(request: pytest.FixtureRequest, figures: Figures) -> Iterator[Figure]:
-    """`figure(name, measured, at_most(64), "MiB")`: its subject is the first line of the module's docstring."""
+    """Yields a function that records figures: `figure(name, measured, at_most(64), "MiB")`.
+
+    Their subject is the first line of the module's docstring.
+    """
     subject = request.module.__doc__.splitlines()[0].rstrip(".")
     recorded = request.node.get_closest_marker("reliability") is not None
     with judged(partial(figures.add, subject) if recorded else None) as record:

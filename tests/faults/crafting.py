@@ -1,4 +1,4 @@
-"""Bundles that mean harm: what a stranger can make of a sound one, with every digest right."""
+"""Hostile bundles: changes that an attacker can make to a valid bundle, with all digests updated."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, Manifest
 
 Craft = Callable[[Path], None]
-"""Turns the sound bundle in this folder into one that means harm."""
+"""Turns the valid bundle in this folder into a hostile one."""
 
 ENCODER, STEP = "fp32/encoder.onnx", "fp32/decoder_step.onnx"
 SOURCE, TARGET, GOLDEN = "source_tokenizer.json", "target_tokenizer.json", "golden.jsonl"
@@ -23,7 +23,7 @@ HUGE = 10**9
 
 
 def seal(folder: Path, change: Callable[[dict[str, Any]], None] = lambda content: None) -> None:
-    """Writes the manifest again: sizes and digests of the files as they are, then `change`, then its own digest."""
+    """Rewrites the manifest: updates the files' sizes and digests, applies `change`, updates its own digest."""
     content = json.loads((folder / MANIFEST_NAME).read_text())
     for name, entry in content["files"].items():
         if (folder / name).is_file():
@@ -36,13 +36,13 @@ def seal(folder: Path, change: Callable[[dict[str, Any]], None] = lambda content
     try:
         text = Manifest.model_validate(content).signed().to_text()
     except ValueError:
-        # It can't be signed; it is refused before that.
+        # An invalid manifest can't be signed. Readers refuse it before they check its digest.
         text = json.dumps(content)
     (folder / MANIFEST_NAME).write_text(text)
 
 
 def field(*path: str, value: Any) -> Craft:
-    """A field of the manifest becomes `value`."""
+    """Returns a change that sets a field of the manifest to `value`."""
 
     def change(content: dict[str, Any]) -> None:
         for name in path[:-1]:
@@ -53,7 +53,7 @@ def field(*path: str, value: Any) -> Craft:
 
 
 def link(name: str) -> Craft:
-    """A file or folder is moved out of the bundle, and a link to it takes its place."""
+    """Returns a change that moves a file or folder out of the bundle and replaces it with a link."""
 
     def craft(folder: Path) -> None:
         outside = folder.parent / "outside"
@@ -74,7 +74,7 @@ def fifo(name: str) -> Craft:
 def unix_socket(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         here = Path.cwd()
-        os.chdir(folder)  # the name of a socket may have some hundred characters only
+        os.chdir(folder)  # the path of a socket can have only about 100 characters
         try:
             listener.bind("socket")
         finally:
@@ -82,7 +82,7 @@ def unix_socket(folder: Path) -> None:
 
 
 def sparse(name: str, size: int) -> Craft:
-    """A file becomes as large as that, without taking room on the disk."""
+    """Returns a change that sets a file's size to `size` bytes without using disk space."""
 
     def craft(folder: Path) -> None:
         os.truncate(folder / name, size)
@@ -142,7 +142,7 @@ def weight(model: onnx.ModelProto, name: str) -> TensorProto:
 
 
 def fewer_rows(name: str) -> Callable[[onnx.ModelProto], None]:
-    """A matrix loses its last row: the symbol of the last id is not there."""
+    """Returns a change that removes a matrix's last row, which belongs to the last id."""
 
     def change(model: onnx.ModelProto) -> None:
         tensor = weight(model, name)
@@ -152,7 +152,7 @@ def fewer_rows(name: str) -> Callable[[onnx.ModelProto], None]:
 
 
 def one_symbol_more(model: onnx.ModelProto) -> None:
-    """The output layer gives an id that no tokenizer has."""
+    """Adds an id to the output layer that no tokenizer has."""
     matrix = weight(model, "model.output.weight")
     bias = next(tensor for tensor in model.graph.initializer if list(tensor.dims) == [matrix.dims[0]])
     for tensor, row in ((matrix, 0.0), (bias, 9.0)):
@@ -174,7 +174,7 @@ def foreign_operator(model: onnx.ModelProto) -> None:
 
 
 def loop(model: onnx.ModelProto) -> None:
-    """A Loop whose condition stays true."""
+    """Adds a Loop whose condition stays true."""
     body = helper.make_graph(
         [helper.make_node("Identity", ["go_on"], ["still"]), helper.make_node("Identity", ["held"], ["kept"])],
         "body",
@@ -187,7 +187,7 @@ def loop(model: onnx.ModelProto) -> None:
 
 
 def endless(model: onnx.ModelProto) -> None:
-    """A Scan over 2^40 positions of no elements, which take no memory."""
+    """Adds a Scan over 2^40 positions without elements, which need no memory."""
     _constant(model, "no_elements", np.zeros((1, 0), np.float32))
     _constant(model, "shape", np.array([2**40, 0], np.int64))
     _constant(model, "zero", np.array(0, np.float32))
@@ -205,7 +205,7 @@ def endless(model: onnx.ModelProto) -> None:
 
 
 def nested_scans(model: onnx.ModelProto) -> None:
-    """Scans within each other: 10 ^ 15 additions."""
+    """Adds nested Scans that compute 10^15 additions."""
     _constant(model, "many", np.zeros(1000, np.float32))
     _constant(model, "zero", np.array(0, np.float32))
     inner = helper.make_node("Add", ["s0", "x0"], ["t0"])
@@ -220,7 +220,7 @@ def nested_scans(model: onnx.ModelProto) -> None:
 
 
 def greedy_for_memory(model: onnx.ModelProto) -> None:
-    """1.6 GiB of ones, and their sum."""
+    """Adds 1.6 GiB of ones and the sum of their roots."""
     _constant(model, "shape", np.array([20_000, 21_000], np.int64))
     unit = helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0])
     _beside(
@@ -242,7 +242,7 @@ def _constant(model: onnx.ModelProto, name: str, value: "np.ndarray[Any, Any]") 
 
 
 def _beside(model: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
-    """Nodes that make the number `crafted`, of which the first state tensor then depends and still is what it was."""
+    """Adds nodes that compute the number `crafted`; the first output then depends on it but keeps its value."""
     output = model.graph.output[0].name
     for node in model.graph.node:
         for place, name in enumerate(node.output):

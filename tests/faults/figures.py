@@ -1,4 +1,4 @@
-"""What the fault tests measure at full size: kept from run to run, and shown as a page."""
+"""Figures that the fault tests measure at full size: stored between runs, and written as a page."""
 
 import os
 from collections import defaultdict
@@ -37,15 +37,16 @@ def at_least(value: float) -> Bound:
 
 
 def if_a_core_is_free(num_workers: int, bound: Bound) -> Bound | None:
-    """Returns the bound if the server's main process has a core beside its workers, else None.
+    """Returns the bound if the server's main process has a core besides those of its workers, else None.
 
-    Without one, what is measured is how the kernel shares the cores (docs/reliability.md has it beside a plain server).
+    Without that core, the figure depends on how the kernel shares the cores. docs/reliability.md compares it with a
+    plain server's.
     """
     return bound if len(os.sched_getaffinity(0)) > num_workers else None
 
 
 class Figures:
-    """Those of one run, by the subject that they belong to."""
+    """The figures of one run, by subject."""
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[str, list[Cell]]] = defaultdict(dict)
@@ -55,7 +56,7 @@ class Figures:
         self._rows[subject][name] = [name, float(measured), str(bound or ""), unit]
 
     def write(self, folder: Path) -> None:
-        """Puts them in the place of those of an earlier run; others stay."""
+        """Writes the figures. They replace those of an earlier run with the same names; others stay."""
         if not self._rows:
             return
         path = folder / "reliability.json"

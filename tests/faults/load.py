@@ -1,4 +1,4 @@
-"""Open and closed loads from a process of its own: benchmarks/programs.py, called by a test."""
+"""Open and closed loads that a separate process sends: benchmarks/programs.py, called by a test."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -20,11 +20,14 @@ class Caller:
         self._process = process
 
     def give_way(self) -> None:
-        """Takes only what the server leaves of the processors, as callers elsewhere do. For before the first load."""
+        """Lowers the process's priority below the server's, since other callers run on other machines.
+
+        Must be called before the first load.
+        """
         os.setpriority(os.PRIO_PROCESS, self._process.pid, 19)
 
     def begin(self, load: Load) -> None:
-        """To be waited for by `end`."""
+        """Starts a load; `end` waits for it."""
         self._process.ask(asdict(load))
 
     def end(self) -> Answered:
@@ -43,5 +46,5 @@ def caller(target: str, requests: Sequence[messages.GenerateRequest]) -> Iterato
 
 
 def milliseconds(seconds: Sequence[float], percentile: float) -> float:
-    """0 where there are none."""
+    """Returns the percentile in milliseconds, or 0 if there are no values."""
     return 1e3 * float(np.percentile(seconds, percentile)) if seconds else 0.0

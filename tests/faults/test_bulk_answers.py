@@ -1,6 +1,6 @@
 """Answers of a bulk stream.
 
-Requests that are refused must wait for room like others: a client that sends them and reads nothing is held back.
+Refused requests must wait for room like others: a client that sends them and reads nothing is held back.
 """
 
 import itertools
@@ -25,8 +25,8 @@ RECEIVED = f"grpc_server_msg_received_total{json.dumps(OF_STREAMS)}"
 
 @contextmanager
 def never_reading(target: str, requests: Iterator[messages.GenerateRequest]) -> Iterator[Any]:
-    """A bulk stream on a connection of its own, whose client sends what it may and reads nothing."""
-    # Without its probing a connection takes 64 KiB, whatever its speed.
+    """Opens a bulk stream on its own connection; the client sends all it can and reads nothing."""
+    # Without bandwidth probing, a connection's window is 64 KiB at any speed.
     options = [("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
     with grpc.insecure_channel(target, options) as channel:
         call = seq2seq_pb2_grpc.Seq2SeqStub(channel).GenerateBatch(requests)

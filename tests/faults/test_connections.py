@@ -34,7 +34,7 @@ def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
 
 
 def resets(streams: Iterator[int] | range) -> bytes:
-    """Calls, each reset as soon as it has begun."""
+    """Returns the frames of calls that are each reset at once."""
     encoder = hpack.Encoder()
     encoder.header_table_size = 0  # the same block serves all calls
     header = {":method": "POST", ":scheme": "http", ":path": GENERATE, ":authority": "x", "te": "trailers"}
@@ -48,7 +48,7 @@ def resets(streams: Iterator[int] | range) -> bytes:
 
 @contextmanager
 def storm(target: str, make: Callable[[int], bytes], *, connections: int) -> Iterator[list[int]]:
-    """Sends what `make` makes of 0, 1, 2, ... on each connection as fast as it is taken; how often it was."""
+    """Sends `make(0)`, `make(1)`, ... on each connection as fast as the server reads; yields how many were sent."""
     sent = [0] * connections
     ending = threading.Event()
 
@@ -213,7 +213,7 @@ def test_connections_that_never_begin(start: Start, figure: Figure) -> None:
 
 
 def shorter(monkeypatch: pytest.MonkeyPatch, option: str, milliseconds: int) -> None:
-    """A time of the server's, with the same option."""
+    """Sets one of the server's durations."""
     assert option in dict(listening.OPTIONS)
     monkeypatch.setattr(listening, "OPTIONS", (*(dict(listening.OPTIONS) | {option: milliseconds}).items(),))
 

@@ -21,7 +21,7 @@ WORDS = [messages.GenerateRequest(text=word) for word in ("phoneme", "badge", "b
 
 @pytest.mark.reliability
 def test_speed_with_the_defaults_and_without(figure: Figure) -> None:
-    """Two servers, which are called in turns: as they are, and without guards and limits."""
+    """Calls two servers in turns: one with the defaults, one without guards and limits."""
     with ExitStack() as exits:
         bundle = str(ROOT / "models" / "g2p-en")
         running = (
@@ -32,7 +32,7 @@ def test_speed_with_the_defaults_and_without(figure: Figure) -> None:
         rates, times = list[float](), list[float]()
         for number in range(ROUNDS):
             answers: dict[bool, tuple[Answered, Answered]] = {}
-            # The first of a round alternates, since the host's speed changes.
+            # The server that is called first alternates, since the host's speed changes.
             for load_caller in (guarded, bare) if number % 2 else (bare, guarded):
                 many = load_caller.call(Load(kind="closed", num_clients=64, seconds=4.0))
                 answers[load_caller is guarded] = many, load_caller.call(Load(kind="closed", seconds=1.5))

@@ -233,15 +233,15 @@ UNBOUNDED: dict[str, tuple[Craft, str]] = {
     "a graph that does not end": (graph(ENCODER, endless), "not done after 2 s"),
     "a graph that wants memory": (graph(ENCODER, greedy_for_memory), "MiB of memory, may take 192"),
 }
-"""What is given up while it computes, and so needs a process that ends."""
+"""Bundles that are refused only while they compute, so the process that opens them must end."""
 
 SECONDS, MIB = 2, 192
-"""What these may take; a sound bundle takes a tenth of a second and some MiB."""
+"""Limits for these bundles. A valid bundle takes a tenth of a second and some MiB."""
 
 
 @pytest.fixture
 def crafted(tiny_bundle_path: Path, tmp_path: Path) -> Path:
-    """A sound bundle that may be spoiled."""
+    """Returns a copy of a valid bundle, which tests may change."""
     return Path(shutil.copytree(tiny_bundle_path, tmp_path / "crafted"))
 
 
@@ -286,7 +286,7 @@ def test_state_that_would_not_fit_is_refused_before_it_is_taken(crafted: Path) -
 
 
 def refusal_by(arguments: list[str], environment: dict[str, str]) -> tuple[list[str], float, float]:
-    """The lines of a command that must refuse a bundle; its seconds, and the most memory it had, in MiB."""
+    """Runs a command that must refuse a bundle; returns its error lines, seconds and peak memory in MiB."""
     began, most = time.monotonic(), 0.0
     with subprocess.Popen(
         arguments, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -307,7 +307,7 @@ def refusal_by(arguments: list[str], environment: dict[str, str]) -> tuple[list[
 
 
 def commands(bundle: Path, seconds: float, mib: int) -> dict[str, tuple[list[str], dict[str, str]]]:
-    """Everything that opens a bundle."""
+    """Returns all commands that open a bundle, with their environments."""
     limits = "--load-seconds", f"{seconds:g}", "--load-mib", f"{mib}"
     ports = "--port", "0", "--metrics-port", "0", "--threads", "1"
     _, environment = command()

@@ -1,7 +1,7 @@
 """Clients: credentials and rates.
 
-Secrets must be nowhere but in their files, whatever clients send and however the files are broken. Certificates and
-tokens are exchanged under load without a call that fails.
+Secrets must appear only in their files, whatever clients send and however the files are malformed. No call may fail
+while certificates and tokens are exchanged under load.
 """
 
 import asyncio
@@ -123,7 +123,7 @@ async def exchanged(start: Start, authority: Authority, folder: Path, rounds: in
 
 
 def served_certificate(target: str) -> str:
-    """PEM, as a new connection gets it."""
+    """Returns the certificate that a new connection gets, as PEM."""
     host, port = target.rsplit(":", 1)
     return ssl.get_server_certificate((host, int(port))).strip()
 
@@ -136,7 +136,7 @@ async def test_exchanging_certificates_and_tokens_fails_no_call(
 
 
 async def growth_by_strangers(running: Running, num_calls: int) -> float:
-    """Returns the MiB that a server has more after `num_calls` calls, each with another wrong token."""
+    """Returns how much a server's memory grows, in MiB, by `num_calls` calls with different wrong tokens."""
     async with grpc.aio.insecure_channel(running.target) as channel:
         stub: Any = seq2seq_pb2_grpc.Seq2SeqStub(channel)  # type: ignore[no-untyped-call]
 
@@ -174,7 +174,7 @@ async def test_exchanging_them_for_a_minute(start: Start, authority: Authority, 
 @pytest.mark.reliability
 @pytest.mark.parametrize("by", ["address", "token", "certificate"])
 async def test_what_the_gatekeeper_costs_a_call(authority: Authority, tmp_path: Path, figure: Figure, by: str) -> None:
-    """In the real context of a call: identifies the client and checks its rate."""
+    """Measures how long it takes to identify the client and check its rate, in the context of a real call."""
     token = secrets.token_urlsafe(32)
     others = "".join(f"client {secrets.token_urlsafe(32)}\n" for _ in range(1000))
     (tmp_path / "tokens").write_text(f"{others}search {token}\n")

@@ -1,7 +1,7 @@
 """Requests that hold up the event loop.
 
-Each kind of message is sent as large as it may be, in the shapes that cost most. What the loop's thread computes
-between two turns of the loop is measured as processor time, which other processes don't change.
+Each kind of message is sent at its maximum size, in the most expensive shapes. The tests measure the processor time
+of the loop's thread between two turns of the loop, which other processes don't change.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ LONG = "a" * ROOM
 MANY = ["a"] * (ROOM // 3)
 CODES = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "PERMISSION_DENIED"}
 BOUND = 0.25
-"""Processor seconds of one turn, on a slow machine. The attack took 3 to 5.6."""
+"""Maximum processor time of one turn, in seconds, on a slow machine. The attack took 3 to 5.6 s."""
 
 
 def generate_requests() -> Iterator[messages.GenerateRequest]:
@@ -67,7 +67,7 @@ def tensors() -> Iterator[inference.ModelInferRequest]:
 
 
 def requests() -> Iterator[tuple[str, Message]]:
-    """Paths of methods, with a message each."""
+    """Yields the paths of methods, each with a message."""
     ours, theirs = "/attendant.v1.Seq2Seq/", "/inference.GRPCInferenceService/"
     for request in generate_requests():
         for method in ("Generate", "GenerateStream", "GenerateBatch"):
@@ -92,7 +92,7 @@ def requests() -> Iterator[tuple[str, Message]]:
 
 @asynccontextmanager
 async def longest_turn() -> AsyncIterator[list[float]]:
-    """Gives a list with the longest processor time, in seconds, between two turns of this loop."""
+    """Yields a list with the longest processor time, in seconds, between two turns of this loop."""
     longest = [0.0]
 
     async def watch() -> None:
@@ -143,7 +143,7 @@ async def test_large_answers_are_made_on_another_thread() -> None:
 
 
 async def test_padding_counts_as_part_of_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tensors have room for the largest answer at every text."""
+    """Checks that each text of a tensor counts with the size of the largest answer."""
     texts = [b"a b a b a b", *[b"a"] * 7]
 
     def request(texts: list[bytes]) -> inference.ModelInferRequest:

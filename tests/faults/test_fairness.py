@@ -16,7 +16,7 @@ from tests.paths import ROOT
 from tests.server_process import Running, server
 
 EVERYWHERE = "--host", "::"
-"""A server there sees this machine as two clients: by its address of IPv4, and by that of IPv6."""
+"""Options of a server that sees this machine as two clients: its IPv4 and its IPv6 address."""
 
 MAX_SLOWDOWN = 3.0
 SMALL_RATE = 40.0
@@ -46,13 +46,13 @@ def _needs_ipv6() -> None:
 
 
 def targets(running: Running) -> tuple[str, str]:
-    """By which the server sees one client, and another one."""
+    """Returns the server's IPv4 and IPv6 targets; their callers are different clients to the server."""
     port = running.target.rpartition(":")[2]
     return f"127.0.0.1:{port}", f"[::1]:{port}"
 
 
 def test_a_flood_of_one_client_leaves_room_for_another(start: Start) -> None:
-    """However many calls a client makes, the other's are admitted and answered."""
+    """Checks that a client's calls are admitted and answered, however many calls another client makes."""
     with start(*EVERYWHERE, "--max-rows", "4", "--max-waiting", "8") as running:
         flood_target, quiet_target = targets(running)
         with caller(flood_target, [small("badge", 4)]) as flood, caller(quiet_target, [small("badge")]) as quiet:
@@ -64,7 +64,7 @@ def test_a_flood_of_one_client_leaves_room_for_another(start: Start) -> None:
 
 @contextmanager
 def _callers(running: Running) -> Iterator[tuple[Caller, dict[str, Caller]]]:
-    """A quiet one, and the floods by name."""
+    """Yields a quiet caller, and the flooding callers by name."""
     flood_target, quiet_target = targets(running)
     with ExitStack() as exits:
         quiet = exits.enter_context(caller(quiet_target, [small(word) for word in WORDS]))
@@ -78,7 +78,10 @@ def _callers(running: Running) -> Iterator[tuple[Caller, dict[str, Caller]]]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_small_call_beside_a_flood(workers: int, figure: Figure) -> None:
-    """p99 of small calls, 40 a second of another client, over that without a flood; and with 2 s deadlines."""
+    """Compares the p99 of another client's small calls, 40 a second, with that without a flood.
+
+    During the flood, the small calls have deadlines of 2 s.
+    """
     options = *EVERYWHERE, "--workers", str(workers), "--log-level", "warning"
     with (
         server(str(ROOT / "models" / "g2p-en"), *options) as running,
@@ -94,7 +97,7 @@ def test_a_small_call_beside_a_flood(workers: int, figure: Figure) -> None:
             for _ in range(ROUNDS):
                 idle += quiet.call(alone).latencies
                 flood.begin(Load(kind="closed", num_clients=clients, seconds=SECONDS + 1.0))
-                time.sleep(0.5)  # until the flood is there
+                time.sleep(0.5)  # until the flood has begun
                 answered = quiet.call(beside)
                 flood.end()
                 flooded += answered.latencies

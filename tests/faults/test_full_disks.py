@@ -1,7 +1,7 @@
 """Full disks and read-only places.
 
-The operating system refuses one write after another of everything that is left on a disk: each opening of a file to be
-written, each folder, name and link, and every file at several sizes.
+The tests refuse each write operation in turn, as the operating system does: opening a file for writing, creating a
+folder or a link, renaming, and writing files beyond several sizes.
 """
 
 import errno
@@ -49,14 +49,14 @@ from tests.serving import LETTERS, SOUNDS, symbol_tokenizer
 from tests.unit.training.test_progress import start
 
 LIMITS = (0, 1, 16, 64, 256, 1024, 4096, 16384, 65536)
-"""Bytes that a file may have."""
+"""Maximum sizes of a file, in bytes."""
 
 REFUSALS = (errno.ENOSPC, errno.EROFS)
 WRITTEN = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND
 
 
 class Refuser:
-    """Counts what is about to be written, and lets the operating system seem to refuse one of it."""
+    """Counts write operations, and raises the operating system's error for one of them."""
 
     def __init__(self) -> None:
         self.folder: Path | None = None
@@ -83,7 +83,7 @@ class Refuser:
 
 
 REFUSER = Refuser()
-sys.addaudithook(REFUSER)  # which can't be removed; without a folder it lets everything pass
+sys.addaudithook(REFUSER)  # it can't be removed; without a folder it lets everything pass
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def refusing(folder: Path, refused: int, number: int) -> Iterator[Refuser]:
 
 @contextmanager
 def limited(size: int) -> Iterator[None]:
-    """No file may become larger."""
+    """Limits the size of files to `size` bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -156,7 +156,7 @@ def a_checkpoint(folder: Path, turn: int) -> None:
 
 
 def stands(folder: Path) -> None:
-    """Whatever happened, both links name a whole checkpoint."""
+    """Checks that both links name a complete checkpoint."""
     for which in ("best", "last"):
         path = checkpoint_path(Run(folder), which)
         assert path is not None and load_state(path).step in (1, 2)
@@ -189,7 +189,7 @@ def test_a_refused_write_leaves_the_old_state(tmp_path: Path, write: Callable[[P
             num_refused += 1
             assert "\n" not in message and os.strerror(number) in message, message
             assert write is a_checkpoint or tree(folder) == before, refused
-        else:  # a folder that was there already could not be made
+        else:  # the refused operation would have created a folder that already exists
             assert tree(folder) != before
     assert num_refused >= 2 and not message
 

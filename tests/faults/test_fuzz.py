@@ -1,8 +1,8 @@
 """Fuzzed input.
 
-Hypothesis mutates sound inputs: messages of all methods, recipes, files of pairs, tokenizers, bundles. Whatever it
-makes, a server answers with a documented code and goes on, and a reader returns or raises the one error that
-is shown as a line. What Hypothesis finds wrong it keeps in tests/faults/seeds and tries again in each run.
+Hypothesis mutates valid inputs: messages of all methods, recipes, files of pairs, tokenizers, bundles. For each input,
+a server must answer with a documented code and keep serving, and a reader must return or raise the error that is shown
+as one line. Hypothesis stores failing inputs in tests/faults/seeds and tries them again in each run.
 """
 
 import json
@@ -34,13 +34,13 @@ from tests.faults.figures import at_least
 from tests.paths import ROOT
 
 FEW = {"calls": 600, "recipes": 100, "pairs": 200, "tokenizers": 200, "bundles": 100}
-"""Cases in an ordinary run; each has a handful of mutations."""
+"""Numbers of cases in an ordinary run; each case has a few mutations."""
 
 MANY = {"calls": 20_000, "recipes": 10_000, "pairs": 40_000, "tokenizers": 25_000, "bundles": 5_000}
-"""At full size: a hundred thousand."""
+"""Numbers of cases at full size: 100,000 in total."""
 
 EXAMPLES_PER_SEED = 10_000
-"""Hypothesis remembers all examples of a run: 11 kB each."""
+"""Number of examples per run of Hypothesis, which keeps all of them in memory: 11 kB each."""
 
 ALLOWED = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED"}
 
@@ -82,7 +82,7 @@ MUTATION_BYTES = 8
 
 
 def mutated(content: bytes, harm: bytes) -> bytes:
-    """The content after some small harm; never more than twice as long and some bytes."""
+    """Returns the content with the mutations that `harm` encodes; each adds at most 16 bytes."""
     for begin in range(0, len(harm), MUTATION_BYTES):
         what, number, extra = harm[begin] % 4, int.from_bytes(harm[begin + 1 : begin + 5]), harm[begin + 5 :][:3]
         place = number % (len(content) + 1)
@@ -98,7 +98,7 @@ def mutated(content: bytes, harm: bytes) -> bytes:
 
 
 def fuzz(num_examples: int, check: Callable[[int, bytes], None]) -> None:
-    """Has Hypothesis call `check` with a number that chooses among kinds of input, and the harm to do."""
+    """Lets Hypothesis call `check` with a number that chooses the kind of input, and with the encoded mutations."""
     for first in range(0, num_examples, EXAMPLES_PER_SEED):
 
         @seed(20 + first)
@@ -122,7 +122,7 @@ def cases(request: pytest.FixtureRequest) -> dict[str, int]:
 
 @pytest.fixture
 def tried(cases: dict[str, int], figure: Figure) -> Callable[[str, Counter[str]], None]:
-    """Records how many cases of a subject there were, and checks that they were of more than one kind."""
+    """Returns a function that records the number of a subject's cases and checks that their outcomes differ."""
 
     def record(subject: str, outcomes: Counter[str]) -> None:
         assert len(outcomes) > 1, outcomes
@@ -132,7 +132,7 @@ def tried(cases: dict[str, int], figure: Figure) -> Callable[[str, Counter[str]]
 
 
 def test_calls(cases: dict[str, int], start: Start, tried: Any) -> None:
-    """Each example is the same harm to a request of every kind, all in flight at once."""
+    """Applies each example's mutations to a request of every kind, all in flight at once."""
     codes: Counter[str] = Counter()
     contents = [(f"/{method}", request.SerializeToString()) for method, request in REQUESTS]
     with start() as running, grpc.insecure_channel(running.target) as channel:
@@ -201,7 +201,7 @@ def test_tokenizers(cases: dict[str, int], tiny_bundle_path: Path, tried: Any) -
 
 
 def test_bundles(cases: dict[str, int], tiny_bundle_path: Path, tmp_path: Path, tried: Any) -> None:
-    """One file of a bundle at a time; half of them with digests that are made to fit."""
+    """Mutates one file of a bundle at a time; in half of the cases, updates the digests."""
     folder = Path(shutil.copytree(tiny_bundle_path, tmp_path / "bundle"))
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     sound = {path: path.read_bytes() for path in files}
@@ -221,7 +221,7 @@ def test_bundles(cases: dict[str, int], tiny_bundle_path: Path, tmp_path: Path, 
         finally:
             path.write_bytes(sound[path])
             manifest.write_bytes(sound[manifest])
-        if not half and outcome == "read":  # a manifest may be written otherwise
+        if not half and outcome == "read":  # the same manifest may be written differently
             assert content == sound[path] or (path == manifest and json.loads(content) == json.loads(sound[path]))
         outcomes[outcome] += 1
 
@@ -230,7 +230,10 @@ def test_bundles(cases: dict[str, int], tiny_bundle_path: Path, tmp_path: Path, 
 
 
 def refused_or_read(read: Callable[[], object]) -> str:
-    """Any other exception fails the test; an error that a user sees is text without control characters."""
+    """Returns the outcome; any other exception fails the test.
+
+    Checks that the message of a user's error has no control characters.
+    """
     try:
         read()
     except UserError as error:

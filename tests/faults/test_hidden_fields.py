@@ -1,8 +1,8 @@
 """Fields that an ONNX file hides.
 
-A graph is changed field by field: tags, lengths and numbers in encodings that parsers read differently, fields that
-occur twice, elsewhere, in groups or one level deeper. Whatever the reader of graphs lets pass must be to `onnx` what it
-was to the reader: nothing unknown, nothing dropped, no operator, tensor or function that it would have refused.
+The tests change a graph field by field: they encode tags, lengths and numbers in ways that parsers read differently,
+and repeat, move, group and nest fields. A graph that the reader accepts must mean the same to `onnx`: no unknown or
+dropped field, and no operator, tensor or function that the reader would have refused.
 """
 
 import random
@@ -27,14 +27,14 @@ from tests.faults.figures import at_least
 FEW, MANY = 4_000, 1_000_000
 
 Field = tuple[int, int, Any]
-"""Number, wire type, and what it holds: a number, bytes, or the fields of a message."""
+"""A field's number, wire type, and content: a number, bytes, or the fields of a message."""
 
 VARINT, DELIMITED, GROUP = 0, 2, 3
 DESCRIPTOR: Final = onnx.ModelProto.DESCRIPTOR
 
 
 def sound_model() -> onnx.ModelProto:
-    """A Scan that adds up its input, and a weight."""
+    """Returns a model with a Scan that sums its input, and with a weight."""
     number = TensorProto.FLOAT
     body = helper.make_graph(
         [helper.make_node("Add", ["sum", "each"], ["after"])],
@@ -56,7 +56,7 @@ def sound_model() -> onnx.ModelProto:
 
 
 def hostile_models() -> Iterator[onnx.ModelProto]:
-    """Yields models that must never pass, to try to hide their fields."""
+    """Yields models that the reader must refuse, even if their fields are hidden."""
     model = sound_model()
     tensor = model.graph.initializer[0]
     tensor.data_location = TensorProto.EXTERNAL
@@ -71,7 +71,7 @@ def hostile_models() -> Iterator[onnx.ModelProto]:
 
 
 def fields_of(content: bytes, message: Any) -> list[Field]:
-    """The fields of a message that `onnx` has written."""
+    """Returns the fields of a message that `onnx` has written."""
     fields: list[Field] = []
     place = 0
     while place < len(content):
@@ -104,7 +104,7 @@ def number_at(content: bytes, place: int) -> tuple[int, int]:
 
 
 class Harm:
-    """Writes fields, some of them in ways that no writer of protobuf does."""
+    """Writes fields, some of them in ways that no protobuf library does."""
 
     def __init__(self, dice: random.Random, share: float) -> None:
         self._dice = dice
@@ -157,7 +157,7 @@ class Harm:
         return self._number(size) + content
 
     def _number(self, value: int) -> bytes:
-        """A varint; where harm is done, longer than it need be, even than parsers read."""
+        """Returns a varint, sometimes longer than necessary, even longer than parsers accept."""
         length = max(1, -(-value.bit_length() // 7))
         if self._hits():
             length += self._dice.choice((1, 2, 5, 9))
@@ -166,7 +166,7 @@ class Harm:
 
 
 def check_is_as_read(content: bytes) -> None:
-    """Checks what has passed: `onnx` sees the same fields, and none that would have been refused."""
+    """Checks a graph that the reader accepted: `onnx` sees the same fields, and none that the reader refuses."""
     model = onnx.load_model_from_string(content)
     assert model.ByteSize() == len(content), "a parser drops, merges or shortens something"
     waiting: list[Any] = [model]
@@ -199,14 +199,14 @@ def test_what_passes_is_to_every_parser_what_was_checked(num_cases: int, figure:
             try:
                 check_is_as_read(content)
             except DecodeError:
-                outcome = "accepted, and none to onnx"  # which refuses it later
+                outcome = "accepted, and none to onnx"  # onnx refuses it later
         outcomes[outcome] += 1
     assert outcomes["refused"] > num_cases // 2 and outcomes["accepted"] > num_cases // 20
     figure("changed graphs, each refused or to onnx what was checked", outcomes.total(), at_least(num_cases), "cases")
 
 
 def hidden(fields: Sequence[Field]) -> list[Field]:
-    """The same fields, with tags that are larger by 2^32 where a tensor's values lie in another file."""
+    """Returns the fields, with 2^32 added to the tags of fields that locate a tensor's values in another file."""
     return [
         (number + 2**29 * (number in (13, 14)), wire, hidden(held) if isinstance(held, list) else held)
         for number, wire, held in fields
@@ -214,7 +214,7 @@ def hidden(fields: Sequence[Field]) -> list[Field]:
 
 
 def test_values_outside_are_refused_behind_tags_of_more_than_32_bits() -> None:
-    """ONNX Runtime drops the other bits, and would read the file."""
+    """ONNX Runtime drops the higher bits and would read the file."""
     fields = hidden(fields_of(next(hostile_models()).SerializeToString(), DESCRIPTOR))
     with pytest.raises(Unfit, match="out of range"):
         read_graph(Harm(random.Random(0), 0.0).written(fields))

@@ -1,6 +1,6 @@
 """The HTTP port.
 
-Clients connect to it and send nothing, half of a request, or a request again and again.
+Clients connect to the port and send nothing, half of a request, or one request after another.
 """
 
 import resource
@@ -29,7 +29,7 @@ HALF_BODY = b"\r\n".join(
     )
 )
 FEW = 12
-"""Descriptors and threads that come and go by themselves, or belong to the calls of a witness."""
+"""Number of descriptors or threads that the server opens for itself or for the calls of a witness."""
 
 
 @contextmanager

@@ -51,7 +51,7 @@ def health_of(running: Running) -> str:
 
 @contextmanager
 def watched(running: Running) -> Iterator[list[str]]:
-    """The states that health takes on, the first one included; the last one is there a little later."""
+    """Yields the health states, including the first one; a new state appears with a short delay."""
     seen: list[str] = []
     with grpc.insecure_channel(running.target, NO_RETRIES) as channel:
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
@@ -71,7 +71,7 @@ def watched(running: Running) -> Iterator[list[str]]:
 
 
 def workers_of(running: Running) -> list[psutil.Process]:
-    """Its processes, without those that forked them."""
+    """Returns the server's worker processes, without the processes that forked them."""
     return [
         process for process in psutil.Process(running.process.pid).children(recursive=True) if not process.children()
     ]
@@ -213,7 +213,7 @@ def test_workers_that_are_killed_under_load(start: Start, figure: Figure) -> Non
                 time.sleep(0.05)
         codes = [code_of(call) for call in calls]
         check_nothing_is_stuck(running)
-        give_up = time.monotonic() + 20  # the calls of health and metrics are still hanging up
+        give_up = time.monotonic() + 20  # the connections of the health and metrics calls are still closing
         while (more_descriptors := running.num_descriptors() - descriptors) > 0 and time.monotonic() < give_up:
             time.sleep(0.1)
         answered = running.metrics()['attendant_requests_total{"code": "OK", "method": "Generate", "model": "tiny"}']

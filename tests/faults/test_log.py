@@ -1,7 +1,7 @@
 """The log.
 
-A client sends any bytes as it goes away, in a frame that gRPC's core used to print as it came. What callers write is
-not in the log.
+A client that disconnects can send any bytes in a frame, which gRPC's core used to print unchanged. By default, the log
+has no text of callers.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ GOAWAY = 7
 
 
 def frame(kind: int, payload: bytes) -> bytes:
-    """A frame of HTTP/2, of the whole connection."""
+    """Returns an HTTP/2 frame for the whole connection."""
     return len(payload).to_bytes(3, "big") + bytes([kind, 0]) + bytes(4) + payload
 
 
@@ -35,7 +35,7 @@ FAREWELL = frame(GOAWAY, struct.pack(">II", 0, ENHANCE_YOUR_CALM) + LAST_WORDS)
 
 
 def say(target: str, num_farewells: int) -> int:
-    """Sends farewells on one connection; returns the number of their bytes."""
+    """Sends GOAWAY frames on one connection; returns the number of their bytes."""
     with RawConnection(target) as connection:
         connection.receive(0.1)
         for number in range(num_farewells):

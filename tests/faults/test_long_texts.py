@@ -1,6 +1,6 @@
 """Long texts.
 
-A text that can't fit is refused before it is tokenized, and a large one is tokenized beside the event loop.
+A text that can't fit is refused before it is tokenized. A large text is tokenized outside the event loop.
 """
 
 import multiprocessing
@@ -23,7 +23,7 @@ from tests.server_process import Running, server
 ROUND_SECONDS = 2.0
 NUM_ROUNDS = 3
 PAUSE_SECONDS = 0.13
-"""Between texts of 250 kB: 1.9 MB/s."""
+"""Pause between texts of 250 kB, for 1.9 MB/s."""
 
 Request = messages.GenerateRequest | messages.ScoreRequest
 A_LOT = "a" * 250_000
@@ -43,7 +43,7 @@ ATTACKS: dict[str, tuple[Request, float]] = {
 
 
 def send(target: str, request: Request, pause_seconds: float) -> None:
-    """Sends one request after the other, for ever; in a process of its own, so that only the server is shared."""
+    """Sends one request after another, endlessly. Runs in its own process, so only the server is shared."""
     with grpc.insecure_channel(target) as channel:
         stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
         call = stub.Score if isinstance(request, messages.ScoreRequest) else stub.Generate
@@ -71,7 +71,7 @@ def sending(target: str, request: Request, pause_seconds: float) -> Iterator[Non
 @pytest.mark.reliability
 @pytest.mark.parametrize("name", ATTACKS)
 def test_latency_beside(name: str, figure: Figure) -> None:
-    """One connection at 1.9 MB/s used to take others from 4 to 251 ms."""
+    """Checks the latency of other callers, which one connection at 1.9 MB/s used to raise from 4 to 251 ms."""
     alone, beside = [], []
     with server(str(ROOT / "models" / "g2p-en")) as running:
         median_ms(running)

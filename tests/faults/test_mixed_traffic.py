@@ -1,7 +1,8 @@
 """Mixed traffic.
 
-All that callers do, at once and for long: every call, answered, refused, cancelled, undecodable, not read, by clients
-that come and go while credentials are exchanged. Nothing may grow by it, and nothing may be left over.
+Clients make all kinds of calls at once, for a long time: calls that are answered, refused, cancelled, undecodable or
+not read. They connect and disconnect while credentials are exchanged. Memory, descriptors and threads must not grow,
+and no work may be left over.
 """
 
 import asyncio
@@ -30,22 +31,22 @@ from tests.paths import ROOT
 from tests.server_process import Running, server
 
 SECONDS = 600.0
-"""Of the full size."""
+"""Duration of the full-size run."""
 
 SAMPLE_SECONDS = 5.0
 TIMEOUT_SECONDS = 240.0
-"""Of a call that is waited for: more than any takes on a machine that is busy with others."""
+"""Timeout of a call that is awaited: more than any call takes on a busy machine."""
 
 WORDS = ("badge", "cabbage", "face", "jab", "phoneme", "attention", "a" * 30)
 GAUGES = ("attendant_requests_waiting", "attendant_requests_running", "attendant_rows_running")
 BULK_GAUGES = ("attendant_bulk_requests", "attendant_bulk_streams", "attendant_bulk_answers_bytes")
 CODES = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "UNAUTHENTICATED", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED"}
 OWN_DOING = {"CANCELLED", "DEADLINE_EXCEEDED", "UNAVAILABLE"}
-"""How calls end that their caller cancels, gives no time, or does not read."""
+"""Status codes of calls that the caller cancels, gives no time, or does not read."""
 
 
 class Sample(NamedTuple):
-    """The server and its workers at one time."""
+    """Resources of the server and its workers at one time."""
 
     mebibytes: float
     descriptors: int
@@ -66,8 +67,8 @@ class Traffic:
     """Callers of a server, and how their calls ended.
 
     Attributes:
-        tokens: the file of the bearer tokens that the server takes.
-        codes: of calls that were waited for, by what was done.
+        tokens: the file of the bearer tokens that the server accepts.
+        codes: the number of calls per status code, by kind of call.
     """
 
     target: str
@@ -80,11 +81,11 @@ class Traffic:
         self.exchange()
 
     def exchange(self) -> None:
-        """Gives the file another token beside the callers'."""
+        """Rewrites the file with the callers' token and a new one."""
         self.tokens.write_text(f"callers {self.token}\nothers {secrets.token_urlsafe(24)}\n")
 
     async def run(self, seconds: float) -> None:
-        """Raises what went wrong in a caller."""
+        """Makes calls of all kinds for `seconds`; raises the errors of callers."""
         doings: dict[str, Callable[[Any], Awaitable[str]]] = {
             "generate": self._generate,
             "score": self._score,
@@ -182,7 +183,7 @@ class Traffic:
         return await _code(self._call(_stub(channel).Generate, self._request(), 0.003))
 
     async def _unread(self, channel: Any) -> str:
-        """A bulk stream that is not read for a while, and then left."""
+        """Opens a bulk stream, reads nothing for a while, and cancels it."""
         requests = itertools.repeat(self._request(), 200)
         call = _stub(channel).GenerateBatch(requests, metadata=self._metadata)
         await asyncio.sleep(1 + self.draw.random())
@@ -199,7 +200,7 @@ async def _code(call: Any) -> str:
 
 
 async def left_over(running: Running) -> dict[str, float]:
-    """Returns gauges of work that are not 0 without calls, after at most 10 s of waiting."""
+    """Waits up to 10 s until all gauges of work are 0; returns those that are not."""
     give_up = time.monotonic() + 10
     while True:
         metrics = await asyncio.to_thread(running.metrics)
@@ -238,7 +239,7 @@ async def test_nothing_is_left_over(tiny_bundle_path: Path, tmp_path: Path) -> N
 @pytest.mark.reliability
 @pytest.mark.timeout(SECONDS + 600)
 async def test_ten_minutes(tmp_path: Path, figure: Figure) -> None:
-    """Memory of the last quarter over that of the second: no more than it varies within a quarter."""
+    """Checks that memory grows from the second to the last quarter by no more than it varies within the second."""
     tokens = tmp_path / "tokens"
     traffic = Traffic("", tokens)
     samples: list[Sample] = []

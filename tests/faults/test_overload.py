@@ -22,7 +22,7 @@ from tests.paths import ROOT
 from tests.server_process import server
 
 TIMES = (1.3, 2.0, 3.0, 10.0)
-"""Of the capacity."""
+"""Offered loads, as multiples of the capacity."""
 
 CAPACITY_CLIENTS = 24
 SECONDS = 5.0
@@ -33,7 +33,7 @@ MAX_LATE = 0.02
 MAX_REFUSAL_MS = 20.0
 LATE = ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED: the queue took longer")
 
-# 32 rows for some 40 steps each: what is offered beyond the capacity costs the machine little beside them.
+# Each request takes 32 rows for about 40 steps. Refusing those beyond the capacity costs little in comparison.
 HEAVY = [
     messages.GenerateRequest(text=word, decoding=messages.DecodingOptions(beam_size=32, min_length=36))
     for word in ("internationalization", "phoneme", "attendant", "refrigerator")
@@ -51,7 +51,7 @@ while True:
 
 @pytest.fixture(params=(1, 2))
 def overloaded(request: pytest.FixtureRequest) -> Iterator[tuple[int, Caller]]:
-    """A warm server's number of workers, and its caller."""
+    """Yields the number of workers of a warm server, and its caller."""
     workers: int = request.param
     options = "--precision", "fp32", "--workers", str(workers), "--max-wait-seconds", "2", "--log-level", "warning"
     with (
@@ -66,10 +66,10 @@ def overloaded(request: pytest.FixtureRequest) -> Iterator[tuple[int, Caller]]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("deadline", [DEADLINE_SECONDS, 0.0], ids=["deadlines", "none"])
 def test_goodput_under_overload(overloaded: tuple[int, Caller], deadline: float, figure: Figure) -> None:
-    """Goodput: answers before their deadlines, over the time from the first request to the last answer.
+    """Measures goodput: answers before their deadlines, over the time from the first request to the last answer.
 
-    The peak is the most that a closed loop or any of the loads got in the same round. Refusals are timed by the caller,
-    which has the machine's cores in common with the server.
+    The peak is the highest goodput of the closed loop and all loads in the same round. The caller measures the time of
+    refusals; it shares the machine's cores with the server.
     """
     workers, loud = overloaded
     shares, late, refusals = defaultdict[float, list[float]](list), defaultdict[float, list[float]](list), list[float]()
@@ -92,7 +92,7 @@ def test_goodput_under_overload(overloaded: tuple[int, Caller], deadline: float,
         refusals += [took for words, took in refused if not words.startswith(LATE)]
         peak = max(closed, *goodputs.values())
         for times, goodput in goodputs.items():
-            # Where the host was slow while the capacity was measured, less was offered than can be answered.
+            # If the host was slow while the capacity was measured, the load is below what the server can answer.
             shares[times].append(goodput / min(peak, times * capacity))
     of = f"{'deadlines of 2 s' if deadline else 'no deadlines'}, {workers} worker{'s' * (workers > 1)}"
     bound = if_a_core_is_free(workers, at_most(MAX_REFUSAL_MS))
@@ -108,11 +108,11 @@ def test_goodput_under_overload(overloaded: tuple[int, Caller], deadline: float,
 
 
 def _left_by_a_plain_server(num_busy: int, rate: float) -> tuple[float, float]:
-    """Measures what bounds goodput and refusals: a server without Attendant's code, beside busy processes for workers.
+    """Measures the limits of goodput and refusals: a server without Attendant's code, with busy processes as workers.
 
     Returns:
-        The share of their processor time that the busy processes keep while it refuses `rate` calls a second, and the
-        p99 of its refusals in ms.
+        The share of their processor time that the busy processes keep while the server refuses `rate` calls a second,
+        and the p99 of the refusals in ms.
     """
     with ExitStack() as exits:
         plain = exits.enter_context(
@@ -131,7 +131,7 @@ def _left_by_a_plain_server(num_busy: int, rate: float) -> tuple[float, float]:
 
 
 def _cpu_share(processes: Sequence[Process], wait: Callable[[], object]) -> float:
-    """Their processor time over the time that the wait takes."""
+    """Returns the processes' processor time during `wait`, divided by the time that `wait` takes."""
     before, start = sum(process.cpu_seconds() for process in processes), time.monotonic()
     wait()
     return (sum(process.cpu_seconds() for process in processes) - before) / (time.monotonic() - start)

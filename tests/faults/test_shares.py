@@ -1,4 +1,4 @@
-"""Shares of clients: streams, watches and unread answers that one client keeps from the others."""
+"""Tests of shares: a client's streams, watches and unread answers leave room for other clients."""
 
 import asyncio
 import hashlib
@@ -26,7 +26,7 @@ NUM_CALLS = 30
 
 @pytest.fixture
 def access(tmp_path: Path) -> Access:
-    """Two clients, whose tokens are their names, four times."""
+    """Returns the access of two clients; a token is the client's name, four times."""
     digests = {name: hashlib.sha256((name * 4).encode()).hexdigest() for name in ("first", "second")}
     file = tmp_path / "tokens"
     file.write_text("".join(f"{name} sha256:{digest}\n" for name, digest in digests.items()))
@@ -97,7 +97,7 @@ async def test_a_stream_on_which_nothing_comes_ends() -> None:
 
 
 def never_read(target: str, seconds: float) -> tuple[list[str], bool]:
-    """Calls whose answers are not read: the events of those that were refused, and whether the server hung up."""
+    """Makes calls and reads no answers; returns the events of refused calls, and True if the server hung up."""
     with RawConnection(target) as connection:
         connection.http2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 0})
         connection.flush()

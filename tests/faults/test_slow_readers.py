@@ -1,6 +1,6 @@
 """Slow readers.
 
-A bulk stream that is not read keeps neither places in the engine nor memory from the others.
+A bulk stream that is not read must not take engine places or memory from the others.
 """
 
 import itertools

@@ -33,7 +33,7 @@ async def at_once(target: str, num_calls: int) -> Counter[str]:
 
 
 async def until_it_ends(running: Running, *, num_connections: int, seconds: float) -> Counter[str]:
-    """Returns the codes of calls that are repeated, without retries, until the server has ended after SIGTERM."""
+    """Repeats calls, without retries, until the server has ended after SIGTERM; returns their codes."""
     codes: Counter[str] = Counter()
     options = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
     gone = asyncio.Event()

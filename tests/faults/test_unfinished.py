@@ -22,7 +22,7 @@ MAX_STREAMS = 128
 
 @contextmanager
 def unfinished(target: str, path: str, *, connections: int, streams: int, sent_bytes: int) -> Iterator[int]:
-    """Calls whose message lacks its end, and sends no more; how many of them the server has ended by itself."""
+    """Makes calls whose messages stay incomplete; yields how many of the calls the server has ended."""
     message = framed(bytes(sent_bytes + 1))[:-1]
     with ExitStack() as stack:
         attackers = [stack.enter_context(RawConnection(target)) for _ in range(connections)]

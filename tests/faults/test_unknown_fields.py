@@ -1,6 +1,6 @@
 """Unknown fields and source text.
 
-What clients make up is not remembered beyond a bound. That what they write is not in the log is in test_log.py.
+The server's memory of unknown fields is bounded. test_log.py checks that the log has no source text.
 """
 
 import grpc
@@ -11,7 +11,7 @@ from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_most
 
 UNKNOWN_FIELD = bytes([0xFA, 0x7F])
-"""Field 2047, of some length."""
+"""Tag of field 2047, which is length-delimited."""
 
 
 def flood_with_unknown_fields(target: str, count: int, size: int) -> None:
@@ -34,7 +34,7 @@ def varint(number: int) -> bytes:
 
 @pytest.mark.reliability
 def test_memory_under_distinct_unknown_fields(start: Start, figure: Figure) -> None:
-    """Decoding options were remembered with whatever came with them: 1,024 of 250 kB each."""
+    """The cache of decoding options used to keep their unknown fields: 1,024 entries of 250 kB each."""
     with start() as running:
         flood_with_unknown_fields(running.target, 50, 250_000)
         before = running.resident_mebibytes()

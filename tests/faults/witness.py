@@ -1,4 +1,4 @@
-"""A well-behaved client beside an attack: what becomes of its calls, and how long they take."""
+"""A well-behaved client during an attack, with the status codes and durations of its calls."""
 
 import threading
 import time
@@ -18,8 +18,8 @@ class Witness:
     """The calls of a well-behaved client.
 
     Attributes:
-        codes: names of the statuses of its calls, and how often each.
-        seconds: that each call took.
+        codes: the number of its calls per status name.
+        seconds: the duration of each call.
     """
 
     codes: Counter[str] = field(default_factory=Counter)
@@ -49,7 +49,7 @@ def witness(
 ) -> Iterator[Witness]:
     """Makes one call after another from a thread of its own, without retries, until the context ends.
 
-    Where latencies matter, let the attacker run in another process: this thread shares the interpreter with the test.
+    If latencies matter, run the attacker in another process: this thread shares the interpreter with the test.
     """
     sent_request = request or messages.GenerateRequest(text="badge")
     seen, ending = Witness(), threading.Event()
