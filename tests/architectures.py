@@ -20,14 +20,15 @@ DEPTHS = ((1, 1, True), (2, 2, True), (3, 1, True), (1, 2, True), (4, 3, True), 
 READINGS = ("bidirectional", "forward", "reversed")
 FIRST_STATES = ("bridge", "mean", "zeros", "final", "backward", "top", "projected")
 PROJECTED_READOUTS = (("tanh", False), ("tanh", True), ("linear", True))
-"""Those of context and state alone, and whether they have a bias."""
+"""Readouts of context and state alone, and whether they have a bias."""
 
 
 def architectures() -> dict[str, ModelConfig]:
-    """Every valid combination of what meets inside a decoder step: cell, score, query, feeding, readout, projections.
+    """Returns every valid combination of the choices inside a decoder step.
 
-    Depth, the encoder's reading and the first state, which touch the step from outside only, go round among them, and
-    so do the likes of the tanh readout.
+    These are cell, score, query, feeding, readout and projections. Depth, the encoder's reading and the first state
+    affect the step only from outside, so the combinations take their values in turn. The same holds for the readouts
+    that resemble tanh.
     """
     outside = [
         (depth, reading, first_state, projected)
@@ -48,7 +49,7 @@ def architectures() -> dict[str, ModelConfig]:
 
 
 def choices_of(config: ModelConfig) -> frozenset[tuple[str, Any]]:
-    """Returns the architecture's choices by dotted name; sizes are no choice."""
+    """Returns the architecture's choices by dotted name, without sizes."""
     plain = config.model_dump(mode="json")
     tables = {name: plain.pop(name) for name in ("encoder", "attention", "decoder")}
     named = plain | {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()}
@@ -58,13 +59,15 @@ def choices_of(config: ModelConfig) -> frozenset[tuple[str, Any]]:
 
 @functools.cache
 def covering_architectures() -> dict[str, ModelConfig]:
-    """Returns few architectures in which every two choices meet that meet in any of them, most telling ones first."""
+    """Returns few architectures that have every pair of choices of all architectures, ordered by new pairs."""
     configs = architectures()
     return {name: configs[name] for name in covering({name: choices_of(config) for name, config in configs.items()})}
 
 
 def covering(cases: Mapping[str, Iterable[tuple[str, Any]]]) -> list[str]:
-    """Pairwise cover: names of few cases in which every two choices meet that meet in any; most telling ones first.
+    """Returns a pairwise cover: the names of few cases that have every pair of choices of all cases.
+
+    Each name is that of the case with the most pairs that the cases before it lack.
 
     Args:
         cases: name -> (option, value) of each of its choices.
@@ -89,7 +92,7 @@ def _inner_choices() -> Iterator[dict[str, Any]]:
         ("", "coverage", "copying"),
     ):
         if special == "copying" and (projected or readout != "tanh"):
-            continue  # copying meets the attention's weights, whatever they are of
+            continue  # copying uses only the attention's weights
         yield {
             "cell": cell,
             "attention": {
@@ -145,12 +148,12 @@ def _config(
 
 
 def _mixed(choices: list[Any]) -> list[Any]:
-    """All of the choices, neighbours differing in everything."""
+    """Returns the choices in an order in which neighbours differ in everything."""
     stride = 19  # shares no factor with the number of choices
     return [choices[index * stride % len(choices)] for index in range(len(choices))]
 
 
 def skip_without_bfloat16_lstm() -> None:
-    """Skips a test of LSTMs in bfloat16 on processors whose recipes with bf16 are refused."""
+    """Skips a test of LSTMs in bfloat16 on processors on which recipes with bf16 are refused."""
     if not torch.cpu.get_capabilities().get("avx512_f"):
         pytest.skip("oneDNN has LSTMs in bfloat16 for AVX-512 only")

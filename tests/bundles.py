@@ -57,15 +57,18 @@ KINDS: dict[str, dict[str, Any]] = {"lstm": {}} | {name: {"weight_bound": 0.5, *
 }.items()}  # fmt: skip
 """Models that compute their steps in different ways, the plain one first.
 
-The others have every value of every option, and the pairs that meet in the graphs: cell and direction, score and query,
-depth and feeding, source ending and first state.
+The others cover every value of every option, and the pairs that interact in the graphs: cell and direction, score and
+query, depth and feeding, source ending and first state.
 """
 
 TINY_SIZES: dict[str, Any] = {"embedding_size": 12, "hidden_size": 16}
 
 
 def tiny_config(**options: Any) -> ModelConfig:
-    """A small model: options of `[model]`; those of its tables by prefix: encoder_num_layers, attention_score, ..."""
+    """Returns the configuration of a small model with these options of `[model]`.
+
+    Options of its tables have the table's name as a prefix: encoder_num_layers, attention_score, ...
+    """
     tables: dict[str, dict[str, Any]] = {"encoder": {}, "attention": {}, "decoder": {}}
     plain: dict[str, Any] = dict(TINY_SIZES)
     for name, value in options.items():
@@ -83,12 +86,12 @@ def tiny_config(**options: Any) -> ModelConfig:
 
 
 def tiny_model(*, seed: int = 27, weight_bound: float = 1.5, **options: Any) -> Seq2Seq:
-    """A model with random weights, larger than a fresh one's: its distributions are peaked and depend on the source.
+    """Returns a model with random weights, so large that its distributions are peaked and depend on the source.
 
-    With the default options some hypotheses end by EOS early, some late, and some are cut.
+    With the default options some hypotheses end with EOS early, some late, and some are cut.
 
     Args:
-        weight_bound: weights are uniform up to it; so large as the default, deep or recurrent stacks are chaotic.
+        weight_bound: weights are uniform up to this bound. With the default, deep or recurrent stacks are chaotic.
     """
     config = tiny_config(**options)
     targets = LETTERS if config.shared_embeddings else SOUNDS
@@ -97,7 +100,7 @@ def tiny_model(*, seed: int = 27, weight_bound: float = 1.5, **options: Any) -> 
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             bound = 2.4 if name.startswith("output.") else weight_bound
-            # By its name: what a test sees does not change when a module is defined in another order.
+            # Seeded by name: the weights don't change when a module is defined in another order.
             own = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
             parameter.uniform_(-bound, bound, generator=own)
         model.output.bias[EOS_ID] += 3.0
@@ -128,7 +131,7 @@ def _library(symbols: Sequence[str]) -> LibraryTokenizer:
 def tiny_exportable(
     model: Seq2Seq | None = None, *, name: str = "tiny", append_eos: bool = True, **options: Any
 ) -> ExportableModel:
-    """Makes all that `write_bundle` takes, around `model` or a new one with these options."""
+    """Makes the input of `write_bundle` from `model`, or from a new model with these options."""
     source_tokenizer, model = letter_tokenizer(), model or tiny_model(**options)
     words = ["abc", "jab", "face", "bead", "hid", "badge", "cage", "deaf", "ice", "ahead", "jig", "gag"]
     return ExportableModel(
@@ -153,8 +156,8 @@ def tiny_bundle(
     """Writes a tiny bundle at `path` (a few seconds: two graphs are traced and verified) and returns it.
 
     Args:
-        all_precisions: verified by `THOROUGH_PLAN`.
-        options: of the model, see `tiny_config`; and `seed`.
+        all_precisions: writes all precisions, verified by `THOROUGH_PLAN`.
+        options: the options of `tiny_model`.
     """
     exportable = tiny_exportable(name=name, append_eos=append_eos, **options)
     if all_precisions:

@@ -1,4 +1,4 @@
-"""Certificates made on the fly, as files."""
+"""Certificates for tests, written as files."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ class Authority:
     """A certificate authority in a folder of its own.
 
     Attributes:
-        certificate: its own, PEM.
+        certificate: the file of its own certificate, PEM.
     """
 
     folder: Path
@@ -19,7 +19,7 @@ class Authority:
     certificate: Path
 
     def issue(self, name: str, *identities: str) -> tuple[Path, Path]:
-        """Writes a certificate and its key; returns their files. Its subject has `name`."""
+        """Writes a certificate with `name` in its subject, and its key; returns their files."""
         issued = self.ca.issue_cert(*(identities or ("localhost", "127.0.0.1")), common_name=name)
         certificate, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
@@ -28,7 +28,7 @@ class Authority:
 
 
 def new_authority(folder: Path) -> Authority:
-    """Makes one; the folder may not be there yet."""
+    """Makes an authority, and its folder if it is missing."""
     folder.mkdir(parents=True, exist_ok=True)
     ca = trustme.CA()
     certificate = folder / "authority.pem"

@@ -9,7 +9,7 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Se
     """Returns the options of a command line and an environment.
 
     Raises:
-        UserError: the first option that is unknown, or whose value is not what it must be.
+        UserError: the first option that is unknown or has an invalid value.
         SystemExit: after --help.
     """
     return config_of(config_parser().parse_args(arguments), environment)

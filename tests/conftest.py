@@ -26,7 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Images often set this too. It would hide what commands leave in the buffers of their output.
+# Images often set this too. It would hide output that commands do not flush.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
 # A shell's background jobs ignore SIGINT, and so would the commands that tests start and interrupt.
@@ -34,8 +34,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """Spares all tests work that Python and torch would repeat."""
-    # Modules live as long as the process. Looking through all that they made took a tenth of an export's time.
+    """Avoids work that Python and torch would repeat in all tests."""
+    # Modules live as long as the process. The garbage collector's scans of their objects took a tenth of an export's
+    # time.
     gc.freeze()
     if "attendant.export.tracing" in sys.modules:
         # torch parses its 500 converters for each graph that it exports, a quarter of an export's time.
@@ -45,7 +46,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def tiny_bundle_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Exports an untrained model of these options, once in a run of the tests. Tests must not change it."""
+    """Returns a function that exports an untrained model, once per run of the tests. Tests must not change it."""
     folder = tmp_path_factory.getbasetemp()
     # The processes of pytest-xdist have folders of their own in the folder of the run.
     bundles = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "bundles"
@@ -67,7 +68,7 @@ def tiny_bundle_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pa
 
 @pytest.fixture(scope="session")
 def bundle_of_kind(tiny_bundle_of: Callable[..., Path]) -> Callable[[str], Path]:
-    """Returns a bundle of one of `tests.bundles.KINDS`, in all precisions. Tests must not change it."""
+    """Returns a function that exports one of `tests.bundles.KINDS`, in all precisions. Tests must not change it."""
     from tests.bundles import KINDS
 
     def bundle(kind: str) -> Path:
@@ -93,7 +94,7 @@ def tiny_stepper(tiny_bundle_path: Path) -> "OnnxStepper":
 
 @pytest.fixture
 def torch_threads() -> Iterator[None]:
-    """Gives torch back the number of threads that it had: a training within a test sets its recipe's."""
+    """Restores torch's number of threads: a training within a test sets its recipe's."""
     import torch
 
     threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""Programs of others, each in an environment of its own from PyPI."""
+"""Third-party programs, each in its own environment from PyPI."""
 
 import subprocess
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.paths import ROOT
 
 
 def python_of(name: str) -> Path:
-    """The interpreter of an environment that benchmarks/data/environments.toml describes."""
+    """Returns the interpreter of an environment that benchmarks/data/environments.toml describes."""
     try:
         return ENVIRONMENTS[name].install(ROOT / ".benchmarks")
     except Unavailable as reason:
@@ -18,7 +18,7 @@ def python_of(name: str) -> Path:
 
 
 def run(python: Path, *arguments: object, stdin: str = "", **variables: str) -> str:
-    """Returns the command's output."""
+    """Runs Python with these arguments; returns its output."""
     done = subprocess.run(
         [python, "-P", *map(str, arguments)],
         input=stdin,

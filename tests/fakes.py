@@ -14,7 +14,7 @@ from attendant.runtime.stepper import DecoderState, Floats, Ids, StepOutput, Tak
 SPECIAL_IDS = SpecialIds(pad=0, unk=1, bos=2, eos=3, start=2)
 MODULUS = 2_147_483_647
 MASKED = 1_000_000
-"""A masked position is a further symbol of the history, of this number and the position's."""
+"""Symbol that a masked position adds to the history: this number plus the position's."""
 
 
 def absorb(history: int, symbol: int) -> int:
@@ -39,7 +39,7 @@ class FakeStepper:
 
     Attributes:
         num_selects, num_steps, num_encodes: calls so far.
-        fail_at_step: raises at that step, if set.
+        fail_at_step: the number of the step from which on steps raise. If None, none raises.
     """
 
     def __init__(self, vocabulary_size: int = 7, spread: float = 2.0) -> None:

@@ -9,7 +9,7 @@ from attendant.training.model import Seq2Seq
 
 
 def logits_of(imported: Imported, source: str, target: str) -> Tensor:
-    """The logits [T, V] of every symbol of a target, and of what follows it."""
+    """Returns the logits [T, V] of every symbol of a target, and of the symbol after the last."""
     tokenizers = imported.source_tokenizer, imported.target_tokenizer
     model = Seq2Seq(imported.config, *(tokenizer.vocabulary_size for tokenizer in tokenizers)).eval()
     model.load_state_dict(imported.tensors)

@@ -1,6 +1,6 @@
-"""ONNX graphs as people bring them to `attendant import onnx`: one attention GRU, written in many forms.
+"""ONNX graphs as users give them to `attendant import onnx`: an attention GRU, written in many forms.
 
-All forms compute the same function, so one naive loop around the plain form is the reference of all.
+All forms compute the same function, so a naive loop around the plain form is the reference for all.
 
 Shapes: B sources, R rows, S positions, V symbols, E embedding size, H hidden size.
 """
@@ -29,11 +29,11 @@ class Form:
 
     Attributes:
         batch: the name of the axes of sources and rows, or their fixed size.
-        positions: the same of the axis of positions.
-        ids: type of ids; "onehot": vectors.
-        padding: how both graphs learn what is padding.
+        positions: the name of the axis of positions, or its fixed size.
+        ids: type of ids; "onehot" means vectors.
+        padding: the form in which both graphs get the padding.
         hidden_input: the encoder takes its first state as an input.
-        attention: false: the step knows the source by its first state alone.
+        attention: if False, the step gets the source only through its first state.
     """
 
     batch: str | int = "B"
@@ -178,7 +178,7 @@ def _step(form: Form) -> str:
 
 
 class TutorialEncoder(torch.nn.Module):
-    """As the tutorial's user exports it: without lengths or a mask."""
+    """The tutorial's encoder as its user exports it: without lengths or a mask."""
 
     def __init__(self, model: TutorialTranslator) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ KERAS = Names(
     dtype=np.int32,
 )
 KERAS_PATHS = ROOT / "tests/keras_graphs/encoder.onnx", ROOT / "tests/keras_graphs/step.onnx"
-"""Written by make.py beside them."""
+"""Graphs that make.py in their folder writes."""
 
 
 class NaiveGraphs(torch.nn.Module):

@@ -1,6 +1,6 @@
-"""Models that this project did not design, each in the style of its source: what people bring to `export_model`.
+"""Models that this project did not design, each in the style of its source, as users give them to `export_model`.
 
-Each class is the model as its source writes it; `encode`, `step` and `row_state` are what its user adds.
+Each class is the model as its source writes it; its user adds `encode`, `step` and `row_state`.
 """
 
 import math
@@ -123,7 +123,7 @@ class SharedDotAttention(PackedDotAttention):
 class LocationSensitive(nn.Module):
     """A convolutional encoder and a GRU decoder with location-sensitive attention (Chorowski et al. 2015, eq. 8 and 9).
 
-    The weights of the step before are part of a row's state, with the source's axis; its steps are counted.
+    A row's state includes the weights of the previous step, with the source's axis, and the number of steps.
     """
 
     row_state = ("state", "alignment", "count")
@@ -232,7 +232,7 @@ def user_model(module: nn.Module, symbols: list[str] | None = None, **fields: ob
 
 
 def random_model(name: str) -> UserModel:
-    """Returns a model with weights at random, so large that its decisions have clear margins."""
+    """Returns a model with random weights, so large that its decisions have clear margins."""
     torch.manual_seed(1)
     module = MODELS[name]()
     with torch.no_grad():
@@ -251,8 +251,8 @@ def random_sources(num: int, longest: int = 20) -> list[tuple[str, ...]]:
 def naive_search(model: UserModel, source: Sequence[str], beam_size: int, max_length: int) -> tuple[list[str], float]:
     """Returns the best target and its log-probability, by the plainest loop around the user's module.
 
-    A beam search without cached state or batches: of all continuations, the best `beam_size`; one that is EOS ends. It
-    stops when no live hypothesis is above the best that has ended.
+    It is a beam search without cached state or batches. It keeps the best `beam_size` continuations; those with EOS
+    end. It stops when no live hypothesis is above the best that has ended.
     """
     module, symbols = model.module.eval(), list(model.target_tokenizer)
     bos = next(number for number, symbol in enumerate(symbols) if symbol in ("<sos>", "SOS"))
@@ -272,7 +272,7 @@ def naive_search(model: UserModel, source: Sequence[str], beam_size: int, max_le
                 logits[:, never] = -1e9
                 log_probs = torch.log_softmax(logits.float(), -1)[0]
                 if len(tokens) == max_length:
-                    # Cut, except if EOS is what follows.
+                    # The hypothesis is cut, except if EOS follows.
                     total += log_probs[eos].item() if int(log_probs.argmax()) == eos else 0.0
                     ended.append((tokens, total))
                     continue

@@ -1,4 +1,4 @@
-"""HTML, read strictly enough for tests: every element is closed, and what could run or load is found."""
+"""A strict reader of HTML: it requires that every element is closed, and lists all that could run or load."""
 
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -16,7 +16,7 @@ class Page:
         ids: in order.
         references: the values of all attributes that load or link.
         handlers: names of attributes that run something.
-        text: of all elements but style.
+        text: the text of all elements except style.
     """
 
     elements: list[str] = field(default_factory=list)
@@ -27,7 +27,7 @@ class Page:
 
 
 def read_page(text: str) -> Page:
-    """Raises AssertionError where an element is not closed."""
+    """Reads a page. Raises AssertionError if an element is not closed."""
     reader = _Reader()
     reader.feed(text)
     reader.close()

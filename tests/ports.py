@@ -4,7 +4,7 @@ import random
 import socket
 
 PORTS = range(12_000, 32_000)
-"""Below those that systems give to whoever asks for any port: what is free stays free, whatever other tests open."""
+"""Ports below the range that systems assign automatically: a free port stays free, whatever other tests open."""
 
 
 def free_ports(number: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Versions of a tiny model, put into a repository as whoever deploys them does."""
+"""Versions of a tiny model, put into a repository as in a deployment."""
 
 import json
 import shutil
@@ -10,10 +10,10 @@ from attendant.runtime.files import sha256_of
 
 
 def put_version(bundle: Path, repository: Path, name: str, label: str, *, broken: bool = False) -> str:
-    """Puts a copy of a bundle into a repository, whole from one moment to the next; returns its digest's beginning.
+    """Puts a copy of a bundle into a repository with one rename; returns the beginning of its digest.
 
     Args:
-        broken: whole and signed, but one golden example gives another score than it must.
+        broken: the bundle is complete and signed, but one golden example has a wrong score.
     """
     aside = repository / f".{name}-{label}"  # a model without versions would be logged
     shutil.copytree(bundle, aside)

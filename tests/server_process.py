@@ -1,4 +1,4 @@
-"""`python -m server` in a process of its own: started, watched from outside, ended."""
+"""`python -m server` in its own process, which tests start, observe from outside, and end."""
 
 import json
 import os
@@ -26,11 +26,11 @@ LAST_CHARACTERS = 4000
 
 @dataclass(frozen=True)
 class Running:
-    """A server that serves.
+    """A running server.
 
     Attributes:
-        line: which says so.
-        target: where gRPC is served.
+        line: the first line of its output, which has its addresses.
+        target: the address of its gRPC port.
     """
 
     process: "subprocess.Popen[str]"
@@ -66,7 +66,7 @@ class Running:
 
     def log(self) -> str:
         """Returns its standard error so far, at most the first 16 MiB."""
-        # Not sought: the position of a shared file is where the server writes on.
+        # Read without seeking: the server shares the file's position and writes there.
         return os.pread(self.log_file.fileno(), MAX_LOG_BYTES_READ, 0).decode(errors="surrogateescape")
 
     def num_log_bytes(self) -> int:
@@ -77,7 +77,7 @@ def command(*arguments: str, program: str = "server") -> tuple[list[str], dict[s
     """Returns a server's command line, and the environment to run it in.
 
     Args:
-        program: the module that Python runs: another one that takes the server's options.
+        program: the module that Python runs. It takes the server's options.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ATTENDANT_")}
     environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}", "OMP_NUM_THREADS": "1"}
@@ -85,7 +85,7 @@ def command(*arguments: str, program: str = "server") -> tuple[list[str], dict[s
 
 
 def eventually(holds: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Waits until something holds."""
+    """Waits until `holds` returns True."""
     give_up = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < give_up, "it never came to be"
@@ -94,9 +94,9 @@ def eventually(holds: Callable[[], bool], seconds: float = 30.0) -> None:
 
 @contextmanager
 def server(*arguments: str, program: str = "server", num_threads: int = 1) -> Iterator[Running]:
-    """Starts a server on free ports, one thread for its graphs; it is killed in the end if it still runs.
+    """Starts a server on free ports; kills it at the end if it still runs.
 
-    Where a test fails meanwhile, the end of the server's log is printed.
+    If a test fails meanwhile, the end of the server's log is printed.
     """
     options = "--port", "0", "--metrics-port", "0", "--threads", str(num_threads)
     line, environment = command(*arguments, *options, program=program)

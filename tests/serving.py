@@ -62,7 +62,7 @@ BOUNDS = Bounds()
 
 
 class GatedStepper(FakeStepper):
-    """Waits before each step until the test lets it go on; opened, it waits no more."""
+    """Waits before each step until the test lets it continue. After `open`, it does not wait."""
 
     def __init__(self, vocabulary_size: int) -> None:
         super().__init__(vocabulary_size)
@@ -77,7 +77,7 @@ class GatedStepper(FakeStepper):
         return super().step(state, previous_ids, **options)
 
     async def arrival(self) -> None:
-        """Waits until the engine stands before a step."""
+        """Waits until the engine begins a step."""
         assert await asyncio.to_thread(self._at_gate.acquire, timeout=PATIENCE_SECONDS)
 
     def let_one_pass(self) -> None:
@@ -101,7 +101,7 @@ def symbol_tokenizer(symbols: Sequence[str], *, characters: bool) -> Tokenizer:
 
 
 def fake_bundle(name: str = "fake", *, attention: bool = True, **decoding: Any) -> Bundle:
-    """Makes a bundle without files that can be served; `decoding` has its defaults."""
+    """Makes a bundle without files that can be served; `decoding` are its decoding defaults."""
     source, target = symbol_tokenizer(LETTERS, characters=True), symbol_tokenizer(SOUNDS, characters=False)
     inputs, outputs = step_inputs(attention), step_outputs(attention)
     graph = GraphSpec(file="", sha256="", opset=18, inputs=inputs, outputs=outputs)
@@ -181,7 +181,7 @@ def no_repositories(catalogue: Catalogue, metrics: Metrics) -> Reconciler:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A running server and a way to it."""
+    """A running server and a connection to it."""
 
     models: list[ServedModel]
     metrics: Metrics
@@ -206,7 +206,7 @@ class Served:
         return sum(self.sample("attendant_requests_total", code=code, **labels) for code in codes)
 
     async def ended(self, *codes: str, count: int = 1) -> None:
-        """Waits until there are so many of them."""
+        """Waits until `count` Generate calls of the first model have ended with one of these codes."""
         await eventually(lambda: self.num_ended(*codes) >= count)
 
 
@@ -272,9 +272,8 @@ async def served(
         for model in models:
             model.runner.stop()
         await port.close(handlers.answered)
-    await eventually(
-        lambda: not any(model.leases.num_held for model in models)
-    )  # every request has given its lease back
+    # Every request has returned its lease.
+    await eventually(lambda: not any(model.leases.num_held for model in models))
 
 
 def submit(
@@ -309,7 +308,7 @@ async def code_of(call: Any) -> str:
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
-    """Waits for what another thread, or the other end of a socket, is about to do, and until workers know of it."""
+    """Waits until `holds` returns True, and then until commands to the workers are sent."""
     give_up = time.monotonic() + PATIENCE_SECONDS
     while not holds():
         assert time.monotonic() < give_up, "it never came to be"
@@ -319,7 +318,7 @@ async def eventually(holds: Callable[[], bool]) -> None:
 
 
 class FakeCall(Call):
-    """A call that no protocol carries."""
+    """A call without a protocol."""
 
     def __init__(self) -> None:
         super().__init__("unix:")

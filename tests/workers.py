@@ -17,12 +17,12 @@ from tests.fakes import SPECIAL_IDS
 
 
 class ThreadWorker:
-    """A `Worker` whose life is that of server/worker_main.py: a failed step ends it."""
+    """A `Worker` that ends as server/worker_main.py does: at a failed step."""
 
     def __init__(
         self, stepper: Stepper, budget: Budget, load: Callable[[], None] = lambda: None, version: str = ""
     ) -> None:
-        """Calls `load` before it is ready; it claims to have loaded a bundle of this version."""
+        """Starts the thread, which calls `load` and then reports that it has loaded a bundle of this version."""
         self.connection, self._theirs = socket.socketpair()
         self.record = FlightRecord(new_record(budget.max_rows))
         self.thread = threading.Thread(target=self._live, args=(stepper, budget, load, version), daemon=True)
@@ -48,10 +48,10 @@ class ThreadWorker:
 
 
 def thread_pool(*steppers: Stepper, max_rows: int = 4, **options: Any) -> WorkerPool:
-    """Makes a pool with a worker per stepper, which dies with the first of them.
+    """Makes a pool with a worker per stepper. By default, the pool dies when a worker ends.
 
     Args:
-        options: of WorkerPool or its configuration, or `budget` and `load` of each worker.
+        options: options of WorkerPool or its configuration, or `budget` and `load` of each worker.
     """
     budget = options.pop("budget", None) or Budget(max_rows=max_rows, max_source_positions=1000)
     load = options.pop("load", lambda: None)

@@ -1,4 +1,4 @@
-"""A real browser, Debian's chromium, before a real server."""
+"""Fixtures: a real browser, Debian's chromium, and a real server."""
 
 import re
 import shutil
@@ -27,7 +27,7 @@ def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("no chromium here: apt-get install chromium")
     with sync_playwright() as playwright:
-        # As root, chromium runs without its sandbox alone. What it opens is ours.
+        # As root, chromium runs only without its sandbox. It opens only our pages.
         launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield launched
         launched.close()

@@ -1,4 +1,4 @@
-"""The playground in a browser: its parts, its requests, and answers that tests make up."""
+"""Helpers for the playground in a browser: its parts, its requests, and artificial answers."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def request_bodies(page: Page) -> list[dict[str, Any]]:
 
 
 def reload_with(page: Page, change: Callable[[list[Any]], list[Any]], *, times: int | None = 1) -> None:
-    """Reloads the page; the server's list of models is changed, this often or always."""
+    """Reloads the page; `change` edits the server's list of models `times` times, or always if None."""
 
     def changed(route: Route) -> None:
         route.fulfill(json={"models": change(route.fetch().json()["models"])})

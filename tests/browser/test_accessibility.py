@@ -1,4 +1,4 @@
-"""axe-core, the usual checker of accessibility, on the playground in each of its states."""
+"""Tests of the playground's accessibility with axe-core, in each of the playground's states."""
 
 import shutil
 import subprocess

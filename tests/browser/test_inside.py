@@ -1,4 +1,4 @@
-"""The inside of an answer: its steps, the beam's tree, masked attention, and answers to a growing text."""
+"""Tests of an answer's details: its steps, the beam's tree, masked attention, and answers to a growing text."""
 
 import json
 import re

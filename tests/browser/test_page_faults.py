@@ -138,7 +138,7 @@ def test_warnings_are_shown_and_go_with_their_answer(page: Page) -> None:
 
 
 def served_before(page: Page, *roles: str) -> list[dict[str, Any]]:
-    """Opens the page as if versions with these roles had been served then; returns the later requests' bodies."""
+    """Reloads the page as if versions with these roles were served; returns the later requests' bodies."""
 
     def former(models: list[Any]) -> list[Any]:
         (model,) = (model for model in models if model["name"] == "g2p-en")

@@ -1,4 +1,4 @@
-"""The playground as people use it: typing, looking, comparing, by mouse and by keyboard."""
+"""Tests of the playground: typing, inspecting and comparing answers, by mouse and by keyboard."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine; skipped where Ray is not installed (the extra `cluster`)."""
+"""A Ray cluster of several nodes on this machine; skipped if Ray is not installed (the extra `cluster`)."""
 
 import subprocess
 import sys
@@ -16,10 +16,10 @@ ENVIRONMENT = {
     # Worker processes of Ray import the package from here.
     "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # The nodes are one machine, where only one of them can have the port.
+    # The nodes are on one machine, so only one of them can have the port.
     "RAY_SERVE_WORKER_PROXY_GRPC_PORT": "0",
     "RAY_SERVE_WORKER_PROXY_HTTP_PORT": "0",
-    # A busy machine is not a broken one.
+    # These take long on a busy machine.
     "RAY_agent_register_timeout_ms": "120000",
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",

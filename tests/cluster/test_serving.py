@@ -1,4 +1,4 @@
-"""Bundles on Ray Serve: several nodes, which come, go and die under calls without a pause."""
+"""Tests of bundles on Ray Serve: nodes and replicas that start, end and die during continuous calls."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 @pytest.fixture(scope="module")
 def serving(nodes: Nodes) -> Iterator[Callable[..., str]]:
-    """Deploys bundles, and says where they are served."""
+    """Yields a function that deploys bundles and returns their address."""
     from ray import serve
 
     (port,) = free_ports(1)
@@ -65,13 +65,13 @@ def replica_of(answer: Any) -> str:
 
 @asynccontextmanager
 async def calls(target: str, *, retries: bool = False, callers: int = CALLERS) -> AsyncIterator[Counter[str]]:
-    """Callers that ask without a pause until the block has ended; a call that fails raises.
+    """Runs callers that make calls without a pause until the block has ended; a call that fails raises.
 
     Args:
-        retries: try again as the Python client does.
+        retries: retries as the Python client does.
 
     Yields:
-        How many answers each replica has given.
+        The number of answers of each replica.
     """
     answers = Counter[str]()
     ending = asyncio.Event()
@@ -97,7 +97,7 @@ async def calls(target: str, *, retries: bool = False, callers: int = CALLERS) -
 async def test_every_call_is_answered_as_by_a_server(serving: Callable[..., str]) -> None:
     async with AttendantClient(serving(BUNDLE)) as client:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while True:  # the proxies learn of it a moment later
+            while True:  # the proxies get the deployment a moment later
                 try:
                     alone = await client.generate("badge", beam_size=2, attention=True)
                     break
@@ -134,7 +134,7 @@ async def test_replicas_come_and_go_with_the_load(serving: Callable[..., str]) -
 
 
 async def test_an_update_costs_no_call(serving: Callable[..., str], tmp_path: Path) -> None:
-    """Callers without retries lose no call either."""
+    """Checks that no call fails, even without retries."""
     put_version(Path(BUNDLE), tmp_path, "g2p-en", "2")
     async with calls(serving(BUNDLE)) as answers:
         before = set(answers)
@@ -166,12 +166,12 @@ async def test_models_take_turns_in_a_replica(serving: Callable[..., str]) -> No
 
 async def test_a_node_that_dies_costs_no_call_that_is_tried_again(nodes: Nodes, serving: Callable[..., str]) -> None:
     mortal = nodes.add()
-    # Of two CPUs each: one node has no room for all.
+    # A node has two CPUs, so one node has no room for all replicas.
     target = await asyncio.to_thread(serving, BUNDLE, min_replicas=3, max_replicas=3)
     async with calls(target, retries=True) as answers:
         await until(lambda: len(answers) == 3)
         await asyncio.to_thread(nodes.kill, mortal)
-        for _ in range(2):  # what was under way, and what came later
+        for _ in range(2):  # calls in flight, then later calls
             answers.clear()
             await until(lambda: answers.total() > 20 * CALLERS)
         assert len(answers) < 3

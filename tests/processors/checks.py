@@ -24,7 +24,7 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import Stepper
 
 NUM_EXAMPLES: Final = 8
-"""Examples of each way to decode that are decoded alone and scored: emulation is slow."""
+"""Maximum number of examples per way to decode that are decoded alone and scored: emulation is slow."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class ScoredTarget:
 
 
 ScoredTargets = dict[str, list[ScoredTarget]]
-"""By "<bundle> <precision>"."""
+"""Scored targets by "<bundle> <precision>"."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints a line per bundle and precision and one for each thing that is wrong; returns 1 if anything is."""
+    """Prints a line per bundle and precision, and a line per problem; returns 1 if there is a problem."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write this host's scores")
@@ -91,7 +91,7 @@ class CheckedGraphs:
             self.examples += [example for example in golden if options_of(example) == way][:NUM_EXAMPLES]
 
     def problems(self, scored: list[ScoredTarget], expected: list[ScoredTarget] | None) -> Iterator[str]:
-        """Yields a line for each thing that is wrong.
+        """Yields a line per problem.
 
         Args:
             expected: the scores of another host. If None, they are not compared.
@@ -115,7 +115,7 @@ class CheckedGraphs:
         ]
 
     def _dependent_on_batch_mates(self) -> Iterator[str]:
-        """Decodes the examples in one batch, then each alone: the same tokens, and scores equal in every bit."""
+        """Yields a line per example whose tokens or scores differ in any bit when it is decoded alone or in a batch."""
         together = self._decode(self.examples)
         for example, in_batch in zip(self.examples, together, strict=True):
             (alone,) = self._decode([example])

@@ -39,7 +39,7 @@ CPU part\t: 0xd0c
 CPU revision\t: 1
 
 """
-"""A Neoverse N1 in /proc/cpuinfo. QEMU shows the host's, by which onnxruntime ends in a segmentation fault."""
+"""A Neoverse N1 in /proc/cpuinfo. QEMU shows the host's, with which onnxruntime ends in a segmentation fault."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def find(emulator: str) -> str:
 
 
 def run(on: Processor, arguments: Sequence[str]) -> bool:
-    """Runs the checks on a processor, prints how they went, and returns whether all hold."""
+    """Runs the checks on a processor and prints the outcome; returns True if all pass."""
     start = time.monotonic()
     result = subprocess.run(
         [*on.python, "-m", "tests.processors.checks", *arguments],
@@ -140,7 +140,7 @@ def arm64(emulator: str) -> Processor:
     """
     root = BUILD / "arm64"
     if not root.exists():
-        # Complete or absent: an interrupted installation is begun again.
+        # The folder is complete or absent: an interrupted installation starts again.
         partial = root.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
         install_debian(partial)
@@ -185,7 +185,7 @@ def command(*words: str, folder: Path) -> None:
     """Runs a command in a folder.
 
     Raises:
-        UserError: it is not there, or fails.
+        UserError: it is missing, or fails.
     """
     try:
         subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""The checks of a processor pass on this host, and fail if anything that they look at is wrong."""
+"""Tests of a processor's checks, on this host."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from tests.processors import checks
 
 STORED = Path(__file__).parents[1] / "bundle_formats" / "1"
-"""Stored, not exported: these tests need no torch."""
+"""A stored bundle: these tests don't export one, so they need no torch."""
 
 
 def test_this_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What is released, made once per session by the commands that make a release."""
+"""The released files, made once per session by the commands that make a release."""
 
 import os
 import subprocess
@@ -12,12 +12,12 @@ from tests.paths import ROOT
 
 @pytest.fixture(scope="session")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with both wheels and both source archives."""
+    """Returns the folder with both wheels and both source archives."""
     return built(tmp_path_factory.mktemp("dist"))
 
 
 def built(folder: Path, umask: int = 0o022, **environment: str) -> Path:
-    """By `make dist`."""
+    """Builds both distributions with `make dist`; returns their folder."""
     run = subprocess.run(
         ["make", "dist", f"DIST={folder}", f"PYTHON={sys.executable}"],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""`make dist`: both distributions, the same bytes each time, under one version; installed where nothing else is."""
+"""Tests of `make dist`: both distributions have the same bytes each time, and work in empty environments."""
 
 import os
 import re
@@ -50,7 +50,7 @@ def test_they_hold_every_module_and_no_test(distributions: Path) -> None:
 
 @contextmanager
 def served(programs: Path, folder: Path) -> Iterator[str]:
-    """The pronunciation model, by what is installed; gives its address."""
+    """Serves the pronunciation model with the installed programs; yields its address."""
     command = [str(programs / "attendant"), "serve", str(ROOT / "models/g2p-en"), "--port", "0", "--metrics-port", "0"]
     with subprocess.Popen(command, cwd=folder, env=bare(), stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -66,7 +66,7 @@ def bare() -> dict[str, str]:
 
 
 def installed(folder: Path, *requirements: str) -> Path:
-    """A new environment with these alone; gives the folder of its programs."""
+    """Makes a new environment with these requirements only; returns the folder of its programs."""
     subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
     pip = [str(folder / "venv/bin/python"), "-m", "pip", "--disable-pip-version-check"]
     constraints = ["--constraint", str(ROOT / "constraints.txt")]
@@ -76,7 +76,7 @@ def installed(folder: Path, *requirements: str) -> Path:
 
 
 def wheels(distributions: Path, extras: str) -> tuple[str, str]:
-    """Returns the requirements for everything with these extras: two files, so that no name of ours is looked up."""
+    """Returns the requirements for both distributions with these extras, as files: pip looks up no name of ours."""
     return str(distributions / CLIENT_WHEEL), f"{distributions / WHEEL}[{extras}]"
 
 
@@ -91,7 +91,7 @@ def pronounced(folder: Path, programs: Path) -> str:
 
 
 def refused(folder: Path, program: Path, *arguments: str) -> str:
-    """Returns the one line with which a command ends that can't run here."""
+    """Runs a command that must fail here; returns its only line of errors."""
     run = subprocess.run([program, *arguments], cwd=folder, env=bare(), capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1), run.stdout + run.stderr
     return run.stderr
@@ -140,7 +140,7 @@ def test_the_released_lock_leaves_the_model_hub_out(distributions: Path, tmp_pat
 
 
 def test_a_checkout_installs_without_asking_an_index_for_our_names(tmp_path: Path) -> None:
-    """pip builds a copy, because building leaves folders beside the sources."""
+    """Installs a copy, because building leaves folders among the sources."""
     names = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
     packed = ["pyproject.toml", "setup.py", "README.md", "LICENSE", "client", "attendant"]
     packed += ["runtime", "training", "export", "server", "recipes"]

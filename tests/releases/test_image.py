@@ -1,7 +1,7 @@
-"""The images are built, contain what they should, serve or train by their configuration, and end.
+"""Tests of the images: their content, and that they serve or train with their configuration, and end.
 
-debootstrap makes their base, so no registry is needed; Debian's buildah builds without an engine. They run in
-namespaces of their own: as process 1, as their numeric user, on a read-only root file system.
+debootstrap makes their base, so no registry is needed; Debian's buildah builds without an engine. They run in their
+own namespaces: as process 1, as their numeric user, on a read-only root file system.
 """
 
 import functools
@@ -34,7 +34,7 @@ pytestmark = [
 MAX_BYTES = {"server-cpu": 250_000_000, "server-gpu": 2_500_000_000, "trainer": 5_500_000_000}
 SERVERS = ["server-cpu", "server-gpu"]
 FREE_PARTS = 4
-"""Copies of an image's content during its build, packed and unpacked."""
+"""Number of copies of an image's content during its build, packed and unpacked."""
 
 USER = 10001
 
@@ -56,12 +56,12 @@ def run(*command: str | Path) -> str:
 
 @pytest.fixture(scope="module")
 def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """The command, with a store of its own that has `localhost/base`."""
+    """Yields the command, with its own store that has `localhost/base`."""
     folder = tmp_path_factory.mktemp("buildah")
     command = ["buildah", "--root", str(folder / "store"), "--runroot", str(folder / "run")]
     system = folder / "base"
     run("debootstrap", "--variant=minbase", "--include=python3,python3-venv,ca-certificates", "bookworm", system)
-    # A proxy between this machine and the index is trusted there as it is here.
+    # The image must trust a proxy between this machine and the index, as this machine does.
     shutil.copy("/etc/ssl/certs/ca-certificates.crt", system / "etc/ssl/certs/ca-certificates.crt")
     container = run(*command, "from", "scratch")
     run(*command, "add", "--quiet", container, system, "/")
@@ -83,7 +83,7 @@ def built(buildah: list[str], target: str, name: str) -> Image:
 
 @pytest.fixture(scope="module")
 def images(buildah: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Image]:
-    """Builds a target at its first use."""
+    """Returns a function that builds a target at its first use."""
 
     @functools.cache
     def image(target: str) -> Image:
@@ -120,7 +120,10 @@ def test_it_is_the_same_again(buildah: list[str], images: Callable[[str], Image]
 def container(
     image: Image, command: list[str], *, volume: Path = ROOT / "models/g2p-en", **environment: str
 ) -> Iterator["subprocess.Popen[str]"]:
-    """As process 1, on a root file system that is read-only except for the volume: a bundle, or the trainer's work."""
+    """Runs a command as process 1, on a root file system that is read-only except for the volume.
+
+    The volume is a bundle, or the trainer's work.
+    """
     root, folder = image.root, image.config["WorkingDir"] or "/"
     for name in ("proc", "dev"):
         (root / name).mkdir(exist_ok=True)

@@ -29,7 +29,7 @@ def triton(target: str, model: str) -> dict[str, Any]:
         "index": [model["state"] for model in client.get_model_repository_index()],
         "texts": [],
     }
-    # JSON and bytes, both ways, all outputs and the usual ones.
+    # Inputs and outputs as JSON and as bytes, named and default outputs, plain and compressed requests.
     for sent, received, named, coding in itertools.product((True, False), (True, False), (True, False), (None, "gzip")):
         tensor = triton.InferInput("text", [2], "BYTES")
         tensor.set_data_from_numpy(np.array([text.encode() for text in TEXTS], object), binary_data=sent)

@@ -1,4 +1,4 @@
-"""The programs of docs/clients.md, run unchanged, against a server of models/g2p-en."""
+"""Tests of the programs in docs/clients.md, run unchanged except for the address, with a server of models/g2p-en."""
 
 import os
 import re
@@ -44,7 +44,7 @@ def addressed(program: str, running: Running) -> str:
 
 
 def shell(script: str, folder: Path, **variables: str) -> str:
-    """Runs a script, and returns its output."""
+    """Runs a script; returns its output."""
     script = f"set -e\n{FIND_GOOGLE}\n{script}".replace(".venv/bin/python", sys.executable)
     done = subprocess.run(
         ["bash", "-c", script], cwd=folder, env=os.environ | variables, capture_output=True, text=True, check=False
@@ -90,7 +90,7 @@ def test_go(running: Running, folder: Path, expected: str) -> None:
     (package / "protos").symlink_to(ROOT / "protos")
     (package / "main.go").write_text(addressed(program, running))
     shell(generate, package)
-    # Debian's packages are no modules.
+    # Debian's packages are not Go modules.
     variables = {"GO111MODULE": "off", "GOPATH": f"{folder}:{DEBIAN_GO}", "GOCACHE": str(folder / "cache")}
     assert shell("go vet . && go run .", package, **variables) == expected
 

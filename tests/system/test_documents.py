@@ -1,7 +1,7 @@
-"""What the pages show to be typed is typed, and works.
+"""Tests of the documentation: the commands on its pages succeed.
 
-A fenced block of `sh`, `console` (commands after `$`, then what they print) or `python` is run in a folder that has
-what the pages mention. The line before a block that can't be run has an HTML comment,
+A fenced block of `sh`, `console` (commands after `$`, then their output) or `python` is run in a folder with the files
+that the pages mention. The line before a block that can't be run has an HTML comment,
 `<!-- not run: why -->`, or names the test that runs it, `<!-- run by: path -->`.
 """
 
@@ -88,9 +88,9 @@ class Reader:
     """A user who types the commands of pages.
 
     Attributes:
-        folder: where; as a checkout, with what the pages speak of.
+        folder: the working folder: a checkout with the files that the pages mention.
         served: the server that answers at a page's localhost.
-        typed: what was typed already; where two pages show the same, that is enough.
+        typed: the blocks that have run; a block that two pages show runs once.
     """
 
     folder: Path
@@ -98,7 +98,7 @@ class Reader:
     typed: set[str] = field(default_factory=set)
 
     def types(self, block: Block) -> None:
-        """Runs a block; each command must succeed, and print what a `console` block shows."""
+        """Runs a block; each command must succeed, and print the output that a `console` block shows."""
         if block.body in self.typed:
             return
         self.typed.add(block.body)
@@ -122,7 +122,7 @@ class Reader:
         return done.stdout
 
     def _serves(self, line: str, block: Block) -> None:
-        """Starts a server, which must serve, and ends it."""
+        """Starts a server, checks that it serves, and ends it."""
         with subprocess.Popen(
             self._shell(f"exec {line}"), cwd=self.folder, env=self._environment(), stdout=subprocess.PIPE, text=True
         ) as process:
@@ -147,7 +147,7 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory, served: Running) -> Reader:
-    """Has a checkout."""
+    """Returns a user with a checkout."""
     folder = tmp_path_factory.mktemp("reader")
     for name in ("training", "export", "server", "client", "models", "protos", "recipes"):
         (folder / name).symlink_to(ROOT / name)
@@ -158,13 +158,13 @@ def reader(tmp_path_factory: pytest.TempPathFactory, served: Running) -> Reader:
 
 @pytest.fixture(scope="module")
 def trained(reader: Reader) -> Reader:
-    """Has trained and exported by docs/training.md, from toy pairs and with a smaller model."""
+    """Returns a user who has followed docs/training.md with toy pairs and a smaller model."""
     folder = reader.folder
     (folder / "recipes").unlink()
     (folder / "recipes").mkdir()
     page_blocks = list(blocks(TRAINING))
     (recipe,) = (block.body for block in page_blocks if block.language == "toml" and block.body.startswith("[data]"))
-    # Batches so small that three epochs are enough steps for answers that rounding does not change.
+    # With small batches, three epochs are enough steps for answers that rounding does not change.
     smaller = recipe.replace("size = 256", "size = 64").replace("epochs = 10", "epochs = 3")
     (folder / "recipes/mine.toml").write_text(smaller + "[batches]\nmax_tokens = 256\n")
     sources = [f"{a} {b} {c}" for a in "abcdefgh" for b in "abcdefgh" for c in "abcdefgh"]

@@ -1,6 +1,6 @@
-"""Every architecture goes the whole way: trained from a recipe, exported, loaded, called over gRPC.
+"""Tests of all architectures from end to end: trained from a recipe, exported, loaded, called over gRPC.
 
-That its numbers are right on the way is for tests/parity; here each stage takes what the one before has left.
+Each stage takes the files of the stage before. tests/parity checks the numbers of each stage.
 """
 
 import itertools
@@ -49,14 +49,14 @@ WORDS = ["".join(letters) for letters in itertools.product("abc", repeat=3)]
 
 COVERING = covering_architectures()
 QUICK = next(name for name, config in COVERING.items() if config.decoder.copying)
-"""One vocabulary for both sides, as no other quick test trains and exports; tests/parity has the others."""
+"""Architecture with one vocabulary for both sides, which no other quick test trains and exports."""
 
 
 pytestmark = pytest.mark.usefixtures("torch_threads")
 
 
 def toml(config: ModelConfig) -> str:
-    """The `[model]` table."""
+    """Returns the `[model]` table and its subtables."""
     plain = config.model_dump(mode="json", exclude_none=True)
     tables = {"model": plain} | {f"model.{name}": plain.pop(name) for name in ("encoder", "attention", "decoder")}
     lines = []

@@ -1,4 +1,4 @@
-"""Tiny models, trained by the real toolkits in environments of their own, answer as bundles what they answer there."""
+"""Tests of imports: tiny models that the real toolkits train give the same answers as bundles as in their toolkits."""
 
 import random
 import re
@@ -57,7 +57,7 @@ model:
 PARTS = """\
 ab ac al an ar be bri ca cal ch co con cy de der di ed en er es ex fi for gh gra he ic in ing ion is it ive la le li lo
 ly ma me ment mi mo ne ni no ol on or ou over pa per ph po pre pro qu ra re ri ro sa se sh si tion ty un ver wh y"""
-"""Of which words are made that look like English ones."""
+"""Parts of words, from which the test makes words that look English."""
 
 G2P_EN = """\
 import os, sys, zipfile
@@ -75,7 +75,7 @@ for word in sys.stdin.read().split():
 
 
 def reversals(folder: Path) -> list[str]:
-    """Writes a corpus whose targets are the sources from their end; returns the held-out sources."""
+    """Writes a corpus whose targets are the reversed sources; returns the held-out sources."""
     generator = random.Random(1)
     (folder / "words.txt").write_text("".join(f"{symbol}\n" for symbol in SYMBOLS))
     sources: list[list[str]] = []
@@ -95,7 +95,7 @@ def answers(bundle: Path, texts: Sequence[str], beam_size: int, length_penalty: 
 def hold_against_penalized(
     bundle: Path, texts: Sequence[str], theirs: Sequence[str], alpha: float, offset: float
 ) -> None:
-    """Their answers of a beam with a length penalty are ours, or lost to ours because their beam ended earlier."""
+    """Checks that the toolkit's answers with a length penalty equal ours, or score less: its beam ends earlier."""
     model = attendant.load(bundle)
     ours = model.generate(texts, beam_size=4, length_penalty=alpha, length_penalty_offset=offset, max_length=MAX_LENGTH)
     differing = [
@@ -122,7 +122,7 @@ def test_g2p_en(tmp_path: Path) -> None:
 
 
 def test_g2p_en_predicts_by_our_model(tmp_path: Path) -> None:
-    """The lines of the recipe's page, in a process that has both packages."""
+    """Runs the lines of the recipe's page, in a process that has both packages."""
     page = (ROOT / "recipes/g2p-cmudict-stress/README.md").read_text()
     (lines,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     packages = next(python_of("g2p-en").parents[1].glob("lib/python*/site-packages"))
@@ -174,7 +174,7 @@ def test_opennmt(name: str, tmp_path: Path) -> None:
 
     for beam_size in (1, 4):
         assert answers(bundle, texts, beam_size) == translations(beam_size, "none", 0)
-    # They count BOS in the length, we don't.
+    # OpenNMT-py counts BOS in the length, Attendant doesn't.
     for penalty, alpha, offset in (("wu", 0.6, 6), ("avg", 1, 1)):
         hold_against_penalized(bundle, texts, translations(4, penalty, alpha), alpha, offset)
 

@@ -1,4 +1,4 @@
-"""The models that come with the repository: whole, as they were measured, and made of the weights beside them."""
+"""Tests of the models in the repository: their golden examples, measurements, answers, and the runs they come from."""
 
 from importlib import import_module
 
@@ -90,7 +90,7 @@ MEASURED = {
     "translate-en-fr": ("bleu", 2166, 0.15),
     "summarize-debian": ("rouge_1", 1286, 0.3),
 }
-"""Metric, size of the test split, and how far int8 is from fp32 at most."""
+"""Metric, size of the test split, and maximum difference between int8 and fp32."""
 
 
 @pytest.fixture(scope="module", params=ANSWERS)
@@ -99,7 +99,7 @@ def bundle(request: pytest.FixtureRequest) -> Bundle:
 
 
 def decoded(bundle: Bundle, stepper: Stepper) -> list[str]:
-    """The best answers to the texts of ANSWERS."""
+    """Returns the best answers to the bundle's texts in ANSWERS."""
     texts = ANSWERS[bundle.manifest.name]
     sources = [bundle.source_ids(bundle.source_tokenizer.encode(text)) for text in texts]
     options = DecodingOptions(beam_size=4, max_length=60)

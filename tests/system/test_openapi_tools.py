@@ -1,4 +1,4 @@
-"""The OpenAPI document as tools read it: schemathesis tries the server by it, and generators make clients of it."""
+"""Tests of the OpenAPI document with tools: schemathesis tests the server with it, and generators make clients."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""SentencePiece itself, in an environment of its own: models that it trains give the ids here that they give there."""
+"""Tests against SentencePiece, in its own environment: a model that it trains gives the same ids here."""
 
 import json
 import random
@@ -54,7 +54,7 @@ PIECES = [
 ]
 PIECES += [" ", "  ", "\t", "\n", "\r\n", "\u3000", "\xa0", "\u200b", "\u200d", "\x07", "\u0301", "👨\u200d👩", "🇫🇷"]
 MANY_MARKS = 0.005
-"""Share of the texts that may differ: those in which marks follow what normalization takes apart, such as ligatures."""
+"""Share of texts that may differ: those with marks after characters that normalization splits, such as ligatures."""
 
 
 def texts_of(lines: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""From a recipe to answers by the commands that a user types, on toys that need no network."""
+"""Tests of a user's commands from a recipe to answers, on toys that need no network."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def exact_match(evaluations: Path) -> float:
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`reverse`, named by its folder: trained, evaluated and exported."""
+    """Trains, evaluates and exports `reverse`, named by its folder; returns the bundle."""
     folder = tmp_path_factory.mktemp("whole_way")
     command("training", str(ROOT / "recipes/reverse"), folder=folder)
     command("training", "evaluate", "runs/reverse", folder=folder)
