@@ -8,7 +8,7 @@ import trustme
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A certificate authority in a folder of its own.
+    """A certificate authority in its own folder.
 
     Attributes:
         certificate: the file of its own certificate, PEM.

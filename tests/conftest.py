@@ -48,7 +48,7 @@ def pytest_collection_finish() -> None:
 def tiny_bundle_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Returns a function that exports an untrained model, once per run of the tests. Tests must not change it."""
     folder = tmp_path_factory.getbasetemp()
-    # The processes of pytest-xdist have folders of their own in the folder of the run.
+    # Each process of pytest-xdist has its own folder in the folder of the run.
     bundles = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "bundles"
 
     def bundle(**options: Any) -> Path:

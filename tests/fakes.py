@@ -35,7 +35,7 @@ def log_softmax(logits: Floats) -> Floats:
 
 
 class FakeStepper:
-    """A Stepper whose state is the hash of (source, history); it checks its callers as it goes.
+    """A Stepper whose state is the hash of (source, history). It also checks its callers' arguments.
 
     Attributes:
         num_selects, num_steps, num_encodes: calls so far.

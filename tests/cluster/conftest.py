@@ -37,7 +37,7 @@ class Nodes:
         self.address = self._cluster.address
 
     def _arguments(self, num_cpus: int) -> dict[str, Any]:
-        # With ports of their own, a node does not wait for its agents, which may take long to start.
+        # With its own ports, a node does not wait for its agents, which may take long to start.
         ports = dict(zip(AGENTS, free_ports(len(AGENTS)), strict=True))
         return {"num_cpus": num_cpus, "object_store_memory": 100 << 20, "include_dashboard": False, **ports}
 

@@ -1,9 +1,9 @@
 """Fixtures of the tests that attack a real server over loopback and record figures.
 
 Each fault has a test that fails without the mechanism against it. `make test` runs its small size, here or with the
-mechanism's own tests: it asserts what is deterministic (bounded counts, codes, answers; never speed). If a figure is
-recorded, there is a full size marked `reliability`, which `make reliability` runs. `docs/reliability.md` has a section
-per subject.
+mechanism's own tests. It makes only deterministic assertions (bounded counts, codes, answers; never speed). If a figure
+is recorded, there is a full size marked `reliability`, which `make reliability` runs. `docs/reliability.md` has a
+section per subject.
 """
 
 from collections.abc import Callable, Iterator

@@ -20,7 +20,7 @@ class Caller:
         self._process = process
 
     def give_way(self) -> None:
-        """Lowers the process's priority below the server's, since other callers run on other machines.
+        """Lowers the process's priority below the server's, since real callers run on other machines.
 
         Must be called before the first load.
         """

@@ -214,7 +214,7 @@ def hidden(fields: Sequence[Field]) -> list[Field]:
 
 
 def test_values_outside_are_refused_behind_tags_of_more_than_32_bits() -> None:
-    """ONNX Runtime drops the higher bits and would read the file."""
+    """Checks that the reader refuses such tags. ONNX Runtime drops the higher bits and would read the file."""
     fields = hidden(fields_of(next(hostile_models()).SerializeToString(), DESCRIPTOR))
     with pytest.raises(Unfit, match="out of range"):
         read_graph(Harm(random.Random(0), 0.0).written(fields))

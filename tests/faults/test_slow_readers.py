@@ -56,7 +56,7 @@ def answers_of_others(target: str, requests: int | None = None, seconds: float |
 
 @pytest.mark.reliability
 def test_the_share_of_the_others(figure: Figure) -> None:
-    """900 requests never read used to leave ten other streams 0 of 200 answers in 60 s."""
+    """Checks ten other streams: 900 requests never read used to leave them 0 of 200 answers in 60 s."""
     alone, beside = 0, 0
     with server(str(ROOT / "models" / "g2p-en"), "--bulk-seconds", "1") as running:
         answers_of_others(running.target, seconds=2)

@@ -34,7 +34,7 @@ def varint(number: int) -> bytes:
 
 @pytest.mark.reliability
 def test_memory_under_distinct_unknown_fields(start: Start, figure: Figure) -> None:
-    """The cache of decoding options used to keep their unknown fields: 1,024 entries of 250 kB each."""
+    """Checks the cache of decoding options, which used to keep unknown fields: 1,024 entries of 250 kB each."""
     with start() as running:
         flood_with_unknown_fields(running.target, 50, 250_000)
         before = running.resident_mebibytes()

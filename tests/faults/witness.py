@@ -47,7 +47,7 @@ def witness(
     pause_seconds: float = 0.02,
     timeout_seconds: float | None = 20.0,
 ) -> Iterator[Witness]:
-    """Makes one call after another from a thread of its own, without retries, until the context ends.
+    """Makes one call after another from its own thread, without retries, until the context ends.
 
     If latencies matter, run the attacker in another process: this thread shares the interpreter with the test.
     """

@@ -16,7 +16,7 @@ OPTIONS = {"beam_size": 2}
 
 
 def triton(target: str, model: str) -> dict[str, Any]:
-    import tritonclient.http as triton  # each is in an environment of its own
+    import tritonclient.http as triton  # each client has its own environment
     from tritonclient.utils import InferenceServerException
 
     client = triton.InferenceServerClient(target)

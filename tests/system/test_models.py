@@ -1,4 +1,4 @@
-"""Tests of the models in the repository: their golden examples, measurements, answers, and the runs they come from."""
+"""Tests of the models in the repository: their golden examples, evaluation, answers, and original training runs."""
 
 from importlib import import_module
 
