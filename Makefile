@@ -147,7 +147,7 @@ audit: setup build/audit/.installed ## Names, hashes, licences and known vulnera
 	@for lock in $(SHIPPED); do build/audit/bin/cyclonedx-py requirements deploy/locks/$$lock.txt --output-reproducible \
 		--no-validate --output-file build/sbom/$$lock.cdx.json || exit; done; echo "audit: SBOM: build/sbom"
 
-locks: build/audit/.installed ## Write deploy/locks anew: versions of constraints.txt, with their hashes
+locks: build/audit/.installed ## Write deploy/locks again: versions of constraints.txt, with their hashes
 	@build/audit/bin/python deploy/lock.py
 
 # With Docker, or where there is none, with buildah: make image BUILD="buildah build --isolation chroot --format docker"

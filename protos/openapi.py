@@ -76,7 +76,7 @@ RANGES: Final[Mapping[str, Schema]] = {
     "seed": {"minimum": 0, "maximum": 2**64 - 1},
     "trace": {"minimum": 0, "maximum": MAX_TRACED_CANDIDATES},
 }
-"""What any model may allow. `Limits` says what a model allows."""
+"""The widest range of each option for any model. `Limits` has those of a model."""
 
 OPTIONS: Final = {
     **{name: {"type": NUMBERS[field.cpp_type]["type"]} | RANGES.get(name, {}) for name, field in FIELDS.items()},
