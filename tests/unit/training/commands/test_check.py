@@ -1,6 +1,7 @@
 """Tests of `check`, and of a training's warnings and refusals about its data."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,8 +24,7 @@ def test_a_recipe_is_checked_and_nothing_is_written(tmp_path: Path, tiny_recipe:
     before = sorted(tmp_path.rglob("*"))
     status, message, errors = command("check", tiny_recipe, "--examples", 2)
     assert status == 0, errors
-    rows = {line[:34].strip(): line[34:].split() for line in message.splitlines()}
-    assert rows["pairs"][-3:] == ["48", "16", "16"] or "48" in message
+    assert re.search(r"^pairs +48 +16 +16$", message, re.MULTILINE), message
     for words in ("source characters, median", "unknown target tokens", "scripts of the sources: Latin 100.0%",
                   "examples of train:", "48 of 48 pairs", "sources: 3 to 3 tokens"):  # fmt: skip
         assert words in message

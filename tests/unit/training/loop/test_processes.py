@@ -104,22 +104,24 @@ def test_alone_it_is_itself() -> None:
 
 # Each process has its own random numbers, so the dropout is too small to drop anything.
 def test_two_processes_are_as_one(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
-    overrides = [part for option in (*OPTIONS, "model.dropout=1e-9") for part in ("--set", option)]
+    # Batches of five pairs: the processes have unequal shares.
+    options = (*OPTIONS, "model.dropout=1e-9", "batches.max_tokens=40")
+    overrides = [part for option in options for part in ("--set", option)]
     assert command(tiny_recipe, "--output", tmp_path / "1", *overrides)[0] == 0
     program = tmp_path / "prints_threads.py"
     program.write_text(PRINTS_THREADS)
     message = launch_machines([str(program)], tiny_recipe, tmp_path / "2", *overrides)
-    assert "2 processes" in message and message.count("trained 6 steps") == 1
+    assert "2 processes" in message and message.count("trained 8 steps") == 1
     assert [line for line in message.splitlines() if line.startswith("left behind:")] == ["left behind:"] * 2
     each, two = losses(tmp_path / "1"), losses(tmp_path / "2")
     # The journal has each step and validation once.
-    assert len(each) == 8
+    assert len(each) == 10
     assert two == pytest.approx(each, rel=1e-6)
     alone, together = (load_run(tmp_path / name, "last") for name in ("1", "2"))
     for name, weight in alone.model.state_dict().items():
         difference = together.model.state_dict()[name] - weight
         assert difference.norm() <= 1e-6 * weight.norm(), name
-    assert together.state.step == 6
+    assert together.state.step == 8
     # One process resumes the run of two.
     for number in (1, 2):
         more = ("--set", "training.max_epochs=3", "--resume")
