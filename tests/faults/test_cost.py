@@ -1,4 +1,4 @@
-"""What the safe defaults cost."""
+"""Cost of the safe defaults."""
 
 from contextlib import ExitStack
 from statistics import median
