@@ -1,5 +1,6 @@
 """Tests of a processor's checks, on this host."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -16,3 +17,9 @@ def test_this_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert any(target.token_log_probs for targets in checks.read_scores(scores).values() for target in targets)
     assert checks.main([str(STORED), "--compare", str(scores)]) == 0
     assert " fp32: ok" in capsys.readouterr().out
+    # Another host's scores, of which one differs.
+    content = json.loads(scores.read_text())
+    next(target for targets in content.values() for target in targets)["token_log_probs"][0] += 0.01
+    scores.write_text(json.dumps(content))
+    assert checks.main([str(STORED), "--compare", str(scores)]) == 1
+    assert "scores differ by 0.01" in capsys.readouterr().out
