@@ -34,7 +34,7 @@ def violations(page: Page, axe: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_is_violated(browser: Browser, address: str, axe: str, scheme: str) -> None:
+def test_the_page_violates_no_accessibility_rule(browser: Browser, address: str, axe: str, scheme: str) -> None:
     context = browser.new_context(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
     page = context.new_page()
     page.goto(address)

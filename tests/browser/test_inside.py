@@ -66,7 +66,7 @@ def share(text: str) -> float:
     return float(text.removeprefix("< ").removesuffix(" %"))
 
 
-def test_the_steps_play(page: Page) -> None:
+def test_play_advances_the_steps(page: Page) -> None:
     panel = ask(page)
     steps = opened(panel, "steps")
     page.clock.install()
@@ -80,7 +80,7 @@ def test_the_steps_play(page: Page) -> None:
     expect(steps.get_by_role("button", name="Play")).to_be_visible()
 
 
-def test_without_attention_there_is_one_vector(page: Page) -> None:
+def test_a_model_without_attention_has_one_context_vector(page: Page) -> None:
     without_attention(page)
     panel = panel_of(page)
     panel.get_by_label("Model").select_option(label="g2p-en")
@@ -138,7 +138,7 @@ def test_a_symbol_is_hidden_from_attention(page: Page) -> None:
     expect(note).to_be_hidden()
 
 
-def test_a_growing_text_is_measured(page: Page) -> None:
+def test_measure_lists_the_answer_to_every_prefix(page: Page) -> None:
     panel = ask(page)
     growth = opened(panel, "growth")
     growth.get_by_role("button", name="Measure").click()

@@ -86,7 +86,7 @@ def test_a_call_to_a_server_that_is_not_reached_can_be_tried_again_and_a_mistake
     expect(panel.get_by_role("alert")).to_have_text("")
 
 
-def test_alternatives_of_a_former_text_do_not_appear(page: Page) -> None:
+def test_alternatives_for_a_previous_text_are_not_shown(page: Page) -> None:
     panel = ask(page)
     held: list[Route] = []
     page.route(GENERATE, lambda route: held.append(route))
@@ -102,7 +102,7 @@ def test_alternatives_of_a_former_text_do_not_appear(page: Page) -> None:
     expect(panel.locator(".alternatives")).to_be_hidden()
 
 
-def test_a_pending_answer_is_announced_and_the_former_one_is_out_of_reach(page: Page) -> None:
+def test_a_pending_answer_is_announced_and_the_previous_one_is_disabled(page: Page) -> None:
     panel = ask(page)
     held: list[Route] = []
     page.route(STREAM, lambda route: held.append(route))
@@ -177,7 +177,7 @@ def test_a_model_that_is_gone_is_named_and_the_others_can_be_chosen(page: Page) 
     expect(text_of(panel)).to_have_text(SPOKEN)
 
 
-def test_the_list_of_models_can_be_asked_for_again(page: Page) -> None:
+def test_a_failed_list_of_models_can_be_requested_again(page: Page) -> None:
     page.route(MODELS, lambda route: route.abort(), times=1)
     page.reload()
     expect(page.locator("#server")).to_have_text("The server can't be reached.")
@@ -213,7 +213,7 @@ def test_the_focus_stays_with_the_choice(page: Page) -> None:
     expect(panel.locator(".word").first).to_be_focused()
 
 
-def test_slow_networks_wait_once_for_all_modules() -> None:
+def test_the_page_names_all_its_modules_for_parallel_loading() -> None:
     """Checks that the page names each module, so that browsers load all of them at once."""
     folder = ROOT / "server" / "http" / "page"
     named = re.findall(r"page/(\w+\.js)", (folder / "index.html").read_text())

@@ -63,7 +63,7 @@ def test_an_answer_grows(page: Page) -> None:
     expect(text_of(panel)).to_have_text(SPOKEN)
 
 
-def test_rivals_have_scores_and_can_be_looked_at(page: Page) -> None:
+def test_other_hypotheses_have_scores_and_can_be_selected(page: Page) -> None:
     panel = ask(page)
     rivals = panel.locator(".best button")
     expect(rivals).to_have_count(4)
@@ -76,7 +76,7 @@ def test_rivals_have_scores_and_can_be_looked_at(page: Page) -> None:
     expect(text_of(panel)).to_have_text(second)
 
 
-def test_a_symbol_shows_where_the_other_side_looks(page: Page) -> None:
+def test_a_selected_symbol_shows_its_attention_on_the_other_side(page: Page) -> None:
     panel = ask(page)
     caption = panel.locator(".beside figcaption")
     targets = panel.get_by_role("group", name="Target symbols").locator(".symbol")
@@ -95,7 +95,7 @@ def test_a_symbol_shows_where_the_other_side_looks(page: Page) -> None:
     expect(caption).to_have_text(re.compile("^Point at a symbol"))
 
 
-def test_another_word_leads_another_way(page: Page) -> None:
+def test_choosing_another_word_changes_the_continuation(page: Page) -> None:
     panel = ask(page)
     panel.locator(".word").nth(1).click()
     choices = panel.get_by_role("group", name="Instead of OW1").get_by_role("button")
@@ -110,7 +110,7 @@ def test_another_word_leads_another_way(page: Page) -> None:
     expect(text_of(panel)).to_have_text(SPOKEN)
 
 
-def test_two_settings_and_two_models_side_by_side(page: Page) -> None:
+def test_two_settings_and_two_models_are_compared_side_by_side(page: Page) -> None:
     ask(page)
     page.get_by_label("Compare two").check()
     second = ask(page, number=1)
@@ -127,7 +127,7 @@ def test_two_settings_and_two_models_side_by_side(page: Page) -> None:
     expect(second.locator(".facts dd").first).to_have_text("tiny")
 
 
-def test_facts_quality_and_certificate(page: Page) -> None:
+def test_the_page_shows_a_models_facts_quality_and_certificate(page: Page) -> None:
     panel = ask(page)
     panel.get_by_text("About this model").click()
     facts = panel.locator(".facts")
@@ -137,7 +137,7 @@ def test_facts_quality_and_certificate(page: Page) -> None:
     expect(facts.get_by_text("WER", exact=True)).to_have_count(1)
 
 
-def test_without_typing_along_it_answers_when_asked(page: Page) -> None:
+def test_without_answers_while_typing_the_shortcut_requests_one(page: Page) -> None:
     panel = panel_of(page)
     panel.get_by_label("Model").select_option(label="g2p-en")
     page.get_by_label("Answer while I type").uncheck()
@@ -148,7 +148,7 @@ def test_without_typing_along_it_answers_when_asked(page: Page) -> None:
     expect(text_of(panel)).to_have_text(SPOKEN)
 
 
-def test_a_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_requests_a_token(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(f"search {TOKEN}\n")
     with server(str(ROOT / "models" / "g2p-en"), "--tokens", str(tmp_path / "tokens")) as running:
         context = browser.new_context()

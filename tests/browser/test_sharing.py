@@ -26,7 +26,7 @@ def test_an_empty_page_offers_examples(page: Page) -> None:
     expect(examples.first).not_to_contain_text(word)
 
 
-def test_an_address_has_all_that_is_shown(page: Page, browser: Browser) -> None:
+def test_the_address_holds_all_settings_shown(page: Page, browser: Browser) -> None:
     page.get_by_label("Compare two").check()
     first = ask(page)
     second = panel_of(page, 1)
@@ -76,7 +76,7 @@ def test_links_and_answers_are_copied(browser: Browser, address: str) -> None:
     context.close()
 
 
-def test_two_answers_are_marked_where_they_differ(page: Page) -> None:
+def test_differences_between_two_answers_are_marked(page: Page) -> None:
     page.get_by_label("Compare two").check()
     ask(page)
     second = panel_of(page, 1)

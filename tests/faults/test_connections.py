@@ -90,7 +90,7 @@ def reset_storm(number: int) -> bytes:
     return resets(range(first, first + 2 * PIECE, 2))
 
 
-def test_others_are_answered_beside_calls_that_are_reset_at_once(start: Start) -> None:
+def test_other_callers_are_answered_during_a_storm_of_resets(start: Start) -> None:
     with (
         start("--max-calls-per-connection", "50") as running,
         storm(running.target, reset_storm, connections=2) as sent,
@@ -119,7 +119,7 @@ def test_connections_that_are_too_many_are_closed_and_others_served(start: Start
 
 
 @pytest.mark.parametrize("opening", [b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"], ids=["nothing", "the preface"])
-async def test_a_connection_that_never_begins_is_closed(monkeypatch: pytest.MonkeyPatch, opening: bytes) -> None:
+async def test_a_connection_without_a_handshake_is_closed(monkeypatch: pytest.MonkeyPatch, opening: bytes) -> None:
     shorter(monkeypatch, "grpc.server_handshake_timeout_ms", 200)
     async with served(fake_stepper()) as running:
         host, port = running.target.split(":")
@@ -169,7 +169,7 @@ async def test_a_client_that_pings_too_often_is_disconnected() -> None:
     assert any(event.additional_data == b"too_many_pings" for event in ends)
 
 
-async def test_names_of_services_that_are_not_here_are_not_kept() -> None:
+async def test_names_of_unknown_services_are_not_kept() -> None:
     async with served(fake_stepper()) as running:
         stub = health_pb2_grpc.HealthStub(running.channel)
         for number in range(5):

@@ -20,7 +20,7 @@ WORDS = [messages.GenerateRequest(text=word) for word in ("phoneme", "badge", "b
 
 
 @pytest.mark.reliability
-def test_speed_with_the_defaults_and_without(figure: Figure) -> None:
+def test_the_default_guards_cost_little_speed(figure: Figure) -> None:
     """Calls two servers in turns: one with the defaults, one without guards and limits."""
     with ExitStack() as exits:
         bundle = str(ROOT / "models" / "g2p-en")

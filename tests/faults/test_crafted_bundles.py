@@ -262,7 +262,7 @@ OPENERS: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_refused_by_name(name: str, crafted: Path) -> None:
+def test_a_crafted_bundle_is_refused_with_its_reason(name: str, crafted: Path) -> None:
     craft, reason = CASES[name]
     craft(crafted)
     for by, opens in OPENERS.items():
@@ -279,7 +279,7 @@ def test_a_sealed_sound_bundle_is_served(crafted: Path) -> None:
     load(crafted)
 
 
-def test_state_that_would_not_fit_is_refused_before_it_is_taken(crafted: Path) -> None:
+def test_state_that_would_not_fit_is_refused_before_its_allocation(crafted: Path) -> None:
     field("limits", "max_source_tokens", value=60_000)(crafted)
     with pytest.raises(Refusal, match=r"limits\.max_source_tokens: 4 sources of 60000 tokens take \d+ MiB of state"):
         load(crafted, "--max-source-positions", "999999", "--load-mib", "20")
@@ -332,7 +332,9 @@ def commands(bundle: Path, seconds: float, mib: int) -> dict[str, tuple[list[str
         pytest.param("a graph that wants memory", "export verify", LOAD_SECONDS, marks=pytest.mark.reliability),
     ],
 )
-def test_the_process_that_opens_it_ends_with_a_line(name: str, by: str, seconds: float, crafted: Path) -> None:
+def test_a_process_that_opens_a_crafted_bundle_ends_with_a_message(
+    name: str, by: str, seconds: float, crafted: Path
+) -> None:
     craft, reason = (CASES | UNBOUNDED)[name]
     craft(crafted)
     lines, _, _ = refusal_by(*commands(crafted, seconds, MIB)[by])
@@ -342,7 +344,9 @@ def test_the_process_that_opens_it_ends_with_a_line(name: str, by: str, seconds:
 @pytest.mark.reliability
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("by", OPENERS)
-def test_every_one_is_refused_soon_and_small(by: str, figure: Figure, tiny_bundle_path: Path, tmp_path: Path) -> None:
+def test_all_crafted_bundles_are_refused_with_little_time_and_memory(
+    by: str, figure: Figure, tiny_bundle_path: Path, tmp_path: Path
+) -> None:
     worst = {"seconds": 0.0, "mib": 0.0}
     cases = {name: case for name, case in CASES.items() if by != "export inspect" or name not in SEEN_BY_LOADING}
     for number, (name, (craft, reason)) in enumerate(cases.items()):

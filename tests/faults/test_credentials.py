@@ -46,7 +46,7 @@ async def log_line(running: Running, words: str, times: int = 1) -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_secrets_are_nowhere_but_in_their_files(start: Start, authority: Authority, tmp_path: Path) -> None:
+async def test_secrets_appear_only_in_their_files(start: Start, authority: Authority, tmp_path: Path) -> None:
     in_file, hashed, wrong, malformed = (secrets.token_urlsafe(32) for _ in range(4))
     tokens, (certificate, key) = tmp_path / "tokens", authority.issue("server")
     tokens.write_text(f"search {in_file}\nmail sha256:{hashlib.sha256(hashed.encode()).hexdigest()}\n")
@@ -128,7 +128,7 @@ def served_certificate(target: str) -> str:
     return ssl.get_server_certificate((host, int(port))).strip()
 
 
-async def test_exchanging_certificates_and_tokens_fails_no_call(
+async def test_replacing_certificates_and_tokens_fails_no_call(
     start: Start, authority: Authority, tmp_path: Path
 ) -> None:
     codes = await exchanged(start, authority, tmp_path, rounds=2)
@@ -153,7 +153,7 @@ async def growth_by_strangers(running: Running, num_calls: int) -> float:
 
 
 @pytest.mark.reliability
-async def test_many_strangers_leave_nothing_behind(start: Start, tmp_path: Path, figure: Figure) -> None:
+async def test_calls_with_wrong_tokens_leave_no_memory_behind(start: Start, tmp_path: Path, figure: Figure) -> None:
     (tmp_path / "tokens").write_text(f"search {secrets.token_urlsafe(32)}\n")
     with start(f"--tokens={tmp_path / 'tokens'}", "--client-requests-per-second=20") as running:
         grown = await growth_by_strangers(running, 40_000)
@@ -161,7 +161,9 @@ async def test_many_strangers_leave_nothing_behind(start: Start, tmp_path: Path,
 
 
 @pytest.mark.reliability
-async def test_exchanging_them_for_a_minute(start: Start, authority: Authority, tmp_path: Path, figure: Figure) -> None:
+async def test_replacing_certificates_and_tokens_20_times_fails_no_call(
+    start: Start, authority: Authority, tmp_path: Path, figure: Figure
+) -> None:
     codes = await exchanged(start, authority, tmp_path, rounds=20)
     figure(
         "calls that failed while certificates and tokens were exchanged 20 times",
@@ -173,7 +175,9 @@ async def test_exchanging_them_for_a_minute(start: Start, authority: Authority, 
 
 @pytest.mark.reliability
 @pytest.mark.parametrize("by", ["address", "token", "certificate"])
-async def test_what_the_gatekeeper_costs_a_call(authority: Authority, tmp_path: Path, figure: Figure, by: str) -> None:
+async def test_identifying_a_client_and_checking_its_rate_is_fast(
+    authority: Authority, tmp_path: Path, figure: Figure, by: str
+) -> None:
     """Measures how long it takes to identify the client and check its rate, in the context of a real call."""
     token = secrets.token_urlsafe(32)
     others = "".join(f"client {secrets.token_urlsafe(32)}\n" for _ in range(1000))

@@ -119,7 +119,7 @@ def send(target: str, path: str, request: Message) -> str:
 
 
 @pytest.mark.parametrize("is_full", [False, pytest.param(True, marks=pytest.mark.reliability)])
-async def test_no_message_holds_the_event_loop(is_full: bool, figure: Figure) -> None:
+async def test_no_message_blocks_the_event_loop(is_full: bool, figure: Figure) -> None:
     worst = 0.0
     # With rates, the requests of each message are counted before it is read.
     access = Access(rates=Rates(requests_per_second=1e9))

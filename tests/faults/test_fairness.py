@@ -77,7 +77,7 @@ def _callers(running: Running) -> Iterator[tuple[Caller, dict[str, Caller]]]:
 @pytest.mark.reliability
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_small_call_beside_a_flood(workers: int, figure: Figure) -> None:
+def test_a_small_call_beside_a_flood_is_answered_soon(workers: int, figure: Figure) -> None:
     """Compares the p99 of another client's small calls, 40 a second, with that without a flood.
 
     During the flood, the small calls have deadlines of 2 s.

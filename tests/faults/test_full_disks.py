@@ -210,7 +210,7 @@ def test_a_file_that_does_not_fit_leaves_the_old_state(tmp_path: Path, write: Ca
     assert num_refused
 
 
-def test_a_line_of_the_journal_is_whole_or_not_there(tmp_path: Path) -> None:
+def test_a_line_of_the_journal_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
     journal = Journal(Run(tmp_path))
     journal.begin(start(tmp_path))
     journal.record(Record(event="train", step=1, epochs=0.0, values={"loss": 1.5}))
@@ -226,7 +226,7 @@ def test_a_line_of_the_journal_is_whole_or_not_there(tmp_path: Path) -> None:
     assert [json.loads(line)["step"] for line in Run(tmp_path).metrics_path.read_text().splitlines()] == [1, 2]
 
 
-def test_a_full_standard_output_is_a_line_and_status_2() -> None:
+def test_a_full_standard_output_is_one_error_line_and_status_2() -> None:
     _, environment = command()
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

@@ -131,7 +131,7 @@ def tried(cases: dict[str, int], figure: Figure) -> Callable[[str, Counter[str]]
     return record
 
 
-def test_calls(cases: dict[str, int], start: Start, tried: Any) -> None:
+def test_mutated_requests_are_answered_or_refused(cases: dict[str, int], start: Start, tried: Any) -> None:
     """Applies each example's mutations to a request of every kind, all in flight at once."""
     codes: Counter[str] = Counter()
     contents = [(f"/{method}", request.SerializeToString()) for method, request in REQUESTS]
@@ -156,7 +156,7 @@ def test_calls(cases: dict[str, int], start: Start, tried: Any) -> None:
     tried("calls", codes)
 
 
-def test_recipes(cases: dict[str, int], tmp_path: Path, tried: Any) -> None:
+def test_mutated_recipes_are_read_or_refused(cases: dict[str, int], tmp_path: Path, tried: Any) -> None:
     recipes = [path.read_bytes() for path in sorted((ROOT / "recipes").glob("*/recipe.toml"))]
     path = tmp_path / "recipe.toml"
     outcomes: Counter[str] = Counter()
@@ -169,7 +169,7 @@ def test_recipes(cases: dict[str, int], tmp_path: Path, tried: Any) -> None:
     tried("recipes", outcomes)
 
 
-def test_pairs(cases: dict[str, int], tmp_path: Path, tried: Any) -> None:
+def test_mutated_pairs_are_read_or_refused(cases: dict[str, int], tmp_path: Path, tried: Any) -> None:
     content = "abc\tA B\nfäce\tF EY S\r\nja b\tJH AE\n".encode()
     path = tmp_path / "pairs.tsv"
     outcomes: Counter[str] = Counter()
@@ -182,7 +182,7 @@ def test_pairs(cases: dict[str, int], tmp_path: Path, tried: Any) -> None:
     tried("pairs", outcomes)
 
 
-def test_tokenizers(cases: dict[str, int], tiny_bundle_path: Path, tried: Any) -> None:
+def test_mutated_tokenizers_are_read_or_refused(cases: dict[str, int], tiny_bundle_path: Path, tried: Any) -> None:
     content = (tiny_bundle_path / "source_tokenizer.json").read_bytes()
     outcomes: Counter[str] = Counter()
 
@@ -200,7 +200,9 @@ def test_tokenizers(cases: dict[str, int], tiny_bundle_path: Path, tried: Any) -
     tried("tokenizers", outcomes)
 
 
-def test_bundles(cases: dict[str, int], tiny_bundle_path: Path, tmp_path: Path, tried: Any) -> None:
+def test_mutated_bundles_are_opened_or_refused(
+    cases: dict[str, int], tiny_bundle_path: Path, tmp_path: Path, tried: Any
+) -> None:
     """Mutates one file of a bundle at a time; in half of the cases, updates the digests."""
     folder = Path(shutil.copytree(tiny_bundle_path, tmp_path / "bundle"))
     files = sorted(path for path in folder.rglob("*") if path.is_file())

@@ -185,7 +185,7 @@ def check_is_as_read(content: bytes) -> None:
 @pytest.mark.parametrize(
     "num_cases", [FEW, pytest.param(MANY, marks=[pytest.mark.reliability, pytest.mark.timeout(7200)])]
 )
-def test_what_passes_is_to_every_parser_what_was_checked(num_cases: int, figure: Figure) -> None:
+def test_all_parsers_read_an_accepted_model_alike(num_cases: int, figure: Figure) -> None:
     originals = [fields_of(model.SerializeToString(), DESCRIPTOR) for model in (sound_model(), *hostile_models())]
     outcomes: Counter[str] = Counter()
     for case in range(num_cases):
@@ -213,14 +213,14 @@ def hidden(fields: Sequence[Field]) -> list[Field]:
     ]
 
 
-def test_values_outside_are_refused_behind_tags_of_more_than_32_bits() -> None:
+def test_values_with_tags_of_more_than_32_bits_are_refused() -> None:
     """Checks that the reader refuses such tags. ONNX Runtime drops the higher bits and would read the file."""
     fields = hidden(fields_of(next(hostile_models()).SerializeToString(), DESCRIPTOR))
     with pytest.raises(Unfit, match="out of range"):
         read_graph(Harm(random.Random(0), 0.0).written(fields))
 
 
-def test_harm_is_none_where_it_does_not_hit() -> None:
+def test_harm_with_probability_0_changes_nothing() -> None:
     content = sound_model().SerializeToString()
     assert Harm(random.Random(0), 0.0).written(fields_of(content, DESCRIPTOR)) == content
     read_graph(content)
@@ -228,6 +228,6 @@ def test_harm_is_none_where_it_does_not_hit() -> None:
 
 
 @pytest.mark.parametrize("model", list(hostile_models()), ids=("values outside", "a loop", "a function"))
-def test_what_must_not_pass_does_not(model: onnx.ModelProto) -> None:
+def test_hostile_models_are_refused(model: onnx.ModelProto) -> None:
     with pytest.raises(Unfit):
         read_graph(model.SerializeToString())

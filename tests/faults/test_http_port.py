@@ -61,7 +61,7 @@ def test_idle_connections_stay_within_the_limit_and_keep_no_client_out(start: St
 
 
 @pytest.mark.reliability
-def test_figures(start: Start, figure: Figure) -> None:
+def test_1000_idle_connections_leave_the_http_port_usable(start: Start, figure: Figure) -> None:
     with start() as running:
         with witness(running.target) as quiet:
             time.sleep(5)

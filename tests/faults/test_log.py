@@ -109,7 +109,7 @@ def test_a_request_writes_one_printable_line_which_has_texts_by_option_only(
 
 
 @pytest.mark.reliability
-def test_figures(start: Start, figure: Figure) -> None:
+def test_messages_of_clients_add_no_log_lines(start: Start, figure: Figure) -> None:
     with start() as running:
         before, began, sent = running.num_log_bytes(), time.monotonic(), 0
         with witness(running.target) as seen:

@@ -70,7 +70,7 @@ def sending(target: str, request: Request, pause_seconds: float) -> Iterator[Non
 
 @pytest.mark.reliability
 @pytest.mark.parametrize("name", ATTACKS)
-def test_latency_beside(name: str, figure: Figure) -> None:
+def test_long_texts_hardly_raise_the_latency_of_other_callers(name: str, figure: Figure) -> None:
     """Checks the latency of other callers, which one connection at 1.9 MB/s used to raise from 4 to 251 ms."""
     alone, beside = [], []
     with server(str(ROOT / "models" / "g2p-en")) as running:

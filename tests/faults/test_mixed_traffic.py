@@ -219,7 +219,7 @@ def check_codes(codes: dict[str, Counter[str]]) -> None:
     assert codes["undecodable"].keys() == {"INVALID_ARGUMENT"} and codes["stranger"].keys() == {"UNAUTHENTICATED"}
 
 
-async def test_nothing_is_left_over(tiny_bundle_path: Path, tmp_path: Path) -> None:
+async def test_mixed_traffic_leaves_no_resources_in_use(tiny_bundle_path: Path, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     traffic = Traffic("", tokens)
     with server(str(tiny_bundle_path), f"--tokens={tokens}") as running:
@@ -238,7 +238,7 @@ async def test_nothing_is_left_over(tiny_bundle_path: Path, tmp_path: Path) -> N
 
 @pytest.mark.reliability
 @pytest.mark.timeout(SECONDS + 600)
-async def test_ten_minutes(tmp_path: Path, figure: Figure) -> None:
+async def test_ten_minutes_of_mixed_traffic_leak_no_memory(tmp_path: Path, figure: Figure) -> None:
     """Checks that memory grows from the second to the last quarter by no more than it varies within the second."""
     tokens = tmp_path / "tokens"
     traffic = Traffic("", tokens)

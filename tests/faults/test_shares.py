@@ -82,7 +82,7 @@ async def test_one_token_does_not_take_all_streams_and_watches_take_none(access:
             watch.cancel()
 
 
-async def test_a_stream_on_which_nothing_comes_ends() -> None:
+async def test_a_stream_without_requests_ends() -> None:
     async with served(fake_stepper(), bounds=Bounds(idle_seconds=0.3)) as server:
         idle = server.stub.GenerateBatch()
 

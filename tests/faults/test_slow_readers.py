@@ -55,7 +55,7 @@ def answers_of_others(target: str, requests: int | None = None, seconds: float |
 
 
 @pytest.mark.reliability
-def test_the_share_of_the_others(figure: Figure) -> None:
+def test_streams_that_are_never_read_leave_others_their_share(figure: Figure) -> None:
     """Checks ten other streams: 900 requests never read used to leave them 0 of 200 answers in 60 s."""
     alone, beside = 0, 0
     with server(str(ROOT / "models" / "g2p-en"), "--bulk-seconds", "1") as running:

@@ -89,7 +89,7 @@ async def test_10000_calls_at_once(start: Start, figure: Figure) -> None:
 
 @pytest.mark.reliability
 @pytest.mark.parametrize("workers", ["1", "2"])
-async def test_ten_times_what_can_be_served(workers: str, figure: Figure) -> None:
+async def test_overload_by_ten_times_gets_documented_status_codes(workers: str, figure: Figure) -> None:
     request = messages.GenerateRequest(text="knowledgeable", decoding=messages.DecodingOptions(beam_size=16))
     codes: Counter[str] = Counter()
     with server(str(ROOT / "models" / "g2p-en"), "--workers", workers, "--max-waiting", "128") as running:

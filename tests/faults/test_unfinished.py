@@ -48,7 +48,7 @@ def unfinished(target: str, path: str, *, connections: int, streams: int, sent_b
         yield sum(event.__class__.__name__ == "StreamEnded" for attacker in attackers for event in attacker.events)
 
 
-def test_the_calls_that_may_be_unfinished_are_few_and_others_are_served(start: Start) -> None:
+def test_unfinished_calls_are_limited_and_others_are_served(start: Start) -> None:
     with start() as running, witness(running.target) as seen:
         for path, held, reason in (
             (GENERATE, MAX_UNREAD, "unread"),
@@ -95,7 +95,7 @@ async def test_many_messages_that_come_a_little_later_than_their_calls_are_read(
         assert await asyncio.to_thread(calls) == 270 > 2 * MAX_UNREAD
 
 
-async def test_callers_that_go_before_their_message_are_refused_nothing() -> None:
+async def test_callers_that_leave_before_their_message_count_as_no_refusal() -> None:
     async with served(fake_stepper()) as running:
         request = framed(messages.GenerateRequest(text="ab"))
 

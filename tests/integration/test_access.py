@@ -89,7 +89,7 @@ ADMINISTRATORS = "UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND"
 
 
 class TestTokens:
-    async def test_the_methods_of_grpc_ask_for_them(
+    async def test_grpc_methods_require_tokens(
         self, tokens: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         async with served(fake_stepper(), access=access_to(tokens, tmp_path)) as server:
@@ -128,7 +128,7 @@ class TestTokens:
             ("127.0.0.1", "Generate", "UNAUTHENTICATED"),
         }
 
-    async def test_the_paths_of_http_ask_for_them(self, tokens: Path, tmp_path: Path) -> None:
+    async def test_http_paths_require_tokens(self, tokens: Path, tmp_path: Path) -> None:
         load = "/v2/repository/models/nobody/load"
         paths: tuple[tuple[str, Any, tuple[int, int, int]], ...] = (
             ("/", None, (200, 200, 200)),
@@ -177,7 +177,7 @@ class TestTokens:
                     allowed = await reflection_code(server, version, **known) == "OK"
                     assert allowed == (reflected != "UNIMPLEMENTED")
 
-    async def test_a_path_that_no_service_has_is_refused_before_anything_is_asked(
+    async def test_an_unknown_path_is_refused_before_the_token_is_checked(
         self, tokens: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.DEBUG, "attendant")
@@ -199,7 +199,7 @@ class TestTokens:
             # From Python 3.12 on, a record has its asyncio task's name, which contains the path. No format writes it.
             assert "ecret" not in str({key: value for key, value in vars(record).items() if key != "taskName"})
 
-    async def test_a_path_that_is_not_text_ends_no_other_call(
+    async def test_a_path_that_is_not_text_does_not_disturb_other_calls(
         self, tokens: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Sends a path that ends grpcio's server. A new server listens on the port before a client gives up."""
@@ -262,7 +262,7 @@ async def reflection_code(server: Served, version: str = "v1", **call: Any) -> s
 
 class TestCertificates:
     @pytest.mark.parametrize("door", ["grpc", "http"])
-    async def test_those_of_both_sides_are_checked_and_follow_their_files(self, door: str, tmp_path: Path) -> None:
+    async def test_certificates_of_both_sides_are_checked_and_reloaded(self, door: str, tmp_path: Path) -> None:
         names = "authority", "newer", "clients", "strangers"
         authority, newer, clients, strangers = (new_authority(tmp_path / name) for name in names)
         certificate, key, client_ca = (tmp_path / name for name in ("tls.crt", "tls.key", "ca.pem"))
@@ -334,7 +334,7 @@ async def ask(target: str, authority: Authority, client: tuple[Path, Path] | Non
 
 
 class TestWhoCalls:
-    async def test_by_address_token_or_certificate(
+    async def test_clients_are_named_by_address_token_or_certificate(
         self, tokens: Path, authority: Authority, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Checks that the log names the same client for gRPC and for HTTP."""
@@ -369,7 +369,7 @@ class TestWhoCalls:
 
 
 class TestRates:
-    async def test_a_request_too_many_is_refused_with_when_to_come_again(self) -> None:
+    async def test_a_request_above_the_rate_is_refused_with_a_retry_delay(self) -> None:
         access = replace(Access(), rates=Rates(requests_per_second=2))
         async with served(fake_stepper(), access=access) as server:
             codes = [await code_of(server.stub.Generate(REQUEST)) for _ in range(4)]
@@ -385,7 +385,7 @@ class TestRates:
             assert server.sample("attendant_rejected_total", model="fake", reason="rate_limited") >= 2
             assert await health_code(server) == "OK", "health is nobody's request"
 
-    async def test_each_client_has_its_own_in_bytes_too(self, tokens: Path) -> None:
+    async def test_each_client_has_its_own_rate_in_bytes(self, tokens: Path) -> None:
         access = replace(open_access(options(tokens=tokens)), rates=Rates(bytes_per_second=0.1 * REQUEST_BYTES))
         async with served(fake_stepper(), access=access) as server:
             for token, code in ((SEARCH, "OK"), (SEARCH, "RESOURCE_EXHAUSTED"), (MAIL, "OK")):
@@ -425,7 +425,7 @@ class TestRates:
             assert time.monotonic() - began > 0.3, "21 at once, then 20 a second"
 
 
-async def test_another_sites_page_may_ask_where_it_is_named() -> None:
+async def test_pages_of_allowed_origins_may_call_the_api() -> None:
     ask = {"access_control_request_method": "POST", "access_control_request_headers": "content-type"}
     async with served(fake_stepper()) as server:
         async with http_served(server, origins=["https://example.org"]) as web:
@@ -459,7 +459,7 @@ async def test_another_sites_page_may_ask_where_it_is_named() -> None:
     ],
 )
 @pytest.mark.asyncio(loop_scope="module")
-async def test_names_that_were_made_to_lead_here_are_refused(web: Http, host: str, status: int) -> None:
+async def test_host_names_of_dns_rebinding_are_refused(web: Http, host: str, status: int) -> None:
     for path in ("/", "/v1/models", "/openapi.json", "/metrics", "/healthz", "/readyz", "/nothing"):
         assert (await web.get(path, host=host)).status == (404 if (path, status) == ("/nothing", 200) else status)
 
@@ -474,7 +474,7 @@ async def test_a_check_in_http_1_0_names_no_host(web: Http) -> None:
         writer.close()
 
 
-async def test_on_another_address_any_name_will_do() -> None:
+async def test_any_host_name_is_accepted_on_other_addresses() -> None:
     """Checks that any host is accepted on an address that is not loopback, since any DNS name may lead there."""
     app, log = Starlette(), RequestLog(Catalogue(), Metrics(CollectorRegistry()))
     guard_hosts(app, log, "0.0.0.0")

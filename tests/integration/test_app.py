@@ -114,7 +114,7 @@ async def test_health_answers_while_bundles_are_checked(
         assert await terminated(task) == 0
 
 
-async def test_with_a_log_in_json_standard_output_is_json_too(
+async def test_a_log_in_json_makes_standard_output_json_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with app(monkeypatch, fake_stepper(), "--log-format", "json") as (task, _):
@@ -122,7 +122,7 @@ async def test_with_a_log_in_json_standard_output_is_json_too(
         assert await terminated(task) == 0
 
 
-async def test_a_connection_is_replaced_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_is_replaced_after_its_maximum_age(monkeypatch: pytest.MonkeyPatch) -> None:
     async with app(monkeypatch, fake_stepper(), "--connection-seconds", "0.5") as (task, channel):
         stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
         (await until_serving(channel)).cancel()
@@ -132,7 +132,7 @@ async def test_a_connection_is_replaced_after_its_time(monkeypatch: pytest.Monke
         assert await terminated(task) == 0
 
 
-async def test_a_signal_while_bundles_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_signal_during_the_check_of_bundles_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     checked = threading.Event()
 
     def load() -> None:
@@ -144,7 +144,9 @@ async def test_a_signal_while_bundles_are_checked(monkeypatch: pytest.MonkeyPatc
         checked.set()
 
 
-async def test_a_dead_engine_is_status_1(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_dead_engine_ends_the_server_with_status_1(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     stepper = fake_stepper()
     stepper.fail_at_step = 3
     async with app(monkeypatch, stepper, "--max-restarts", "0") as (task, channel):
@@ -155,7 +157,7 @@ async def test_a_dead_engine_is_status_1(monkeypatch: pytest.MonkeyPatch, caplog
         assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 1
 
 
-async def test_a_worker_that_ends_while_it_loads_is_status_1(
+async def test_a_worker_that_dies_while_loading_ends_the_server_with_status_1(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def load() -> None:

@@ -67,14 +67,14 @@ def test_answers_have_a_confidence_alone_and_in_any_batch(calibrated: Path) -> N
     assert len({answer.best.confidence for answer in together}) > 2
 
 
-def test_the_command_prints_it(calibrated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_confidence(calibrated: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "--bundle", str(calibrated), "--json", "jihg"]) == 0
     printed = capsys.readouterr()
     assert 0 <= json.loads(printed.out)["hypotheses"][0]["confidence"] < 0.1
     assert "attendant: the confidence is 0." in printed.err
 
 
-def test_it_is_measured_by_one_command(
+def test_one_command_measures_the_calibration(
     calibrated: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     foreign = tmp_path / "foreign.txt"
@@ -93,7 +93,7 @@ def test_it_is_measured_by_one_command(
     assert result["foreign"][0]["warned"] == {"value": 1.0, "interval": {"high": 1.0, "low": 1.0}}
 
 
-def test_an_export_of_the_bundle_keeps_it(calibrated: Path, tmp_path: Path) -> None:
+def test_exporting_a_bundle_keeps_its_calibration(calibrated: Path, tmp_path: Path) -> None:
     assert command(export, calibrated, "--output", tmp_path / "again") == 0
     old, again = open_bundle(calibrated), open_bundle(tmp_path / "again")
     assert again.manifest.confidence == old.manifest.confidence
@@ -136,7 +136,7 @@ def test_options_that_do_not_go_together_are_refused(
     assert message in capsys.readouterr().err
 
 
-def test_a_bundle_without_calibration_gets_the_remedy(
+def test_without_calibration_the_error_names_the_remedy(
     tiny_bundle_path: Path, pairs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command(training, "evaluate", tiny_bundle_path, "--data", pairs, "--confidence") == 2

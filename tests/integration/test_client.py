@@ -35,7 +35,7 @@ async def test_errors_name_the_field_and_concern_a_line_or_all(client: Attendant
     assert concerns_every_line(model.value)
 
 
-def test_the_command_in_bulk(target: str, environment: dict[str, str]) -> None:
+def test_the_command_answers_lines_in_bulk(target: str, environment: dict[str, str]) -> None:
     lines = [*WORDS, "", "a" * 65, *WORDS]
     done = subprocess.run(
         [*COMMAND, "generate", "-", "--target", target, "--json", "--beam-size", "2"],

@@ -64,7 +64,7 @@ TEXTS = [*KNOWN, "abcdefgh", "cd", "de", "hgfe"]
 EXPECTED = {text: expected_confidence(text) for text in TEXTS}
 
 
-async def test_an_answer_has_it_and_its_warning() -> None:
+async def test_an_answer_has_a_confidence_and_a_warning_if_it_is_low() -> None:
     """Checks `Generate`; tests/integration/test_texts.py compares the answers of all calls."""
     assert {confidence < 0.3 for confidence in EXPECTED.values()} == {True, False}
     async with served(fake_stepper(), BUNDLE) as server:
@@ -76,7 +76,7 @@ async def test_an_answer_has_it_and_its_warning() -> None:
         assert list(answer.warnings) == warnings_about(confidence)
 
 
-async def test_http_and_the_open_inference_protocol_return_it() -> None:
+async def test_http_and_the_open_inference_protocol_return_confidence() -> None:
     async with served(fake_stepper(), BUNDLE) as server, http_served(server) as web:
         answer = await web.post("/v1/generate", {"text": "hgfe"})
         assert answer.json["hypotheses"][0]["confidence"] == 0.05
@@ -89,7 +89,7 @@ async def test_http_and_the_open_inference_protocol_return_it() -> None:
         assert list(output.contents.fp32_contents) == pytest.approx([EXPECTED["abcd"]], rel=1e-6)
 
 
-async def test_every_hypothesis_has_its_own() -> None:
+async def test_every_hypothesis_has_its_own_confidence() -> None:
     async with served(fake_stepper(), BUNDLE) as server, attendant_client.AttendantClient(server.target) as client:
         answer = await client.generate("abcdefgh", beam_size=4, num_hypotheses=4)
     confidences = [hypothesis.confidence for hypothesis in answer.hypotheses]
@@ -97,7 +97,7 @@ async def test_every_hypothesis_has_its_own() -> None:
     assert list(answer.warnings) == warnings_about(confidences[0] or 0.0)
 
 
-async def test_without_a_calibration_there_is_no_field_and_no_warning() -> None:
+async def test_an_uncalibrated_answer_has_no_confidence_and_no_warning() -> None:
     async with (
         served(fake_stepper(), fake_bundle()) as server,
         http_served(server) as web,

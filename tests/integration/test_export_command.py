@@ -114,7 +114,7 @@ def test_the_function_publishes_the_same_graphs(
         assert model.version == again.manifest.version
 
 
-def test_the_function_refuses_what_can_not_be(run: Path, tmp_path: Path) -> None:
+def test_export_run_refuses_invalid_arguments(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="must be of fp32, int8, fp16"):
         attendant.export_run(run, tmp_path / "bundle", precisions=())
     with pytest.raises(UserError, match="--name 3: a bundle's name has 1 to 64"):
@@ -268,7 +268,9 @@ def test_int8_of_a_bundle_is_measured_on_a_file(
 
 
 @pytest.mark.usefixtures("quick")
-def test_int8_that_was_not_measured(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unmeasured_int8_is_compared_with_fp32_and_no_default_beside_it(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Exports int8 with and without fp32. In both cases the certificate compares int8 with the fp32 graphs."""
     both, alone = tmp_path / "both", tmp_path / "alone"
     both.mkdir()

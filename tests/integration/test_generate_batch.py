@@ -47,7 +47,7 @@ async def status_of(call: Any) -> grpc.StatusCode:
     return code
 
 
-async def test_the_short_do_not_wait_for_the_long() -> None:
+async def test_short_requests_do_not_wait_for_long_ones() -> None:
     stepper = gated_stepper()
     async with served(stepper, max_rows=4) as server:
         requests = [
@@ -88,7 +88,9 @@ async def test_a_wrong_item_gets_an_error_and_the_stream_goes_on() -> None:
         assert server.sample("attendant_rejected_total", model="", reason="unknown_model") == 1
 
 
-async def test_a_fault_of_ours_is_one_items(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_internal_error_fails_only_its_item(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(request: messages.GenerateRequest, *rest: Any) -> Any:
         raise KeyError("secret words")
 
@@ -269,7 +271,7 @@ async def test_a_dead_engine_ends_the_stream() -> None:
         assert server.lifecycle.exit_status == 1
 
 
-async def test_before_the_bundles_are_checked() -> None:
+async def test_a_stream_before_the_bundles_are_checked_is_unavailable() -> None:
     async with served(fake_stepper(), ready=False) as server:
         call = server.stub.GenerateBatch()
         await call.write(Generate(text="a", request_id="mine"))
@@ -337,7 +339,7 @@ async def test_lists_of_a_wrong_length_get_errors_and_the_stream_goes_on() -> No
         assert sorted(result.request_id for result in results if result.HasField("response")) == ["0", "1"]
 
 
-async def test_lists_of_several_models_and_a_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_for_several_models_survives_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
     read_generate = lists.read_generate
 
     def broken(request: messages.GenerateRequest, *rest: Any) -> Any:

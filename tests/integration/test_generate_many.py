@@ -50,7 +50,7 @@ async def test_a_list_that_is_too_long_is_refused(num: int) -> None:
         assert ended(server, "INVALID_ARGUMENT") == 1
 
 
-async def test_a_list_is_let_in_whole_or_not_at_all() -> None:
+async def test_a_list_is_admitted_as_a_whole_or_not_at_all() -> None:
     async with served(gated_stepper(), max_rows=2, max_waiting=10) as server:
         error = await failure(server.stub.GenerateMany(Many(requests=[long_request()] * 20)))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "grpc-retry-pushback-ms" in metadata_of(error)
@@ -68,7 +68,7 @@ async def test_answers_that_could_take_too_much_memory_are_refused(monkeypatch: 
         assert ended(server, "INVALID_ARGUMENT") == 200
 
 
-async def test_cancelling_frees_the_rows_of_all() -> None:
+async def test_cancelling_a_list_frees_the_rows_of_all_its_requests() -> None:
     stepper = gated_stepper()
     async with served(stepper) as server:
         call = server.stub.GenerateMany(Many(requests=[long_request(beam_size=2)] * 8))
@@ -79,7 +79,7 @@ async def test_cancelling_frees_the_rows_of_all() -> None:
         await eventually(lambda: server.model.runner.num_rows == server.model.runner.num_waiting == 0)
 
 
-async def test_one_deadline_for_all() -> None:
+async def test_a_deadline_holds_for_all_requests_of_a_list() -> None:
     stepper = gated_stepper()
     async with served(stepper) as server:
         error = await failure(server.stub.GenerateMany(Many(requests=[long_request()] * 3), timeout=1.0))

@@ -101,7 +101,7 @@ async def test_a_caller_that_goes_frees_the_rows_within_a_step() -> None:
         assert server.sample("attendant_cancelled_rows_total", model="fake") > 0
 
 
-async def test_refusals_are_those_of_generate() -> None:
+async def test_a_stream_is_refused_with_the_errors_of_generate() -> None:
     async with served(fake_stepper()) as server:
         for request in (Generate(text=" ", decoding=Options(beam_size=99)), Generate(text="a", model="none")):
             statuses = []

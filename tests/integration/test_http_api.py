@@ -59,12 +59,12 @@ class TestAnswers:
         expected = json_format.MessageToDict(by_grpc, always_print_fields_with_no_presence=True)
         assert without_times(answer.json) == without_times(expected)
 
-    async def test_models(self, web: Http) -> None:
+    async def test_models_are_listed_and_described(self, web: Http) -> None:
         listed = (await web.get("/v1/models")).json["models"]
         assert [model["name"] for model in listed] == ["fake"]
         assert (await web.get("/v1/models/fake")).json == listed[0]
 
-    async def test_a_large_answer(self) -> None:
+    async def test_weights_of_a_large_answer_are_exact(self) -> None:
         """Checks that weights are read back bit for bit. The server writes them without the protobuf library."""
         weights = [1 / 3, 1e-12, 0.0, 1.0, 1e-30] * 400
         response = messages.GenerateResponse()
@@ -84,7 +84,7 @@ class TestAnswers:
 
 
 class TestLists:
-    async def test_it_is_grpcs_answer_to_the_same_message(self, server: Served, web: Http) -> None:
+    async def test_the_answer_to_a_list_is_grpcs_in_json(self, server: Served, web: Http) -> None:
         body = {"requests": [GENERATE | {"requestId": "one"}, {"text": "", "requestId": "two"}]}
         results = (await web.post("/v1/generate_many", body)).json["results"]
         request = json_format.ParseDict(body, messages.GenerateManyRequest())
@@ -207,18 +207,20 @@ class TestProblems:
             ("/v1/models", {}, 405, "UNIMPLEMENTED", "/openapi.json"),
         ],
     )
-    async def test_a_wrong_request(self, web: Http, path: str, body: Any, status: int, code: str, says: str) -> None:
+    async def test_a_wrong_request_is_answered_with_problem_details(
+        self, web: Http, path: str, body: Any, status: int, code: str, says: str
+    ) -> None:
         answer = await web.post(path, body)
         assert answer.headers["content-type"] == "application/problem+json"
         problem = answer.json
         assert (answer.status, problem["status"], problem["code"]) == (status, status, code)
         assert says in problem["detail"] and problem["title"] and problem["type"] == "about:blank"
 
-    async def test_a_parameter_that_there_is_not(self, web: Http) -> None:
+    async def test_an_unknown_query_parameter_is_refused(self, web: Http) -> None:
         answer = await web.get("/v1/models/fake?verson=2")
         assert (answer.status, answer.json["detail"]) == (400, "query is 'verson', must be some of version")
 
-    async def test_details_are_there(self, web: Http) -> None:
+    async def test_problems_have_the_details_of_the_grpc_status(self, web: Http) -> None:
         out_of_range = {"requestId": "mine", "text": "", "decoding": {"beamSize": 99}}
         of_no_message = {"requestId": "mine", "text": 5, "decoding": {"beamSize": "many"}}
         for wrong in (out_of_range, of_no_message):
@@ -245,7 +247,7 @@ class TestRanges:
     """Tests that ranges in the OpenAPI document are the server's, except limits that each model sets itself."""
 
     @pytest.mark.parametrize("name", RANGES)
-    async def test_they_are_the_servers(self, web: Http, name: str) -> None:
+    async def test_documented_ranges_are_those_the_server_accepts(self, web: Http, name: str) -> None:
         bounds = RANGES[name]
         section = "output" if name == "trace" else "decoding"
         if name in {"temperature", "top_k", "top_p", "seed"}:
@@ -271,7 +273,7 @@ class TestRanges:
 
 class TestTime:
     @pytest.mark.parametrize("seconds", ["0", "x", "61", "nan", "-1", "1_0", "+1", "inf", ""])
-    async def test_a_deadline_that_is_none(self, web: Http, seconds: str) -> None:
+    async def test_an_invalid_deadline_is_refused(self, web: Http, seconds: str) -> None:
         answer = await web.post("/v1/generate", GENERATE, request_timeout=seconds)
         assert answer.status == 400
         assert (

@@ -101,13 +101,13 @@ async def test_a_hypothesis_that_is_not_there_has_no_score(web: Http) -> None:
 
 
 @pytest.mark.parametrize("data", [[["abc"], ["de"]], [["abc", "de"]], ["abc", "de"], [[], ["abc", [], "de"]]])
-async def test_data_may_be_nested(web: Http, data: Any) -> None:
+async def test_tensor_data_may_be_nested(web: Http, data: Any) -> None:
     flat = (await web.post(INFER, {"inputs": [tensor()]})).json
     nested = await web.post(INFER, {"inputs": [tensor(data, shape=[2, 1])], "model_name": "fake"})
     assert nested.json["outputs"] == flat["outputs"]
 
 
-async def test_tensors_in_bytes(web: Http) -> None:
+async def test_binary_tensors_are_read_and_returned(web: Http) -> None:
     flat = {
         output["name"]: output["data"] for output in (await web.post(INFER, {"inputs": [tensor()]})).json["outputs"]
     }
@@ -170,7 +170,7 @@ async def test_errors_have_the_protocols_form(web: Http, body: Any, message: str
     assert answer.json.keys() == {"error"} and answer.json["error"].startswith(message), answer.text
 
 
-async def test_bytes_that_do_not_fit(web: Http) -> None:
+async def test_binary_tensors_of_wrong_length_are_refused(web: Http) -> None:
     raw = pack([b"abc", b"de"])
     without = {key: value for key, value in tensor().items() if key != "data"}
     sized = {"inputs": [without | {"parameters": {"binary_data_size": len(raw)}}]}
@@ -206,7 +206,7 @@ async def test_bytes_that_do_not_fit(web: Http) -> None:
         ("POST", "/v2/repository/models/fake/unload", 403),
     ],
 )
-async def test_errors_have_https_status(web: Http, verb: str, path: str, status: int) -> None:
+async def test_errors_have_the_http_status_of_their_code(web: Http, verb: str, path: str, status: int) -> None:
     answer = await (
         web.get(path) if verb == "GET" else web.post(path, {"inputs": [tensor()]} if "infer" in path else {})
     )

@@ -102,7 +102,7 @@ def test_tensors_are_padded_to_the_longest(replies: Any, expected: Any) -> None:
             assert not any(cell for row in rows for cell in row[hypothesis.attention.columns :])
 
 
-def test_refusals(replies: Any) -> None:
+def test_invalid_requests_are_refused_with_the_fields_name(replies: Any) -> None:
     unknown, beam, kinds, output, blank, many = replies["refused"]
     assert unknown == "StatusCode.NOT_FOUND: model 'nobody' is not served here; choose from first, tiny"
     assert beam.startswith("StatusCode.INVALID_ARGUMENT: parameters.beam_size is 64, must be 1 to 8")
@@ -114,7 +114,7 @@ def test_refusals(replies: Any) -> None:
     assert many == "StatusCode.INVALID_ARGUMENT: inputs[text] is of 257 elements, must be of 1 to 256 elements"
 
 
-def test_loading_and_unloading(replies: Any, running: Running, tiny_bundle_path: Path) -> None:
+def test_administrators_load_and_unload_models(replies: Any, running: Running, tiny_bundle_path: Path) -> None:
     assert replies["before"].items() >= {"first/1": "READY"}.items() and len(replies["before"]) == 2
     without, wrong = replies["strangers"]
     assert without.startswith("StatusCode.UNAUTHENTICATED: this server asks for a token")
@@ -138,7 +138,7 @@ def infer(target: str, **fields: Any) -> wire.ModelInferResponse:
         return stub.ModelInfer(wire.ModelInferRequest(model_name="tiny", **fields), timeout=60)
 
 
-def test_contents_that_are_not_raw(running: Running, expected: Any) -> None:
+def test_typed_contents_are_answered_with_typed_contents(running: Running, expected: Any) -> None:
     """Sends typed contents, which KServe's protocol prefers. The shape is that of a batch."""
     answer = infer(running.target, inputs=[text_tensor(b"badge", b"jab", shape=[2, 1])])
     text, score, _ = answer.outputs
@@ -215,7 +215,7 @@ def test_the_index_is_filtered(running: Running, repository: Path) -> None:
         assert (caught.value.code().name, caught.value.details()) == ("INVALID_ARGUMENT", expected)
 
 
-def test_prefixes_are_texts(running: Running, expected: Any) -> None:
+def test_a_target_prefix_may_be_a_text_parameter(running: Running, expected: Any) -> None:
     prefix = {"target_prefix": {"string_param": "AA AE"}, "sampling": {"bool_param": True}}
     answer = infer(running.target, inputs=[text_tensor(b"badge")], parameters=prefix)
     assert answer.outputs[0].contents.bytes_contents[0].startswith(b"AA AE")

@@ -114,7 +114,7 @@ def test_runs_are_compared_in_both_forms(folder: Path, capsys: pytest.CaptureFix
         (["."], "is neither a run"),
     ],
 )
-def test_mistakes_are_one_line(
+def test_a_mistake_is_reported_in_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert run("report", *arguments) == 2

@@ -76,7 +76,7 @@ def num_versions(running: Running, model: str) -> int:
     return sum(key.startswith("attendant_bundle_info") and f'"{model}"' in key for key in running.metrics())
 
 
-def test_bundles_alongside_repositories(running: Running, stub: Any, repository: Path) -> None:
+def test_bundles_are_served_alongside_repositories(running: Running, stub: Any, repository: Path) -> None:
     assert served(stub, "first") == {"1": "ROLE_STABLE"}
     plain = stub.GetModel(messages.GetModelRequest(model="tiny"), timeout=60)
     assert plain.label == plain.version == version_of(stub, "tiny") != version_of(stub, "first")
@@ -109,7 +109,7 @@ async def bulk_until(target: str, model: str, ended: asyncio.Event) -> list[str]
         return [answer.response.version or f"{answer.error}" async for answer in stream]
 
 
-def test_replaced_under_load_nothing_is_dropped(
+def test_replacing_a_version_under_load_drops_no_request(
     running: Running, stub: Any, repository: Path, tiny_bundle_path: Path
 ) -> None:
     versions = [put_version(tiny_bundle_path, repository, "swap", "2")]
@@ -181,7 +181,7 @@ def test_a_broken_version_never_replaces_a_good_one(
     eventually(lambda: version_of(stub, "mended") == mended)
 
 
-def test_roles(running: Running, stub: Any, repository: Path, tiny_bundle_path: Path) -> None:
+def test_each_role_serves_its_requests(running: Running, stub: Any, repository: Path, tiny_bundle_path: Path) -> None:
     versions = {label: put_version(tiny_bundle_path, repository, "roles", label) for label in ("1", "2", "3")}
     put_policy(repository, "roles", 'stable = "2"\ncanary = "3"\ncanary_percent = 30\nnamed = ["1"]\n')
     eventually(lambda: served(stub, "roles") == {"2": "ROLE_STABLE", "3": "ROLE_CANARY", "1": "ROLE_NAMED"})
@@ -210,7 +210,7 @@ def test_roles(running: Running, stub: Any, repository: Path, tiny_bundle_path: 
     assert count(running, "model_loads", model="roles", outcome="served") == loads
 
 
-def test_a_shadow_is_compared_and_answers_no_caller(
+def test_a_shadow_is_compared_and_its_answers_are_not_returned(
     running: Running, stub: Any, repository: Path, tiny_bundle_path: Path
 ) -> None:
     stable = put_version(tiny_bundle_path, repository, "shadowed", "1")
@@ -228,7 +228,9 @@ def test_a_shadow_is_compared_and_answers_no_caller(
     eventually(lambda: num_versions(running, "shadowed") == 2)  # the first shadow's engine has ended
 
 
-def test_a_canary_that_dies_and_a_signal_while_a_version_is_loaded(tiny_bundle_path: Path, tmp_path: Path) -> None:
+def test_a_server_survives_a_dead_canary_and_ends_while_a_version_is_loaded(
+    tiny_bundle_path: Path, tmp_path: Path
+) -> None:
     for label in ("1", "2"):
         put_version(tiny_bundle_path, tmp_path, "first", label)
     put_policy(tmp_path, "first", 'canary = "2"\ncanary_percent = 50\n')

@@ -49,7 +49,7 @@ async def id_of(call: Any) -> str:
     return str(info.request_id)
 
 
-async def test_a_stream_too_many(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_stream_has_an_id(caplog: pytest.LogCaptureFixture) -> None:
     async with served(fake_stepper(), bounds=Bounds(max_streams=1, max_watches=1)) as server:
         held = server.stub.GenerateBatch()
         await held.write(messages.GenerateRequest(text="a"))
@@ -69,7 +69,7 @@ async def test_a_stream_too_many(caplog: pytest.LogCaptureFixture) -> None:
     }
 
 
-async def test_a_message_that_does_not_come(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_call_without_a_message_keeps_its_id(caplog: pytest.LogCaptureFixture) -> None:
     async with served(fake_stepper(), bounds=Bounds(unread_seconds=0.1)) as server:
         call = server.channel.stream_unary("/attendant.v1.Seq2Seq/Generate")(metadata=MINE)
         assert await id_of(call) == "mine"
@@ -81,7 +81,7 @@ async def test_a_message_that_does_not_come(caplog: pytest.LogCaptureFixture) ->
     "path",
     ["/attendant.v1.Seq2Seq/Generate", "/inference.GRPCInferenceService/ServerLive", "/grpc.health.v1.Health/Check"],
 )
-async def test_bytes_that_are_no_message(path: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_undecodable_message_has_an_id(path: str, caplog: pytest.LogCaptureFixture) -> None:
     async with served(fake_stepper()) as server:
         ids = [await id_of(server.channel.unary_unary(path)(GARBAGE, metadata=metadata)) for metadata in ((), MINE)]
         ids.append(await id_of(server.channel.stream_unary(path)(iter(()))))  # no message at all
@@ -95,7 +95,7 @@ async def test_bytes_that_are_no_message(path: str, caplog: pytest.LogCaptureFix
     assert [(record.message, record.exc_info) for record in warnings] == [("undecodable message", None)] * 2
 
 
-async def test_a_drain(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stream_that_ends_in_a_drain_keeps_its_id(caplog: pytest.LogCaptureFixture) -> None:
     async with served(fake_stepper()) as server:
         call = server.stub.GenerateBatch(metadata=MINE)
         await call.write(messages.GenerateRequest(text="a"))
@@ -105,7 +105,7 @@ async def test_a_drain(caplog: pytest.LogCaptureFixture) -> None:
     assert (await logged(caplog, "mine"))[0]["code"] == "UNAVAILABLE"
 
 
-async def test_a_call_without_the_token_that_it_needs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_call_without_its_token_has_an_id(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "tokens").write_text("search search-token-0123456789\n")
     access = open_access(ServerConfig(bundles=(), tokens=tmp_path / "tokens", health="closed"))
     async with served(fake_stepper(), access=access) as server:
@@ -140,7 +140,7 @@ async def test_a_request_without_an_id_has_that_of_its_call() -> None:
     ],
 )
 @pytest.mark.asyncio(loop_scope="module")
-async def test_over_http(
+async def test_answers_over_http_have_an_id(
     web: Http,
     verb: str,
     path: str,
@@ -160,7 +160,7 @@ async def test_over_http(
     assert "secret" not in "".join(map(formatter.format, caplog.records)), "what callers write is not logged"
 
 
-async def test_deadlines_that_pass_over_http(caplog: pytest.LogCaptureFixture) -> None:
+async def test_exceeded_deadlines_over_http_have_an_id(caplog: pytest.LogCaptureFixture) -> None:
     calls = (("/v1/generate", ""), ("/v1/generate", "mine"), ("/v1/generate?stream=1", ""))
     async with served(stepper := gated_stepper()) as server, http_served(server) as web:
         answers = await asyncio.gather(

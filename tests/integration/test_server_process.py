@@ -50,7 +50,7 @@ def running(tiny_bundle_path: Path) -> Iterator[Running]:
         yield started
 
 
-def test_the_line_of_a_server_that_serves(running: Running, tiny_bundle_path: Path) -> None:
+def test_a_serving_server_prints_its_models_and_is_healthy(running: Running, tiny_bundle_path: Path) -> None:
     version = open_bundle(tiny_bundle_path).manifest.version
     assert f": tiny (version {version}, fp32, cpu); playground on http://127.0.0.1:" in running.line
     with grpc.insecure_channel(running.target) as channel:
@@ -60,7 +60,7 @@ def test_the_line_of_a_server_that_serves(running: Running, tiny_bundle_path: Pa
             assert response.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_a_client_that_knows_nothing_but_reflection(running: Running) -> None:
+def test_a_client_can_call_the_server_by_reflection_alone(running: Running) -> None:
     with grpc.insecure_channel(running.target) as channel:
         database = ProtoReflectionDescriptorDatabase(channel)
         services = set(database.get_services())
@@ -182,7 +182,7 @@ def is_running(process_id: int) -> bool:
     return True
 
 
-def test_workers_of_one_server(running: Running, tiny_bundle_path: Path) -> None:
+def test_several_workers_give_the_bits_of_one(running: Running, tiny_bundle_path: Path) -> None:
     """Checks that several workers give the bits and metrics of a single one, and end with the server."""
     rng = random.Random(11)
     texts = ["".join(rng.choices("abcdefghij", k=rng.randint(1, 30))) for _ in range(60)]
@@ -216,7 +216,9 @@ def test_workers_of_one_server(running: Running, tiny_bundle_path: Path) -> None
 @pytest.mark.parametrize(
     "program", [("-c", "from attendant_client.command import main; main()", "serve"), ("-m", "attendant.server")]
 )
-def test_signals_while_the_server_is_imported(tiny_bundle_path: Path, tmp_path: Path, program: tuple[str, ...]) -> None:
+def test_signals_during_the_import_are_handled(
+    tiny_bundle_path: Path, tmp_path: Path, program: tuple[str, ...]
+) -> None:
     """Sends signals during the import, because a supervisor may reload or end the server at any time."""
     (tmp_path / "uvloop.py").write_text(
         "import os, signal\n"
@@ -269,7 +271,7 @@ def test_forked_workers_that_die_are_forked_again_and_end_with_their_server(tiny
         eventually(lambda: not any(map(is_running, (parent, *workers))))
 
 
-def test_ports_in_use(running: Running, tiny_bundle_path: Path) -> None:
+def test_a_port_in_use_is_refused(running: Running, tiny_bundle_path: Path) -> None:
     port = running.target.rpartition(":")[2]
     reason = "Address already in use; choose another"
     message = refusal(str(tiny_bundle_path), "--port", port)
@@ -278,7 +280,7 @@ def test_ports_in_use(running: Running, tiny_bundle_path: Path) -> None:
     assert message.startswith(f"--metrics-port: can't listen on 127.0.0.1:{running.metrics_port}: {reason}")
 
 
-def test_options_that_can_not_be_had(tiny_bundle_path: Path, tmp_path: Path) -> None:
+def test_options_that_can_not_be_met_are_refused(tiny_bundle_path: Path, tmp_path: Path) -> None:
     bundle = str(tiny_bundle_path)
     message = refusal(bundle, "--host", "no-such-host.invalid")
     assert message.startswith("--port: can't listen on no-such-host.invalid:0: ")
@@ -290,7 +292,7 @@ def test_options_that_can_not_be_had(tiny_bundle_path: Path, tmp_path: Path) -> 
         assert refusal(bundle, "--provider", "cuda").startswith("provider cuda is not available here: ")
 
 
-def test_golden_examples_that_this_host_does_not_reproduce(tiny_bundle_path: Path, tmp_path: Path) -> None:
+def test_a_bundle_with_differing_golden_examples_is_refused(tiny_bundle_path: Path, tmp_path: Path) -> None:
     """Starts a complete, signed bundle. Only decoding shows that its golden examples are wrong."""
     copy = Path(shutil.copytree(tiny_bundle_path, tmp_path / "copy"))
 

@@ -39,7 +39,7 @@ async def health_of(server: Served, service: str = "") -> int:
     return int(response.status)
 
 
-async def test_an_answer_is_whole() -> None:
+async def test_an_answer_has_all_its_fields() -> None:
     async with served(fake_stepper()) as server:
         request = Generate(
             request_id="mine",
@@ -92,7 +92,7 @@ async def test_a_score_is_the_decoders_own() -> None:
         assert response.attention == best.attention
 
 
-async def test_models() -> None:
+async def test_models_are_listed_and_described() -> None:
     async with served(fake_stepper(), fake_bundle("one"), fake_bundle("two", max_length=7), max_rows=3) as server:
         first, two = (await server.stub.ListModels(messages.ListModelsRequest())).models
         assert (first.name, two.name) == ("one", "two")
@@ -132,7 +132,7 @@ async def test_a_request_that_is_a_file_is_refused_unparsed() -> None:
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_a_full_queue_is_overload() -> None:
+async def test_a_request_for_a_full_queue_is_refused_as_overload() -> None:
     stepper = gated_stepper()
     async with served(stepper, max_rows=1, max_waiting=1) as server:
         running = server.stub.Generate(long_request())
@@ -199,7 +199,7 @@ async def test_a_deadline_that_the_caller_sees_first_is_no_cancellation() -> Non
         stepper.open()
 
 
-async def test_before_the_bundles_are_checked() -> None:
+async def test_calls_before_the_bundles_are_checked_are_unavailable() -> None:
     async with served(fake_stepper(), ready=False) as server:
         assert await health_of(server) == await health_of(server, SERVICE_NAME) == NOT_SERVING
         for call in (
@@ -233,7 +233,7 @@ async def test_health_is_watched_through_a_drain() -> None:
     assert server.lifecycle.exit_status == 0
 
 
-async def test_a_drain_has_its_time() -> None:
+async def test_a_drain_ends_calls_after_its_time() -> None:
     stepper = gated_stepper()
     async with served(stepper) as server:
         running = server.stub.Generate(long_request())
@@ -245,7 +245,7 @@ async def test_a_drain_has_its_time() -> None:
         assert (await failure(running)).code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_an_unforeseen_exception_is_internal(
+async def test_an_unexpected_exception_is_an_internal_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: Any) -> Any:

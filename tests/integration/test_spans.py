@@ -69,7 +69,7 @@ async def test_a_text_in_parts_is_answered_as_its_parts(server: Served) -> None:
     assert server.sample("attendant_requests_total", model="fake", method="Generate", code="OK") == 5
 
 
-async def test_every_door_gives_the_same_answer(server: Served) -> None:
+async def test_every_kind_of_call_gives_the_same_answer(server: Served) -> None:
     request = request_of(TEXT, split_sentences=True, beam_size=3, num_hypotheses=3)
     whole = await server.stub.Generate(request)
     assert len(whole.hypotheses) == 3 and len({each.text for each in whole.hypotheses}) == 3
@@ -120,7 +120,7 @@ async def refusal(server: Served, request: messages.GenerateRequest) -> str:
 
 
 @pytest.mark.parametrize("option", TEXT_OPTIONS)
-async def test_options_that_exclude_text_options(option: str, server: Served) -> None:
+async def test_options_that_exclude_text_options_are_refused(option: str, server: Served) -> None:
     for other in ({"target_prefix_text": "a"}, {"target_prefix": messages.Tokens(tokens=["a"])}):
         message = await refusal(server, request_of(TEXT, **{option: True}, **other))
         assert f"decoding.{option} is true, must be false or unset where {next(iter(other))} is set" in message
@@ -130,7 +130,7 @@ async def test_options_that_exclude_text_options(option: str, server: Served) ->
     assert "where tokens is set" in await refusal(server, tokens)
 
 
-async def test_violations_of_a_part(server: Served) -> None:
+async def test_violations_name_the_part_of_the_text(server: Served) -> None:
     assert "text is 13 tokens long in part 2, must be 1 to 12 tokens long" in await refusal(
         server, request_of("a\n" + 13 * "b" + "\nc", split_sentences=True)
     )
@@ -171,7 +171,7 @@ async def test_spans_are_seen_as_stand_ins_and_missed_if_the_answer_lacks_them(s
         assert (await unable.stub.Generate(request_of("abc", protect_spans=True))).hypotheses
 
 
-async def test_drawn_texts_are_the_parts_draws(server: Served) -> None:
+async def test_a_sampled_text_consists_of_its_parts_samples(server: Served) -> None:
     draw = {"sampling": messages.SamplingOptions(seed=3), "num_hypotheses": 2}
     whole = await server.stub.Generate(request_of("ab\ncd", split_sentences=True, **draw))
     parts = [await server.stub.Generate(request_of(part, **draw)) for part in ("ab", "cd")]

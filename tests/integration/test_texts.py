@@ -77,7 +77,7 @@ async def test_white_space_changes_no_answer_and_unknown_symbols_are_named(
     assert await door(server, web, SPACED) == clean
 
 
-async def test_warnings_of_an_answer(server: Served) -> None:
+async def test_warnings_name_the_unknown_symbols(server: Served) -> None:
     async def warning(text: str, **decoding: Any) -> str:
         request = Generate(text=text, decoding=messages.DecodingOptions(**decoding))
         return str((await server.stub.Generate(request)).warnings[0])
@@ -93,7 +93,7 @@ async def test_warnings_of_an_answer(server: Served) -> None:
     assert ended == "the answer ends after 9 tokens because the bans left no other token"
 
 
-async def test_texts_of_a_score(server: Served, web: Http) -> None:
+async def test_a_score_cleans_its_texts_and_warns(server: Served, web: Http) -> None:
     async def score(source: str, target: str) -> messages.ScoreResponse:
         request = messages.ScoreRequest(source_text=source, target_text=target)
         response: messages.ScoreResponse = await server.stub.Score(request)
@@ -128,7 +128,9 @@ async def test_a_prefix_may_be_a_text(server: Served, web: Http) -> None:
         await stub.ModelInfer(request)
 
 
-async def test_texts_in_process_and_by_command(capsys: pytest.CaptureFixture[str], tiny_bundle_path: Path) -> None:
+async def test_the_library_and_the_command_clean_texts_too(
+    capsys: pytest.CaptureFixture[str], tiny_bundle_path: Path
+) -> None:
     async def command(*arguments: str) -> tuple[str, str]:
         assert await asyncio.to_thread(main, [arguments[0], "--bundle", str(tiny_bundle_path), *arguments[1:]]) == 0
         return capsys.readouterr()

@@ -98,7 +98,9 @@ async def test_masked_positions_get_no_attention(client: AttendantClient) -> Non
         ({"masked_source_positions": range(6)}, "decoding.masked_source_positions", "but not all of them"),
     ],
 )
-async def test_refusals(client: AttendantClient, options: dict, field: str, limit: str) -> None:
+async def test_trace_options_out_of_range_are_refused(
+    client: AttendantClient, options: dict, field: str, limit: str
+) -> None:
     with pytest.raises(InvalidArgument) as caught:
         await client.generate("badge", **options)
     (violation,) = caught.value.violations
@@ -142,7 +144,7 @@ async def test_http_has_grpcs_trace_in_json(server: Served, web: Http) -> None:
     assert "must be empty: this model does not support masks" in refused.json["detail"]
 
 
-async def test_open_inference_has_it_as_json(target: str, client: AttendantClient) -> None:
+async def test_open_inference_has_the_trace_as_json(target: str, client: AttendantClient) -> None:
     parameters = {
         "beam_size": {"int64_param": 2},
         "trace": {"int64_param": 3},

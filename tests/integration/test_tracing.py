@@ -93,7 +93,7 @@ async def test_a_request_is_a_span_of_its_callers_trace(serving: Served, spans: 
     assert times[2][1] <= (root.end_time or 0)
 
 
-async def test_over_http_too(serving: Served, spans: InMemorySpanExporter) -> None:
+async def test_a_request_over_http_is_a_span_of_its_callers_trace(serving: Served, spans: InMemorySpanExporter) -> None:
     async with http_served(serving) as web:
         answer = await web.post("/v1/generate", {"text": "abc"}, traceparent=SAMPLED)
     assert answer.status == 200
@@ -104,7 +104,9 @@ async def test_over_http_too(serving: Served, spans: InMemorySpanExporter) -> No
     assert [child.name for child in children] == PHASES
 
 
-async def test_each_request_of_a_stream_or_a_list_has_its_own(serving: Served, spans: InMemorySpanExporter) -> None:
+async def test_each_request_of_a_stream_or_a_list_has_its_own_span(
+    serving: Served, spans: InMemorySpanExporter
+) -> None:
     requests = [messages.GenerateRequest(text=text, request_id=text) for text in ("abc", "de", "f")]
     metadata = [("traceparent", SAMPLED)]
     assert [answer async for answer in serving.stub.GenerateBatch(iter(requests), metadata=metadata)]
@@ -121,7 +123,7 @@ async def test_each_request_of_a_stream_or_a_list_has_its_own(serving: Served, s
         assert [child.name for child in children] == PHASES
 
 
-async def test_a_refusal_is_the_callers_fault(serving: Served, spans: InMemorySpanExporter) -> None:
+async def test_a_refusal_does_not_mark_the_span_as_an_error(serving: Served, spans: InMemorySpanExporter) -> None:
     with pytest.raises(grpc.aio.AioRpcError):
         await serving.stub.Generate(messages.GenerateRequest(text=""))
     ((root, children),) = families(spans)
@@ -133,7 +135,7 @@ async def test_a_refusal_is_the_callers_fault(serving: Served, spans: InMemorySp
     assert root.status.status_code is StatusCode.UNSET
 
 
-async def test_a_failure_of_the_servers_is_an_error(spans: InMemorySpanExporter) -> None:
+async def test_a_server_failure_marks_the_span_as_an_error(spans: InMemorySpanExporter) -> None:
     async with served(fake_stepper(), ready=False, tracer=tracer()) as starting:
         with pytest.raises(grpc.aio.AioRpcError):
             await starting.stub.Generate(messages.GenerateRequest(text="abc"))
@@ -143,7 +145,7 @@ async def test_a_failure_of_the_servers_is_an_error(spans: InMemorySpanExporter)
     assert root.status.status_code is StatusCode.ERROR
 
 
-async def test_buckets_name_a_trace(serving: Served, spans: InMemorySpanExporter) -> None:
+async def test_histogram_buckets_have_the_trace_as_exemplar(serving: Served, spans: InMemorySpanExporter) -> None:
     await serving.stub.Generate(messages.GenerateRequest(text="abc"), metadata=[("traceparent", SAMPLED)])
     lines = generate_latest(serving.metrics.registry).decode().splitlines()
     linked = {line.partition("_bucket")[0] for line in lines if f'# {{trace_id="{TRACE_ID}"}}' in line}
@@ -158,13 +160,13 @@ async def test_calls_that_are_not_sampled_are_not_traced(serving: Served, spans:
     assert b"ffff2f3577" not in generate_latest(serving.metrics.registry)
 
 
-def test_without_the_extra_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracing_without_the_extra_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(UserError, match="--traces needs the extra `otel`"), tracing("on"):
         pass
 
 
-def test_off_the_library_is_not_even_imported(environment: dict[str, str]) -> None:
+def test_without_tracing_its_library_is_not_imported(environment: dict[str, str]) -> None:
     program = "import sys, attendant.server.app; sys.exit('opentelemetry' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], env=environment, cwd=ROOT).returncode == 0
 
@@ -188,7 +190,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         return trace_service_pb2.ExportTraceServiceResponse()
 
 
-def test_a_collector_gets_them_by_the_end_of_the_server_which_it_does_not_keep(
+def test_a_collector_has_all_spans_at_exit_and_does_not_delay_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     collector = Collector()

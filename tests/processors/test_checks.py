@@ -11,7 +11,9 @@ STORED = Path(__file__).parents[1] / "bundle_formats" / "1"
 """A stored bundle: these tests don't export one, so they need no torch."""
 
 
-def test_this_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checks_on_this_host_pass_and_report_scores_that_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     scores = tmp_path / "scores.json"
     assert checks.main([str(STORED), "--write", str(scores)]) == 0
     assert any(target.token_log_probs for targets in checks.read_scores(scores).values() for target in targets)

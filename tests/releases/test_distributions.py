@@ -23,7 +23,7 @@ NAMES = ("attendant_seq2seq", "attendant_seq2seq_client")
 WHEEL, CLIENT_WHEEL = (f"{name}-{VERSION}-py3-none-any.whl" for name in NAMES)
 
 
-def test_both_are_the_same_bytes_twice(distributions: Path, tmp_path: Path) -> None:
+def test_distributions_are_built_reproducibly(distributions: Path, tmp_path: Path) -> None:
     again = built(tmp_path / "again", umask=0o077, TZ="Pacific/Auckland", PYTHONHASHSEED="7")
     first, second = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in (distributions, again))
     archives = {f"{name}-{VERSION}.tar.gz" for name in NAMES}
@@ -31,7 +31,7 @@ def test_both_are_the_same_bytes_twice(distributions: Path, tmp_path: Path) -> N
     assert [name for name in first if first[name] != second.get(name)] == []
 
 
-def test_they_hold_every_module_and_no_test(distributions: Path) -> None:
+def test_distributions_hold_every_module_and_no_test(distributions: Path) -> None:
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
     rooms = ("runtime", "training", "export", "server")
     ours = {f"attendant/{name}" for name in tracked if name.startswith(rooms) and name.endswith(".py")}
@@ -129,7 +129,7 @@ def test_the_server_and_the_client_answer_from_empty_environments(distributions:
     assert (check.returncode, check.stdout) == (1, expected)
 
 
-def test_the_released_lock_leaves_the_model_hub_out(distributions: Path, tmp_path: Path) -> None:
+def test_the_released_lock_excludes_the_model_hub(distributions: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     programs = tmp_path / "venv/bin"
     pip = [programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]

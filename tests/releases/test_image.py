@@ -96,7 +96,7 @@ def images(buildah: list[str], tmp_path_factory: pytest.TempPathFactory) -> Call
 
 
 @pytest.mark.parametrize("target", MAX_BYTES)
-def test_what_is_in_them(images: Callable[[str], Image], target: str) -> None:
+def test_images_are_small_and_hold_no_shell(images: Callable[[str], Image], target: str) -> None:
     image = images(target)
     files = [path for path in image.root.rglob("*") if path.is_file() and not path.is_symlink()]
     size = sum(path.stat().st_size for path in files)
@@ -111,7 +111,7 @@ def test_what_is_in_them(images: Callable[[str], Image], target: str) -> None:
     assert copyrights <= {path.name for path in (image.root / "var/lib/dpkg/status.d").iterdir()}
 
 
-def test_it_is_the_same_again(buildah: list[str], images: Callable[[str], Image]) -> None:
+def test_an_image_built_again_is_the_same(buildah: list[str], images: Callable[[str], Image]) -> None:
     again = built(buildah, "server-cpu", "localhost/again")
     assert again.layers == images("server-cpu").layers
 
@@ -153,7 +153,7 @@ def container(
 
 
 @pytest.mark.parametrize("target", SERVERS)
-async def test_they_serve_and_end_by_sigterm(images: Callable[[str], Image], target: str) -> None:
+async def test_server_images_serve_and_end_on_sigterm(images: Callable[[str], Image], target: str) -> None:
     image = images(target)
     command = [*image.config["Entrypoint"], "--provider", "cpu", "--port", "0", "--metrics-port", "0"]
     with container(image, command, ATTENDANT_HOST="127.0.0.1", OMP_NUM_THREADS="1") as process:

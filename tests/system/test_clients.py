@@ -74,7 +74,7 @@ def needs(*programs: str, package: Path | None = None) -> None:
         pytest.skip(f"{package} is not here; docs/clients.md says what has it")
 
 
-def test_node(running: Running, folder: Path, expected: str) -> None:
+def test_the_documented_node_client_works(running: Running, folder: Path, expected: str) -> None:
     needs("npm", "node")
     (install,), (program,) = blocks("Node", "sh"), blocks("Node", "js")
     (folder / "first_call.js").write_text(addressed(program, running))
@@ -82,7 +82,7 @@ def test_node(running: Running, folder: Path, expected: str) -> None:
     assert shell("node first_call.js", folder) == expected
 
 
-def test_go(running: Running, folder: Path, expected: str) -> None:
+def test_the_documented_go_client_works(running: Running, folder: Path, expected: str) -> None:
     needs("go", "protoc", "protoc-gen-go", "protoc-gen-go-grpc", package=DEBIAN_GO / "src/google.golang.org/grpc")
     (generate,), (program,) = blocks("Go", "sh"), blocks("Go", "go")
     package = folder / "src/example.org/client"
@@ -95,7 +95,7 @@ def test_go(running: Running, folder: Path, expected: str) -> None:
     assert shell("go vet . && go run .", package, **variables) == expected
 
 
-def test_java(running: Running, folder: Path, expected: str) -> None:
+def test_the_documented_java_client_works(running: Running, folder: Path, expected: str) -> None:
     needs("javac", "java", "protoc", "grpc_java_plugin", package=DEBIAN_JAVA / "grpc-netty.jar")
     (generate,), (program,) = blocks("Java", "sh"), blocks("Java", "java")
     (folder / "FirstCall.java").write_text(addressed(program, running))

@@ -181,7 +181,7 @@ def trained(reader: Reader) -> Reader:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_what_a_page_shows_runs(page: Path, reader: Reader) -> None:
+def test_the_commands_of_a_page_run(page: Path, reader: Reader) -> None:
     for block in filter(is_run, blocks(page)):
         if not needs_training(block):
             reader.types(block)
@@ -189,7 +189,7 @@ def test_what_a_page_shows_runs(page: Path, reader: Reader) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if page != TRAINING], ids=name_of)
-def test_what_a_page_shows_of_a_training_runs(page: Path, trained: Reader) -> None:
+def test_the_training_commands_of_a_page_run(page: Path, trained: Reader) -> None:
     for block in filter(is_run, blocks(page)):
         if needs_training(block):
             trained.types(block)

@@ -92,5 +92,5 @@ async def goes_the_whole_way(config: ModelConfig, folder: Path) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name == QUICK else pytest.mark.slow) for name in COVERING]
 )
-async def test_every_pair_of_choices(name: str, tmp_path: Path) -> None:
+async def test_every_pair_of_choices_is_trained_exported_and_served(name: str, tmp_path: Path) -> None:
     await goes_the_whole_way(COVERING[name], tmp_path)

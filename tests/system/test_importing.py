@@ -110,7 +110,7 @@ def hold_against_penalized(
         assert best.score > scored.log_prob / penalty
 
 
-def test_g2p_en(tmp_path: Path) -> None:
+def test_an_imported_g2p_en_model_gives_the_same_answers(tmp_path: Path) -> None:
     python = python_of("g2p-en")
     (checkpoint,) = python.parents[1].glob("lib/python*/site-packages/g2p_en/checkpoint20.npz")
     letters = random.Random(1)
@@ -137,7 +137,7 @@ def test_g2p_en_predicts_by_our_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", OPENNMT_MODELS)
-def test_opennmt(name: str, tmp_path: Path) -> None:
+def test_an_imported_opennmt_model_gives_the_same_answers(name: str, tmp_path: Path) -> None:
     python, texts = python_of("opennmt-py"), reversals(tmp_path)
     options = {
         "data": "{corpus: {path_src: %s, path_tgt: %s}}" % (tmp_path / "train.src", tmp_path / "train.tgt"),  # noqa: UP031
@@ -180,7 +180,7 @@ def test_opennmt(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", JOEYNMT_MODELS)
-def test_joeynmt(name: str, tmp_path: Path) -> None:
+def test_an_imported_joeynmt_model_gives_the_same_answers(name: str, tmp_path: Path) -> None:
     python, texts = python_of("joeynmt"), reversals(tmp_path)
     rnn, num_layers, attention, feeding = JOEYNMT_MODELS[name].split()
     settings = {"folder": tmp_path, "rnn": rnn, "num_layers": num_layers, "attention": attention, "feeding": feeding}

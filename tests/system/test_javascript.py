@@ -53,7 +53,7 @@ def node(folder: Path, *arguments: object) -> str:
     return done.stdout
 
 
-def test_golden_examples_in_node(javascript: Path) -> None:
+def test_golden_examples_hold_in_node(javascript: Path) -> None:
     lines = node(javascript, "check.mjs", *BUNDLES).splitlines()
     assert len(lines) >= len(BUNDLES)
     for line in lines:
@@ -125,12 +125,12 @@ def tokens_or_errors(folder: Path, cases: list[tuple[Any, dict[str, Any]]], **de
         (["w", "zz"], {}, "the source has tokens that are not in the vocabulary: zz"),
     ],
 )
-def test_options_that_are_refused(javascript: Path, source: Any, options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(javascript: Path, source: Any, options: dict[str, Any], message: str) -> None:
     (refusal,) = tokens_or_errors(javascript, [(source, options)])
     assert refusal.startswith(message)
 
 
-def test_the_manifests_patience_and_length_are_the_searchs(javascript: Path) -> None:
+def test_the_search_uses_the_manifests_patience_and_length(javascript: Path) -> None:
     model = attendant.load(ROOT / "models" / "g2p-en")
     texts = ["lieutenant", "knowledgeable", "zhqu", "aeiouaeiou", "wwwwwwwwww"]
 
@@ -190,7 +190,7 @@ EVERY = [pytest.param((bundle, p), id=f"{bundle.name}-{p}") for bundle in BUNDLE
 
 
 @pytest.mark.parametrize("address", EVERY, indirect=True)
-def test_golden_examples_in_chromium(opened: Page, address: str) -> None:
+def test_golden_examples_hold_in_chromium(opened: Page, address: str) -> None:
     opened.goto(address)
     result = opened.evaluate(GOLDEN_IN_A_PAGE)
     assert result["differences"] == []

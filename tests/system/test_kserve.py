@@ -20,7 +20,7 @@ MODEL = "g2p-en"
 @pytest.mark.parametrize(
     ("environment", "client", "num_answers"), [("tritonclient-http", "tritonclient", 16), ("kserve", "kserve", 2)]
 )
-def test_over_http(environment: str, client: str, num_answers: int) -> None:
+def test_kserves_http_clients_get_the_servers_answers(environment: str, client: str, num_answers: int) -> None:
     program = Path(__file__).with_name("inference_http_clients.py")
     with server(str(ROOT / "models" / MODEL)) as running, grpc.insecure_channel(running.target) as channel:
         target = f"127.0.0.1:{running.metrics_port}"
@@ -38,7 +38,7 @@ def test_over_http(environment: str, client: str, num_answers: int) -> None:
         assert report["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
 
 
-def test_over_grpc() -> None:
+def test_kserves_grpc_client_gets_the_servers_answers() -> None:
     python = python_of("kserve")
     with server(str(ROOT / "models" / MODEL)) as running, grpc.insecure_channel(running.target) as channel:
         report = json.loads(run(python, Path(__file__).with_name("kserve_client.py"), running.target, MODEL))

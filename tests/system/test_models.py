@@ -108,14 +108,14 @@ def decoded(bundle: Bundle, stepper: Stepper) -> list[str]:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_its_golden_examples_hold_here(bundle: Bundle, precision: Precision) -> None:
+def test_a_shipped_models_golden_examples_hold_here(bundle: Bundle, precision: Precision) -> None:
     if precision not in bundle.manifest.graphs:
         pytest.skip(f"{bundle.manifest.name} comes without {precision}")
     assert check_decoding(bundle, OnnxStepper(bundle, precision), precision, "cpu") == []
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_it_is_served_in_int8_because_that_was_measured(name: str) -> None:
+def test_a_shipped_model_served_in_int8_has_a_measured_difference(name: str) -> None:
     manifest = open_bundle(MODELS / name).manifest
     assert manifest.default_precision["cpu"] == "int8"
     metric, num_examples, difference = MEASURED[name]
@@ -125,14 +125,14 @@ def test_it_is_served_in_int8_because_that_was_measured(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (MODELS / "runs").iterdir()))
-def test_it_is_the_run_beside_it(name: str) -> None:
+def test_a_shipped_model_decodes_like_its_training_run(name: str) -> None:
     bundle = open_bundle(MODELS / name)
     run = load_run(MODELS / "runs" / name)
     assert bundle.manifest.provenance.checkpoint == run.checkpoint
     assert decoded(bundle, OnnxStepper(bundle, "fp32")) == decoded(bundle, TorchStepper(run.model))
 
 
-def test_it_answers(bundle: Bundle) -> None:
+def test_a_shipped_model_gives_the_expected_answers(bundle: Bundle) -> None:
     served = default_precision(bundle, "cpu")
     assert decoded(bundle, OnnxStepper(bundle, served)) == list(ANSWERS[bundle.manifest.name].values())
 

@@ -32,7 +32,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield started
 
 
-def test_schemathesis_finds_nothing(running: Running, tmp_path: Path) -> None:
+def test_schemathesis_finds_no_fault(running: Running, tmp_path: Path) -> None:
     (tmp_path / "schemathesis.toml").write_text(SETTINGS)
     program = python_of("openapi").with_name("schemathesis")
     url = f"http://127.0.0.1:{running.metrics_port}/openapi.json"
@@ -46,7 +46,7 @@ def addressed(program: str, running: Running) -> str:
     return program.replace("localhost:9090", f"127.0.0.1:{running.metrics_port}")
 
 
-def test_a_client_in_python(running: Running, tmp_path: Path) -> None:
+def test_a_generated_python_client_works(running: Running, tmp_path: Path) -> None:
     (generate,), (program,) = blocks("OpenAPI", "sh")[1:], blocks("OpenAPI", "python")
     python = python_of("openapi")
     path = f"{python.parent}:{os.environ['PATH']}"
@@ -55,7 +55,7 @@ def test_a_client_in_python(running: Running, tmp_path: Path) -> None:
     assert shell("python first_call.py", tmp_path, PATH=path).splitlines()[0].endswith(" F OW1 N IY0 M")
 
 
-def test_a_client_in_typescript(running: Running, tmp_path: Path) -> None:
+def test_a_generated_typescript_client_works(running: Running, tmp_path: Path) -> None:
     needs("npm", "node")
     (install, _), (program,) = blocks("OpenAPI", "sh"), blocks("OpenAPI", "ts")
     (tmp_path / "package.json").write_text(json.dumps({"type": "module"}))

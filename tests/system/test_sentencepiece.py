@@ -81,7 +81,7 @@ def texts_of(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_ids_are_those_of_sentencepiece(name: str, tmp_path: Path) -> None:
+def test_token_ids_are_those_of_sentencepiece(name: str, tmp_path: Path) -> None:
     lines = [line.strip() for page in sorted(ROOT.glob("docs/*.md")) for line in page.read_text().splitlines()]
     lines = [line for line in lines if len(line) > 20]
     (tmp_path / "corpus.txt").write_text("\n".join(lines))

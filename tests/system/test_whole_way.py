@@ -44,7 +44,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("recipe", "at_least"), [("copy", 97.0), ("dates", 98.0)])
-def test_a_toy_is_learned(recipe: str, at_least: float, tmp_path: Path) -> None:
+def test_a_toy_task_is_learned(recipe: str, at_least: float, tmp_path: Path) -> None:
     command("training", recipe, "--output", "run", folder=tmp_path)
     assert exact_match(tmp_path / "run/evaluation.json") >= at_least
 

@@ -180,7 +180,7 @@ def values_of(node: Any, key: str) -> Iterator[Any]:
             yield from values_of(value, key)
 
 
-def test_probes_ask_what_health_answers() -> None:
+def test_probes_request_services_that_health_answers() -> None:
     for path in (KUBERNETES / "workload" / "deployment.yaml", KUBERNETES / "kserve" / "servingruntime.yaml"):
         manifest = load(path)
         for probe, service in (("startupProbe", STARTUP), ("readinessProbe", ""), ("livenessProbe", LIVENESS)):
@@ -190,7 +190,7 @@ def test_probes_ask_what_health_answers() -> None:
         assert startup["periodSeconds"] * startup["failureThreshold"] > DEFAULTS.load_seconds
 
 
-def test_everybody_finds_the_same_ports() -> None:
+def test_all_configurations_have_the_servers_ports() -> None:
     ports = {"grpc": DEFAULTS.port, "http": DEFAULTS.metrics_port}
     service = load(KUBERNETES / "base" / "service.yaml")
     assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == ports
@@ -202,7 +202,7 @@ def test_everybody_finds_the_same_ports() -> None:
     assert set(load(ROOT / "compose.yaml")["services"]) == {"attendant", "prometheus", "grafana"}
 
 
-def test_compose_mounts_and_builds_what_there_is() -> None:
+def test_compose_mounts_and_builds_existing_files() -> None:
     compose = load(ROOT / "compose.yaml")
     vendored = Path(check_jsonschema.__file__).parent / "builtin_schemas" / "vendor" / "compose-spec.json"
     jsonschema.validate(compose, json.loads(vendored.read_text()))
@@ -218,7 +218,7 @@ def test_compose_mounts_and_builds_what_there_is() -> None:
     assert [service["pull_policy"] for service in own] == ["build"]
 
 
-def test_the_images_are_built_from_files_that_there_are() -> None:
+def test_the_images_are_built_from_existing_files() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text()
     copied = [
         name for names in re.findall(r"^COPY (?!--)(.+) \S+$", dockerfile, re.MULTILINE) for name in names.split()
@@ -264,7 +264,7 @@ def test_each_alert_is_seen_to_fire() -> None:
     assert alerts == {test["alertname"] for test in tests["alert_rule_test"] if test["exp_alerts"]}
 
 
-def test_queries_name_metrics_that_there_are() -> None:
+def test_queries_name_existing_metrics() -> None:
     registry = CollectorRegistry()
     Metrics(registry)
     known = MADE | {family.name + suffix for family in registry.collect() for suffix in SUFFIXES.get(family.type, ())}

@@ -31,7 +31,7 @@ DOCS = ROOT / "docs"
 SHELL = {"|", "&&", "<", ">", "2>&1"}
 
 
-def test_the_score_of_extending_trains_and_steps(monkeypatch) -> None:
+def test_the_score_in_extending_md_trains_and_steps(monkeypatch) -> None:
     code, *_ = re.findall(r"```python\n(.*?)```", (DOCS / "extending.md").read_text(), re.DOTALL)
     names = dict(vars(scores))
     exec(re.sub(r"(?m)^   ", "", code), names)
@@ -88,7 +88,7 @@ PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("[!.]*/*.md"), *DOCS.glob("*/*.md
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_each_line_that_a_page_shows_is_a_command(page: Path) -> None:
+def test_each_command_line_on_a_page_is_valid(page: Path) -> None:
     """Includes commands that take too long to run, and their changes of recipes."""
     text = page.read_text().replace("\\\n", " ")
     for program, line in re.findall(r"(?m)^ *(?:\$ )?(?:\.venv/bin/)?(attendant|python -m recipes\.papers) (.+)", text):
@@ -151,7 +151,7 @@ def test_the_api_is_in_order_and_keeps_what_was_released(capfd: pytest.CaptureFi
         ("optional uint32 beam_size = 1;", "optional uint32 beamSize = 1;", "should be lower_snake_case"),
     ],
 )
-def test_what_breaks_callers_is_refused(
+def test_incompatible_changes_of_the_api_are_refused(
     there: str, instead: str, complaint: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(PROTOS / "attendant", tmp_path / "attendant")

@@ -129,7 +129,7 @@ FOLDERS = sorted({module.rpartition(".")[0] for module in MODULES if "." in modu
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_no_circle_of_imports(folder: str) -> None:
+def test_imports_have_no_cycle(folder: str) -> None:
     """Checks the imports between the files and folders of one folder. A folder counts as one part."""
 
     def part_of(name: str) -> str | None:
@@ -177,6 +177,6 @@ for package in (attendant.runtime, attendant.server):
     assert run.returncode == 0, run.stderr
 
 
-def test_no_room_is_a_drawer() -> None:
+def test_no_module_is_named_utils_or_the_like() -> None:
     banned = {"utils", "util", "helpers", "helper", "common", "constants", "misc"}
     assert not {module for module in MODULES if banned & set(module.split("."))}

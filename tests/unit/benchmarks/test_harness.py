@@ -50,7 +50,7 @@ def test_published_pages_show_the_results_beside_them(tmp_path: Path) -> None:
         assert (tmp_path / page).read_text() == (RESULTS / page).read_text(), f"{page} shows other results"
 
 
-def test_yardsticks_have_one_limit_and_figures_of_existing_parts(tmp_path: Path) -> None:
+def test_yardsticks_have_one_limit_each_and_name_existing_parts(tmp_path: Path) -> None:
     rows = yardstick_rows(tmp_path)
     assert len({row[0] for row in rows}) == len(YARDSTICKS)
     assert all(row[3] == "not measured" and row[5] is None for row in rows)

@@ -41,7 +41,7 @@ def tiny_server(bundle: Path, requests: list[bytes]) -> Server:
     return Server(key="tiny", name="tiny", command=lambda: command, requests=requests)
 
 
-def test_a_server_under_each_kind_of_load(tiny_bundle_path: Path) -> None:
+def test_each_kind_of_load_is_measured(tiny_bundle_path: Path) -> None:
     requests = [messages.GenerateRequest(text=text).SerializeToString() for text in ("abc", "face", "jig")]
     with running(tiny_server(tiny_bundle_path, requests)) as server:
         closed, growth = server.watched(Load(kind="closed", num_clients=3, seconds=60.0, num_requests=30))
@@ -89,7 +89,7 @@ def test_the_parts_of_a_requests_time_add_up() -> None:
     ("latency", "rate"),
     [(5.0, None), (10.0, 100.0), (15.0, 150.0), (20.0, 200.0), (30.0, 220.0), (70.0, 300.0), (999.0, 300.0)],
 )
-def test_the_highest_load_with_a_latency(latency: float, rate: float | None) -> None:
+def test_the_highest_load_below_a_latency_is_interpolated(latency: float, rate: float | None) -> None:
     assert rate_at([(100.0, 10.0), (200.0, 20.0), (300.0, 70.0)], latency) == (rate and pytest.approx(rate))
     assert rate_at([], latency) is None
 

@@ -54,7 +54,7 @@ def test_each_target_token_has_the_source_token_that_it_looked_at_most() -> None
     assert links(without_end) == ((0, 0), (2, 1), (0, 2))
 
 
-def test_perplexities_of_a_score() -> None:
+def test_a_score_has_perplexities_per_token_and_word() -> None:
     assert SCORE.perplexity == pytest.approx(np.exp(np.mean([0.5, 0.5, 1.5, 0.5])))
     assert SCORE.word_perplexity("X YZ") == pytest.approx(np.exp(3.0 / 3))
     without_end = replace(SCORE, token_log_probs=SCORE.token_log_probs[:3], log_prob=-2.5)

@@ -22,7 +22,7 @@ from attendant_client.messages import MAX_REQUEST_BYTES
 from tests.unit.client.fake_server import Failure, Served, retry_info
 
 
-async def test_answers_find_their_requests(client: AttendantClient, server: Served) -> None:
+async def test_each_answer_reaches_its_request(client: AttendantClient, server: Served) -> None:
     sources = [f"w{number}" for number in range(300)]
     async with client.bulk() as bulk:
         answers = await asyncio.gather(*(bulk.generate(source, beam_size=2) for source in sources))
@@ -92,7 +92,7 @@ async def test_requests_wait_until_a_server_has_started_again(
         assert len(server.seq2seq.failures) >= num_failures - 4, "the server is not awaited again"
 
 
-async def test_a_stream_that_brings_nothing_fails(closed_target: str) -> None:
+async def test_requests_fail_if_no_stream_can_be_opened(closed_target: str) -> None:
     async with AttendantClient(closed_target) as client, client.bulk() as bulk:
         outcomes = await asyncio.gather(bulk.generate("a"), bulk.generate("b"), return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [Unavailable, Unavailable]
@@ -126,20 +126,20 @@ class RefusedStream:
     def cancel(self) -> None: ...
 
 
-async def test_a_refusal_is_learned_where_every_write_fails_first() -> None:
+async def test_a_refusal_is_raised_even_if_every_write_fails_first() -> None:
     async with Bulk(RefusedStream, None) as bulk:
         with pytest.raises(Unauthenticated, match="as told"):
             await bulk.generate("a")
 
 
-async def test_no_answer_in_time(client: AttendantClient) -> None:
+async def test_an_answer_that_is_late_raises_deadline_exceeded(client: AttendantClient) -> None:
     async with client.bulk(timeout=0.05) as bulk:
         with pytest.raises(DeadlineExceeded, match=r"no answer for 0.05 s") as passed:
             await bulk.generate("slow")
         assert passed.value.request_id == "1", "its number on the stream, which the log has"
 
 
-async def test_the_timeout_is_of_waiting_not_of_the_whole(client: AttendantClient) -> None:
+async def test_the_timeout_limits_each_wait_not_the_whole_stream(client: AttendantClient) -> None:
     async with client.bulk(timeout=0.35) as bulk:
         answers = await asyncio.gather(*(bulk.generate("slow") for _ in range(3)))
         assert len(answers) == 3, "0.6 s in all"
@@ -206,7 +206,7 @@ async def test_no_more_calls_at_once_than_allowed() -> None:
     assert most == 5
 
 
-async def test_a_slow_one_lets_others_go_ahead_but_not_for_ever() -> None:
+async def test_a_slow_item_lets_a_limited_number_of_others_go_ahead() -> None:
     drawn = 0
 
     def items() -> Iterator[int]:
@@ -309,7 +309,7 @@ async def test_leaving_early_cancels_calls_in_flight() -> None:
     assert ended == 4
 
 
-async def test_concurrency_of_nothing() -> None:
+async def test_a_concurrency_below_1_is_refused() -> None:
     async def call(item: int) -> int:
         return item
 

@@ -54,7 +54,7 @@ async def test_an_answer_becomes_plain_values(client: AttendantClient) -> None:
     assert (best.finish_reason, second.finish_reason) == (FinishReason.EOS, FinishReason.LENGTH)
 
 
-async def test_nothing_is_sent_that_was_not_asked_for(client: AttendantClient, server: Served) -> None:
+async def test_unset_options_are_not_sent(client: AttendantClient, server: Served) -> None:
     answer = await client.generate("ab")
     assert server.seq2seq.requests == [pb.GenerateRequest(text="ab")]
     assert answer.best.attention is None
@@ -186,7 +186,7 @@ def test_there_is_an_option_for_every_field_of_the_api() -> None:
     assert set(Limits.__dataclass_fields__) == fields(pb.Limits)
 
 
-async def test_a_score(client: AttendantClient, server: Served) -> None:
+async def test_a_score_has_plain_values(client: AttendantClient, server: Served) -> None:
     score = await client.score("ab", "X Y", attention=True, request_id="r", model="m")
     assert (score.log_prob, score.token_log_probs) == (-1.5, (-0.5, -0.5, -0.5))
     assert (score.source_tokens, score.target_tokens) == (("a", "b"), ("X", "Y"))
@@ -204,7 +204,7 @@ async def test_a_score(client: AttendantClient, server: Served) -> None:
     )
 
 
-async def test_models(client: AttendantClient) -> None:
+async def test_models_are_listed_and_described(client: AttendantClient) -> None:
     models = await client.models()
     assert [model.name for model in models] == ["fake", "other"]
     model = await client.model("fake")
@@ -231,7 +231,7 @@ async def test_models(client: AttendantClient) -> None:
         await client.model("none")
 
 
-async def test_health(client: AttendantClient, server: Served) -> None:
+async def test_health_follows_the_servers_status(client: AttendantClient, server: Served) -> None:
     assert await client.health() is HealthStatus.SERVING
     server.health.enter_graceful_shutdown()
     assert await client.health() is HealthStatus.NOT_SERVING
@@ -263,7 +263,7 @@ async def test_the_token_and_the_version_are_sent(server: Served) -> None:
     assert str(first["user-agent"]).startswith(f"attendant-client/{VERSION} ")
 
 
-async def test_a_call_is_asked_under_an_id_of_the_clients_unless_the_request_has_one(
+async def test_a_call_has_an_id_of_the_clients_unless_the_request_has_one(
     client: AttendantClient, server: Served
 ) -> None:
     await client.generate("a")
@@ -282,7 +282,7 @@ async def test_a_call_is_asked_under_an_id_of_the_clients_unless_the_request_has
         assert passed.value.request_id == server.seq2seq.requests[-1].requests[0].request_id != ""
 
 
-async def test_many_in_order(client: AttendantClient, server: Served) -> None:
+async def test_generate_many_keeps_the_order_of_its_sources(client: AttendantClient, server: Served) -> None:
     sources = ["slow", *(f"w{number}" for number in range(60))]
     answers = [answer.best.text async for answer in client.generate_many(sources, concurrency=8, beam_size=1)]
     assert answers == [source.upper() for source in sources]
@@ -295,7 +295,7 @@ async def test_a_text_is_no_list_of_sources(client: AttendantClient) -> None:
         await anext(client.generate_many("face"))
 
 
-def test_every_call_without_an_event_loop(server: Served) -> None:
+def test_the_blocking_client_has_every_call(server: Served) -> None:
     with BlockingClient(server.target, timeout=20) as client:
         assert client.generate("ab", beam_size=2).best.text == "AB"
         assert [answer.best.text for answer in client.generate(["ab", "c"])] == ["AB", "C"]
@@ -314,7 +314,7 @@ def test_every_call_without_an_event_loop(server: Served) -> None:
     client.close()
 
 
-def test_leaving_early_cancels_without_an_event_loop(server: Served) -> None:
+def test_leaving_a_blocking_iterator_early_cancels_its_calls(server: Served) -> None:
     with BlockingClient(server.target) as client:
         for answer in client.generate_many(["a", "b"] * 100, concurrency=2):
             assert answer.best.text == "A"

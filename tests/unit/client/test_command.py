@@ -34,12 +34,12 @@ def standard_input(tmp_path: Path) -> Iterator[Callable[[bytes], None]]:
     os.close(kept)
 
 
-def test_texts_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_are_printed_in_the_order_of_the_texts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "slow", "b"]) == 0
     assert capsys.readouterr() == ("SLOW\nB\n", "")
 
 
-def test_texts_that_begin_with_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_may_begin_with_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "--json", "--", "-5,000", "--beam-size"]) == 0
     assert [json.loads(line)["source"] for line in capsys.readouterr().out.splitlines()] == ["-5,000", "--beam-size"]
     assert main(["generate", "-5", "- a", "--", "-a"]) == 0
@@ -149,7 +149,7 @@ def test_links_follow_the_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "AB\nAB\t0-0 1-1\n"
 
 
-def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_all_fields_of_answers_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "ab", "bad", "--json", "--attention"]) == 2
     answer, failed = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert answer == {
@@ -191,7 +191,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_the_course_of_a_search(capsys: pytest.CaptureFixture[str], server: Served) -> None:
+def test_trace_draws_the_search_as_a_tree(capsys: pytest.CaptureFixture[str], server: Served) -> None:
     assert main(["generate", "ab", "--trace"]) == 0
     tree = ["3 steps, then every hypothesis ended", "├ too low: ? 14 %", "A 78 %", "├ too low: ? 14 %", "B 78 %"]
     assert capsys.readouterr().out.splitlines() == [
@@ -254,7 +254,7 @@ def test_an_error_of_every_line_ends_the_run(
         ("text", "is 0 tokens long"),
     ],
 )
-def test_an_error_of_a_line_is_not_the_others(
+def test_an_error_of_a_line_does_not_fail_the_others(
     field: str,
     description: str,
     standard_input: Callable[[bytes], None],
@@ -268,7 +268,7 @@ def test_an_error_of_a_line_is_not_the_others(
     assert capsys.readouterr() == ("\nB\n", "attendant: line 1: too long\n")
 
 
-def test_a_score(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+def test_score_prints_log_probs_and_perplexities(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["score", "ab", "X Y"]) == 0
     assert (
         capsys.readouterr().out
@@ -282,7 +282,7 @@ def test_a_score(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
     assert "   X ██·" in capsys.readouterr().out.splitlines()
 
 
-def test_models(capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_prints_the_facts_of_each_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("fake  version 0123456789ab, fp32 on cpu\n")
@@ -313,7 +313,7 @@ def test_control_characters_of_a_manifest_are_shown_escaped(
     assert "\x1b" not in capsys.readouterr().out
 
 
-def test_health(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+def test_health_prints_the_status_and_sets_the_exit_status(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["health"]) == 0
     server.health.enter_graceful_shutdown()
     assert main(["health"]) == 1
@@ -334,7 +334,7 @@ def test_help_shows_defaults_and_environment(server: Served, capsys: pytest.Capt
             assert f"(default: {option.default})" in out or not option.default
 
 
-def test_a_terminal_that_knows_ascii_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_characters_outside_an_ascii_terminal_are_escaped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with (tmp_path / "out").open("w", encoding="ascii") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
         assert main(["generate", "é", "--attention"]) == 0

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("addressed")
         (["a", "--links", "--json"], "--links: are printed after texts"),
     ],
 )
-def test_options_that_do_not_go_together(
+def test_incompatible_options_are_refused(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -68,7 +68,9 @@ def test_a_wrong_option_is_one_line_and_status_2(
     assert line.endswith("--help)")
 
 
-def test_a_token_that_can_not_be_sent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_token_that_can_not_be_sent_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("ATTENDANT_TOKEN", "se\ncret")
     with pytest.raises(SystemExit) as ended:
         main(["generate", "a"])
@@ -92,7 +94,7 @@ def test_a_token_that_can_not_be_sent(monkeypatch: pytest.MonkeyPatch, capsys: p
     ],
     ids=lambda value: value.code.name if isinstance(value, Failure) else "",
 )
-def test_how_failures_end(
+def test_each_failure_has_its_message_and_exit_status(
     server: Served, capsys: pytest.CaptureFixture[str], failure: Failure, status: int, words: str
 ) -> None:
     server.seq2seq.failures.extend([failure, failure])
@@ -103,12 +105,12 @@ def test_how_failures_end(
     assert (output, re.sub(r" \([0-9a-f]{32}\)", "", lines)) == ("", f"attendant: {words}\n" * 2)
 
 
-def test_a_deadline(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exceeded_deadline_names_the_timeout_option(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "slow", "--timeout", "0.1"]) == 1
     expected = f"attendant: no answer from {server.target} within 0.1 s; --timeout gives it more time\n"
     assert capsys.readouterr().err == expected
 
 
-def test_no_word_of_a_servers_ends_the_line_or_turns_it() -> None:
+def test_control_characters_in_a_servers_message_are_escaped() -> None:
     error = AttendantError(grpc.StatusCode.INTERNAL, "a\nattendant: forged\x1b[2J\x00\u200b\u202e é")
     assert explain(error, Namespace(target="here")) == "a attendant: forged\\u001b[2J\\u0000\\u200b\\u202e é"

@@ -28,7 +28,7 @@ def start(environment: dict[str, str], *arguments: str, **streams: int) -> "subp
     return subprocess.Popen([*COMMAND, *arguments], env=environment, **pipes)  # type: ignore[call-overload, no-any-return]
 
 
-def test_each_answer_is_there_before_the_next_line_is(environment: dict[str, str]) -> None:
+def test_each_answer_is_printed_before_the_next_line_is_read(environment: dict[str, str]) -> None:
     with start(environment, "generate", "-") as process:
         assert process.stdin and process.stdout and process.stderr
         for word in (b"one", b"two"):
@@ -40,7 +40,7 @@ def test_each_answer_is_there_before_the_next_line_is(environment: dict[str, str
         assert process.wait(PATIENCE_SECONDS) == 0
 
 
-def test_ctrl_c_while_waiting_for_a_line(environment: dict[str, str]) -> None:
+def test_ctrl_c_while_waiting_for_a_line_ends_the_command(environment: dict[str, str]) -> None:
     with start(environment, "generate", "-") as process:
         assert process.stdin and process.stdout and process.stderr
         process.stdin.write(b"one\n")
@@ -66,7 +66,7 @@ from attendant_client.command import main; sys.exit(main())
 """
 
 
-def test_ctrl_c_while_the_event_loop_is_made(environment: dict[str, str]) -> None:
+def test_ctrl_c_during_the_start_of_the_event_loop_ends_the_command(environment: dict[str, str]) -> None:
     command = [sys.executable, "-c", HALF_MADE, "generate", "one"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "\nattendant: interrupted\n")
@@ -140,7 +140,7 @@ def test_standard_input_that_is_closed_is_one_line(environment: dict[str, str]) 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-"])
 @pytest.mark.parametrize("arguments", ["generate - --json", "generate bad"])
-def test_outputs_that_are_closed_get_nothing(environment: dict[str, str], arguments: str, closed: str) -> None:
+def test_closed_outputs_are_not_written(environment: dict[str, str], arguments: str, closed: str) -> None:
     command = ["sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, *arguments.split()]
     done = subprocess.run(command, env=environment, input=b"a\n", capture_output=True)
     assert done.returncode == (2 if "bad" in arguments else 0), done.stderr

@@ -44,7 +44,7 @@ ELSEWHERE = [
 
 
 @pytest.mark.parametrize("target", HERE + ELSEWHERE)
-def test_targets_on_this_machine(target: str) -> None:
+def test_targets_on_this_machine_are_recognized(target: str) -> None:
     assert is_this_machine(target) == (target in HERE)
 
 
@@ -63,7 +63,7 @@ def test_targets_on_this_machine(target: str) -> None:
         (" models:7\n", "models:7"),
     ],
 )
-def test_a_target_without_a_port_has_the_servers(target: str, meant: str) -> None:
+def test_a_target_without_a_port_has_the_servers_default_port(target: str, meant: str) -> None:
     assert with_port(target) == meant
 
 
@@ -85,14 +85,12 @@ def test_a_target_without_a_port_has_the_servers(target: str, meant: str) -> Non
         ("ipv4:1.2.3.4:70000,6.7.8.9:5", ValueError, "port '70000'"),
     ],
 )
-async def test_a_target_that_is_none(target: Any, error: type[Exception], words: str) -> None:
+async def test_an_invalid_target_is_refused(target: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         AttendantClient(target)
 
 
-async def test_it_is_encrypted_unless_the_server_is_on_this_machine(
-    server: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_calls_are_encrypted_except_to_this_machine(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     async with AttendantClient(server.target) as client:
         await client.generate("a")
     # The same server, as if it were on another machine: by default, the client sends nothing unencrypted.
@@ -105,7 +103,7 @@ async def test_it_is_encrypted_unless_the_server_is_on_this_machine(
     assert [request.text for request in server.seq2seq.requests] == ["a", "c"]
 
 
-async def test_a_server_that_asks_for_a_certificate(authority: Authority, tmp_path: Path) -> None:
+async def test_a_client_certificate_is_sent_to_a_server_that_requires_one(authority: Authority, tmp_path: Path) -> None:
     clients = new_authority(tmp_path / "clients")
     certificate, key = (file.read_bytes() for file in clients.issue("search", "search.example"))
     roots = authority.certificate.read_bytes()
@@ -132,14 +130,14 @@ async def test_this_machine_is_reached_without_a_proxy(
         assert (await client.generate("a")).best.text == "A"
 
 
-async def test_arguments_that_exclude_or_need_each_other() -> None:
+async def test_incompatible_or_incomplete_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="client_certificate and client_key need each other"):
         AttendantClient(client_key=b"")
     with pytest.raises(ValueError, match="tls=False excludes certificates"):
         AttendantClient(tls=False, root_certificates=b"PEM")
 
 
-def test_the_command_by_options_and_by_the_environment(
+def test_the_command_takes_credentials_from_options_and_environment(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clients = new_authority(tmp_path / "clients")
@@ -167,7 +165,7 @@ def test_the_command_by_options_and_by_the_environment(
     assert capsys.readouterr() == ("A\nB\nC\n", "")
 
 
-def test_messages_about_a_server_that_is_not_trusted(
+def test_messages_explain_why_a_server_is_not_trusted(
     server: Served, authority: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     roots = f"--root-certificates={authority.certificate}"

@@ -46,7 +46,7 @@ async def test_a_failure_without_a_message_gets_one(client: AttendantClient, ser
         await client.models()
 
 
-async def test_when_to_come_again(client: AttendantClient, server: Served) -> None:
+async def test_errors_have_the_servers_retry_delay(client: AttendantClient, server: Served) -> None:
     failure = Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, details=(retry_info(1.5),), trailers=NO_RETRY)
     server.seq2seq.failures.extend([failure, Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, trailers=NO_RETRY)])
     with pytest.raises(Overloaded) as caught:
@@ -92,7 +92,7 @@ async def test_permanent_errors_are_not_retried(client: AttendantClient, server:
     assert len(server.seq2seq.requests) == 1
 
 
-async def test_five_attempts_and_no_more(client: AttendantClient, server: Served) -> None:
+async def test_a_call_is_attempted_at_most_five_times(client: AttendantClient, server: Served) -> None:
     server.seq2seq.failures.extend([Failure(grpc.StatusCode.UNAVAILABLE, trailers=pushback(1))] * 9)
     with pytest.raises(Unavailable):
         await client.generate("a")
@@ -107,7 +107,7 @@ async def test_the_deadline_holds_for_all_attempts_together(client: AttendantCli
     assert time.monotonic() - began < 0.7
 
 
-async def test_no_server_at_the_address(closed_target: str) -> None:
+async def test_calls_to_an_address_without_a_server_are_unavailable(closed_target: str) -> None:
     async with AttendantClient(closed_target) as client:
         began = time.monotonic()
         with pytest.raises(Unavailable):
@@ -126,7 +126,7 @@ async def test_servers_of_one_name_take_turns() -> None:
             assert min(len(server.seq2seq.requests) for server in (first, other)) > 5
 
 
-async def test_a_server_that_has_vanished_without_a_word_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keepalive_detects_a_server_that_stops_responding(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server sends its HTTP/2 greeting and then nothing. Its host still acknowledges packets."""
     monkeypatch.setattr("attendant_client.client.KEEPALIVE_MS", 500)
 

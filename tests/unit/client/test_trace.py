@@ -62,7 +62,7 @@ def test_the_longest_branch_goes_down_with_the_others_alongside() -> None:
     ]
 
 
-def test_narrow_terminals_and_those_without_lines() -> None:
+def test_trees_fit_narrow_and_ascii_terminals() -> None:
     lines = draw_trace(trace(SEARCH, SEARCH), width=20, ascii_only=True).splitlines()
     assert max(map(len, lines)) == 20
     assert lines[0] == "search 1 of 2: 3 st~" and "| ` banned: </s>" in lines and "+ * </s> 99 %, scor~" in lines

@@ -102,7 +102,7 @@ def test_the_library_names_a_missing_package() -> None:
     assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {expected}"
 
 
-def test_a_failure_is_one_line_without_grpcs_own(server: Served) -> None:
+def test_a_failure_is_one_line_without_messages_of_grpc(server: Served) -> None:
     done = run("health", "--target", server.target, "--tls")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
     assert "the server does not speak TLS" in done.stderr
@@ -186,7 +186,9 @@ def test_options_of_bundles_and_of_servers_exclude_each_other(
     assert (ended.value.code, error in capsys.readouterr().err) == (2, True)
 
 
-def test_a_bundle_and_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_overrides_the_target_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("ATTENDANT_TARGET", "from.the.environment:1")
     assert main(["generate", "face", "--bundle", BUNDLE]) == 0
     assert main(["generate", "face", "--bundle", BUNDLE, "--beam-size", "99"]) == 2

@@ -21,18 +21,18 @@ from attendant_client.v1 import seq2seq_pb2_grpc
 
 
 @pytest.mark.parametrize("arguments", [[], ["train"]])
-def test_it_names_its_command(arguments: list[str]) -> None:
+def test_a_missing_or_unknown_command_names_the_choices(arguments: list[str]) -> None:
     with pytest.raises(UserError, match="must be serve"):
         main(arguments)
 
 
-def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ray_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match="pip install"):
         main(["serve", "bundle"])
 
 
-def test_help_has_the_servers_options_that_a_replica_heeds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_the_server_options_that_replicas_use(capsys: pytest.CaptureFixture[str]) -> None:
     assert {option.name for option in OPTIONS} >= OF_REPLICAS
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
@@ -90,7 +90,7 @@ async def test_failures_of_ray_are_retried(failures: tuple[tuple[grpc.StatusCode
 
 
 @pytest.mark.parametrize("method", ["Generate", "GenerateStream"])
-async def test_a_fault_of_ours_is_not(method: str) -> None:
+async def test_internal_errors_are_not_retried(method: str) -> None:
     proxy = Proxy(OURS, OURS)
     assert await asked(proxy, method) == "INTERNAL"
     assert proxy.failures == [OURS]

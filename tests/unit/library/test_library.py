@@ -24,7 +24,7 @@ def model() -> attendant.Model:
     return attendant.load(BUNDLE)
 
 
-def test_one_text(model: attendant.Model) -> None:
+def test_a_text_has_an_answer_with_all_fields(model: attendant.Model) -> None:
     answer = model.generate("phoneme", beam_size=4, num_hypotheses=3, token_log_probs=True)
     assert answer.best.text == "F OW1 N IY0 M" and answer.best.tokens == ("F", "OW1", "N", "IY0", "M")
     assert len(answer.hypotheses) == 3 and answer.hypotheses[1].score <= answer.best.score
@@ -96,7 +96,7 @@ def test_attention_is_an_array(model: attendant.Model) -> None:
     assert scored.attention is not None and scored.attention.shape == (4, 5)
 
 
-def test_score(model: attendant.Model) -> None:
+def test_scores_are_those_of_the_answers(model: attendant.Model) -> None:
     best = model.generate("face", beam_size=1).best
     score = model.score("face", best.tokens)
     assert score.log_prob == best.log_prob and score.target_tokens == best.tokens
@@ -251,7 +251,7 @@ def test_a_prompt_completes_the_public_names() -> None:
         attendant.nothing  # noqa: B018
 
 
-def test_bundles_that_can_not_be_loaded(tmp_path: Path) -> None:
+def test_bundles_that_can_not_be_loaded_are_refused(tmp_path: Path) -> None:
     with pytest.raises(attendant.UserError, match=r"manifest\.json"):
         attendant.load(tmp_path)
     with pytest.raises(attendant.UserError, match="fp16"):
@@ -276,7 +276,7 @@ except attendant.UserError as error:
 """
 
 
-def test_it_needs_no_torch_and_imports_lazily() -> None:
+def test_the_library_needs_no_torch_and_imports_lazily() -> None:
     path = f"{ROOT}:{ROOT / 'client'}"
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM, BUNDLE], env={"PYTHONPATH": path}, capture_output=True, text=True

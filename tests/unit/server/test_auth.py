@@ -29,7 +29,7 @@ def num_taken(rates: Rates, clock: Clock, *, seconds: float, client: str = "a", 
     return let_in
 
 
-def test_requests_are_let_in_at_the_clients_rate() -> None:
+def test_requests_are_admitted_at_the_clients_rate() -> None:
     clock = Clock()
     rates = Rates(requests_per_second=20, clock=clock)
     assert 20 <= num_taken(rates, clock, seconds=0) <= 21, "a second's worth at once"
@@ -38,12 +38,12 @@ def test_requests_are_let_in_at_the_clients_rate() -> None:
     assert 20 <= num_taken(rates, clock, seconds=0) <= 21, "what was not asked for is not saved up"
 
 
-def test_a_rate_below_one_a_second() -> None:
+def test_a_rate_below_one_a_second_is_kept() -> None:
     clock = Clock()
     assert 10 <= num_taken(Rates(requests_per_second=0.1, clock=clock), clock, seconds=100) <= 11
 
 
-def test_a_client_that_waits_as_long_as_required_is_let_in() -> None:
+def test_a_client_that_waits_for_the_retry_delay_is_admitted() -> None:
     clock = Clock()
     rates = Rates(requests_per_second=3, bytes_per_second=1000, clock=clock)
     for _ in range(50):
@@ -52,7 +52,7 @@ def test_a_client_that_waits_as_long_as_required_is_let_in() -> None:
         assert wait == 0 or rates.take("a", 700) == 0
 
 
-def test_a_large_request_is_let_in_whole_and_waited_for_afterwards() -> None:
+def test_a_large_request_is_admitted_then_charged() -> None:
     clock = Clock()
     rates = Rates(bytes_per_second=1000, clock=clock)
     assert rates.take("a", 5000) == 0
@@ -79,7 +79,7 @@ def test_without_limits_no_account_is_needed() -> None:
     assert Rates(requests_per_second=1).limited and Rates(bytes_per_second=1).limited
 
 
-def test_a_client_with_limits_of_its_own() -> None:
+def test_a_client_may_have_limits_of_its_own() -> None:
     clock = Clock()
     own = {"slow": (2.0, None)}
     rates = Rates(20, own_limits=lambda client: own.get(client, (None, None)), clock=clock)
@@ -88,7 +88,7 @@ def test_a_client_with_limits_of_its_own() -> None:
     assert rates.limited and Rates(own_limits=lambda client: (None, None)).limited
 
 
-def test_the_limits_of_administrators(tmp_path: Path) -> None:
+def test_administrators_have_the_limits_in_their_file(tmp_path: Path) -> None:
     admins, tokens = tmp_path / "admins", tmp_path / "tokens"
     admins.write_text("root root-token-0123456789 requests_per_second=2\n")
     tokens.write_text("mail mail-token-0123456789 requests_per_second=3\n")
@@ -107,7 +107,7 @@ def test_the_limits_of_administrators(tmp_path: Path) -> None:
         ("--reflection=closed", r"^--reflection is 'closed', but the server accepts no credentials"),
     ],
 )
-def test_options_that_need_another_one(option: str, message: str) -> None:
+def test_options_that_need_another_one_are_refused_alone(option: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         open_access(parse_config(["bundle", option if "=" in option else f"{option}=file"], {}))
 
@@ -159,7 +159,7 @@ def test_the_log_warns_of_a_port_that_other_machines_reach(
         ("nonsense", ""),
     ],
 )
-def test_an_address_without_its_port(peer: str, address: str) -> None:
+def test_an_address_is_returned_without_its_port(peer: str, address: str) -> None:
     assert address_of(peer) == address
 
 
@@ -173,5 +173,5 @@ def test_an_address_without_its_port(peer: str, address: str) -> None:
         ({}, ""),
     ],
 )  # fmt: skip
-def test_the_client_of_a_certificate(facts: dict[str, list[bytes]], subject: str) -> None:
+def test_a_client_is_named_by_its_certificate(facts: dict[str, list[bytes]], subject: str) -> None:
     assert name_in_certificate(facts) == subject

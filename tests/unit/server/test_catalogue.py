@@ -49,7 +49,7 @@ def test_a_version_changes_with_any_of_its_files(tmp_path: Path) -> None:
     assert look_into(tmp_path) != changed
 
 
-def test_folders_that_are_repositories(tmp_path: Path) -> None:
+def test_repositories_are_recognized_by_their_versions(tmp_path: Path) -> None:
     put(tmp_path / "models" / "m" / "1" / "manifest.json")
     put(tmp_path / "bundle" / "manifest.json")
     put(tmp_path / "bundle" / "fp32" / "1" / "x")
@@ -61,7 +61,7 @@ def test_folders_that_are_repositories(tmp_path: Path) -> None:
         look_into(tmp_path / "nowhere")
 
 
-def test_which_version_is_the_stable_one(tmp_path: Path) -> None:
+def test_the_stable_version_follows_the_policy(tmp_path: Path) -> None:
     put(tmp_path / "serving.toml", 'canary = "4"\ncanary_percent = 2.5\nshadow = "3"\nnamed = ["1"]')
     policy = read_policy(tmp_path / "serving.toml")
     assert policy.stable_choices(["1", "2", "3", "4"]) == ["2", "1"]
@@ -80,7 +80,7 @@ def test_which_version_is_the_stable_one(tmp_path: Path) -> None:
         ("stable = '\udcff'", "'utf-8' codec can't decode"),
     ],
 )
-def test_a_policy_that_is_none(tmp_path: Path, text: str, reason: str) -> None:
+def test_an_invalid_policy_is_refused(tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "serving.toml"
     path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(UserError) as caught:

@@ -37,7 +37,7 @@ def examples(option: Option) -> tuple[str, list[str]]:
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
-def test_every_option_by_flag_and_by_variable(option: Option) -> None:
+def test_every_option_is_read_from_its_flag_and_its_variable(option: Option) -> None:
     text, (wrong, *_) = examples(option)
     flag = f"{option.flag}={text}" if option.kind.unit else option.flag
     by_flag, by_variable = parse("b", flag), parse("b", **{option.variable: text})
@@ -72,7 +72,7 @@ def test_variables_that_kubernetes_injects_are_ignored() -> None:
     assert parse("b", **injected) == parse("b") == parse("b", ATTENDANT_PORT="") == ServerConfig(bundles=(Path("b"),))
 
 
-def test_bundles_from_the_environment() -> None:
+def test_bundles_are_read_from_the_environment() -> None:
     assert parse(ATTENDANT_BUNDLES="a:b/c").bundles == (Path("a"), Path("b/c"))
     assert parse("d", ATTENDANT_BUNDLES="a:b/c").bundles == (Path("d"),)
     with pytest.raises(UserError, match=r"no bundle: .*ATTENDANT_BUNDLES"):
@@ -80,7 +80,7 @@ def test_bundles_from_the_environment() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("b", "--colour"), ("b", "--port"), ("b", "--metrics", "9")])
-def test_an_unknown_option(arguments: tuple[str, ...]) -> None:
+def test_an_unknown_option_is_refused(arguments: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match="see attendant serve --help"):
         parse(*arguments)
 

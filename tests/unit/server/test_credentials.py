@@ -36,7 +36,7 @@ def read(path: Path, *lines: str) -> Tokens:
     return read_tokens(file)
 
 
-def test_digests_and_tokens_themselves_name_their_client(tmp_path: Path) -> None:
+def test_tokens_and_their_digests_identify_a_client(tmp_path: Path) -> None:
     tokens = read(
         tmp_path, "# clients", "", f"  search\t{hashed(SEARCH)} ", f"mail {MAIL}", f"mail {hashed('new' * 9)}"
     )
@@ -50,14 +50,14 @@ def test_digests_and_tokens_themselves_name_their_client(tmp_path: Path) -> None
     ["", "Bearer", "Bearer ", SEARCH, f"Basic {SEARCH}", f"Bearer {SEARCH}x", f"Bearer {SEARCH[:-1]}",
      f"Bearer {hashed(SEARCH)}", "Bearer \udcff\u2028", "Bearer " + "x" * 100_000],
 )  # fmt: skip
-def test_anything_else_is_not_let_in_and_not_repeated(tmp_path: Path, authorization: str) -> None:
+def test_any_other_authorization_is_refused_and_not_quoted(tmp_path: Path, authorization: str) -> None:
     tokens = read(tmp_path, f"search {hashed(SEARCH)}")
     with pytest.raises(Unauthenticated) as caught:
         tokens.name_of(authorization)
     assert SEARCH[:8] not in str(caught.value) and len(str(caught.value)) < 120
 
 
-def test_digests_that_begin_alike_are_told_apart() -> None:
+def test_digests_with_equal_beginnings_are_distinguished() -> None:
     digest = digest_of(SEARCH)
     other = digest[:-1] + bytes([digest[-1] ^ 1])
     assert Tokens([Token("other", other), Token("search", digest)]).name_of(f"Bearer {SEARCH}") == "search"
@@ -80,7 +80,7 @@ def test_digests_that_begin_alike_are_told_apart() -> None:
         (f"mail {hashed(SEARCH)}", "has the token of another client"),
     ],
 )
-def test_a_line_that_is_none_is_named_by_its_number_alone(tmp_path: Path, line: str, message: str) -> None:
+def test_an_invalid_line_is_named_by_its_number_alone(tmp_path: Path, line: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         read(tmp_path, f"search {SEARCH}", line)
     assert str(caught.value) == f"--tokens: {tmp_path}/tokens, line 2 {message}"
@@ -147,7 +147,7 @@ def replace(path: Path, text: str) -> None:
     aside.rename(path)
 
 
-def test_a_change_counts_when_the_file_is_at_rest(path: Path, number: Reloaded[int]) -> None:
+def test_a_file_is_read_again_after_two_equal_polls(path: Path, number: Reloaded[int]) -> None:
     for text in ("2", "23", "234"):
         path.write_text(text)
         number.look()
@@ -211,12 +211,12 @@ def authority(tmp_path: Path) -> Authority:
     return new_authority(tmp_path)
 
 
-def test_files_that_belong_together(authority: Authority) -> None:
+def test_a_matching_certificate_and_key_are_read(authority: Authority) -> None:
     assert read_certificates(*authority.issue("server")) is not None
     assert read_certificates(*authority.issue("server"), authority.certificate) is not None
 
 
-def test_a_key_of_another_certificate(authority: Authority) -> None:
+def test_a_key_of_another_certificate_is_refused(authority: Authority) -> None:
     certificate, _ = authority.issue("server")
     _, key = authority.issue("other")
     with pytest.raises(UserError) as caught:
@@ -232,7 +232,7 @@ def test_a_key_of_another_certificate(authority: Authority) -> None:
         ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "must be PEM"),
     ],
 )
-def test_files_that_are_absent_or_no_pem(authority: Authority, text: str | None, reason: str) -> None:
+def test_files_that_are_missing_or_not_pem_are_refused(authority: Authority, text: str | None, reason: str) -> None:
     certificate, key = authority.issue("server")
     broken = authority.folder / "broken"
     if text is not None:
@@ -248,7 +248,7 @@ def test_files_that_are_absent_or_no_pem(authority: Authority, text: str | None,
         assert "\n" not in message and str(broken) in message and option in message
 
 
-def test_a_key_with_a_password(authority: Authority) -> None:
+def test_a_key_with_a_password_is_refused(authority: Authority) -> None:
     certificate, key = authority.issue("server")
     private = load_pem_private_key(key.read_bytes(), None)
     key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))

@@ -130,7 +130,7 @@ async def test_the_retry_delay_is_sent_twice() -> None:
     assert context.metadata[PUSHBACK_KEY] == "251", "never earlier than it says"
 
 
-async def test_a_client_whose_next_request_never_comes_is_told_a_number_that_protocols_have() -> None:
+async def test_an_infinite_retry_delay_is_sent_as_a_large_number() -> None:
     error = errors.RateLimited(math.inf)  # --client-requests-per-second 1e-320
     assert (await aborted(error)).metadata[PUSHBACK_KEY] == "1000000000"
     assert problem_response(error, "made-up").headers["retry-after"] == "1000000"

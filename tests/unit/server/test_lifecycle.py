@@ -39,7 +39,7 @@ async def goes_on(lifecycle: Lifecycle) -> None:
         await asyncio.wait_for(lifecycle.ending(), 0.01)
 
 
-async def test_alive_started_and_ready_are_three_things() -> None:
+async def test_liveness_startup_and_readiness_are_separate() -> None:
     lifecycle = lifecycle_of("model")
     await lifecycle.set_open(False)
     assert await said(lifecycle) == (True, False, False), "bundles are being loaded"
@@ -54,7 +54,7 @@ async def test_alive_started_and_ready_are_three_things() -> None:
     assert await said(lifecycle) == (True, True, False), "it drains: nobody should kill it"
 
 
-async def test_a_model_that_has_failed_ends_the_server_if_it_was_the_last() -> None:
+async def test_a_failure_of_the_last_model_ends_the_server() -> None:
     metrics = Metrics(CollectorRegistry())
     lifecycle = lifecycle_of("broken", "sound", metrics=metrics)
     await lifecycle.set_open(True)

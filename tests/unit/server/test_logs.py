@@ -37,7 +37,7 @@ def _restored() -> Iterator[None]:
         logging.getLogger(name).setLevel(kept)
 
 
-def test_text_lines() -> None:
+def test_text_lines_have_quoted_fields() -> None:
     stream = io.StringIO()
     configure_logging("info", "text", stream=stream)
     logging.getLogger("server.x").info("two words", extra={"request_id": 'a"b\nc', "rows": 3, "empty": ""})
@@ -68,7 +68,7 @@ HOSTILE = "\n\r\x0b\x0c\x1b\x7f\x80\x85\x9b\u2028\u2029\u202a\u202e\u2066\ufeff"
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
 @given(text=st.text(st.characters() | st.sampled_from(HOSTILE), max_size=20))
-def test_no_text_of_a_strangers_ends_or_turns_a_line(log_format: LogFormat, text: str) -> None:
+def test_control_characters_in_logged_texts_are_escaped(log_format: LogFormat, text: str) -> None:
     stream = io.StringIO()
     configure_logging("info", log_format, stream=stream)
     try:
@@ -179,7 +179,7 @@ def test_exceptions_are_logged_by_class_and_line(allowed: bool) -> None:
     assert [SECRET in line for line in lines] == [allowed] * 3
 
 
-def test_exceptions_of_the_engine_keep_their_words() -> None:
+def test_exceptions_of_the_engine_keep_their_messages() -> None:
     """The engine receives ids, not texts, so its exceptions quote none."""
     stream = io.StringIO()
     configure_logging("debug", "text", "off", stream)

@@ -91,7 +91,7 @@ def exercise(metrics: Metrics) -> None:
     metrics.request_bytes.labels("", "Generate").inc()
 
 
-def test_the_names_of_the_contract_with_their_labels(metrics: Metrics) -> None:
+def test_metrics_have_the_documented_names_and_labels(metrics: Metrics) -> None:
     exercise(metrics)
     labels: dict[str, set[str]] = {}
     for family in metrics.registry.collect():
@@ -132,12 +132,12 @@ def test_process_metrics_are_there(metrics: Metrics) -> None:
         ("request_seconds_sum", {"method": "Generate"}, 0.75),
     ],
 )
-def test_a_step_and_an_answer(metrics: Metrics, name: str, labels: dict[str, str], expected: float) -> None:
+def test_a_step_and_an_answer_are_counted(metrics: Metrics, name: str, labels: dict[str, str], expected: float) -> None:
     exercise(metrics)
     assert value(metrics, name, **labels) == expected
 
 
-def test_a_round_without_a_step(metrics: Metrics) -> None:
+def test_a_round_without_a_step_is_not_counted_as_a_step(metrics: Metrics) -> None:
     empty = StepStats(
         priority=Priority.INTERACTIVE,
         num_rows=0,
@@ -152,7 +152,7 @@ def test_a_round_without_a_step(metrics: Metrics) -> None:
     assert value(metrics, "step_rows_count") == 0
 
 
-def test_attention_signals_only_where_attention_was_asked_for(metrics: Metrics) -> None:
+def test_attention_signals_are_recorded_only_if_attention_was_requested(metrics: Metrics) -> None:
     metrics.of_model("m").generated((4, 5), 2, [hypothesis(2)], by_default=True)
     assert value(metrics, "attention_entropy_ratio_count") == 0
     assert value(metrics, "coverage_deficit_ratio_count") == 0
@@ -184,7 +184,7 @@ def test_versions_of_a_model_are_added_up_while_they_are_there(metrics: Metrics)
     assert value(metrics, "rows_limit") == 0
 
 
-def test_entropy_and_coverage_by_hand() -> None:
+def test_entropy_and_coverage_match_values_computed_by_hand() -> None:
     sharp = np.eye(4, dtype=np.float32)
     assert attention_entropy(sharp) == pytest.approx(0.0, abs=1e-6)
     assert attention_entropy(np.full((2, 4), 0.25, np.float32)) == pytest.approx(1.0)
@@ -195,7 +195,7 @@ def test_entropy_and_coverage_by_hand() -> None:
     assert coverage_deficit(np.concatenate([half, half, half])) == pytest.approx(0.5), "twice looked at counts once"
 
 
-def test_drift_is_that_of_answers_by_the_bundles_defaults(metrics: Metrics) -> None:
+def test_drift_counts_only_answers_with_the_bundles_defaults(metrics: Metrics) -> None:
     model = metrics.of_model("m")
     model.watch_drift(REFERENCE)
     for _ in range(MIN_ANSWERS):

@@ -76,7 +76,7 @@ def forget(authority: Authority, access: Access, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
-async def test_over_http_a_removed_authority_is_out(
+async def test_a_removed_authority_is_refused_over_http(
     authority: Authority, access: Access, version: ssl.TLSVersion, tmp_path: Path
 ) -> None:
     client = Client(authority, version, "http/1.1")
@@ -90,7 +90,7 @@ async def test_over_http_a_removed_authority_is_out(
             assert not resumed and not answer
 
 
-async def test_over_http_an_expired_certificate_is_out(
+async def test_an_expired_certificate_is_refused_over_http(
     authority: Authority, access: Access, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = Client(authority, ssl.TLSVersion.TLSv1_2, "http/1.1")
@@ -102,7 +102,7 @@ async def test_over_http_an_expired_certificate_is_out(
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
-def test_over_grpc_no_session_is_resumed(authority: Authority, access: Access, version: ssl.TLSVersion) -> None:
+def test_tls_sessions_are_not_resumed_over_grpc(authority: Authority, access: Access, version: ssl.TLSVersion) -> None:
     client = Client(authority, version, "h2")
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_secure_port("localhost:0", access.grpc_credentials())

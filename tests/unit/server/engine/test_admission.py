@@ -108,7 +108,7 @@ def test_the_expectations_of_a_request_go_with_it() -> None:
     assert harness.accept().request.start_by is None
 
 
-def test_a_deadline_that_would_pass_is_refused_with_when_to_come_again() -> None:
+def test_a_deadline_that_would_be_missed_is_refused_with_a_retry_delay() -> None:
     harness = Harness()
     harness.host.work = 400.0
     harness.accept()
@@ -146,7 +146,7 @@ def test_a_request_that_finds_an_idle_server_is_tried() -> None:
     assert isinstance(harness.refusal(timeout=0.0), DeadlineTooShort)
 
 
-def test_nothing_is_refused_for_time_before_anything_was_measured() -> None:
+def test_deadlines_are_not_refused_before_the_first_measurement() -> None:
     harness = Harness(paced=False)
     assert isinstance(harness.refusal(timeout=0.0), DeadlineTooShort), "it has passed"
     harness.host.work = 1e6
@@ -174,7 +174,7 @@ def test_no_request_waits_longer_than_is_useful() -> None:
     harness.accept()
 
 
-def test_limits_of_a_client() -> None:
+def test_a_client_has_limits_of_requests_and_rows() -> None:
     harness = Harness(max_client_requests=2, max_client_rows=5)
     wide = DecodingOptions(max_length=9, beam_size=4)
     accepted = [harness.accept(), harness.accept()]
@@ -187,7 +187,7 @@ def test_limits_of_a_client() -> None:
     assert "would have 8 rows in flight, must be at most 5" in str(harness.refusal(options=wide))
 
 
-def test_many_rows_in_flight_are_heavy() -> None:
+def test_a_client_with_many_rows_in_flight_is_heavy() -> None:
     harness = Harness()
     accepted = [harness.accept() for _ in range(LIGHT_ROWS)]
     assert priorities(accepted) == {Priority.INTERACTIVE}
@@ -200,7 +200,7 @@ def test_many_rows_in_flight_are_heavy() -> None:
     assert harness.accept(client="third", options=wide).request.priority is Priority.HEAVY
 
 
-def test_how_many_rows_are_heavy_can_be_chosen() -> None:
+def test_the_number_of_light_rows_is_configurable() -> None:
     harness = Harness(light_rows=100)
     assert {harness.accept().request.priority for _ in range(100)} == {Priority.INTERACTIVE}
     assert harness.accept().request.priority is Priority.HEAVY

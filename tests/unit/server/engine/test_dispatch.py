@@ -43,7 +43,7 @@ def desk_of(num_workers: int, max_rows: int) -> Desk:
     return desk
 
 
-def test_the_worker_with_the_fewest_rows_of_its_like() -> None:
+def test_a_request_goes_to_the_worker_with_fewest_rows_of_its_priority() -> None:
     desk = desk_of(2, max_rows=8)
     assert desk.added(request(0, rows=4)) == [(0, 0)]
     assert desk.added(request(1, rows=1)) == [(1, 1)]
@@ -70,7 +70,7 @@ def test_short_requests_keep_away_from_long_ones() -> None:
     assert ask(desk, 26, 27, 28, steps=10) == [0, 0, 0], "and has none to keep away from"
 
 
-def test_short_requests_go_to_long_ones_where_there_is_no_other_room() -> None:
+def test_short_requests_join_long_ones_if_no_other_worker_has_room() -> None:
     desk = desk_of(2, max_rows=4)
     ask(desk, *range(6), steps=10)
     assert ask(desk, 6, steps=100) == [0]
@@ -88,14 +88,14 @@ def test_requests_of_a_closed_worker_no_longer_count() -> None:
     assert ask(desk, *range(21, 31), steps=10) == [0] * 10
 
 
-def test_bulk_requests_are_sent_some_way_ahead() -> None:
+def test_bulk_requests_are_sent_ahead_up_to_a_limit() -> None:
     desk = desk_of(2, max_rows=4)
     assert len([sent for key in range(20) for sent in desk.added(request(key, BULK))]) == 2 * 4 * BULK_AHEAD
     assert desk.num_waiting(BULK) == 4
     assert desk.after_end(1, request(1, BULK)) == [(1, 16)]
 
 
-def test_cancelling() -> None:
+def test_only_waiting_requests_are_cancelled_at_the_desk() -> None:
     desk = desk_of(2, max_rows=1)
     for key in range(3):
         desk.add(request(key))
@@ -106,7 +106,7 @@ def test_cancelling() -> None:
     assert desk.after_end(1, request(1)) == []
 
 
-def test_a_closed_worker_gets_nothing_and_its_requests_go_first() -> None:
+def test_a_closed_workers_requests_are_sent_first_to_others() -> None:
     desk = desk_of(2, max_rows=1)
     for key in range(3):
         desk.add(request(key))
@@ -165,7 +165,7 @@ def test_waiting_requests_of_a_client_count_whatever_their_priority() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 8))
-def test_rows_hold_and_all_are_served_in_order(seed: int, num_workers: int, max_rows: int) -> None:
+def test_row_limits_hold_and_all_requests_are_served_in_order(seed: int, num_workers: int, max_rows: int) -> None:
     rng = random.Random(seed)
     desk = desk_of(num_workers, max_rows)
     running: dict[int, tuple[int, EngineRequest]] = {}
@@ -246,7 +246,7 @@ def test_a_version_alone_may_have_all_rows_and_others_wait() -> None:
     assert (versions.held(0), versions.held(1)) == (4, 0), "and gives it back when it ends"
 
 
-def test_versions_that_want_more_than_there_is_come_to_have_equally_many() -> None:
+def test_versions_in_need_converge_to_equal_numbers_of_rows() -> None:
     versions = Versions(3, max_rows=12)
     for version in range(3):
         versions.ask(version, *range(100 * version, 100 * version + 50))
@@ -305,7 +305,7 @@ def test_bulk_rows_are_divided_among_the_versions_that_have_any() -> None:
     assert not any(is_alone for limits in versions.with_bulk for _, is_alone in limits)
 
 
-def test_bulk_work_is_alone_a_while_after_others_have_asked_any_version_and_been_answered() -> None:
+def test_bulk_is_alone_some_time_after_the_last_other_answer_of_any_version() -> None:
     versions = Versions(2, max_rows=4)
     shared, limits = versions.shared, versions.with_bulk[0]
     versions.ask(0, 0, 1, priority=BULK)
@@ -336,7 +336,7 @@ def test_bulk_work_that_comes_to_an_idle_server_is_alone() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 8))
-def test_the_budget_holds_and_all_requests_are_served(seed: int, number: int, max_rows: int) -> None:
+def test_the_row_budget_holds_and_all_requests_are_served(seed: int, number: int, max_rows: int) -> None:
     rng = random.Random(seed)
     versions = Versions(number, max_rows)
     wanted = 0

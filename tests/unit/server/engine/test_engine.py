@@ -83,7 +83,7 @@ def source(key: int) -> tuple[int, ...]:
     return (4 + key % 3, 5, 3)
 
 
-def test_newcomers_join_and_the_finished_leave_at_every_step() -> None:
+def test_new_requests_join_and_finished_ones_leave_at_every_step() -> None:
     desk = Desk(max_rows=2)
     desk.submit(0, options(4))
     assert desk.step().stats.num_rows == 1
@@ -114,7 +114,7 @@ def test_answers_are_those_of_offline_decoding() -> None:
     ] == expected
 
 
-def test_timings_on_the_injected_clock() -> None:
+def test_timings_are_taken_from_the_injected_clock() -> None:
     desk = Desk(max_rows=2)
     desk.submit(0, options(2))
     desk.submit(1, options(2))
@@ -163,7 +163,7 @@ def test_cancelling_frees_the_rows_within_one_step(beam_size: int) -> None:
     assert isinstance(desk.outcomes[2], Result)
 
 
-def test_nothing_is_kept_of_those_that_are_gone() -> None:
+def test_ended_requests_leave_no_state_in_the_engine() -> None:
     desk = Desk(max_rows=2)
     for key in range(50):
         desk.submit(key, options(3), deadline=desk.stepper.now + 5 if key % 3 == 0 else None)
@@ -244,7 +244,7 @@ def test_a_small_request_beside_a_flood_waits_for_one_call(priority: Priority) -
     assert [small.hypotheses, flooded.hypotheses] == expected
 
 
-def test_cancelling_bulk_rows_that_stand_still() -> None:
+def test_paused_bulk_rows_can_be_cancelled() -> None:
     desk = Desk(max_rows=4)
     for key in (0, 1):
         desk.submit(key, options(9), priority=Priority.BULK)
@@ -257,7 +257,7 @@ def test_cancelling_bulk_rows_that_stand_still() -> None:
     assert isinstance(desk.outcomes[1], Result) and isinstance(desk.outcomes[2], Result)
 
 
-def test_the_source_budget_holds_back_the_wide() -> None:
+def test_the_source_budget_delays_wide_requests() -> None:
     desk = Desk(max_rows=8, max_source_positions=16)
     for key in range(3):
         desk.submit(key, options(2))

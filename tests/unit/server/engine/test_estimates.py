@@ -18,13 +18,13 @@ def step(rows: int, seconds: float, encode: float = 0.0, priority: Priority = Pr
     return StepStats(priority, rows, 2 * (encode > 0), 0, rows, rows, phases)
 
 
-def test_nothing_is_expected_of_an_engine_that_has_done_nothing() -> None:
+def test_an_idle_engine_without_measurements_has_no_estimate() -> None:
     throughput = ThroughputEstimate()
     throughput.note(step(0, 0.0))
     assert throughput.step_seconds(8) == throughput.seconds(100, 5, 8) == throughput.encode_seconds == 0
 
 
-def test_a_fixed_time_and_a_time_per_row() -> None:
+def test_step_time_is_estimated_as_fixed_time_plus_time_per_row() -> None:
     throughput = ThroughputEstimate()
     for number in range(1000):
         rows = 1 + number % 8
@@ -51,7 +51,7 @@ def test_encodings_are_part_of_the_work() -> None:
     assert throughput.seconds(100, 4, 10) == pytest.approx(0.1 + 0.04), "two requests in each"
 
 
-def test_bulk_work_does_not_count_and_the_past_fades() -> None:
+def test_throughput_ignores_bulk_work_and_forgets_the_past() -> None:
     throughput = ThroughputEstimate()
     for _ in range(100):
         throughput.note(step(4, 1.0))
@@ -101,7 +101,7 @@ def test_lengths_keep_to_the_options() -> None:
     assert lengths.expected(8, scoring_options([5, 6, 7], eos=3)) == 4
 
 
-def test_lengths_that_callers_chose_teach_nothing() -> None:
+def test_lengths_set_by_callers_are_not_learned() -> None:
     lengths = Lengths()
     lengths.note(8, FREE, 30)
     lengths.note(8, DecodingOptions(max_length=3), 4)

@@ -52,7 +52,7 @@ def test_the_engine_has_the_options_of_the_server(tiny_bundle_path: Path) -> Non
     assert limits_in_force(bundle.manifest, config.max_rows).max_beam_size == 3
 
 
-def test_the_engine_tells_hypotheses_apart_by_their_texts(tiny_bundle_path: Path) -> None:
+def test_the_engine_distinguishes_hypotheses_by_their_texts(tiny_bundle_path: Path) -> None:
     bundle = open_bundle(tiny_bundle_path)
     engine, _ = loading.load_engine(bundle, parse_config(["b", "--threads", "1"], {}))
     options = DecodingOptions(max_length=4, beam_size=4, num_hypotheses=4)

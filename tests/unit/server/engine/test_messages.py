@@ -52,7 +52,7 @@ def arrived(message: object) -> object:
     return pickle.loads(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
 
 
-def test_commands_arrive_as_they_were() -> None:
+def test_commands_arrive_unchanged() -> None:
     forced = scoring_options((4, 5), 3)
     drawn = DecodingOptions(max_length=4, num_hypotheses=3, sampling=Sampling(seed=2**64 - 1, top_p=0.9))
     commands = Commands(
@@ -64,7 +64,7 @@ def test_commands_arrive_as_they_were() -> None:
     assert isinstance(arrived(commands).bulk, BulkRoom)  # type: ignore[attr-defined]
 
 
-def test_requests_of_the_same_options_share_them_where_they_arrive() -> None:
+def test_received_requests_with_equal_options_share_them() -> None:
     options = beam(9)
     first, second = arrived(Commands([request(1, options)])), arrived(Commands([request(2, options)]))
     assert isinstance(first, Commands) and isinstance(second, Commands)
@@ -81,12 +81,12 @@ def test_options_of_a_single_request_are_not_remembered() -> None:
     assert messages._dumps.cache_info().currsize == before
 
 
-def test_more_options_than_are_kept_arrive_as_they_were() -> None:
+def test_more_options_than_the_cache_holds_arrive_unchanged() -> None:
     commands = Commands([request(number, beam(number + 1)) for number in range(2 * MAX_CACHED_OPTIONS)])
     assert arrived(commands) == commands
 
 
-def test_a_report_arrives_as_it_was() -> None:
+def test_a_report_arrives_unchanged() -> None:
     hypotheses = (
         Hypothesis((4, 5), (-0.5, -0.25, -1.0), -1.75, -1.5, FinishReason.EOS),
         Hypothesis((6,), (-2.0,), -2.0, -2.0, FinishReason.LENGTH),
@@ -95,7 +95,7 @@ def test_a_report_arrives_as_it_was() -> None:
     assert arrived(report) == report
 
 
-def test_attention_arrives_as_it_was() -> None:
+def test_attention_arrives_unchanged() -> None:
     attention = np.array([[0.25, 0.75]], np.float32)
     result = Result((Hypothesis((), (-2.0,), -2.0, -2.0, FinishReason.EOS, attention),), STATS)
     report = arrived(Report([(1, result)], [], [], (0, 0), 0))
@@ -116,7 +116,7 @@ def test_an_error_arrives_among_results() -> None:
 
 
 @pytest.mark.parametrize("message", [Commands(), Report([], [], [], (0, 0), 0)])
-def test_nothing_arrives_as_nothing(message: object) -> None:
+def test_empty_messages_arrive_unchanged(message: object) -> None:
     assert arrived(message) == message
 
 
@@ -129,7 +129,7 @@ def test_messages_arrive_whole_however_they_are_cut() -> None:
         assert got == messages
 
 
-def test_a_message_that_is_waited_for() -> None:
+def test_blocking_reads_return_each_message_and_none_at_the_end() -> None:
     ours, theirs = socket.socketpair()
     with ours:
         theirs.sendall(framed("first") + framed("second") + b"\1\0\0\0")

@@ -85,7 +85,7 @@ async def test_an_answer_is_delivered_before_its_steps_are_counted() -> None:
         await eventually(lambda: sum(step.num_rows for step in stats) == stepper.num_steps)
 
 
-async def test_the_queue_is_the_servers() -> None:
+async def test_all_workers_share_the_servers_queue() -> None:
     steppers = GatedStepper(7), GatedStepper(7)
     async with running(*steppers, max_rows=1) as (runner, _):
         tasks = [ask(runner) for _ in range(5)]
@@ -157,7 +157,7 @@ async def test_a_poisoned_request_takes_its_neighbours_along_once(num_workers: i
         assert isinstance(again[0], PoisonedRequest), "without a third death, which would be the last"
 
 
-async def test_cancelled_suspects_are_not_tried() -> None:
+async def test_cancelled_suspects_are_not_tried_again() -> None:
     loaded = threading.Event()
     broken = GatedStepper(7)
     broken.fail_at_step = 1

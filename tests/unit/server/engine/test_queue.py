@@ -65,7 +65,7 @@ def test_work_is_shared_evenly(seed: int, num_clients: int) -> None:
     assert max(done.values()) - min(done.values()) <= 4 * largest
 
 
-def test_time_alone_is_not_charged() -> None:
+def test_a_client_is_not_charged_for_time_alone() -> None:
     queue = queue_of(*(request(key, "a", rows=4) for key in range(100)))
     for _ in range(90):
         take(queue)
@@ -75,7 +75,7 @@ def test_time_alone_is_not_charged() -> None:
 
 
 @pytest.mark.parametrize("key", [0, 1, 2])
-def test_removing(key: int) -> None:
+def test_a_removed_request_no_longer_counts(key: int) -> None:
     queue = queue_of(request(0, "a", rows=2), request(1, "a", rows=3), request(2, "b", rows=4))
     removed = queue.remove(key)
     assert removed is not None and removed.key == key and key not in queue
@@ -83,7 +83,7 @@ def test_removing(key: int) -> None:
     assert (len(queue), queue.work) == (2, 9 - removed.work)
 
 
-def test_the_work_ahead_of_a_new_request() -> None:
+def test_work_ahead_counts_a_fair_share_of_other_clients() -> None:
     queue = queue_of(*(request(key, "flood", rows=10) for key in range(10)), request(20, "other", rows=3))
     assert queue.ahead("flood", 10) == (103, 11, 10), "all of its own, and all of the other's"
     assert queue.ahead("other", 2) == (3 + 5, 1.5, 1), "its own, and as much of the flood's"
@@ -101,7 +101,7 @@ def test_requests_that_are_put_back_are_the_next_of_their_clients() -> None:
     assert [key for key in again if key >= 10] == [10, 11, 12, 13] and queue.work == 0
 
 
-def test_requests_that_missed_their_start() -> None:
+def test_requests_past_their_latest_start_are_listed_once() -> None:
     queue = queue_of(*(request(key, start_by=start_by) for key, start_by in enumerate((3.0, 1.0, None, 2.0))))
     queue.remove(3)
     assert queue.missed(0.5) == []

@@ -79,7 +79,7 @@ def running(num_running: int) -> Scheduler:
     return queue
 
 
-def test_a_newcomer_beside_many_waits_to_fill_a_batch() -> None:
+def test_a_new_request_beside_many_waits_to_fill_a_batch() -> None:
     queue = running(4)
     for key in (101, 102, 103):
         queue.add(request(key))
@@ -88,7 +88,7 @@ def test_a_newcomer_beside_many_waits_to_fill_a_batch() -> None:
     assert keys(queue.admit(INTERACTIVE)) == [101, 102, 103, 104]
 
 
-def test_a_newcomer_waits_to_fill_a_batch_so_many_steps_and_no_longer() -> None:
+def test_a_new_request_waits_a_limited_number_of_steps_to_fill_a_batch() -> None:
     queue = running(4)
     for first in (101, 201):
         queue.add(request(first))
@@ -106,13 +106,13 @@ def test_a_streamed_request_waits_for_fewer_steps_and_takes_the_others_along() -
     assert keys(queue.admit(INTERACTIVE)) == [101, 102]
 
 
-def test_a_newcomer_beside_few_joins_at_once() -> None:
+def test_a_new_request_beside_few_joins_at_once() -> None:
     queue = running(1)
     queue.add(request(101))
     assert keys(queue.admit(INTERACTIVE)) == [101]
 
 
-def test_steps_without_newcomers_are_not_counted_as_waiting() -> None:
+def test_steps_without_new_requests_are_not_counted_as_waiting() -> None:
     queue = running(2)
     queue.add(request(101))
     assert queue.admit(INTERACTIVE) == []
@@ -134,7 +134,7 @@ def test_a_request_that_waits_to_fill_a_batch_joins_when_the_others_have_ended()
     assert keys(queue.admit(INTERACTIVE)) == [101]
 
 
-def test_bulk_has_the_machine_when_it_is_alone() -> None:
+def test_bulk_gets_all_the_time_if_it_is_alone() -> None:
     queue = scheduler()
     queue.add(request(0, BULK))
     queue.add(request(1))
@@ -202,7 +202,7 @@ def test_bulk_calls_grow_while_they_are_alone() -> None:
     assert rows(is_alone=False) == 5
 
 
-def test_a_wide_bulk_request_goes_on_where_only_narrow_ones_should() -> None:
+def test_a_bulk_request_wider_than_the_budget_is_still_admitted() -> None:
     queue = scheduler(max_rows=16, bulk_seconds=1e-6)
     queue.note_step(BULK, 1.0, 8)
     queue.add(request(0, BULK, rows=16))
@@ -226,7 +226,7 @@ def test_heavy_clients_have_their_share_of_the_time(num_heavy: int, num_light: i
     assert seconds[HEAVY] / sum(seconds.values()) == pytest.approx(num_heavy / (num_heavy + num_light), abs=0.02)
 
 
-def test_bulk_work_has_its_tenth_beside_both() -> None:
+def test_bulk_work_gets_a_tenth_of_the_time_beside_both_others() -> None:
     queue = scheduler(max_rows=16)
     for key, priority in enumerate(Priority):
         queue.add(request(key, priority, client=str(key)))
@@ -272,7 +272,7 @@ def test_deadlines_pass_for_the_waiting_and_the_running(priority: Priority) -> N
     assert queue.expired(9.0) == [], "it had ended before"
 
 
-def test_deadlines_of_the_past_do_not_pile_up() -> None:
+def test_deadlines_of_removed_requests_do_not_accumulate() -> None:
     queue = scheduler()
     queue.add(request(-1, deadline=5000.0))
     for key in range(5000):
@@ -282,7 +282,7 @@ def test_deadlines_of_the_past_do_not_pile_up() -> None:
     assert queue.expired(5000.0) == [-1]
 
 
-def test_more_rows_than_there_are_is_a_bug_of_the_caller() -> None:
+def test_a_request_wider_than_the_engine_raises_an_error() -> None:
     with pytest.raises(AssertionError):
         scheduler(max_rows=4).add(request(0, rows=5))
 
@@ -294,7 +294,7 @@ def queue_of(*requests: EngineRequest) -> PriorityQueue:
     return queue
 
 
-def test_the_nearest_in_length_join_the_oldest() -> None:
+def test_requests_nearest_in_length_join_the_oldest() -> None:
     queue = queue_of(*(request(key, length=length) for key, length in enumerate((20, 60, 4, 22, 90, 17))))
     assert keys(queue.admit(3, 1000)) == [0, 3, 5], "all three are padded to 24"
     for key in (0, 3, 5):
@@ -354,7 +354,7 @@ def test_no_request_starves_behind_better_fitting_ones(seed: int, room: int) -> 
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.floats(0.001, 1.0), st.floats(0.001, 1.0), st.floats(0.05, 0.5))
-def test_bulk_has_its_share_and_no_more(seed: int, interactive: float, bulk: float, share: float) -> None:
+def test_bulk_gets_exactly_its_share_of_the_time(seed: int, interactive: float, bulk: float, share: float) -> None:
     """If both always have work, neither starves, for any durations of their rounds."""
     rng = random.Random(seed)
     fair_share = FairShare()
@@ -369,7 +369,7 @@ def test_bulk_has_its_share_and_no_more(seed: int, interactive: float, bulk: flo
     assert abs(seconds[True] - share * total) <= 4 * max(interactive, bulk)
 
 
-def test_time_of_work_alone_is_neither_earned_nor_owed() -> None:
+def test_uncontended_time_is_neither_credited_nor_charged() -> None:
     fair_share = FairShare()
     for _ in range(100):
         fair_share.note(1.0, first=True, contended=False, share=0.5)

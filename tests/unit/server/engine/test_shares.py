@@ -59,7 +59,7 @@ async def test_a_stream_that_ends_while_it_waits_costs_no_permit_and_no_turn() -
     await asyncio.wait_for(semaphore.acquire("c"), 1)
 
 
-async def test_each_stream_may_hold_as_much_as_is_left() -> None:
+async def test_a_stream_may_hold_as_many_bytes_as_remain_free() -> None:
     budget = AnswerBudget(unread_seconds=1, max_bytes=120)
     first, second = budget.open(), budget.open()
     for _ in range(6):

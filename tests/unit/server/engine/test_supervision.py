@@ -31,7 +31,7 @@ def test_suspects_are_tried_one_at_a_time_interactive_ones_first() -> None:
     assert tried == [2, 4, 3] and not quarantine
 
 
-def test_the_request_that_was_alone_is_to_blame() -> None:
+def test_a_suspect_that_crashes_an_engine_alone_is_identified() -> None:
     quarantine = Quarantine()
     assert quarantine.died() is None
     quarantine.add([request(1), request(2)])
@@ -51,7 +51,7 @@ def test_the_same_request_of_any_client_is_poisoned() -> None:
     assert request(1, rows=2) not in poisoned
 
 
-def test_restarts_come_later_and_later_and_end() -> None:
+def test_restarts_are_delayed_increasingly_and_limited() -> None:
     restarts = Restarts(9)
     assert [restarts.delay(0.0) for _ in range(9)] == [0.0, 0.5, 1, 2, 4, 8, 16, MAX_DELAY_SECONDS, MAX_DELAY_SECONDS]
     assert restarts.delay(RESTARTS_WINDOW_SECONDS - 1) is None
@@ -70,7 +70,7 @@ def test_notes_are_read_through_another_mapping() -> None:
     assert ours.read() == {5}
 
 
-def test_time_in_which_no_message_could_be_read_is_no_silence() -> None:
+def test_time_without_reading_is_not_counted_as_silence() -> None:
     slot = Slot(0, RoundBound(1.0), 0.5, lambda slot, report: None, lambda slot: None)
     assert slot.tick(60.0) == 0.0, "it has no work"
     slot.is_loading = True

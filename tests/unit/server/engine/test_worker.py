@@ -28,21 +28,21 @@ def keys(outbox: Outbox) -> list[int]:
     return [key for key, _ in outbox.take()[0]]
 
 
-def test_nothing_is_never_due() -> None:
+def test_an_empty_outbox_is_never_due() -> None:
     outbox = Outbox()
     assert not outbox.is_due(0, 1e9, 0.0)
     outbox.add([], [], now=0.0)
     assert not outbox.is_due(0, 1e9, 0.0)
 
 
-def test_one_of_few_leaves_at_once() -> None:
+def test_an_outcome_of_few_requests_is_sent_at_once() -> None:
     outbox = Outbox()
     outbox.add([(0, result(1.0))], [], now=10.0)
     assert outbox.is_due(MIN_PART, 10.0, 0.0)
     assert not outbox.is_due(MIN_PART + 1, 10.0, 0.0)
 
 
-def test_held_until_others_have_ended() -> None:
+def test_outcomes_are_held_until_enough_requests_have_ended() -> None:
     outbox = Outbox()
     for key in range(3):
         outbox.add([(key, result(1.0))], [], now=10.0)
@@ -51,7 +51,7 @@ def test_held_until_others_have_ended() -> None:
     assert not outbox.is_due(0, 1e9, 0.0) and outbox.take() == ([], [])
 
 
-def test_no_longer_than_a_part_of_the_time_that_the_quickest_has_taken() -> None:
+def test_outcomes_are_held_for_at_most_a_part_of_the_shortest_duration() -> None:
     outbox = Outbox()
     outbox.add([(0, result(4.0))], [], now=10.0)
     outbox.add([(1, result(1.0))], [], now=10.0)
@@ -63,7 +63,7 @@ def test_no_longer_than_a_part_of_the_time_that_the_quickest_has_taken() -> None
     assert not outbox.is_due(MANY, 20.0 + 1.01 * HELD_PART, 0.0), "what was sent hurries nobody"
 
 
-def test_an_error_leaves_at_once_and_takes_the_others_along() -> None:
+def test_an_error_is_sent_at_once_with_all_held_outcomes() -> None:
     outbox = Outbox()
     outbox.add([(0, result(1.0)), (1, Cancelled())], [], now=10.0)
     assert outbox.is_due(MANY, 10.0, 0.0)
@@ -97,7 +97,7 @@ def test_progress_is_held_for_a_moment_and_reported_once() -> None:
     assert not outbox.is_due(0, 1e9, 0.0)
 
 
-def test_progress_leaves_with_outcomes() -> None:
+def test_progress_is_sent_with_outcomes() -> None:
     """The step that ends a request reports no progress, so held progress came before the outcome."""
     outbox = Outbox()
     outbox.add([], [(7, Progress(1, (5,)))], now=10.0)
@@ -113,7 +113,7 @@ def test_a_first_token_is_not_held() -> None:
 
 
 @given(st.lists(st.lists(st.floats(0.001, 10.0), max_size=3), max_size=30), st.integers(0, 40))
-def test_everything_leaves_once_and_in_time(steps: list[list[float]], num_running: int) -> None:
+def test_everything_is_sent_once_and_in_time(steps: list[list[float]], num_running: int) -> None:
     outbox = Outbox()
     sent: list[int] = []
     send_by: list[float] = []
@@ -144,7 +144,7 @@ def run_worker(descriptor: int) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_a_pair_from_the_parent_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_pair_from_the_parent_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
     monkeypatch.setattr(os, "getppid", os.getpid)
     with ours, inherited(theirs.detach()) as connection:
@@ -152,7 +152,7 @@ def test_a_pair_from_the_parent_is_taken(monkeypatch: pytest.MonkeyPatch) -> Non
         assert connection.recv(1) == b"x"
 
 
-def test_a_pair_of_another_process_is_not() -> None:
+def test_a_socket_pair_of_another_process_is_refused() -> None:
     ours, theirs = socket.socketpair()
     with ours, pytest.raises(StrangeSocket, match=f"process {os.getpid()}'s"):
         inherited(theirs.detach())
@@ -183,7 +183,7 @@ def test_a_file_is_no_socket(tmp_path: Path) -> None:
         inherited(file.fileno())
 
 
-def test_the_credentials_are_the_kernels() -> None:
+def test_credentials_have_the_kernels_layout() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         raw = theirs.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)

@@ -56,7 +56,7 @@ async def test_exceptions_of_a_reading_are_raised() -> None:
         await reading
 
 
-def test_a_peer_that_has_reset_its_connection_stops_nothing() -> None:
+def test_connections_reset_by_their_peer_are_skipped() -> None:
     """gRPC closes such a socket a moment later. Until then, the socket has no peer."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = listener.getsockname()[1]

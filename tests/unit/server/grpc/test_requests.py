@@ -53,7 +53,7 @@ def test_unset_options_take_the_bundles_defaults() -> None:
     )
 
 
-def test_the_same_options_are_held_against_each_models_own_limits() -> None:
+def test_the_same_options_are_checked_against_each_models_limits() -> None:
     request = messages.GenerateRequest(text="abc", decoding=Decoding(beam_size=4))
     wide, narrow = model(max_rows=8), model(max_rows=2)
     for _ in range(2):
@@ -61,7 +61,7 @@ def test_the_same_options_are_held_against_each_models_own_limits() -> None:
         assert list(refused(read_generate, request, narrow)) == ["decoding.beam_size"]
 
 
-def test_set_options_are_taken_as_they_were_typed() -> None:
+def test_set_options_are_kept_exactly() -> None:
     options: dict[str, Any] = {
         "beam_size": 5,
         "num_hypotheses": 4,
@@ -101,12 +101,12 @@ def test_set_options_are_taken_as_they_were_typed() -> None:
         ("max_length_ratio", math.nan, "more than 0 and at most 100"),
     ],
 )
-def test_a_number_out_of_range(field: str, value: float, limit: str) -> None:
+def test_a_number_out_of_range_is_refused(field: str, value: float, limit: str) -> None:
     shown = f"{value:g}" if isinstance(value, float) else str(value)
     assert refused_decoding(Decoding(**{field: value})) == {f"decoding.{field}": f"is {shown}, must be {limit}"}
 
 
-def test_limits_that_follow_from_other_options() -> None:
+def test_limits_follow_from_other_options() -> None:
     assert options_of(Decoding(beam_size=6, num_hypotheses=4)).num_hypotheses == 4
     assert "decoding.num_hypotheses" in refused_decoding(Decoding(beam_size=6, num_hypotheses=5))
     assert options_of(Decoding(min_length=5, max_length=5)).min_length == 5
@@ -120,7 +120,7 @@ def test_no_beam_is_wider_than_the_engine() -> None:
     assert refused_decoding(Decoding(beam_size=4), max_rows=3) == {"decoding.beam_size": "is 4, must be 1 to 3"}
 
 
-def test_lengths_by_ratio() -> None:
+def test_length_ratios_limit_the_length() -> None:
     """The source has 3 tokens. The stricter limit applies."""
     assert options_of(Decoding(max_length_ratio=1.1)).max_length == 4
     assert options_of(Decoding(max_length_ratio=1.1, max_length=3)).max_length == 3
@@ -133,7 +133,7 @@ def test_lengths_by_ratio() -> None:
     assert options_of(Decoding(max_length=7), max_length=None, max_length_ratio=1.5).max_length == 7
 
 
-def test_sampling() -> None:
+def test_sampling_options_are_read() -> None:
     sampling = messages.SamplingOptions(temperature=0.7, top_k=5, top_p=0.9, seed=2**64 - 1)
     options = options_of(Decoding(sampling=sampling, num_hypotheses=3))
     assert options.sampling == Sampling(seed=2**64 - 1, temperature=0.7, top_k=5, top_p=0.9)
@@ -181,7 +181,7 @@ def test_sampling() -> None:
         ),
     ],
 )
-def test_options_that_do_not_go_together(decoding: Decoding, violations: dict[str, str]) -> None:
+def test_incompatible_options_are_refused(decoding: Decoding, violations: dict[str, str]) -> None:
     assert refused_decoding(decoding) == violations
 
 
@@ -228,7 +228,7 @@ def test_every_decoding_option_is_read_or_refused() -> None:
             assert [violation.field for violation in error.violations] == [f"decoding.{field.name}"]
 
 
-def test_options_that_clients_make_up_are_not_cached() -> None:
+def test_unknown_fields_and_prefixes_are_not_cached() -> None:
     served = model()
 
     def num_remembered(*decodings: Decoding) -> int:
@@ -248,13 +248,13 @@ def test_options_that_clients_make_up_are_not_cached() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "   ", "\t\n", "\u3000"])
-def test_a_text_without_tokens(text: str) -> None:
+def test_a_text_without_tokens_is_refused(text: str) -> None:
     assert refused(read_generate, messages.GenerateRequest(text=text)) == {
         "text": "is 0 tokens long, must be 1 to 12 tokens long"
     }
 
 
-def test_the_longest_text() -> None:
+def test_a_text_may_have_the_longest_length_without_eos() -> None:
     assert read_generate(messages.GenerateRequest(text="a" * 12), model()).content.num_source_tokens == 12, (
         "EOS is not counted"
     )
@@ -319,7 +319,7 @@ def tokens(*symbols: str) -> messages.GenerateRequest:
     return messages.GenerateRequest(tokens=messages.Tokens(tokens=symbols))
 
 
-def test_tokens() -> None:
+def test_tokens_are_read_and_limited() -> None:
     assert read_generate(tokens("b", "a"), model()).content.source_ids == (5, 4, 3)
     assert read_generate(tokens("<unk>"), model()).content.source_ids == (1, 3)
     limit = "must be 1 to 12 tokens long"
@@ -340,11 +340,11 @@ def test_many_unknown_tokens_are_counted() -> None:
     assert violations["tokens.tokens"] == "is a list with 6 unknown tokens, must be in the vocabulary throughout"
 
 
-def test_no_source() -> None:
+def test_a_request_without_a_source_is_refused() -> None:
     assert refused(read_generate, messages.GenerateRequest()) == {"source": "is unset, must be text or tokens"}
 
 
-def test_attention_of_a_model_without() -> None:
+def test_attention_is_refused_for_a_model_without_attention() -> None:
     request = messages.GenerateRequest(text="a", output=messages.OutputOptions(attention=True))
     assert refused(read_generate, request, model(attention=False)) == {
         "output.attention": "is true, must be false: this model has no attention"
@@ -352,7 +352,7 @@ def test_attention_of_a_model_without() -> None:
 
 
 @pytest.mark.parametrize("request_id", ["x" * 129, "a\nb", "\x1b[31m"])
-def test_a_request_id_that_would_spoil_the_log(request_id: str) -> None:
+def test_an_unprintable_or_long_request_id_is_refused(request_id: str) -> None:
     assert list(refused(read_generate, messages.GenerateRequest(text="a", request_id=request_id))) == ["request_id"]
 
 
@@ -430,7 +430,7 @@ def score(**fields: Any) -> messages.ScoreRequest:
     return messages.ScoreRequest(**{"source_text": "abc", "target_text": "AA B", **fields})
 
 
-def test_a_score() -> None:
+def test_a_score_is_read_as_forced_decoding() -> None:
     parsed = read_score(score(), model()).content
     assert (parsed.source_ids, parsed.options) == ((4, 5, 6, 3), scoring_options((4, 5), 3))
     without = read_score(score(include_eos=False), model()).content.options
@@ -439,7 +439,7 @@ def test_a_score() -> None:
     assert empty.target_prefix == (3,), "the end alone has a probability"
 
 
-def test_violations_of_a_score() -> None:
+def test_all_violations_of_a_score_are_reported() -> None:
     assert refused(read_score, messages.ScoreRequest()) == {
         "source": "is unset, must be source_text or source_tokens",
         "target": "is unset, must be target_text or target_tokens",

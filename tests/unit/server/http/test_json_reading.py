@@ -76,7 +76,7 @@ def test_a_fault_is_named_by_its_path(body: Any, message: str) -> None:
     assert str(error).startswith(message)
 
 
-def test_names_that_there_are_not_are_one_fault_and_stay_out_of_the_log() -> None:
+def test_unknown_names_are_one_fault_and_stay_out_of_the_log() -> None:
     error = error_of({f"secret{number}": 1 for number in range(1000)} | {"text": ["secret"]})
     assert isinstance(error, InvalidArgument)
     assert [violation.field for violation in error.violations] == ["body", "text"]
@@ -205,7 +205,7 @@ def test_the_requests_own_id_is_kept() -> None:
     assert decoded(b'{"requestId": "half \\ud800"}').request_id == "", "no answer could hold it"
 
 
-def test_the_mappings_other_forms_are_no_fault() -> None:
+def test_other_forms_of_the_json_mapping_are_accepted() -> None:
     body = {"text": "a", "model": None, "decoding": {"beamSize": "4", "max_length": 9.0, "sampling": {"seed": "7"}}}
     assert decoded(json.dumps(body).encode()) == json_format.ParseDict(body, messages.GenerateRequest())
     error = error_of(body | {"output": 5})

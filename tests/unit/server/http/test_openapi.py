@@ -34,17 +34,17 @@ def test_the_committed_document_is_up_to_date(described: dict[str, Any]) -> None
     assert json.loads(run.stdout) == described, "run make protos"
 
 
-def test_it_is_valid(described: dict[str, Any]) -> None:
+def test_the_document_is_valid_openapi(described: dict[str, Any]) -> None:
     validate(described)
 
 
-def test_every_path_is_there(described: dict[str, Any]) -> None:
+def test_the_document_has_every_path(described: dict[str, Any]) -> None:
     ours = {(route.path, route.verb.lower()) for route in ROUTES}
     theirs = {(PREFIX + route.path, route.verb.lower()) for route in INFERENCE_ROUTES}
     assert {(path, verb) for path, item in described["paths"].items() for verb in item} == ours | theirs
 
 
-def test_every_field_of_every_message_is_there(described: dict[str, Any]) -> None:
+def test_the_document_has_every_field_of_every_message(described: dict[str, Any]) -> None:
     schemas = described["components"]["schemas"]
     for message in (messages.GenerateRequest, messages.DecodingOptions, messages.GenerateResponse, messages.Model):
         properties = schemas[message.DESCRIPTOR.name]["properties"]

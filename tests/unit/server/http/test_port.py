@@ -99,7 +99,7 @@ async def test_several_requests_on_one_connection(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("piece", [b"", b"GET /quick HTTP/1.1\r\nHost: x\r\n", GET % b"/quick"])
-async def test_a_connection_that_brings_no_whole_request_ends(
+async def test_a_connection_without_a_complete_request_is_closed(
     connect: Connect, piece: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit is the same before the first request and after it."""
@@ -109,7 +109,9 @@ async def test_a_connection_that_brings_no_whole_request_ends(
     await ended(reader)
 
 
-async def test_a_head_that_trickles_ends(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_whose_head_comes_too_slowly_is_closed(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http, "REQUEST_SECONDS", 0.3)
     reader, writer = await connect()
     end = asyncio.create_task(ended(reader))
@@ -129,7 +131,7 @@ async def test_an_application_that_works_is_waited_for(connect: Connect, monkeyp
             await reader.read(1)
 
 
-async def test_a_reader_that_stops_ends(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_stops_reading_is_closed(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "WRITE_SECONDS", 0.2)
     reader, writer = await connect()
     writer.write(GET % b"/big")
@@ -140,7 +142,7 @@ async def test_a_reader_that_stops_ends(connect: Connect, monkeypatch: pytest.Mo
     assert len(await ended(reader)) < len(BIG)
 
 
-async def test_a_newcomer_takes_the_place_of_the_longest_idle(
+async def test_a_new_connection_replaces_the_longest_idle_one(
     connect: Connect, application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 4)
@@ -157,7 +159,7 @@ async def test_a_newcomer_takes_the_place_of_the_longest_idle(
     assert not working.at_eof()
 
 
-async def test_where_all_connections_work_a_newcomer_is_refused(
+async def test_a_new_connection_is_refused_if_all_are_busy(
     connect: Connect, application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 2)
@@ -239,7 +241,7 @@ async def test_a_fault_of_the_application_is_an_answer_and_one_record(
     assert record.exc_info is not None or hasattr(record, "traceback")
 
 
-async def test_a_port_that_can_not_be_had() -> None:
+async def test_a_port_that_can_not_be_opened_is_refused() -> None:
     app: Any = Application()
     async with http_server(app, "127.0.0.1", 0) as port:
         with pytest.raises(UserError, match=rf"^--metrics-port: can't listen on 127\.0\.0\.1:{port}: Address already"):
@@ -251,7 +253,7 @@ async def test_a_port_that_can_not_be_had() -> None:
                 pass
 
 
-async def test_a_name_with_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_host_name_with_several_addresses_is_served_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """For example, `localhost` is also ::1, even on a machine without IPv6. gRPC may fail to resolve the name."""
     families = {"2001:db8::1": socket.AF_INET6, "127.0.0.1": socket.AF_INET, "127.0.0.2": socket.AF_INET}
     addresses = [(family, socket.SOCK_STREAM, 0, "", (host, 0)) for host, family in families.items()]
@@ -267,7 +269,7 @@ async def test_a_name_with_several_addresses(monkeypatch: pytest.MonkeyPatch) ->
     await server.stop(None)
 
 
-async def test_connections_wait_where_too_many_files_are_open(
+async def test_connections_wait_while_too_many_files_are_open(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)

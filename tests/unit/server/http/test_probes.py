@@ -55,7 +55,9 @@ async def get(app: Any, path: str, method: str = "GET", **headers: str) -> tuple
 
 @pytest.mark.parametrize("accept_encoding", ["", "br;q=1.0, GZIP;q=0.5"])
 @pytest.mark.parametrize("accept", ["", PROMETHEUS, "text/plain;version=1.0.0;escaping=dots"])
-async def test_a_page_is_the_librarys(registry: CollectorRegistry, accept: str, accept_encoding: str) -> None:
+async def test_a_metrics_page_equals_the_librarys(
+    registry: CollectorRegistry, accept: str, accept_encoding: str
+) -> None:
     encode, content_type = choose_encoder(OPEN_METRICS if "openmetrics" in accept else "")
     app = http_app(registry, lambda: True)
     status, headers, body = await get(app, "/metrics", accept=accept, accept_encoding=accept_encoding)
@@ -65,7 +67,7 @@ async def test_a_page_is_the_librarys(registry: CollectorRegistry, accept: str, 
 
 
 @pytest.mark.parametrize("version", ["x", "9" * 1000])
-async def test_no_word_of_a_request_comes_back_or_breaks_it(registry: CollectorRegistry, version: str) -> None:
+async def test_invalid_accept_headers_get_a_valid_content_type(registry: CollectorRegistry, version: str) -> None:
     app = http_app(registry, lambda: True)
     for media_type in ("application/openmetrics-text", "text/plain"):
         status, headers, _ = await get(app, "/metrics", accept=f"{media_type};version={version};escaping={version}")
@@ -73,7 +75,7 @@ async def test_no_word_of_a_request_comes_back_or_breaks_it(registry: CollectorR
         assert headers["content-type"] in {PLAIN, choose_encoder(OPEN_METRICS)[1]}
 
 
-async def test_health(registry: CollectorRegistry) -> None:
+async def test_health_and_readiness_follow_the_servers_state(registry: CollectorRegistry) -> None:
     serving = False
     app = http_app(registry, lambda: serving)
     assert (await get(app, "/healthz"))[0] == 200
