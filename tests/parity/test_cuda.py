@@ -51,7 +51,7 @@ def sources_of(random: np.random.Generator, count: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_steps_are_what_the_cpu_computes(bundle: Bundle, precision: Any) -> None:
+def test_steps_on_cuda_equal_those_on_the_cpu(bundle: Bundle, precision: Any) -> None:
     """Covers unequal lengths, joins, leaves, bans, forced symbols and attention, in shapes that recur and alternate."""
     random = np.random.default_rng(7)
     device = DeviceStepper(bundle, precision)
@@ -96,7 +96,7 @@ def test_steps_are_what_the_cpu_computes(bundle: Bundle, precision: Any) -> None
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_golden_examples_hold(bundle: Bundle, precision: Any) -> None:
+def test_golden_examples_are_reproduced_on_cuda(bundle: Bundle, precision: Any) -> None:
     assert check_decoding(bundle, DeviceStepper(bundle, precision), precision, "cuda") == []
 
 

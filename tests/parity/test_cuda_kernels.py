@@ -41,7 +41,7 @@ def test_every_operator_of_a_step_has_a_kernel(kind: str, bundle_of_kind: Callab
         assert not missing, f"{precision}: {sorted(missing)}"
 
 
-def test_reordering_has_kernels_too_and_a_missing_one_is_seen() -> None:
+def test_reordering_has_kernels_and_a_missing_kernel_is_reported() -> None:
     specs = [TensorSpec(name=dtype, dtype=dtype, shape=("B", "S")) for dtype in ("float32", "float16", "bool")]
     for graph in (select_graph(specs), join_graph(specs)):
         assert not set(without_kernel(onnx.load_from_string(graph)))

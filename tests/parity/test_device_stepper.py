@@ -35,7 +35,7 @@ def assert_same(actual: StepOutput, expected: StepOutput) -> None:
         assert actual.attention.tobytes() == expected.attention.tobytes()
 
 
-def test_every_step_has_the_same_bits(bundle: Bundle) -> None:
+def test_every_step_has_the_bits_of_the_onnx_stepper(bundle: Bundle) -> None:
     """Covers joins, leaves, reorderings, bans, forced symbols, attention, and any number of candidates."""
     random = np.random.default_rng(5)
     device, plain = DeviceStepper(bundle, provider="cpu"), OnnxStepper(bundle)
@@ -70,7 +70,7 @@ def test_every_step_has_the_same_bits(bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize("beam_size", [1, 4, 5])
-def test_decodings_are_the_same(bundle: Bundle, beam_size: int) -> None:
+def test_decodings_equal_those_of_the_onnx_stepper(bundle: Bundle, beam_size: int) -> None:
     random = np.random.default_rng(beam_size)
     sources = sources_of(random, 30)
     options = DecodingOptions(beam_size=beam_size, min_length=8, max_length=24, attention=True)

@@ -36,7 +36,7 @@ def test_every_option_is_exported_exactly(kind: str, bundle_of_kind: Callable[[s
     check_fp16(bundle, options)
 
 
-def test_the_same_weights_give_the_same_bytes_and_stay_as_they_are(tiny_bundle_path: Path) -> None:
+def test_export_of_the_same_weights_is_reproducible_and_keeps_them(tiny_bundle_path: Path) -> None:
     model = tiny_model().train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     pair = trace_graphs(traceable(model))
@@ -60,7 +60,7 @@ def test_a_step_looks_rows_up_without_computing_sizes(tiny_bundle_path: Path) ->
     assert readers == {"source_rows": ["Gather"], "row_slots": ["Gather", "Gather"]}
 
 
-def test_candidates_bans_and_forced_symbols_are_pytorchs(tiny_stepper: OnnxStepper) -> None:
+def test_candidates_bans_and_forced_symbols_equal_pytorchs(tiny_stepper: OnnxStepper) -> None:
     reference = TorchStepper(tiny_model())
     sources = [[4, 5, 6, 3], [7, 3]]
     previous = np.array([2, 2])

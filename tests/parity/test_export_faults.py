@@ -89,7 +89,7 @@ def test_a_wrong_graph_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_same_graph_without_a_fault_is_published_and_a_failed_replacement_keeps_it(
+def test_a_correct_graph_is_published_and_kept_if_its_replacement_fails(
     traced: TracedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attendant.export.origins.trace_graphs", lambda model: traced)

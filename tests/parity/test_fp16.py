@@ -95,7 +95,7 @@ def test_wrong_fp16_graphs_are_refused(tiny_bundle_path: Path, tmp_path: Path, m
     assert list(tmp_path.iterdir()) == []
 
 
-def test_int8_of_a_bundle_is_as_strict_if_its_fp16_depends_on_the_batch(half_bundle: Bundle) -> None:
+def test_int8_must_be_batch_invariant_even_if_the_bundles_fp16_is_not(half_bundle: Bundle) -> None:
     manifest = half_bundle.manifest
     certificates = [
         each.model_copy(update={"batch_invariant": each.precision == "fp32"}) for each in manifest.certificates

@@ -49,7 +49,7 @@ def check_int8(bundle: Bundle, options: dict[str, Any]) -> None:
             for spec in bundle.manifest.graphs["int8"].decoder_step.inputs
             if spec.name == ("memory_transposed" if score == "dot" else "keys")
         )
-        assert (keys.dtype, keys.shape[2]) == ("int8", "S"), "positions last: a single query packs nothing"
+        assert (keys.dtype, keys.shape[2]) == ("int8", "S"), "positions are the last axis"
     left = [node.op_type for node in nodes_of(bundle) if node.op_type in floats]
     assert left == []
     assert {example.precision for example in bundle.golden} == bundle.manifest.graphs.keys()
@@ -80,7 +80,7 @@ def test_joining_a_running_batch_changes_no_bit(precision: Precision, int8_bundl
         assert alone == hypotheses
 
 
-def test_cells_are_counted_as_they_are_computed(int8_bundle: Bundle) -> None:
+def test_attention_cells_are_counted_as_they_are_computed(int8_bundle: Bundle) -> None:
     for stepper, queries in (OnnxStepper(int8_bundle), 2), (OnnxStepper(int8_bundle, "int8"), 1):
         state = stepper.concat([stepper.encode([[4, 5, 3]]), stepper.encode([[*range(4, 14), 3]])])
         _, state = stepper.step(state, np.array([2, 2]), num_candidates=1)
@@ -112,7 +112,7 @@ def test_a_bundle_is_rewritten_like_its_run(
     assert open_bundle(tmp_path / "again").manifest.name == "tiny"
 
 
-def test_factors_of_8_bits_are_not_exported(
+def test_export_refuses_factors_of_8_bits(
     fp32_exportable: Exportable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(products, "LARGEST_WEIGHT", 127)
@@ -135,7 +135,9 @@ def test_verification_checks_what_every_processor_computes(
     assert re.search(rf"not checked: .*{why}.*; choose precision fp32", checks[2].text)
 
 
-def test_of_int8_alone_nothing_else_is_made(fp32_exportable: Exportable, tmp_path: Path) -> None:
+def test_a_bundle_of_int8_alone_can_not_be_exported_in_other_precisions(
+    fp32_exportable: Exportable, tmp_path: Path
+) -> None:
     alone = write_bundle(fp32_exportable, tmp_path / "alone", precisions=("int8",), plan=TINY_PLAN)
     again = write_bundle(exportable_bundle(alone), tmp_path / "again", precisions=("int8",), plan=TINY_PLAN)
     assert again.manifest.graphs == alone.manifest.graphs

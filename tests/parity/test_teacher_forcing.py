@@ -67,16 +67,16 @@ def stepwise(
     return torch.stack(logits, 1), torch.stack(weights, 1) if model.config.has_attention else None
 
 
-def test_every_two_choices_that_meet_meet_in_the_quick_ones() -> None:
+def test_the_quick_architectures_cover_every_pair_of_choices() -> None:
     def meetings(names: Iterable[str]) -> set[frozenset[object]]:
         return {frozenset(two) for name in names for two in itertools.combinations(choices_of(ARCHITECTURES[name]), 2)}
 
     assert meetings(QUICK) == meetings(ARCHITECTURES)
-    assert 6 * 5 <= len(QUICK) < len(ARCHITECTURES) / 10, "not fewer than scores and readouts have pairs"
+    assert 6 * 5 <= len(QUICK) < len(ARCHITECTURES) / 10, "at least one for each pair of score and readout"
 
 
 @pytest.mark.parametrize("config", CASES)
-def test_stepwise_equals_teacher_forced(config: ModelConfig) -> None:
+def test_stepwise_decoding_equals_teacher_forcing(config: ModelConfig) -> None:
     model = build(config)
     sources, previous = random_pairs()
     expected = teacher_forced(model, sources, previous)
@@ -95,7 +95,7 @@ def test_stepwise_equals_teacher_forced(config: ModelConfig) -> None:
 
 
 @pytest.mark.parametrize("config", CASES)
-def test_gradients_equal_those_of_the_steps(config: ModelConfig) -> None:
+def test_gradients_of_teacher_forcing_equal_those_of_the_steps(config: ModelConfig) -> None:
     """Compares teacher forcing's own gradient rules with autograd through the plain training step."""
     model = build(config)
     sources, previous = random_pairs()

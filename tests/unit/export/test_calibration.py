@@ -66,7 +66,7 @@ def test_confidence_of_new_answers_is_the_probability_that_they_are_right() -> N
     assert (raw := reliability(own_view, is_right, rule="", warn_below=0.5, num_resamples=0).ece.value) and raw > 0.15
 
 
-def test_inputs_unlike_all_that_was_held_out_get_the_lowest_confidence() -> None:
+def test_inputs_unlike_all_held_out_ones_have_the_lowest_confidence() -> None:
     own, truth = planted(3000, seed=1)
     calibration = calibrated(own, np.random.default_rng(2).random(3000) < truth, FOREIGN)
     sure: Signals = own[int(np.argmax(truth))]
@@ -114,7 +114,7 @@ def test_foreign_inputs_count_by_their_assumed_share() -> None:
     assert table[-1][1] == pytest.approx(1 - FOREIGN_SHARE, abs=0.002)
 
 
-def test_one_answer_in_twenty_is_warned_of_but_never_one_that_is_likely_right() -> None:
+def test_the_lowest_twentieth_gets_a_warning_but_no_likely_right_answer() -> None:
     spread = [place / 100 for place in range(100)]
     assert warning_level(spread, 0.0) == 0.04
     assert warning_level([0.9 + value / 20 for value in spread], 0.1) == 0.5

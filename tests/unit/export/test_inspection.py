@@ -49,7 +49,7 @@ def assert_alike(a: Inspection, b: Inspection, atol: float = 1e-4) -> None:
 
 
 @pytest.mark.parametrize("kind", ["luong", "bahdanau", "see", "unequal sizes", "fixed vector"])
-def test_the_graphs_show_what_pytorch_does(kind: str, bundle_of_kind: Callable[[str], Path]) -> None:
+def test_inspecting_the_graphs_gives_pytorchs_values(kind: str, bundle_of_kind: Callable[[str], Path]) -> None:
     model, bundle = tiny_model(**KINDS[kind]), bundle_of_kind(kind)
     subject = in_torch(model)
     forced = ["B", "AA", "K"] if kind != "see" else ["b", "a", "j"]
@@ -77,7 +77,7 @@ def test_the_graphs_show_what_pytorch_does(kind: str, bundle_of_kind: Callable[[
     assert (greedy.scores is not None) == model.config.has_attention
 
 
-def test_the_papers_equations_hold_between_what_is_shown() -> None:
+def test_inspected_values_satisfy_the_papers_equations() -> None:
     shown = in_torch(tiny_model(weight_bound=0.8)).inspect("badge", None, (2,))
     # Luong et al. (2015), eq. 7 and 8: general scores, whose keys are W h_s, and the weighted mean of the memory.
     np.testing.assert_allclose(shown.scores, shown.query @ shown.keys.T, rtol=1e-4)
@@ -93,7 +93,7 @@ def test_the_papers_equations_hold_between_what_is_shown() -> None:
     np.testing.assert_allclose(shown.cell[1:], new[1:], atol=1e-5)
 
 
-def test_a_run_shows_what_the_bundle_of_it_shows() -> None:
+def test_inspecting_a_run_equals_inspecting_its_bundle() -> None:
     name = "normalize-numbers-en"
     run, bundle = MODELS / "runs" / name, MODELS / name
     source = "on 3 May"
@@ -103,7 +103,7 @@ def test_a_run_shows_what_the_bundle_of_it_shows() -> None:
     assert not shown.weights[:, 3].any() and "\n  scores [" in repr(shown)
 
 
-def test_int8_shows_what_is_no_code() -> None:
+def test_inspecting_int8_shows_values_that_are_not_quantized() -> None:
     shown = attendant.inspect(MODELS / "summarize-debian", "a small text editor for programmers")
     assert shown.memory is None and shown.p_gen is not None
     assert shown.p_gen.min() >= 0 and shown.p_gen.max() <= 1 and len(set(shown.p_gen.tolist())) > 1
@@ -132,6 +132,6 @@ def test_int8_shows_what_is_no_code() -> None:
         ({"path": MODELS / "runs" / "normalize-numbers-en", "source": "3", "precision": "fp32"}, "is a run"),
     ],
 )
-def test_what_can_not_be_inspected_is_named(how: dict, message: str) -> None:
+def test_invalid_arguments_of_inspect_are_refused(how: dict, message: str) -> None:
     with pytest.raises(attendant.UserError, match=message):
         attendant.inspect(**{"path": MODELS / "normalize-numbers-en", **how})

@@ -425,7 +425,7 @@ def test_an_encoder_without_weights_for_padding_encodes_sources_one_by_one(
         export_model(user_model(TenPositions(), max_source_tokens=10), tmp_path / "longer", plan=TINY)
 
 
-def test_functions_segment_texts_in_the_library_alone(tutorial: tuple[Path, UserModel]) -> None:
+def test_functions_of_the_caller_segment_texts(tutorial: tuple[Path, UserModel]) -> None:
     path, _ = tutorial
     plain = attendant.load(path)
     by_tokens = plain.generate(("a", "b"), max_length=5)
@@ -513,9 +513,7 @@ def test_the_command_refuses_mistakes(
 
 
 @pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.module."])
-def test_weights_are_loaded_whatever_wrapped_the_module(
-    prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_of_wrapped_modules_are_loaded(prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(PROGRAM)
     weights = {name: tensor + 1 for name, tensor in TutorialTranslator().half().state_dict().items()}

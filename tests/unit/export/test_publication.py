@@ -13,7 +13,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_an_interruption_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interruption_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), publish(tmp_path / "bundle", force=False) as folder:
         (folder / MANIFEST_NAME).write_text("new")
         raise KeyboardInterrupt

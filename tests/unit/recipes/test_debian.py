@@ -91,7 +91,7 @@ def test_a_package_of_unknown_source_is_its_own() -> None:
         ("word " * 12, "word " * 21, False),
     ],
 )
-def test_lengths_have_to_fit(source: str, target: str, fits: bool) -> None:
+def test_pairs_of_unsuitable_lengths_are_left_out(source: str, target: str, fits: bool) -> None:
     assert len(list(debian.choose({"toy": Pair(source.strip(), target.strip())}, {}))) == fits
 
 

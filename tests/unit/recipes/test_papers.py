@@ -87,7 +87,7 @@ def test_a_plan_without_runs_names_the_training(
         command(load_plan("lesson"))
 
 
-def test_the_words_that_were_aligned_by_hand() -> None:
+def test_hand_aligned_words_are_read_with_valid_links() -> None:
     words = {word.word: word for word in read_words()}
     assert len(words) == 200
     for word in words.values():
@@ -97,7 +97,7 @@ def test_the_words_that_were_aligned_by_hand() -> None:
     assert words["typhoons"].possible - words["typhoons"].sure == {(2, 2), (3, 2), (4, 3), (5, 3)}
 
 
-def test_an_answer_needs_no_position_without_weight() -> None:
+def test_masking_a_position_without_weight_does_not_change_the_answer() -> None:
     model = open_model(ROOT / "models" / "g2p-en")
     sources = model.source_ids(["knife", "phoneme"])
     weights, changed = changed_by_masking(model, sources)
@@ -114,7 +114,7 @@ def test_a_model_that_lacks_the_sounds_is_refused() -> None:
         attended(open_model(ROOT / "models" / "g2p-en"), words)
 
 
-def test_the_alignment_error_rate() -> None:
+def test_the_alignment_error_rate_follows_its_formula() -> None:
     sure = frozenset({(2, 1), (3, 2)})
     word = AlignedWord("phone", ("F", "OW", "N"), sure, sure | {(0, 0), (1, 0)})
     perfect = agreement([((1, 0), (2, 1), (3, 2))], [word])
@@ -124,7 +124,7 @@ def test_the_alignment_error_rate() -> None:
     assert diagonal_links([word]) == [((0, 0), (2, 1), (4, 2))]
 
 
-def test_long_sources() -> None:
+def test_long_sources_are_joined_words_and_are_scored_by_word() -> None:
     pairs = [Pair("ab", "AH B"), Pair("cde", "K D")]
     source = run_together(pairs, 8, random.Random(1))
     assert 8 <= len(source.word) <= 10 and len(source.sounds) == len(source.spans)
@@ -138,7 +138,7 @@ def test_long_sources() -> None:
     assert long_sources.attention_on_words(source, weights).tolist() == [0.75, 0, 0.5, 1]
 
 
-def test_the_adding_problem_is_the_papers() -> None:
+def test_the_adding_problem_is_that_of_the_paper() -> None:
     inputs, wanted = ADDING.draw(500, 15, torch.Generator().manual_seed(0))
     numbers, marks = inputs.unbind(2)
     assert numbers.shape == (500, 30) and float(numbers.min()) < -0.99 and float(numbers.max()) > 0.99

@@ -31,7 +31,7 @@ def build(tmp_path: Path) -> Callable[[str], dict[str, list[Pair]]]:
         ("backwards", -1, range(2, 21), "gplstw", 20_000, 1000),
     ],
 )
-def test_words_are_spelled(
+def test_words_are_spelled_in_the_order_of_the_data_set(
     name: str,
     step: int,
     lengths: range,
@@ -50,7 +50,7 @@ def test_words_are_spelled(
     assert pairs[0].source == first
 
 
-def test_dates(build: Callable[[str], dict[str, list[Pair]]]) -> None:
+def test_the_data_set_of_dates_has_unique_valid_targets(build: Callable[[str], dict[str, list[Pair]]]) -> None:
     parts = build("dates")
     assert {part: len(pairs) for part, pairs in parts.items()} == {"train": 12_000, "validation": 500, "test": 500}
     pairs = [pair for part in parts.values() for pair in part]
@@ -83,11 +83,11 @@ class Chooses(random.Random):
         (date(2007, 9, 13), "{y}{mm}{dd}", "20070913"),
     ],
 )
-def test_formats(day: date, pattern: str, text: str) -> None:
+def test_a_date_is_written_in_each_format(day: date, pattern: str, text: str) -> None:
     assert write(day, Chooses(pattern, str)) == text
 
 
-def test_two_digits_of_a_year_are_of_one_century_only() -> None:
+def test_years_of_two_digits_are_of_one_century_only() -> None:
     generator = random.Random(1)
     days = [date(1998, 3, 3), date(1969, 3, 3), date(2070, 3, 3)]
     assert any("1998" not in write(days[0], generator) for _ in range(300))

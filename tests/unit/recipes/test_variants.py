@@ -49,7 +49,7 @@ def test_capitals_keep_what_programs_read(text: str, in_capitals: str) -> None:
         (Pair("a b a LibreOffice", "LibreOffice LibreOffice"), []),
     ],
 )
-def test_words_that_both_sides_have(pair: Pair, words: list[str]) -> None:
+def test_shared_words_are_those_of_both_sides(pair: Pair, words: list[str]) -> None:
     assert variants.shared_words(pair) == words
 
 
@@ -74,7 +74,7 @@ def test_variants_are_the_same_every_time_and_split_evenly_into_source_and_targe
         variants.variants(sentences, 1000, seed=2)
     )
     assert all(pair.source.strip() and pair.target.strip() and "\t" not in pair.source for pair in drawn)
-    assert not any("@" in pair.source and "@any" in pair.target for pair in drawn), "an unfilled phrase"
+    assert not any("@" in pair.source and "@any" in pair.target for pair in drawn), "a phrase has an unfilled slot"
     sources = {pair.source for pair in drawn}
     assert "OPENS THE FILE WITH OPEN(2)." in sources and "opens the file with open(2)" in sources
 
@@ -117,7 +117,7 @@ def test_the_list_has_300_inputs_that_no_phrase_teaches() -> None:
         (checks.Check("lines", "A b.\nC d.", words=("x", "z")), "Le x.\nLe x.", 1),
     ],
 )
-def test_faults(check: object, answer: str, num_faults: int) -> None:
+def test_faults_of_an_answer_are_counted(check: object, answer: str, num_faults: int) -> None:
     assert len(check.faults(answer)) == num_faults  # type: ignore[attr-defined]
 
 

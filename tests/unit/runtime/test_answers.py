@@ -62,7 +62,7 @@ def pieces_of(tokenizer: Tokenizer, ids: list[int], cuts: list[int]) -> list[Pie
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_pieces_are_the_answer_however_it_comes(kind: str) -> None:
+def test_streamed_pieces_join_to_the_whole_answer(kind: str) -> None:
     tokenizer, rng = tokenizer_of(kind), random.Random(3)
     for _ in range(150):
         ids = tokenizer.encode(rng.choice(TEXTS)) if rng.random() < 0.5 else []
@@ -74,19 +74,19 @@ def test_the_pieces_are_the_answer_however_it_comes(kind: str) -> None:
         assert all(piece.tokens for piece in pieces)
 
 
-def test_no_piece_ends_inside_a_stand_in() -> None:
+def test_no_piece_ends_inside_a_placeholder() -> None:
     tokenizer = symbol_tokenizer("abc {}0123456789", characters=True)
     spans = ("<b>", *("" for _ in range(10)), "%s")
     ids = tokenizer.encode("a{1}b {12}{ c{")
     growing = GrowingText(tokenizer, spans=spans)
     pieces = [growing.grow(ids[:end]) for end in range(len(ids) + 1)]
     texts = [piece.text for piece in pieces if piece is not None]
-    assert texts == ["a", "<b>", "b", " ", "%s", "{ ", "c"], "a brace is held until it is known what it begins"
+    assert texts == ["a", "<b>", "b", " ", "%s", "{ ", "c"], "a brace is held until the next characters decide"
     last = growing.rest(tokenizer.tokens_of(ids), "a<b>b %s{ c{")
     assert last is not None and last.text == "{"
 
 
-def test_parts_grow_in_their_order_whichever_ends_first() -> None:
+def test_parts_are_streamed_in_order_even_if_a_later_part_ends_first() -> None:
     tokenizer = symbol_tokenizer("abcd{1}", characters=True)
     options = DecodingOptions(max_length=9)
     first, second = (
@@ -126,7 +126,7 @@ def test_no_piece_ends_inside_a_character(kind: str) -> None:
     assert num_pieces > len(TEXTS)
 
 
-def test_a_token_is_held_only_where_the_next_one_may_combine_with_it() -> None:
+def test_a_token_is_held_only_if_the_next_one_may_combine_with_it() -> None:
     plain = train_tokenizer(TargetConfig(tokenizer="character"), ["abc é"])
     assert not plain.combines
     growing = GrowingText(plain)
@@ -139,7 +139,7 @@ def test_a_token_is_held_only_where_the_next_one_may_combine_with_it() -> None:
     assert growing.grow(combining.encode("ae\u0301b")) == Piece(["e", "\u0301"], "e\u0301")
 
 
-def test_what_replaces_an_unknown_is_not_guessed() -> None:
+def test_text_from_an_unknown_symbol_on_is_held_until_the_end() -> None:
     tokenizer = train_tokenizer(TargetConfig(tokenizer="word"), ["a b c"])
     growing = GrowingText(tokenizer, replaces_unknowns=True)
     ids = tokenizer.encode("a ? b")
@@ -161,9 +161,7 @@ def test_what_replaces_an_unknown_is_not_guessed() -> None:
         ([[0.9, 0.0, 0.1], [0.8, 0.1, 0.1], [0.0, 0.1, 0.9]], "XXZ"),
     ],
 )
-def test_each_unknown_symbol_is_used_once_where_that_is_nearly_as_probable(
-    weights: list[list[float]], text: str
-) -> None:
+def test_each_source_symbol_replaces_one_unknown_if_nearly_as_probable(weights: list[list[float]], text: str) -> None:
     tokenizer = symbol_tokenizer("ab", characters=True)
     attention = np.array([[*row, 0.0] for row in weights] + [[0.0] * 4], np.float32)
     answer = Hypothesis((UNK_ID,) * 3, (), 0.0, 0.0, FinishReason.EOS, attention)
@@ -199,7 +197,7 @@ def reference(num: int = 1000) -> Reference:
     return Reference(num_examples=num, precision="fp32", data="some", signals=signals)
 
 
-def test_signals_of_an_answer() -> None:
+def test_signals_of_an_answer_are_computed() -> None:
     cut = signals_of((5, UNK_ID, 6, UNK_ID, 3), 4, hypothesis(8, FinishReason.LENGTH))
     assert dict(zip(SIGNALS, cut, strict=True)) == {
         "source_tokens": 4,
@@ -210,13 +208,13 @@ def test_signals_of_an_answer() -> None:
     }
 
 
-def test_bins_have_equal_shares_where_values_differ() -> None:
+def test_bins_have_equal_shares_if_values_differ() -> None:
     distribution = distribution_of([float(value) for value in range(100)])
     assert distribution.edges == tuple(float(edge) for edge in range(9, 90, 10))
     assert distribution.shares == (0.1,) * 10
 
 
-def test_equal_values_share_a_bin_and_what_is_larger_has_one() -> None:
+def test_equal_values_share_a_bin_and_larger_values_have_one() -> None:
     assert distribution_of([0.0] * 50) == Distribution(edges=(0.0,), shares=(1.0, 0.0))
 
 
@@ -229,7 +227,7 @@ def test_the_index_is_the_sum_over_bins(shares: tuple[float, ...]) -> None:
     assert index == pytest.approx(float(((seen - expected) * np.log(seen / expected)).sum()))
 
 
-def test_drift_is_seen_and_its_absence_too() -> None:
+def test_drift_is_detected_in_the_signal_that_changed() -> None:
     watch = DriftWatch(reference())
     few = answers(MIN_ANSWERS, seed=1)
     for signals in few[1:]:
@@ -244,10 +242,10 @@ def test_drift_is_seen_and_its_absence_too() -> None:
     assert watch.index("source_tokens") < 0.1
     for signals in answers(8000, seed=4):
         watch.add(signals)
-    assert watch.index("length_ratio") < 0.1, "what is long past does not count any more"
+    assert watch.index("length_ratio") < 0.1, "old answers no longer count"
 
 
-def test_it_does_not_grow() -> None:
+def test_the_memory_of_a_drift_watch_is_bounded() -> None:
     watch = DriftWatch(reference(), half_life=1)
     signals = answers(1)[0]
     for _ in range(10_000):
@@ -259,6 +257,6 @@ def test_it_does_not_grow() -> None:
 @pytest.mark.parametrize(
     "fields", [{"edges": (1.0, 1.0), "shares": (0.2, 0.3, 0.5)}, {"edges": (2.0, 1.0), "shares": (0.2, 0.3, 0.5)}]
 )
-def test_edges_ascend(fields: dict[str, tuple[float, ...]]) -> None:
+def test_edges_that_do_not_ascend_are_refused(fields: dict[str, tuple[float, ...]]) -> None:
     with pytest.raises(ValueError, match="edges must ascend"):
         Distribution(**fields)

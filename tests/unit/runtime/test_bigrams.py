@@ -19,7 +19,7 @@ def random_sources(count: int, seed: int) -> list[list[int]]:
     return [[draw.randrange(4, 100) for _ in range(draw.randrange(1, 7))] for _ in range(count)]
 
 
-def test_the_share_is_that_of_a_plain_set_except_for_few_false_members() -> None:
+def test_the_unseen_share_is_nearly_that_of_a_plain_set() -> None:
     sources = random_sources(1500, seed=1)
     seen = SeenBigrams.of_sources(sources)
     members = {bigram for source in sources for bigram in plain_bigrams(source)}
@@ -62,7 +62,7 @@ def test_the_format_is_the_documented_one() -> None:
     assert by_hand.hex() == expected
 
 
-def test_nothing_was_seen_without_sources_and_no_filter_is_without_bits() -> None:
+def test_a_filter_of_no_sources_has_no_member_and_empty_bits_are_refused() -> None:
     assert SeenBigrams.of_sources([]).unseen_share([5]) == 1
     with pytest.raises(ValueError, match="empty"):
         SeenBigrams(b"")

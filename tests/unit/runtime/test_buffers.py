@@ -39,7 +39,7 @@ def warm_up(runs: BoundRuns, x: Array) -> None:
         double(runs, x, 0)
 
 
-def test_what_is_not_released_is_not_written_to(runs: BoundRuns) -> None:
+def test_arrays_that_are_not_released_are_not_overwritten(runs: BoundRuns) -> None:
     x = np.array([1, 2, 3], np.float32)
     held = [double(runs, x + number, number) for number in range(3 * MAX_BINDINGS + MIN_REPEATS)]
     assert [array.tolist() for array in held] == [
@@ -47,7 +47,7 @@ def test_what_is_not_released_is_not_written_to(runs: BoundRuns) -> None:
     ]
 
 
-def test_a_chain_goes_to_and_fro_between_two_arrays(runs: BoundRuns) -> None:
+def test_a_chain_of_runs_alternates_between_two_arrays(runs: BoundRuns) -> None:
     x = np.ones(3, np.float32)
     warm_up(runs, x)
     places = []
@@ -60,7 +60,7 @@ def test_a_chain_goes_to_and_fro_between_two_arrays(runs: BoundRuns) -> None:
     assert len(set(places[4:])) == 2
 
 
-def test_an_array_in_the_place_of_one_that_died_is_read(runs: BoundRuns) -> None:
+def test_a_new_array_at_a_freed_arrays_address_is_read(runs: BoundRuns) -> None:
     for number in range(50):
         # A small array gets the memory, and the identity, of one that was just freed.
         y = double(runs, np.full(3, number, np.float32), number)
@@ -68,7 +68,7 @@ def test_an_array_in_the_place_of_one_that_died_is_read(runs: BoundRuns) -> None
         runs.release(y)
 
 
-def test_other_shapes_in_turns(runs: BoundRuns) -> None:
+def test_alternating_shapes_have_correct_results(runs: BoundRuns) -> None:
     for number in range(4 * MAX_BINDINGS * (MIN_REPEATS + 2)):
         size = 1 + number // (MIN_REPEATS + 2) % (MAX_BINDINGS + 2)
         y = double(runs, np.full(size, number, np.float32), number)
@@ -76,7 +76,7 @@ def test_other_shapes_in_turns(runs: BoundRuns) -> None:
         runs.release(y)
 
 
-def test_a_state_that_is_given_away_is_stepped_in_place_to_the_same_bits(tiny_stepper: OnnxStepper) -> None:
+def test_a_transferred_state_is_stepped_in_place_to_the_same_bits(tiny_stepper: OnnxStepper) -> None:
     sources, ids = [[4, 5, 3], [6, 7, 8, 9]], np.array([2, 2])
     state, reused = tiny_stepper.encode(sources), tiny_stepper.encode(sources)
     places = set()
@@ -91,7 +91,7 @@ def test_a_state_that_is_given_away_is_stepped_in_place_to_the_same_bits(tiny_st
     assert len(places) <= MIN_REPEATS + 2, "after the first runs, two arrays take turns"
 
 
-def test_a_state_that_is_kept_stays_as_it_is(tiny_stepper: OnnxStepper) -> None:
+def test_a_kept_state_is_never_changed_by_later_steps(tiny_stepper: OnnxStepper) -> None:
     state = tiny_stepper.encode([[4, 5, 3], [6, 7, 8, 9]])
     ids = np.array([2, 2])
     states, outputs = [state], []
@@ -111,7 +111,7 @@ def test_a_state_that_is_kept_stays_as_it_is(tiny_stepper: OnnxStepper) -> None:
             assert np.array_equal(states[place + 1].row_tensors[name], tensor)
 
 
-def test_a_beam_that_reorders_goes_to_and_fro_to_the_same_bits(tiny_stepper: OnnxStepper) -> None:
+def test_a_reordering_beam_reuses_arrays_with_the_same_bits(tiny_stepper: OnnxStepper) -> None:
     sources, ids, rows = [[4, 5, 3]], np.array([2, 2, 2]), np.array([2, 0, 0])
     state = tiny_stepper.select(tiny_stepper.encode(sources), np.zeros(3, np.int64))
     reused = tiny_stepper.select(tiny_stepper.encode(sources), np.zeros(3, np.int64))
@@ -157,7 +157,7 @@ def marks_of(buffers: SourceBuffers) -> list[float]:
     return first
 
 
-def test_newcomers_take_free_slots_and_then_the_room_behind_the_last() -> None:
+def test_new_sources_take_free_slots_and_then_room_after_the_last() -> None:
     buffers = buffers_with(1, 2, 3, 4)
     before = buffers.tensors()["memory"]
     tensors, lengths = sources(5, 6, 7)
@@ -167,7 +167,7 @@ def test_newcomers_take_free_slots_and_then_the_room_behind_the_last() -> None:
     assert np.shares_memory(before, buffers.tensors()["memory"])
 
 
-def test_a_narrow_newcomer_leaves_nothing_of_a_wide_one() -> None:
+def test_a_narrow_new_source_overwrites_all_of_a_wide_one() -> None:
     buffers = buffers_with(1, 2, width=16)
     wide, lengths = sources(3, 4, width=16)
     buffers.write(wide, lengths, np.array([0, 1]))
@@ -178,7 +178,7 @@ def test_a_narrow_newcomer_leaves_nothing_of_a_wide_one() -> None:
     assert (tensors["memory"][0] == 3).all()
 
 
-def test_there_is_no_room_for_too_many_or_too_long_ones() -> None:
+def test_there_is_no_room_for_too_many_or_too_long_sources() -> None:
     buffers = buffers_with(1, 2, 3, 4)  # room for six
     assert buffers.takes(0, np.array([8, 8]))
     assert not buffers.takes(0, np.array([8, 8, 8]))

@@ -117,12 +117,12 @@ def test_every_difference_is_reported(copy: Path) -> None:
         ('{"format_version": 1}', f"{MANIFEST_NAME}: name: Field required"),
     ],
 )
-def test_a_manifest_that_is_none_is_refused(copy: Path, text: str, expected: str) -> None:
+def test_an_invalid_manifest_is_refused(copy: Path, text: str, expected: str) -> None:
     (copy / MANIFEST_NAME).write_text(text)
     assert any(line.startswith(expected) for line in refusal_of(copy))
 
 
-def test_a_changed_manifest_gives_itself_away(copy: Path) -> None:
+def test_a_changed_manifest_is_refused_by_its_digest(copy: Path) -> None:
     text = (copy / MANIFEST_NAME).read_text()
     (copy / MANIFEST_NAME).write_text(text.replace('"max_beam_size": 8', '"max_beam_size": 9'))
     (line,) = refusal_of(copy)
@@ -130,7 +130,7 @@ def test_a_changed_manifest_gives_itself_away(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["nowhere", "."])
-def test_what_is_no_bundle_is_refused(tmp_path: Path, place: str) -> None:
+def test_a_folder_that_is_no_bundle_is_refused(tmp_path: Path, place: str) -> None:
     (line,) = refusal_of(tmp_path / place)
     assert line in ("no such folder", f"{MANIFEST_NAME} is missing: this is no bundle")
 
@@ -186,12 +186,12 @@ def test_changed_golden_examples_are_refused(copy: Path) -> None:
 KEPT = ROOT / "tests" / "bundle_formats"
 
 
-def test_one_of_each_is_kept() -> None:
+def test_a_bundle_of_each_format_is_kept() -> None:
     assert {path.name for path in KEPT.iterdir()} == {str(number) for number in range(1, FORMAT_VERSION + 1)}
 
 
 @pytest.mark.parametrize("path", sorted(KEPT.iterdir()), ids=lambda path: f"format {path.name}")
-def test_it_is_opened_and_decodes_as_it_did(path: Path) -> None:
+def test_a_bundle_of_each_format_is_opened_and_decodes_as_before(path: Path) -> None:
     bundle = open_bundle(path)
     assert str(bundle.manifest.format_version) == path.name
     assert not check_decoding(bundle, OnnxStepper(bundle, num_threads=1), "fp32", "cpu")
@@ -229,7 +229,7 @@ def test_a_precision_that_can_not_be_served_is_refused(
         open_stepper(with_precision(bundle, precision) if is_there else bundle, precision, provider)
 
 
-def test_cuda_keeps_the_state_there_or_is_missing(bundle: Bundle) -> None:
+def test_cuda_keeps_the_state_on_the_device_or_is_not_available(bundle: Bundle) -> None:
     try:
         stepper = open_stepper(bundle, provider="cuda")
     except UserError as refusal:

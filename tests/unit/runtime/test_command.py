@@ -29,7 +29,7 @@ REFUSED = "the bundle x is refused; export or copy it again:"
         (OSError(errno.ENOMEM, "Cannot allocate memory"), 2, f"name: {NO_MEMORY}\n"),
     ],
 )
-def test_what_an_exception_means(
+def test_each_exception_has_its_status_and_message(
     error: BaseException | None, status: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def main() -> None:
@@ -67,7 +67,7 @@ exit_command("x", main)
 """
 
 
-def test_an_error_that_an_interruption_caused_is_one_too() -> None:
+def test_an_error_caused_by_an_interruption_is_an_interruption() -> None:
     run = subprocess.run([sys.executable, "-c", FAILED_IMPORT], cwd=ROOT, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (130, "\nx: interrupted\n")
 
@@ -86,7 +86,7 @@ exit_command("x", EventLoop)
 """
 
 
-def test_a_half_made_object_prints_nothing_after_an_interruption() -> None:
+def test_a_partly_constructed_object_prints_nothing_after_an_interruption() -> None:
     """Covers an event loop whose constructor Ctrl-C interrupts: its destructor would print a traceback."""
     run = subprocess.run([sys.executable, "-c", HALF_MADE], cwd=ROOT, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (130, "\nx: interrupted\n")

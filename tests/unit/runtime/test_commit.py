@@ -51,7 +51,7 @@ def test_an_archive_has_its_commit(checkout: Path, tmp_path: Path) -> None:
     assert commit_of(tmp_path / "archive") == git(checkout, "rev-parse", "HEAD")
 
 
-def test_without_git_what_was_built_in_counts(checkout: Path) -> None:
+def test_without_git_the_commit_recorded_at_the_build_is_used(checkout: Path) -> None:
     head = git(checkout, "rev-parse", "HEAD")
     shutil.rmtree(checkout / ".git")
     assert commit_of(checkout) == "unknown"
@@ -66,6 +66,6 @@ def test_a_repository_around_an_installed_package_is_not_its_own(checkout: Path)
     assert commit_of(installed) == "0123abcd"
 
 
-def test_a_checkout_that_git_refuses_to_read(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkout_that_git_can_not_read_has_no_known_commit(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert commit_of(checkout) == "unknown"

@@ -69,7 +69,7 @@ def random_options(rng: random.Random, beam_size: int, special: float = 0.3) -> 
 
 
 @pytest.mark.parametrize("special", [0.0, 0.3, 0.7], ids=["plain", "some", "many"])
-def test_every_option_is_the_naive_one(special: float) -> None:
+def test_decoding_with_random_options_equals_a_naive_search(special: float) -> None:
     """Compares 400 random requests in one shared batch of 16 rows with a search that shares nothing."""
     rng = random.Random(7)
     stepper = FakeStepper(vocabulary_size=8)
@@ -146,7 +146,7 @@ def test_a_beam_that_holds_everything_finds_the_n_best_of_all(alpha: float, offs
         assert [h.score for h in hypotheses] == pytest.approx([e.score for e in expected], rel=1e-6)
 
 
-def test_random_arrivals_and_removals_change_no_answer() -> None:
+def test_random_arrivals_and_removals_do_not_change_other_answers() -> None:
     rng = random.Random(3)
     stepper = FakeStepper(vocabulary_size=8)
     sources = {key: random_source(rng) for key in range(60)}
@@ -178,7 +178,7 @@ def assert_same(got: tuple[Hypothesis, ...], expected: tuple[Hypothesis, ...]) -
             np.testing.assert_array_equal(a.attention, b.attention)
 
 
-def test_removing_everything_leaves_an_empty_batch_that_goes_on() -> None:
+def test_an_emptied_batch_accepts_new_requests() -> None:
     batch: RunningBatch[str] = RunningBatch(FakeStepper(), SPECIAL_IDS)
     start = DecodingOptions(max_length=3)
     batch.join([BatchRequest("a", [4], start)])
@@ -269,7 +269,7 @@ class Widest(FakeStepper):
 
 
 @pytest.mark.parametrize("vocabulary_size", [5, 6, 8])
-def test_ties_and_tiny_vocabularies(vocabulary_size: int) -> None:
+def test_ties_and_tiny_vocabularies_decode_as_a_naive_search(vocabulary_size: int) -> None:
     """Covers equally probable symbols (no spread): everything is a tie, and wide beams run out of candidates."""
     stepper = FakeStepper(vocabulary_size, spread=0.0)
     for beam_size in range(1, 7):
@@ -384,7 +384,7 @@ def advance(
     return {ending.key: ending.hypotheses for ending in search.advance(output)}
 
 
-def test_patience_of_single_precision_counts_as_written() -> None:
+def test_patience_of_single_precision_is_rounded_to_its_decimal_value() -> None:
     """Covers 1.1, which arrives over the wire as 1.10000002: times 10, it must give 11 hypotheses, not 12."""
     search = search_with(DecodingOptions(beam_size=10, max_length=99, patience=float(np.float32(1.1))))
     ended: dict[int, tuple[Hypothesis, ...]] = {}
@@ -401,7 +401,7 @@ def test_patience_of_single_precision_counts_as_written() -> None:
 
 
 @pytest.mark.parametrize("beam_size", [1, 2])
-def test_steps_are_kept_as_far_back_as_the_longest_request(beam_size: int) -> None:
+def test_the_history_is_as_long_as_the_longest_running_request(beam_size: int) -> None:
     search = BeamSearch(beam_size, SPECIAL_IDS)
     answers: dict[int, tuple[Hypothesis, ...]] = {}
     for key, most in enumerate([40, *[3] * 200]):
@@ -412,7 +412,7 @@ def test_steps_are_kept_as_far_back_as_the_longest_request(beam_size: int) -> No
     assert [len(answers[key][0].token_ids) for key in range(190)] == [40, *[3] * 189]
 
 
-def test_when_all_have_left_others_may_come() -> None:
+def test_a_search_without_requests_accepts_new_ones() -> None:
     search: BeamSearch[str] = BeamSearch(1, SPECIAL_IDS)
     for key, most in (("long", 5000), ("short", 2)):
         search.join([Entrant(key, DecodingOptions(max_length=most), 3, 0)])

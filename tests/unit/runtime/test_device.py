@@ -16,7 +16,7 @@ SPECS = [
 
 
 @pytest.mark.parametrize("graph", [select_graph(SPECS), join_graph(SPECS)])
-def test_the_wire_format_is_onnx(graph: bytes) -> None:
+def test_the_written_graphs_are_valid_onnx(graph: bytes) -> None:
     onnx.checker.check_model(onnx.load_from_string(graph), full_check=True)
     assert {name: onnx.helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in ELEMENTS} == ELEMENTS
 

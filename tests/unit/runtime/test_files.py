@@ -68,21 +68,21 @@ def test_a_folder_appears_whole_with_the_folders_above_it(tmp_path: Path) -> Non
         (errno.EIO, "place: can't be written: Input/output error"),
     ],
 )
-def test_a_refusal_is_a_line(number: int, message: str) -> None:
+def test_an_error_of_the_system_is_one_line_with_a_remedy(number: int, message: str) -> None:
     with pytest.raises(CantWrite) as refusal, translate_os_errors(Path("place")):
         raise OSError(number, "words")
     assert str(refusal.value) == message and refusal.value.number == number
 
 
 @pytest.mark.parametrize("raised", [FileNotFoundError(errno.ENOENT, "words"), ValueError(), UserError("mine")])
-def test_other_faults_stay_what_they_are(raised: Exception) -> None:
+def test_other_errors_are_not_translated(raised: Exception) -> None:
     with pytest.raises(type(raised)) as caught, translate_os_errors(Path("place")):
         raise raised
     assert caught.value is raised
 
 
 @pytest.mark.parametrize("path", ["/proc/place", "/proc/deep/place"])
-def test_a_place_where_nothing_can_be_made_is_a_line(path: str) -> None:
+def test_a_folder_that_can_not_be_written_to_is_refused_in_one_line(path: str) -> None:
     with (
         pytest.raises(CantWrite, match=r"^/proc.*: can't be written: No such file or directory$"),
         new_folder(Path(path)),
@@ -97,7 +97,7 @@ def broken_link(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, broken_link])
-def test_a_folder_or_link_at_a_files_place(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_a_folder_is_not_replaced_by_a_file_and_a_broken_link_is(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "place")
     if make is Path.mkdir:
         with pytest.raises(CantWrite, match="place: can't be written: Is a directory"):
@@ -158,7 +158,7 @@ def test_a_folder_has_one_writer_which_is_named(tmp_path: Path) -> None:
 HOSTILE = "\x00\t\n\r\x1b[2J\x7f\x80\x85\x9b\u00ad\u061c\u200b\u200e\u2028\u2029\u202a\u202e\u2066\u2069\ufeff"
 
 
-def test_what_is_not_printable_is_escaped() -> None:
+def test_unprintable_characters_are_escaped() -> None:
     assert escaped("a\nb\x85c\u2028d\u202ee\U000e0001") == "a\\nb\\u0085c\\u2028d\\u202ee\\udb40\\udc01"
     assert escaped("Grüße, 你好 \\n") == "Grüße, 你好 \\n"
 

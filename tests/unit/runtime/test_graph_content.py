@@ -36,7 +36,7 @@ def test_factors_within_the_bound_are_exact(largest: int) -> None:
         np.testing.assert_array_equal(saturating(a, b), a.astype(np.int64) @ b)
 
 
-def test_factors_beyond_it_are_not() -> None:
+def test_factors_beyond_the_bound_are_not_exact() -> None:
     a, b = np.full((1, K), 255, np.uint8), np.full((K, N), LARGEST_FACTOR + 1, np.int8)
     assert (saturating(a, b) != a.astype(np.int64) @ b).all()
 
@@ -125,7 +125,7 @@ def test_a_stored_factor_is_as_large_as_the_encoder_clips_it(
     )
 
 
-def test_what_is_not_known_may_be_of_any_size() -> None:
+def test_an_unknown_factor_may_be_of_any_size() -> None:
     step = model([product("other")], {}, other=INT8)
     assert wide_factors_of(step) == [
         "MatMulInteger 'sums': the factor 'other' has codes of any size, must be at most 64"
@@ -143,7 +143,7 @@ def test_what_is_not_known_may_be_of_any_size() -> None:
         ("gru", {"MatMulIntegerToFloat", "MatMulInteger"}),
     ],
 )
-def test_bundles_of_8_bits_are_seen_as_such(name: str, operators: set[str]) -> None:
+def test_bundles_with_8_bit_factors_are_recognized(name: str, operators: set[str]) -> None:
     bundle = open_bundle(ROOT / "tests" / "eight_bits" / name)
     lines = wide_factors(bundle.path, bundle.manifest.graphs["int8"])
     assert {line.split()[1] for line in lines} == operators

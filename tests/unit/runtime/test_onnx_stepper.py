@@ -41,7 +41,7 @@ def test_selecting_all_rows_in_order_is_the_same_state(tiny_stepper: OnnxStepper
     assert tiny_stepper.select(state, ids(0, 1)) is state
 
 
-def test_sources_that_all_stay_are_shared_not_copied(tiny_stepper: OnnxStepper) -> None:
+def test_sources_are_shared_not_copied_if_all_are_kept(tiny_stepper: OnnxStepper) -> None:
     state = tiny_stepper.encode([SHORT, LONG])
     selected = tiny_stepper.select(state, ids(1, 0, 1, 1))
     assert selected.source_tensors is state.source_tensors
@@ -49,18 +49,18 @@ def test_sources_that_all_stay_are_shared_not_copied(tiny_stepper: OnnxStepper) 
     assert np.array_equal(selected.row_tensors["hidden"][2], state.row_tensors["hidden"][1])
 
 
-def test_a_source_without_rows_leaves_and_takes_its_width_along(tiny_stepper: OnnxStepper) -> None:
+def test_a_source_without_rows_is_removed_with_its_width(tiny_stepper: OnnxStepper) -> None:
     state = tiny_stepper.encode([SHORT, LONG])
     assert state.source_tensors["memory"].shape[:2] == (2, 24)
     assert same(tiny_stepper.select(state, ids(0)), tiny_stepper.encode([SHORT]))
 
 
-def test_joined_states_are_what_encoding_them_together_gives(tiny_stepper: OnnxStepper) -> None:
+def test_joined_states_equal_the_states_of_a_joint_encoding(tiny_stepper: OnnxStepper) -> None:
     joined = tiny_stepper.concat([tiny_stepper.encode([SHORT]), tiny_stepper.encode([LONG, SHORT])])
     assert same(joined, tiny_stepper.encode([SHORT, LONG, SHORT]))
 
 
-def test_those_that_stay_are_not_copied_when_others_leave_and_join(tiny_stepper: OnnxStepper) -> None:
+def test_kept_sources_are_not_copied_when_others_leave_and_join(tiny_stepper: OnnxStepper) -> None:
     many = tiny_stepper.concat([tiny_stepper.encode([LONG] * 6), tiny_stepper.encode([SHORT, LONG])])
     memory = many.source_tensors["memory"]
     stayed = tiny_stepper.select(many, ids(0, 1, 2, 4, 5, 6, 7))
@@ -72,7 +72,7 @@ def test_those_that_stay_are_not_copied_when_others_leave_and_join(tiny_stepper:
     assert rejoined.source_lengths[[3, 8]].tolist() == newcomers.source_lengths.tolist()
 
 
-def test_places_without_rows_do_not_pile_up(tiny_stepper: OnnxStepper) -> None:
+def test_slots_without_rows_do_not_accumulate(tiny_stepper: OnnxStepper) -> None:
     state = tiny_stepper.concat([tiny_stepper.encode([LONG] * 4), tiny_stepper.encode([LONG] * 4)])
     while state.num_rows > 1:
         state = tiny_stepper.select(state, np.arange(1, state.num_rows))
@@ -80,7 +80,7 @@ def test_places_without_rows_do_not_pile_up(tiny_stepper: OnnxStepper) -> None:
     assert (state.num_rows, state.num_sources) == (1, 1)
 
 
-def test_steps_over_free_and_taken_places_give_the_same_bits(tiny_stepper: OnnxStepper) -> None:
+def test_steps_over_free_and_used_slots_give_the_same_bits(tiny_stepper: OnnxStepper) -> None:
     """Compares rows of a batch that randomly leave, join and branch with the same rows run alone from the start."""
     rng = np.random.default_rng(4)
     state = tiny_stepper.concat([tiny_stepper.encode([SHORT]), tiny_stepper.encode([LONG])])
@@ -116,7 +116,7 @@ def alone(stepper: OnnxStepper, source: list[int], history: list[int]) -> StepOu
     return output
 
 
-def test_a_state_that_is_not_given_away_is_never_written_to(tiny_stepper: OnnxStepper) -> None:
+def test_a_state_that_is_not_transferred_is_never_overwritten(tiny_stepper: OnnxStepper) -> None:
     state = tiny_stepper.encode([SHORT, LONG])
     kept = {name: tensor.copy() for name, tensor in {**state.row_tensors, **state.source_tensors}.items()}
     _, stepped = tiny_stepper.step(state, ids(2, 2), num_candidates=3)
@@ -150,7 +150,9 @@ def test_an_empty_source_is_refused(tiny_stepper: OnnxStepper) -> None:
         tiny_stepper.encode([SHORT, []])
 
 
-def test_a_cuda_that_silently_fell_back_is_refused(tiny_bundle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cuda_session_that_silently_fell_back_is_refused(
+    tiny_bundle_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Covers an onnxruntime that lists a provider, can't load it, and runs on the CPU without an error."""
 
     class FellBack:
@@ -196,7 +198,7 @@ def partitions(places: Sequence[int]) -> Iterator[list[Sequence[int]]]:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_no_other_groups_cost_less(seed: int) -> None:
+def test_the_groups_have_the_lowest_cost(seed: int) -> None:
     generator = random.Random(seed)
     lengths = [generator.choice([3, 5, 5, 20, 40, 75]) for _ in range(generator.randint(1, 9))]
     groups = alike(lengths)
@@ -205,7 +207,7 @@ def test_no_other_groups_cost_less(seed: int) -> None:
     assert cost(lengths, groups) == min(cost(lengths, parts) for parts in partitions(in_order))
 
 
-def test_sources_are_encoded_narrower_where_that_saves_much() -> None:
+def test_sources_are_encoded_narrower_if_that_saves_much() -> None:
     assert width_multiple([9] * 10) == width_multiple([2] * 9 + [9]) == 1
     assert width_multiple([9] * 9) == width_multiple([16] * 100) == width_multiple([20]) == SOURCE_WIDTH_MULTIPLE
 
@@ -230,7 +232,7 @@ def test_the_width_of_an_encoding_changes_no_bit(
             assert valid[0].tobytes() == valid[1].tobytes(), name
 
 
-def test_an_encoding_in_groups_is_that_of_each_source_alone(tiny_stepper: OnnxStepper) -> None:
+def test_encoding_in_groups_equals_encoding_each_source_alone(tiny_stepper: OnnxStepper) -> None:
     sources = [LONGER, *[SHORT] * 3, LONGER[1:], *[SHORT[1:]] * 5]
     assert len(alike([len(source) for source in sources])) > 1
     together = tiny_stepper.encode(sources)

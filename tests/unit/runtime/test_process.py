@@ -45,7 +45,9 @@ def make(root: Path, **limits: str) -> Path:
         ({"b": "nonsense\n"}, None),
     ],
 )
-def test_the_lowest_limit_on_the_way_up_counts(tmp_path: Path, limits: dict[str, str], quota: float | None) -> None:
+def test_the_lowest_quota_of_the_cgroup_and_its_parents_is_used(
+    tmp_path: Path, limits: dict[str, str], quota: float | None
+) -> None:
     assert cgroup_quota(tmp_path, make(tmp_path, **limits)) == quota
 
 
@@ -53,7 +55,9 @@ def test_the_lowest_limit_on_the_way_up_counts(tmp_path: Path, limits: dict[str,
 @pytest.mark.parametrize(
     ("limits", "quota"), [({}, None), ({"a/b": -1}, None), ({"a/b": 250000}, 2.5), ({"a/b": 400000, "": 50000}, 0.5)]
 )
-def test_version_1(tmp_path: Path, mount: str, limits: dict[str, int], quota: float | None) -> None:
+def test_quotas_of_cgroup_version_1_are_read(
+    tmp_path: Path, mount: str, limits: dict[str, int], quota: float | None
+) -> None:
     (tmp_path / mount / "a" / "b").mkdir(parents=True)
     for place, limit in limits.items():
         (tmp_path / mount / place / "cpu.cfs_quota_us").write_text(f"{limit}\n")
@@ -100,13 +104,13 @@ def test_processors_of_one_name_differ_by_family_and_model(tmp_path: Path) -> No
     assert processor(tmp_path / "missing") == platform.machine()
 
 
-def test_a_process_that_may_start_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_can_not_start_a_thread_is_refused_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
     with pytest.raises(UserError, match="ulimit -v"):
         on_a_thread(int, "a thread")
 
 
-def test_work_that_ends_after_a_look_timed_out_has_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_that_ends_after_a_poll_timed_out_returns_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
     """Covers a fixed bug: the timeout of a poll was taken for an error of the work, and a server did not start."""
     done = Future.done
 

@@ -27,7 +27,7 @@ VALUES = st.recursive(
 
 
 @given(st.binary())
-def test_any_bytes_are_a_graph_or_none(content: bytes) -> None:
+def test_arbitrary_bytes_are_read_as_a_graph_or_refused(content: bytes) -> None:
     with contextlib.suppress(Unfit):
         read_graph(content)
 
@@ -44,7 +44,7 @@ def test_a_graph_of_nothing_but_fields_is_refused_in_bounded_time() -> None:
 
 
 @given(st.text())
-def test_any_text_is_json_or_none(text: str) -> None:
+def test_arbitrary_text_is_read_as_json_or_refused(text: str) -> None:
     try:
         value = parse_json(text)
     except Unfit:
@@ -53,12 +53,12 @@ def test_any_text_is_json_or_none(text: str) -> None:
 
 
 @given(VALUES)
-def test_json_is_read_as_json(value: object) -> None:
+def test_valid_json_is_read_unchanged(value: object) -> None:
     assert parse_json(json.dumps(value)) == value
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH - 1, MAX_DEPTH, MAX_DEPTH + 1, 10_000, 1_000_000])
-def test_depth_is_bounded(depth: int) -> None:
+def test_the_depth_of_json_is_bounded(depth: int) -> None:
     text = "[" * depth + "]" * depth
     if depth <= MAX_DEPTH:
         parse_json(text)
@@ -67,7 +67,7 @@ def test_depth_is_bounded(depth: int) -> None:
             parse_json(text)
 
 
-def test_only_files_are_read(tmp_path: Path) -> None:
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file").write_bytes(b"12345")
     (tmp_path / "link").symlink_to(tmp_path / "folder" / "file")
@@ -79,7 +79,7 @@ def test_only_files_are_read(tmp_path: Path) -> None:
         with pytest.raises(Unfit, match=kind):
             open_file(tmp_path / name, 9)
     assert read_file(tmp_path / "folder" / "file", 5) == b"12345"
-    assert read_file(tmp_path / "folder" / "file", 1 << 60) == b"12345", "no more memory than it has"
+    assert read_file(tmp_path / "folder" / "file", 1 << 60) == b"12345", "no more memory than the file's size"
     with pytest.raises(Unfit, match="5 bytes, may have 4"):
         read_file(tmp_path / "folder" / "file", 4)
 
@@ -90,6 +90,6 @@ def test_a_line_is_printable_and_short(text: str) -> None:
         assert line.isprintable() and len(line) <= MAX_LINE
 
 
-def test_many_lines_are_shortened() -> None:
+def test_a_list_of_many_lines_is_shortened() -> None:
     lines = some_lines([f"{number}" for number in range(1000)])
     assert len(lines) == MAX_LINES + 1 and lines[-1] == f"and {1000 - MAX_LINES} more"

@@ -70,14 +70,14 @@ def test_a_word_is_completed_in_every_segmentation(word: str) -> None:
         ("open " * 1000, "word", "characters long"),
     ],
 )
-def test_what_no_hypothesis_can_begin_with_is_refused(text: str, kind: TokenizerKind, limit: str) -> None:
+def test_a_prefix_that_no_hypothesis_can_have_is_refused(text: str, kind: TokenizerKind, limit: str) -> None:
     violations = Violations()
     read_prefix_text(text, trained(kind), 2 if kind == "word" else 20, violations)
     (violation,) = violations.found
     assert violation.field == "decoding.target_prefix_text" and limit in str(violation)
 
 
-def test_a_word_beyond_all_bounds_is_taken_as_it_is() -> None:
+def test_a_word_that_is_too_long_is_not_completed() -> None:
     tokenizer = trained("bpe")
     ids, completion = read_prefix_text("the" * 30, tokenizer, 100, Violations())
     assert not completion and list(ids) == tokenizer.encode("the" * 30)
@@ -114,7 +114,7 @@ def completed(ids: list[int], num_forced: int, completion: Sequence[Choice]) -> 
     return [more for i in choice.ids.tolist() for more in completed([*ids, i], num_forced, completion)]
 
 
-def test_parts_without_attention_of_the_whole_keep_their_own() -> None:
+def test_parts_keep_their_attention_if_the_whole_has_none() -> None:
     """Checks that a part keeps its attention, to replace unknown symbols, although the whole text has none."""
     options = DecodingOptions(max_length=9, attention=True)
     part = ReadRequest(source_ids=(4, 5, 3), num_source_tokens=2, options=options)

@@ -48,7 +48,7 @@ def _private(key: ec.EllipticCurvePrivateKey, password: bytes | None = None) -> 
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how)
 
 
-def test_what_one_of_the_trusted_keys_has_signed_is_opened(bundle: Path, keys: Keys) -> None:
+def test_a_bundle_signed_by_a_trusted_key_is_opened(bundle: Path, keys: Keys) -> None:
     (private, public), (_, other) = keys("ours"), keys("other")
     assert sign_bundle(bundle, private) == bundle / SIGNATURE_NAME
     assert open_signed_bundle(bundle, [other, public]).manifest == open_bundle(bundle).manifest
@@ -84,7 +84,7 @@ def test_an_unsigned_bundle_is_refused(bundle: Path, keys: Keys) -> None:
 
 
 @pytest.mark.parametrize("spoil", [field("limits", "max_beam_size", value=7), lambda bundle: (bundle / "x").touch()])
-def test_what_was_changed_after_it_was_signed_is_refused(
+def test_a_bundle_changed_after_it_was_signed_is_refused(
     bundle: Path, keys: Keys, spoil: Callable[[Path], None]
 ) -> None:
     private, public = keys("ours")
@@ -95,7 +95,7 @@ def test_what_was_changed_after_it_was_signed_is_refused(
 
 
 @pytest.mark.parametrize("content", [b"", b"[" * 100_000, b"x" * 2_000_000])
-def test_a_signature_that_is_none_is_refused(bundle: Path, keys: Keys, content: bytes) -> None:
+def test_an_invalid_signature_file_is_refused(bundle: Path, keys: Keys, content: bytes) -> None:
     _, public = keys("ours")
     (bundle / SIGNATURE_NAME).write_bytes(content)
     with pytest.raises(BundleRefused, match=r"model\.sig"):
@@ -104,7 +104,9 @@ def test_a_signature_that_is_none_is_refused(bundle: Path, keys: Keys, content: 
 
 
 @pytest.mark.parametrize("content", [b"", b"-----BEGIN EC PRIVATE KEY-----\n"])
-def test_what_is_trusted_is_a_key_or_a_certificate(bundle: Path, keys: Keys, tmp_path: Path, content: bytes) -> None:
+def test_a_trusted_file_that_is_neither_key_nor_certificate_is_refused(
+    bundle: Path, keys: Keys, tmp_path: Path, content: bytes
+) -> None:
     private, _ = keys("ours")
     sign_bundle(bundle, private)
     (tmp_path / "trusted.pem").write_bytes(content)
@@ -112,7 +114,7 @@ def test_what_is_trusted_is_a_key_or_a_certificate(bundle: Path, keys: Keys, tmp
         open_signed_bundle(bundle, [tmp_path / "trusted.pem"])
 
 
-def test_what_a_trusted_authority_has_certified_is_opened(bundle: Path, tmp_path: Path) -> None:
+def test_a_bundle_certified_by_a_trusted_authority_is_opened(bundle: Path, tmp_path: Path) -> None:
     authorities = {}
     for name in ("ours", "other"):
         key = ec.generate_private_key(ec.SECP256R1())

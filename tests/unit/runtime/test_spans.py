@@ -26,7 +26,7 @@ from attendant.runtime.spans import altered, joined, parts_of, restored
         ("Nothing: 5 $ of it, {a, [b] (c)", []),
     ],
 )
-def test_spans_that_are_protected(text: str, spans: list[str]) -> None:
+def test_protected_spans_are_found_and_restored(text: str, spans: list[str]) -> None:
     (part,) = parts_of(text, split=False, protect=True)
     assert list(part.spans) == spans
     assert restored(str(part.text), part.spans) == text
@@ -51,7 +51,7 @@ def test_spans_that_are_protected(text: str, spans: list[str]) -> None:
         ("", [""]),
     ],
 )
-def test_lines_and_sentences(text: str, parts: list[str]) -> None:
+def test_a_text_is_split_into_lines_and_sentences(text: str, parts: list[str]) -> None:
     actual = parts_of(text, split=True, protect=False)
     assert [part.text for part in actual] == parts
     assert "".join(str(part.text) + part.separator for part in actual) == text.strip()
@@ -75,7 +75,7 @@ def test_a_hostile_text_takes_linear_time(unit: str) -> None:
     assert time.process_time() - begun < 3.0
 
 
-def test_what_an_answer_altered() -> None:
+def test_altered_spans_of_an_answer_are_reported() -> None:
     spans = ("%s", "<b>", "</b>")
     assert restored("{2}Ouvre{3} {1} {4} {12}", spans) == "<b>Ouvre</b> %s {4} {12}"
     assert altered("{2}Ouvre{3} {1}", spans) == []
@@ -96,7 +96,7 @@ def hypothesis(
     return Hypothesis(tokens, log_probs, sum(log_probs), sum(log_probs) + bonus, reason, attention)
 
 
-def test_a_whole_is_its_parts_in_blocks() -> None:
+def test_a_joined_answer_has_the_attention_of_its_parts_in_blocks() -> None:
     first = hypothesis((4, 5), (-1.0, -2.0, -4.0))
     cut = hypothesis((6,), (-8.0,), num_sources=1, ended=False)
     empty = hypothesis((), (-16.0,))
@@ -117,7 +117,7 @@ def test_a_whole_is_its_parts_in_blocks() -> None:
     assert whole.attention is None and whole.parts == (first, last)
 
 
-def test_the_best_wholes_are_the_best_combinations() -> None:
+def test_the_best_joined_answers_are_the_best_combinations_of_parts() -> None:
     parts = [[hypothesis((token,), (score,)) for token, score in each] for each in (
         [(4, -1.0), (5, -2.0), (6, -9.0)], [(7, -1.0), (8, -1.5)], [(9, -1.0)],
     )]  # fmt: skip

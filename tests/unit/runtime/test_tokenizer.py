@@ -64,7 +64,7 @@ def pieces() -> Tokenizer:
         (pieces(), "ab a", ["▁ab", "▁a"]),
     ],
 )
-def test_text_survives_the_way_there_and_back(tokenizer: Tokenizer, text: str, tokens: list[str]) -> None:
+def test_decoding_an_encoded_text_restores_it(tokenizer: Tokenizer, text: str, tokens: list[str]) -> None:
     ids = tokenizer.encode(text)
     assert tokenizer.tokens_of(ids) == tokens
     assert tokenizer.ids_of(tokens) == ids
@@ -78,12 +78,12 @@ def test_text_never_gives_a_special_symbol(literal: str) -> None:
     assert words().encode_batch([f"HH {literal} OW"]) == [[4, UNK_ID, 7]]
 
 
-def test_a_literal_end_symbol_is_spelled_where_the_vocabulary_spells() -> None:
+def test_a_literal_end_symbol_is_encoded_as_its_characters() -> None:
     assert characters().tokens_of(characters().encode("a</s>")) == ["a", "<", "/", "s", ">"]
 
 
 @pytest.mark.parametrize("token", ["<pad>", "<s>", "</s>", "ZZ", ""])
-def test_tokens_that_a_caller_may_not_give(token: str) -> None:
+def test_special_and_unknown_tokens_of_a_caller_are_refused(token: str) -> None:
     with pytest.raises(UnknownTokenError, match="at position 1") as caught:
         words().ids_of(["HH", token])
     assert caught.value.positions == [1] and repr(token) in str(caught.value)
@@ -102,7 +102,7 @@ def test_a_tokenizer_survives_its_file(tmp_path: Path) -> None:
     assert read.to_text() == words().to_text()
 
 
-def test_what_is_not_a_tokenizer_is_refused() -> None:
+def test_an_invalid_tokenizer_file_is_refused() -> None:
     with pytest.raises(ValueError, match="not a tokenizer file"):
         Tokenizer.from_text("{}")
     moved = json.loads(words().to_text())
@@ -118,7 +118,7 @@ def longest_known_text(tokenizer: Tokenizer, num_tokens: int, separator: str = "
 
 
 @pytest.mark.parametrize("kind", ["character", "word", "bpe"])
-def test_no_text_that_fits_is_longer_than_it_may_be(kind: TokenizerKind) -> None:
+def test_no_text_within_the_token_limit_exceeds_the_character_limit(kind: TokenizerKind) -> None:
     """Covers U+1F82, which decomposes into four characters; no character decomposes into more."""
     texts = ["ᾂᾂ abc ᾂᾂᾂ", "ᾂᾂ ab ᾂᾂᾂ", "abc ᾂ"]
     tokenizer = train_tokenizer(TokenizerConfig(tokenizer=kind, vocabulary_size=30), texts)
@@ -132,7 +132,7 @@ def test_no_text_that_fits_is_longer_than_it_may_be(kind: TokenizerKind) -> None
             assert len(long.strip()) < tokenizer.max_characters(5) or len(tokenizer.encode(long)) > 5
 
 
-def test_words_remembered_are_bounded() -> None:
+def test_a_bounded_cache_does_not_change_the_encoding() -> None:
     for tokenizer in (pieces(), words(), characters()):
         before = tokenizer.encode("ab a")
         tokenizer.bound_cache(1)
@@ -180,13 +180,13 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_components_that_are_refused(what: str) -> None:
+def test_unsupported_components_are_refused(what: str) -> None:
     words, parts = REFUSED[what]
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):
         check_content(json.dumps(SOUND | parts))
 
 
-def test_what_an_expression_inserts_is_measured() -> None:
+def test_insertions_by_an_expression_are_limited() -> None:
     doubling = sequence(*[replace("q", Regex="(?=q)")] * MAX_INSERTIONS)
     tokenizer = Tokenizer.from_text(with_normalizer(doubling))
     with pytest.raises(ValueError, match=f"more than {MAX_GROWTH} characters of 'q'"):
@@ -206,7 +206,7 @@ SPACED = [
 
 
 @pytest.mark.parametrize(("text", "plain"), [("e\u00ad\u0301", "\xe9"), ("Σ\u00adΣ\u200bΑ", "ΣΣΑ"), ("ab\u3164", "ab")])
-def test_what_is_not_seen_does_not_separate_what_is_normalized_together(text: str, plain: str) -> None:
+def test_invisible_characters_do_not_prevent_normalization(text: str, plain: str) -> None:
     """Covers a letter and its accent, a Σ that is not the last letter, and a filler that NFKC replaces by a letter."""
     config = TokenizerConfig(tokenizer="character", normalize=("nfkc", "lowercase"))
     tokenizer = train_tokenizer(config, [plain])
@@ -227,7 +227,7 @@ def former_tokenizer(symbols: str, *, longer: tuple[str, ...] = ()) -> Tokenizer
 
 
 @pytest.mark.parametrize("text", SPACED, ids=ascii)
-def test_white_space_and_what_is_not_seen_make_no_difference(text: str) -> None:
+def test_white_space_and_invisible_characters_make_no_difference(text: str) -> None:
     former = former_tokenizer("abcd ")
     assert former.tokens_of(former.encode(text)) == list("ab cd")
     for kind in ("character", "word", "bpe"):
@@ -241,7 +241,7 @@ def test_white_space_and_what_is_not_seen_make_no_difference(text: str) -> None:
 @pytest.mark.parametrize(
     "text", [FAMILY, FLAG, "\u0645\u06cc\u200c\u062e", "\u0915\u094d\u200d\u0937", "\u0600a"], ids=ascii
 )
-def test_what_changes_the_look_of_a_text_stays(text: str) -> None:
+def test_format_characters_with_a_visible_effect_are_kept(text: str) -> None:
     """Covers joiners of emoji, Persian and Devanagari, a flag's tags, and a visible format character."""
     step = normalizers.Sequence(spacing())
     assert step.normalize_str(f" {text}\n") == text
@@ -268,7 +268,7 @@ def test_invisible_characters_within_known_symbols_stay() -> None:
     assert within.spaced("a\u00adb") == "a\u00adb"
 
 
-def test_typographic_marks_that_an_earlier_tokenizer_does_not_know_are_the_plain_ones() -> None:
+def test_unknown_typographic_marks_are_replaced_by_plain_ones() -> None:
     tokenizer = former_tokenizer("dont'\"-")
     for text in ("don’t", "“don't”", "don–t", "don‘t"):
         assert UNK_ID not in tokenizer.encode(text)
@@ -277,7 +277,7 @@ def test_typographic_marks_that_an_earlier_tokenizer_does_not_know_are_the_plain
     assert UNK_ID in former_tokenizer("dont").encode("don’t")
 
 
-def test_a_tokenizer_that_strips_decides_for_itself() -> None:
+def test_a_tokenizer_that_strips_keeps_its_own_spacing() -> None:
     library = LibraryTokenizer(
         models.WordLevel({token: i for i, token in enumerate([*SPECIAL_TOKENS, "a", "\u00ad"])}, unk_token="<unk>")
     )

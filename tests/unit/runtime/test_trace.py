@@ -98,7 +98,7 @@ def assert_naive(trace: Trace, searches: Sequence[Searched], answer: Sequence[En
 
 
 @pytest.mark.parametrize("special", [0.0, 0.3, 0.7], ids=["plain", "some", "many"])
-def test_a_trace_is_the_naive_searchs_course(special: float) -> None:
+def test_a_trace_equals_the_steps_of_a_naive_search(special: float) -> None:
     """Compares 400 random requests that share their steps; most are traced."""
     rng = random.Random(7)
     stepper = FakeStepper(vocabulary_size=8)
@@ -123,7 +123,7 @@ def test_a_trace_is_the_naive_searchs_course(special: float) -> None:
         assert_same(hypotheses, without[key])
 
 
-def test_of_hypotheses_of_one_text_the_trace_shows_which_was_kept() -> None:
+def test_the_trace_shows_which_hypothesis_of_equal_text_was_kept() -> None:
     rng = random.Random(9)
     stepper = FakeStepper(vocabulary_size=8)
     sources = [random_source(rng) for _ in range(100)]
@@ -149,7 +149,7 @@ def test_a_trace_survives_the_way_between_processes_and_is_small() -> None:
     assert unfolded(again) == unfolded(search) and again.ended == search.ended
 
 
-def test_a_draw_takes_the_same_candidates_whatever_others_need() -> None:
+def test_a_draw_takes_the_same_candidates_in_every_batch() -> None:
     """Covers a draw batched with a request that completes a word and so needs every symbol of the vocabulary."""
     stepper = FakeStepper(vocabulary_size=3000, spread=0.1)
     drawn = DecodingOptions(max_length=12, min_length=12, sampling=Sampling(seed=3))

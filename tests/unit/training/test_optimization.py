@@ -40,13 +40,13 @@ def schedule(max_steps: int | None = None, max_seconds: float | None = None, **c
     return Schedule(ScheduleConfig.model_validate(config), steps_of_an_epoch=10, **limits)
 
 
-def test_rises_linearly_and_reaches_the_peak() -> None:
+def test_warmup_rises_linearly_to_the_peak() -> None:
     result = schedule(kind="constant", warmup_steps=4)
     assert [result.factor(step, 0.0) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     assert schedule().factor(0, 0.0) == 1.0
 
 
-def test_inverse_square_root() -> None:
+def test_inverse_sqrt_follows_its_formula() -> None:
     result = schedule(kind="inverse_sqrt", warmup_steps=4)
     assert result.factor(1, 0.0) == 0.5
     assert result.factor(3, 0.0) == 1.0
@@ -55,7 +55,7 @@ def test_inverse_square_root() -> None:
 
 
 @pytest.mark.parametrize(("kind", "quarter"), [("linear", 0.75), ("cosine", (1 + math.sqrt(0.5)) / 2)])
-def test_falls_to_the_end_by_steps_or_by_time(kind: str, quarter: float) -> None:
+def test_decay_falls_to_the_end_by_steps_or_by_time(kind: str, quarter: float) -> None:
     by_steps = schedule(kind=kind, warmup_steps=10, max_steps=110)
     assert by_steps.factor(10, 0.0) == 1.0
     assert by_steps.factor(35, 0.0) == pytest.approx(quarter)
@@ -85,7 +85,7 @@ def test_one_cycle_rises_and_falls_by_steps_or_by_time() -> None:
         ({"kind": "cosine", "milestones": [2.0]}, "means nothing to .*, or take milestones"),
     ],
 )
-def test_contradictions_are_refused(config: dict, message: str) -> None:
+def test_contradictory_settings_are_refused(config: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ScheduleConfig.model_validate(config)
 
@@ -101,7 +101,7 @@ def test_milestones_are_epochs() -> None:
     assert [result.factor(step, 0.0) for step in (0, 19, 20, 24, 25, 30, 99)] == [1, 1, 0.5, 0.5, 0.25, 0.125, 0.125]
 
 
-def test_averages_with_a_memory_that_grows_to_its_limit() -> None:
+def test_the_decay_of_a_moving_average_grows_to_its_limit() -> None:
     model = nn.Linear(1, 1, bias=False)
     with torch.no_grad():
         model.weight.fill_(8.0)

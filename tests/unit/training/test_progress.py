@@ -55,7 +55,7 @@ def test_the_live_bar_shows_progress_and_keeps_messages() -> None:
         assert shown in written.getvalue()
 
 
-def test_the_journal_takes_back_what_lies_beyond_the_step_it_resumes_at(tmp_path: Path) -> None:
+def test_the_journal_removes_events_after_the_resumed_step(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.metrics_path.write_text(
         '{"event": "train", "step": 2}\n{"event": "train", "step": 4}\n{"event": "train", "step": 6}\n{"event": "tra'

@@ -96,7 +96,7 @@ def test_overrides_may_be_numbers_of_numpy(tmp_path: Path) -> None:
         (".a=1", "must be table.key=value"),
     ],
 )
-def test_names_field_value_and_remedy_in_one_line(tmp_path: Path, override: str, message: str) -> None:
+def test_an_error_names_field_value_and_remedy_in_one_line(tmp_path: Path, override: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         load(tmp_path, SMALL, override)
     assert message in str(caught.value)
@@ -133,13 +133,13 @@ def test_names_field_value_and_remedy_in_one_line(tmp_path: Path, override: str,
         ("[data]", '[data]\ndirectory = "d"', "name the fetcher, or leave it out"),
     ],
 )
-def test_refuses_what_can_not_be_trained(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_a_recipe_that_can_not_be_trained_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         load(tmp_path, SMALL.replace(old, new))
     assert message in str(caught.value)
 
 
-def test_data_may_stand_beside_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_may_be_in_the_folder_of_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here, beside = tmp_path / "here", tmp_path / "recipes"
     for folder in (here, beside):
         folder.mkdir()
@@ -164,7 +164,7 @@ def test_a_fetcher_names_its_files_and_can_be_overruled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_the_resolved_recipe_reads_as_itself(tmp_path: Path, path: Path) -> None:
+def test_the_resolved_recipe_is_read_back_unchanged(tmp_path: Path, path: Path) -> None:
     recipe = load_recipe(path, ["optimizer.learning_rate=1e-05", "training.max_seconds=60"])
     assert load(tmp_path, recipe.to_text()) == recipe
 
@@ -189,7 +189,7 @@ def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     assert load(tmp_path, "\ufeff" + SMALL) == load(tmp_path, SMALL)
 
 
-def test_a_recipe_that_comes_along_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shipped_recipe_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert {"copy", "g2p-cmudict-small", "papers/luong"} < shipped_recipes().keys()
     (tmp_path / "copy").mkdir()
@@ -200,7 +200,7 @@ def test_a_recipe_that_comes_along_goes_by_its_name(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("name", ["g2p-cmudict-smal", "recipes/g2p-cmudict-small.toml"])
-def test_an_unknown_recipe_is_answered_with_those_there_are(
+def test_an_unknown_recipe_is_refused_with_the_available_names(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

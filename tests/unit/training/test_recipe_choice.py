@@ -79,7 +79,7 @@ def test_a_pair_is_shown_on_one_line() -> None:
         ([f"{number} {number + 1}" for number in range(100, 900)], False),
     ],
 )
-def test_lists_of_symbols_are_short_symbols_of_few_kinds(texts: list[str], are: bool) -> None:
+def test_lists_of_symbols_are_recognized(texts: list[str], are: bool) -> None:
     assert are_symbols(texts) == are
 
 
@@ -92,7 +92,7 @@ def chosen(tmp_path: Path, pairs: list[tuple[str, str]]) -> Recipe:
     return recipe_of_inputs([str(path)], [])[0]
 
 
-def test_spellings_are_characters_and_phonemes_are_symbols(tmp_path: Path) -> None:
+def test_spellings_become_characters_and_phonemes_become_symbols(tmp_path: Path) -> None:
     recipe = chosen(tmp_path, [(word, " ".join(word.upper())) for word in WORDS])
     assert (recipe.source.tokenizer, recipe.target.tokenizer) == ("character", "word")
     assert (recipe.data.max_source_tokens, recipe.data.max_target_tokens) == (10, 10)
@@ -134,7 +134,7 @@ def test_a_batch_holds_the_longest_pair_within_the_limits(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("count", "share"), [(30, 0.2), (200, 0.1), (700, 0.05)])
-def test_of_few_pairs_a_larger_share_is_held_out(tmp_path: Path, count: int, share: float) -> None:
+def test_a_larger_share_is_held_out_if_there_are_few_pairs(tmp_path: Path, count: int, share: float) -> None:
     recipe = chosen(tmp_path, [(word, word) for word in WORDS[:count]])
     assert recipe.data.split is not None and recipe.data.split.validation == recipe.data.split.test == share
 
@@ -162,7 +162,7 @@ def test_the_same_files_give_the_same_recipe_and_overrides_change_it(tmp_path: P
         (["{here}/few.tsv", "a.en,a.fr"], "must all be files of pairs with the same columns"),
     ],
 )
-def test_mistakes_are_one_line(tmp_path: Path, inputs: list[str], message: str) -> None:
+def test_invalid_inputs_are_refused_in_one_line(tmp_path: Path, inputs: list[str], message: str) -> None:
     (tmp_path / "few.tsv").write_text("a\tb\nc\td\ne\tf\n")
     (tmp_path / "empty.tsv").touch()
     with pytest.raises(UserError) as caught:

@@ -30,20 +30,20 @@ def test_numpy_scalars_are_plain_values(value: Any, plain: Any, tmp_path: Path) 
     assert (score, type(score)) == (plain, type(plain))
 
 
-def test_those_of_numpy_1_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numpy_1_scalars_are_plain_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.pt"
     torch.save({"score": np.float64(1.5)}, path, _use_new_zipfile_serialization=False)
     path.write_bytes(path.read_bytes().replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
     assert read_torch(path) == {"score": 1.5}
 
 
-def test_arrays_of_numpy_are_read_past(tmp_path: Path) -> None:
+def test_numpy_arrays_do_not_prevent_reading(tmp_path: Path) -> None:
     torch.save({"history": np.arange(6.0).reshape(2, 3), "step": 4}, tmp_path / "model.pt")
     assert read_torch(tmp_path / "model.pt")["step"] == 4
 
 
 @pytest.mark.parametrize("value", [np.datetime64("2026-01-01"), np.array([{}], dtype=object)])
-def test_what_is_not_plain_is_named(value: Any, tmp_path: Path) -> None:
+def test_values_that_are_not_plain_are_refused_by_type(value: Any, tmp_path: Path) -> None:
     torch.save({"value": value}, tmp_path / "model.pt")
     with pytest.raises(UserError, match=r"it is made of numpy\.\w+"):
         read_torch(tmp_path / "model.pt")
@@ -77,7 +77,7 @@ def test_a_truncated_file_is_refused_with_its_size(archive: bool, share: float, 
 
 
 @pytest.mark.parametrize("share", [0, 0.5, 0.99, 1])
-def test_a_truncated_or_damaged_archive_of_arrays(share: float, tmp_path: Path) -> None:
+def test_a_truncated_or_damaged_archive_of_arrays_is_refused(share: float, tmp_path: Path) -> None:
     path = tmp_path / "arrays.npz"
     np.savez(path, weights=np.ones(100))
     content = bytearray(path.read_bytes())

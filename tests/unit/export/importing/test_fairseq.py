@@ -125,7 +125,7 @@ def write(
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_computes_the_same(name: str, tmp_path: Path) -> None:
+def test_an_imported_model_computes_the_same(name: str, tmp_path: Path) -> None:
     torch.manual_seed(1)
     model = Fairseq(**ARCHITECTURES[name]).eval()
     write(tmp_path, ARCHITECTURES[name], model, old="layers" in ARCHITECTURES[name])
@@ -151,7 +151,7 @@ def test_computes_the_same(name: str, tmp_path: Path) -> None:
         ({"encoder_bidirectional": True}, "it has no weights encoder.lstm.weight_ih_l0_reverse"),
     ],
 )
-def test_what_cannot_be_represented_is_named(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_settings_that_cannot_be_imported_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     write(tmp_path, None, None, **options)
     with pytest.raises(UserError, match=message):
         read(tmp_path, False)

@@ -39,7 +39,7 @@ def cell(of: dict[str, np.ndarray], side: str, x: np.ndarray, h: np.ndarray) -> 
     return (1 - z) * np.tanh(of_input[2] + r * of_hidden[2]) + z * h
 
 
-def test_computes_the_same(tmp_path: Path) -> None:
+def test_an_imported_model_computes_the_same(tmp_path: Path) -> None:
     of = weights()
     np.savez(tmp_path / "checkpoint.npz", **of)
     hidden = np.zeros(SIZE)
@@ -55,7 +55,7 @@ def test_computes_the_same(tmp_path: Path) -> None:
     torch.testing.assert_close(ours[:, generated], expected[:, generated], atol=1e-4, rtol=1e-4)
 
 
-def test_what_is_missing_and_what_is_more(tmp_path: Path) -> None:
+def test_missing_and_additional_weights_are_refused(tmp_path: Path) -> None:
     of = weights()
     np.savez(tmp_path / "more.npz", **of, attention=np.zeros(3))
     with pytest.raises(UserError, match="weights of what can't be imported: attention"):
@@ -66,12 +66,12 @@ def test_what_is_missing_and_what_is_more(tmp_path: Path) -> None:
         read(tmp_path / "less.npz", False)
 
 
-def test_it_has_no_subwords(tmp_path: Path) -> None:
+def test_the_option_segmented_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--segmented is for subwords"):
         read(tmp_path, True)
 
 
-def test_no_archive_of_plain_arrays(tmp_path: Path) -> None:
+def test_a_path_that_is_no_archive_of_plain_arrays_is_refused(tmp_path: Path) -> None:
     objects = tmp_path / "objects.npz"
     np.savez(objects, enc_emb=np.array([{}], dtype=object))
     (tmp_path / "text.npz").write_text("enc_emb")

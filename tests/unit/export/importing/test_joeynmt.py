@@ -102,7 +102,7 @@ def edit(folder: Path, *keys: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_computes_the_same(name: str, tmp_path: Path) -> None:
+def test_an_imported_model_computes_the_same(name: str, tmp_path: Path) -> None:
     torch.manual_seed(1)
     settings = ARCHITECTURES[name] | {"scale": name == "lstm-luong"}
     model = Joey(**settings).eval()
@@ -120,7 +120,7 @@ def test_limits_and_defaults_are_the_configurations(tmp_path: Path) -> None:
     assert imported.decoding.max_length_ratio is None
 
 
-def test_characters(tmp_path: Path) -> None:
+def test_a_character_vocabulary_is_imported(tmp_path: Path) -> None:
     folder = write(tmp_path, Joey())
     (folder / "src_vocab.txt").write_text(
         "".join(f"{symbol}\n" for symbol in ["<unk>", "<pad>", "<s>", "</s>", *"▁abcd"])
@@ -147,7 +147,9 @@ def test_characters(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_represented_is_named(keys: tuple[str, ...], value: Any, message: str, tmp_path: Path) -> None:
+def test_settings_that_cannot_be_imported_are_refused(
+    keys: tuple[str, ...], value: Any, message: str, tmp_path: Path
+) -> None:
     folder = write(tmp_path, Joey())
     edit(folder, *keys, value=value)
     with pytest.raises(UserError, match=message):
@@ -162,7 +164,7 @@ def test_segmented_texts_are_taken_as_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["config.yaml", "src_vocab.txt", "best.ckpt"])
-def test_a_file_that_is_missing_or_no_text(file: str, tmp_path: Path) -> None:
+def test_a_missing_or_unreadable_file_is_refused(file: str, tmp_path: Path) -> None:
     path = write(tmp_path, Joey()) / file
     path.write_bytes(b"\xff\xfe: [")
     with pytest.raises(UserError, match=file):
@@ -182,7 +184,7 @@ testing: {beam_size: 5, alpha: 1.0}
 """
 
 
-def test_a_configuration_of_version_1_and_what_it_would_be_now(tmp_path: Path) -> None:
+def test_a_configuration_of_version_1_is_refused_with_its_translation(tmp_path: Path) -> None:
     folder = write(tmp_path, Joey())
     model = yaml.safe_load((folder / "config.yaml").read_text())["model"]
     (folder / "config.yaml").write_text(VERSION_1 + yaml.safe_dump({"model": model}))
@@ -197,7 +199,7 @@ def test_a_configuration_of_version_1_and_what_it_would_be_now(tmp_path: Path) -
     assert imported.source_tokenizer.encode("A") == imported.source_tokenizer.encode("a")
 
 
-def test_a_folder_without_its_best_checkpoint(tmp_path: Path) -> None:
+def test_a_folder_without_its_best_checkpoint_is_refused(tmp_path: Path) -> None:
     best = write(tmp_path, Joey()) / "best.ckpt"
     best.rename(tmp_path / "12000.ckpt")
     with pytest.raises(UserError, match=r"best\.ckpt: is not there: name one of its checkpoints: 12000\.ckpt$"):

@@ -132,7 +132,7 @@ def write(folder: Path, model: Onmt, start: str = "<s>", layers: int = 1, **opti
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_computes_the_same(name: str, tmp_path: Path) -> None:
+def test_an_imported_model_computes_the_same(name: str, tmp_path: Path) -> None:
     torch.manual_seed(1)
     options = dict(ARCHITECTURES[name])
     start = options.pop("start", "<s>")
@@ -159,7 +159,7 @@ def test_computes_the_same(name: str, tmp_path: Path) -> None:
         ({"enc_hid_size": 8}, "weights encoder.rnn.weight_hh_l0 .* hidden size 3; the settings name lstm .* size 4"),
     ],
 )
-def test_what_cannot_be_represented_is_named(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_settings_that_cannot_be_imported_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         read(write(tmp_path, Onmt(), **options), False)
 
@@ -176,11 +176,11 @@ def test_what_cannot_be_represented_is_named(options: dict[str, Any], message: s
         {"rnn_size": SIZE, "enc_hid_size": None, "dec_hid_size": None},
     ],
 )
-def test_options_that_leave_the_model_as_it_is(options: dict[str, Any], tmp_path: Path) -> None:
+def test_options_that_do_not_change_the_model_are_accepted(options: dict[str, Any], tmp_path: Path) -> None:
     read(write(tmp_path, Onmt(), **options), options.get("transforms") == ["prefix"])
 
 
-def test_a_model_that_none_of_ours_is(tmp_path: Path) -> None:
+def test_a_model_without_an_equivalent_is_refused(tmp_path: Path) -> None:
     model = Onmt()
     model.encoder.rnn = nn.LSTM(EMBEDDING, 4, batch_first=True, bidirectional=True)
     path = write(tmp_path, model, enc_hid_size=8)
@@ -188,7 +188,7 @@ def test_a_model_that_none_of_ours_is(tmp_path: Path) -> None:
         exportable_checkpoint("opennmt-py", path, tmp_path / "bundle")
 
 
-def test_embeddings_of_two_widths(tmp_path: Path) -> None:
+def test_embeddings_of_two_widths_are_refused(tmp_path: Path) -> None:
     model = Onmt()
     model.encoder.embeddings["make_embedding"]["emb_luts"][0] = nn.Embedding(len(SYMBOLS), EMBEDDING + 1)
     with pytest.raises(UserError, match=r"embeddings of width 6 for sources and 5 for targets can't be imported"):
@@ -219,7 +219,7 @@ def test_a_default_beam_is_no_wider_than_the_models_widest(tmp_path: Path, monke
         (("a",), "its vocab.src is no list of symbols"),
     ],
 )
-def test_vocabularies_that_cannot_be_ours(symbols: Any, message: str, tmp_path: Path) -> None:
+def test_vocabularies_that_cannot_be_imported_are_refused(symbols: Any, message: str, tmp_path: Path) -> None:
     path = write(tmp_path, Onmt())
     with torch.serialization.safe_globals([Namespace]):
         content = torch.load(path)

@@ -33,13 +33,13 @@ def test_an_output_that_is_replaced_keeps_its_name_and_its_readers() -> None:
     finished = made.finished()
     assert [node.op_type for node in finished.model.graph.node] == ["Mul", "Neg"]
     assert [spec.name for spec in finished.outputs] == ["y", "z"]
-    assert len(finished.model.graph.initializer) == 1, "the spare one goes"
+    assert len(finished.model.graph.initializer) == 1, "the unused constant is dropped"
     found_y, found_z = run(finished.model, {"x": X})
     np.testing.assert_array_equal(found_y, 5 * X)
     np.testing.assert_array_equal(found_z, -5 * X)
 
 
-def test_an_output_that_is_defined_again_leaves_its_readers_the_old_value() -> None:
+def test_readers_of_a_redefined_output_keep_the_old_value() -> None:
     made = editor()
     made.add_output("y", made.add("Cast", [made.output("y")], to=ir.DataType.INT8), ir.DataType.INT8, ("B", 3))
     made.add_output("x_again", made.input("x"), ir.DataType.FLOAT, ("B", 3))
@@ -71,7 +71,7 @@ def test_a_table_bounds_each_feature() -> None:
 
 
 @pytest.mark.parametrize(("operator", "expected"), [("Add", 4.0), ("Sub", 4.0), ("Mul", 3.0), ("Max", 3.0)])
-def test_bounds_combine(operator: str, expected: float) -> None:
+def test_bounds_of_operands_combine(operator: str, expected: float) -> None:
     nodes = [helper.make_node("Gather", ["table", "ids"], ["rows"]), helper.make_node("Tanh", ["x"], ["t"])]
     bound = bounds_of([*nodes, helper.make_node(operator, ["rows", "t"], ["y"])], "y")
     assert bound is not None and bound.tolist() == expected

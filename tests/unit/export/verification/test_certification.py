@@ -56,7 +56,7 @@ class Biased(NoisyStepper):
         ), state
 
 
-def test_other_tokens_without_a_tie_are_no_excuse(tiny_bundle_path, tiny_stepper: OnnxStepper) -> None:
+def test_different_tokens_without_a_tie_are_reported(tiny_bundle_path, tiny_stepper: OnnxStepper) -> None:
     manifest = open_bundle(tiny_bundle_path).manifest
     plan = VerificationPlan(beam_sizes=(1, 3), num_alone=0, max_length=8)
     sources = [[4, 5, 3], [6, 3], [7, 7, 4, 3], [5, 3]]
@@ -71,7 +71,7 @@ def test_other_tokens_without_a_tie_are_no_excuse(tiny_bundle_path, tiny_stepper
     assert all("it is no tie" in line for line in wrong.token_lines)
 
 
-def test_a_tie_is_excused(tiny_bundle_path) -> None:
+def test_different_tokens_at_a_tie_are_accepted(tiny_bundle_path) -> None:
     """Covers two symbols that are equally probable in the reference: either may win."""
     manifest = open_bundle(tiny_bundle_path).manifest
     tied = Tied(FakeStepper(vocabulary_size=12), 0.0, np.random.default_rng(0))
@@ -113,13 +113,13 @@ class Tied(NoisyStepper):
         ([], [], 0.0),
     ],
 )
-def test_errors_are_relative_to_what_is_large_and_never_hidden(
+def test_errors_are_relative_and_nan_is_an_infinite_error(
     value: list[float], reference: list[float], error: float
 ) -> None:
     assert relative_error(np.array(value), np.array(reference)) == pytest.approx(error)
 
 
-def test_the_worst_place_is_named_and_steps_are_taken_together() -> None:
+def test_the_largest_error_of_all_steps_is_reported_with_its_step() -> None:
     agreement = Agreement()
     zero, some, more = np.zeros(2), np.full(2, 0.25), np.full(2, 0.5)
     agreement.compare(
@@ -146,7 +146,7 @@ def test_a_distance_is_a_share_of_that_between_sources_at_the_worst_step() -> No
     assert distance("log_probs", traces, references) == np.inf
 
 
-def test_what_is_impossible_has_no_distance() -> None:
+def test_impossible_symbols_are_ignored_in_a_distance() -> None:
     references = [{"step 1/log_probs": np.array([[-1.0, -1e9]])}, {"step 1/log_probs": np.array([[-2.0, -4.0]])}]
     traces = [{"step 1/log_probs": np.array([[-1.5, -1e9]])}, {"step 1/log_probs": np.array([[-2.5, -4.5]])}]
     assert distance("log_probs", traces, references) == pytest.approx(0.5)

@@ -35,7 +35,7 @@ def entry(metric: str, precision: Precision, difference: float | None) -> Evalua
         ("wer", 0.21, "fp32"),
     ],
 )
-def test_int8_is_preferred_where_it_costs_little(metric: str, difference: float, expected: str) -> None:
+def test_int8_is_preferred_if_it_loses_little_quality(metric: str, difference: float, expected: str) -> None:
     measured = [entry(metric, "fp32", None), entry(metric, "int8", difference), entry("per", "int8", 0.0)]
     assert preferred_precision(measured) == expected
 
@@ -44,7 +44,7 @@ def measured(protocol: str, value: float, num_examples: int = 9) -> Evaluation:
     return Evaluation(metric="wer", value=value, protocol=protocol, num_examples=num_examples)
 
 
-def test_what_is_measured_again_has_one_row() -> None:
+def test_a_repeated_measurement_replaces_the_former_one() -> None:
     former = [
         measured("data/words/test.tsv; % of words; beam 4", 26.22),
         measured("data/words/test.tsv; % of words; greedy", 26.4),
@@ -55,10 +55,10 @@ def test_what_is_measured_again_has_one_row() -> None:
     assert with_measured(former, [again]) == (*former[1:], again)
 
 
-def test_what_was_not_measured_is_not_preferred() -> None:
+def test_a_precision_without_measurements_is_not_preferred() -> None:
     assert preferred_precision([entry("bleu", "fp32", None)]) == "fp32"
     assert losses([entry("wer", "int8", 0.1), entry("bleu", "int8", 0.1)]) == {"wer": 0.1, "bleu": -0.1}
-    assert losses([entry("perplexity", "int8", 9.0)]) == {}, "what is served is outputs"
+    assert losses([entry("perplexity", "int8", 9.0)]) == {}, "perplexity does not measure outputs"
 
 
 def agreement(num_identical: int, precision: Precision = "int8") -> Certificate:
@@ -94,7 +94,7 @@ def test_data_on_which_the_model_fails_decide_nothing_about_int8(
     assert re.search(pattern, reason) if pattern else reason == ""
 
 
-def test_what_costs_too_much_is_named_with_what_it_may_cost() -> None:
+def test_metrics_that_lose_too_much_are_named_with_their_limit() -> None:
     measured = [entry("bleu", "int8", -0.13), entry("chrf", "int8", -0.2), entry("wer", "int8", 0.3)]
     assert too_costly(measured) == {"chrf": 0.15, "wer": 0.2}
     assert preferred_precision(measured) == "fp32"
@@ -139,7 +139,7 @@ def test_beams_that_are_worse_than_greedy_search_are_reported() -> None:
     assert measured_where_right_is(EvaluationConfig(beam_size=3))[1] == []
 
 
-def test_quality_is_measured_as_the_run_was() -> None:
+def test_quality_is_measured_with_the_settings_of_the_run() -> None:
     """Checks that the recipe's BLEU tokenizer and ignored characters apply."""
     config = EvaluationConfig(metrics=("bleu", "per"), bleu_tokenizer="char", ignored_characters="x")
     data = EvaluationData("words.tsv", [Example("ab", ("abcd",))])

@@ -56,7 +56,7 @@ def test_validation_of_unknown_targets_is_refused_unless_allowed(
     assert status == 0 and "warning: 75.0% of the tokens of validation's targets are unknown" in message, errors
 
 
-def test_tokenizers_are_those_that_the_training_would_take(
+def test_check_uses_the_tokenizers_of_the_training(
     tmp_path: Path, tiny_recipe: Path, copy_run: CopyRun, command: Command
 ) -> None:
     start = copy_run("first")
@@ -99,7 +99,9 @@ def test_empty_pairs_and_quotes_are_reported_at_the_start(tmp_path: Path, tiny_r
     assert "train.tsv: every field is in quotes, which are taken off" in message
 
 
-def test_a_training_without_a_recipe(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_without_a_recipe_has_one_chosen_and_resumes(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     words = [f"{first}{second}" for first in "abcdefgh" for second in "abcdefgh"]
     Path("pairs.tsv").write_text("".join(f"{word}\t{' '.join(word)}\n" for word in words))

@@ -36,7 +36,7 @@ def entries(run: Path) -> list[dict]:
     return Run(run).evaluations()
 
 
-def test_other_data_and_other_searches(tmp_path: Path, finished_run: Path, command: Command) -> None:
+def test_evaluate_accepts_other_data_and_other_searches(tmp_path: Path, finished_run: Path, command: Command) -> None:
     before = entries(finished_run)
     (tmp_path / "more.tsv").write_text("ab\ta b\nab\ta\ncd\tc d\n")
     options = ("--data", tmp_path / "more.tsv", "--beam-size", 2, "--metrics", "wer,bleu", "--checkpoint", "last")
@@ -51,7 +51,7 @@ def test_other_data_and_other_searches(tmp_path: Path, finished_run: Path, comma
     assert actual[2]["interval"].keys() == {"low", "high"} and actual[2]["num_resamples"] == 1000
 
 
-def test_where_there_is_no_test_split_the_other_is_suggested(finished_run: Path, command: Command) -> None:
+def test_a_run_without_a_test_split_is_refused_with_a_suggestion(finished_run: Path, command: Command) -> None:
     recipe = finished_run / "recipe.toml"
     without, num_tables = re.subn(r"\[data\.test\]\n(.+\n)+", "", recipe.read_text())
     assert num_tables == 1
@@ -61,7 +61,7 @@ def test_where_there_is_no_test_split_the_other_is_suggested(finished_run: Path,
 
 
 @pytest.mark.parametrize(("number", "status"), [(errno.EROFS, 0), (errno.ENOSPC, 2)])
-def test_what_can_not_be_recorded_is_shown(
+def test_results_that_can_not_be_recorded_are_still_printed(
     finished_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch, number: int, status: int
 ) -> None:
     """Checks that a read-only run is evaluated without being recorded, and that a full disk is an error."""
@@ -123,7 +123,7 @@ def test_a_sweep_measures_each_search_once(
         assert each["decoding"] == recorded[each["protocol"]] == decoding
 
 
-def test_a_sweep_is_a_table(finished_run: Path, command: Command) -> None:
+def test_a_sweep_prints_a_table_of_searches(finished_run: Path, command: Command) -> None:
     status, message, _ = command("evaluate", finished_run, "--beam-sizes", "1,2", "--length-penalty", "1")
     assert status == 0
     lines = message.splitlines()
@@ -134,7 +134,7 @@ def test_a_sweep_is_a_table(finished_run: Path, command: Command) -> None:
     assert "% of edits" in lines[-1]
 
 
-def test_by_length(finished_run: Path, command: Command, tmp_path: Path) -> None:
+def test_by_length_reports_a_value_per_bin_of_lengths(finished_run: Path, command: Command, tmp_path: Path) -> None:
     (tmp_path / "more.tsv").write_text("ab\ta b\nabcd\ta b c d\ncd\tc d\n")
     options = ("--data", tmp_path / "more.tsv", "--metrics", "wer,per", "--length-unit", "tokens")
     status, message, _ = command("evaluate", finished_run, *options, "--by-length", "2,3")
@@ -209,7 +209,7 @@ def test_runs_are_compared_on_one_part_only(
     assert command("evaluate", finished_run, other, "--split", "validation")[0] == 0
 
 
-def test_an_interruption_leaves_what_was_measured(
+def test_an_interruption_keeps_the_results_measured_so_far(
     finished_run: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = entries(finished_run)
@@ -271,14 +271,14 @@ def test_options_are_checked_before_anything_is_decoded(
         (("--data", "{data}", "--confidence", "--bootstrap", "-1"), "--bootstrap -1: must be 0 (no intervals) or more"),
     ],
 )
-def test_what_a_bundle_lacks_is_named(
+def test_options_that_a_bundle_does_not_support_are_refused(
     tiny_bundle_path: Path, letters: Path, command: Command, options: tuple[str, ...], message: str
 ) -> None:
     status, _, errors = command("evaluate", tiny_bundle_path, *(option.format(data=letters) for option in options))
     assert status == 2 and message.format(bundle=tiny_bundle_path) in errors and len(errors.splitlines()) == 1
 
 
-def test_a_directory_that_is_neither_is_refused(tmp_path: Path, command: Command) -> None:
+def test_a_path_that_is_neither_run_nor_bundle_is_refused(tmp_path: Path, command: Command) -> None:
     status, _, errors = command("evaluate", tmp_path)
     assert status == 2 and "is neither a run (no recipe.toml) nor a bundle (no manifest.json)" in errors
     status, _, errors = command("evaluate", tmp_path / "none")
@@ -287,29 +287,33 @@ def test_a_directory_that_is_neither_is_refused(tmp_path: Path, command: Command
     assert status == 2 and "test_evaluate.py is neither a run" in errors
 
 
-def test_an_ensemble_of_runs(finished_run: Path, copy_run: CopyRun, command: Command) -> None:
+def test_an_ensemble_of_runs_is_evaluated_and_not_recorded(
+    finished_run: Path, copy_run: CopyRun, command: Command
+) -> None:
     other, before = copy_run("other", "training.max_epochs=1", "seed=2"), entries(finished_run)
     for options, words in (((), "as an ensemble"), (("--checkpoint", "last"), "last checkpoint, with")):
         status, message, _ = command("evaluate", finished_run, other, "--ensemble", "--metrics", "wer", *options)
         assert status == 0 and words in " ".join(message.split()), message
-    assert entries(finished_run) == before, "a run's own file has its own values only"
+    assert entries(finished_run) == before, "a run's file has only values of this run alone"
 
 
-def test_what_is_no_ensemble_is_refused(finished_run: Path, tiny_bundle_path: Path, command: Command) -> None:
+def test_an_ensemble_of_one_run_or_of_a_bundle_is_refused(
+    finished_run: Path, tiny_bundle_path: Path, command: Command
+) -> None:
     for paths in ((finished_run,), (finished_run, tiny_bundle_path)):
         status, _, errors = command("evaluate", *paths, "--ensemble")
         assert (status == 2 and errors.startswith("evaluate: --ensemble")) or "--ensemble: is of two runs" in errors
         assert "Traceback" not in errors
 
 
-def test_hypotheses_ranked_by_another_run(
+def test_rescoring_ranks_hypotheses_by_another_run(
     tmp_path: Path, finished_run: Path, copy_run: CopyRun, command: Command
 ) -> None:
     other, before = copy_run("other", "training.max_epochs=1", "seed=2"), entries(finished_run)
     options = ("--beam-size", 4, "--length-penalty", 1, "--metrics", "wer", "--outputs", tmp_path / "outputs.tsv")
     status, message, errors = command("evaluate", finished_run, *options, "--rescore", other)
     assert status == 0 and "rescored" in message, errors
-    assert entries(finished_run) == before, "a run's own file has its own values only"
+    assert entries(finished_run) == before, "a run's file has only values of this run alone"
     model, judge = (open_runs([path]).model for path in (finished_run, other))
     rows = csv.DictReader((tmp_path / "outputs.tsv").read_text().splitlines(), delimiter="\t")
     search = DecodingOptions(beam_size=4, num_hypotheses=4, length_penalty=1.0, max_length=8)
@@ -324,7 +328,7 @@ def test_hypotheses_ranked_by_another_run(
             assert float(row["score"]) == pytest.approx(scores[texts.index(row["output"])], abs=1e-4)
 
 
-def test_what_can_not_be_rescored_is_refused(
+def test_rescoring_one_hypothesis_or_by_another_tokenizer_is_refused(
     tmp_path: Path, tiny_recipe: Path, finished_run: Path, command: Command
 ) -> None:
     status, _, errors = command("evaluate", finished_run, "--rescore", finished_run)

@@ -38,13 +38,13 @@ def test_the_last_validated_checkpoints_are_kept_and_averaged(tmp_path: Path, fi
     assert json.loads((tmp_path / "mean" / "evaluation.json").read_text())[0]["metric"] == "wer"
 
 
-def test_an_average_is_not_trained_on(tmp_path: Path, finished: Path, command: Command) -> None:
+def test_resuming_the_training_of_an_average_is_refused(tmp_path: Path, finished: Path, command: Command) -> None:
     assert command("average", finished, "--last", 3, "--output", tmp_path / "mean")[0] == 0
     status, _, errors = command(finished / "recipe.toml", "--output", tmp_path / "mean", "--resume")
     assert status == 2 and "averaged weights only, which can't be trained on" in errors
 
 
-def test_mistakes_are_one_line(tmp_path: Path, finished: Path, command: Command) -> None:
+def test_invalid_arguments_of_average_are_refused_in_one_line(tmp_path: Path, finished: Path, command: Command) -> None:
     for arguments, message in (
         ((finished, "--last", 4, "--output", tmp_path / "a"), "has 3 validated checkpoints, fewer than --last 4"),
         ((finished, "--last", 0, "--output", tmp_path / "a"), "--last 0: must be at least 1"),
@@ -63,7 +63,9 @@ def sources(tmp_path: Path) -> Path:
     return path
 
 
-def test_each_source_once_with_its_output(tmp_path: Path, finished_run: Path, sources: Path, command: Command) -> None:
+def test_label_writes_each_source_once_with_its_output(
+    tmp_path: Path, finished_run: Path, sources: Path, command: Command
+) -> None:
     status, message, errors = command("label", finished_run, "--sources", sources, "--output", tmp_path / "out.tsv")
     assert status == 0, errors
     rows = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
@@ -79,7 +81,7 @@ def test_each_source_once_with_its_output(tmp_path: Path, finished_run: Path, so
     assert (tmp_path / "again.tsv").read_text() == (tmp_path / "out.tsv").read_text()
 
 
-def test_it_goes_on_where_it_was_interrupted(
+def test_label_continues_after_an_interruption(
     tmp_path: Path, finished_run: Path, sources: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "CHUNK", 1)

@@ -21,7 +21,7 @@ def append(path: Path, text: str) -> None:
     path.write_text(path.read_text() + text)
 
 
-def test_the_files_of_a_run(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+def test_a_run_has_its_files_and_records_each_epoch(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
     output = tmp_path / "a run"
     status, message, _ = command(tiny_recipe, "--output", output, "--set", "optimizer.learning_rate=0.01")
     assert status == 0
@@ -83,7 +83,7 @@ def test_an_existing_output_is_refused_and_resumed(tmp_path: Path, tiny_recipe: 
     assert status == 2 and "have changed since it was begun" in errors
 
 
-def test_measurements_are_of_the_weights_that_were_measured(
+def test_recorded_measurements_belong_to_the_published_weights(
     tmp_path: Path, tiny_recipe: Path, command: Command
 ) -> None:
     output, first = tmp_path / "run", ("--set", "training.max_epochs=1")
@@ -151,7 +151,7 @@ def test_threads_spin_a_little_unless_the_environment_decides(chosen: dict[str, 
     message = subprocess.run(
         [sys.executable, "-c", program], env=unset | chosen, capture_output=True, text=True, check=True
     ).stdout
-    assert message.split() == [result, "False"], "it reads this when torch is loaded"
+    assert message.split() == [result, "False"], "it must be set before torch is loaded"
 
 
 def test_a_vocabulary_below_the_requested_size_is_explained(
@@ -174,7 +174,7 @@ def test_a_mistyped_subcommand_is_refused_with_a_suggestion(command: Command) ->
 
 
 @pytest.mark.parametrize("error", [UserError("refused"), KeyboardInterrupt()])
-def test_what_ends_before_the_first_step_leaves_no_folder(
+def test_a_training_that_ends_before_the_first_step_leaves_no_folder(
     tmp_path: Path, tiny_recipe: Path, command: Command, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     """Checks that the same command line can be retried: a failed start must not leave a folder that refuses it."""

@@ -69,7 +69,7 @@ def test_a_pair_beyond_the_budget_is_refused() -> None:
         plan(corpus, 11)
 
 
-def test_collates_with_start_end_and_padding() -> None:
+def test_collate_adds_start_end_and_padding() -> None:
     corpus = Corpus(TokenSequences.of([[5, 6, EOS_ID], [7]]), TokenSequences.of([[8], [9, 4]]), num_too_long=0)
     batch = collate(corpus, [0, 1], BOS_ID)
     assert batch.source_ids.tolist() == [[5, 6, EOS_ID], [7, PAD_ID, PAD_ID]]

@@ -63,7 +63,7 @@ def test_limits_do_not_count_eos(append_eos: bool) -> None:
 
 
 @pytest.mark.parametrize("append_eos", [True, False])
-def test_sides_of_unequal_lengths_leave(append_eos: bool) -> None:
+def test_pairs_of_too_unequal_lengths_are_left_out(append_eos: bool) -> None:
     pairs = [Pair("ab", "abcd"), Pair("ab", "abcda"), Pair("abcda", "ab"), Pair("a" * 9, "a"), Pair("ab", "")]
     corpus = encode(pairs, config(8, 8, max_length_ratio=2.0), append_eos=append_eos)
     assert (len(corpus), corpus.num_too_long, corpus.num_unequal) == (1, 2, 2)
@@ -71,7 +71,7 @@ def test_sides_of_unequal_lengths_leave(append_eos: bool) -> None:
         encode([Pair("a", "abc")], config(9, 9, max_length_ratio=2.0))
 
 
-def test_sources_of_too_many_words_leave() -> None:
+def test_sources_of_too_many_words_are_left_out() -> None:
     pairs = [Pair("ab cd.", "ab"), Pair("ab cd, d", "ab"), Pair("abcdabcd", "ab")]
     corpus = encode(pairs, config(9, 9, max_source_words=3))
     assert (len(corpus), corpus.num_too_long) == (2, 1)
@@ -79,12 +79,12 @@ def test_sources_of_too_many_words_leave() -> None:
         encode([Pair("a b", "a")], config(9, 9, max_source_words=1))
 
 
-def test_a_corpus_of_which_nothing_stays_is_refused() -> None:
+def test_a_corpus_without_a_pair_within_the_limits_is_refused() -> None:
     with pytest.raises(UserError, match="none of the 1 pairs has at most 1 source and 9 target tokens"):
         encode([Pair("ab", "a")], config(1, 9), append_eos=True)
 
 
-def test_counts_unknown_symbols() -> None:
+def test_unknown_symbols_are_counted() -> None:
     corpus = encode([Pair("axyz", "a")], config(9, 9))
     assert unknown_share(corpus.sources) == 0.75
 
@@ -98,7 +98,7 @@ def encoder() -> PairEncoder:
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100])
-def test_holds_what_memory_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+def test_a_stored_corpus_equals_one_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setattr(module, "CHUNK_PAIRS", chunk)
     store(tmp_path / "part", iter(PAIRS), encoder(), {"what": "é"})
     result = open_stored(tmp_path / "part")
@@ -116,7 +116,7 @@ def test_holds_what_memory_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert sum(len(collate(corpus, indices, 2).source_ids) for indices in batches) == 25
 
 
-def test_dying_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_store_leaves_no_files(tmp_path: Path) -> None:
     def pairs() -> Iterator[Pair]:
         yield from PAIRS
         raise KeyboardInterrupt
@@ -128,7 +128,7 @@ def test_dying_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_damage_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_corpus_is_refused(tmp_path: Path) -> None:
     store(tmp_path / "part", PAIRS, encoder(), {})
     with (tmp_path / "part" / "source_ids.bin").open("ab") as file:
         file.write(b"\0")
@@ -155,7 +155,7 @@ def prepare(tmp_path: Path, **options: object) -> Path:
     return new.pop() if new else tmp_path / "found"
 
 
-def test_is_made_once_for_the_same_inputs_and_again_for_others(tmp_path: Path) -> None:
+def test_a_corpus_is_reused_for_the_same_inputs_and_made_again_for_others(tmp_path: Path) -> None:
     assert prepare(tmp_path).name != "found"
     assert prepare(tmp_path).name == "found"
     changes = ({"drop_duplicates": True}, {"max_length_ratio": 2.0}, {"max_source_tokens": 4}, {"max_source_words": 4})
@@ -164,7 +164,7 @@ def test_is_made_once_for_the_same_inputs_and_again_for_others(tmp_path: Path) -
         assert prepare(tmp_path, **options).name == "found"
 
 
-def test_a_run_that_lost_it_makes_it_again(tmp_path: Path, tiny_recipe: Path, command) -> None:
+def test_a_run_without_its_corpus_makes_it_again(tmp_path: Path, tiny_recipe: Path, command) -> None:
     import shutil
 
     def train(steps: int, *options: object) -> int:
@@ -183,7 +183,7 @@ def corpus(sources: list[int], targets: list[int], *, append_eos: bool) -> Corpu
 
 
 @pytest.mark.parametrize("append_eos", [True, False])
-def test_is_the_smallest_that_cuts_no_target(append_eos: bool) -> None:
+def test_the_length_ratio_is_the_smallest_that_cuts_no_target(append_eos: bool) -> None:
     """Includes a short source with a long target, such as `quadrillion`: 1,000,000,000,000,000."""
     random = np.random.default_rng(0)
     sources = random.integers(1, 40, 2000)
@@ -195,6 +195,6 @@ def test_is_the_smallest_that_cuts_no_target(append_eos: bool) -> None:
     assert round(result, 2) == result
 
 
-def test_is_not_below_the_mean_ratio() -> None:
+def test_the_length_ratio_is_not_below_the_mean() -> None:
     """Uses targets shorter than LENGTH_MARGIN: without the mean ratio, no output could be longer than the margin."""
     assert max_length_ratio(corpus([4, 2], [5, 4], append_eos=True), append_eos=True) == 1.5

@@ -14,7 +14,7 @@ def build(directory: Path, announce: Announce) -> None:
     (directory / "train.tsv").write_text("a\tb\n")
 
 
-def test_publishes_once_and_then_reuses(tmp_path: Path) -> None:
+def test_a_data_set_is_published_once_and_then_reused(tmp_path: Path) -> None:
     lines: list[str] = []
     for _ in range(2):
         publish(tmp_path / "toy", "toy", build, announce=lines.append)
@@ -33,7 +33,7 @@ def test_two_processes_may_build_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failure", [UserError("offline"), KeyboardInterrupt()])
-def test_leaves_nothing_behind_when_building_fails(tmp_path: Path, failure: BaseException) -> None:
+def test_a_failed_build_leaves_no_files(tmp_path: Path, failure: BaseException) -> None:
     def fail(directory: Path, announce: Announce) -> None:
         build(directory, announce)
         raise failure
@@ -43,7 +43,7 @@ def test_leaves_nothing_behind_when_building_fails(tmp_path: Path, failure: Base
     assert list(tmp_path.iterdir()) == []
 
 
-def test_refuses_changed_files(tmp_path: Path) -> None:
+def test_changed_files_are_refused(tmp_path: Path) -> None:
     place = tmp_path / "toy"
     publish(place, "toy", build, announce=print)
     with pytest.raises(UserError, match="built by the fetcher 'toy', not 'other'"):
@@ -57,7 +57,7 @@ def test_refuses_changed_files(tmp_path: Path) -> None:
         publish(place, "toy", build, announce=print)
 
 
-def test_the_shares_of_the_splits() -> None:
+def test_splits_have_their_shares_and_stay_the_same() -> None:
     splits = [split_of(str(number)) for number in range(10_000)]
     assert 350 < splits.count("test") < 450 and 350 < splits.count("validation") < 450
     assert split_of("lo:shared/find_toolbar.html") == "train"

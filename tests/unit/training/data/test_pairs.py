@@ -42,7 +42,7 @@ def parallel(tmp_path: Path, source: bytes, target: bytes) -> CorpusFiles:
     return CorpusFiles(source=str(tmp_path / "a.en"), target=str(tmp_path / "a.fr"))
 
 
-def test_reads_tsv(tmp_path: Path) -> None:
+def test_tsv_is_read(tmp_path: Path) -> None:
     content = "\ufeffhello \tbonjour\r\nit\u2028is\tc'est\u0085ça".encode()
     assert list(read_pairs(tsv(tmp_path, content))) == [
         Pair("hello", "bonjour"),
@@ -50,7 +50,7 @@ def test_reads_tsv(tmp_path: Path) -> None:
     ]
 
 
-def test_reads_two_parallel_files(tmp_path: Path) -> None:
+def test_two_parallel_files_are_read(tmp_path: Path) -> None:
     assert list(read_pairs(parallel(tmp_path, b"one\ttab\ntwo\n", b"un\ndeux\n"))) == [
         Pair("one\ttab", "un"),
         Pair("two", "deux"),
@@ -77,7 +77,7 @@ def test_reads_two_parallel_files(tmp_path: Path) -> None:
         (b"a\tb\nab\xff\tc\n", "pairs.tsv:2: byte 3 of the line is not UTF-8"),
     ],
 )
-def test_names_file_and_line_of_a_bad_row(tmp_path: Path, content: bytes, message: str) -> None:
+def test_an_error_names_file_and_line_of_a_bad_row(tmp_path: Path, content: bytes, message: str) -> None:
     assert message in refusal_of(tsv(tmp_path, content))
 
 
@@ -90,7 +90,9 @@ def test_names_file_and_line_of_a_bad_row(tmp_path: Path, content: bytes, messag
         (b"a\n\xc3\n", b"x\ny\n", "a.en:2: byte 1 of the line is not UTF-8"),
     ],
 )
-def test_names_the_file_where_parallel_files_part(tmp_path: Path, source: bytes, target: bytes, message: str) -> None:
+def test_an_error_names_the_parallel_file_that_does_not_match(
+    tmp_path: Path, source: bytes, target: bytes, message: str
+) -> None:
     assert message in refusal_of(parallel(tmp_path, source, target))
 
 
@@ -134,7 +136,7 @@ def test_compression_is_read_from_the_content(tmp_path: Path, name: str, compres
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, lzma.compress])
-def test_what_is_cut_can_not_be_read(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
+def test_a_truncated_compressed_file_is_refused(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
     (tmp_path / "cut").write_bytes(compress(b"a\tb\n" * 9999)[:-20])
     assert "cut: can't be read: Compressed file ended" in refusal_of(CorpusFiles(pairs=(str(tmp_path / "cut"),)))
 
@@ -189,7 +191,7 @@ def test_empty_pairs_are_dropped_and_counted(tmp_path: Path) -> None:
         ("a.ndjson", '{"translation": {"en": "a", "fr": "b"}}\n', ("translation.en", "translation.fr")),
     ],
 )
-def test_formats_and_columns(
+def test_every_format_is_read_by_its_columns(
     tmp_path: Path, name: str, content: str, columns: tuple[str, str] | tuple[int, int] | None
 ) -> None:
     (tmp_path / name).write_text(content, newline="")
@@ -231,7 +233,7 @@ def test_a_field_of_csv_may_hold_commas_quotes_line_feeds_and_megabytes(tmp_path
         ("a.json", '[{"en": "a"}]', None, "is a JSON array: write an object a line"),
     ],
 )
-def test_what_no_format_allows_is_one_line(
+def test_invalid_content_of_a_format_is_refused(
     tmp_path: Path, name: str, content: str, columns: tuple[str, str] | tuple[int, int] | None, message: str
 ) -> None:
     (tmp_path / name).write_text(content)

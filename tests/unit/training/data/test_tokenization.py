@@ -36,7 +36,7 @@ def trained(kind: TokenizerKind, texts: list[str], *names: str, **options: objec
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_step_makes_spellings_one(kind: TokenizerKind, name: str, texts: list[str]) -> None:
+def test_each_normalization_step_makes_spellings_equal(kind: TokenizerKind, name: str, texts: list[str]) -> None:
     tokenizer, plain = trained(kind, texts[:1], name), trained(kind, texts[:1])
     first = tokenizer.encode(texts[0])
     assert UNK_ID not in first
@@ -160,7 +160,7 @@ def test_with_bytes_no_character_is_lost(text: str) -> None:
     assert UNK_ID in learned("bpe").encode(text)
 
 
-def test_bytes_that_are_no_character_show_and_take_nothing_back() -> None:
+def test_incomplete_bytes_are_shown_and_keep_the_text_before_them() -> None:
     tokenizer = learned("bpe", vocabulary_size=400, byte_fallback=True)
     ids = tokenizer.encode("a漢字")
     texts = [tokenizer.decode(ids[:end]) for end in range(len(ids) + 1)]
@@ -190,7 +190,7 @@ def test_the_same_texts_give_the_same_file(kind: TokenizerKind) -> None:
     assert learned(kind).to_text() == learned(kind).to_text()
 
 
-def test_limits_the_vocabulary() -> None:
+def test_training_limits_the_vocabulary() -> None:
     assert learned("word", ["a a a b b c"], vocabulary_size=6).tokens_of(range(4, 6)) == ["a", "b"]
     assert learned("word", ["a a a b b c"], min_frequency=3).vocabulary_size == 5
     # A word that spells a special symbol gets no entry.

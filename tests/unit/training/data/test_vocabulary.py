@@ -136,7 +136,7 @@ def test_a_part_of_sentencepiece_that_is_not_expressed_is_named(
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing of the kind", b"\x0a\xff\xff"])
-def test_a_file_that_is_no_model_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_no_sentencepiece_model_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.model").write_bytes(content)
     with pytest.raises(UserError, match=r"x\.model: no SentencePiece model, or damaged at "):
         read_vocabulary(tmp_path / "x.model", field="source_tokenizer")

@@ -76,7 +76,7 @@ def test_an_interval_is_as_wide_as_the_normal_approximation() -> None:
     assert confidence_interval(statistics, 0) is None
 
 
-def test_where_all_examples_are_alike_there_is_nothing_to_doubt() -> None:
+def test_equal_examples_have_an_interval_of_width_zero() -> None:
     assert confidence_interval(counts(np.ones(7, bool))) == Interval(100.0, 100.0)
 
 
@@ -93,7 +93,7 @@ def test_a_paired_difference_is_narrower_than_two_intervals() -> None:
     assert ours is not None and theirs is not None and ours.low < theirs.high
 
 
-def test_equal_systems_differ_by_nothing() -> None:
+def test_equal_systems_have_a_difference_of_zero() -> None:
     statistics = counts(np.random.default_rng(5).random(60) < 0.5)
     difference = compare(statistics, statistics)
     assert (difference.value, difference.interval, difference.p_value) == (0.0, Interval(0.0, 0.0), 1.0)
@@ -129,14 +129,14 @@ def counts(right: np.ndarray) -> Statistics:
 TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["ab cd"])
 
 
-def test_a_bin_ends_with_its_edge() -> None:
+def test_a_bin_includes_its_upper_edge() -> None:
     lengths = [1, 10, 11, 30, 31, 500]
     statistics = take_statistics("exact_match", ["x", "y", "x", "x", "y", "y"], [("x",)] * 6)
     bins = by_length(statistics, lengths, (10, 20, 30), num_resamples=10)
     assert [(item.name, item.num_examples, item.value) for item in bins] == [
         ("1-10", 2, 50.0), ("11-20", 1, 100.0), ("21-30", 1, 100.0), ("31+", 2, 0.0),
     ]  # fmt: skip
-    assert bins[1].interval is None, "of one example"
+    assert bins[1].interval is None, "one example has no interval"
 
 
 def test_a_bin_without_examples_is_left_out_and_no_resamples_give_no_interval() -> None:

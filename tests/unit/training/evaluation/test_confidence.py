@@ -35,7 +35,7 @@ def test_the_calibration_error_is_the_mean_gap_of_the_bins() -> None:
     assert (result.warned.value, result.warned_of_wrong.value) == (0.5, pytest.approx(2 / 3, abs=1e-4))
 
 
-def test_calibrated_confidences_have_hardly_any_error_and_shifted_ones_do() -> None:
+def test_calibrated_confidences_have_less_error_than_shifted_ones() -> None:
     random = np.random.default_rng(2)
     truth = random.random(4000)
     is_right = random.random(4000) < truth
@@ -48,7 +48,7 @@ def test_calibrated_confidences_have_hardly_any_error_and_shifted_ones_do() -> N
     assert interval is not None and interval.low < calibrated.auroc.value < interval.high < interval.low + 0.05
 
 
-def test_foreign_inputs_are_separated_from_right_answers_alone() -> None:
+def test_foreign_inputs_are_compared_with_right_answers_only() -> None:
     confidences, is_right = np.array([0.9, 0.8, 0.3]), np.array([True, True, False])
     foreign = [("low", np.array([0.1, 0.2])), ("high", np.array([0.85, 1.0]))]
     result = reliability(confidences, is_right, rule="r", warn_below=0.5, foreign=foreign, num_resamples=50)
@@ -57,7 +57,7 @@ def test_foreign_inputs_are_separated_from_right_answers_alone() -> None:
     assert (high.warned.value, high.auroc.value, high.num_in_bins[8:]) == (0.0, 0.25, (1, 1))
 
 
-def test_what_does_not_exist_is_none() -> None:
+def test_measures_without_wrong_answers_are_none() -> None:
     result = reliability(np.array([0.9, 0.8]), np.array([True, True]), rule="r", warn_below=0.5, num_resamples=20)
     assert result.auroc.value is None and result.auroc.interval is None
     assert result.warned_of_wrong.value is None

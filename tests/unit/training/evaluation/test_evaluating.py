@@ -172,7 +172,9 @@ def by_hand(model: Seq2Seq, run: Run, file: Path) -> tuple[float, float]:
     return np.exp(losses / num_tokens), np.exp(losses / num_words)
 
 
-def test_training_validation_and_evaluation_mean_the_same(tiny_recipe: Path, tmp_path: Path, command: Command) -> None:
+def test_perplexity_is_the_same_in_training_validation_and_evaluation(
+    tiny_recipe: Path, tmp_path: Path, command: Command
+) -> None:
     untrained = prepare(Run(tmp_path / "untrained"), load_recipe(tiny_recipe, CHANGES))
     at_first, _ = by_hand(untrained.model, untrained.run, tmp_path / "train.tsv")
     changes = [part for change in (*CHANGES, "training.log_every_steps=1") for part in ("--set", change)]
@@ -208,5 +210,5 @@ def test_all_references_count_and_sources_without_tokens_do_not() -> None:
     assert taken.values()[1] == 1.0
 
 
-def test_an_impossible_symbol_leaves_a_number() -> None:
+def test_perplexity_of_an_impossible_symbol_is_finite() -> None:
     assert perplexity(-1e9, 2) == np.exp(700.0)

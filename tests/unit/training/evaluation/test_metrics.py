@@ -82,7 +82,7 @@ def test_the_tokenizer_of_bleu_is_chosen_and_stated(tokenizer: BleuTokenizer, is
         ("flores200", SystemExit(1), "downloaded once"),
     ],
 )
-def test_a_tokenizer_that_is_not_there_is_one_line(
+def test_a_missing_tokenizer_of_bleu_is_refused_in_one_line(
     monkeypatch: pytest.MonkeyPatch, tokenizer: BleuTokenizer, error: BaseException, remedy: str
 ) -> None:
     def refuse(tokenize: str) -> None:
@@ -124,7 +124,7 @@ def test_rouge_of_english_is_the_librarys_own() -> None:
         assert result.value == pytest.approx(100 * sum(own) / 2)
 
 
-def test_rouge_counts_a_repeated_word_as_often_as_both_have_it_and_the_order_where_it_matters() -> None:
+def test_rouge_counts_shared_repetitions_and_rouge_l_the_order() -> None:
     assert take_statistics("rouge_1", ["a a a b"], [("b a a c",)]).value == pytest.approx(75.0)
     assert take_statistics("rouge_l", ["a a a b"], [("b a a c",)]).value == pytest.approx(50.0)
     # Words may be of any script, and accents count.
@@ -132,7 +132,7 @@ def test_rouge_counts_a_repeated_word_as_often_as_both_have_it_and_the_order_whe
     assert take_statistics("rouge_1", ["Привет МИР"], [("мир, привет",)]).value == pytest.approx(100.0)
 
 
-def test_of_equal_values_the_one_with_the_lower_loss_is_better() -> None:
+def test_the_lower_loss_is_better_at_equal_values() -> None:
     for metric in ("wer", "bleu"):
         assert is_better(metric, 2.0, 2.0, loss=0.9, best_loss=1.0)
         assert not is_better(metric, 2.0, 2.0, loss=1.0, best_loss=1.0)
@@ -140,7 +140,7 @@ def test_of_equal_values_the_one_with_the_lower_loss_is_better() -> None:
     assert not is_better("wer", 3.0, 2.0, loss=0.0, best_loss=1.0)
 
 
-def test_nothing_is_not_scored() -> None:
+def test_scoring_no_outputs_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing to score"):
         take_statistics("wer", [], [])
 
@@ -149,7 +149,7 @@ def test_nothing_is_not_scored() -> None:
     ("metric", "better"),
     [("wer", 1.0), ("per", 1.0), ("loss", 1.0), ("bleu", 3.0), ("exact_match", 3.0), ("rouge_l", 3.0)],
 )
-def test_the_better_direction_of_a_metric(metric: str, better: float) -> None:
+def test_each_metric_has_its_better_direction(metric: str, better: float) -> None:
     assert is_better(metric, better, 2.0)
     assert not is_better(metric, 4.0 - better, 2.0)
     assert not is_better(metric, 2.0, 2.0)

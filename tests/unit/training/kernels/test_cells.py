@@ -45,7 +45,7 @@ def test_gradients_are_those_of_the_plain_products(shape: tuple[int, ...], neede
     torch.testing.assert_close(gradients, torch.autograd.grad(run_plainly(*arguments).sum(), arguments))
 
 
-def test_a_sum_of_products() -> None:
+def test_a_looped_sum_of_products_equals_the_plain_one() -> None:
     weights = [torch.randn(INPUT_SIZE, size, dtype=torch.float64, requires_grad=True) for size in (INPUT_SIZE, 2)]
     others = torch.randn(NUM_STEPS, NUM_ROWS, 2, dtype=torch.float64, requires_grad=True)
     addends = torch.randn(NUM_STEPS, NUM_ROWS, INPUT_SIZE, dtype=torch.float64, requires_grad=True)
@@ -59,7 +59,7 @@ def test_a_sum_of_products() -> None:
     torch.testing.assert_close(*(torch.autograd.grad(outputs.sum(), leaves) for outputs in (result, expected)))
 
 
-def test_a_graph_can_be_gone_back_through_again() -> None:
+def test_several_backward_passes_of_a_graph_are_independent() -> None:
     weight, first = torch.randn(INPUT_SIZE, INPUT_SIZE, requires_grad=True), torch.randn(NUM_ROWS, INPUT_SIZE)
     addends = torch.randn(NUM_STEPS, NUM_ROWS, INPUT_SIZE, requires_grad=True)
     product, outputs = LoopedProduct(addends, weight), [first.requires_grad_()]
@@ -76,7 +76,7 @@ def test_a_graph_can_be_gone_back_through_again() -> None:
         torch.autograd.grad(outputs[4].sum(), first, retain_graph=True)
 
 
-def test_products_are_in_the_type_of_the_addends_and_gradients_in_those_of_their_tensors() -> None:
+def test_products_have_the_addends_type_and_gradients_their_tensors() -> None:
     weight, first = (
         torch.randn(OUTPUT_SIZE, INPUT_SIZE, requires_grad=True),
         torch.randn(NUM_ROWS, INPUT_SIZE, requires_grad=True),
@@ -90,7 +90,7 @@ def test_products_are_in_the_type_of_the_addends_and_gradients_in_those_of_their
         assert tensor.grad is not None and tensor.grad.dtype == tensor.dtype
 
 
-def test_what_the_steps_left_goes_with_the_graph() -> None:
+def test_data_of_the_steps_is_freed_with_the_graph() -> None:
     """Checks that no cycle of references keeps the steps' data until Python's garbage collector runs."""
     product, inputs = (
         LoopedProduct(
@@ -111,7 +111,7 @@ def test_what_the_steps_left_goes_with_the_graph() -> None:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_layer_as_a_looped_product(bias: bool) -> None:
+def test_a_looped_layer_has_the_gradients_of_the_plain_one(bias: bool) -> None:
     layer, inputs = nn.Linear(3, 4, bias=bias), torch.randn(5, 2, 3)
     product = looped_linear(layer, num_rows=2, num_steps=5)
     torch.stack([product(step) for step in inputs]).square().sum().backward()
@@ -123,7 +123,7 @@ def test_a_layer_as_a_looped_product(bias: bool) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("probability", [0.1, 0.5])
-def test_drops_as_many_as_it_should_and_enlarges_the_others(probability: float, dtype: torch.dtype) -> None:
+def test_dropout_drops_the_expected_share_and_scales_the_others(probability: float, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     inputs = torch.ones(333, 301, dtype=dtype, requires_grad=True)
     outputs = Dropout(probability)(inputs)
@@ -151,7 +151,7 @@ def test_random_numbers_are_those_of_the_generator() -> None:
     assert torch.equal(dropout(inputs), first)
 
 
-def test_steps_of_a_loop_are_dropped_like_anything_else() -> None:
+def test_looped_dropout_draws_another_mask_at_each_step() -> None:
     torch.manual_seed(0)
     inputs = torch.ones(50, 40, requires_grad=True)
     drop = Dropout(0.25).looped(inputs, num_steps=3)
@@ -164,7 +164,7 @@ def test_steps_of_a_loop_are_dropped_like_anything_else() -> None:
 
 
 @pytest.mark.parametrize("dropout", [Dropout(0.0), Dropout(0.5).eval()], ids=["probability 0", "not in training"])
-def test_nothing_is_dropped(dropout: Dropout) -> None:
+def test_no_element_is_dropped_at_probability_zero_or_in_evaluation(dropout: Dropout) -> None:
     inputs, before = torch.randn(3, 4), torch.get_rng_state()
     assert dropout(inputs) is inputs
     assert dropout.looped(inputs, num_steps=2)(inputs) is inputs

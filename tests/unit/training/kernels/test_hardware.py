@@ -44,13 +44,13 @@ def cpu_with(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("capability", ["avx512_bf16", "amx_bf16"])
-def test_auto_is_bfloat16_where_the_hardware_has_it(cpu_with: Any, capability: str) -> None:
+def test_auto_is_bfloat16_if_the_hardware_has_it(cpu_with: Any, capability: str) -> None:
     cpu_with(**{capability: True}, cuda=True)
     assert choose_precision("auto", CPU) == choose_precision("bf16", CPU) == "bf16"
     assert choose_precision("auto", CUDA) == "bf16"
 
 
-def test_auto_falls_back_where_it_has_not(cpu_with: Any) -> None:
+def test_auto_falls_back_without_bfloat16_hardware(cpu_with: Any) -> None:
     cpu_with(avx512_f=True, cuda=False)
     assert choose_precision("auto", CPU) == "fp32"
     assert choose_precision("auto", CUDA) == "fp16"
@@ -60,13 +60,13 @@ def test_auto_falls_back_where_it_has_not(cpu_with: Any) -> None:
             choose_precision("bf16", device)
 
 
-def test_float16_is_for_gpus() -> None:
+def test_float16_is_refused_without_a_gpu() -> None:
     assert choose_precision("fp16", CUDA) == "fp16"
     with pytest.raises(UserError, match=r'training\.precision = "fp16" is for CUDA'):
         choose_precision("fp16", CPU)
 
 
-def test_full_precision_is_left_alone() -> None:
+def test_fp32_disables_autocast_of_products() -> None:
     assert choose_precision("fp32", CPU) == "fp32"
     product = torch.ones(2, 2)
     with make_autocast("fp32", CPU):
@@ -75,7 +75,7 @@ def test_full_precision_is_left_alone() -> None:
         assert (product @ product).dtype == torch.bfloat16
 
 
-def test_products_are_in_autocasts_type() -> None:
+def test_products_have_the_type_of_autocast() -> None:
     like = torch.zeros(1, dtype=torch.float64)
     assert product_dtype(like) == torch.float64
     with torch.autocast("cpu", torch.bfloat16):
@@ -105,7 +105,7 @@ def relative_error() -> float:
     return float((left @ right - exact).norm() / exact.norm())
 
 
-def test_products_are_of_float32_and_the_setting_is_restored() -> None:
+def test_fast_products_keep_float32_and_restore_the_setting() -> None:
     before = setting()
     with fast_products(CPU):
         assert (setting() == "bf16") == onednn_is_exact()
@@ -116,7 +116,7 @@ def test_products_are_of_float32_and_the_setting_is_restored() -> None:
     assert setting() == before
 
 
-def test_within_them_torch_has_its_own_choice_again() -> None:
+def test_usual_products_restore_torchs_choice_inside_fast_products() -> None:
     usual = setting()
     with fast_products(CPU):
         fast = setting()
@@ -125,7 +125,7 @@ def test_within_them_torch_has_its_own_choice_again() -> None:
         assert setting() == fast
 
 
-def test_a_library_that_rounds_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_rounds_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = hardware._errors()
     monkeypatch.setattr(hardware, "_errors", lambda: [4e-3, exact[1]] if setting() == "bf16" else exact)
     assert not onednn_is_exact()
@@ -166,7 +166,7 @@ def test_a_failed_allocation_names_the_remedy(error: Exception) -> None:
         raise error
 
 
-def test_other_errors_stay_what_they_are() -> None:
+def test_other_errors_are_not_translated() -> None:
     with pytest.raises(RuntimeError, match="shape"), translate_memory_errors():
         raise RuntimeError("shape mismatch")
 
@@ -197,7 +197,7 @@ print(min(num_faults() for _ in range(3)))
 """
 
 
-def test_large_tensors_take_memory_that_others_left() -> None:
+def test_large_tensors_reuse_freed_memory() -> None:
     process = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=False)
     if "another C library" in process.stderr:
         pytest.skip("only glibc keeps freed memory")

@@ -69,7 +69,9 @@ def apart(inputs: Tensor, weight: Tensor, bias: Tensor, target_ids: Tensor, labe
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str)
-def test_together_is_as_apart(dtype: torch.dtype, tolerance: float, label_smoothing: float) -> None:
+def test_the_joint_loss_equals_a_separate_layer_and_loss(
+    dtype: torch.dtype, tolerance: float, label_smoothing: float
+) -> None:
     result = []
     for loss in (together, apart):
         *layer, target_ids = random_inputs(dtype)
@@ -93,7 +95,7 @@ def random_soft_targets(weight: float) -> SoftTargets:
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("weight", [0.3, 1.0])
-def test_teachers_have_their_share(weight: float, label_smoothing: float) -> None:
+def test_teachers_have_their_weight_in_the_loss(weight: float, label_smoothing: float) -> None:
     """Compares with (1 - w) of the loss without teachers plus w of the cross-entropy with their distribution."""
     soft_targets, result = random_soft_targets(weight), []
     for how in ("together", "apart", "plainly"):
@@ -122,7 +124,7 @@ def test_teachers_have_their_share(weight: float, label_smoothing: float) -> Non
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
-def test_copies_are_mixed_in(label_smoothing: float) -> None:
+def test_the_joint_loss_mixes_copies_in(label_smoothing: float) -> None:
     """Uses sources with repeated symbols and padding."""
     generator = torch.Generator().manual_seed(1)
     symbols = torch.randint(3, 7, (N, S), generator=generator)
@@ -182,14 +184,14 @@ def test_float16_is_left_to_autograd_which_scales_first() -> None:
     assert not torch.isfinite(layer[1].grad).all()
 
 
-def test_no_targets_are_no_loss() -> None:
+def test_the_loss_without_targets_is_zero() -> None:
     inputs, weight, bias, target_ids = random_inputs(torch.float32)
     total = together(inputs[:0], weight, bias, target_ids[:0], 0.1)
     total.backward()
     assert total == 0 and not inputs.grad.any() and not weight.grad.any() and not bias.grad.any()
 
 
-def test_goes_back_once_only() -> None:
+def test_a_second_backward_pass_is_refused() -> None:
     total = together(*random_inputs(torch.float32), 0.1)
     total.backward(retain_graph=True)
     with pytest.raises(ValueError):

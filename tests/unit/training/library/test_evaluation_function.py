@@ -23,7 +23,7 @@ def without_times(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def test_it_is_the_commands_evaluation(
+def test_the_function_equals_the_command_and_prints_nothing(
     tmp_path: Path, finished_run: Path, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls: list[tuple[str, int, int]] = []
@@ -101,7 +101,7 @@ def test_pairs_in_memory_are_data(finished_run: Path) -> None:
         ({"outputs": "nowhere/outputs.tsv"}, "there is no directory nowhere"),
     ],
 )
-def test_what_is_refused(finished_run: Path, options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(finished_run: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(attendant.UserError, match=message) as caught:
         attendant.evaluate(**{"models": finished_run} | options)
     assert "\n" not in str(caught.value)

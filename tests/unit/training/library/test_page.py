@@ -52,7 +52,9 @@ def calls(tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) ->
     return calls
 
 
-def test_the_walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_walkthrough_of_the_documentation_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(attendant, "export_run", functools.partial(attendant.export_run, plan=TINY_PLAN))
     assert len(WALK.strip().splitlines()) <= 30
@@ -66,7 +68,7 @@ def test_the_walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert names["model"].name == "backwards"
 
 
-def test_a_bar(calls: list[tuple[str, Any, Any]]) -> None:
+def test_the_documented_progress_bar_runs(calls: list[tuple[str, Any, Any]]) -> None:
     names: dict[str, Any] = {}
     exec(BAR, names)
     attendant.train("recipes/mine.toml", overrides={"training.max_steps": 3}, callbacks=[names["Bar"]()])
@@ -74,7 +76,7 @@ def test_a_bar(calls: list[tuple[str, Any, Any]]) -> None:
     assert calls[0][2] == {"total": 3, "initial": 0}
 
 
-def test_mlflow(calls: list[tuple[str, Any, Any]]) -> None:
+def test_the_documented_mlflow_callback_logs_the_run(calls: list[tuple[str, Any, Any]]) -> None:
     exec(MLFLOW, {})
     assert [call[0] for call in calls[:3]] == ["start_run", "log_dict", "log_metrics"]
     assert calls[1][1][0]["model"]["hidden_size"] == 16 and calls[1][1][1] == "recipe.json"
@@ -84,7 +86,7 @@ def test_mlflow(calls: list[tuple[str, Any, Any]]) -> None:
     assert set(calls[-2][1][0]) == {"test/wer", "test/per"} and calls[-1][:2] == ("exit", (None, None, None))
 
 
-def test_weights_and_biases(calls: list[tuple[str, Any, Any]]) -> None:
+def test_the_documented_weights_and_biases_callback_logs_the_run(calls: list[tuple[str, Any, Any]]) -> None:
     exec(WANDB, {})
     name, _, options = calls[0]
     assert name == "init" and options["name"] == "mine" and options["config"]["optimizer.learning_rate"] == 0.02

@@ -83,7 +83,7 @@ class Watcher(attendant.TrainingCallback):
         self._called("end", error)
 
 
-def test_it_is_the_commands_training_and_prints_nothing(
+def test_the_function_equals_the_command_and_prints_nothing(
     tmp_path: Path, tiny_recipe: Path, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained = attendant.train(tiny_recipe, output=tmp_path / "function", overrides=["training.ema_decay=0.99"])
@@ -103,7 +103,7 @@ def test_it_is_the_commands_training_and_prints_nothing(
     assert trained.step == 16 and trained.seconds > 0 and Path(trained) == tmp_path / "function"
 
 
-def test_a_recipe_as_tables_with_pairs_in_memory(tmp_path: Path, tiny_recipe: Path, copy_run: CopyRun) -> None:
+def test_a_recipe_of_tables_may_have_pairs_in_memory(tmp_path: Path, tiny_recipe: Path, copy_run: CopyRun) -> None:
     tables = tomllib.loads(tiny_recipe.read_text())
     for split in ("train", "validation", "test"):
         tables["data"][split] = pairs_of(Path(tables["data"][split]))
@@ -191,7 +191,7 @@ def test_pairs_alone_have_a_recipe_chosen_and_resume(tmp_path: Path) -> None:
         ("tiny.toml", {"callbacks": [print]}, "callbacks = .*: must be a list of objects"),
     ],
 )
-def test_mistakes_are_one_error_and_leave_nothing(
+def test_invalid_arguments_are_one_error_and_leave_no_files(
     tmp_path: Path,
     tiny_recipe: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -205,7 +205,7 @@ def test_mistakes_are_one_error_and_leave_nothing(
     assert not (tmp_path / "runs").exists()
 
 
-def test_callbacks_are_called_in_order_with_what_happened(tmp_path: Path, tiny_recipe: Path) -> None:
+def test_callbacks_are_called_in_order_with_the_events(tmp_path: Path, tiny_recipe: Path) -> None:
     calls: list[Any] = []
     trained = attendant.train(
         tiny_recipe, output=tmp_path / "run", overrides=SHORT, callbacks=[Watcher(calls, "a"), Watcher(calls, "b")]

@@ -48,7 +48,7 @@ def test_batches_have_the_ensembles_distributions(tmp_path: Path, tiny_recipe: P
     )
 
 
-def test_resumed_without_its_teachers_is_as_uninterrupted(
+def test_resuming_without_the_teachers_equals_an_uninterrupted_run(
     tmp_path: Path, tiny_recipe: Path, teachers: list[Path], command: Command
 ) -> None:
     options = learning_from(teachers, "training.max_epochs=2")
@@ -72,7 +72,7 @@ def test_resumed_without_its_teachers_is_as_uninterrupted(
     assert status == 2 and "was begun with distillation.teachers = [" in errors
 
 
-def test_what_does_not_fit_is_refused(
+def test_teachers_that_do_not_match_the_recipe_are_refused(
     tmp_path: Path, tiny_recipe: Path, teachers: list[Path], command: Command
 ) -> None:
     def refused(*options: str) -> str:

@@ -90,7 +90,7 @@ def losses(output: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in lines]
 
 
-def test_alone_it_is_itself() -> None:
+def test_operations_on_one_process_change_nothing() -> None:
     alone = Processes()
     assert alone.is_first and not alone.is_many
     assert alone.sums([1.5, 2.0]) == alone.of_first([1.5, 2.0]) == [1.5, 2.0]
@@ -103,7 +103,7 @@ def test_alone_it_is_itself() -> None:
 
 
 # Each process has its own random numbers, so the dropout is too small to drop anything.
-def test_two_processes_are_as_one(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+def test_two_processes_match_one_process(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
     # Batches of five pairs: the processes have unequal shares.
     options = (*OPTIONS, "model.dropout=1e-9", "batches.max_tokens=40")
     overrides = [part for option in options for part in ("--set", option)]
@@ -130,7 +130,7 @@ def test_two_processes_are_as_one(tmp_path: Path, tiny_recipe: Path, command: Co
 
 
 @pytest.mark.slow
-def test_two_machines_go_on_exactly(tmp_path: Path, tiny_recipe: Path) -> None:
+def test_two_machines_resume_exactly(tmp_path: Path, tiny_recipe: Path) -> None:
     """Checks that two processes with dropout, resumed after an epoch, end with the weights of an uninterrupted run."""
     overrides = [part for option in OPTIONS for part in ("--set", option)]
     program = ["-m", "attendant.training"]
@@ -143,7 +143,7 @@ def test_two_machines_go_on_exactly(tmp_path: Path, tiny_recipe: Path) -> None:
         assert torch.equal(parts.model.state_dict()[name], weight), name
 
 
-def test_the_first_process_alone_prints_a_mistake(
+def test_only_the_first_process_prints_an_error(
     tmp_path: Path, tiny_recipe: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = (tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_epoch=3")

@@ -44,7 +44,7 @@ def guard(state: TrainingState | None = None, **config: object) -> Guard:
 
 
 @pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)])
-def test_no_number_stops_at_once(loss: float, norm: float) -> None:
+def test_a_loss_or_norm_that_is_not_finite_stops_at_once(loss: float, norm: float) -> None:
     with pytest.raises(
         UserError, match=r"^step 7: the loss is .* Lower optimizer\.learning_rate \(this step's: 0\.01\)"
     ):
@@ -55,7 +55,7 @@ def test_an_overflow_of_fp16_is_no_fault_of_the_training() -> None:
     guard().check(Gradient(1.0, 1.0, math.inf, overflowed=True), 0.01, "step 7")
 
 
-def test_a_loss_far_above_its_lowest_for_long_stops() -> None:
+def test_a_loss_far_above_its_lowest_for_long_stops_the_training() -> None:
     watching = guard()
     watch(watching, *[5.0] * 20, *[1.0] * 200)
     with pytest.raises(UserError) as caught:
@@ -67,13 +67,13 @@ def test_a_loss_far_above_its_lowest_for_long_stops() -> None:
     assert "Lower optimizer.learning_rate" in message and "\n" not in message
 
 
-def test_peaks_do_not() -> None:
+def test_short_peaks_of_the_loss_do_not_stop_the_training() -> None:
     watch(guard(), *([1.0] * 100 + [30.0] * 3) * 5)
     watch(guard(), *[1.0] * 200, *[2.9] * 500)
     watch(guard(divergence_updates=0), *[1.0] * 200, *[9.0] * 500)
 
 
-def test_what_it_remembers_is_in_the_state() -> None:
+def test_the_divergence_guard_continues_from_the_state() -> None:
     state = TrainingState()
     watch(guard(state), *[1.0] * 100, *[9.0] * 30)
     with pytest.raises(UserError, match="for 50 updates"):
@@ -137,7 +137,7 @@ def assert_same_weights(run: Path, other: Path) -> None:
         assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_learns_to_copy(tmp_path: Path, tiny_recipe: Path) -> None:
+def test_a_training_learns_to_copy(tmp_path: Path, tiny_recipe: Path) -> None:
     watcher = Watcher()
     state = train(tiny_recipe, tmp_path / "run", "training.max_epochs=30", watcher=watcher)
     assert state.best_value is not None and state.best_value >= 90.0
@@ -156,7 +156,7 @@ def test_learns_to_copy(tmp_path: Path, tiny_recipe: Path) -> None:
     ],
     ids=["adam", "sgd-plateau", "adamw-cosine", "accumulation-ema", "scheduled-sampling"],
 )
-def test_interrupted_and_resumed_is_as_uninterrupted(
+def test_an_interrupted_and_resumed_run_equals_an_uninterrupted_one(
     tmp_path: Path, tiny_recipe: Path, straight: Straight, stop: int, options: tuple[str, ...]
 ) -> None:
     options = (*options, "training.max_epochs=3")
@@ -188,7 +188,7 @@ def kill() -> None:
     [((), 1), ((), 4), ((), 9), (ACCUMULATED, 8)],
     ids=lambda value: value if isinstance(value, int) else "accumulation-ema" if value else "plain",
 )
-def test_dead_at_any_batch_and_resumed_is_as_uninterrupted(
+def test_a_run_that_died_at_any_batch_resumes_to_the_same_weights(
     tmp_path: Path,
     tiny_recipe: Path,
     straight: Straight,
@@ -229,7 +229,7 @@ train(Path(recipe), Path(output), *options)
 """
 
 
-def test_killed_when_a_validation_is_saved_leaves_its_line(
+def test_a_run_killed_after_saving_a_validation_logs_it_once(
     tmp_path: Path, tiny_recipe: Path, straight: Straight, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def save_and_die(*arguments: Any, best: bool, **options: Any) -> None:
@@ -245,7 +245,9 @@ def test_killed_when_a_validation_is_saved_leaves_its_line(
     assert steps_of(tmp_path / "killed") == steps_of(straight()[1])
 
 
-def test_killed_and_resumed_is_as_uninterrupted(tmp_path: Path, tiny_recipe: Path, straight: Straight) -> None:
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(
+    tmp_path: Path, tiny_recipe: Path, straight: Straight
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tiny_recipe), str(tmp_path / "killed"), "14", *ACCUMULATED],
         cwd=ROOT,
@@ -268,9 +270,7 @@ def test_an_epoch_of_accumulated_batches_is_a_whole_epoch(tmp_path: Path, tiny_r
     assert [at.batch for at in watcher.steps] == [3, 6, 8, 3, 6, 8]
 
 
-def test_the_moving_average_is_what_is_validated_and_published(
-    tmp_path: Path, tiny_recipe: Path, straight: Straight
-) -> None:
+def test_the_moving_average_is_validated_and_published(tmp_path: Path, tiny_recipe: Path, straight: Straight) -> None:
     (_, plain), averaged = straight(), tmp_path / "averaged"
     train(tiny_recipe, averaged, "training.ema_decay=0.99")
     # The average does not change the training itself.
@@ -283,7 +283,7 @@ def test_the_moving_average_is_what_is_validated_and_published(
     assert not torch.equal(weights(plain)["output.weight"], weights(averaged)["output.weight"])
 
 
-def test_learns_in_bfloat16(tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_learns_in_bfloat16(tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretends that the CPU has bfloat16: emulation is refused. The cell is a GRU: bfloat16 LSTMs need AVX-512."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
     options, watcher = ("model.cell=gru", "training.max_epochs=8", "training.precision=bf16"), Watcher()
@@ -292,14 +292,14 @@ def test_learns_in_bfloat16(tmp_path: Path, tiny_recipe: Path, monkeypatch: pyte
     assert {weight.dtype for weight in weights(tmp_path / "run").values()} == {torch.float32}
 
 
-def test_of_equal_values_the_lower_loss_is_best(tmp_path: Path, tiny_recipe: Path) -> None:
+def test_the_lower_loss_is_best_at_equal_values(tmp_path: Path, tiny_recipe: Path) -> None:
     """Trains only a few steps, in which no output is right and the loss falls."""
     options = ("validation.every_steps=2", "training.max_steps=6", "optimizer.learning_rate=0.001")
     state = train(tiny_recipe, tmp_path / "run", *options)
     assert state.best_value == 0.0 and state.best_step == 6
 
 
-def test_stops_early_without_a_new_best(tmp_path: Path, tiny_recipe: Path) -> None:
+def test_a_training_stops_early_without_a_new_best(tmp_path: Path, tiny_recipe: Path) -> None:
     options = (
         "validation.patience=2",
         "validation.every_steps=2",
@@ -314,7 +314,7 @@ def test_stops_early_without_a_new_best(tmp_path: Path, tiny_recipe: Path) -> No
     assert train(tiny_recipe, tmp_path / "run", *options).step == 6
 
 
-def test_ends_and_anneals_by_the_clock(tmp_path: Path, tiny_recipe: Path) -> None:
+def test_a_training_ends_and_anneals_by_the_clock(tmp_path: Path, tiny_recipe: Path) -> None:
     def clock() -> Iterator[float]:
         seconds = 0.0
         while True:
@@ -337,7 +337,7 @@ def test_ends_and_anneals_by_the_clock(tmp_path: Path, tiny_recipe: Path) -> Non
     assert rates == sorted(rates, reverse=True)
 
 
-def test_a_loss_that_is_no_number_stops_with_step_batch_and_remedy(tmp_path: Path, tiny_recipe: Path) -> None:
+def test_a_loss_that_is_not_finite_stops_with_step_batch_and_remedy(tmp_path: Path, tiny_recipe: Path) -> None:
     options = ("optimizer.kind=sgd", "optimizer.learning_rate=1e38", "training.clip_norm=0")
     with pytest.raises(UserError) as caught:
         train(tiny_recipe, tmp_path / "run", *options)

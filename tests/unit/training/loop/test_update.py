@@ -46,13 +46,13 @@ def test_each_input_is_predicted_from_the_true_symbols_before_it() -> None:
     ]
 
 
-def test_nothing_follows_the_end() -> None:
+def test_a_predicted_end_is_not_an_input() -> None:
     targets = TokenSequences.of([[9, 9]])
     batch = collate(Corpus(targets, targets, num_too_long=0), range(1), BOS_ID)
     assert sampled_inputs(model_saying(2), batch, 1.0).tolist() == [[BOS_ID, BOS_ID + 2, 9]]
 
 
-def test_without_probability_they_are_the_true_ones_and_half_are_with_a_half() -> None:
+def test_inputs_are_sampled_with_the_given_probability() -> None:
     model = model_saying(2)
     assert torch.equal(sampled_inputs(model, BATCH, 0.0), BATCH.previous_ids)
     torch.manual_seed(2)
@@ -125,7 +125,7 @@ def batches(*sizes: int) -> list[Batch]:
 
 
 @pytest.mark.parametrize("sizes", [(3, 3, 3), (1, 8), (8, 1)])
-def test_accumulated_batches_are_one_batch(sizes: tuple[int, ...]) -> None:
+def test_accumulated_batches_equal_one_batch(sizes: tuple[int, ...]) -> None:
     together, apart = model(), model()
     at_once, in_parts = updater(together), updater(apart)
     num_tokens = int(CORPUS.targets.lengths.sum()) + len(CORPUS)

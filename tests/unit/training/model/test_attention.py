@@ -54,12 +54,12 @@ def formula(name: str, score: Score, s: Tensor, h: Tensor) -> Tensor:
     raise AssertionError(name)
 
 
-def test_every_score_is_tried() -> None:
+def test_every_score_is_tested() -> None:
     assert {config["score"] for config in CONFIGS.values()} == set(SCORES) == set(ScoreKind.__args__)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_as_published(name: str) -> None:
+def test_scores_equal_the_published_formulas(name: str) -> None:
     score = build(CONFIGS[name])
     hidden, memory = torch.randn(2, 3, H), torch.randn(2, 5, D)
     scores = score(score.query(hidden), score.keys(memory))
@@ -147,7 +147,7 @@ def test_the_mixture_is_that_of_the_paper() -> None:
     np.testing.assert_allclose(result.detach().numpy()[0], expected, rtol=1e-12, atol=1e-300)
 
 
-def test_nothing_can_be_copied_that_is_never_generated(model: Seq2Seq) -> None:
+def test_symbols_that_are_never_generated_can_not_be_copied(model: Seq2Seq) -> None:
     source = torch.tensor([[4, BOS_ID, 5, PAD_ID]])
     probabilities = model(source, torch.tensor([3]), torch.tensor([[2, 4]])).softmax(-1)
     assert not probabilities[..., [PAD_ID, BOS_ID]].any()
@@ -178,7 +178,7 @@ def test_the_coverage_loss_is_that_of_the_paper() -> None:
     ],
     ids=["copying", "plain", "input-feeding", "previous", "coverage"],
 )
-def test_the_coverage_loss_is_added_whatever_the_order_of_the_decoder(tables: dict[str, object]) -> None:
+def test_the_coverage_loss_is_added_in_every_kind_of_decoder(tables: dict[str, object]) -> None:
     torch.manual_seed(3)
     sizes = {"embedding_size": 3, "hidden_size": 4, "dropout": 0.0}
     model = Seq2Seq(ModelConfig.model_validate(sizes | tables), V, V).double()

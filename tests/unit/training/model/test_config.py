@@ -64,12 +64,12 @@ def test_an_impossible_table_is_refused_with_the_reason(table: dict[str, object]
         assert word in str(refused.value)
 
 
-def test_what_dot_is_refused_with_mends_it() -> None:
+def test_the_remedies_for_a_refused_dot_score_are_accepted() -> None:
     ModelConfig(hidden_size=6, encoder={"hidden_size": 3}, attention={"score": "dot"})
     ModelConfig(hidden_size=6, encoder={"bidirectional": False}, attention={"score": "dot"})
     ModelConfig(hidden_size=6, attention={"score": "dot", "key_size": 4})
 
 
-def test_frozen() -> None:
+def test_a_config_is_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         ModelConfig().cell = "gru"

@@ -52,7 +52,7 @@ def test_outputs_states_and_gradients_are_torchs(kind: CellKind) -> None:
 
 @pytest.mark.parametrize("knows", [True, False], ids=["known and fed", "fed alone"])
 @pytest.mark.parametrize("kind", CELLS)
-def test_a_loop_is_as_its_steps(kind: CellKind, knows: bool) -> None:
+def test_a_loop_equals_its_steps(kind: CellKind, knows: bool) -> None:
     torch.manual_seed(0)
     cell = DecoderCell(kind, 2 if knows else 0, INPUT_SIZE, HIDDEN_SIZE).double()
     inputs, *first = random_inputs(kind)
@@ -95,7 +95,7 @@ def test_states_keep_32_bits_where_products_have_16(kind: CellKind) -> None:
 
 
 @pytest.mark.parametrize("kind", CELLS)
-def test_unrolled_in_bfloat16(kind: CellKind) -> None:
+def test_unrolling_in_bfloat16_is_close_to_float32(kind: CellKind) -> None:
     if kind == "lstm":
         skip_without_bfloat16_lstm()
     torch.manual_seed(0)
@@ -127,7 +127,7 @@ def gradient(model: Seq2Seq, *, is_low: bool) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("config", ARCHITECTURES.values(), ids=ARCHITECTURES)
-def test_gradients_in_bfloat16(config: ModelConfig) -> None:
+def test_gradients_in_bfloat16_are_close_to_those_in_float32(config: ModelConfig) -> None:
     if config.cell == "lstm":
         skip_without_bfloat16_lstm()
     torch.manual_seed(0)

@@ -31,7 +31,7 @@ def test_a_layer_equals_packed_sequences(cell: CellKind, keeps_cells: bool, bidi
     torch.testing.assert_close(finals, tuple(torch.cat(list(part), -1) for part in last))
 
 
-def test_reverse_turns_within_the_length() -> None:
+def test_reverse_keeps_the_padding_in_its_place() -> None:
     inputs = torch.arange(15).view(3, 5, 1)
     turned = reverse(inputs, LENGTHS)
     assert turned.squeeze(-1).tolist() == [[2, 1, 0, 3, 4], [5, 6, 7, 8, 9], [14, 13, 12, 11, 10]]
@@ -52,7 +52,7 @@ def test_a_reversed_source_is_read_from_its_end_and_keeps_its_places() -> None:
 
 
 @pytest.mark.parametrize("residual", [True, False])
-def test_residual_from_the_third_layer_on(residual: bool) -> None:
+def test_residual_connections_begin_at_the_third_layer(residual: bool) -> None:
     torch.manual_seed(0)
     encoder = Encoder(ModelConfig(embedding_size=4, hidden_size=3, residual=residual, encoder={"num_layers": 4})).eval()
     for layer in encoder.layers[2:]:

@@ -114,7 +114,7 @@ class Paper:
                 np.testing.assert_allclose(numbers(result)[0], wanted, rtol=1e-10)
 
 
-def test_rnnsearch() -> None:
+def test_rnnsearch_equals_its_equations() -> None:
     """Bahdanau et al. 2015, appendix A: bidirectional GRU, additive attention by the previous state, deep output."""
     paper = Paper(
         cell="gru",
@@ -140,7 +140,7 @@ def test_rnnsearch() -> None:
     paper.check(first, logits)
 
 
-def test_rnn_encoder_decoder() -> None:
+def test_the_rnn_encoder_decoder_equals_its_equations() -> None:
     """Cho et al. 2014, appendix A: one direction; one vector is an input of every step and of the prediction."""
     paper = Paper(
         cell="gru",
@@ -159,7 +159,7 @@ def test_rnn_encoder_decoder() -> None:
     paper.check(first, logits)
 
 
-def test_the_vector_itself_as_first_state() -> None:
+def test_a_source_vector_as_first_state_equals_its_equations() -> None:
     paper = Paper(
         cell="gru", encoder={"bidirectional": False}, attention={"score": "none"}, decoder={"initial_state": "final"}
     )
@@ -171,7 +171,7 @@ def test_the_vector_itself_as_first_state() -> None:
     paper.check(first, logits)
 
 
-def test_deep_lstms_on_reversed_sources() -> None:
+def test_deep_lstms_on_reversed_sources_equal_their_equations() -> None:
     """Sutskever et al. 2014: four plain layers; each decoder layer starts with the (h, c) of its encoder layer."""
     paper = Paper(
         cell="lstm",
@@ -194,7 +194,7 @@ def test_deep_lstms_on_reversed_sources() -> None:
 
 
 @pytest.mark.parametrize("readout", ["tanh", "sum", "concatenation", "addition"])
-def test_global_attention_with_input_feeding(readout: str) -> None:
+def test_global_attention_with_input_feeding_equals_its_equations(readout: str) -> None:
     """Luong et al. 2015, sections 3.1 and 3.3: the new state is the query; the readout is an input of the next step."""
     paper = Paper(
         cell="lstm",

@@ -22,7 +22,7 @@ def test_pad_and_bos_are_impossible() -> None:
     assert probabilities[..., 3:].all()
 
 
-def test_wanted_positions_only() -> None:
+def test_requested_positions_have_the_same_logits() -> None:
     model = build()
     wanted = teacher_force(model, positions=torch.tensor([3, 0]))
     torch.testing.assert_close(wanted, teacher_force(model)[0, [3, 0]])
@@ -58,7 +58,7 @@ def test_tied_embeddings_are_one_parameter() -> None:
         ),
     ],
 )
-def test_state_tensors_are_what_encode_gives(tables: dict[str, object], rows: list[str], sources: list[str]) -> None:
+def test_state_tensors_match_those_of_encode(tables: dict[str, object], rows: list[str], sources: list[str]) -> None:
     model = build(**tables)
     tensors = model.state_tensors()
     assert [tensor.input for tensor in tensors if tensor.scope == "row"] == rows
@@ -71,7 +71,7 @@ def test_state_tensors_are_what_encode_gives(tables: dict[str, object], rows: li
         assert encoded.source_tensors["source_mask"].tolist() == [[True, True, True], [True, True, False]]
 
 
-def test_the_papers_first_weights() -> None:
+def test_initial_weights_are_those_of_the_papers() -> None:
     torch.manual_seed(0)
     uniform = tiny_model_of("uniform")
     for name, weights in uniform.named_parameters():
@@ -94,14 +94,14 @@ def tiny_model_of(initialization: str) -> Seq2Seq:
     return Seq2Seq(ModelConfig.model_validate(sizes | options), 40, 41)
 
 
-def test_the_forget_gate_starts_open() -> None:
+def test_the_bias_of_the_forget_gate_starts_at_one() -> None:
     rnn = build().decoder.cells[0].rnn
     assert (rnn.bias_ih_l0[6:12] + rnn.bias_hh_l0[6:12]).tolist() == [1.0] * 6
 
 
 @pytest.mark.parametrize("query", ["current", "previous"])
 @pytest.mark.parametrize("score", ["dot", "general", "additive"])
-def test_every_weight_learns(score: str, query: str) -> None:
+def test_every_weight_has_a_gradient(score: str, query: str) -> None:
     model = build(
         encoder={"num_layers": 2, "hidden_size": 3},
         attention={"score": score, "query": query},

@@ -20,7 +20,7 @@ NO_BANS = torch.empty(2, 0, dtype=torch.int64)
 NONE_FORCED = torch.full((2,), -1)
 
 
-def test_the_most_probable_first_and_normalized() -> None:
+def test_candidates_are_normalized_with_the_most_probable_first() -> None:
     probabilities = torch.tensor([[0.1, 0.6, 0.3], [0.5, 0.2, 0.3]])
     log_probs, ids, forced = candidates(probabilities.log() + 7, NONE_FORCED, NO_BANS, 2)
     assert ids.tolist() == [[1, 2], [0, 2]]
@@ -34,7 +34,7 @@ def test_forced_symbols_get_their_log_probability() -> None:
     torch.testing.assert_close(forced.exp(), torch.tensor([0.1, 1.0]))
 
 
-def test_bans_leave_before_normalization() -> None:
+def test_banned_symbols_are_removed_before_normalization() -> None:
     probabilities = torch.tensor([[0.1, 0.6, 0.3], [0.5, 0.2, 0.3]])
     banned = torch.tensor([[1, -1, -1], [-1, 0, 0]])
     log_probs, ids, forced = candidates(probabilities.log(), torch.tensor([1, 2]), banned, 3)
@@ -45,7 +45,7 @@ def test_bans_leave_before_normalization() -> None:
     torch.testing.assert_close(forced[1].exp(), torch.tensor(0.6))
 
 
-def test_padding_bans_nothing_even_beside_a_ban_of_symbol_zero() -> None:
+def test_padding_bans_nothing_even_alongside_a_ban_of_symbol_zero() -> None:
     logits = torch.zeros(1, 3)
     _, ids, _ = candidates(logits, torch.tensor([-1]), torch.tensor([[-1, 0, -1]]), 2)
     assert ids.tolist() == [[1, 2]]
@@ -72,7 +72,7 @@ def members() -> list[Seq2Seq]:
     ]
 
 
-def test_probabilities_are_the_mean() -> None:
+def test_probabilities_of_an_ensemble_are_the_mean() -> None:
     models = members()
     steppers = [TorchStepper(item) for item in (Ensemble(models), *models)]
     states = [stepper.encode(SOURCES) for stepper in steppers]
@@ -102,7 +102,7 @@ def test_an_ensemble_of_one_model_twice_decodes_as_the_model() -> None:
         assert [each.score for each in other] == pytest.approx([each.score for each in item], abs=1e-5)
 
 
-def test_other_vocabularies_are_refused() -> None:
+def test_an_ensemble_of_different_vocabularies_is_refused() -> None:
     with pytest.raises(ValueError, match="same vocabularies"):
         Ensemble([tiny_model(), tiny_model(shared_embeddings=True)])
     with pytest.raises(ValueError):
@@ -142,14 +142,14 @@ def test_rows_of_a_beam_share_their_source(stepper: TorchStepper) -> None:
         np.testing.assert_allclose(log_probs[row], alone[0], rtol=1e-5, atol=1e-6)
 
 
-def test_a_source_without_rows_leaves(stepper: TorchStepper) -> None:
+def test_a_source_without_rows_is_removed(stepper: TorchStepper) -> None:
     state = stepper.select(stepper.encode(SOURCES_STEPPER), np.array([2, 0]))
     assert state.num_sources == 2
     assert state.source_lengths.tolist() == [3, 2]
     assert state.row_sources.tolist() == [1, 0]
 
 
-def test_newcomers_join_running_rows(stepper: TorchStepper) -> None:
+def test_new_sources_join_running_rows(stepper: TorchStepper) -> None:
     _, running = advance(stepper, stepper.encode(SOURCES_STEPPER[:1]), [3])
     joined = stepper.concat([running, stepper.encode(SOURCES_STEPPER[1:])])
     assert joined.row_sources.tolist() == [0, 1, 2]
@@ -160,7 +160,7 @@ def test_newcomers_join_running_rows(stepper: TorchStepper) -> None:
     )
 
 
-def test_attention_only_when_requested(stepper: TorchStepper) -> None:
+def test_attention_is_returned_only_when_requested(stepper: TorchStepper) -> None:
     state = stepper.encode(SOURCES_STEPPER)
     output, _ = stepper.step(state, np.array([3, 3, 3]), num_candidates=2)
     assert output.attention is None

@@ -138,7 +138,7 @@ def test_the_model_is_left_as_it_was() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_distances_that_few_have_are_left_out() -> None:
+def test_distances_with_too_few_values_are_left_out() -> None:
     result = measure_gradients(make_model(), [SOURCE] * 9, [TARGET] * 9)
     # Each of the nine pairs has four positions: nine losses are four steps from the first state, too few to be
     # reported, and eighteen losses are three steps from a state.

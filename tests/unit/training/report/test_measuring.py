@@ -43,7 +43,7 @@ def test_a_journal_becomes_curves(tmp_path: Path) -> None:
     assert curves.validation["bleu"].seconds.tolist() == [0.4] and curves.validation["bleu"].values.tolist() == [7]
 
 
-def test_no_journal_is_no_curve(tmp_path: Path) -> None:
+def test_a_run_without_a_journal_has_no_curve(tmp_path: Path) -> None:
     curves = read_curves(Run(tmp_path))
     assert not len(curves.train_loss) and not curves.validation
 
@@ -83,12 +83,12 @@ def test_long_curves_are_averaged_in_groups() -> None:
         (list(range(200, 420)) * 2, (250, 300, 350, 400)),
     ],
 )
-def test_edges_are_round_and_suit(lengths: list[int], edges: tuple[int, ...]) -> None:
+def test_edges_are_round_and_suit_the_lengths(lengths: list[int], edges: tuple[int, ...]) -> None:
     assert natural_edges(lengths) == edges
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_bins_are_few_and_none_hangs_on_a_handful(seed: int) -> None:
+def test_bins_are_few_and_the_first_has_enough_examples(seed: int) -> None:
     generator = np.random.default_rng(seed)
     lengths = np.maximum(1, generator.lognormal(generator.uniform(0, 6), generator.uniform(0, 1.5), 2000)).astype(int)
     edges = natural_edges(lengths.tolist())
@@ -97,7 +97,7 @@ def test_bins_are_few_and_none_hangs_on_a_handful(seed: int) -> None:
     assert counts[0] >= 10
 
 
-def test_words_are_counted_where_there_are_some() -> None:
+def test_the_unit_is_words_if_texts_have_several() -> None:
     assert natural_unit(["a longer sentence here", "two words", "and three words"]) == "words"
     assert natural_unit(["phoneme", "attention", "New York"]) == "tokens"
 
@@ -166,7 +166,7 @@ def test_ignored_characters_make_no_output_wrong() -> None:
     assert judged[0].decoded.text == "F OW0"
 
 
-def test_nothing_wrong_leaves_no_list_of_it() -> None:
+def test_without_wrong_outputs_there_is_no_list_of_them() -> None:
     titles = [ranking.title for ranking in rank(judge(OUTPUTS[:1] * 4, "per"))]
     assert len(titles) == 3 and not any("rong" in title for title in titles)
     assert rank([]) == ()

@@ -90,7 +90,7 @@ def test_the_page_has_no_script_and_loads_nothing() -> None:
     assert page.elements.count("svg") == 3 and page.elements.count("mark") == 2
 
 
-def test_the_page_is_dark_where_the_reader_is() -> None:
+def test_the_page_is_dark_if_the_browser_prefers_dark() -> None:
     text = html_page(report())
     assert "prefers-color-scheme:dark" in text
     used = set(re.findall(r"var\(--([a-z0-9-]+)", text))
@@ -121,7 +121,7 @@ def test_markdown_shows_texts_as_they_are() -> None:
         ("[a](b) <b> &lt; `c` | d", r"\[a\](b) &lt;b&gt; &amp;lt; \`c\` \| d"),
     ],
 )
-def test_what_markdown_would_act_on_is_escaped(text: str, expected: str) -> None:
+def test_active_characters_of_markdown_are_escaped(text: str, expected: str) -> None:
     assert escaped(text) == expected
 
 

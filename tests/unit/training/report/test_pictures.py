@@ -55,13 +55,13 @@ def test_charts_are_drawn_in_our_colors_and_load_nothing(kind: str, letters: str
     assert ("A" in shown) == (len(letters) > 1)
 
 
-def test_a_run_without_a_journal_leaves_the_others_theirs() -> None:
+def test_a_run_without_a_journal_does_not_hide_the_curves_of_others() -> None:
     svg = charts.course_chart("loss", [CURVE, Curve.empty()], "AB", by_time=True, train=[CURVE, Curve.empty()])
     shown = [text.text for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
     assert "A" in shown and "B" not in shown
 
 
-def test_letters_of_lines_that_end_together_stand_apart() -> None:
+def test_letters_of_lines_with_the_same_end_do_not_overlap() -> None:
     svg = charts.course_chart("bleu", [CURVE] * 3, "ABC", by_time=False)
     heights = [
         float(text.attrib["y"])
@@ -79,7 +79,7 @@ def test_a_loss_that_falls_far_is_logarithmic() -> None:
     assert ">0.1<" not in charts.course_chart("loss", [level], "A", by_time=False, train=[level])
 
 
-def test_a_bin_without_an_interval_leaves_the_others_theirs() -> None:
+def test_a_bin_without_an_interval_does_not_hide_the_others() -> None:
     alone = LengthBin(low=31, high=40, num_examples=1, value=3.0, interval=None)
     svg = charts.length_chart("wer", [(*bins(0)[:2], alone)], [""], unit="words")
     assert "FillBetween" in svg and "nan" not in svg
@@ -138,7 +138,7 @@ def test_hostile_tokens_are_text() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 5, 49, 300])
-def test_a_map_fits_its_frame_and_no_row_is_heavy(size: int) -> None:
+def test_a_map_fits_its_frame_and_omits_cells_of_small_weights(size: int) -> None:
     weights = np.full((size, size), 1 / size, np.float32)
     svg = attention_map(weights, ["mot"] * size, ["word"] * size)
     root = ElementTree.fromstring(svg)

@@ -27,7 +27,7 @@ from attendant.training.run.loading import load_run
 CPU = torch.device("cpu")
 
 
-def test_a_gpus_part_is_left_out_without_one() -> None:
+def test_the_random_state_of_a_gpu_is_ignored_without_a_gpu() -> None:
     state = torch.cat([random_state(CPU), torch.ones(16, dtype=torch.uint8)])
     wanted = torch.rand(5)
     restore_random_state(state, CPU)
@@ -36,7 +36,7 @@ def test_a_gpus_part_is_left_out_without_one() -> None:
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
-def test_dropout_on_a_gpu_goes_on() -> None:
+def test_the_random_state_of_a_gpu_is_restored() -> None:
     device = torch.device("cuda")
     state = random_state(device)
     wanted = torch.rand(5, device=device)
@@ -70,7 +70,7 @@ def names(run: Run) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
-def test_everything_comes_back(tmp_path: Path, kind: str) -> None:
+def test_a_checkpoint_restores_model_optimizer_and_state(tmp_path: Path, kind: str) -> None:
     run, item, other = Run(tmp_path), Training(kind), Training(kind, seed=1)
     item.update()
     state = TrainingState(step=3, epoch=1, batch=2, seconds=1.5, best_step=2, best_value=0.25, validated_step=2)
@@ -83,7 +83,7 @@ def test_everything_comes_back(tmp_path: Path, kind: str) -> None:
     assert torch.equal(item.model.weight, other.model.weight)
 
 
-def test_the_optimizers_values_are_the_recipes(tmp_path: Path) -> None:
+def test_the_optimizers_values_come_from_the_recipe_after_resuming(tmp_path: Path) -> None:
     """Changes the weight decay before resuming; the new value stays."""
     run, item, other = Run(tmp_path), Training(), Training()
     item.update()
@@ -96,7 +96,7 @@ def test_the_optimizers_values_are_the_recipes(tmp_path: Path) -> None:
     assert len(other.optimizer.state) == 2
 
 
-def test_a_moving_average_is_what_is_published_and_both_come_back(tmp_path: Path) -> None:
+def test_a_moving_average_is_published_and_both_weights_are_restored(tmp_path: Path) -> None:
     run, item, other = Run(tmp_path), Training(), Training(seed=1)
     averages = [nn.Linear(3, 2), nn.Linear(3, 2)]
     learners = [
@@ -127,7 +127,7 @@ def test_a_moving_average_may_begin_later(tmp_path: Path) -> None:
     assert torch.equal(average.weight, item.model.weight)
 
 
-def test_every_process_finds_its_random_state(tmp_path: Path) -> None:
+def test_every_process_restores_its_own_random_state(tmp_path: Path) -> None:
     run, training = Run(tmp_path), Training()
     states = [torch.Generator().manual_seed(seed).get_state() for seed in (4, 5)]
     save_checkpoint(run, training.learner, TrainingState(step=1), best=True, random_states=states)
@@ -138,7 +138,7 @@ def test_every_process_finds_its_random_state(tmp_path: Path) -> None:
         assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_keeps_num_kept_validated_checkpoints(tmp_path: Path) -> None:
+def test_num_kept_validated_checkpoints_are_kept(tmp_path: Path) -> None:
     run = Run(tmp_path)
     for step in range(1, 8):
         state = TrainingState(step=step, validated_step=step - step % 2)
@@ -148,7 +148,7 @@ def test_keeps_num_kept_validated_checkpoints(tmp_path: Path) -> None:
     assert names(run) == {"best", "last", *(f"step-{step:08d}" for step in (1, 7))}
 
 
-def test_keeps_the_best_and_the_last_only(tmp_path: Path) -> None:
+def test_only_the_best_and_the_last_are_kept(tmp_path: Path) -> None:
     run = Run(tmp_path)
     for step, best in ((1, True), (2, True), (3, False), (4, False)):
         saved(run, step, best=best)
@@ -170,7 +170,7 @@ CHECKPOINT = "attendant.training.run.checkpoint"
         f"{CHECKPOINT}._link",
     ],
 )
-def test_dying_while_it_writes_leaves_the_checkpoint_before(
+def test_dying_during_a_save_keeps_the_previous_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     run = Run(tmp_path)
@@ -196,7 +196,7 @@ def test_dying_while_it_writes_leaves_the_checkpoint_before(
     assert names(run) == {"best", "last", "step-00000002"}
 
 
-def test_dying_while_it_removes_leaves_no_part_of_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dying_during_a_removal_leaves_no_part_of_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(tmp_path)
     saved(run, 1, best=True)
 
@@ -212,7 +212,7 @@ def test_dying_while_it_removes_leaves_no_part_of_a_checkpoint(tmp_path: Path, m
     assert names(run) == {"best", "last", "step-00000002"}
 
 
-def test_dying_between_the_links_keeps_both_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dying_between_the_links_keeps_both_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(tmp_path)
     saved(run, 1, best=True)
     link = checkpoint._link

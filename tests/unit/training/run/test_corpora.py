@@ -26,7 +26,7 @@ def look(**options: object) -> tuple:
     return result, list(compress(PAIRS, stays))
 
 
-def test_all_is_counted_and_by_default_everything_stays() -> None:
+def test_all_pairs_are_counted_and_kept_by_default() -> None:
     for options in ({}, {"shared_sources": "drop_from_held_out"}):
         result, kept = look(**options)
         assert (result.num_pairs, result.num_duplicates, result.num_shared, result.num_left_out) == (7, 2, 4, 0)
@@ -34,13 +34,13 @@ def test_all_is_counted_and_by_default_everything_stays() -> None:
         assert kept == PAIRS
 
 
-def test_of_equal_pairs_the_first_stays() -> None:
+def test_the_first_of_equal_pairs_is_kept() -> None:
     result, kept = look(drop_duplicates=True)
     assert kept == [Pair("a", "1"), Pair("b", "1"), Pair("a", "2"), Pair("c", "3"), Pair("a1", "")]
     assert result.num_left_out == 2
 
 
-def test_shared_sources_leave_the_training_split() -> None:
+def test_shared_sources_are_dropped_from_the_training_split() -> None:
     result, kept = look(shared_sources="drop_from_train")
     assert kept == [Pair("b", "1"), Pair("b", "1"), Pair("a1", "")]
     assert result.num_left_out == 4
@@ -66,7 +66,7 @@ def run(command: Command, recipe: Path, output: Path, *options: str) -> str:
     return message
 
 
-def test_a_run_reports_what_is_there(tmp_path: Path, dirty_recipe: Path, command: Command) -> None:
+def test_a_run_reports_duplicates_and_shared_sources(tmp_path: Path, dirty_recipe: Path, command: Command) -> None:
     message = run(command, dirty_recipe, tmp_path / "run")
     assert "52 of 52 pairs\n" in message and "duplicates in the training split: 1 (" in message
     assert "sources of validation that are in the training split too: 2 (see data.shared_sources)" in message
@@ -101,7 +101,7 @@ def test_the_held_out_parts_are_cleaned(tmp_path: Path, dirty_recipe: Path, comm
     assert status == 0 and "16 examples" in message
 
 
-def test_a_tokenizer_beside_the_recipe_is_taken_as_it_is(
+def test_a_tokenizer_file_next_to_the_recipe_is_used_unchanged(
     tmp_path: Path, tiny_recipe: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own.model").write_bytes((ROOT / "tests" / "sentencepiece" / "unigram.model").read_bytes())
@@ -124,7 +124,7 @@ def test_a_tokenizer_beside_the_recipe_is_taken_as_it_is(
     assert status == 2 and errors.count("\n") == 1 and "own.model: no SentencePiece model" in errors
 
 
-def test_what_leaves_nothing_is_refused(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+def test_a_choice_that_leaves_a_split_empty_is_refused(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
     (tmp_path / "train.tsv").write_text((tmp_path / "validation.tsv").read_text())
     for choice, message in (
         ("drop_from_train", "leaves nothing of "),

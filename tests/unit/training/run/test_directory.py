@@ -12,7 +12,9 @@ from tests.paths import ROOT
 
 
 @pytest.mark.parametrize(("is_exact", "library"), [(True, "onednn"), (False, "torch")])
-def test_versions_tell_what_the_bits_depend_on(is_exact: bool, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_record_the_libraries_that_determine_results(
+    is_exact: bool, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run, "onednn_is_exact", lambda: is_exact)
     result = versions()
     assert result["float32_products"] == library
@@ -49,7 +51,7 @@ def test_a_key_that_is_missing_is_named(tmp_path: Path, file: str, key: str) -> 
 
 
 @pytest.mark.parametrize("content", ["", "[", "{}", "[1]", '[{"metric": "wer"}]'])
-def test_what_was_measured_is_damaged(tmp_path: Path, content: str) -> None:
+def test_damaged_measurements_are_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "evaluation.json").write_text(content)
     with pytest.raises(UserError, match=r"evaluation\.json: can't be read: "):
         Run(tmp_path).record_evaluations([], "sha256:1")

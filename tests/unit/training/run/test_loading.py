@@ -32,7 +32,7 @@ def vectors(path: Path, *words: str, size: int = 8, header: str = "") -> Path:
 
 
 @pytest.mark.parametrize("header", ["", "5 8\n"])
-def test_the_formats_of_others(tmp_path: Path, header: str) -> None:
+def test_word_vectors_are_read_with_or_without_a_header(tmp_path: Path, header: str) -> None:
     words = {"a": 4, "b": 7, "unseen": 9}
     path = vectors(tmp_path / "some.vec", "x", "b", ". . .", "a", "b", header=header)
     ids, result = read_vectors(path, words, 8)
@@ -68,13 +68,15 @@ def test_words_and_numbers_may_be_separated_by_tabs(tmp_path: Path) -> None:
     assert read_vectors(tmp_path / "tabs.vec", {"a": 4}, 3)[1].tolist() == [[1.0, 2.0, 3.0]]
 
 
-def test_of_bpe_a_word_is_what_begins_one() -> None:
+def test_words_of_bpe_are_symbols_that_begin_a_word() -> None:
     tokenizer = train_tokenizer(TokenizerConfig(tokenizer="bpe", vocabulary_size=60), ["the cat", "the cats"] * 9)
     words = words_of(tokenizer)
     assert tokenizer.tokens_of([words["the"], words["cat"]]) == ["▁the", "▁cat"]
 
 
-def test_a_run_begins_with_them_and_resumes_without(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+def test_a_run_begins_with_word_vectors_and_resumes_without_them(
+    tmp_path: Path, tiny_recipe: Path, command: Command
+) -> None:
     files = {side: vectors(tmp_path / f"{side}.vec", "z", "a", "c") for side in ("source", "target")}
     options = [part for side, path in files.items() for part in ("--set", f"training.{side}_vectors={path}")]
     still = ("--set", "optimizer.learning_rate=1e-12")
@@ -111,7 +113,7 @@ def starting(run: Path, *overrides: str) -> list[str]:
     return [part for each in (f"training.start_from={run}", *overrides) for part in ("--set", each)]
 
 
-def test_begins_with_the_published_weights_and_records_it(
+def test_a_run_begins_with_the_published_weights_and_records_it(
     tmp_path: Path, tiny_recipe: Path, trained: Path, command: Command
 ) -> None:
     output = tmp_path / "second"
@@ -135,7 +137,9 @@ def test_begins_with_the_published_weights_and_records_it(
     assert load_run(output, "last").state.epoch == 2
 
 
-def test_resuming_does_not_begin_again(tmp_path: Path, tiny_recipe: Path, trained: Path, command: Command) -> None:
+def test_resuming_does_not_load_the_first_weights_again(
+    tmp_path: Path, tiny_recipe: Path, trained: Path, command: Command
+) -> None:
     output = tmp_path / "second"
     assert command(tiny_recipe, "--output", output, *starting(trained, "training.max_epochs=1"))[0] == 0
     message, reached = (output / "start.json").read_text(), load_run(output, "last").model.state_dict()
@@ -165,7 +169,9 @@ def test_another_model_is_refused_by_its_first_difference(
     assert not (tmp_path / "second").exists()
 
 
-def test_what_is_no_trained_run_is_refused(tmp_path: Path, tiny_recipe: Path, trained: Path, command: Command) -> None:
+def test_starting_from_a_path_that_is_no_trained_run_is_refused(
+    tmp_path: Path, tiny_recipe: Path, trained: Path, command: Command
+) -> None:
     status, _, errors = command(tiny_recipe, "--output", tmp_path / "second", *starting(tmp_path / "none"))
     assert status == 2 and "none is not a run" in errors and len(errors.splitlines()) == 1
     shutil.rmtree(trained / "checkpoints")

@@ -54,7 +54,7 @@ def cell() -> onnx.ModelProto:
     )
 
 
-def test_a_bias_that_is_a_sum_of_constants_is_one() -> None:
+def test_a_bias_that_is_a_sum_of_constants_is_folded() -> None:
     """Covers output layers of more than 8,192 symbols: the exporter leaves the sum of their bias in the graph."""
     added = BIAS[::-1].copy()
     plain = model_of(
@@ -74,7 +74,7 @@ def test_a_bias_that_is_a_sum_of_constants_is_one() -> None:
     np.testing.assert_array_equal(run(model, inputs)[0], np.stack([BIAS + added] * 2))
 
 
-def test_products_of_bounded_inputs_are_one_in_fixed_steps() -> None:
+def test_products_of_bounded_inputs_are_merged_with_fixed_scales() -> None:
     plain = cell()
     model, arithmetic = in_integers(plain)
     assert operators(model).count("MatMulIntegerToFloat") == 1
@@ -150,7 +150,7 @@ def output_layer(size: int, weights: np.ndarray, *, is_gemm: bool = True) -> tup
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 40])
-def test_the_candidates_are_the_same(count: int) -> None:
+def test_candidates_by_blocks_equal_those_of_one_search(count: int) -> None:
     random = np.random.default_rng(count)
     # Few distinct values: most candidates are ties.
     weights = random.integers(-1, 2, (MIN_VOCABULARY, WIDTH)).astype(np.float32)
@@ -174,7 +174,7 @@ def test_a_vocabulary_that_is_no_multiple_of_a_block_keeps_its_ids(is_gemm: bool
     np.testing.assert_allclose(found_values, values, rtol=1e-5)
 
 
-def test_a_small_vocabulary_keeps_its_top() -> None:
+def test_a_small_vocabulary_keeps_its_single_search() -> None:
     plain, blocks = output_layer(BLOCK, np.ones((BLOCK, WIDTH), np.float32))
     assert list(blocks.graph.node) == list(plain.graph.node)
     assert list(blocks.graph.initializer) == list(plain.graph.initializer)
