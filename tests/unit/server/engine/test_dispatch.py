@@ -154,7 +154,7 @@ def test_requests_that_would_come_too_late_are_removed() -> None:
     assert desk.after_end(0, request(0)) == [(0, 2)]
 
 
-def test_waiting_requests_of_a_client_count_for_every_priority() -> None:
+def test_waiting_interactive_and_heavy_requests_are_counted_together() -> None:
     desk = Desk(1, max_rows=4)
     for key, priority in enumerate((INTERACTIVE, HEAVY, HEAVY, BULK)):
         desk.add(request(key, priority, client="flood"))
