@@ -99,7 +99,7 @@ class ExportableModule(ExportableModel):
     """A user's module, whose errors name its own lines.
 
     Attributes:
-        trace: returns the module's graphs, always the same, also if `encode_alone` changes.
+        trace: returns the module's graphs, which do not depend on `encode_alone`. Traces them only once.
     """
 
     trace: Callable[[], TracedPair] = field(repr=False)

@@ -299,7 +299,7 @@ def test_requests_nearest_in_length_join_the_oldest() -> None:
     assert keys(queue.admit(3, 1000)) == [0, 3, 5], "all three are padded to 24"
     for key in (0, 3, 5):
         queue.remove(key)
-    assert keys(queue.admit(3, 1000)) == [1, 4, 2], "and now the one that has waited longest leads"
+    assert keys(queue.admit(3, 1000)) == [1, 4, 2], "now the request that has waited longest determines the length"
 
 
 @settings(max_examples=150, deadline=None)
@@ -377,4 +377,4 @@ def test_uncontended_time_is_neither_credited_nor_charged() -> None:
     for _ in range(100):
         fair_share.note(1.0, first=False, contended=False, share=0.5)
     fair_share.note(1.0, first=True, contended=True, share=0.5)
-    assert fair_share.is_turn(), "it is not made to pay for the time that nobody else wanted"
+    assert fair_share.is_turn(), "uncontended time is not charged"
