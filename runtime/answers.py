@@ -21,10 +21,9 @@ from attendant.runtime.bundle.tokenizer import BOS_ID, UNK_ID, Tokenizer, combin
 from attendant.runtime.confidence import answer_signals, confidence_of, source_signals
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, Progress
 from attendant.runtime.decoding.trace import Trace, TracedEnd, TracedSearch
-from attendant.runtime.requests import ReadRequest
+from attendant.runtime.requests import ReadRequest, shortened
 from attendant.runtime.spans import OPEN_STAND_IN, altered, restored
 from attendant.runtime.stepper import NO_ID, Floats
-from attendant.runtime.violations import shortened
 
 UNFINISHED = "\ufffd"
 """A byte tokenizer's text of an incomplete character."""

@@ -24,9 +24,8 @@ from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_checked
 from attendant.runtime.errors import UserError
 from attendant.runtime.process import MAX_THREADS, available_cpus, limited
-from attendant.runtime.requests import ReadRequest, Side, read_decoding
+from attendant.runtime.requests import ReadRequest, Side, Violations, read_decoding, summary
 from attendant.runtime.stepper import Floats
-from attendant.runtime.violations import Violations, summary
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.messages import EngineRequest, Outcome, Result, StepResult, joined_result
 from attendant.server.engine.scheduler import Budget

@@ -19,7 +19,7 @@ from ray import serve
 
 from attendant.runtime.bundle.bundle import read_manifest
 from attendant.runtime.errors import UserError
-from attendant.runtime.violations import Violation
+from attendant.runtime.requests import Violation
 from attendant.server.app import start_model
 from attendant.server.auth import open_access
 from attendant.server.call import Call, name_in_certificate

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from attendant.runtime.violations import Violation
+from attendant.runtime.requests import Violation
 from attendant.server.call import MAX_ID_CHARACTERS, Call, UndecodableRequest
 from attendant.server.catalogue import Catalogue, ServedModel
 from attendant.server.engine.messages import Outcome, Priority, Result

@@ -22,9 +22,8 @@ from attendant.runtime.answers import answer_fields, score_fields
 from attendant.runtime.bundle.manifest import TEXT_OPTIONS
 from attendant.runtime.decoding.hypothesis import FinishReason, Progress
 from attendant.runtime.decoding.options import DecodingOptions, default_max_length
-from attendant.runtime.requests import ReadRequest, Side, read_decoding
+from attendant.runtime.requests import ReadRequest, Side, Violation, Violations, cut, read_decoding
 from attendant.runtime.stepper import Floats
-from attendant.runtime.violations import Violation, Violations, cut
 from attendant.server.call import MAX_ID_CHARACTERS, Call
 from attendant.server.catalogue import Role, ServedModel
 from attendant.server.engine.messages import Outcome, Priority, Result, joined_result

@@ -27,7 +27,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from attendant.runtime.violations import Violation, shortened
+from attendant.runtime.requests import Violation, shortened
 from attendant.server.auth import Gate, Shares, is_loopback
 from attendant.server.call import REQUEST_ID_HEADER, Rpc
 from attendant.server.errors import AttendantError, InvalidArgument
