@@ -40,7 +40,7 @@ from attendant_client.messages import (
     timings_of,
     trace_of,
 )
-from attendant_client.options import DecodingFields, OutputFields, check_names
+from attendant_client.types import DecodingFields, OutputFields, check_names
 
 __all__ = [
     "Generation",

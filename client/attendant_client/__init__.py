@@ -48,19 +48,6 @@ __all__ = [
 
 if _typing.TYPE_CHECKING:
     from attendant_client import attention_map
-    from attendant_client.answers import (
-        Answers,
-        Delta,
-        Evaluation,
-        Generation,
-        HealthStatus,
-        Hypothesis,
-        Limits,
-        ModelInfo,
-        Score,
-        Source,
-        Timings,
-    )
     from attendant_client.blocking import BlockingClient
     from attendant_client.bulk import Bulk
     from attendant_client.client import AttendantClient, GenerationStream
@@ -77,8 +64,23 @@ if _typing.TYPE_CHECKING:
         Unimplemented,
         Violation,
     )
-    from attendant_client.options import GenerateOptions, RequestOptions, Sampling
     from attendant_client.trace import FinishReason, Trace
+    from attendant_client.types import (
+        Answers,
+        Delta,
+        Evaluation,
+        GenerateOptions,
+        Generation,
+        HealthStatus,
+        Hypothesis,
+        Limits,
+        ModelInfo,
+        RequestOptions,
+        Sampling,
+        Score,
+        Source,
+        Timings,
+    )
     from attendant_client.version import VERSION
 else:
     from importlib import import_module as _import_module
@@ -88,7 +90,7 @@ else:
         if name == "attention_map":
             return _import_module("attendant_client.attention_map")
         if name in __all__:
-            for module in ("version", "answers", "trace", "options", "errors", "bulk", "client", "blocking"):
+            for module in ("version", "types", "trace", "errors", "bulk", "client", "blocking"):
                 if hasattr(defining := _import_module(f"attendant_client.{module}"), name):
                     return getattr(defining, name)
         raise AttributeError(f"module 'attendant_client' has no attribute {name!r}")

@@ -7,7 +7,7 @@ docs/experiments/alignment.md measures the difference.
 
 from collections.abc import Sequence
 
-from attendant_client.answers import EOS, Generation, Score, attention_of
+from attendant_client.types import EOS, Generation, Score, attention_of
 
 Link = tuple[int, int]
 

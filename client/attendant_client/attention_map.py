@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
-from attendant_client.answers import EOS, Generation, Score, attention_of
+from attendant_client.types import EOS, Generation, Score, attention_of
 
 # The smallest weight of each shade, and how the shades are written.
 THRESHOLDS = (0.05, 0.2, 0.4, 0.7)

@@ -6,9 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
-from attendant_client.answers import Delta, Generation, Source
 from attendant_client.client import FORKED, AttendantClient, GenerationStream
-from attendant_client.options import GenerateOptions
+from attendant_client.types import Delta, GenerateOptions, Generation, Source
 
 _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")

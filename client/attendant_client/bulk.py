@@ -10,10 +10,9 @@ from typing import Any, Self, TypeVar, Unpack
 
 import grpc
 
-from attendant_client.answers import Generation, Source
 from attendant_client.errors import AttendantError, DeadlineExceeded, Overloaded, Unavailable, error_of, error_of_status
 from attendant_client.messages import generate_request, generation_of, sized
-from attendant_client.options import RequestOptions
+from attendant_client.types import Generation, RequestOptions, Source
 from attendant_client.v1 import seq2seq_pb2 as pb
 
 _Item = TypeVar("_Item")

@@ -14,11 +14,21 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from attendant_client import messages
-from attendant_client.answers import Answers, Delta, Generation, HealthStatus, ModelInfo, Score, Source
 from attendant_client.bulk import Bulk, in_order, result_of
 from attendant_client.errors import AttendantError, InvalidArgument, NotFound, error_of
-from attendant_client.options import Deadline, GenerateOptions, RequestOptions
 from attendant_client.target import DEFAULT_PORT, is_this_machine, with_port
+from attendant_client.types import (
+    Answers,
+    Deadline,
+    Delta,
+    GenerateOptions,
+    Generation,
+    HealthStatus,
+    ModelInfo,
+    RequestOptions,
+    Score,
+    Source,
+)
 from attendant_client.v1 import seq2seq_pb2 as pb
 from attendant_client.v1 import seq2seq_pb2_grpc as stubs
 from attendant_client.version import VERSION

@@ -9,18 +9,7 @@ import grpc
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from attendant_client.answers import (
-    Evaluation,
-    Generation,
-    Hypothesis,
-    Limits,
-    ModelInfo,
-    Score,
-    Source,
-    Timings,
-)
 from attendant_client.errors import InvalidArgument, Violation
-from attendant_client.options import DecodingFields, GenerateOptions, OutputFields, Sampling, check_names
 from attendant_client.trace import (
     Fate,
     FinishReason,
@@ -31,6 +20,21 @@ from attendant_client.trace import (
     TracedHypothesis,
     TracedSearch,
     TracedStep,
+)
+from attendant_client.types import (
+    DecodingFields,
+    Evaluation,
+    GenerateOptions,
+    Generation,
+    Hypothesis,
+    Limits,
+    ModelInfo,
+    OutputFields,
+    Sampling,
+    Score,
+    Source,
+    Timings,
+    check_names,
 )
 from attendant_client.v1 import seq2seq_pb2 as pb
 

@@ -17,12 +17,11 @@ import grpc
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from attendant_client.answers import Generation, HealthStatus, Score, Source
 from attendant_client.bulk import Bulk, in_order
 from attendant_client.client import AttendantClient
 from attendant_client.command import rendering
 from attendant_client.errors import AttendantError, InvalidArgument
-from attendant_client.options import RequestOptions, Sampling
+from attendant_client.types import Generation, HealthStatus, RequestOptions, Sampling, Score, Source
 from attendant_client.version import VERSION
 
 STANDARD_INPUT = 0

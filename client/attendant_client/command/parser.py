@@ -19,16 +19,8 @@ import shtab
 from attendant_client.client import DEFAULT_CONCURRENCY, DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS
 from attendant_client.command import ended_by_interrupts
 from attendant_client.command.asking import generate, health, models, remedy, score
-from attendant_client.options import (
-    OF_BUNDLE,
-    DecodingFields,
-    Option,
-    OutputFields,
-    RequestOptions,
-    Sampling,
-    options_of,
-)
 from attendant_client.target import with_port
+from attendant_client.types import OF_BUNDLE, DecodingFields, Option, OutputFields, RequestOptions, Sampling, options_of
 from attendant_client.version import VERSION
 
 

@@ -13,7 +13,6 @@ from rich.cells import cell_len, set_cell_size
 
 from attendant_client import errors
 from attendant_client.alignment import as_text, links
-from attendant_client.answers import EOS, Generation, ModelInfo, Score
 from attendant_client.attention_map import UNICODE_SHADES, cut, draw
 from attendant_client.trace import (
     Fate,
@@ -25,6 +24,7 @@ from attendant_client.trace import (
     percent,
     score_and_rank,
 )
+from attendant_client.types import EOS, Generation, ModelInfo, Score
 
 MAX_TOKEN = 24
 UNICODE_GLYPHS = {"branch": "├ ", "side": "│ ", "last": "└ ", "ended": "■ "}

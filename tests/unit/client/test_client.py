@@ -31,7 +31,7 @@ from attendant_client import (
     Sampling,
     Timings,
 )
-from attendant_client.options import DecodingFields, OutputFields
+from attendant_client.types import DecodingFields, OutputFields
 from attendant_client.v1 import seq2seq_pb2 as pb
 from tests.paths import ROOT
 from tests.unit.client.fake_server import Served

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from attendant_client.command import main
-from attendant_client.options import DecodingFields, Sampling, options_of
+from attendant_client.types import DecodingFields, Sampling, options_of
 from attendant_client.v1 import seq2seq_pb2 as pb
 from tests.unit.client.fake_server import Failure, Served, violation
 
