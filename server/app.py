@@ -24,7 +24,7 @@ from attendant.runtime.bundle.bundle import Bundle, limits_in_force
 from attendant.runtime.command import give_up_output
 from attendant.runtime.errors import UserError
 from attendant.server.auth import Access, Gate, open_access
-from attendant.server.call import Rpc, rpcs_of
+from attendant.server.call import RequestLog, Rpc, rpcs_of
 from attendant.server.catalogue import Catalogue, Routes, ServedModel
 from attendant.server.config import ServerConfig
 from attendant.server.engine.client import EngineClient
@@ -51,7 +51,6 @@ from attendant.server.inference.service import InferenceServicer
 from attendant.server.lifecycle import ENGINE_DIED, Health, Lifecycle
 from attendant.server.metrics import Metrics
 from attendant.server.repository import Reconciler, is_repository
-from attendant.server.request_log import RequestLog
 from attendant.server.tracing import Tracer, tracing
 
 log = logging.getLogger(__name__)

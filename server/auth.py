@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 
 from attendant.runtime.errors import UserError
-from attendant.server.call import Call, Guard, Rpc
+from attendant.server.call import Call, Guard, RequestLog, Rpc
 from attendant.server.config import Openness, OpennessOrOff, ServerConfig
 from attendant.server.credentials import (
     ADMIN_TOKENS,
@@ -35,7 +35,6 @@ from attendant.server.credentials import (
 )
 from attendant.server.errors import PermissionDenied, RateLimited, TooManyCalls, TooManyStreams, Unauthenticated
 from attendant.server.polling import checking
-from attendant.server.request_log import RequestLog
 
 log = logging.getLogger(__name__)
 

@@ -36,11 +36,11 @@ NEAR_TEXTS = (
     "asyncio",
     "grpc",
     "uvicorn",
+    "attendant.server.call",
     "attendant.server.grpc",
     "attendant.server.http",
     "attendant.server.inference",
     "attendant.server.metrics",
-    "attendant.server.request_log",
 )
 """Loggers of code that handles texts, whose exceptions may quote them. The engine handles only ids."""
 

@@ -7,13 +7,12 @@ while to import, so it is imported only when it is needed.
 # ruff: noqa: PLC0415
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from attendant.runtime.errors import UserError
 from attendant.runtime.process import on_a_thread
-from attendant.server.call import Call
 from attendant.server.config import Switch
 from attendant.server.engine.messages import RequestStats
 from attendant_client.version import VERSION
@@ -43,13 +42,14 @@ class Tracer:
         self._tracer = provider.get_tracer("attendant.server", schema_url=CONVENTIONS)
         self._propagator = TraceContextTextMapPropagator()
 
-    def begin(self, call: Call, request_id: str) -> "RequestSpan":
-        """Begins the span of a request. The call's metadata may name the trace that it belongs to."""
-        if call.span_parent is None:
-            metadata = {key: value for key, value in call.metadata() if isinstance(value, str)}
-            call.span_parent = self._propagator.extract(metadata)
-        attributes = {SYSTEM: call.protocol, METHOD: call.method, "client.address": call.address}
-        return RequestSpan(self._tracer, call.span_parent, attributes | {"attendant.request_id": request_id})
+    def parent_of(self, metadata: Iterable[tuple[str, str | bytes]]) -> "Context":
+        """Returns the trace that a call's metadata names, to which its requests' spans belong."""
+        return self._propagator.extract({key: value for key, value in metadata if isinstance(value, str)})
+
+    def begin(self, parent: "Context", protocol: str, method: str, address: str, request_id: str) -> "RequestSpan":
+        """Begins the span of a request, of a method with this full name."""
+        attributes = {SYSTEM: protocol, METHOD: method, "client.address": address}
+        return RequestSpan(self._tracer, parent, attributes | {"attendant.request_id": request_id})
 
 
 class RequestSpan:

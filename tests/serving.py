@@ -34,7 +34,7 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput
 from attendant.server.app import grpc_methods
 from attendant.server.auth import Access, Gate
-from attendant.server.call import Call, rpcs_of
+from attendant.server.call import Call, RequestLog, rpcs_of
 from attendant.server.catalogue import Catalogue, Routes, ServedModel
 from attendant.server.config import ServerConfig
 from attendant.server.engine.client import EngineClient
@@ -49,7 +49,6 @@ from attendant.server.inference.service import InferenceServicer
 from attendant.server.lifecycle import Lifecycle
 from attendant.server.metrics import Metrics
 from attendant.server.repository import Reconciler
-from attendant.server.request_log import RequestLog
 from attendant.server.tracing import Tracer
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.fakes import SPECIAL_IDS, FakeStepper

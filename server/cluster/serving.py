@@ -22,7 +22,7 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.requests import Violation
 from attendant.server.app import start_model
 from attendant.server.auth import open_access
-from attendant.server.call import Call, name_in_certificate
+from attendant.server.call import Call, RequestLog, name_in_certificate
 from attendant.server.catalogue import Catalogue, Retirement, Routes
 from attendant.server.config import ServerConfig
 from attendant.server.engine.loading import in_daemon_thread, open_within_limits
@@ -32,7 +32,6 @@ from attendant.server.errors import AttendantError, Failed, InvalidArgument, Una
 from attendant.server.grpc.handlers import trailing_metadata
 from attendant.server.grpc.service import Seq2SeqServicer
 from attendant.server.metrics import Metrics
-from attendant.server.request_log import RequestLog
 
 
 class RayCall(Call):

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Final
 
 from attendant.runtime.requests import Violation
-from attendant.server.call import MAX_ID_CHARACTERS, Call, UndecodableRequest
+from attendant.server.call import MAX_ID_CHARACTERS, Call, RequestLog, RequestRecord, UndecodableRequest
 from attendant.server.catalogue import Catalogue, ServedModel
 from attendant.server.engine.messages import Outcome, Priority, Result
 from attendant.server.engine.shares import AnswerBudget, FairSemaphore
@@ -37,7 +37,6 @@ from attendant.server.grpc.requests import (
     submit_all,
     written,
 )
-from attendant.server.request_log import RequestLog, RequestRecord
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 MAX_REQUESTS: Final = 256

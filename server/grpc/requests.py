@@ -24,13 +24,12 @@ from attendant.runtime.decoding.hypothesis import FinishReason, Progress
 from attendant.runtime.decoding.options import DecodingOptions, default_max_length
 from attendant.runtime.requests import ReadRequest, Side, Violation, Violations, cut, read_decoding
 from attendant.runtime.stepper import Floats
-from attendant.server.call import MAX_ID_CHARACTERS, Call
+from attendant.server.call import MAX_ID_CHARACTERS, Call, RequestRecord
 from attendant.server.catalogue import Role, ServedModel
 from attendant.server.engine.messages import Outcome, Priority, Result, joined_result
 from attendant.server.engine.shares import MAX_ANSWER_BYTES
 from attendant.server.errors import AttendantError, InvalidArgument, Overloaded
 from attendant.server.polling import begin
-from attendant.server.request_log import RequestRecord
 from attendant_client.messages import set_fields
 from attendant_client.v1 import seq2seq_pb2 as messages
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from attendant.runtime.answers import GrowingAnswer, Piece
 from attendant.runtime.decoding.hypothesis import Progress
-from attendant.server.call import Call
+from attendant.server.call import Call, RequestLog, RequestRecord
 from attendant.server.catalogue import Catalogue
 from attendant.server.engine.messages import Outcome, Result
 from attendant.server.engine.shares import AnswerBudget
@@ -28,7 +28,6 @@ from attendant.server.grpc.requests import (
     score_response,
     written,
 )
-from attendant.server.request_log import RequestLog, RequestRecord
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 SERVICE: Final = messages.DESCRIPTOR.services_by_name["Seq2Seq"]

@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from attendant.runtime.requests import Violation, shortened
 from attendant.server.auth import Gate, Shares, is_loopback
-from attendant.server.call import REQUEST_ID_HEADER, Rpc
+from attendant.server.call import REQUEST_ID_HEADER, RequestLog, Rpc
 from attendant.server.errors import AttendantError, InvalidArgument
 from attendant.server.http.bodies import Body, HttpError, read_body
 from attendant.server.http.endpoints import (
@@ -41,7 +41,6 @@ from attendant.server.http.endpoints import (
     StreamEndpoint,
     problem_response,
 )
-from attendant.server.request_log import RequestLog
 
 RENDERED_SHARE = 0.1
 """Largest share of the event loop's time for metrics, however many clients request them, and however often."""

@@ -24,7 +24,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from attendant.runtime.answers import answer_fields
 from attendant.runtime.requests import Violation, Violations, shortened
-from attendant.server.call import Call, Rpc, guard_of, rpcs_of
+from attendant.server.call import Call, RequestLog, RequestRecord, Rpc, guard_of, rpcs_of
 from attendant.server.catalogue import Catalogue, ServedModel
 from attendant.server.config import Openness
 from attendant.server.engine.messages import Priority, Result
@@ -44,7 +44,6 @@ from attendant.server.grpc.requests import (
 from attendant.server.http.bodies import to_json
 from attendant.server.inference.v2 import open_inference_pb2 as wire
 from attendant.server.repository import Entry, Reconciler
-from attendant.server.request_log import RequestLog, RequestRecord
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.version import VERSION
 

@@ -19,13 +19,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 
 from attendant.server.auth import Access, Rates, open_access
+from attendant.server.call import RequestLog
 from attendant.server.catalogue import Catalogue
 from attendant.server.config import ServerConfig
 from attendant.server.http.app import guard_hosts, http_app
 from attendant.server.http.port import http_server
 from attendant.server.inference.v2 import open_inference_pb2 as wire
 from attendant.server.metrics import Metrics
-from attendant.server.request_log import RequestLog
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.certificates import Authority, new_authority, put

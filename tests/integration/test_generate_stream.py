@@ -11,13 +11,13 @@ import grpc
 import pytest
 
 from attendant.runtime.decoding.hypothesis import Progress
+from attendant.server.call import RequestRecord
 from attendant.server.engine.client import EngineClient
 from attendant.server.engine.engine import PROGRESS_SECONDS
 from attendant.server.engine.messages import Outcome
 from attendant.server.errors import Stalled
 from attendant.server.grpc.requests import read_generate
 from attendant.server.grpc.service import streamed
-from attendant.server.request_log import RequestRecord
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.integration.test_service import long_request
 from tests.serving import FakeCall, Served, eventually, fake_stepper, gated_stepper, served

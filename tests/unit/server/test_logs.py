@@ -159,7 +159,7 @@ def test_errors_are_logged_without_quotes(error: AttendantError, words: str) -> 
     for log_texts, logged in (("off", words), ("on", str(error))):
         stream = io.StringIO()
         configure_logging("info", "json", log_texts, stream)  # type: ignore[arg-type]
-        logging.getLogger("attendant.server.request_log").info("request ended", extra={"error": error})
+        logging.getLogger("attendant.server.call").info("request ended", extra={"error": error})
         assert json.loads(stream.getvalue())["error"] == logged
 
 
@@ -167,7 +167,7 @@ def test_errors_are_logged_without_quotes(error: AttendantError, words: str) -> 
 def test_exceptions_are_logged_by_class_and_line(allowed: bool) -> None:
     stream = io.StringIO()
     configure_logging("debug", "text", "on" if allowed else "off", stream)
-    for name in ("attendant.server.request_log", "grpc._cython.cygrpc"):
+    for name in ("attendant.server.call", "grpc._cython.cygrpc"):
         logging.getLogger(name).error("internal error", exc_info=fault())
     with closing(asyncio.new_event_loop()) as loop:
         loop.call_exception_handler({"message": "never retrieved", "future": SECRET})
