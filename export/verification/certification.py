@@ -35,7 +35,7 @@ from attendant.runtime.bundle.manifest import (
 )
 from attendant.runtime.bundle_stepper import BundleStepper
 from attendant.runtime.decoding.batch import decode_all
-from attendant.runtime.decoding.candidates import LEAST_POSSIBLE
+from attendant.runtime.decoding.hypothesis import LEAST_POSSIBLE
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import VerificationFailed
 from attendant.runtime.onnx.session import RUNTIME_VERSION

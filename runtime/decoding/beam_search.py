@@ -1,5 +1,5 @@
 """Beam search for many requests at once, as arrays. With a beam of 1 it is greedy search; scoring, prefixes and
-sampling are the same search over other candidates (candidates.py).
+sampling are the same search over other candidates (hypothesis.py).
 
 Each step pools the candidates of a request's live hypotheses, ordered by the log-probability of the whole hypothesis
 (ties: the lower row, then the row's own order). Among the pool's first k, those that are EOS end a hypothesis; the
@@ -22,30 +22,27 @@ import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from itertools import compress, groupby
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attendant.runtime.bundle.manifest import SpecialIds
-from attendant.runtime.decoding.candidates import (
-    LEAST_POSSIBLE,
-    Candidates,
-    Limits,
-    change,
-    considered,
-    ngram_bans,
-    num_candidates,
-)
 from attendant.runtime.decoding.hypothesis import (
+    LEAST_POSSIBLE,
     Beam,
+    Candidates,
     History,
     Hypothesis,
     Progress,
     RunningRequest,
     TextOf,
     best_first,
+    change_candidates,
+    considered,
     distinct,
+    ngram_bans,
+    num_candidates,
     opened_beams,
     progress_of,
 )
@@ -94,6 +91,62 @@ class _Step(NamedTuple):
     log_probs: Floats
     scores: Floats | Scores
     attention: Floats | None
+
+
+NEVER: Final = 1 << 62
+
+
+class Limits:
+    """The lengths of searches and their bans of UNK. They are checked only in steps in which they can matter."""
+
+    def __init__(self, eos: int, unk: int) -> None:
+        self._eos, self._unk = eos, unk
+        # [B, 4] the step of a search's first symbol, the last step in which it must end, the first step in which it
+        # may end; and UNK if it is banned, else -1.
+        self._facts: Ids = np.empty((0, 4), np.int64)
+        # No search reaches its limit before the first of these steps. All may end from the second step on.
+        self._cut_from, self._end_banned_until = NEVER, 0
+        self._bans_unk = False
+
+    @property
+    def first_begin(self) -> int:
+        """The first step of the search that began first; NEVER without searches."""
+        return int(self._facts[0, 0]) if len(self._facts) else NEVER
+
+    def join(self, options: Sequence[DecodingOptions], step: int) -> None:
+        """Adds searches that begin with this step."""
+        facts = [
+            (step, step + o.max_length, step + o.min_length, self._unk if o.suppress_unk else NO_ID) for o in options
+        ]
+        self._facts = np.concatenate([self._facts, np.array(facts, np.int64)])
+        self._cut_from = min(self._cut_from, *(cut for _, cut, _, _ in facts))
+        self._end_banned_until = max(self._end_banned_until, *(free for _, _, free, _ in facts))
+        self._bans_unk |= any(unk != NO_ID for _, _, _, unk in facts)
+
+    def keep(self, beams: Ids | NDArray[np.bool_]) -> None:
+        """Keeps these searches: a mask [B], or places in order of their beginning, which may be repeated."""
+        self._facts = self._facts[beams]
+        if self._bans_unk:
+            self._bans_unk = bool((self._facts[:, 3] != NO_ID).any())
+
+    def reached(self, step: int) -> NDArray[np.bool_] | None:
+        """Returns which searches have their maximum length before this step [B]; None if none has."""
+        if step < self._cut_from:
+            return None
+        reached: NDArray[np.bool_] = self._facts[:, 1] <= step
+        if reached.any():
+            return reached
+        self._cut_from = int(self._facts[:, 1].min(initial=NEVER))
+        return None
+
+    def banned_ids(self, step: int) -> Ids | None:
+        """Returns the symbols that each must not generate in this step [B, N], padded with -1; None if none."""
+        if self._bans_unk:
+            end = np.where(step < self._facts[:, 2], self._eos, NO_ID)
+            return np.stack([end, self._facts[:, 3]], axis=1)
+        if step < self._end_banned_until:
+            return np.where(step < self._facts[:, 2:3], self._eos, NO_ID)
+        return None
 
 
 class BeamSearch:
@@ -256,7 +309,7 @@ class BeamSearch:
         for beam, count in zip(self._beams, self._counts.tolist(), strict=True):
             if beam.request.options.changes_candidates:
                 for row in range(first, first + count):
-                    change(changed, row, beam, self._history, forced[row])
+                    change_candidates(changed, row, beam, self._history, forced[row])
             first += count
         attention = output.attention if output.attention is None or origin is None else output.attention[origin]
         if self._num_tracing:

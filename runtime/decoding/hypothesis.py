@@ -1,6 +1,9 @@
-"""Hypotheses: ended ones, the symbols of live ones, and the beams that collect them.
+"""Hypotheses: ended ones, live ones with the candidates that may follow, and the beams that collect them.
 
-Shapes: R live hypotheses, W steps (columns), S source positions.
+A hypothesis takes the symbols that are most probable by the model, unless a prefix, a repetition penalty, sampling or
+alternatives change their order. Each changes the candidates of its own rows only, so all share one search.
+
+Shapes: R live hypotheses, W steps (columns), S source positions, K candidates of each hypothesis.
 """
 
 import math
@@ -13,8 +16,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attendant.runtime.decoding.options import Choice, DecodingOptions, choice_after
-from attendant.runtime.decoding.trace import Recorder, Trace
+from attendant.runtime.decoding.options import MAX_SAMPLED_CANDIDATES, Choice, DecodingOptions, Sampling, choice_after
+from attendant.runtime.decoding.trace import Candidate, Fate, Recorder, Trace
 from attendant.runtime.stepper import NO_ID, Floats, Ids
 
 MIN_WIDTH: Final = 16
@@ -402,3 +405,191 @@ def _moved(array: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
     enlarged = np.empty(shape, array.dtype)
     enlarged[: array.shape[0], : array.shape[1]] = array
     return enlarged
+
+
+LEAST_POSSIBLE: Final = -1e8
+"""A lower log-probability belongs to a banned symbol, whose logit is -1e9. No other symbol's comes near."""
+
+
+@dataclass(slots=True)
+class Candidates:
+    """The candidates of all rows, best first, in arrays that may be written to.
+
+    Attributes:
+        ids: int64 [R, K].
+        log_probs: float32 [R, K] the model's.
+        scores: float64 [R, K] the order: the log-probabilities, less the penalties.
+    """
+
+    ids: Ids
+    log_probs: Floats
+    scores: NDArray[np.float64]
+
+    @classmethod
+    def of_rows(cls, ids: Ids, log_probs: Floats, rows: Ids) -> "Candidates":
+        """Copies the candidates [R, K] of rows [R'], which may be repeated."""
+        log_probs = log_probs[rows]
+        return cls(ids[rows], log_probs, log_probs.astype(np.float64))
+
+    def force(self, row: int, token_id: int, log_prob: float) -> None:
+        """Leaves a row only this symbol."""
+        self.ids[row, 0], self.log_probs[row, 0], self.scores[row, 0] = token_id, log_prob, log_prob
+        self.scores[row, 1:] = -math.inf
+
+    def choose(self, row: int, rank: int) -> None:
+        """Leaves a row only the candidate of this rank."""
+        self.ids[row, 0] = self.ids[row, rank]
+        self.log_probs[row, 0] = self.log_probs[row, rank]
+        self.scores[row, 0] = self.scores[row, rank]
+        self.scores[row, 1:] = -math.inf
+
+    def restrict(self, row: int, token_ids: Ids) -> None:
+        """Leaves a row only these symbols, in the model's order."""
+        self.scores[row, ~np.isin(self.ids[row], token_ids)] = -math.inf
+        self._order(row)
+
+    def penalize(self, row: int, token_ids: Sequence[int], penalty: float) -> None:
+        """Divides the probability of symbols that the row's hypothesis already has, and sorts its candidates again.
+
+        Keskar et al. (2019), section 4.1, divide the logits. Dividing probabilities needs no logits, and also affects
+        symbols of high probability.
+        """
+        self.scores[row, np.isin(self.ids[row], token_ids)] -= math.log(penalty)
+        self._order(row)
+
+    def _order(self, row: int) -> None:
+        # Stable: of equal scores, the one that the model prefers.
+        order = np.argsort(-self.scores[row], kind="stable")
+        for values in (self.ids, self.log_probs, self.scores):
+            values[row] = values[row, order]
+
+    def draw(self, row: int, sampling: Sampling, random: np.random.Generator) -> None:
+        """Leaves a row one candidate, drawn at random. Always draws exactly one number."""
+        number = random.random()
+        scores = self.scores[row]
+        scores = scores[scores > LEAST_POSSIBLE][: sampling.top_k or MAX_SAMPLED_CANDIDATES]
+        if not len(scores):
+            return
+        weights = np.exp((scores - scores[0]) / sampling.temperature)
+        below = np.cumsum(weights)
+        if sampling.top_p < 1:
+            # Candidates before the one that reaches the probability, and that one.
+            kept = int(((below - weights) < sampling.top_p * below[-1]).sum())
+            below = below[:kept]
+        self.choose(row, int(np.searchsorted(below, number * below[-1], side="right").clip(0, len(below) - 1)))
+
+
+def repeated_ngram_ends(token_ids: Sequence[int], size: int) -> list[int]:
+    """Returns the symbols that would complete an n-gram of `size` tokens that `token_ids` already has; each once."""
+    start = len(token_ids) - size + 1
+    if start < 0:
+        return []
+    last = tuple(token_ids[start:])
+    return list({token_ids[i + size - 1]: None for i in range(start) if tuple(token_ids[i : i + size - 1]) == last})
+
+
+EVERY_CANDIDATE: Final = 2**31 - 1
+"""A number of candidates that means all: no vocabulary is larger."""
+
+
+def num_candidates(beam: Beam, rows: range, history: History, num_ordered: int) -> int:
+    """Returns the candidates per row that a beam needs in this step, of which the search orders `num_ordered`.
+
+    Args:
+        rows: the beam's.
+    """
+    options, length = beam.request.options, history.step - beam.request.begin
+    num = max(num_ordered, options.trace)
+    if options.completion and any(beam.choice(history, row) is not None for row in rows):
+        return EVERY_CANDIDATE
+    if options.alternatives and length == len(options.target_prefix):
+        num = max(num, options.num_hypotheses)
+    if options.sampling is not None:
+        num = max(num, options.sampling.top_k or MAX_SAMPLED_CANDIDATES)
+    # All penalized symbols, at most one per token, may have ranked before those that come first now.
+    return num + length if options.repetition_penalty != 1.0 else num
+
+
+def ngram_bans(beams: Sequence[Beam], counts: Sequence[int], history: History) -> list[list[int]]:
+    """Returns for each row the symbols that would repeat an n-gram.
+
+    Args:
+        counts: rows of each beam.
+    """
+    bans: list[list[int]] = []
+    for beam, count in zip(beams, counts, strict=True):
+        size, begin = beam.request.options.no_repeat_ngram_size, beam.request.begin
+        bans_here = size and beam.forced_id(history.step) == NO_ID
+        for row in range(len(bans), len(bans) + count):
+            is_free = bans_here and beam.choice(history, row) is None
+            bans.append(repeated_ngram_ends(history.tokens(row, begin), size) if is_free else [])
+    return bans
+
+
+def change_candidates(candidates: Candidates, row: int, beam: Beam, history: History, forced_log_prob: float) -> None:
+    """Changes the candidates of one of a beam's rows as its options require.
+
+    Args:
+        forced_log_prob: of the symbol that the row must take, if there is one.
+    """
+    options, begin = beam.request.options, beam.request.begin
+    if (forced := beam.forced_id(history.step)) != NO_ID:
+        candidates.force(row, forced, forced_log_prob)
+        return
+    if (choice := beam.choice(history, row)) is not None:
+        candidates.restrict(row, choice.ids)
+    elif options.repetition_penalty != 1.0:
+        candidates.penalize(row, history.tokens(row, begin), options.repetition_penalty)
+    if beam.random is not None and options.sampling is not None:
+        candidates.draw(row, options.sampling, beam.random)
+    elif options.alternatives and history.step - begin == len(options.target_prefix):
+        candidates.choose(row, beam.number)
+
+
+def considered(
+    candidates: Candidates, row: int, ids: Ids, log_probs: Floats, total: float, beam: Beam, history: History
+) -> list[Candidate]:
+    """Returns the candidates of one of a beam's rows, best first, for its trace.
+
+    Args:
+        candidates: after `change_candidates`: without those that a forced symbol or a draw has excluded.
+        ids, log_probs: [K] the model's.
+        total: the log-probability of the row's hypothesis, less the penalties of repetition.
+    """
+    options = beam.request.options
+    num = max(options.beam_size + 1, options.trace)
+    columns = (values[row, :num].tolist() for values in (candidates.ids, candidates.log_probs, candidates.scores))
+    possible = [
+        Candidate(token_id, log_prob, total + score)
+        for token_id, log_prob, score in zip(*columns, strict=True)
+        if score > LEAST_POSSIBLE
+    ]
+    is_forced, choice = beam.forced_id(history.step) != NO_ID, beam.choice(history, row)
+    fate, allowed_ids = Fate.RANK, None
+    if is_forced or choice is not None:
+        allowed_ids = set() if choice is None else set(choice.ids.tolist())
+    if not is_forced and beam.random is not None:
+        fate = Fate.NOT_DRAWN
+    elif not is_forced and options.alternatives and history.step - beam.request.begin == len(options.target_prefix):
+        fate = Fate.ALTERNATIVE
+    if fate is Fate.RANK and allowed_ids is None:
+        return possible
+    penalized: list[int] = []
+    if options.repetition_penalty != 1.0 and allowed_ids is None:
+        penalized = history.tokens(row, beam.request.begin)
+    penalty = math.log(options.repetition_penalty)
+    # Each token of the hypothesis may have ranked before those that come first now.
+    width = options.trace + len(penalized)
+    of_model = [
+        Candidate(
+            token_id,
+            log_prob,
+            total + (log_prob - penalty if token_id in penalized else log_prob),
+            fate if allowed_ids is None or token_id in allowed_ids else Fate.PREFIX,
+        )
+        for token_id, log_prob in zip(ids[:width].tolist(), log_probs[:width].tolist(), strict=True)
+        if log_prob > LEAST_POSSIBLE
+    ]
+    shown = sorted(of_model, key=lambda each: -each.total)[: options.trace]
+    left = {each.token_id: each for each in possible}
+    return [left.pop(each.token_id, each) for each in shown] + list(left.values())
