@@ -36,11 +36,12 @@ from attendant.server.engine.supervision import WorkerLost
 from attendant.server.grpc.handlers import Bounds, Handlers, library_rpcs, reflection_rpcs
 from attendant.server.grpc.port import (
     HEADROOM,
-    Connections,
     GrpcPort,
     allow_descriptors,
     authority,
+    bounded,
     grpc_server,
+    hang_up_on,
     num_connections,
 )
 from attendant.server.grpc.service import SERVICE, Seq2SeqServicer
@@ -77,7 +78,7 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
     access = open_access(config)
     metrics, catalogue = Metrics(CollectorRegistry()), Catalogue()
     lifecycle = Lifecycle(catalogue, metrics)
-    answer_budget, connections = AnswerBudget(unread_seconds=config.unread_seconds), Connections(config.max_connections)
+    answer_budget = AnswerBudget(unread_seconds=config.unread_seconds)
     metrics.watch_streams(answer_budget)
     processes = WorkerProcesses(config)
     reconciler = repository_reconciler(config, processes, catalogue, metrics, lifecycle)
@@ -98,7 +99,7 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
         gate,
         bounds=Bounds(max_streams=config.max_streams),
         answer_budget=answer_budget,
-        connections=connections,
+        hang_up=hang_up_on,
     )
     make_server = partial(
         grpc_server,
@@ -123,7 +124,7 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
         lifecycle.install_signal_handlers(partial(_reload, access, reconciler, catalogue))
         await lifecycle.set_open(False)
         await port.start()
-        until_the_end.enter_context(connections.bounded(port.port))
+        until_the_end.enter_context(bounded(port.port, config.max_connections, handlers.connection_calls))
         metrics.watch_connections(*(partial(num_connections, number) for number in (port.port, metrics_port)))
         try:
             loading = load_models(config, processes, catalogue, metrics, lifecycle, reconciler)

@@ -43,7 +43,7 @@ from attendant.server.engine.scheduler import Budget
 from attendant.server.engine.shares import MAX_ANSWER_BYTES, AnswerBudget
 from attendant.server.errors import AttendantError
 from attendant.server.grpc.handlers import Bounds, Handlers
-from attendant.server.grpc.port import HEADROOM, Connections, GrpcPort, grpc_server
+from attendant.server.grpc.port import HEADROOM, GrpcPort, bounded, grpc_server, hang_up_on
 from attendant.server.grpc.service import SERVICE, Seq2SeqServicer
 from attendant.server.inference.service import InferenceServicer
 from attendant.server.lifecycle import Lifecycle
@@ -227,7 +227,7 @@ async def served(
     metrics, catalogue = Metrics(CollectorRegistry()), Catalogue()
     lifecycle = Lifecycle(catalogue, metrics)
     answer_budget = AnswerBudget(unread_seconds=unread_seconds, max_bytes=max_answer_bytes)
-    connections, log = Connections(max_connections), RequestLog(catalogue, metrics, tracer=tracer)
+    log = RequestLog(catalogue, metrics, tracer=tracer)
     gate = Gate(access, log)
     metrics.watch_streams(answer_budget)
     seq2seq = rpcs_of(SERVICE, Seq2SeqServicer(catalogue, log, answer_budget))
@@ -238,7 +238,7 @@ async def served(
         gate,
         bounds=bounds,
         answer_budget=answer_budget,
-        connections=connections,
+        hang_up=hang_up_on,
     )
     make_server = partial(
         grpc_server,
@@ -261,7 +261,7 @@ async def served(
         await lifecycle.set_open(True)
     try:
         target = f"127.0.0.1:{port.port}"
-        with connections.bounded(port.port):
+        with bounded(port.port, max_connections, handlers.connection_calls):
             async with grpc.aio.insecure_channel(target) as channel:
                 stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
                 yield Served(models, metrics, catalogue, log, lifecycle, target, channel, stub)

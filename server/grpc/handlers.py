@@ -8,8 +8,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import AbstractContextManager, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from inspect import iscoroutinefunction
@@ -28,7 +28,6 @@ from attendant.server.auth import Gate, Shares
 from attendant.server.call import Call, Rpc, UndecodableRequest, guard_of, name_in_certificate, rpcs_of
 from attendant.server.config import Openness
 from attendant.server.engine.shares import AnswerBudget
-from attendant.server.grpc.port import Connections, hang_up_on
 from attendant.server.grpc.requests import status_of
 from attendant.server.metrics import REQUEST_BUCKETS, Counter, Histogram
 
@@ -219,6 +218,36 @@ class UnreadMessages:
         self._give_up_old()
 
 
+class ConnectionCalls:
+    """The calls of each connection, which is named by its peer, as gRPC names it.
+
+    Attributes:
+        num_calls: calls in progress, for each connection that has any.
+        used_at: time at which the last call that had an answer ended, also for connections that have ended.
+    """
+
+    def __init__(self) -> None:
+        self.num_calls: dict[str, int] = {}
+        self.used_at: dict[str, float] = {}
+
+    @contextmanager
+    def calling(self, peer: str) -> Iterator[None]:
+        """Notes a call whose request has been read. Only calls that end with an answer count as a use."""
+        peer = unquote(peer)
+        self.num_calls[peer] = self.num_calls.get(peer, 0) + 1
+        try:
+            yield
+            self.used_at[peer] = time.monotonic()
+        finally:
+            self.num_calls[peer] -= 1
+            if not self.num_calls[peer]:
+                del self.num_calls[peer]
+
+    def keep(self, peers: Collection[str]) -> None:
+        """Forgets the uses of all connections except these."""
+        self.used_at = {peer: used for peer, used in self.used_at.items() if peer in peers}
+
+
 class Activity:
     """The last time that something came or went on a stream. Ends the waiting for a message after too long.
 
@@ -282,6 +311,9 @@ class Handlers(grpc.GenericRpcHandler):
     gRPC reads the message of a unary call before it calls the method, waits for it indefinitely, holds the unfinished
     messages of all calls without a limit, and logs a traceback for each message that can't be decoded. So every method
     is registered as one that reads its requests itself, as bytes. On the wire there is no difference.
+
+    Attributes:
+        connection_calls: the calls that they handle, by connection.
     """
 
     def __init__(
@@ -291,14 +323,20 @@ class Handlers(grpc.GenericRpcHandler):
         *,
         bounds: Bounds,
         answer_budget: AnswerBudget,
-        connections: Connections,
+        hang_up: Callable[[Collection[str]], object],
     ) -> None:
+        """Makes the handlers.
+
+        Args:
+            hang_up: ends the connections of these peers.
+        """
         self._gate = gate
         self._log = gate.log
         self._bounds = bounds
         self._unread = UnreadMessages(bounds)
         self._answer_budget = answer_budget
-        self._connections = connections
+        self._hang_up = hang_up
+        self.connection_calls = ConnectionCalls()
         self._streams, self._watches = Shares(bounds.max_streams), Shares(bounds.max_watches)
         self._under_way: set[asyncio.Task[Any]] = set()
         metrics = GrpcMetrics(gate.log.metrics.registry)
@@ -320,7 +358,7 @@ class Handlers(grpc.GenericRpcHandler):
             call = self._begin(context)
             try:
                 request = await self._only_request(rpc, call)
-                with self._connections.calling(call.peer), Handling(metrics, call):
+                with self.connection_calls.calling(call.peer), Handling(metrics, call):
                     metrics.received.inc()
                     self._gate.let_in(rpc, request, call)
                     self._log.require_decoded(rpc.name, call, request)
@@ -369,7 +407,7 @@ class Handlers(grpc.GenericRpcHandler):
             request = self._requests(rpc, metrics, call, activity)
         else:
             request = await self._only_request(rpc, call)
-        with self._place(rpc, call), self._connections.calling(call.peer), activity, Handling(metrics, call):
+        with self._place(rpc, call), self.connection_calls.calling(call.peer), activity, Handling(metrics, call):
             self._gate.let_in(rpc, request, call)
             if not rpc.streams_requests:
                 metrics.received.inc()
@@ -427,7 +465,7 @@ class Handlers(grpc.GenericRpcHandler):
             raise errors.TooManyUnread(num_bytes)
         if num_bytes > LARGE_BYTES:
             seconds, peer = self._answer_budget.unread_seconds, unquote(call.peer)
-            unread = asyncio.get_running_loop().call_later(seconds, hang_up_on, {peer})
+            unread = asyncio.get_running_loop().call_later(seconds, self._hang_up, {peer})
             task.add_done_callback(lambda _: unread.cancel())
 
     async def _fail(self, method: str, call: GrpcCall, raised: errors.AttendantError | errors.Failed) -> NoReturn:

@@ -13,17 +13,16 @@ import os
 import resource
 import socket
 import stat
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import grpc
 
 from attendant.runtime.errors import UserError
 from attendant.server.errors import UnknownMethod
+from attendant.server.grpc.handlers import ConnectionCalls
 from attendant.server.metrics import Metrics
 from attendant.server.polling import checking, until
 
@@ -293,50 +292,27 @@ OPEN_STATES = frozenset({1, 4, 5})
 """Linux's TCP states in which the peer has not closed its side: ESTABLISHED, FIN_WAIT1, FIN_WAIT2."""
 
 
-class Connections:
-    """The calls of each connection: how many are in progress, and when the last one ended.
+def bounded(port: int, max_connections: int, calls: ConnectionCalls) -> AbstractContextManager[None]:
+    """Keeps a port's connections within the limit until the end of the context."""
 
-    Connections are named by their peers, as gRPC names them.
-    """
+    async def look() -> None:
+        # Counting takes a fraction of a millisecond, looking at each of a thousand some.
+        num_descriptors = sum(1 for _ in DESCRIPTORS.iterdir())
+        if len(calls.used_at) > 2 * max_connections or num_descriptors > max_connections:
+            make_room(port, max_connections, calls)
 
-    def __init__(self, max_connections: int) -> None:
-        self.max_connections = max_connections
-        self._num_calls: dict[str, int] = {}
-        self._used_at: dict[str, float] = {}
+    return checking(LOOK_SECONDS, look)
 
-    @contextmanager
-    def calling(self, peer: str) -> Iterator[None]:
-        """Notes a call whose request has been read. Only calls that end with an answer count as a use."""
-        peer = unquote(peer)
-        self._num_calls[peer] = self._num_calls.get(peer, 0) + 1
-        try:
-            yield
-            self._used_at[peer] = time.monotonic()
-        finally:
-            self._num_calls[peer] -= 1
-            if not self._num_calls[peer]:
-                del self._num_calls[peer]
 
-    def bounded(self, port: int) -> AbstractContextManager[None]:
-        """Keeps a port's connections within the limit until the end of the context."""
-
-        async def look() -> None:
-            # Counting takes a fraction of a millisecond, looking at each of a thousand some.
-            num_descriptors = sum(1 for _ in DESCRIPTORS.iterdir())
-            if len(self._used_at) > 2 * self.max_connections or num_descriptors > self.max_connections:
-                self.make_room(port)
-
-        return checking(LOOK_SECONDS, look)
-
-    def make_room(self, port: int) -> None:
-        """Closes the connections beyond the limit that have no call: first those that never had one."""
-        peers = (_peer_of(connection) for connection in _sockets(port))
-        seen_at = {peer: index for index, peer in enumerate(peers) if peer}
-        self._used_at = {peer: used for peer, used in self._used_at.items() if peer in seen_at}
-        idle = [peer for peer in seen_at if peer not in self._num_calls]
-        # Among connections without a call, a lower descriptor has mostly been opened before.
-        idle.sort(key=lambda peer: (self._used_at.get(peer, 0.0), seen_at[peer]))
-        hang_up_on(idle[: max(0, len(seen_at) - self.max_connections)], port)
+def make_room(port: int, max_connections: int, calls: ConnectionCalls) -> None:
+    """Closes the connections beyond the limit that have no call: first those that never had one."""
+    peers = (_peer_of(connection) for connection in _sockets(port))
+    seen_at = {peer: index for index, peer in enumerate(peers) if peer}
+    calls.keep(seen_at)
+    idle = [peer for peer in seen_at if peer not in calls.num_calls]
+    # Among connections without a call, a lower descriptor has mostly been opened before.
+    idle.sort(key=lambda peer: (calls.used_at.get(peer, 0.0), seen_at[peer]))
+    hang_up_on(idle[: max(0, len(seen_at) - max_connections)], port)
 
 
 def num_connections(port: int) -> int:

@@ -13,7 +13,7 @@ from attendant_client import AttendantClient
 from tests.paths import ROOT
 from tests.serving import fake_stepper, served
 
-PERIODIC = {"server/polling.py"}
+PERIODIC = {"server/polling.py", "server/grpc/port.py"}
 """Files of checks that run periodically, even if there are no calls."""
 
 

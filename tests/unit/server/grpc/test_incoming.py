@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from attendant.server.grpc.handlers import read
-from attendant.server.grpc.port import Connections
+from attendant.server.grpc.handlers import ConnectionCalls, read
+from attendant.server.grpc.port import make_room
 
 
 class Call:
@@ -64,7 +64,7 @@ def test_connections_reset_by_their_peer_are_skipped() -> None:
         accepted = [listener.accept()[0] for _ in clients]
         clients[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         clients[0].close()
-        Connections(max_connections=1).make_room(port)
+        make_room(port, 1, ConnectionCalls())
         # Of the two live connections, the older one was closed.
         assert clients[1].recv(1) == b""
         clients[2].setblocking(False)
