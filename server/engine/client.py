@@ -21,9 +21,9 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import padded_width
 from attendant.server import errors
 from attendant.server.config import ServerConfig
-from attendant.server.engine.estimates import MovingAverage
 from attendant.server.engine.messages import MIN_RETRY_SECONDS, EngineRequest, Outcome, Priority, Result, Updates
 from attendant.server.engine.pool import WorkerPool
+from attendant.server.engine.scheduler import MovingAverage
 from attendant.server.engine.shares import FairSemaphore
 
 FILL = 0.5

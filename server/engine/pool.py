@@ -10,13 +10,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.errors import UserError
 from attendant.server.config import ServerConfig
-from attendant.server.engine.estimates import ExpectedEnds, MovingAverage, ThroughputEstimate
+from attendant.server.engine.dispatch import RESERVED, Ahead, Dispatcher, ExpectedEnds, SharedRows, ThroughputEstimate
 from attendant.server.engine.messages import (
     BulkRoom,
     EngineRequest,
@@ -28,25 +27,11 @@ from attendant.server.engine.messages import (
     out_of_time,
 )
 from attendant.server.engine.processes import WorkerProcess
-from attendant.server.engine.scheduler import Ahead, FairQueue
-from attendant.server.engine.shares import RESERVED, SharedRows
 from attendant.server.engine.supervision import Poisoned, Restarts, RoundBound, Slot, WorkerLost
 from attendant.server.errors import PoisonedRequest
 from attendant.server.polling import begin
 
 log = logging.getLogger(__name__)
-
-LONG_FACTOR: Final = 1.5
-"""A request is long if it is expected to take more than this many times the mean steps."""
-
-LONG_ROW_WEIGHT: Final = 3
-"""Weight of a long request's row when a worker is chosen for a short request."""
-
-MEAN_WEIGHT: Final = 0.02
-"""Weight of a request in the mean of expected steps."""
-
-BULK_AHEAD: Final = 2
-"""A worker gets bulk requests of up to this many times its rows, so that it never waits for the server."""
 
 TICK_SECONDS = 0.5
 """Interval of the checks for silent workers, late requests, and whether bulk work is alone."""
@@ -57,177 +42,6 @@ LOADING_SLACK_SECONDS = 10.0
 MIN_LOADING_SECONDS = 60.0
 LOADING_FACTOR = 3.0
 """A worker that is started again may take this many times as long to load as the first one took."""
-
-
-@dataclass(slots=True)
-class _Load:
-    """The rows of a priority's requests that a worker has; those of long requests also by key."""
-
-    rows: int = 0
-    long: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def weight(self) -> int:
-        """The load that counts when a worker is chosen for a short request."""
-        return self.rows + (LONG_ROW_WEIGHT - 1) * sum(self.long.values())
-
-
-class Dispatcher:
-    """One queue per priority for all workers, and the choice of a worker for each request. Pure.
-
-    An interactive or heavy request goes to the worker with the fewest rows of its priority, as soon as one has room:
-    several small batches on several cores answer sooner than a large one on one. Bulk requests are sent some way ahead.
-    While no worker is open, all requests wait.
-
-    A step takes longer the more rows take part, and newcomers hold it up while they are encoded. Long requests, which
-    are answered last, suffer most from both. So short requests keep away from them: when a worker is chosen for a short
-    request, the rows of long ones count several times.
-    """
-
-    def __init__(
-        self,
-        num_workers: int,
-        max_rows: int,
-        send: Callable[[int, EngineRequest], None],
-        shared: SharedRows | None = None,
-        on_bulk: Callable[[int, bool], None] = lambda num_dispatchers, is_alone: None,
-    ) -> None:
-        """Makes a dispatcher without an open worker.
-
-        Args:
-            max_rows: of each priority, of each worker.
-            send: called with a worker's number and a request that it gets.
-            shared: the rows of all dispatchers in the server. If None, this one is alone.
-            on_bulk: see SharedRows.divide_bulk.
-        """
-        self._send = send
-        self._shared = shared or SharedRows(num_workers * max_rows)
-        self._shares = {priority: self._shared.share(priority, self._dispatch) for priority in RESERVED}
-        self._on_bulk, self._has_bulk = on_bulk, False
-        self._num_workers, self._max_rows = num_workers, max_rows
-        self._open: list[int] = []
-        self._waiting = {priority: FairQueue() for priority in Priority}
-        self._loads = {priority: [_Load() for _ in range(num_workers)] for priority in Priority}
-        self._mean_steps = MovingAverage(MEAN_WEIGHT, max_rise=2.0)
-
-    @property
-    def is_open(self) -> bool:
-        """True if any worker takes requests."""
-        return bool(self._open)
-
-    def num_waiting(self, priority: Priority) -> int:
-        """Returns the number of requests that no worker has room for."""
-        return len(self._waiting[priority])
-
-    def num_rows(self, worker: int) -> int:
-        """Returns the rows of the requests that a worker has."""
-        return sum(loads[worker].rows for loads in self._loads.values())
-
-    def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
-        """Returns what waits before a new request of `work` rows x steps; `num_own` counts light and heavy requests."""
-        ahead = self._waiting[priority].ahead(client, work)
-        return Ahead(ahead.work, ahead.num_requests, sum([self._waiting[kind].num_of(client) for kind in RESERVED]))
-
-    def missed(self, now: float) -> list[EngineRequest]:
-        """Removes and returns waiting requests that can't be answered before their deadlines any more."""
-        return [
-            request
-            for queue in self._waiting.values()
-            for key in queue.missed(now)
-            if (request := queue.remove(key)) is not None
-        ]
-
-    def tick(self, now: float) -> None:
-        self._shared.tick(now)
-
-    def open(self, worker: int) -> None:
-        """Lets a worker take requests from now on."""
-        self._open.append(worker)
-        self._dispatch()
-
-    def close(self, worker: int, unfinished: Iterable[EngineRequest] = ()) -> None:
-        """Takes a worker's requests from it, and gives it no more; `unfinished` ones wait again, before all others."""
-        if worker in self._open:
-            self._open.remove(worker)
-        for request in sorted(unfinished, key=lambda request: request.key, reverse=True):
-            self._waiting[request.priority].put_back(request)
-        freed = {priority: loads[worker].rows for priority, loads in self._loads.items()}
-        for loads in self._loads.values():
-            loads[worker] = _Load()
-        self._free(freed)
-        self._dispatch()
-
-    def add(self, request: EngineRequest) -> None:
-        """Adds a request, and sends it if a worker has room."""
-        queue = self._waiting[request.priority]
-        if request.priority is not Priority.BULK:
-            self._shared.note_request(request.submitted)
-        # In an empty queue it would have its turn at once, and the queue would forget its client.
-        if not queue and self._give(request):
-            self._note_bulk()
-        else:
-            queue.add(request)
-            self._dispatch()
-
-    def cancel(self, key: int) -> bool:
-        """Removes a request whose caller has gone; returns False if it does not wait here."""
-        return any(queue.remove(key) is not None for queue in self._waiting.values())
-
-    def ended(self, worker: int, requests: Iterable[EngineRequest]) -> None:
-        """Frees the rows of requests that have ended, and sends others in their place."""
-        freed = dict.fromkeys(Priority, 0)
-        for request in requests:
-            load = self._loads[request.priority][worker]
-            load.rows -= request.max_rows
-            load.long.pop(request.key, None)
-            freed[request.priority] += request.max_rows
-        self._free(freed)
-
-    def clear(self) -> None:
-        """Forgets all requests, because the workers have been let go."""
-        self._waiting = {priority: FairQueue() for priority in Priority}
-        for worker in range(self._num_workers):
-            self.close(worker)
-
-    def _free(self, rows: dict[Priority, int]) -> None:
-        for priority, share in self._shares.items():
-            if rows[priority]:
-                share.give_back(rows[priority])
-        if rows[Priority.BULK]:
-            self._dispatch()
-
-    def _dispatch(self) -> None:
-        """Sends what there is room for."""
-        for queue in self._waiting.values():
-            # The request at its turn waits until it fits, before all smaller ones, so that it does not starve.
-            while (request := queue.first()) is not None and self._give(request):
-                queue.take(request)
-        self._note_bulk()
-
-    def _give(self, request: EngineRequest) -> bool:
-        """Sends a request to the best worker with room; returns False if there is none, or the server has no rows."""
-        loads, num_rows, is_bulk = self._loads[request.priority], request.max_rows, request.priority is Priority.BULK
-        limit = self._max_rows * (BULK_AHEAD if is_bulk else 1)
-        with_room = [worker for worker in self._open if loads[worker].rows + num_rows <= limit]
-        if not with_room or not (is_bulk or self._shares[request.priority].take(num_rows)):
-            return False
-        expected = request.expected_steps
-        is_long = not is_bulk and expected > LONG_FACTOR * self._mean_steps.add(expected)
-        if is_long or is_bulk:
-            worker = min(with_room, key=lambda number: loads[number].rows)
-        else:
-            worker = min(with_room, key=lambda number: loads[number].weight)
-        if is_long:
-            loads[worker].long[request.key] = num_rows
-        loads[worker].rows += num_rows
-        self._send(worker, request)
-        return True
-
-    def _note_bulk(self) -> None:
-        has_bulk = any(load.rows for load in self._loads[Priority.BULK])
-        if has_bulk != self._has_bulk:
-            self._has_bulk = has_bulk
-            self._shared.divide_bulk(self._on_bulk, has_bulk=has_bulk)
 
 
 class WorkerPool:

@@ -29,8 +29,8 @@ from typing import NamedTuple, Self
 
 from attendant.runtime.process import available_cpus
 from attendant.server.config import ServerConfig
+from attendant.server.engine.dispatch import SharedRows
 from attendant.server.engine.messages import RECEIVED_BYTES, FlightRecord, Frames, framed, new_record
-from attendant.server.engine.shares import SharedRows
 
 log = logging.getLogger(__name__)
 

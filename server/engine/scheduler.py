@@ -1,30 +1,53 @@
-"""Which requests wait and which run. Pure: no tensors, no clock.
+"""Which requests of an engine wait and which run. Pure: no tensors, no clock.
 
-In the server, clients take turns in a queue per priority (`FairQueue`), by deficit round robin on expected rows x steps
-(Shreedhar and Varghese 1995). A client at its turn is served as long as its credit covers its oldest request; otherwise
-it earns a quantum for its next turn. So clients that always have requests waiting get the same work done, however many
-requests each sends at once. A client with few requests waits for at most one turn of each other client.
-
-In an engine (`Scheduler`), interactive, heavy and bulk requests have a queue each, with the whole budget, and are
-stepped apart: a round of the engine belongs to one priority. So an interactive request is admitted at the next step
-however much other work there is, and its steps take no longer because of it. While interactive work runs, the other
-rows pause with their state kept. Heavy requests get the share of time of their clients among all clients, and bulk work
-a tenth. A round of theirs is one call into the model, limited in time. There requests are admitted in order of arrival,
-since the server has already ordered them by client. Among the first WINDOW of them, those go first whose padded width
-is nearest to the oldest one's, because a batch is padded to its widest source.
+Interactive, heavy and bulk requests have a queue each, with the whole budget, and are stepped apart: a round of the
+engine belongs to one priority. So an interactive request is admitted at the next step however much other work there is,
+and its steps take no longer because of it. While interactive work runs, the other rows pause with their state kept.
+Heavy requests get the share of time of their clients among all clients, and bulk work a tenth. A round of theirs is one
+call into the model, limited in time. There requests are admitted in order of arrival, since the server has already
+ordered them by client (`dispatch.py`). Among the first WINDOW of them, those go first whose padded width is nearest to
+the oldest one's, because a batch is padded to its widest source.
 """
 
 import heapq
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from attendant.runtime.stepper import padded_width
-from attendant.server.engine.estimates import MovingAverage
 from attendant.server.engine.messages import BulkRoom, EngineRequest, Priority
+
+
+class MovingAverage:
+    """An exponential moving average.
+
+    Attributes:
+        value: 0 before the first value.
+    """
+
+    def __init__(self, weight: float, value: float | None = None, max_rise: float = math.inf) -> None:
+        """Starts an average.
+
+        Args:
+            weight: of each new value; 0 to 1.
+            max_rise: a value counts as at most this many times the average: more is an outlier, or comes again.
+        """
+        self.value = value or 0.0
+        self._is_empty = value is None
+        self._weight = weight
+        self._max_rise = max_rise
+
+    def add(self, value: float, weight: float | None = None) -> float:
+        """Adds a value, with `weight` instead of the usual one if it is not None; returns the new average."""
+        if self._is_empty:
+            self.value, self._is_empty = value, False
+        else:
+            self.value += (weight or self._weight) * (min(value, self._max_rise * self.value) - self.value)
+        return self.value
+
 
 MAX_OLD = 64
 
@@ -58,137 +81,6 @@ class TimerQueue:
             if self._is_present(key):
                 keys.append(key)
         return keys
-
-
-class Ahead(NamedTuple):
-    """The requests that will be taken before a request that arrives now.
-
-    Attributes:
-        work: their expected rows x steps.
-        num_requests: their approximate number.
-        num_own: waiting requests of its own client.
-    """
-
-    work: float
-    num_requests: float
-    num_own: int
-
-
-@dataclass(slots=True)
-class _Client:
-    """A client's waiting requests, in order of arrival, and their total work."""
-
-    credit: float = 0.0
-    requests: OrderedDict[int, EngineRequest] = field(default_factory=OrderedDict)
-    work: float = 0.0
-
-    @property
-    def oldest(self) -> EngineRequest:
-        return next(iter(self.requests.values()))
-
-
-class FairQueue:
-    """Waiting requests, by client.
-
-    Attributes:
-        work: expected rows x steps of all waiting requests.
-    """
-
-    def __init__(self) -> None:
-        # The ring: the client whose turn it is comes first.
-        self._clients: OrderedDict[str, _Client] = OrderedDict()
-        self._client_of: dict[int, str] = {}
-        self._starts = TimerQueue(self._client_of.__contains__)
-        self.work = 0.0
-
-    def __len__(self) -> int:
-        return len(self._client_of)
-
-    def __contains__(self, key: int) -> bool:
-        return key in self._client_of
-
-    def add(self, request: EngineRequest) -> None:
-        """Appends a request to those of its client, and a new client to the ring."""
-        client = self._clients.get(request.client)
-        is_new = client is None
-        if client is None:
-            client = self._clients[request.client] = _Client()
-        client.requests[request.key] = request
-        client.work += request.work
-        self.work += request.work
-        self._client_of[request.key] = request.client
-        if is_new:
-            client.credit = self._quantum()
-        if request.start_by is not None:
-            self._starts.add(request.start_by, request.key, len(self))
-
-    def put_back(self, request: EngineRequest) -> None:
-        """Puts a request that was taken but not decoded before all others; its client does not pay for it."""
-        self.add(request)
-        client = self._clients[request.client]
-        client.requests.move_to_end(request.key, last=False)
-        client.credit += request.work
-        self._clients.move_to_end(request.client, last=False)
-
-    def remove(self, key: int) -> EngineRequest | None:
-        """Removes a request whose caller has gone; returns None if it is not here."""
-        name = self._client_of.pop(key, None)
-        if name is None:
-            return None
-        client = self._clients[name]
-        request = client.requests.pop(key)
-        client.work -= request.work
-        self.work -= request.work
-        if not client.requests:
-            del self._clients[name]
-        if not self._clients:
-            self.work = 0.0  # without rounding errors
-        return request
-
-    def first(self) -> EngineRequest | None:
-        """Returns the request whose turn it is, or None if none waits."""
-        if not self._clients:
-            return None
-        quantum = self._quantum()
-        while True:
-            name, client = next(iter(self._clients.items()))
-            if client.credit >= client.oldest.work:
-                return client.oldest
-            client.credit += quantum
-            self._clients.move_to_end(name)
-
-    def take(self, request: EngineRequest) -> None:
-        """Removes a request that will be decoded: its client pays for it."""
-        self._clients[request.client].credit -= request.work
-        self.remove(request.key)
-
-    def missed(self, now: float) -> list[int]:
-        """Returns the keys, each once, of requests that can't be answered before their deadlines any more."""
-        return self._starts.due(now)
-
-    def num_of(self, client: str) -> int:
-        """Returns the number of waiting requests of this client."""
-        mine = self._clients.get(client)
-        return 0 if mine is None else len(mine.requests)
-
-    def ahead(self, client: str, work: float) -> Ahead:
-        """Returns what is taken before a request of this client that arrives now.
-
-        That is all of the client's waiting requests, and of every other client as much work, or what it has.
-        """
-        mine = self._clients.get(client)
-        work_ahead, num_own = 0.0 if mine is None else mine.work, self.num_of(client)
-        turn, num_ahead = work_ahead + work, float(num_own)
-        for other in self._clients.values():
-            if other is not mine and other.work:
-                part = min(1.0, turn / other.work)
-                work_ahead += part * other.work
-                num_ahead += part * len(other.requests)
-        return Ahead(work_ahead, num_ahead, num_own)
-
-    def _quantum(self) -> float:
-        """Returns the credit that a turn earns: the mean work of those waiting, so that one turn pays for most."""
-        return self.work / len(self)
 
 
 BULK_SHARE = 0.1

@@ -1,18 +1,13 @@
-"""Resources that are shared: places for bulk requests, memory for answers, and the rows of all models.
+"""Resources that are shared: places for bulk requests, and memory for answers.
 
-Places (`FairSemaphore`) are shared by the clients and streams of bulk work, memory (`AnswerBudget`) by all streams,
-rows (`SharedRows`) by the models and versions of a server.
+Places (`FairSemaphore`) are shared by the clients and streams of bulk work, memory (`AnswerBudget`) by all streams.
 """
 
 import asyncio
-import itertools
-import math
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
-
-from attendant.server.engine.messages import Priority
 
 
 class FairSemaphore:
@@ -179,119 +174,3 @@ class AnswerShare:
         self.held_bytes -= num_bytes
         self._budget.held_bytes -= num_bytes
         self._freed.set()
-
-
-RESERVED = (Priority.INTERACTIVE, Priority.HEAVY)
-"""Priorities whose requests are sent to a worker only once the server has rows for them."""
-
-ALONE_SECONDS = 1.0
-"""Bulk work counts as alone if no other request arrived for this long and none is unanswered."""
-
-
-class SharedRows:
-    """One budget of rows, per priority, for all models and versions in a server. Pure.
-
-    A version's interactive and heavy requests go to its workers only when the server has rows for them. Freed rows go
-    to the waiting version that holds fewest (max-min fairness): one version alone may have all of them; several that
-    want more than there are converge to equal shares. Rows count until their request has ended.
-
-    The rows for bulk requests are divided evenly among the versions that have any. While bulk work is alone, its calls
-    into the model may take longer. The server decides that, because a worker does not see the requests of others, and
-    every worker slows down all of them.
-    """
-
-    def __init__(self, max_rows: int) -> None:
-        self._max_rows = max_rows
-        self._budgets = {priority: _Budget(max_rows) for priority in RESERVED}
-        self._with_bulk: dict[Callable[[int, bool], None], None] = {}
-        self._bulk_is_alone = False
-        self._last_request = -math.inf
-
-    def share(self, priority: Priority, retry: Callable[[], None]) -> "RowShare":
-        """Returns a version's share; `retry` is called when rows may be free for it."""
-        return RowShare(self._budgets[priority], retry)
-
-    def divide_bulk(self, limit: Callable[[int, bool], None], *, has_bulk: bool) -> None:
-        """Registers that the workers of a version have bulk requests from now on, or have none any more.
-
-        Args:
-            limit: called, while they have some, with the number of such versions and whether bulk work is alone.
-        """
-        if has_bulk:
-            self._with_bulk[limit] = None
-        else:
-            self._with_bulk.pop(limit, None)
-        self._limit_bulk()
-
-    def note_request(self, now: float) -> None:
-        """Ends the time of bulk work alone, because another request has arrived."""
-        self._last_request = now
-        if self._bulk_is_alone:
-            self._bulk_is_alone = False
-            self._limit_bulk()
-
-    def tick(self, now: float) -> None:
-        """Checks whether bulk work is alone by now."""
-        is_idle = all(budget.free == self._max_rows and not budget.waiting for budget in self._budgets.values())
-        if not self._bulk_is_alone and is_idle and now - self._last_request >= ALONE_SECONDS:
-            self._bulk_is_alone = True
-            self._limit_bulk()
-
-    def _limit_bulk(self) -> None:
-        for limit in self._with_bulk:
-            limit(len(self._with_bulk), self._bulk_is_alone)
-
-
-class _Budget:
-    """The rows of one priority: the free ones, and the shares that were refused rows."""
-
-    def __init__(self, free: int) -> None:
-        self.free = free
-        self.waiting: set[RowShare] = set()
-        self.arrivals = itertools.count()
-
-
-class RowShare:
-    """The rows that one version holds: those of requests that were sent to workers."""
-
-    def __init__(self, budget: _Budget, retry: Callable[[], None]) -> None:
-        self._budget = budget
-        self._retry = retry
-        # Among shares that hold equally many rows, the one that has waited longest goes first.
-        self._arrival = math.inf
-        self._held = 0
-
-    @property
-    def _turn(self) -> tuple[int, float]:
-        return self._held, self._arrival
-
-    def take(self, num_rows: int) -> bool:
-        """Takes rows; returns False if they are not free, or if another waiting version goes first."""
-        budget = self._budget
-        if num_rows <= budget.free and (
-            not budget.waiting or self._turn <= min(other._turn for other in budget.waiting)
-        ):
-            budget.waiting.discard(self)
-            self._arrival = math.inf
-            budget.free -= num_rows
-            self._held += num_rows
-            return True
-        if self not in budget.waiting:
-            budget.waiting.add(self)
-            self._arrival = min(self._arrival, next(budget.arrivals))
-        return False
-
-    def give_back(self, num_rows: int) -> None:
-        """Returns rows, and lets this version and those that wait for rows retry, each in its turn."""
-        budget = self._budget
-        budget.free += num_rows
-        self._held -= num_rows
-        self._retry()
-        while budget.waiting:
-            first, free = min(budget.waiting, key=lambda share: share._turn), budget.free
-            budget.waiting.remove(first)
-            first._retry()
-            if first not in budget.waiting:
-                first._arrival = math.inf
-            elif budget.free == free:  # its request does not fit yet, and no other goes first
-                return

@@ -13,10 +13,9 @@ from functools import partial
 
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
-from attendant.server.engine.estimates import MovingAverage
 from attendant.server.engine.messages import BulkRoom, EngineRequest, Link, Outcomes, Priority, Ready, Report
 from attendant.server.engine.processes import WorkerProcess
-from attendant.server.engine.scheduler import MAX_RISE
+from attendant.server.engine.scheduler import MAX_RISE, MovingAverage
 from attendant.server.polling import until
 
 RESTARTS_WINDOW_SECONDS = 600.0

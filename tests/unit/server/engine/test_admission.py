@@ -9,9 +9,8 @@ from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.config import LIGHT_ROWS, ServerConfig
 from attendant.server.engine.client import FILL, SERVICE_FILL, Accepted, OverloadControl, Prediction
-from attendant.server.engine.estimates import ThroughputEstimate
+from attendant.server.engine.dispatch import Ahead, ThroughputEstimate
 from attendant.server.engine.messages import Outcome, Priority, RequestStats, Result, StepStats
-from attendant.server.engine.scheduler import Ahead
 from attendant.server.errors import (
     EARLY_SECONDS,
     ClientLimit,

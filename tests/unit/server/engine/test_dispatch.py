@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attendant.server.engine.dispatch import ALONE_SECONDS, BULK_AHEAD, Dispatcher, SharedRows
 from attendant.server.engine.messages import EngineRequest, Priority
-from attendant.server.engine.pool import BULK_AHEAD, Dispatcher
-from attendant.server.engine.shares import ALONE_SECONDS, SharedRows
 from tests.unit.server.engine.test_scheduler import BULK, HEAVY, INTERACTIVE, request
 
 

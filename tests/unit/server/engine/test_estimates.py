@@ -4,7 +4,7 @@ import pytest
 
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.server.engine.client import Lengths
-from attendant.server.engine.estimates import ExpectedEnds, ThroughputEstimate
+from attendant.server.engine.dispatch import ExpectedEnds, ThroughputEstimate
 from attendant.server.engine.messages import EngineRequest, Priority, StepStats
 from attendant.server.engine.scheduler import BatchBudget
 from attendant.server.engine.supervision import HANG_FACTOR, RoundBound

@@ -15,13 +15,11 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import DecoderState
 from attendant.server.config import LIGHT_ROWS, ServerConfig
+from attendant.server.engine import dispatch, supervision
 from attendant.server.engine import pool as pools
-from attendant.server.engine import shares, supervision
 from attendant.server.engine.client import DELIVERED_AT_ONCE, HEAVY_WEIGHT, EngineClient
-from attendant.server.engine.estimates import ThroughputEstimate
+from attendant.server.engine.dispatch import Ahead, SharedRows, ThroughputEstimate
 from attendant.server.engine.messages import BulkRoom, Outcome, Outcomes, Priority, Result, StepStats
-from attendant.server.engine.scheduler import Ahead
-from attendant.server.engine.shares import SharedRows
 from attendant.server.engine.supervision import Slot, WorkerLost
 from attendant.server.errors import Cancelled, Draining, EngineDead, OutOfTime, PoisonedRequest
 from tests.fakes import FakeStepper
@@ -281,7 +279,7 @@ async def test_models_divide_the_rows_for_bulk_work() -> None:
 
 async def test_every_worker_learns_if_bulk_work_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(shares, "ALONE_SECONDS", 0.05)
+    monkeypatch.setattr(dispatch, "ALONE_SECONDS", 0.05)
     rooms: dict[int, list[BulkRoom]] = defaultdict(list)
     limit_bulk = Slot.limit_bulk
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.engine.dispatch import FairQueue
 from attendant.server.engine.messages import EngineRequest
-from attendant.server.engine.scheduler import FairQueue
 
 
 def request(
