@@ -29,10 +29,9 @@ from attendant.server.catalogue import Catalogue, Routes, ServedModel
 from attendant.server.config import ServerConfig
 from attendant.server.engine.client import EngineClient
 from attendant.server.engine.loading import in_daemon_thread, open_bundles, open_within_limits
-from attendant.server.engine.pool import WorkerPool
+from attendant.server.engine.pool import WorkerLost, WorkerPool
 from attendant.server.engine.processes import WorkerProcesses
 from attendant.server.engine.shares import AnswerBudget
-from attendant.server.engine.supervision import WorkerLost
 from attendant.server.grpc.handlers import Bounds, Handlers, library_rpcs, reflection_rpcs
 from attendant.server.grpc.port import (
     HEADROOM,

@@ -33,7 +33,7 @@ from attendant.runtime.errors import UserError, one_line
 from attendant.server.catalogue import Catalogue, Retirement, Routes, ServedModel
 from attendant.server.credentials import State, state_of
 from attendant.server.engine.loading import in_daemon_thread
-from attendant.server.engine.supervision import WorkerLost
+from attendant.server.engine.pool import WorkerLost
 from attendant.server.errors import Draining, LoadRefused, NotReady, UnknownModel
 from attendant.server.lifecycle import Lifecycle
 from attendant.server.metrics import Metrics

@@ -6,8 +6,8 @@ from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.server.engine.client import Lengths
 from attendant.server.engine.dispatch import ExpectedEnds, ThroughputEstimate
 from attendant.server.engine.messages import EngineRequest, Priority, StepStats
+from attendant.server.engine.pool import HANG_FACTOR, RoundBound
 from attendant.server.engine.scheduler import BatchBudget
-from attendant.server.engine.supervision import HANG_FACTOR, RoundBound
 
 FREE = DecodingOptions(max_length=100)
 BEAM = DecodingOptions(max_length=100, beam_size=4)

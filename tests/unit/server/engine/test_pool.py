@@ -15,12 +15,12 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import DecoderState
 from attendant.server.config import LIGHT_ROWS, ServerConfig
-from attendant.server.engine import dispatch, supervision
+from attendant.server.engine import dispatch
 from attendant.server.engine import pool as pools
 from attendant.server.engine.client import DELIVERED_AT_ONCE, HEAVY_WEIGHT, EngineClient
 from attendant.server.engine.dispatch import Ahead, SharedRows, ThroughputEstimate
 from attendant.server.engine.messages import BulkRoom, Outcome, Outcomes, Priority, Result, StepStats
-from attendant.server.engine.supervision import Slot, WorkerLost
+from attendant.server.engine.pool import Slot, WorkerLost
 from attendant.server.errors import Cancelled, Draining, EngineDead, OutOfTime, PoisonedRequest
 from tests.fakes import FakeStepper
 from tests.serving import PATIENCE_SECONDS, GatedStepper, answered, eventually, submit
@@ -180,7 +180,7 @@ async def test_cancelled_suspects_are_not_tried_again() -> None:
 
 async def test_workers_that_hang_again_and_again_end_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(supervision, "ENDING_SECONDS", 0.05)
+    monkeypatch.setattr(pools, "ENDING_SECONDS", 0.05)
     deaths: list[int] = []
     options = {"num_workers": 1, "max_restarts": 1, "on_death": lambda: deaths.append(1)}
     async with running(GatedStepper(7), GatedStepper(7), hang_seconds=0.2, **options) as (runner, _):

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from attendant.server.engine.messages import FlightRecord, new_record
-from attendant.server.engine.processes import WorkerProcess
-from attendant.server.engine.supervision import (
+from attendant.server.engine.pool import (
     MAX_DELAY_SECONDS,
     MAX_POISONED,
     RESTARTS_WINDOW_SECONDS,
@@ -16,6 +15,7 @@ from attendant.server.engine.supervision import (
     RoundBound,
     Slot,
 )
+from attendant.server.engine.processes import WorkerProcess
 from tests.unit.server.engine.test_scheduler import BULK, INTERACTIVE, request
 
 
