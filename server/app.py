@@ -31,7 +31,6 @@ from attendant.server.engine.client import EngineClient
 from attendant.server.engine.loading import in_daemon_thread, open_bundles, open_within_limits
 from attendant.server.engine.pool import WorkerLost, WorkerPool
 from attendant.server.engine.processes import WorkerProcesses
-from attendant.server.engine.shares import AnswerBudget
 from attendant.server.grpc.handlers import Bounds, Handlers, library_rpcs, reflection_rpcs
 from attendant.server.grpc.port import (
     HEADROOM,
@@ -43,6 +42,7 @@ from attendant.server.grpc.port import (
     hang_up_on,
     num_connections,
 )
+from attendant.server.grpc.requests import AnswerBudget
 from attendant.server.grpc.service import SERVICE, Seq2SeqServicer
 from attendant.server.http.app import HttpApi, add_pages, guard_hosts, http_app
 from attendant.server.http.port import http_server
@@ -78,7 +78,7 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
     metrics, catalogue = Metrics(CollectorRegistry()), Catalogue()
     lifecycle = Lifecycle(catalogue, metrics)
     answer_budget = AnswerBudget(unread_seconds=config.unread_seconds)
-    metrics.watch_streams(answer_budget)
+    metrics.watch_server(answer_budget.gauges())
     processes = WorkerProcesses(config)
     reconciler = repository_reconciler(config, processes, catalogue, metrics, lifecycle)
     requests = RequestLog(
@@ -124,7 +124,12 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
         await lifecycle.set_open(False)
         await port.start()
         until_the_end.enter_context(bounded(port.port, config.max_connections, handlers.connection_calls))
-        metrics.watch_connections(*(partial(num_connections, number) for number in (port.port, metrics_port)))
+        metrics.watch_server(
+            {
+                "grpc_connections": partial(num_connections, port.port),
+                "http_connections": partial(num_connections, metrics_port),
+            }
+        )
         try:
             loading = load_models(config, processes, catalogue, metrics, lifecycle, reconciler)
             if not await _done_unless_ending(lifecycle, loading):

@@ -8,7 +8,7 @@ import math
 import time
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -25,7 +25,6 @@ from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.stepper import Floats
 from attendant.server.engine.client import EngineClient, Prediction
 from attendant.server.engine.messages import RequestStats, StepStats
-from attendant.server.engine.shares import AnswerBudget
 
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 STEP_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -304,17 +303,10 @@ class Metrics:
         """Removes the gauge of a model that is no longer served, which would look like one that can't be served."""
         self.gauges["ready"].remove(model)
 
-    def watch_streams(self, budget: AnswerBudget) -> None:
-        """Reads the gauges of bulk streams at each scrape."""
-        self._server_gauges["bulk_streams"].set_function(lambda: budget.num_streams)
-        self._server_gauges["bulk_streams_stalled"].set_function(lambda: budget.num_stalled)
-        self._server_gauges["bulk_answers_bytes"].set_function(lambda: budget.held_bytes)
-        self._server_gauges["bulk_answers_limit_bytes"].set(budget.max_bytes)
-
-    def watch_connections(self, num_grpc: Callable[[], int], num_http: Callable[[], int]) -> None:
-        """Reads the gauges of connections at each scrape."""
-        self._server_gauges["grpc_connections"].set_function(num_grpc)
-        self._server_gauges["http_connections"].set_function(num_http)
+    def watch_server(self, gauges: Mapping[str, Callable[[], float]]) -> None:
+        """Reads these gauges of the whole server at each scrape."""
+        for name, read in gauges.items():
+            self._server_gauges[name].set_function(read)
 
     def of_model(self, model: str) -> "ModelMetrics":
         """Returns the metrics of one version; all versions of a model are counted together."""

@@ -12,7 +12,7 @@ from typing import Any
 from attendant.server.app import add_http_api
 from attendant.server.auth import Access, Gate
 from attendant.server.call import rpcs_of
-from attendant.server.engine.shares import AnswerBudget
+from attendant.server.grpc.requests import AnswerBudget
 from attendant.server.grpc.service import SERVICE, Seq2SeqServicer
 from attendant.server.http.app import guard_hosts, http_app
 from attendant.server.http.port import http_server

@@ -40,10 +40,10 @@ from attendant.server.config import ServerConfig
 from attendant.server.engine.client import EngineClient
 from attendant.server.engine.messages import Outcome, Result
 from attendant.server.engine.scheduler import Budget
-from attendant.server.engine.shares import MAX_ANSWER_BYTES, AnswerBudget
 from attendant.server.errors import AttendantError
 from attendant.server.grpc.handlers import Bounds, Handlers
 from attendant.server.grpc.port import HEADROOM, GrpcPort, bounded, grpc_server, hang_up_on
+from attendant.server.grpc.requests import MAX_ANSWER_BYTES, AnswerBudget
 from attendant.server.grpc.service import SERVICE, Seq2SeqServicer
 from attendant.server.inference.service import InferenceServicer
 from attendant.server.lifecycle import Lifecycle
@@ -229,7 +229,7 @@ async def served(
     answer_budget = AnswerBudget(unread_seconds=unread_seconds, max_bytes=max_answer_bytes)
     log = RequestLog(catalogue, metrics, tracer=tracer)
     gate = Gate(access, log)
-    metrics.watch_streams(answer_budget)
+    metrics.watch_server(answer_budget.gauges())
     seq2seq = rpcs_of(SERVICE, Seq2SeqServicer(catalogue, log, answer_budget))
     servicer = InferenceServicer(catalogue, log, no_repositories(catalogue, metrics), lambda: lifecycle.is_serving)
     inference = servicer.rpcs(access.health)

@@ -27,9 +27,9 @@ from attendant.server.catalogue import Catalogue, Retirement, Routes
 from attendant.server.config import ServerConfig
 from attendant.server.engine.loading import in_daemon_thread, open_within_limits
 from attendant.server.engine.processes import WorkerProcesses
-from attendant.server.engine.shares import AnswerBudget
 from attendant.server.errors import AttendantError, Failed, InvalidArgument, Unauthenticated
 from attendant.server.grpc.handlers import trailing_metadata
+from attendant.server.grpc.requests import AnswerBudget
 from attendant.server.grpc.service import Seq2SeqServicer
 from attendant.server.metrics import Metrics
 

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import operator
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,6 @@ from attendant.server.config import ServerConfig
 from attendant.server.engine.messages import MIN_RETRY_SECONDS, EngineRequest, Outcome, Priority, Result, Updates
 from attendant.server.engine.pool import WorkerPool
 from attendant.server.engine.scheduler import MovingAverage
-from attendant.server.engine.shares import FairSemaphore
 
 FILL = 0.5
 """A request may be expected to wait for this part of the time that its deadline leaves beyond the decoding. Waits vary,
@@ -288,6 +287,53 @@ class OverloadControl:
             mine.num_heavy += num_requests
         if not mine.num_requests:
             del self._clients[client]
+
+
+class FairSemaphore:
+    """A semaphore whose waiting clients take turns, and so do the streams of a client. One client alone may have all.
+
+    Attributes:
+        num_permits: total permits.
+        num_held: permits taken now.
+    """
+
+    def __init__(self, num_permits: int) -> None:
+        self.num_permits = num_permits
+        self.num_held = 0
+        # By client; the client whose turn is next comes first. None of the queues is empty.
+        self._waiters: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @property
+    def is_free(self) -> bool:
+        """True if `acquire` would not wait."""
+        return self.num_held < self.num_permits and not self._waiters
+
+    async def acquire(self, client: str = "") -> None:
+        """Waits for a permit. Clients share the permits evenly."""
+        if self.is_free:
+            self.num_held += 1
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(client, deque()).append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if not waiter.cancelled():  # a permit has just been assigned to it
+                self.release()
+            raise
+
+    def release(self) -> None:
+        """Returns a permit, which goes to the client whose turn it is."""
+        self.num_held -= 1
+        while self._waiters and self.num_held < self.num_permits:
+            client, queue = next(iter(self._waiters.items()))
+            waiter = queue.popleft()
+            if not waiter.done():  # else its stream ended while it waited
+                self.num_held += 1
+                waiter.set_result(None)
+                self._waiters.move_to_end(client)
+            if not queue:
+                del self._waiters[client]
 
 
 DELIVERED_AT_ONCE = 8

@@ -27,8 +27,7 @@ from attendant.server import errors
 from attendant.server.auth import Gate, Shares
 from attendant.server.call import Call, Rpc, UndecodableRequest, guard_of, name_in_certificate, rpcs_of
 from attendant.server.config import Openness
-from attendant.server.engine.shares import AnswerBudget
-from attendant.server.grpc.requests import status_of
+from attendant.server.grpc.requests import AnswerBudget, status_of
 from attendant.server.metrics import REQUEST_BUCKETS, Counter, Histogram
 
 log = logging.getLogger(__name__)

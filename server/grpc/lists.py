@@ -22,11 +22,12 @@ from typing import Any, Final
 from attendant.runtime.requests import Violation
 from attendant.server.call import MAX_ID_CHARACTERS, Call, RequestLog, RequestRecord, UndecodableRequest
 from attendant.server.catalogue import Catalogue, ServedModel
+from attendant.server.engine.client import FairSemaphore
 from attendant.server.engine.messages import Outcome, Priority, Result
-from attendant.server.engine.shares import AnswerBudget, FairSemaphore
 from attendant.server.errors import AttendantError, Draining, Failed, InvalidArgument, Stalled, Unavailable, error_of
 from attendant.server.grpc.requests import (
     TOKEN_BYTES,
+    AnswerBudget,
     ParsedRequest,
     check_answer_bytes,
     generate_fields,

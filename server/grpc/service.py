@@ -13,10 +13,10 @@ from attendant.runtime.decoding.hypothesis import Progress
 from attendant.server.call import Call, RequestLog, RequestRecord
 from attendant.server.catalogue import Catalogue
 from attendant.server.engine.messages import Outcome, Result
-from attendant.server.engine.shares import AnswerBudget
 from attendant.server.errors import Stalled
 from attendant.server.grpc.lists import BatchStream, generate_many
 from attendant.server.grpc.requests import (
+    AnswerBudget,
     ParsedRequest,
     generate_fields,
     joined_outcome,

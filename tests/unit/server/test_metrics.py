@@ -18,8 +18,8 @@ from attendant.runtime.answers import MIN_ANSWERS, SIGNALS
 from attendant.runtime.bundle.manifest import Distribution, Reference
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.server import metrics as metrics_module
+from attendant.server.engine.client import FairSemaphore
 from attendant.server.engine.messages import Priority, RequestStats, StepStats
-from attendant.server.engine.shares import FairSemaphore
 from attendant.server.metrics import Metrics, attention_entropy, coverage_deficit
 
 STATS = RequestStats(

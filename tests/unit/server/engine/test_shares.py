@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from attendant.server.engine.shares import STALLED_SECONDS, AnswerBudget, FairSemaphore
+from attendant.server.engine.client import FairSemaphore
+from attendant.server.grpc.requests import STALLED_SECONDS, AnswerBudget
 
 
 async def begun(waiting: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
