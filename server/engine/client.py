@@ -3,6 +3,7 @@
 Requests are submitted, and each is a future of its outcome. A request is refused at once if, by an estimate, it can't
 be answered before its deadline, or would wait too long. An accepted request carries the time by which it must have
 begun; the queues drop it if it has not. A list is accepted or refused as a whole, by the estimate for its last request.
+Bulk requests are not refused; they wait for permits (`FairSemaphore`), for which clients take turns.
 """
 
 import asyncio
