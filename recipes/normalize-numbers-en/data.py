@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from importlib import import_module
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 from zlib import crc32
@@ -154,11 +154,12 @@ def _small_numbers() -> Iterator[tuple[Value, int]]:
         yield values.decimal(number, str(tenths)), 2
         yield values.percentage(amount), 1
         yield from ((values.scaled(amount, scale), 1) for scale in ("million", "billion"))
-        yield from ((values.scaled_money("$", amount, scale), 1) for scale in ("million", "billion"))
+        for symbol, scale in product(values.CURRENCIES, ("million", "billion")):
+            yield values.scaled_money(symbol, amount, scale), 1 if number else 6
     for number in range(EXHAUSTIVE // 10):
         yield values.single_digits(f"{number:03}"), 1
         if number < 100:
-            yield values.decimal(0, f"{number:02}"), 1
+            yield from ((values.signed(sign, values.decimal(0, f"{number:02}")), 2) for sign in ("", "-", "+"))
             yield values.single_digits(f"{number:02}"), 3
     yield from ((values.single_digits("0" * length), 8) for length in range(2, 10))
     yield from ((values.version((number,)), 4) for number in range(21))
@@ -177,6 +178,8 @@ def _small_amounts() -> Iterator[tuple[Value, int]]:
         yield from ((values.money(symbol, number), 3) for symbol in (*values.CURRENCIES, values.YEN))
         yield from ((values.measure(str(number), unit), 1) for unit in values.UNITS)
         yield from ((values.signed("-", values.measure(str(number), unit)), 2) for unit in ("°C", "°F", "°"))
+        if number <= 10:
+            yield from ((values.signed("-", values.measure(str(number), unit)), 2) for unit in values.UNITS)
         yield values.percentage(str(number)), 4
         yield from ((values.signed(sign, values.percentage(str(number))), 1) for sign in "+-")
         yield values.signed("-", values.money("$", number)), 2
@@ -188,11 +191,14 @@ def _small_amounts() -> Iterator[tuple[Value, int]]:
         for numerator in range(1, denominator):
             yield values.fraction(numerator, denominator), 40 if denominator <= 4 else 8
             if denominator <= 10:
-                yield values.signed("-", values.fraction(numerator, denominator)), 1
+                yield values.signed("-", values.fraction(numerator, denominator)), 8 if denominator <= 4 else 2
     for whole, (numerator, denominator) in product(range(1, 13), values.GLYPHS):
-        yield values.fraction(numerator, denominator, whole), 2
+        yield from ((values.signed(sign, values.fraction(numerator, denominator, whole)), 2) for sign in ("", "-"))
     for whole, (numerator, denominator), unit in product(range(6), ((1, 2), (1, 4), (3, 4)), values.HALVED_UNITS):
         yield values.halved_measure(whole, numerator, denominator, unit), 1 if whole else 4
+    # `five to ten` is a time.
+    for (first, last), unit in product(combinations((1, 2, 3, 4, 5, 10, 15, 20, 25, 30), 2), values.UNITS):
+        yield values.interval(first, last, unit), 2
     for feet, inches in product(range(1, 21), range(12)):
         yield values.height(feet, inches), 12 if 3 < feet < 8 else 4
 
@@ -216,7 +222,8 @@ def _small_times() -> Iterator[tuple[Value, int]]:
     for number in range(1300, 2100):
         yield times.bare_year(number), 2
         yield from ((times.in_year(number, before), 2 if before == "in" else 1) for before in BEFORE_YEARS)
-    yield from ((times.year_of_era(number, era), 1) for number, era in product(range(1, MAX_YEAR + 1), ERAS))
+    for number, era in product(range(1, MAX_YEAR + 1), ERAS):
+        yield times.year_of_era(number, era), 1 if number % 100 else 8
     yield from ((times.decade(number, the), 8 if number > 100 else 30) for number in DECADES for the in ("", "the "))
 
 
