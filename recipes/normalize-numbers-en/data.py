@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from importlib import import_module
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 from zlib import crc32
@@ -39,6 +39,10 @@ MAX_DOZENS: Final = 20
 MAX_YEAR: Final = 2099
 DECADES: Final = (*range(20, 100, 10), *range(1300, 2100, 10))
 ERAS: Final = ("AD", "BC", "CE", "BCE")
+CENTURIES: Final = range(1600, 2200, 100)
+ROUND: Final = 0.1
+"""Share of dates and months whose year ends in two zeros: it is read in another way, and rare otherwise."""
+
 BEFORE_YEARS: Final = ("in", "since", "by", "before", "after", "the year")
 DIGITS: Final = "0123456789"
 COUNTRIES: Final = ("1", "1", "44", "49", "33", "34", "39", "61", "81", "86", "91", "353")
@@ -55,7 +59,7 @@ DURATIONS: Final = (
 DURATION_WEIGHTS: Final = (6, 2, 1, 1, 1, 2)
 """Durations of hours and minutes, and of minutes and seconds, are all in the training split."""
 
-NUM_TRAINED: Final = 720_000
+NUM_TRAINED: Final = 900_000
 NUM_VALIDATED: Final = 50
 NUM_TESTED: Final = 1_000
 """Pairs of each class in the validation split and in the test split."""
@@ -140,7 +144,7 @@ def _small_numbers() -> Iterator[tuple[Value, int]]:
     for number in range(101):
         yield from ((values.signed(sign, values.whole_number(number)), 3) for sign in "+-")
         yield values.numbered(number), 2
-        yield values.bucks(number), 2
+        yield from ((values.colloquial_money(symbol, number), 2) for symbol in "$£")
         yield values.scaled(str(number), "thousand"), 2
     for number in range(1, MAX_ROMAN + 1):
         yield values.roman_numeral(number), 12 if number <= 100 else 3
@@ -150,11 +154,12 @@ def _small_numbers() -> Iterator[tuple[Value, int]]:
         yield values.decimal(number, str(tenths)), 2
         yield values.percentage(amount), 1
         yield from ((values.scaled(amount, scale), 1) for scale in ("million", "billion"))
-        yield from ((values.scaled_money("$", amount, scale), 1) for scale in ("million", "billion"))
+        for symbol, scale in product(values.CURRENCIES, ("million", "billion")):
+            yield values.scaled_money(symbol, amount, scale), 1 if number else 6
     for number in range(EXHAUSTIVE // 10):
         yield values.single_digits(f"{number:03}"), 1
         if number < 100:
-            yield values.decimal(0, f"{number:02}"), 1
+            yield from ((values.signed(sign, values.decimal(0, f"{number:02}")), 2) for sign in ("", "-", "+"))
             yield values.single_digits(f"{number:02}"), 3
     yield from ((values.single_digits("0" * length), 8) for length in range(2, 10))
     yield from ((values.version((number,)), 4) for number in range(21))
@@ -163,6 +168,9 @@ def _small_numbers() -> Iterator[tuple[Value, int]]:
     yield from ((value, 40) for value in values.phrases())
     yield from ((values.dozens(count), 10) for count in range(1, MAX_DOZENS + 1))
     yield from ((values.interval(first, last), 2) for first, last in product(range(21), repeat=2))
+    for last in (*range(2, 21), *range(30, 110, 10), 1000, 10_000, 100_000, 1_000_000):
+        for first, between in product(range(1, min(last, 21)), ("in", "out of")):
+            yield values.share(first, last, between), 8 if first == 1 else 2
 
 
 def _small_amounts() -> Iterator[tuple[Value, int]]:
@@ -170,21 +178,27 @@ def _small_amounts() -> Iterator[tuple[Value, int]]:
         yield from ((values.money(symbol, number), 3) for symbol in (*values.CURRENCIES, values.YEN))
         yield from ((values.measure(str(number), unit), 1) for unit in values.UNITS)
         yield from ((values.signed("-", values.measure(str(number), unit)), 2) for unit in ("°C", "°F", "°"))
+        if number <= 10:
+            yield from ((values.signed("-", values.measure(str(number), unit)), 2) for unit in values.UNITS)
         yield values.percentage(str(number)), 4
         yield from ((values.signed(sign, values.percentage(str(number))), 1) for sign in "+-")
         yield values.signed("-", values.money("$", number)), 2
         yield from ((values.money(symbol, number, 99), 1) for symbol in values.CURRENCIES)
     yield from ((values.money(symbol, 0, cents), 2) for cents, symbol in product(range(1, 100), values.CURRENCIES))
-    yield from ((values.money("$", whole, cents), 1) for whole, cents in product(range(1, 21), range(1, 100)))
+    for whole, cents, symbol in product(range(1, 21), range(1, 100), values.CURRENCIES):
+        yield values.money(symbol, whole, cents), 1
     for denominator in range(2, 21):
         for numerator in range(1, denominator):
             yield values.fraction(numerator, denominator), 40 if denominator <= 4 else 8
             if denominator <= 10:
-                yield values.signed("-", values.fraction(numerator, denominator)), 1
+                yield values.signed("-", values.fraction(numerator, denominator)), 8 if denominator <= 4 else 2
     for whole, (numerator, denominator) in product(range(1, 13), values.GLYPHS):
-        yield values.fraction(numerator, denominator, whole), 2
+        yield from ((values.signed(sign, values.fraction(numerator, denominator, whole)), 2) for sign in ("", "-"))
     for whole, (numerator, denominator), unit in product(range(6), ((1, 2), (1, 4), (3, 4)), values.HALVED_UNITS):
         yield values.halved_measure(whole, numerator, denominator, unit), 1 if whole else 4
+    # `five to ten` is a time.
+    for (first, last), unit in product(combinations((1, 2, 3, 4, 5, 10, 15, 20, 25, 30), 2), values.UNITS):
+        yield values.interval(first, last, unit), 2
     for feet, inches in product(range(1, 21), range(12)):
         yield values.height(feet, inches), 12 if 3 < feet < 8 else 4
 
@@ -195,6 +209,7 @@ def _small_times() -> Iterator[tuple[Value, int]]:
         repetitions = 30 if minute == 0 else 24 if minute % 5 == 0 else 6
         yield times.time_of_day(hour, minute), repetitions
         if 1 <= hour <= 12:
+            yield from ((value, 2) for value in times.dial(hour, minute))
             yield from ((times.time_of_day(hour, minute, half), repetitions + 2) for half in ("a.m.", "p.m."))
     for hours, minutes in product(range(1, 25), range(1, 60)):
         yield times.duration((hours, "hour"), (minutes, "minute")), 4 if minutes % 15 == 0 else 1
@@ -207,7 +222,8 @@ def _small_times() -> Iterator[tuple[Value, int]]:
     for number in range(1300, 2100):
         yield times.bare_year(number), 2
         yield from ((times.in_year(number, before), 2 if before == "in" else 1) for before in BEFORE_YEARS)
-    yield from ((times.year_of_era(number, era), 1) for number, era in product(range(1, MAX_YEAR + 1), ERAS))
+    for number, era in product(range(1, MAX_YEAR + 1), ERAS):
+        yield times.year_of_era(number, era), 1 if number % 100 else 8
     yield from ((times.decade(number, the), 8 if number > 100 else 30) for number in DECADES for the in ("", "the "))
 
 
@@ -225,6 +241,12 @@ def _amount(generator: random.Random, max_digits: int = 4, decimals: float = 0.3
     elif generator.random() < decimals:
         number += "." + "".join(generator.choices(DIGITS, k=generator.choice((1, 1, 2, 2, 3))))
     return number
+
+
+def _draw_signed(generator: random.Random) -> Value:
+    sign = generator.choice("--+")
+    # `+12125551234` is a telephone number.
+    return values.signed(sign, values.whole_number(_whole(generator, 9 if sign == "+" else MAX_DIGITS)))
 
 
 def _draw_decimal(generator: random.Random) -> Value:
@@ -252,8 +274,8 @@ def _draw_money(generator: random.Random) -> Value:
     symbol = generator.choice(("$", "$", "$", "€", "£", values.YEN))
     if symbol != values.YEN and generator.random() < 0.15:
         return values.scaled_money(symbol, _amount(generator, 3, 0.5), generator.choice(SCALES[1:5]))
-    if symbol == "$" and generator.random() < 0.05:
-        return values.bucks(_whole(generator, 5))
+    if symbol in "$£" and generator.random() < 0.05:
+        return values.colloquial_money(symbol, _whole(generator, 5))
     cents = generator.randint(1, 99) if generator.random() < 0.5 and symbol != values.YEN else 0
     whole = _whole(generator, generator.choice((6, 13))) if generator.random() < 0.9 else 0
     sign = "-" if symbol != values.YEN and generator.random() < 0.1 else ""
@@ -280,12 +302,14 @@ def _draw_date(generator: random.Random) -> Value:
     # Half of the days are of our time.
     first, last = (FIRST, LAST) if generator.random() < 0.5 else (date(1900, 1, 1), date(2050, 12, 31))
     day = date.fromordinal(generator.randint(first.toordinal(), last.toordinal()))
+    if generator.random() < ROUND:
+        day = date(generator.choice(CENTURIES), day.month, min(day.day, 28))
     return times.calendar_date(day, weekday=generator.random() < 0.15)
 
 
 def _draw_month(generator: random.Random) -> Value:
     # Half of the years are also written with two digits.
-    years = generator.choice((times.SHORT_YEARS, range(1600, 2200)))
+    years = generator.choice((times.SHORT_YEARS, range(1600, 2200))) if generator.random() >= ROUND else CENTURIES
     return times.month_of_year(generator.randint(1, 12), generator.choice(years))
 
 
@@ -342,7 +366,10 @@ def _draw_interval(generator: random.Random) -> Value:
     if kind < 0.2:
         return times.interval_of_days(generator.randint(1, 12), *sorted(generator.sample(range(1, 29), 2)))
     if kind < 0.3:
-        return values.interval(*sorted(generator.sample(values.YEARS, 2)))
+        first, last = sorted(generator.sample(values.YEARS, 2))
+        rounded = first - first % 100 if generator.random() < 0.2 else first
+        # Half of the ranges end in the same century: `1575-87`.
+        return values.interval(rounded, rounded - rounded % 100 + last % 100 if generator.random() < 0.5 else last)
     if kind < 0.45:
         halves = generator.choice((("a.m.", "p.m."), ("a.m.", "p.m."), ("a.m.", "a.m."), ("p.m.", "p.m.")))
         ends = [(generator.randint(1, 12), generator.choice((0, 0, 15, 30, 45)), half) for half in halves]
@@ -356,7 +383,10 @@ def _draw_interval(generator: random.Random) -> Value:
         # Round numbers of a size. `555-1234` is a telephone number.
         size = 10 ** generator.randint(2, 6)
         first, last = (each * size for each in sorted(generator.sample(range(1, 10), 2)))
-    elif unit or kind < 0.9:
+    elif not unit and kind >= 0.9:
+        # A score, or a range.
+        first = min(first, 200)
+    else:
         last = min(first + generator.choice((generator.randint(1, 20), generator.randint(1, 9) * 10)), 999)
     return values.interval(first, last, unit)
 
@@ -378,7 +408,7 @@ class ValueClass:
 
 CLASSES: Final[Mapping[str, ValueClass]] = {
     "cardinal": ValueClass(lambda g: values.whole_number(_whole(g)), 14),
-    "signed": ValueClass(lambda g: values.signed(g.choice("--+"), values.whole_number(_whole(g))), 3),
+    "signed": ValueClass(_draw_signed, 3),
     "ordinal": ValueClass(lambda g: values.ordinal_number(_whole(g) or 1), 4),
     "decimal": ValueClass(_draw_decimal, 4),
     "scaled": ValueClass(lambda g: values.scaled(_amount(g, 3, 0.6), g.choice(SCALES[1:])), 2),

@@ -1,6 +1,8 @@
 """Times of day, durations, dates, years and decades in both notations: `2:30` and `half past two`."""
 
+import re
 from calendar import day_name, month_name
+from collections.abc import Iterator
 from datetime import date
 from importlib import import_module
 from itertools import product
@@ -64,6 +66,16 @@ def time_of_day(hour: int, minute: int, half: str = "") -> Value:
         twelve = "noon" if (half == "p.m.") == (hour == 12) else "midnight"
         readings += [each.replace("twelve", twelve) for each in _relative_times(hour, minute)]
     return both(f"{stem}{end}", written, figures, readings)
+
+
+def dial(hour: int, minute: int) -> Iterator[Value]:
+    """Yields the forms of a time on the dial in figures, `10 past 3`, without those that are a range: `5 to 10`."""
+    distance, named_hour = (minute, hour) if minute <= 30 else (60 - minute, hour % 12 + 1)
+    digits = {cardinal(distance): str(distance), cardinal(named_hour): str(named_hour)}
+    for spoken in _relative_times(hour, minute):
+        figures = " ".join(digits.get(word, word) for word in spoken.split(" "))
+        if not re.fullmatch(r"\d+ (?:to|till|before) \d+", figures):
+            yield spoken_only(spoken, [figures])
 
 
 def interval_of_times(first: tuple[int, int, str], last: tuple[int, int, str]) -> Value:
@@ -251,6 +263,8 @@ def duration(*counts: tuple[int, str]) -> Value:
         parts = [(count, short) for (count, _), short in zip(counts, shorts, strict=True)]
         figures += [" ".join(f"{count}{gap}{short}" for count, short in parts) for gap in ("", " ")]
     figures += ["".join(f"{count}{SHORT_UNITS[unit][0]}" for count, unit in counts), *written[1:] * len(units)]
+    if units == ["hour", "minute"]:
+        figures.append("{}h{:02}".format(*(count for count, _ in counts)))
     if units == ["hour", "minute", "second"]:
         hours, minutes, seconds = (count for count, _ in counts)
         figures += [f"{hours}:{minutes:02}:{seconds:02}"] * 8

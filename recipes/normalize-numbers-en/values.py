@@ -160,8 +160,9 @@ def whole_number(number: int) -> Value:
     """Returns a whole number."""
     spoken = cardinal(number)
     readings = []
-    if spoken.removeprefix("one ") in ("hundred", *in_words.SCALES[1:]):
-        readings.append(spoken.removeprefix("one "))
+    short = spoken.removeprefix("one ")
+    if (short != spoken and short.startswith(("hundred", "thousand"))) or short in in_words.SCALES[1:]:
+        readings.append(short)
     # `nineteen hundred` is a year.
     if number not in range(1300, 2000):
         readings += in_words.by_hundreds(number)
@@ -268,6 +269,9 @@ def money(symbol: str, whole: int, cents: int = 0) -> Value:
     written, code = f"{symbol}{amount}", CODES[symbol]
     figures = [f"{symbol} {amount}", f"{amount}{symbol}", f"{amount} {symbol}", f"{written} {code}"]
     figures += [f"{code} {amount}", f"{amount} {code}", *([f"US${amount}"] if symbol == "$" else [])]
+    if symbol == "€" and cents and whole < 1000:
+        # `3,990` is a number.
+        figures += [f"{whole},{cents:02} €", f"{whole},{cents:02}€", f"€{whole},{cents:02}", f"€ {whole},{cents:02}"]
     if not cents:
         figures += [f"{written}.00", f"{amount} {noun}", f"{written} {noun}"]
         return both(large, written, figures, [f"{each} {noun}" for each in in_words.by_hundreds(whole)])
@@ -286,10 +290,11 @@ def money(symbol: str, whole: int, cents: int = 0) -> Value:
     return both(small, written, [*figures, short, f"{cents} {small_noun}"])
 
 
-def bucks(whole: int) -> Value:
-    """Returns an amount of dollars, as people call them."""
-    spoken, figures = (f"{count} {'buck' if whole == 1 else 'bucks'}" for count in (cardinal(whole), f"{whole:,}"))
-    return Value(spoken, f"${whole:,}", (figures,), (spoken,))
+def colloquial_money(symbol: str, whole: int) -> Value:
+    """Returns an amount of dollars or pounds, as people call them: `five bucks`, `twenty quid`."""
+    noun = "quid" if symbol == "£" else "buck" if whole == 1 else "bucks"
+    spoken, figures = (f"{count} {noun}" for count in (cardinal(whole), f"{whole:,}"))
+    return Value(spoken, f"{symbol}{whole:,}", (figures,), (spoken,))
 
 
 def scaled_money(symbol: str, amount: str, scale: str) -> Value:
@@ -474,6 +479,11 @@ def ratio(first: int, last: int) -> Value:
     Its words are a range.
     """
     return spoken_only(f"{cardinal(first)} to {cardinal(last)}", [f"{first:,}:{last:,}", f"{first:,} : {last:,}"])
+
+
+def share(first: int, last: int, between: str) -> Value:
+    """Returns a share of a number: `1 in 5`, `9 out of 10`; `between` is `in` or `out of`."""
+    return both(f"{cardinal(first)} {between} {cardinal(last)}", f"{first:,} {between} {last:,}")
 
 
 def roman_numeral(number: int) -> Value:

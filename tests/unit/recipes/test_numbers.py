@@ -123,6 +123,9 @@ def test_numbers_are_spoken(function: str, number: int, spoken: str) -> None:
         (values.interval(1990, 1995), "1990-95", "nineteen ninety to nineteen ninety-five"),
         (values.telephone(("1", "800", "555", "0199")), "1 (800) 555-0199",
          "one, eight zero zero, five five five, zero one nine nine"),
+        (values.money("€", 3, 99), "3,99 €", "three euros and ninety-nine cents"),
+        (values.share(9, 10, "out of"), "9 out of 10", "nine out of ten"),
+        (times.duration((1, "hour"), (30, "minute")), "1h30", "one hour thirty minutes"),
         (times.duration((2, "minute"), (30, "second")), "2m 30s", "two minutes thirty seconds"),
         (times.duration((1, "hour"), (52, "minute"), (3, "second")), "1:52:03",
          "one hour fifty-two minutes three seconds"),
@@ -142,6 +145,12 @@ def test_numbers_are_spoken(function: str, number: int, spoken: str) -> None:
 )  # fmt: skip
 def test_figures_are_spoken(value: Any, figures: str, spoken: str) -> None:
     assert figures in value.figures and value.spoken == spoken
+
+
+def test_times_on_the_dial_that_could_be_ranges_are_left_out() -> None:
+    spoken = {figures: value.spoken for value in times.dial(9, 55) for figures in value.figures}
+    assert spoken["5 minutes to 10"] == "five minutes to ten" and "5 to 10" not in spoken
+    assert [value.figures for value in times.dial(1, 30)] == [("half past 1",)]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +173,10 @@ def test_figures_are_spoken(value: Any, figures: str, spoken: str) -> None:
         (values.scaled_money("$", "1.5", "billion"), "a billion and a half dollars", "$1.5 billion"),
         (values.scaled("0.5", "million"), "half a million", "0.5 million"),
         (values.dozens(1), "one dozen", "12"),
-        (values.bucks(20), "twenty bucks", "$20"),
+        (values.colloquial_money("$", 20), "twenty bucks", "$20"),
+        (values.colloquial_money("£", 20), "twenty quid", "£20"),
+        (values.whole_number(105), "hundred five", "105"),
+        (values.share(1, 5, "in"), "one in five", "1 in 5"),
         (values.measure("5", "min"), "five minutes", "5 minutes"),
         (values.halved_measure(0, 1, 2, "h"), "half an hour", "1/2 hour"),
         (values.halved_measure(1, 1, 2, "h"), "an hour and a half", "1 1/2 hours"),
