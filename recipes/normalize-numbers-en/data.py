@@ -76,7 +76,7 @@ def build(directory: Path, announce: Announce) -> None:
     outputs: dict[str, str] = {}
     trained: list[Pair] = []
     small: set[str] = set()
-    for value, repetitions in _small_values():
+    for value, repetitions in small_values():
         small.add(value.spoken)
         trained += _consistent(value.plain_pairs(), outputs)
         for _ in range(repetitions):
@@ -127,7 +127,7 @@ def _whole(generator: random.Random, max_digits: int = MAX_DIGITS) -> int:
     return int(generator.choice(NONZERO) + digits) if generator.random() < 0.99 else 0
 
 
-def _small_values() -> Iterator[tuple[Value, int]]:
+def small_values() -> Iterator[tuple[Value, int]]:
     """Yields the values that the training split has all, each with a number of repetitions."""
     yield from _small_numbers()
     # `80s` is a decade, and not seconds.
