@@ -8,4 +8,4 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 DATA: Final = Path(__file__).parent / "data"
-"""Templates, tables and speed goals."""
+"""Templates and tables."""

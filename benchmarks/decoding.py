@@ -5,21 +5,22 @@ import random
 import statistics
 import subprocess
 import time
-import timeit
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
+from attendant.runtime.onnx.session import OnnxSession
 from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.runtime.stepper import Array
 from attendant.server.engine.engine import Engine
-from attendant.server.engine.messages import EngineRequest, Priority
+from attendant.server.engine.messages import EngineRequest
 from attendant.server.engine.scheduler import Budget
 from benchmarks.harness import (
     KEEP_MEMORY,
@@ -28,23 +29,24 @@ from benchmarks.harness import (
     System,
     Visit,
     Visits,
-    figures,
     measure,
     output_of,
     part_of,
-    spread_of,
+    spread,
 )
-from benchmarks.job import Job, Sources, program
-from benchmarks.own_worker import GraphCalls
+from benchmarks.job import Job, program
 from benchmarks.results import Cell, Part
-from benchmarks.workload import Context, Work, Workload, equal_work
+from benchmarks.workload import Context, Workload, equal_work
 
 BEAM_SIZE = 4
 SEARCHES = {"greedy": 1, f"beam {BEAM_SIZE}": BEAM_SIZE}
 PRECISIONS: tuple[Precision, ...] = ("int8", "fp32")
 NUM_WORKERS = 2
+NUM_TRIED = 256
+"""Rows of a trial of a batch size."""
+
 NUM_ALONE = 20
-"""Sentences decoded one after the other in a visit, at least."""
+"""Sentences of a trial if they are decoded one after the other."""
 
 NUM_ROWS = 64
 MAX_WARM_UPS = 6
@@ -60,14 +62,13 @@ class Decoder:
     """A toolkit with a model.
 
     Attributes:
-        key, name, about: as in `System`.
+        name, about: as in `System`.
         command: makes what is missing; returns the command of a worker process, which answers jobs (job.py). Raises
             Unavailable.
         num_workers: processes that share each job.
         batch_sizes: candidates; the fastest is the system's best setting.
     """
 
-    key: str
     name: str
     command: Callable[[], Sequence[str]]
     num_workers: int = 1
@@ -87,21 +88,29 @@ class Decoder:
             with workers(self) as pool:
                 yield {name: visit(pool, job) for name, job in jobs.items()}
 
-        return System(key=self.key, name=self.name, start=start, about=self.about)
+        return System(name=self.name, start=start, about=self.about)
 
 
 def own_decoder(
-    context: Context, precision: str, *, num_workers: int = 1, num_threads: int = 1, bare: bool = False
+    bundle: Callable[[], Path],
+    precision: str,
+    *,
+    name: str = "Attendant",
+    num_workers: int = 1,
+    num_threads: int = 1,
+    about: str = "",
 ) -> Decoder:
-    """Returns Attendant's own decoding, or with `bare` the same calls of its graphs, replayed without search."""
+    """Returns Attendant's own decoding.
+
+    Args:
+        bundle: returns the bundle's folder; called when the decoder is started.
+    """
     return Decoder(
-        key=f"{'bare' if bare else 'attendant'}_{precision}",
-        name=f"{'bare graphs' if bare else 'Attendant'} {precision}, {layout(num_workers, num_threads)}",
-        command=lambda: program(
-            "own_worker:work", path=str(context.bundle), precision=precision, num_threads=num_threads, bare=bare
-        ),
+        name=f"{name} {precision}, {layout(num_workers, num_threads)}",
+        command=lambda: program("own_worker:work", path=str(bundle()), precision=precision, num_threads=num_threads),
         num_workers=num_workers,
         batch_sizes=(32, 64, 128, 256),
+        about=about,
     )
 
 
@@ -133,7 +142,7 @@ class Workers:
         """Shares a job among the workers and waits for all. Raises Unavailable.
 
         Returns:
-            Sentences per second, the workers' processor time per sentence, the median time of a batch.
+            Sentences per second, the workers' processor time per sentence, the median time of a batch, and its size.
         """
         began = time.perf_counter()
         for number, process in enumerate(self._processes):
@@ -144,7 +153,6 @@ class Workers:
             "speed": job.num_sentences / seconds,
             "cpu_ms": 1e3 * sum(answer["cpu_seconds"] for answer in answers) / job.num_sentences,
             "ms": 1e3 * statistics.median(latency for answer in answers for latency in answer["latencies"]),
-            "sentences": job.num_sentences,
             "batch": job.batch_size,
         }
 
@@ -172,87 +180,43 @@ class Workers:
         return speed
 
 
-def throughput(context: Context, decoders: Sequence[Decoder], beam_size: int) -> Part:
-    """Measures many sentences at once. Of decoders with one key, the fastest is compared."""
-    job = context.job(256 // beam_size, beam_size=beam_size, batch_size=0)
-    systems = [decoder.system({"": job}, context.visit_seconds) for decoder in decoders]
-    columns: Columns = {
-        "sentences/s": "speed",
-        "slowest-fastest": spread_of("speed"),
-        "batch": lambda m: f"{m.median('batch'):.0f}",
-        "CPU ms/sentence": "cpu_ms",
-        "remarks": lambda m: m.system.about,
-    }
-    return part_of(measure(systems, context.num_rounds), columns, best_by="speed")
+def many_sentences(workload: Workload, *searches: str) -> dict[str, Job]:
+    """Returns a job for each search of SEARCHES; each decoder takes its fastest batch size."""
+    sizes = {search: SEARCHES[search] for search in searches}
+    return {search: workload.job(NUM_TRIED // size, beam_size=size, batch_size=0) for search, size in sizes.items()}
 
 
-def one_by_one(context: Context, decoders: Sequence[Decoder]) -> Part:
-    """Measures one sentence after the other."""
-    job = context.job(NUM_ALONE, batch_size=1)
-    systems = [decoder.system({"": job}, context.visit_seconds / 4) for decoder in decoders]
-    columns: Columns = {
-        "ms": "ms",
-        "CPU ms/sentence": "cpu_ms",
-        "sentences": lambda m: f"{sum(m.samples['sentences']):,.0f}",
-        "remarks": lambda m: m.system.about,
-    }
-    return part_of(measure(systems, context.num_rounds), columns)
+def one_by_one(workload: Workload) -> dict[str, Job]:
+    return {"one sentence after the other": workload.job(NUM_ALONE, batch_size=1)}
+
+
+def decoded(context: Context, decoders: Iterable[Decoder], jobs: Mapping[str, Job]) -> Part:
+    """Measures decoders in turns; returns a row for each and each of the jobs."""
+    systems = [decoder.system(jobs, context.visit_seconds) for decoder in decoders]
+    return part_of(measure(systems, context.num_rounds))
+
+
+def own_decoders(context: Context, *layouts: tuple[int, int]) -> Iterator[Decoder]:
+    """Yields Attendant in each precision and layout of workers and threads."""
+    for precision in PRECISIONS:
+        for num_workers, num_threads in layouts:
+            yield own_decoder(lambda: context.bundle, precision, num_workers=num_workers, num_threads=num_threads)
 
 
 def decoding(context: Context) -> Part:
     """Decoding in process.
 
-    20 source positions and as many decoder steps. Bare graphs: the same calls of the graphs, replayed without anything
-    between them, which is the limit of any engine. Each system uses its fastest batch size.
+    20 source positions and as many decoder steps. Each system uses its fastest batch size.
     """
-    decoders = [
-        _with_own_key(own_decoder(context, precision, num_workers=num_workers, num_threads=num_threads, bare=bare))
-        for precision in PRECISIONS
-        for num_workers, num_threads in ([(1, 1)] if context.quick else [(1, 1), (2, 1), (1, 2)])
-        for bare in (False, True)
-    ]
-    parts = {search: throughput(context, decoders, beam_size) for search, beam_size in SEARCHES.items()}
-    return Part(
-        columns=["search", *parts["greedy"].columns],
-        rows=[[search, *row] for search, part in parts.items() for row in part.rows],
-        figures={f"{search}, {name}": value for search, part in parts.items() for name, value in part.figures.items()},
-    )
+    return decoded(context, own_decoders(context, (1, 1), (2, 1), (1, 2)), many_sentences(context.workload, *SEARCHES))
 
 
 def alone(context: Context) -> Part:
     """One sentence alone, in process.
 
-    Median latency, greedy. Bare graphs: the time without search and bookkeeping. Reading the weights: the time in which
-    one core reads the int8 weights of all steps, and does nothing else.
+    Median latency, greedy.
     """
-    decoders = [
-        _with_own_key(own_decoder(context, precision, num_threads=num_threads, bare=bare))
-        for precision in PRECISIONS
-        for bare in (False, True)
-        for num_threads in (1, 2)
-    ]
-    part, bound = one_by_one(context, decoders), reading_ms(context.workload)
-    row: list[Cell] = ["reading the weights, int8", bound, None, None, None]
-    return replace(part, rows=[*part.rows, row], figures=part.figures | {"reading_ms": bound})
-
-
-def _with_own_key(decoder: Decoder) -> Decoder:
-    """Gives the figures of each setting names of their own."""
-    return replace(decoder, key=decoder.name)
-
-
-def reading_ms(workload: Workload) -> float:
-    """Returns the time in which one core reads the int8 weights of a sentence's steps: a lower bound at one row.
-
-    The bytes of a step's weights are summed, again and again. The encoder's, a fiftieth of all reading, are left out.
-    """
-    hidden = workload.hidden_size
-    inputs = [workload.embedding_size + hidden, *[hidden] * (workload.num_layers - 1)]
-    num_bytes = sum((width + hidden) * 4 * hidden for width in inputs)
-    num_bytes += 2 * hidden * hidden + hidden * workload.vocabulary_size
-    weights = np.zeros(num_bytes // 8, np.int64)
-    seconds = timeit.repeat(lambda: np.add.reduce(weights), number=1, repeat=200)
-    return 1e3 * workload.num_tokens * statistics.median(seconds)
+    return decoded(context, own_decoders(context, (1, 1), (1, 2)), one_by_one(context.workload))
 
 
 def bookkeeping(context: Context) -> Part:
@@ -262,70 +226,58 @@ def bookkeeping(context: Context) -> Part:
     time. A round consists of scheduling, encoding new requests, one step of all rows, search, and removing finished
     requests. Outside: the whole round without the calls of the graphs.
     """
-    systems = [engine_system(context, precision, search) for precision in PRECISIONS for search in SEARCHES]
+    systems = [
+        System(name=f"{precision}, {search}", start=partial(_engine, context, precision, beam_size))
+        for precision in PRECISIONS
+        for search, beam_size in SEARCHES.items()
+    ]
     columns: Columns = {
         "ms per round": "ms",
-        "of it outside": lambda m: m.median("ms") * m.median("share_64"),
-        "share": lambda m: f"{100 * m.median('share_64'):.1f} %",
+        "of it outside": "outside_ms",
+        "share": lambda m: f"{100 * m.median('outside_ms') / m.median('ms'):.1f} %",
     }
     return part_of(measure(systems, context.num_rounds), columns, title="")
 
 
-def engine_system(
-    context: Context,
-    precision: Precision,
-    search: str,
-    *,
-    num_rows: int = NUM_ROWS,
-    work: Callable[[Workload], Work] = equal_work,
-    path: Path | None = None,
-) -> System:
-    """Returns an engine that always has as many requests as it has room for.
+def _engine(context: Context, precision: Precision, beam_size: int) -> Iterator[Visits]:
+    """Yields the visit of an engine that always has as many requests as it has room for."""
+    graph_seconds = 0.0
 
-    Its figures: the milliseconds of a round, the share of them outside the graphs, and the milliseconds of the graphs
-    per request.
+    class TimedSession(OnnxSession):
+        def run(self, *arguments: Any, **options: Any) -> list[Array]:
+            nonlocal graph_seconds
+            began = time.perf_counter()
+            results = super().run(*arguments, **options)
+            graph_seconds += time.perf_counter() - began
+            return results
 
-    Args:
-        path: path of the bundle. If None, the context's.
-    """
-    num_tokens, num_requests = context.workload.num_tokens, num_rows // SEARCHES[search]
+    num_tokens, num_requests = context.workload.num_tokens, NUM_ROWS // beam_size
     num_rounds = (4 if context.quick else 20) * num_tokens
+    bundle, budget = open_bundle(context.bundle), Budget(max_rows=NUM_ROWS, max_source_positions=1 << 20)
+    stepper = OnnxStepper(bundle, precision, "cpu", 1, open_session=TimedSession)
+    engine = Engine(stepper, budget, bundle.manifest.special_ids)
+    # The first requests end one after the other, so that later some come and go at every step.
+    generator = random.Random(1)
+    first_steps = [generator.randint(2, num_tokens) for _ in range(num_requests)]
+    num_steps = itertools.chain(first_steps, itertools.repeat(num_tokens))
+    sources = itertools.cycle(source for source, _ in equal_work(context.workload))
+    pairs, num_open = enumerate(zip(sources, num_steps, strict=False)), 0
 
-    def start() -> Iterator[Visits]:
-        bundle, graphs = open_bundle(path or context.bundle), GraphCalls()
-        stepper = OnnxStepper(bundle, precision, "cpu", 1, open_session=graphs.open)
-        budget = Budget(max_rows=num_rows, max_source_positions=1 << 20)
-        engine = Engine(stepper, budget, bundle.manifest.special_ids)
-        # The first requests end one after the other, so that later some come and go at every step.
-        generator, pairs = random.Random(1), work(context.workload)
-        first_steps = [generator.randint(2, num_tokens) for _ in range(num_requests)]
-        num_steps = itertools.chain(first_steps, itertools.cycle([steps for _, steps in pairs]))
-        requests = engine_requests([source for source, _ in pairs], num_steps, SEARCHES[search])
-        scheduler, priority = engine.scheduler, Priority.INTERACTIVE
+    def visit(number: int) -> dict[str, float]:
+        nonlocal graph_seconds, num_open
+        graph_seconds = seconds = 0.0
+        for _ in range(num_rounds):
+            for key, (source, steps) in itertools.islice(pairs, num_requests - num_open):
+                options = DecodingOptions(beam_size=beam_size, max_length=steps - 1)
+                engine.submit(EngineRequest(key, tuple(source), options, time.monotonic()))
+            began = time.perf_counter()
+            outcomes = engine.step().outcomes
+            seconds += time.perf_counter() - began
+            num_open = num_requests - len(outcomes)
+        return {"ms": 1e3 * seconds / num_rounds, "outside_ms": 1e3 * (seconds - graph_seconds) / num_rounds}
 
-        def visit(number: int) -> dict[str, float]:
-            graphs.seconds = seconds = 0.0
-            num_answers = 0
-            for _ in range(num_rounds):
-                while scheduler.num_running(priority) + scheduler.num_waiting(priority) < num_requests:
-                    engine.submit(next(requests))
-                began = time.perf_counter()
-                num_answers += len(engine.step().outcomes)
-                seconds += time.perf_counter() - began
-            milliseconds = {"ms": 1e3 * seconds / num_rounds, "graphs_ms": 1e3 * graphs.seconds / num_answers}
-            return {"share_64": 1 - graphs.seconds / seconds, **milliseconds}
-
-        visit(0)  # warms up
-        yield {"": visit}
-
-    return System(key=f"{precision}_{search.replace(' ', '_')}", name=f"{precision}, {search}", start=start)
-
-
-def engine_requests(sources: Sources, num_steps: Iterable[int], beam_size: int = 1) -> Iterator[EngineRequest]:
-    """Yields the sources in turn, again and again, each with the next number of steps."""
-    for key, (source, steps) in enumerate(zip(itertools.cycle(sources), num_steps)):
-        options = DecodingOptions(beam_size=beam_size, max_length=steps - 1)
-        yield EngineRequest(key, tuple(source), options, time.monotonic())
+    visit(0)  # warms up
+    yield {"": visit}
 
 
 def against(context: Context) -> Part:
@@ -339,24 +291,22 @@ def against(context: Context) -> Part:
         raise UserError(f"--against must name another checkout of this project, got {folder}")
     jobs: dict[str, Job] = {}
     for search, size in SEARCHES.items():
-        together = context.job(256 // size, beam_size=size, batch_size=NUM_ROWS // size)
-        jobs[f": {search}, {NUM_ROWS} rows"] = together
-        jobs[f": {search}, 1 sentence"] = replace(together, num_sentences=NUM_ALONE // size, batch_size=1)
-    pairs = [(own_decoder(context, name), _other_decoder(context, folder.resolve(), name)) for name in PRECISIONS]
-    systems = [decoder.system(jobs, context.visit_seconds) for pair in pairs for decoder in pair]
-    measurements = measure(systems, context.num_rounds)
+        together = context.workload.job(NUM_TRIED // size, beam_size=size, batch_size=NUM_ROWS // size)
+        jobs[f"{search}, {NUM_ROWS} rows"] = together
+        jobs[f"{search}, 1 sentence"] = replace(together, num_sentences=NUM_ALONE // size, batch_size=1)
+    rows: list[list[Cell]] = []
+    for precision in PRECISIONS:
+        decoders = own_decoder(lambda: context.bundle, precision), _other_decoder(context, folder.resolve(), precision)
+        systems = [decoder.system(jobs, context.visit_seconds) for decoder in decoders]
+        measurements = measure(systems, context.num_rounds)
+        for point in jobs:
+            new, old = (measurement.at(point) for measurement in measurements)
+            cells = [cell for m in (new, old) for cell in (m.median("speed"), spread(m))]
+            rows.append([f"{precision}, {point}", *cells, f"{new.median('speed') / old.median('speed'):.3f} x"])
     revision = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(revision, capture_output=True, text=True, check=False).stdout.strip()
     columns = ["", "sentences/s", "slowest-fastest", "the other's", "slowest-fastest", "ratio"]
-    part = Part(columns=columns, figures=figures(measurements), note=f"The other: {commit or folder.name}.")
-    spread = spread_of("speed")
-    for precision, ours, theirs in zip(PRECISIONS, measurements[::2], measurements[1::2], strict=True):
-        for point in jobs:
-            new, old = ours.at(point), theirs.at(point)
-            cells = [cell for m in (new, old) for cell in (m.median("speed"), spread(m))]
-            ratio = f"{new.median('speed') / old.median('speed'):.3f} x"
-            part.rows.append([f"{precision}, {point.removeprefix(': ')}", *cells, ratio])
-    return part
+    return Part(columns=columns, rows=rows, note=f"The other: {commit or folder.name}.")
 
 
 def _other_decoder(context: Context, folder: Path, precision: str) -> Decoder:
@@ -369,4 +319,4 @@ def _other_decoder(context: Context, folder: Path, precision: str) -> Decoder:
         path = lines.strip().splitlines()[-1]
         return [*python, *program("own_worker:work", path=path, precision=precision, num_threads=1)]
 
-    return Decoder(key=f"other_{precision}", name=f"the other checkout, {precision}", command=command)
+    return Decoder(name=f"the other checkout, {precision}", command=command)

@@ -1,18 +1,16 @@
 """Measures one decoder step on a GPU (benchmarks/gpu.sh): parity with the CPU, then its time, in under 8 minutes.
 
-Our stepper, PyTorch eager and compiled, in fp32 and fp16. A step is timed from the upload
-of the ids to the download of the candidates.
+Our stepper, PyTorch eager and compiled, in fp32 and fp16. A step is timed from the upload of the ids to the download of
+the candidates.
 """
 
-import argparse
 import copy
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -27,12 +25,14 @@ from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
 from attendant.training.model import Seq2Seq
 from attendant.training.model.stepper import TorchStepper
-from benchmarks.harness import System, Visit, Visits, log_line, measure, part_of
+from benchmarks.harness import System, Unavailable, Visits, log_line, measure, output_of, part_of
 from benchmarks.results import Part
 from benchmarks.workload import Context, mt_bundle, mt_model
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16")
 BEAM_SIZE = 4
+NUM_ROWS, QUICK_ROWS = tuple(2**power for power in range(11)), (1, 8)
+WARM_STEPS = 24
 COMPILED_ROWS, COMPILE_SECONDS = (1, 64, 1024), 60.0
 """Row counts at which torch.compile is measured; it takes a minute or so for each."""
 
@@ -42,18 +42,6 @@ PROBES = VerificationPlan(
 TOLERANCES: dict[Precision, float] = {"fp32": 1e-3, "fp16": 5e-2}
 """|a - b| <= tolerance * max(1, |b|) for every log-probability and attention weight. Each step gets the symbols of the
 reference, but its own state, so the errors of a kernel add up."""
-
-
-class Effort(NamedTuple):
-    """Rows stepped together; untimed steps; seconds that are timed."""
-
-    num_rows: tuple[int, ...]
-    warm_steps: int
-    seconds: float
-
-
-FULL = Effort(num_rows=tuple(2**power for power in range(11)), warm_steps=24, seconds=0.3)
-QUICK = Effort(num_rows=(1, 8), warm_steps=4, seconds=0.02)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +91,7 @@ def greedy(context: Context) -> Part:
     step.
     """
     # The other half of the time is the beam's.
-    return _steps(context, per_source=1, seconds=0.5 * _seconds_left(context))
+    return _steps(context, per_source=1, share=0.5)
 
 
 def beam(context: Context) -> Part:
@@ -111,50 +99,42 @@ def beam(context: Context) -> Part:
 
     As before, with four rows per source, reordered after every step as in a search; the reordering is part of the step.
     """
-    return _steps(context, per_source=BEAM_SIZE, seconds=_seconds_left(context))
+    return _steps(context, per_source=BEAM_SIZE, share=1.0)
 
 
-def _seconds_left(context: Context) -> float:
-    return float(context.began + context.options.budget_seconds - time.monotonic())
+def _steps(context: Context, *, per_source: int, share: float) -> Part:
+    """Measures all candidates, the compiled ones last, in a share of the time that is left."""
+    seconds_left = context.began + context.options.budget_seconds - time.monotonic()
+    deadline, note = time.monotonic() + share * seconds_left, _device(context)
+    all_counts = QUICK_ROWS if context.quick else NUM_ROWS
 
-
-def _steps(context: Context, *, per_source: int, seconds: float) -> Part:
-    """Measures all candidates, the compiled ones last, as far as the time allows. Row counts are columns."""
-    effort, deadline = QUICK if context.quick else FULL, time.monotonic() + seconds
-    counts = [count for count in effort.num_rows if count % per_source == 0]
-    left_out: list[str] = []
-
-    def system(candidate: Candidate) -> System:
+    def start(candidate: Candidate) -> Iterator[Visits]:
+        stepper = candidate.make()
+        counts = [count for count in all_counts if not candidate.is_compiled or count in COMPILED_ROWS]
         latest = deadline - COMPILE_SECONDS if candidate.is_compiled else deadline
 
-        def start() -> Iterator[Visits]:
-            stepper = candidate.make()
-            chosen = [count for count in counts if not candidate.is_compiled or count in COMPILED_ROWS]
-            yield {f"_{count}": visit(stepper, count) for count in chosen}
+        def visit(count: int, number: int) -> dict[str, float]:
+            if time.monotonic() < latest:
+                step = stepping(stepper, count // per_source, per_source, context.workload.num_tokens)
+                return {"ms": time_step(step, context.visit_seconds / 5)}
+            nonlocal note
+            note = f"{_device(context)} Left out: steps that the time budget did not reach."
+            return {}
 
-        def visit(stepper: Stepper, count: int) -> Visit:
-            def step(number: int) -> dict[str, float]:
-                if time.monotonic() < latest:
-                    return time_steps(stepper, per_source, count, context.workload.num_tokens, effort)
-                left_out.append(candidate.name)
-                return {}
-
-            return step
-
-        return System(key=candidate.name, name=candidate.name, start=start)
+        yield {f"{count} rows": partial(visit, count) for count in counts if count % per_source == 0}
 
     measured = []
     for is_compiled in (False, True):
-        systems = [system(each) for each in _candidates(context) if each.is_compiled == is_compiled]
+        chosen = [candidate for candidate in _candidates(context) if candidate.is_compiled == is_compiled]
+        systems = [System(name=candidate.name, start=partial(start, candidate)) for candidate in chosen]
         measured += measure(systems, num_rounds=1)
-    return part_of(
-        [m for m in measured if m.samples],
-        {f"{count} rows, ms": f"ms_{count}" for count in counts},
-        note=_device(context) + (" Left out: what the time budget did not reach." if left_out else ""),
-    )
+    return part_of(measured, note=note)
 
 
 def _bundle(context: Context) -> Bundle:
+    """Raises UserError if the provider is missing, before a bundle is made, which takes a minute."""
+    spec = TensorSpec(name="probe", dtype="float32", shape=("R",))
+    BoundSession.of_bytes("probe", select_graph([spec]), provider=context.options.provider, num_threads=1)
     return open_bundle(mt_bundle(context.workload, context.cache, PRECISIONS))
 
 
@@ -186,40 +166,29 @@ def _torch_stepper(model: Seq2Seq, precision: Precision, provider: Provider, com
     return cast(Stepper, stepper)
 
 
-def check_provider(options: argparse.Namespace) -> None:
-    """Raises UserError if the provider is missing, before a bundle is made, which takes a minute."""
-    spec = TensorSpec(name="probe", dtype="float32", shape=("R",))
-    BoundSession.of_bytes("probe", select_graph([spec]), provider=options.provider, num_threads=1)
-
-
 def _device(context: Context) -> str:
     """Returns the GPU's name from its driver."""
     if context.options.provider == "cpu":
         return "Device: the CPU, which shows that everything runs and nothing of a GPU's speed."
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        name = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip().splitlines()[0]
-    except (OSError, subprocess.CalledProcessError, IndexError):
-        name = torch.cuda.get_device_name() if torch.cuda.is_available() else "a GPU of unknown name"
+        name = output_of(query).strip()
+    except (OSError, Unavailable):
+        name = "a GPU of unknown name"
     left_out = "" if torch.cuda.is_available() else " Left out: PyTorch, since this build of it has no CUDA."
     return f"Device: {name}.{left_out}"
 
 
-def time_steps(stepper: Stepper, per_source: int, num_rows: int, num_tokens: int, effort: Effort) -> dict[str, float]:
-    """Times steps of `num_rows` rows over sources of `num_tokens` positions.
-
-    Returns:
-        The median in ms, and target symbols per second, one per step and source.
-    """
-    step = stepping(stepper, num_rows // per_source, per_source, num_tokens)
-    for _ in range(effort.warm_steps):
+def time_step(step: Callable[[], None], num_seconds: float) -> float:
+    """Returns the median time of a step in ms."""
+    for _ in range(WARM_STEPS):
         step()
     seconds: list[float] = []
-    while sum(seconds) < effort.seconds or len(seconds) < 3:
+    while sum(seconds) < num_seconds or len(seconds) < 3:
         began = time.perf_counter()
         step()
         seconds.append(time.perf_counter() - began)
-    return {"ms": 1000 * median(seconds), "tokens": num_rows / per_source / median(seconds)}
+    return 1000 * median(seconds)
 
 
 def stepping(stepper: Stepper, num_sources: int, per_source: int, num_tokens: int) -> Callable[[], None]:

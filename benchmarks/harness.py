@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -24,7 +24,6 @@ import psutil
 
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import new_folder
-from attendant.server.bench.command import resident_bytes as resident_bytes_of
 from benchmarks import DATA, ROOT
 from benchmarks.job import READY
 from benchmarks.results import Cell, Part
@@ -44,7 +43,7 @@ Visit = Callable[[int], Samples]
 """Measures a running system once. Takes the number of the round, from 1, which is also a seed. May return nothing."""
 
 Visits = Mapping[str, Visit]
-"""The visits of a round, by the endings of their figures' names: one for each load or size."""
+"""The visits of a round by their names: one for each load or size."""
 
 
 class Unavailable(UserError):
@@ -56,14 +55,12 @@ class System:
     """A toolkit, server or engine with its settings.
 
     Attributes:
-        key: prefix of its figures' names. Several settings of one system may share it: the best one counts.
         name: name of its row in the table.
         start: a generator that installs and starts the system and warms it up, yields its visits, and stops it. Raises
             Unavailable.
         about: version, and how its model or its work differs from the others'.
     """
 
-    key: str
     name: str
     start: Callable[[], Iterator[Visits]]
     about: str = ""
@@ -71,17 +68,22 @@ class System:
 
 @dataclass(slots=True)
 class Measurement:
-    """The samples of one system, by figure and over all rounds.
+    """The samples of one system over all rounds.
 
     Attributes:
+        points: the samples of each figure, by the name of the visit.
         problem: the reason why there are none.
-        point: the ending that `at` has removed from the figures' names.
+        point: the visit whose samples are used.
     """
 
     system: System
-    samples: dict[str, list[float]] = field(default_factory=dict)
+    points: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     problem: str | None = None
     point: str = ""
+
+    @property
+    def samples(self) -> dict[str, list[float]]:
+        return self.points.get(self.point, {})
 
     def median(self, figure: str) -> float:
         """Raises Unavailable if the system failed, KeyError if it has no such figure."""
@@ -90,15 +92,8 @@ class Measurement:
         return statistics.median(self.samples[figure])
 
     def at(self, point: str) -> "Measurement":
-        """Returns the samples of one load or size, by the visit's own names of the figures."""
-        own = {name.removesuffix(point): values for name, values in self.samples.items() if name.endswith(point)}
-        return replace(self, samples=own, point=point)
-
-    def take(self, samples: Samples, ending: str = "") -> str:
-        """Adds the samples of a visit; returns the first figure as text."""
-        for figure, value in samples.items():
-            self.samples.setdefault(figure + ending, []).extend(value if isinstance(value, list) else [value])
-        return "".join(f"{figure} {self.samples[figure + ending][-1]:,.4g}" for figure in list(samples)[:1])
+        """Returns the measurement with the samples of another visit."""
+        return replace(self, point=point)
 
     @contextmanager
     def noting_failure(self) -> Iterator[None]:
@@ -106,7 +101,7 @@ class Measurement:
         try:
             yield
         except Unavailable as error:
-            self.samples.clear()
+            self.points.clear()
             self.problem = str(error)
             log_line(f"{self.system.name}: {error}")
 
@@ -116,7 +111,7 @@ def log_line(line: str) -> None:
 
 
 def measure(systems: Sequence[System], num_rounds: int) -> list[Measurement]:
-    """Starts all systems, then visits each once a round, point by point, in the given order."""
+    """Starts all systems, then makes the visits of each once a round, in turns and in the given order."""
     measurements = [Measurement(system) for system in systems]
     with ExitStack() as exits:
         visits: list[Visits] = []
@@ -125,13 +120,17 @@ def measure(systems: Sequence[System], num_rounds: int) -> list[Measurement]:
             with measurement.noting_failure():
                 visits[-1] = exits.enter_context(contextmanager(measurement.system.start)())
         for number in range(1, num_rounds + 1):
-            for point in zip_longest(*(each.items() for each in visits)):
+            for turn in zip_longest(*(each.items() for each in visits)):
                 texts = []
-                for measurement, visit in zip(measurements, point, strict=True):
+                for measurement, visit in zip(measurements, turn, strict=True):
                     if visit is not None and measurement.problem is None:
                         with measurement.noting_failure():
-                            text = measurement.take(visit[1](number), visit[0])
-                            texts.append(f"{measurement.system.name}: {text}")
+                            samples = visit[1](number)
+                            of_point = measurement.points.setdefault(visit[0], {})
+                            for figure, value in samples.items():
+                                of_point.setdefault(figure, []).extend(value if isinstance(value, list) else [value])
+                            first = [f"{figure} {values[-1]:,.4g}" for figure, values in of_point.items()][:1]
+                            texts.append(" ".join([f"{measurement.system.name}:", *first]))
                 log_line(f"round {number} of {num_rounds}: {'; '.join(texts)}")
     return measurements
 
@@ -141,34 +140,46 @@ Columns = Mapping[str, str | Callable[[Measurement], Cell]]
 was not measured is empty."""
 
 
-def spread_of(figure: str) -> Callable[[Measurement], Cell]:
-    """Returns a column with the least and the greatest sample."""
-    return lambda m: f"{min(m.samples[figure]):,.0f}-{max(m.samples[figure]):,.0f}"
+def spread(m: Measurement) -> Cell:
+    """Returns the least and the greatest speed."""
+    speeds = m.samples.get("speed")
+    return f"{min(speeds):,.0f}-{max(speeds):,.0f}" if speeds else None
+
+
+COLUMNS: Columns = {
+    "work": lambda m: m.point,
+    "per second": "speed",
+    "slowest-fastest": spread,
+    "ms": "ms",
+    "p50 ms": "p50",
+    "p99 ms": "p99",
+    "first token p50 ms": "first_p50",
+    "first token p99 ms": "first_p99",
+    "CPU ms each": "cpu_ms",
+    "batch": lambda m: f"{m.median('batch'):.0f}" if "batch" in m.samples else None,
+    "rows per step": "step_rows",
+    "padding waste": lambda m: f"{100 * (1 - m.median('efficiency')):.0f} %" if "efficiency" in m.samples else None,
+    "remarks": lambda m: m.system.about,
+}
+"""The figures of decoders and servers."""
 
 
 def part_of(
-    measurements: Sequence[Measurement],
-    columns: Columns,
-    *,
-    title: str = "system",
-    points: Iterable[str] = ("",),
-    best_by: str | None = None,
-    note: str = "",
+    measurements: Sequence[Measurement], columns: Columns = COLUMNS, *, title: str = "system", note: str = ""
 ) -> Part:
-    """Returns the measurements as a table, and their figures.
+    """Returns a table with a row for each visit of each system, without empty columns.
+
+    A system without samples has one row, with the reason in the last column.
 
     Args:
         title: above the names of the systems.
-        points: a row for each at which a system was measured. A system without figures has one row, with the reason in
-            the last column.
-        best_by: see `figures`.
     """
     rows: list[list[Cell]] = []
     for measurement in measurements:
         name = measurement.system.name
         if measurement.problem is not None:
             rows.append([name, *[None] * (len(columns) - 1), f"not measured: {measurement.problem}"])
-        for at in filter(lambda at: at.samples, map(measurement.at, points)):
+        for at in filter(lambda at: at.samples, map(measurement.at, measurement.points)):
             row: list[Cell] = [name]
             for column in columns.values():
                 if isinstance(column, str):
@@ -176,16 +187,10 @@ def part_of(
                 else:
                     row.append(column(at))
             rows.append(row)
-    best = figures(measurements, best_by)
-    return Part(columns=[title, *columns], rows=rows, figures=best, note=note)
-
-
-def figures(measurements: Sequence[Measurement], best_by: str | None = None) -> dict[str, float]:
-    """Returns the medians as `<key>_<figure>`; of systems with one key those of the greatest `best_by`."""
-    medians: dict[str, float] = {}
-    for m in sorted(measurements, key=lambda m: m.median(best_by) if best_by and m.samples else 0.0):
-        medians |= {f"{m.system.key}_{figure}": m.median(figure) for figure in m.samples}
-    return medians
+    titles = [title, *columns]
+    kept = [number for number in range(len(titles)) if any(row[number] not in (None, "") for row in rows)]
+    rows = [[row[number] for number in kept] for row in rows]
+    return Part(columns=[titles[number] for number in kept], rows=rows, note=note)
 
 
 class Process:
@@ -257,8 +262,12 @@ class Process:
         return Unavailable(_last_lines(self.output()) or f"no output; exit status {self._process.returncode}")
 
     def cpu_seconds(self) -> float:
-        """Returns the processor time of its running processes."""
-        return cpu_seconds(tree(self.pid))
+        """Returns the processor time of its running processes, in user and kernel mode."""
+        total = 0.0
+        for process in tree(self.pid):
+            with suppress(psutil.Error):  # it has ended meanwhile
+                total += sum(process.cpu_times()[:2])
+        return total
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -284,24 +293,6 @@ def tree(pid: int) -> list[psutil.Process]:
     """Returns the process and its descendants."""
     root = psutil.Process(pid)
     return [root, *root.children(recursive=True)]
-
-
-def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
-    """Returns their processor time, in user and kernel mode; ended processes count 0."""
-    total = 0.0
-    for process in processes:
-        with suppress(psutil.Error):
-            total += sum(process.cpu_times()[:2])
-    return total
-
-
-def resident_bytes(processes: Sequence[psutil.Process]) -> float:
-    """Returns their resident memory, as `attendant bench` counts it; ended processes count 0."""
-    total = 0.0
-    for process in processes:
-        with suppress(OSError):
-            total += resident_bytes_of(process.pid)
-    return total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,11 @@
 """Measures users' modules, exported by `attendant.export_model`: a student with simpler simple recurrent units against
 our LSTMs and CTranslate2's Transformers, and the gain of sharing a source's tensors among the rows of a beam.
 
-Shapes: B sources, R rows, M queries per source, S source positions, D model width, H hidden size.
+Shapes: B sources, R rows, M queries per source, S source positions, D model width, N positions of either.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -14,25 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from attendant.export import UserModel, export_model
-from attendant.export.bundle_writer import write_bundle
-from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS
 from attendant.training.model import DecoderConfig
-from benchmarks.decoding import BEAM_SIZE, NUM_WORKERS, PRECISIONS, Decoder, layout, throughput
-from benchmarks.job import NUM_SPECIAL_SYMBOLS, program, sentences, word_of, words_of
+from benchmarks.decoding import NUM_WORKERS, PRECISIONS, SEARCHES, decoded, many_sentences, own_decoder
+from benchmarks.job import NUM_SPECIAL_SYMBOLS, sentences, word_of, words_of
 from benchmarks.peers import TRANSFORMERS, transformers
 from benchmarks.results import Part
-from benchmarks.workload import (
-    EOS_BIAS,
-    MAX_TOKENS,
-    PEAKEDNESS,
-    SMALL_PLAN,
-    Context,
-    Workload,
-    cached_bundle,
-    mt_config,
-    mt_exportable,
-)
+from benchmarks.workload import MAX_TOKENS, SMALL_PLAN, Context, Workload, cached_bundle, mt_bundle, sharpen
 
 NUM_HEADS = 8
 STUDENT = "6+2"
@@ -51,10 +39,10 @@ class Student(nn.Module):
     """
 
     row_state = ("cells",)
-    shares_sources = True
 
-    def __init__(self, sizes: Mapping[str, int], workload: Workload) -> None:
+    def __init__(self, sizes: Mapping[str, int], workload: Workload, *, shares_sources: bool = True) -> None:
         super().__init__()
+        self.shares_sources = shares_sources
         self.width = width = sizes["width"]
         feed_forward, vocabulary_size = sizes["feed_forward"], workload.vocabulary_size
         self.source_embeddings, self.target_embeddings = (nn.Embedding(vocabulary_size, width) for _ in range(2))
@@ -79,7 +67,12 @@ class Student(nn.Module):
         return state
 
     def step(
-        self, previous_ids: Tensor, rows: State, sources: State, source_rows: Tensor, row_slots: Tensor
+        self,
+        previous_ids: Tensor,
+        rows: State,
+        sources: State,
+        source_rows: Tensor | None = None,
+        row_slots: Tensor | None = None,
     ) -> tuple[Tensor, State, Tensor]:
         x = self.target_embeddings(previous_ids) * math.sqrt(self.width)
         cells = []
@@ -115,83 +108,36 @@ class StudentLayer(nn.Module):
         keys: Tensor,
         values: Tensor,
         mask: Tensor,
-        source_rows: Tensor,
-        row_slots: Tensor,
+        source_rows: Tensor | None,
+        row_slots: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Returns x [R, D], the new cell [R, D] and the mean weights of attention [R, S]."""
         forget = torch.sigmoid(self.forget(x))
         cell = forget * cell + (1 - forget) * self.candidate(x)
         x = self.norms[0](x + torch.relu(cell))
-        query = self.heads(self.query(x)[source_rows])
+        query = self.query(x)
+        query = self.heads(query[:, None] if source_rows is None else query[source_rows])
         scores = query @ keys.transpose(-1, -2) / math.sqrt(query.shape[-1])
         weights = torch.softmax(scores.masked_fill(~mask[:, None, None], -1e9), -1)
-        context = (weights @ values).transpose(1, 2).flatten(2).flatten(0, 1)[row_slots]
+        parts = [(weights @ values).transpose(1, 2).flatten(2).flatten(0, 1), weights.mean(1).flatten(0, 1)]
+        context, weights = parts if row_slots is None else [part[row_slots] for part in parts]
         x = self.norms[1](x + self.joined(context))
         x = self.norms[2](x + self.outer(torch.relu(self.inner(x))))
-        return x, cell, weights.mean(1).flatten(0, 1)[row_slots]
+        return x, cell, weights
 
 
-class AttentionModel(nn.Module):
-    """A bidirectional LSTM and an LSTM with dot attention (Luong et al. 2015), in both forms of the contract."""
-
-    row_state = ("hidden", "cell")
-
-    def __init__(self, workload: Workload, shares_sources: bool) -> None:
-        super().__init__()
-        size, embedding = workload.hidden_size, workload.embedding_size
-        self.shares_sources = shares_sources
-        self.source_embeddings, self.target_embeddings = (
-            nn.Embedding(workload.vocabulary_size, embedding) for _ in range(2)
-        )
-        self.encoder = nn.LSTM(embedding, size // 2, workload.num_layers, bidirectional=True, batch_first=True)
-        self.keys = nn.Linear(size, size, bias=False)
-        self.decoder = nn.LSTMCell(embedding, size)
-        self.combine, self.output = nn.Linear(2 * size, size), nn.Linear(size, workload.vocabulary_size)
-
-    def encode(self, source_ids: Tensor, source_lengths: Tensor) -> dict[str, Tensor]:
-        memory, (hidden, cell) = self.encoder(self.source_embeddings(source_ids))
-        state = {name: torch.cat([part[-2], part[-1]], 1) for name, part in (("hidden", hidden), ("cell", cell))}
-        mask = torch.arange(source_ids.shape[1]) < source_lengths[:, None]
-        return {**state, "memory": memory, "keys": self.keys(memory), "mask": mask}
-
-    def step(
-        self,
-        previous_ids: Tensor,
-        rows: State,
-        sources: State,
-        source_rows: Tensor | None = None,
-        row_slots: Tensor | None = None,
-    ) -> tuple[Tensor, State, Tensor]:
-        hidden, cell = self.decoder(self.target_embeddings(previous_ids), (rows["hidden"], rows["cell"]))
-        query = hidden[:, None] if source_rows is None else hidden[source_rows]
-        scores = (sources["keys"] @ query.transpose(1, 2)).transpose(1, 2)
-        weights = torch.softmax(scores.masked_fill(~sources["mask"][:, None], -1e9), -1)
-        parts = [part.flatten(0, 1) for part in (weights, weights @ sources["memory"])]
-        weights, context = parts if row_slots is None else [part[row_slots] for part in parts]
-        attentional = torch.tanh(self.combine(torch.cat([context, hidden], 1)))
-        return self.output(attentional), {"hidden": hidden, "cell": cell}, weights
-
-
-MODULES: Mapping[str, Callable[[Workload], nn.Module]] = {
-    STUDENT: partial(Student, TRANSFORMERS[STUDENT]),
-    "gathered": partial(AttentionModel, shares_sources=False),
-    "shared": partial(AttentionModel, shares_sources=True),
-}
-
-
-def exported(context: Context, name: str) -> Path:
-    """Returns the bundle of a module with seeded random weights; exported at the first use."""
+def student_bundle(context: Context, *, shares_sources: bool = True) -> Path:
+    """Returns the bundle of a student with seeded random weights, in either form of the contract."""
     workload = context.workload
 
     def write(path: Path) -> None:
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(1)
-            module: Any = MODULES[name](workload)
-            module.output.weight.mul_(PEAKEDNESS)
-            module.output.bias[EOS_ID] = EOS_BIAS
+            module = Student(TRANSFORMERS[STUDENT], workload, shares_sources=shares_sources)
+            sharpen(module.output.weight, module.output.bias)
         symbols = [*SPECIAL_TOKENS, *map(word_of, range(NUM_SPECIAL_SYMBOLS, workload.vocabulary_size))]
         model = UserModel(
-            module=module,
+            module=cast(Any, module),
             source_tokenizer=symbols,
             target_tokenizer=symbols,
             max_source_tokens=MAX_TOKENS,
@@ -200,69 +146,42 @@ def exported(context: Context, name: str) -> Path:
         sources = [words_of(source) for source in sentences(workload.job(64))]
         export_model(model, path, sources=sources, precisions=("fp32", "int8"), plan=SMALL_PLAN)
 
-    return cached_bundle(context.cache, f"own-{name}-{workload.hidden_size}", write)
+    form = "shared" if shares_sources else "gathered"
+    return cached_bundle(context.cache, f"student-{form}-{workload.hidden_size}", write)
 
 
 def translation_bundle(context: Context) -> Path:
     """Returns a bundle with the architecture of recipes/translate-debdocs-en-fr, without copying, untied, untrained."""
-    workload = context.workload
-    changes = {"embedding_size": workload.hidden_size, "residual": True, "decoder": DecoderConfig(num_layers=1)}
-
-    def write(path: Path) -> None:
-        exportable = mt_exportable(workload, mt_config(workload).model_copy(update=changes))
-        write_bundle(exportable, path, precisions=("fp32", "int8"), plan=SMALL_PLAN)
-
-    return cached_bundle(context.cache, f"own-translation-{workload.hidden_size}", write)
+    size, decoder = context.workload.hidden_size, DecoderConfig(num_layers=1)
+    changes = {"embedding_size": size, "residual": True, "decoder": decoder}
+    return mt_bundle(context.workload, context.cache, name="translation", changes=changes)
 
 
-def decoder_of(key: str, name: str, bundle: Path, precision: str = "int8") -> Decoder:
-    """Returns a decoder that runs a bundle in Attendant. Each core has a worker process with one thread."""
-    arguments: dict[str, Any] = {"path": str(bundle), "precision": precision, "num_threads": 1}
-    num_parameters = open_bundle(bundle).manifest.model["num_parameters"]
-    return Decoder(
-        key=key,
-        name=f"{name} {precision}, {layout(NUM_WORKERS)}",
-        command=partial(program, "own_worker:work", **arguments),
-        num_workers=NUM_WORKERS,
-        batch_sizes=(32, 64, 128),
-        about=f"{num_parameters / 1e6:.1f} M parameters",
-    )
+def students(context: Context) -> Part:
+    """A student with SSRUs, LSTMs and Transformers, in process.
 
-
-def students(context: Context, beam_size: int) -> Part:
-    """Measures recurrent models, students and Transformers of about equal size."""
-    decoders = [
-        decoder_of("translation", "LSTM 2+1, as translate-en-fr", translation_bundle(context)),
-        decoder_of("student", f"Transformer + SSRU {STUDENT}", exported(context, STUDENT)),
-    ]
-    return throughput(context, [*decoders, *transformers(context, NUM_WORKERS)], beam_size)
-
-
-def students_greedy(context: Context) -> Part:
-    """A student with SSRUs, LSTMs and Transformers, greedy, in process.
-
-    Models of about equal size with random weights, 20 source positions and as many steps. The students are users' own
-    modules in the fast form of the contract.
+    Models of about equal size with random weights, 20 source positions and as many steps. The student is a user's own
+    module in the fast form of the contract.
     """
-    return students(context, 1)
-
-
-def students_beam(context: Context) -> Part:
-    """A student with SSRUs, LSTMs and Transformers, beam 4, in process.
-
-    As before, with a beam. The best hypothesis is returned.
-    """
-    return students(context, BEAM_SIZE)
+    bundles = {
+        "LSTM 2+1, as translate-en-fr": partial(translation_bundle, context),
+        f"Transformer + SSRU {STUDENT}": partial(student_bundle, context),
+    }
+    own = [own_decoder(make, "int8", name=name, num_workers=NUM_WORKERS) for name, make in bundles.items()]
+    decoders = [*own, *transformers(context, NUM_WORKERS)]
+    return decoded(context, decoders, many_sentences(context.workload, *SEARCHES))
 
 
 def sharing(context: Context) -> Part:
     """Sharing a source's tensors among the rows of a beam, beam 4, in process.
 
-    One model in both forms of the contract (docs/export-your-own.md), with the same weights, in turns.
+    The student in both forms of the contract (docs/export-your-own.md), with the same weights, in turns.
     """
     decoders = [
-        decoder_of(f"{form}_{precision}", form, exported(context, form), precision)
+        own_decoder(
+            partial(student_bundle, context, shares_sources=shares), precision, name=form, num_workers=NUM_WORKERS
+        )
         for precision in PRECISIONS
-        for form in ("gathered", "shared")
+        for form, shares in (("gathered", False), ("shared", True))
     ]
-    return throughput(context, decoders, BEAM_SIZE)
+    return decoded(context, decoders, many_sentences(context.workload, "beam 4"))

@@ -10,37 +10,24 @@ from pathlib import Path
 
 import numpy as np
 
-from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.process import available_cpus
-from attendant.server.bench.load import LIST_SIZE, Load
+from attendant.server.bench.load import LIST_SIZE
 from attendant.server.inference.v2 import open_inference_pb2 as inference
 from attendant_client.v1 import seq2seq_pb2 as messages
-from benchmarks.arrivals import open_loops
-from benchmarks.decoding import (
-    BEAM_SIZE,
-    NUM_WORKERS,
-    PRECISIONS,
-    Decoder,
-    engine_system,
-    layout,
-    one_by_one,
-    own_decoder,
-    throughput,
-)
-from benchmarks.harness import ENVIRONMENTS, TORCH, Columns, made_once, measure, output_of, part_of, spread_of
+from benchmarks.decoding import NUM_WORKERS, Decoder, decoded, layout, many_sentences, one_by_one, own_decoders
+from benchmarks.harness import ENVIRONMENTS, TORCH, made_once, measure, output_of, part_of
 from benchmarks.job import Job, program, words_of
-from benchmarks.plain_model import export_plain, plain_parameters
-from benchmarks.programs import G2P_BUNDLE, MARIAN_BLOCK, g2p_words, marian_parameters, marian_width
+from benchmarks.plain_model import export_plain
+from benchmarks.programs import G2P_BUNDLE, g2p_words
 from benchmarks.results import Part
-from benchmarks.servers import Server, attendant_server, empty_service, requests_of, under
-from benchmarks.serving import MANY_CLIENTS, closed_loops
-from benchmarks.workload import NUM_REQUESTS, Context, Work, Workload, equal_work, real_work
+from benchmarks.servers import MANY_CLIENTS, Server, attendant_server, closed, requests_of, under
+from benchmarks.serving import open_loops
+from benchmarks.workload import NUM_REQUESTS, Context, Work, equal_work, real_work
 
 TRANSFORMERS = {
     "6+2": {"num_encoder_layers": 6, "num_decoder_layers": 2, "width": 256, "feed_forward": 2048},
     "12+1": {"num_encoder_layers": 12, "num_decoder_layers": 1, "width": 256, "feed_forward": 1152},
 }
-"""Transformers (Vaswani et al. 2017) with about as many parameters as the model of the workload."""
+"""Transformers (Vaswani et al. 2017) with about as many parameters as the model of the workload: 17.2 and 17.5 M."""
 
 THREADED_BATCH_SIZES = (32, 64, 128)
 """Candidates for peers whose workers are threads of one process."""
@@ -49,6 +36,9 @@ SERVED_BATCH_SIZES = (16, 32, 64)
 """Candidates for each peer: with 64 clients, one batch of all of them, or several that take turns."""
 
 SERVED_TRANSFORMER = "12+1"
+MARIAN_BLOCK = 64
+"""Marian's integer products need widths in whole blocks."""
+
 PAD_ID = 0
 
 
@@ -57,7 +47,7 @@ def greedy(context: Context) -> Part:
 
     Sentences per second, each system with the best of its measured settings.
     """
-    return throughput(context, list(all_decoders(context)), beam_size=1)
+    return decoded(context, all_decoders(context), many_sentences(context.workload, "greedy"))
 
 
 def beam(context: Context) -> Part:
@@ -65,7 +55,7 @@ def beam(context: Context) -> Part:
 
     As before, with a beam. The best hypothesis is returned.
     """
-    return throughput(context, list(all_decoders(context)), beam_size=BEAM_SIZE)
+    return decoded(context, all_decoders(context), many_sentences(context.workload, "beam 4"))
 
 
 def single(context: Context) -> Part:
@@ -73,14 +63,12 @@ def single(context: Context) -> Part:
 
     Median latency of 20 source positions and as many steps, greedy.
     """
-    return one_by_one(context, list(all_decoders(context, num_workers=1)))
+    return decoded(context, all_decoders(context, num_workers=1), one_by_one(context.workload))
 
 
 def all_decoders(context: Context, num_workers: int = NUM_WORKERS) -> Iterator[Decoder]:
     """Yields Attendant in its layouts, and all peers."""
-    for precision in PRECISIONS:
-        for workers, threads in dict.fromkeys([(num_workers, 1), (1, num_workers)]):
-            yield own_decoder(context, precision, num_workers=workers, num_threads=threads)
+    yield from own_decoders(context, *dict.fromkeys([(num_workers, 1), (1, num_workers)]))
     workload, packages = context.workload, {name: env.package for name, env in ENVIRONMENTS.items()}
 
     def graphs(precision: str) -> list[str]:
@@ -90,44 +78,36 @@ def all_decoders(context: Context, num_workers: int = NUM_WORKERS) -> Iterator[D
         python, sizes = ENVIRONMENTS["joeynmt"].install(context.cache), replace(workload, dropout=0.0)
         return program("programs:work_joeynmt", python, **asdict(sizes))
 
-    eager = partial(program, "plain_model:work", **asdict(workload))
-    exported = f"graphs as torch.onnx writes them, {_millions(plain_parameters(workload))}"
-    for key, name, command, about in (
-        ("plain_fp32", "plain ORT loop fp32", partial(graphs, "fp32"), exported),
-        ("plain_int8", "plain ORT loop int8", partial(graphs, "int8"), "the same after quantize_dynamic"),
-        ("torch", "PyTorch loop fp32", eager, f"the same model in {TORCH}, eager"),
-        ("joeynmt", "JoeyNMT fp32", joeynmt, f"{packages['joeynmt']}, the same kind of model"),
+    for name, command, about in (
+        ("plain ORT loop fp32", partial(graphs, "fp32"), "graphs as torch.onnx writes them"),
+        ("plain ORT loop int8", partial(graphs, "int8"), "the same after quantize_dynamic"),
+        ("PyTorch loop fp32", partial(program, "plain_model:work", **asdict(workload)), f"the same in {TORCH}, eager"),
+        ("JoeyNMT fp32", joeynmt, f"{packages['joeynmt']}, the same kind of model"),
     ):
-        named = f"{name}, {layout(num_workers)}"
-        yield Decoder(key=key, name=named, command=command, num_workers=num_workers, about=about)
+        yield Decoder(name=f"{name}, {layout(num_workers)}", command=command, num_workers=num_workers, about=about)
 
     yield from transformers(context, num_workers)
     # Marian's `s2s` (Junczys-Dowmunt et al. 2018): each direction of the encoder is as wide as the decoder, and a
-    # second cell follows the attention. It is as wide as possible with no more parameters than our model.
-    embedding = -(-workload.embedding_size // MARIAN_BLOCK) * MARIAN_BLOCK
-    sizes = {"vocabulary": workload.vocabulary_size, "embedding": embedding}
-    sizes["width"] = marian_width(**sizes, max_parameters=plain_parameters(workload))
-    of_size = f"hidden size {sizes['width']}, {_millions(marian_parameters(**sizes))}"
+    # second cell follows the attention. With three quarters of the width it has 16.0 M parameters.
+    sizes = {"embedding": workload.embedding_size, "width": 3 * workload.hidden_size // 4}
+    sizes = {name: max(MARIAN_BLOCK, size) for name, size in sizes.items()}
+    model = {"vocabulary": workload.vocabulary_size, **sizes}
     yield Decoder(
-        key="marian",
-        name=f"Marian s2s LSTM int8, {num_workers} worker{'' if num_workers == 1 else 's'}",
-        command=partial(peer_program, context, "marian", "work", sizes, num_workers=num_workers),
+        name=f"Marian s2s LSTM int8, numWorkers={num_workers}",
+        command=partial(peer_program, context, "marian", "work", model, num_workers=num_workers),
         batch_sizes=THREADED_BATCH_SIZES,
-        about=f"{packages['marian']}, the same kind of model, {of_size}",
+        about=f"{packages['marian']}, the same kind of model, hidden size {sizes['width']}",
     )
 
 
 def transformers(context: Context, num_workers: int) -> Iterator[Decoder]:
     """Yields CTranslate2 with each of TRANSFORMERS. Its workers are threads of one process."""
-    package, vocabulary_size = ENVIRONMENTS["ctranslate2"].package, context.workload.vocabulary_size
     for layers, sizes in TRANSFORMERS.items():
-        parameters = _millions(transformer_parameters(**sizes, vocabulary_size=vocabulary_size))
         yield Decoder(
-            key=f"ctranslate2_{layers.replace('+', '_')}",
             name=f"CTranslate2 {layers} int8, inter_threads={num_workers}",
             command=partial(ctranslate2_program, context, layers, "work", num_workers=num_workers),
             batch_sizes=THREADED_BATCH_SIZES,
-            about=f"{package}, Transformer of width {sizes['width']}, {parameters}",
+            about=f"{ENVIRONMENTS['ctranslate2'].package}, Transformer of width {sizes['width']}",
         )
 
 
@@ -158,20 +138,6 @@ def peer_program(context: Context, peer: str, function: str, sizes: Mapping[str,
     return program(f"programs:{function}_{peer}", python, folder=str(folder), **arguments)
 
 
-def transformer_parameters(
-    num_encoder_layers: int, num_decoder_layers: int, width: int, feed_forward: int, vocabulary_size: int
-) -> int:
-    """Returns the number of weights and biases of the linear layers and the embeddings."""
-    attention = 4 * width * (width + 1)
-    between = 2 * width * feed_forward + width + feed_forward
-    layers = num_encoder_layers * (attention + between) + num_decoder_layers * (2 * attention + between)
-    return layers + (3 * width + 1) * vocabulary_size
-
-
-def _millions(number: int) -> str:
-    return f"{number / 1e6:.1f} M parameters"
-
-
 def served(context: Context) -> Part:
     """Served, compared with peers, closed loop.
 
@@ -198,16 +164,15 @@ def arrivals(context: Context) -> Part:
     loop.
     """
     work = real_work(context.workload)
-    return open_loops(context, [_own(context, work), _triton(context, work, 16), _ctranslate2(context, work, 32)])
+    own = attendant_server(context, requests=requests_of(work))
+    return open_loops(context, [own, _triton(context, work, 16), _ctranslate2(context, work, 32)])
 
 
 def _closed(context: Context, work: Work, clients: Sequence[int]) -> Part:
     peers = [peer(context, work, size) for size in SERVED_BATCH_SIZES for peer in (_triton, _ctranslate2)]
-    return closed_loops(context, [_own(context, work), *peers], clients)
-
-
-def _own(context: Context, work: Work) -> Server:
-    return attendant_server(context, requests=requests_of(work))
+    servers = [attendant_server(context, requests=requests_of(work)), *peers]
+    loads = {f"{num} clients": closed(context, num) for num in clients}
+    return part_of(measure([under(server, loads) for server in servers], context.num_rounds))
 
 
 def _triton(context: Context, work: Work, batch_size: int) -> Server:
@@ -217,7 +182,6 @@ def _triton(context: Context, work: Work, batch_size: int) -> Server:
         return program("programs:serve_triton", python, folder=folder, **sizes)
 
     return Server(
-        key="triton",
         name=f"NVIDIA Triton, batches up to {batch_size}",
         command=command,
         requests=triton_requests(work),
@@ -245,7 +209,6 @@ def triton_requests(work: Work) -> list[bytes]:
 def _ctranslate2(context: Context, work: Work, batch_size: int) -> Server:
     sizes = {"num_workers": NUM_WORKERS, "batch_size": batch_size}
     return Server(
-        key="ctranslate2",
         name=f"CTranslate2 {SERVED_TRANSFORMER} behind grpc.aio, batches up to {batch_size}",
         command=lambda: ctranslate2_program(context, SERVED_TRANSFORMER, "serve", **sizes),
         requests=[f"{num_steps} {words_of(source)} </s>".encode() for source, num_steps in work],
@@ -265,49 +228,22 @@ def pronunciation(context: Context) -> Part:
         python = ENVIRONMENTS["g2p-en"].install(context.cache)
         return program("programs:work_g2p_en", python, folder=str(context.cache / "models" / "g2p_en"))
 
-    job = Job(num_sentences=8 if context.quick else LIST_SIZE, batch_size=0)
+    job = Job(num_sentences=LIST_SIZE, batch_size=0)
     decoding = messages.DecodingOptions(beam_size=1)
     texts = [messages.GenerateRequest(text=word, decoding=decoding) for word in g2p_words(Job(NUM_REQUESTS))]
     requests = [text.SerializeToString() for text in texts]
-    loads = {
-        "": Load(kind="closed", num_clients=MANY_CLIENTS, seconds=context.visit_seconds),
-        "_lists": Load(kind="list", seconds=context.visit_seconds),
-    }
+    loads = {f"{MANY_CLIENTS} clients": closed(context), f"lists of {LIST_SIZE}": closed(context, 1, "list")}
     systems, servers = [], []
     for num in (1, NUM_WORKERS):
-        for key, name, command, sizes in (
-            ("attendant", "Attendant int8", partial(program, "own_worker:pronounce"), (64, 256)),
-            ("g2p_en", ENVIRONMENTS["g2p-en"].package, g2p_en, (1,)),
+        for name, command, sizes in (
+            ("Attendant int8", partial(program, "own_worker:pronounce"), (64, 256)),
+            (ENVIRONMENTS["g2p-en"].package, g2p_en, (1,)),
         ):
             named = f"{name}, {layout(num)}"
-            decoder = Decoder(key=key, name=named, command=command, num_workers=num, batch_sizes=sizes)
-            systems.append(decoder.system({"": job}, context.visit_seconds))
-        server = {"key": "served", "name": "Attendant served", "bundle": G2P_BUNDLE, "requests": requests}
-        servers.append(under(attendant_server(context, **server, num_workers=num), loads))  # type: ignore[arg-type]
-    load_names = {"": f"{MANY_CLIENTS} clients", "_lists": f"lists of {LIST_SIZE}"}
-    columns: Columns = {
-        "load": lambda m: load_names.get(m.point, "") if "p50" in m.samples else "",
-        "words/s": "speed",
-        "slowest-fastest": spread_of("speed"),
-        "CPU ms/word": "cpu_ms",
-        "p50 ms": "p50",
-        "p99 ms": "p99",
-        "remarks": lambda m: m.system.about,
-    }
-    measurements = measure([*systems, *servers], context.num_rounds)
-    part = part_of(measurements, columns, points=loads, best_by="speed")
-    fastest = max(measurements[-len(servers) :], key=lambda m: m.median("speed"))
-    num_rows = round(fastest.median("step_rows"))
-    graphs_alone = engine_system(context, "int8", "greedy", num_rows=num_rows, work=word_work, path=G2P_BUNDLE)
-    bounds = [under(empty_service(requests), {"": loads[""]}), graphs_alone]
-    empty, graphs = measure(bounds, context.num_rounds)
-    cpu = graphs.median("graphs_ms") + empty.median("cpu_ms") + fastest.median("generator_ms")
-    part.figures["served_bound_speed"] = 1e3 * available_cpus() / cpu
-    return part
-
-
-def word_work(workload: Workload) -> Work:
-    """Returns the words as ids; each ends where the model ends it."""
-    bundle = open_bundle(G2P_BUNDLE)
-    limit, encode = bundle.manifest.limits.max_target_tokens, bundle.source_tokenizer.encode
-    return [(bundle.source_ids(encode(word)), limit) for word in g2p_words(Job(NUM_REQUESTS))]
+            decoder = Decoder(name=named, command=command, num_workers=num, batch_sizes=sizes)
+            systems.append(decoder.system({"in process": job}, context.visit_seconds))
+        server = attendant_server(
+            context, name="Attendant served", bundle=G2P_BUNDLE, requests=requests, num_workers=num
+        )
+        servers.append(under(server, loads))
+    return part_of(measure([*systems, *servers], context.num_rounds))

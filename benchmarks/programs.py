@@ -369,40 +369,19 @@ def work_joeynmt(vocabulary_size: int, hidden_size: int, **sizes: float) -> None
     answer_jobs(decode)
 
 
-MARIAN_BLOCK = 64
-"""Its integer products need widths in whole blocks."""
-
-
-def marian_shapes(vocabulary: int, embedding: int, width: int) -> dict[str, tuple[int, int]]:
-    """Returns rows and columns of every parameter, by Marian's name: LSTM cells, two layers on each side."""
-    names = json.loads((DATA / "marian_shapes.json").read_text(encoding="utf-8"))
-    sizes = {"vocabulary": vocabulary, "embedding": embedding, "width": width}
-    sizes |= {"context": 2 * width, "gates": 4 * width, "one": 1}
-    return {name: (sizes[rows], sizes[columns]) for name, (rows, columns) in names.items()}
-
-
-def marian_parameters(vocabulary: int, embedding: int, width: int) -> int:
-    return sum(rows * columns for rows, columns in marian_shapes(vocabulary, embedding, width).values())
-
-
-def marian_width(vocabulary: int, embedding: int, max_parameters: int) -> int:
-    """Returns the greatest width in whole blocks, and at least one, with at most `max_parameters`."""
-    width = MARIAN_BLOCK
-    while marian_parameters(vocabulary, embedding, width + MARIAN_BLOCK) <= max_parameters:
-        width += MARIAN_BLOCK
-    return width
-
-
 def make_marian(folder: str, vocabulary: int, embedding: int, width: int) -> None:
     """Writes a model of seeded random weights, and a vocabulary with a piece for each word."""
     import numpy as np
     import sentencepiece
 
-    generator, eos_id = np.random.default_rng(1), 0
-    arrays: dict[str, Any] = {
-        name: np.zeros(shape, np.float32) if shape[0] == 1 else generator.normal(0, SCALE, shape).astype(np.float32)
-        for name, shape in marian_shapes(vocabulary, embedding, width).items()
-    }
+    generator, eos_id, arrays = np.random.default_rng(1), 0, dict[str, Any]()
+    sizes = {"vocabulary": vocabulary, "embedding": embedding, "width": width}
+    sizes |= {"context": 2 * width, "gates": 4 * width, "one": 1}
+    # Rows and columns of every parameter, by Marian's name.
+    shapes = json.loads((DATA / "marian_shapes.json").read_text(encoding="utf-8"))
+    for name, (rows, columns) in shapes.items():
+        scale = 0.0 if rows == "one" else SCALE
+        arrays[name] = generator.normal(0, scale, (sizes[rows], sizes[columns])).astype(np.float32)
     # As in workload.py: a distribution with a clear best candidate, and no early end.
     arrays["decoder_ff_logit_l2_Wt"] *= 40.0
     arrays["decoder_ff_logit_l2_b"][0, eos_id] = -50.0

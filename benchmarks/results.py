@@ -1,4 +1,4 @@
-"""Stores results in a JSON file per suite, and writes its Markdown page and pictures, and the speed goals (yardsticks).
+"""Stores results in a JSON file per suite, and writes its Markdown page and pictures.
 
 A new result of a part replaces the former one.
 """
@@ -6,31 +6,18 @@ A new result of a part replaces the former one.
 import datetime
 import os
 import platform
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from pydantic import TypeAdapter
 
 from attendant.runtime.process import processor
-from benchmarks import DATA
 
 Cell = str | float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """Horizontal bars in sections: the lengths of each section in every bar, by its name."""
-
-    file: str
-    title: str
-    x_label: str
-    bars: list[str]
-    sections: dict[str, list[float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +26,14 @@ class Part:
 
     Attributes:
         rows: rows of the table; each begins with its name.
-        figures: by name, for yardsticks and for comparisons of runs.
+        picture: file of a picture of the table, whose last row is the sum of the others. If empty, there is none.
         note: remarks about this run, in Markdown.
         problems: failed checks. The command fails with these lines after all parts.
     """
 
     columns: list[str]
     rows: list[list[Cell]] = field(default_factory=list)
-    figures: dict[str, float] = field(default_factory=dict)
-    pictures: list[Picture] = field(default_factory=list)
+    picture: str = ""
     note: str = ""
     problems: list[str] = field(default_factory=list)
 
@@ -127,71 +113,24 @@ def write_page(path: Path, title: str, about: str, parts: Mapping[str, Measured]
         )
         table = markdown_table(part.columns, part.rows)
         paragraphs += [f"## {measured.title}", measured.about, part.note, facts, table]
-        for picture in part.pictures:
-            draw(picture, path.parent / picture.file)
-            paragraphs.append(f"![{picture.title}]({picture.file})")
+        if part.picture:
+            draw(part, path.parent / part.picture)
+            paragraphs.append(f"![{measured.title}]({part.picture})")
     path.write_text("\n\n".join(filter(None, paragraphs)) + "\n", encoding="utf-8")
 
 
-def draw(picture: Picture, path: Path) -> None:
-    """Writes the SVG file: the same bytes for the same picture."""
-    with rc_context({"svg.hashsalt": picture.file, "svg.fonttype": "none"}):
+def draw(part: Part, path: Path) -> None:
+    """Draws each column as a bar: the rows' shares of the last row, their sum. The same bytes for the same table."""
+    *sections, (_, *totals) = part.rows
+    numbers = np.array([row[1:] for row in part.rows], np.float64)
+    shares = 100 * numbers[:-1] / numbers[-1]
+    bars = [f"{name}: {shown(total)}" for name, total in zip(part.columns[1:], totals, strict=True)]
+    with rc_context({"svg.hashsalt": path.name, "svg.fonttype": "none"}):
         figure = Figure(figsize=(7.5, 4.2), layout="constrained")
-        axes, lefts = figure.subplots(), [0.0] * len(picture.bars)
-        for name, lengths in picture.sections.items():
-            axes.barh(range(len(lefts)), lengths, left=lefts, label=name)
-            lefts = [left + length for left, length in zip(lefts, lengths, strict=True)]
-        axes.set_yticks(range(len(lefts)), picture.bars)
+        axes = figure.subplots()
+        for (name, *_), lengths, ends in zip(sections, shares, np.cumsum(shares, 0), strict=True):
+            axes.barh(bars, lengths, left=ends - lengths, label=name)
         axes.invert_yaxis()
         axes.legend(frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.4, -0.15))
-        axes.set(title=picture.title, xlabel=picture.x_label)
+        axes.set_xlabel(f"% of {part.columns[0]}")
         figure.savefig(path, format="svg", metadata={"Date": None})
-
-
-YARDSTICKS = tomllib.loads((DATA / "yardsticks.toml").read_text(encoding="utf-8"))["yardstick"]
-"""The speed goals; the file explains the fields."""
-
-
-def yardstick_rows(output: Path) -> list[list[Cell]]:
-    """Returns a row per yardstick, from the results in the folder."""
-    results = {suite: read_results(output / f"{suite}.json") for suite in ("serving", "peers")}
-    return [_yardstick_row(stick, results) for stick in YARDSTICKS]
-
-
-def _yardstick_row(stick: Mapping[str, Any], results: Mapping[str, Mapping[str, Measured]]) -> list[Cell]:
-    def figure(source: Mapping[str, Any], name: str) -> float | None:
-        measured = results[source.get("suite", "serving")].get(source["part"])
-        return measured.part.figures.get(source[name]) if measured else None
-
-    def text(value: float) -> str:
-        return f"{value:.2f}{' x' if is_ratio else ''}" if unit else f"{100 * value:.1f} %"
-
-    unit, is_ratio, bound = stick["unit"], "theirs" in stick, stick.get("bound", {})
-    kind = "at_least" if "at_least" in stick else "at_most"
-    limit = f"{stick[kind]:g} {'x' if is_ratio else unit}" if unit else f"{100 * stick[kind]:g} %"
-    goal = f"{kind.replace('_', ' ')} {limit}"
-    ours, theirs = figure(stick, "ours"), figure(stick, "theirs") if is_ratio else None
-    if ours is None or (is_ratio and theirs is None):
-        return [stick["what"], ours, theirs, "not measured", goal, None, None]
-    divisor = 1.0 if theirs is None else theirs
-    holds = ours / divisor >= stick[kind] if kind == "at_least" else ours / divisor <= stick[kind]
-    best = figure(bound, "figure") if bound else None
-    if "ours" in bound:
-        # Measured in another run: machines differ in speed, so our figure improves by the same factor.
-        ours_there = figure(bound, "ours")
-        best = ours * best / ours_there if best is not None and ours_there is not None else None
-    cells = [None if value is None else f"{value:,.4g} {unit}".strip() for value in (ours, theirs)]
-    bound_text = None if best is None else f"{text(best / divisor)}: {bound['by']}"
-    return [stick["what"], *cells, text(ours / divisor), goal, "yes" if holds else "no", bound_text]
-
-
-def write_yardsticks(output: Path) -> str:
-    """Writes yardsticks.md; returns its text."""
-    columns = ("what", "ours", "theirs", "measured", "goal", "holds", "bound")
-    text = (
-        "# Yardsticks\n\n`make bench` and `make bench-peers` write this page from serving.json and peers.json, which "
-        "have the command, date and machine of each part. Bound: the best possible value on that machine, if Attendant "
-        f"cost no more than the work named there.\n\n{markdown_table(columns, yardstick_rows(output))}\n"
-    )
-    (output / "yardsticks.md").write_text(text, encoding="utf-8")
-    return text

@@ -16,13 +16,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from attendant.server.bench.command import addresses
 from attendant.server.bench.load import Answered, Load
+from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.decoding import NUM_WORKERS
 from benchmarks.harness import KEEP_MEMORY, Process, System, Unavailable, Visit, Visits
-from benchmarks.job import program
-from benchmarks.workload import Context, Work, equal_work, generate_request
+from benchmarks.job import program, words_of
+from benchmarks.workload import Context, Work, equal_work
 
 START_SECONDS = 180.0
 WARM_UP_SECONDS = 1.0
+MANY_CLIENTS = 64
 UNARY = "/attendant.v1.Seq2Seq/Generate"
 
 
@@ -31,33 +33,34 @@ class Server:
     """A server that can be started and called.
 
     Attributes:
-        key, name, about: as in `System`.
+        name, about: as in `System`.
         command: makes what is missing; returns the command, which prints `serving on HOST:PORT` when it is ready, and
             may add `metrics on HOST:PORT`. Raises Unavailable.
         requests: serialized; the load generator sends them in turn.
         method: the full path of its unary call.
         max_starts: attempts to start it.
-        keeps_memory: glibc keeps freed memory (KEEP_MEMORY), as in all systems that are timed.
     """
 
-    key: str
     name: str
     command: Callable[[], Sequence[str]]
     requests: Sequence[bytes]
     method: str = UNARY
     max_starts: int = 1
-    keeps_memory: bool = True
     about: str = ""
 
 
 def requests_of(work: Work) -> list[bytes]:
-    return [generate_request(source, num_steps) for source, num_steps in work]
+    """Returns serialized requests with texts. The last of a request's steps decides whether it ends or is cut."""
+    requests = []
+    for source, num_steps in work:
+        decoding = messages.DecodingOptions(beam_size=1, max_length=max(1, num_steps - 1))
+        requests.append(messages.GenerateRequest(text=words_of(source), decoding=decoding).SerializeToString())
+    return requests
 
 
 def attendant_server(
     context: Context,
     *,
-    key: str = "attendant",
     name: str = "Attendant",
     bundle: Path | None = None,
     requests: Sequence[bytes] = (),
@@ -84,20 +87,25 @@ def attendant_server(
         return [sys.executable, "-m", "server", *arguments]
 
     requests = requests or requests_of(equal_work(context.workload))
-    return Server(key=key, name=name, command=command, requests=requests, about=f"int8, {layout}")
+    return Server(name=name, command=command, requests=requests, about=f"int8, {layout}")
 
 
 def empty_service(requests: Sequence[bytes], *, refuses: bool = False) -> Server:
     """Returns a service that does nothing or refuses everything, to measure the time that gRPC itself takes."""
     command = program("programs:serve_nothing", refuses=refuses)
-    name = "refusing" if refuses else "empty"
-    return Server(key=name, name=f"{name} service", command=lambda: command, requests=requests)
+    return Server(name="empty service", command=lambda: command, requests=requests)
+
+
+def closed(context: Context, num_clients: int = MANY_CLIENTS, kind: str = "closed") -> Load:
+    """Returns a load for a visit: each of the clients sends its next request when it has its answer."""
+    return Load(kind=kind, num_clients=num_clients, seconds=2 * context.visit_seconds)
 
 
 def under(server: Server, loads: Mapping[str, Load], warm_ups: Sequence[Load] = ()) -> System:
-    """Returns a server under each of the loads in every round, by the endings of their figures' names.
+    """Returns a server under each of the loads in every round.
 
     Args:
+        loads: by their names in the table.
         warm_ups: before the first round. If empty, each of the loads, for at most a second.
     """
 
@@ -108,7 +116,7 @@ def under(server: Server, loads: Mapping[str, Load], warm_ups: Sequence[Load] = 
                 run.load(load)
             yield {point: run.visit(load) for point, load in loads.items()}
 
-    return System(key=server.key, name=server.name, start=start, about=server.about)
+    return System(name=server.name, start=start, about=server.about)
 
 
 @contextmanager
@@ -117,7 +125,7 @@ def running(server: Server) -> Iterator["Running"]:
     command = server.command()
     for num_left in reversed(range(server.max_starts)):
         with ExitStack() as exits:
-            process = exits.enter_context(Process(command, KEEP_MEMORY if server.keeps_memory else None))
+            process = exits.enter_context(Process(command, KEEP_MEMORY))
             give_up = time.monotonic() + START_SECONDS
             while not (ports := addresses(process.output())) and process.is_running and time.monotonic() < give_up:
                 time.sleep(0.05)
@@ -161,25 +169,24 @@ class Running:
 
         Returns:
             Answers per second; percentiles of the latency in ms, and for streamed answers of the time to the first
-            message; the processor time of the server and of the load generator per answer in ms; the number of answers.
-            If the server has metrics: the mean rows of its steps and the share of useful cells.
+            message; the server's processor time per answer in ms; the number of answers. If the server has metrics: the
+            mean rows of its steps and the share of useful cells.
         """
         return self.watched(load)[0]
 
     def watched(self, load: Load) -> tuple[dict[str, float], Mapping[str, float]]:
         """Returns the figures of `load`, and the growth of the server's metrics during it (see `metrics`)."""
-        before, processes = self.metrics(), {"cpu_ms": self.process, "generator_ms": self.generator}
-        cpu_seconds = {name: process.cpu_seconds() for name, process in processes.items()}
+        before, cpu_seconds = self.metrics(), self.process.cpu_seconds()
         self.generator.ask(asdict(load))
         answered = Answered(**self.generator.answer())
         num = len(answered.latencies)
         if answered.failures or not num:
             raise Unavailable(f"{len(answered.failures)} requests failed: {answered.failures[:1]}")
-        cpu = {name: 1e3 * (process.cpu_seconds() - cpu_seconds[name]) / num for name, process in processes.items()}
-        p50, p99 = (1e3 * np.percentile(answered.latencies, (50, 99))).tolist()
-        samples = {"speed": num / answered.seconds, "p50": p50, "p99": p99, **cpu, "answers": num}
-        if answered.firsts:
-            samples["first_p50"], samples["first_p99"] = (1e3 * np.percentile(answered.firsts, (50, 99))).tolist()
+        cpu_ms = 1e3 * (self.process.cpu_seconds() - cpu_seconds) / num
+        samples = {"speed": num / answered.seconds, "cpu_ms": cpu_ms, "answers": num}
+        for name, seconds in (("", answered.latencies), ("first_", answered.firsts)):
+            if seconds:
+                samples[f"{name}p50"], samples[f"{name}p99"] = (1e3 * np.percentile(seconds, (50, 99))).tolist()
         growth = {name: value - before.get(name, 0.0) for name, value in self.metrics().items()}
         if growth:
             samples["step_rows"] = mean_of("attendant_step_rows", growth)

@@ -1,20 +1,20 @@
-"""Measures servers under load: closed loops, random arrivals, overhead, memory, idling."""
+"""Measures servers under load: the cost of serving, the parts of a request's time, random arrivals."""
 
-import random
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 
-from attendant.runtime.process import available_cpus
 from attendant.server.bench.load import MESSAGE_SIZE, Answered, Load
-from benchmarks.decoding import NUM_ALONE, NUM_WORKERS, engine_system, own_decoder
-from benchmarks.harness import Columns, Samples, System, measure, part_of, resident_bytes, tree
-from benchmarks.job import Job, sentences
-from benchmarks.results import Cell, Part, Picture
+from benchmarks.decoding import NUM_WORKERS, own_decoder
+from benchmarks.harness import Columns, Samples, System, Visits, measure, part_of
+from benchmarks.results import Cell, Part
 from benchmarks.servers import (
+    MANY_CLIENTS,
     Server,
     attendant_server,
+    closed,
     empty_service,
     load_generator,
     mean_of,
@@ -22,30 +22,9 @@ from benchmarks.servers import (
     running,
     under,
 )
-from benchmarks.workload import MAX_BEAM_SIZE, NUM_REQUESTS, QUICK, Context, equal_work, generate_request, real_work
+from benchmarks.workload import Context, equal_work, real_work
 
-MAX_ROUNDS = 3
-MANY_CLIENTS = 64
 BULK_IN_FLIGHT = 2048
-
-
-def closed_loops(context: Context, servers: Sequence[Server], clients: Sequence[int]) -> Part:
-    """Loads each server in turn, in every round, by every number of clients.
-
-    A row per server and number of clients; the figures of servers with one key are those of the fastest.
-    """
-    seconds = 2 * context.visit_seconds
-    loads = {f"_{num}": Load(kind="closed", num_clients=num, seconds=seconds) for num in clients}
-    measurements = measure([under(server, loads) for server in servers], min(MAX_ROUNDS, context.num_rounds))
-    columns: Columns = {
-        "clients": lambda m: m.point.removeprefix("_"),
-        "requests/s": "speed",
-        "p50 ms": "p50",
-        "p99 ms": "p99",
-        "server CPU ms/request": "cpu_ms",
-        "remarks": lambda m: m.system.about,
-    }
-    return part_of(measurements, columns, title="server", points=loads, best_by=f"speed_{clients[-1]}")
 
 
 def first_token(context: Context) -> Part:
@@ -54,19 +33,8 @@ def first_token(context: Context) -> Part:
     64 clients in a closed loop, greedy. Each answer is one message (unary) or streamed. The times are until the first
     message of an answer, and until its last one.
     """
-    unary = Load(kind="closed", num_clients=MANY_CLIENTS, seconds=context.visit_seconds)
-    loads = {"_unary": unary, "_streamed": replace(unary, kind="stream")}
-    measurements = measure([under(attendant_server(context), loads)], min(MAX_ROUNDS, context.num_rounds))
-    columns: Columns = {
-        "answers": lambda m: m.point.removeprefix("_"),
-        "first token p50 ms": "first_p50",
-        "first token p99 ms": "first_p99",
-        "whole answer p50 ms": "p50",
-        "whole answer p99 ms": "p99",
-        "requests/s": "speed",
-        "server CPU ms/request": "cpu_ms",
-    }
-    return part_of(measurements, columns, title="server", points=loads)
+    loads = {"unary": closed(context), "streamed": closed(context, kind="stream")}
+    return part_of(measure([under(attendant_server(context), loads)], context.num_rounds))
 
 
 def overhead(context: Context) -> Part:
@@ -75,77 +43,36 @@ def overhead(context: Context) -> Part:
     Processor time of all the server's processes per sentence, compared with decoding in process with the mean number of
     rows of the server's steps; in turns, medians of the rounds. The last column is an empty grpc.aio service with the
     same requests, which is the lower limit of any server based on it.
-
-    Bound, for unary calls: the requests per second that these processors could answer if the only costs were the calls
-    of the graphs, with as many rows, the empty service and the load generator.
     """
-    seconds = context.visit_seconds
-    names = {
-        "unary": "unary calls, 64 clients",
-        "list": "lists of 256, one client",
-        "bulk": "one bulk stream",
-        "bulk_lists": f"one bulk stream, {MESSAGE_SIZE} requests in a message",
-    }
     loads = {
-        "_unary": Load(kind="closed", num_clients=MANY_CLIENTS, seconds=seconds),
-        "_list": Load(kind="list", seconds=seconds),
-        "_bulk": Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=seconds),
-        "_bulk_lists": Load(kind="bulk-lists", num_clients=BULK_IN_FLIGHT, seconds=seconds),
+        "unary calls, 64 clients": closed(context),
+        "lists of 256, one client": closed(context, 1, "list"),
+        "one bulk stream": closed(context, BULK_IN_FLIGHT, "bulk"),
+        f"one bulk stream, {MESSAGE_SIZE} requests in a message": closed(context, BULK_IN_FLIGHT, "bulk-lists"),
     }
-    short = {kind: replace(load, seconds=max(0.1, seconds / 4)) for kind, load in loads.items()}
     server = attendant_server(context)
-    (rows_of,) = measure([under(server, loads)], num_rounds=1)
-    num_rows = {kind: max(1, round(rows_of.median(f"step_rows{kind}"))) for kind in loads}
-    jobs = {kind: context.job(batch_size=number) for kind, number in num_rows.items()}
+    with running(server) as run:
+        num_rows = {load: max(1, round(run.load(loads[load])["step_rows"])) for load in loads}
+    jobs = {load: context.workload.job(batch_size=number) for load, number in num_rows.items()}
+    decoder = own_decoder(lambda: context.bundle, "int8", num_workers=NUM_WORKERS)
     systems = [
         under(server, loads),
-        own_decoder(context, "int8", num_workers=NUM_WORKERS).system(jobs, seconds),
-        under(empty_service(server.requests), short),
+        decoder.system(jobs, context.visit_seconds),
         under(
-            attendant_server(context, requests=requests_of(real_work(context.workload))), {"_unary": loads["_unary"]}
+            empty_service(server.requests),
+            {name: replace(load, seconds=load.seconds / 4) for name, load in loads.items()},
         ),
-        engine_system(context, "int8", "greedy", num_rows=num_rows["_unary"]),
-        engine_system(context, "int8", "greedy", num_rows=num_rows["_unary"], work=real_work),
     ]
-    *compared, real_served, equal, real = measure(systems, context.num_rounds)
-    columns = ["", "sentences/s", "rows per step", "server CPU ms", "in process CPU ms", "difference ms"]
-    part = Part(columns=[*columns, "empty service CPU ms"])
-    for kind, name in names.items():
-        served, inside, empty = (m.at(f"_{kind}") for m in compared)
+    measurements = measure(systems, context.num_rounds)
+    rows: list[list[Cell]] = []
+    for load in loads:
+        served, inside, empty = (m.at(load) for m in measurements)
         pairs = zip(served.samples["cpu_ms"], inside.samples["cpu_ms"], strict=True)
         difference = statistics.median(ours - other for ours, other in pairs)
-        speed, cpu, least = served.median("speed"), served.median("cpu_ms"), empty.median("cpu_ms")
-        part.rows.append([name, speed, str(num_rows[f"_{kind}"]), cpu, inside.median("cpu_ms"), difference, least])
-        values = {"overhead_ms": difference, "cpu_ms": cpu, "speed": speed, "empty_ms": least}
-        part.figures.update({f"{kind}_{figure}": value for figure, value in values.items()})
-    part.figures["real_speed"] = real_served.median("speed_unary")
-    for kind, graphs, served in (("unary", equal, compared[0]), ("real", real, real_served)):
-        cpu = graphs.median("graphs_ms") + part.figures["unary_empty_ms"] + served.median("generator_ms_unary")
-        part.figures[f"{kind}_bound_speed"] = 1e3 * available_cpus() / cpu
-    return part
-
-
-def idle_latency(context: Context) -> Part:
-    """One request on an idle server.
-
-    Median latency of a unary call, compared with the bare graphs of the same work on an engine's threads, and with the
-    same call to an empty grpc.aio service.
-    """
-    part = Part(columns=["server", "served ms", "bare graphs ms", "ratio", "empty service ms"])
-    load = Load(kind="closed", num_clients=1, seconds=context.visit_seconds / 2)
-    job = context.job(NUM_ALONE, batch_size=1)
-    for num_workers, num_threads in ((NUM_WORKERS, 1), (1, 1), (1, 2)):
-        server = attendant_server(context, num_workers=num_workers, num_threads=num_workers * num_threads)
-        bare = own_decoder(context, "int8", num_threads=num_threads, bare=True)
-        service = empty_service(server.requests)
-        systems = [under(server, {"": load}), bare.system({"": job}, load.seconds), under(service, {"": load})]
-        served, graphs, empty = measure(systems, context.num_rounds)
-        served_ms, bare_ms, empty_ms = served.median("p50"), graphs.median("ms"), empty.median("p50")
-        layout = f"--workers {num_workers} --threads {num_workers * num_threads}"
-        part.rows.append([layout, served_ms, bare_ms, served_ms / bare_ms, empty_ms])
-        values = {"served_ms": served_ms, "bare_ms": bare_ms, "empty_ms": empty_ms, "bound_ms": bare_ms + empty_ms}
-        part.figures.update(part.figures or values)  # the first layout's
-    return part
+        cpu = [m.median("cpu_ms") for m in (served, inside)]
+        rows.append([load, served.median("speed"), str(num_rows[load]), *cpu, difference, empty.median("cpu_ms")])
+    columns = ["", "sentences/s", "rows per step", "server CPU ms", "in process CPU ms", "difference ms"]
+    return Part(columns=[*columns, "empty service CPU ms"], rows=rows)
 
 
 PHASES = {
@@ -159,7 +86,7 @@ PHASES = {
 
 
 def request_time(context: Context) -> Part:
-    """The time of a request.
+    """Where a request's time goes.
 
     Mean times of a unary call in a closed loop, by the server's metrics. Outside: the client's time beyond
     attendant_request_seconds. The server's process: the part of that metric beyond the engine's parts, including the
@@ -171,30 +98,16 @@ def request_time(context: Context) -> Part:
         f"{MANY_CLIENTS} clients": (equal_work, MANY_CLIENTS),
         f"{MANY_CLIENTS} clients, real lengths": (real_work, MANY_CLIENTS),
     }
-    parts_of: dict[str, dict[str, float]] = {}
-    for name, (work, num_clients) in loads.items():
-        requests = requests_of(work(context.workload))
-        with running(attendant_server(context, requests=requests)) as server:
-            load = Load(kind="closed", num_clients=num_clients, seconds=2 * context.visit_seconds)
+    columns = []
+    for work, num_clients in loads.values():
+        with running(attendant_server(context, requests=requests_of(work(context.workload)))) as server:
+            load = closed(context, num_clients)
             server.load(load)
             figures, growth = server.watched(load)
-            parts_of[name] = request_parts(1e3 * num_clients / figures["speed"], growth)
-    totals = {name: sum(parts.values()) for name, parts in parts_of.items()}
-    names = list(next(iter(parts_of.values())))
-    rows: list[list[Cell]] = [[part, *(parts[part] for parts in parts_of.values())] for part in names]
-    picture = Picture(
-        file="request-time.svg",
-        title="Where a request's time goes",
-        x_label="% of its latency",
-        bars=[f"{name}: {total:,.0f} ms" for name, total in totals.items()],
-        sections={part: [100 * parts[part] / totals[name] for name, parts in parts_of.items()] for part in names},
-    )
-    return Part(
-        columns=["ms per request", *parts_of],
-        rows=[*rows, ["all", *totals.values()]],
-        figures={f"{name}, {part}": value for name, parts in parts_of.items() for part, value in parts.items()},
-        pictures=[picture],
-    )
+            columns.append(request_parts(1e3 * num_clients / figures["speed"], growth))
+    rows: list[list[Cell]] = [[part, *(column[part] for column in columns)] for part in columns[0]]
+    rows.append(["all", *(sum(column.values()) for column in columns)])
+    return Part(columns=["ms per request", *loads], rows=rows, picture="request-time.svg")
 
 
 def request_parts(latency: float, growth: Mapping[str, float]) -> dict[str, float]:
@@ -219,84 +132,125 @@ def priority(context: Context) -> Part:
 
     10 unary calls per second, at random moments, alongside one bulk stream with 2,048 requests in flight.
     """
-    seconds, lead_seconds = 12 * context.visit_seconds, 0.5
-    bulk = Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=seconds + 2 * lead_seconds)
-    server = attendant_server(context)
-    with running(server) as run, load_generator(run.addresses["serving"], server.requests) as other:
-        interactive = run.visit(Load(kind="open", rate=10.0, seconds=seconds))
+    server, lead_seconds = attendant_server(context), 0.5
+    calls = Load(kind="open", rate=10.0, seconds=12 * context.visit_seconds)
+    bulk = Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=calls.seconds + 2 * lead_seconds)
 
-        def loaded(number: int) -> Samples:
-            other.ask(asdict(bulk))
-            time.sleep(lead_seconds)
-            samples, results = interactive(number), Answered(**other.answer())
-            return {**samples, "bulk_speed": len(results.latencies) / results.seconds}
+    def start() -> Iterator[Visits]:
+        with running(server) as run, load_generator(run.addresses["serving"], server.requests) as other:
+            interactive = run.visit(calls)
 
-        visits = {"_idle": interactive, "_loaded": loaded}
-        system = System(key="attendant", name="interactive requests", start=lambda: iter([visits]))
-        (measurement,) = measure([system], min(MAX_ROUNDS, context.num_rounds))
-    speed = measurement.median("bulk_speed_loaded")
-    names = {"idle": "nothing else", "loaded": f"bulk work, {speed:,.0f} sentences/s"}
-    figures = {f"{key}_{p}_ms": measurement.median(f"{p}_{key}") for key in names for p in ("p50", "p99")}
-    rows: list[list[Cell]] = [[name, figures[f"{key}_p50_ms"], figures[f"{key}_p99_ms"]] for key, name in names.items()]
-    return Part(columns=["alongside", "p50 ms", "p99 ms"], rows=rows, figures=figures | {"bulk_speed": speed})
+            def loaded(number: int) -> Samples:
+                other.ask(asdict(bulk))
+                time.sleep(lead_seconds)
+                samples, results = interactive(number), Answered(**other.answer())
+                return {**samples, "bulk_speed": len(results.latencies) / results.seconds}
+
+            yield {"nothing else": interactive, "bulk work": loaded}
+
+    system = System(name="interactive requests", start=start)
+    columns: Columns = {
+        "alongside": lambda m: m.point,
+        "p50 ms": "p50",
+        "p99 ms": "p99",
+        "bulk requests/s": "bulk_speed",
+    }
+    return part_of(measure([system], context.num_rounds), columns)
 
 
-def idle(context: Context) -> Part:
-    """Idle.
+FRACTIONS = (0.3, 0.5, 0.65, 0.8, 0.95)
+"""Rates of random arrivals, as fractions of the capacity."""
 
-    10 s after the last request; all processes together.
+LEAST_STEP = 1.07
+"""Rates that are nearer to another one than by this factor are left out."""
+
+NUM_ARRIVALS = 2000
+"""Arrivals of a visit: 20 of them take longer than the p99."""
+
+CAPACITY_CLIENTS = 192
+P99_MS = 250.0
+"""The highest rate with at most this p99 is noted for each server."""
+
+
+def open_loop(context: Context) -> Part:
+    """Poisson load, lengths of real sentences.
+
+    One worker, one thread, int8, greedy; 5 to 80 source positions and steps. Latency counts from the planned moment of
+    each arrival. Per request: the same server, in which no request joins a running batch. Capacity: requests per
+    second of 192 clients in a closed loop.
     """
-    part = Part(columns=["server", "share of a core", "resident MiB"])
-    for num_workers in (2, 1):
-        with running(attendant_server(context, num_workers=num_workers)) as server:
-            server.load(Load(kind="closed", num_clients=8, seconds=context.visit_seconds))
-            began, cpu = time.monotonic(), server.process.cpu_seconds()
-            time.sleep(1.0 if context.quick else 10.0)
-            share = (server.process.cpu_seconds() - cpu) / (time.monotonic() - began)
-            mebibytes = resident_bytes(tree(server.process.pid)) / 2**20
-        part.rows.append([f"--workers {num_workers}", f"{100 * share:.2f} %", mebibytes])
-        part.figures.update({f"idle_share_{num_workers}": share, f"resident_mib_{num_workers}": mebibytes})
-    part.figures["idle_share"] = max(part.figures["idle_share_1"], part.figures["idle_share_2"])
-    return part
+    requests = requests_of(real_work(context.workload))
+    server = partial(attendant_server, context, requests=requests, num_workers=1, num_threads=1)
+    return open_loops(
+        context, [server(name="batching per step"), server(name="batching per request", per_request=True)]
+    )
 
 
-NUM_SAMPLES = 40
-NUM_WARM_UPS = 4
+def open_loops(context: Context, servers: Sequence[Server]) -> Part:
+    """Loads all servers by Poisson arrivals at the same rates, each up to its capacity."""
+    num_arrivals = NUM_ARRIVALS // 50 if context.quick else NUM_ARRIVALS
+    full = closed(context, CAPACITY_CLIENTS)
+    counted = measure([under(server, {"": full}, [full]) for server in servers], num_rounds=1)
+    capacities = [m.median("speed") if m.samples else None for m in counted]
+    rates = _rates(capacity for capacity in capacities if capacity)
+    points = {f"{rate:g}/s": rate for rate in rates}
+
+    def arrivals(server: Server, capacity: float) -> System:
+        # Above the capacity a queue only grows.
+        loads = {
+            point: Load(kind="open", seconds=num_arrivals / rate, rate=rate)
+            for point, rate in points.items()
+            if rate <= max(FRACTIONS) * capacity + 0.1
+        }
+        return under(server, loads, [full])
+
+    pairs = [(server, capacity) for server, capacity in zip(servers, capacities, strict=True) if capacity]
+    measurements = measure([arrivals(*pair) for pair in pairs], context.num_rounds)
+    notes = []
+    for m, (server, capacity) in zip(measurements, pairs, strict=True):
+        p99s = [(rate, at.median("p99")) for point, rate in points.items() if (at := m.at(point)).samples]
+        rate = rate_at(p99s, P99_MS)
+        highest = f"up to {rate:,.0f}/s with a p99 of at most {P99_MS:g} ms" if rate else f"p99 above {P99_MS:g} ms"
+        notes.append(f"{server.name} {capacity:,.0f} requests/s, {highest}")
+    failed = [m for m in counted if m.problem]
+    return part_of([*failed, *measurements], title="server", note=f"Capacity: {'; '.join(notes)}.")
 
 
-def memory(context: Context) -> Part:
-    """Resident memory over requests of random shapes.
+def _rates(capacities: Iterable[float]) -> list[float]:
+    """Returns the FRACTIONS of all capacities, each slower server's first; none is close to another."""
+    rates: list[float] = []
+    for capacity in sorted(capacities):
+        new = [round(part * capacity, 1) for part in FRACTIONS]
+        rates += [rate for rate in new if all(max(rate / other, other / rate) > LEAST_STEP for other in rates)]
+    return sorted(rates)
 
-    1 to 64 source positions, beams of 1 to 8, 1 to 12 tokens; half unary calls, half bulk work. The model is small,
-    because leaks do not depend on its size and are easier to see. Warm after 10 %. Empty service: grpc.aio with the
-    same requests, which it discards.
+
+def rate_at(points: Sequence[tuple[float, float]], latency: float) -> float | None:
+    """Returns the highest load with at most this latency, between two measured loads on a straight line.
+
+    Latencies that fall where the load rises are averaged first, so that one disturbed visit does not decide it: the
+    nearest nondecreasing sequence by least squares (pool adjacent violators, Ayer et al. 1955).
+
+    Args:
+        points: (load, latency), by load.
+
+    Returns:
+        None if even the lowest load has a higher latency; the highest load, a lower bound, if none has.
     """
-    generator, requests = random.Random(9), []
-    for seed in range(NUM_REQUESTS):
-        job = Job(1, num_tokens=generator.randint(2, 64), vocabulary_size=QUICK.vocabulary_size, seed=seed)
-        beam_size = generator.randint(1, MAX_BEAM_SIZE)
-        requests.append(generate_request(sentences(job)[0], generator.randint(2, 12), beam_size))
-    small = replace(context, workload=QUICK)
-    part = Part(columns=["", "requests", "MiB after the warm-up", "MiB at the end", "growth MiB", "growth"])
-    for server in (attendant_server(small, requests=requests, num_workers=1, name="server"), empty_service(requests)):
-        course = list(_memory_course(server, context))
-        sizes = [mebibytes for _, mebibytes in course]
-        # Medians of some samples: the allocator's memory goes up and down.
-        first, last = statistics.median(sizes[NUM_WARM_UPS - 1 : NUM_WARM_UPS + 2]), statistics.median(sizes[-3:])
-        growth, num_requests = last / first - 1, course[-1][0]
-        changes = f"{last - first:.1f}", f"{100 * growth:.2f} %"
-        part.rows.append([server.name, f"{num_requests:,.0f}", first, last, *changes])
-        if server.name == "server":
-            part.figures.update(growth=growth, num_requests=num_requests)
-    return part
-
-
-def _memory_course(server: Server, context: Context) -> Iterator[tuple[float, float]]:
-    """Yields (requests answered, MiB resident): unary calls and bulk work in turns."""
-    each = max(1, (2000 if context.quick else context.options.requests) // NUM_SAMPLES // 2)
-    # With the allocator's defaults: if it kept all freed memory, it would show the highest need that ever was.
-    with running(replace(server, keeps_memory=False)) as run:
-        for number in range(1, NUM_SAMPLES + 1):
-            for kind in ("closed", "bulk"):
-                run.load(Load(kind=kind, num_clients=128, num_requests=each, seconds=1e6))
-            yield 2.0 * number * each, resident_bytes(tree(run.process.pid)) / 2**20
+    pools: list[tuple[float, int]] = []  # means of neighbours, and the number of each
+    for _, latency_here in points:
+        mean, number = latency_here, 1
+        while pools and pools[-1][0] > mean:
+            last_mean, last_number = pools.pop()
+            mean = (mean * number + last_mean * last_number) / (number + last_number)
+            number += last_number
+        pools.append((mean, number))
+    rising = [mean for mean, number in pools for _ in range(number)]
+    loads = [load for load, _ in points]
+    if not rising or rising[0] > latency:
+        return None
+    last = max(index for index, value in enumerate(rising) if value <= latency)
+    if last + 1 == len(rising):
+        return loads[-1]
+    share = (latency - rising[last]) / (rising[last + 1] - rising[last])
+    return loads[last] + (loads[last + 1] - loads[last]) * share

@@ -16,7 +16,7 @@ import numpy as np
 
 from attendant_client.version import VERSION
 from benchmarks import DATA
-from benchmarks.harness import ENVIRONMENTS, Columns, Process, Samples, System, Visits, measure, part_of, spread_of
+from benchmarks.harness import ENVIRONMENTS, Columns, Process, Samples, System, Visits, measure, part_of, spread
 from benchmarks.job import NUM_SPECIAL_SYMBOLS, word_of
 from benchmarks.results import Part
 from benchmarks.workload import Context, Workload
@@ -97,11 +97,11 @@ def _part(context: Context, *, input_feeding: bool) -> Part:
         )
         systems.append(training.system(context.cache))
     measurements = measure(systems, NUM_ROUNDS)
-    peers = [m.median("speed") for m in measurements if m.samples and not m.system.key.startswith("attendant")]
+    peers = [m.median("speed") for m in measurements if m.samples and not m.system.name.startswith("Attendant")]
     columns: Columns = {
         "tokens/s": lambda m: f"{m.median('speed'):,.0f}",
         "to the faster peer": lambda m: f"{m.median('speed') / max(peers):.2f}" if peers else None,
-        "slowest-fastest": spread_of("speed"),
+        "slowest-fastest": spread,
         "windows": lambda m: str(len(m.samples["speed"])),
         "tokens/processor s": lambda m: f"{m.median('cpu_speed'):,.0f}",
         "parameters": lambda m: f"{m.median('parameters') / 1e6:.2f} M",
@@ -158,8 +158,7 @@ class Training:
             python = str(ENVIRONMENTS[environment].install(cache)) if environment else sys.executable
             yield {"": lambda number: self._visit(python)}
 
-        name = f"{self.toolkit.name} {self.precision}"
-        return System(key=name.lower().replace(" ", "_"), name=name, start=start)
+        return System(name=f"{self.toolkit.name} {self.precision}", start=start)
 
     def configure(self) -> list[str]:
         """Writes the configuration into the folder; returns the arguments of the toolkit's Python."""

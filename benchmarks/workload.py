@@ -5,16 +5,17 @@ hypothesis ends before its length limit, and every system decodes the same numbe
 """
 
 import argparse
-import functools
 import hashlib
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from attendant.export.bundle_writer import write_bundle
 from attendant.export.origins import ExportableModel
@@ -24,9 +25,8 @@ from attendant.runtime.bundle.manifest import DecodingDefaults, Limits, Precisio
 from attendant.runtime.bundle.tokenizer import EOS_ID
 from attendant.training.data.tokenization import tokenizer_of
 from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig, Seq2Seq
-from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks import DATA, ROOT
-from benchmarks.job import NUM_SPECIAL_SYMBOLS, Job, sentences, word_of, words_of
+from benchmarks.job import NUM_SPECIAL_SYMBOLS, Job, sentences, word_of
 
 MAX_TOKENS = 128
 MAX_BEAM_SIZE = 8
@@ -118,10 +118,6 @@ class Context:
         """The bundle of the workload's sizes; made at the first use."""
         return mt_bundle(self.workload, self.cache)
 
-    def job(self, num_sentences: int = 256, *, beam_size: int = 1, batch_size: int = 64) -> Job:
-        """Returns a job with sentences of the workload's length; only eight of them if `quick`."""
-        return self.workload.job(8 if self.quick else num_sentences, beam_size=beam_size, batch_size=batch_size)
-
     @property
     def num_rounds(self) -> int:
         return 1 if self.quick else 5
@@ -146,20 +142,44 @@ def real_work(workload: Workload) -> Work:
     return work
 
 
-def generate_request(source: Sequence[int], num_steps: int, beam_size: int = 1) -> bytes:
-    """Returns a serialized request with a text. The last of its steps decides whether it ends or is cut."""
-    decoding = messages.DecodingOptions(beam_size=beam_size, max_length=max(1, num_steps - 1))
-    return messages.GenerateRequest(text=words_of(list(source)), decoding=decoding).SerializeToString()
+def mt_bundle(
+    workload: Workload,
+    cache: Path,
+    precisions: tuple[Precision, ...] = ("fp32", "int8"),
+    *,
+    name: str = "mt",
+    changes: Mapping[str, Any] | None = None,
+) -> Path:
+    """Returns a bundle's folder; exports the model if the cache has no bundle of the same code.
 
-
-@functools.cache
-def mt_bundle(workload: Workload, cache: Path, precisions: tuple[Precision, ...] = ("fp32", "int8")) -> Path:
-    """Returns the bundle's folder; exports it if the cache has none of the same code."""
+    Args:
+        changes: see `mt_model`.
+    """
+    tokenizer = tokenizer_of("word", map(word_of, range(NUM_SPECIAL_SYMBOLS, workload.vocabulary_size)))
+    versions: dict[str, str] = {}
 
     def write(path: Path) -> None:
-        write_bundle(mt_exportable(workload), path, precisions=precisions, plan=SMALL_PLAN)
+        exportable = ExportableModel(
+            name="mt",
+            model=traceable(mt_model(workload, changes)),
+            source_tokenizer=tokenizer,
+            target_tokenizer=tokenizer,
+            append_eos=True,
+            limits=Limits(
+                max_source_tokens=MAX_TOKENS,
+                max_target_tokens=MAX_TOKENS,
+                max_beam_size=MAX_BEAM_SIZE,
+                max_num_hypotheses=MAX_BEAM_SIZE,
+            ),
+            decoding=DecodingDefaults(beam_size=1, length_penalty=0.6),
+            provenance=Provenance(
+                commit="", created="", versions=versions, recipe={}, data_digest="", checkpoint="seeded random weights"
+            ),
+            sources=[source[:-1] for source in sentences(workload.job(64))],
+        )
+        write_bundle(exportable, path, precisions=precisions, plan=SMALL_PLAN)
 
-    return cached_bundle(cache, f"mt-{workload.hidden_size}-{'-'.join(precisions)}", write)
+    return cached_bundle(cache, f"{name}-{workload.hidden_size}-{'-'.join(precisions)}", write)
 
 
 def cached_bundle(cache: Path, name: str, write: Callable[[Path], object]) -> Path:
@@ -179,8 +199,13 @@ def print_bundle(workload: dict[str, float], cache: str) -> None:
     print(mt_bundle(Workload(**workload), Path(cache)))  # type: ignore[arg-type]
 
 
-def mt_config(workload: Workload) -> ModelConfig:
-    return ModelConfig(
+def mt_model(workload: Workload, changes: Mapping[str, Any] | None = None) -> Seq2Seq:
+    """Returns a model with seeded random weights.
+
+    Args:
+        changes: fields of its configuration that differ from the workload's architecture.
+    """
+    config = ModelConfig(
         cell="lstm",
         embedding_size=workload.embedding_size,
         hidden_size=workload.hidden_size,
@@ -189,40 +214,16 @@ def mt_config(workload: Workload) -> ModelConfig:
         attention=AttentionConfig(score="general"),
         decoder=DecoderConfig(num_layers=workload.num_layers, input_feeding=True),
     )
-
-
-def mt_model(workload: Workload, config: ModelConfig | None = None) -> Seq2Seq:
-    """Returns a model with seeded random weights, by default with the workload's architecture."""
-    config = config or mt_config(workload)
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        model = Seq2Seq(config, workload.vocabulary_size, workload.vocabulary_size)
+        model = Seq2Seq(config.model_copy(update=changes), workload.vocabulary_size, workload.vocabulary_size)
+    assert model.output.weight is not None
     with torch.no_grad():
-        assert model.output.weight is not None
-        model.output.weight.mul_(PEAKEDNESS)
-        model.output.bias[EOS_ID] = EOS_BIAS
+        sharpen(model.output.weight, model.output.bias)
     return model.eval()
 
 
-def mt_exportable(workload: Workload, config: ModelConfig | None = None) -> ExportableModel:
-    """Returns a model of these sizes to export; by default with the workload's architecture."""
-    tokenizer = tokenizer_of("word", map(word_of, range(NUM_SPECIAL_SYMBOLS, workload.vocabulary_size)))
-    versions: dict[str, str] = {}
-    return ExportableModel(
-        name="mt",
-        model=traceable(mt_model(workload, config)),
-        source_tokenizer=tokenizer,
-        target_tokenizer=tokenizer,
-        append_eos=True,
-        limits=Limits(
-            max_source_tokens=MAX_TOKENS,
-            max_target_tokens=MAX_TOKENS,
-            max_beam_size=MAX_BEAM_SIZE,
-            max_num_hypotheses=MAX_BEAM_SIZE,
-        ),
-        decoding=DecodingDefaults(beam_size=1, length_penalty=0.6),
-        provenance=Provenance(
-            commit="", created="", versions=versions, recipe={}, data_digest="", checkpoint="seeded random weights"
-        ),
-        sources=[source[:-1] for source in sentences(workload.job(64))],
-    )
+def sharpen(weight: Tensor, bias: Tensor) -> None:
+    """Changes a model's output layer: it has a clear best candidate, and no hypothesis ends before its limit."""
+    weight.mul_(PEAKEDNESS)
+    bias[EOS_ID] = EOS_BIAS

@@ -8,15 +8,15 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO
 
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from attendant.server.bench.command import addresses
-from benchmarks.harness import resident_bytes, tree
+from attendant.server.bench.command import addresses, resident_bytes
+from benchmarks.harness import tree
 from tests.paths import ROOT
 
 MEBIBYTE = 2**20
@@ -51,7 +51,11 @@ class Running:
 
     def resident_mebibytes(self) -> float:
         """Returns the resident memory of the server and its workers."""
-        return resident_bytes(tree(self.process.pid)) / MEBIBYTE
+        total = 0
+        for process in tree(self.process.pid):
+            with suppress(OSError):  # it has ended meanwhile
+                total += resident_bytes(process.pid)
+        return total / MEBIBYTE
 
     def num_descriptors(self) -> int:
         return psutil.Process(self.process.pid).num_fds()

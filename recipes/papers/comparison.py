@@ -68,12 +68,9 @@ def measure_costs(plan: Plan) -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         corpus = prepare(Run(Path(folder) / "run"), plan.resolved(plan.variants[0], plan.seeds[0])).corpus
-    systems = [
-        System(key=variant.name, name=variant.name, start=partial(_visits, plan, variant, corpus))
-        for variant in variants
-    ]
+    systems = [System(name=variant.name, start=partial(_visits, plan, variant, corpus)) for variant in variants]
     measured = measure(systems, NUM_ROUNDS)
-    costs = {m.system.key: {figure: m.median(figure) for figure in ("tokens_per_second", "step_ms")} for m in measured}
+    costs = {m.system.name: {figure: m.median(figure) for figure in ("tokens_per_second", "step_ms")} for m in measured}
     write_json(costs_path(plan), costs)
 
 

@@ -104,8 +104,8 @@ MAX_STEPS_TO_FILL = 24
 
 They join when at least as many wait as run, or after these steps. A join costs more than its encoding: it reads the
 encoder's weights, which evict the step's from the caches, and the next steps have new shapes. Besides, a row's share of
-a step hardly falls above five rows, so long requests gain when newcomers wait. `benchmarks/arrivals.py` measures and
-models it."""
+a step hardly falls above five rows, so long requests gain when newcomers wait. `python -m benchmarks --only open-loop`
+measures it."""
 
 MAX_STEPS_TO_STREAM = 4
 """The same if one of them is streamed: its caller waits for the first token."""
