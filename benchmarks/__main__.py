@@ -10,17 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.markdown import Markdown
-
 from attendant.runtime.command import CommandParser, exit_command
-from attendant.runtime.errors import UserError, VerificationFailed
+from attendant.runtime.errors import UserError
 from benchmarks import decoding, gpu, own_models, peers, serving, training
 from benchmarks.harness import log_line
 from benchmarks.results import Measured, Part, add_result, markdown_table, this_machine, write_page
 from benchmarks.workload import QUICK, Context, Workload
-
-FILE_WIDTH = 170
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +53,8 @@ SUITES = {
         "Speed of decoding and serving",
         "Each part is measured on an otherwise idle machine.",
         (
-            *(decoding.decoding, decoding.alone, decoding.bookkeeping, serving.first_token, serving.overhead),
-            *(serving.request_time, serving.open_loop, serving.priority, decoding.against),
+            *(decoding.decoding, decoding.alone, serving.first_token, serving.overhead, serving.request_time),
+            *(serving.open_loop, serving.priority, decoding.against),
         ),
     ),
     "peers": Suite(
@@ -79,8 +74,8 @@ SUITES = {
     "training": Suite("Training speed", training.ABOUT, (training.input_feeding, training.no_input_feeding)),
     "gpu": Suite(
         "One decoder step on a GPU",
-        "Parity on a GPU, then the time of a step against PyTorch.",
-        (gpu.parity, gpu.greedy, gpu.beam),
+        "The time of a step against PyTorch.",
+        (gpu.greedy, gpu.beam),
     ),
 }
 
@@ -90,7 +85,6 @@ def run(suites: Mapping[str, Suite], arguments: Sequence[str]) -> None:
 
     Raises:
         UserError: a bad option.
-        VerificationFailed: a part has problems; its results are written.
     """
     description = "; ".join(f"{name}: {', '.join(suite.by_name)}" for name, suite in suites.items())
     parser = CommandParser(prog="python -m benchmarks", description=description)
@@ -108,11 +102,8 @@ def run(suites: Mapping[str, Suite], arguments: Sequence[str]) -> None:
     suite = suites[options.suite]
     names = suite.chosen(options)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the started processes, as Ctrl-C does
-    # In a file, lines are not folded to 80 columns.
-    console = Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
     workload = QUICK if options.quick else Workload()
     context = Context(workload=workload, cache=options.cache.resolve(), quick=options.quick, options=options)
-    problems: list[str] = []
     with tempfile.TemporaryDirectory(prefix="attendant-benchmarks-") as scratch:
         output = options.output or Path(scratch if options.quick else "benchmarks/results")
         for name in names:
@@ -127,15 +118,12 @@ def run(suites: Mapping[str, Suite], arguments: Sequence[str]) -> None:
                 machine=machine,
                 part=part,
             )
-            console.print(Markdown(f"# {measured.title}\n\n{markdown_table(part.columns, part.rows)}"))
-            problems += part.problems
+            print(f"# {measured.title}\n\n{markdown_table(part.columns, part.rows)}\n", flush=True)
             # The file is read again: another command may have written its part meanwhile.
             parts = add_result(output / f"{options.suite}.json", name, measured)
             write_page(output / f"{options.suite}.md", suite.title, suite.about, parts)
         if output != Path(scratch):
             log_line(f"written: {options.suite}.json and {options.suite}.md in {output}")
-    if problems:
-        raise VerificationFailed(f"{options.suite}: the measured systems have problems", problems)
 
 
 if __name__ == "__main__":

@@ -1,30 +1,17 @@
-"""Measures decoding without a server: toolkits in worker processes, on the same sentences, in turns; and the engine."""
+"""Measures decoding without a server: toolkits in worker processes, on the same sentences, in turns."""
 
-import itertools
-import random
 import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import Precision
-from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
-from attendant.runtime.onnx.session import OnnxSession
-from attendant.runtime.onnx.stepper import OnnxStepper
-from attendant.runtime.stepper import Array
-from attendant.server.engine.engine import Engine
-from attendant.server.engine.messages import EngineRequest
-from attendant.server.engine.scheduler import Budget
 from benchmarks.harness import (
     KEEP_MEMORY,
-    Columns,
     Process,
     System,
     Visit,
@@ -36,7 +23,7 @@ from benchmarks.harness import (
 )
 from benchmarks.job import Job, program
 from benchmarks.results import Cell, Part
-from benchmarks.workload import Context, Workload, equal_work
+from benchmarks.workload import Context, Workload
 
 BEAM_SIZE = 4
 SEARCHES = {"greedy": 1, f"beam {BEAM_SIZE}": BEAM_SIZE}
@@ -217,67 +204,6 @@ def alone(context: Context) -> Part:
     Median latency, greedy.
     """
     return decoded(context, own_decoders(context, (1, 1), (1, 2)), one_by_one(context.workload))
-
-
-def bookkeeping(context: Context) -> Part:
-    """Bookkeeping outside the graphs.
-
-    The server's engine with 64 rows in every step, on one thread, without gRPC; requests arrive and finish all the
-    time. A round consists of scheduling, encoding new requests, one step of all rows, search, and removing finished
-    requests. Outside: the whole round without the calls of the graphs.
-    """
-    systems = [
-        System(name=f"{precision}, {search}", start=partial(_engine, context, precision, beam_size))
-        for precision in PRECISIONS
-        for search, beam_size in SEARCHES.items()
-    ]
-    columns: Columns = {
-        "ms per round": "ms",
-        "of it outside": "outside_ms",
-        "share": lambda m: f"{100 * m.median('outside_ms') / m.median('ms'):.1f} %",
-    }
-    return part_of(measure(systems, context.num_rounds), columns, title="")
-
-
-def _engine(context: Context, precision: Precision, beam_size: int) -> Iterator[Visits]:
-    """Yields the visit of an engine that always has as many requests as it has room for."""
-    graph_seconds = 0.0
-
-    class TimedSession(OnnxSession):
-        def run(self, *arguments: Any, **options: Any) -> list[Array]:
-            nonlocal graph_seconds
-            began = time.perf_counter()
-            results = super().run(*arguments, **options)
-            graph_seconds += time.perf_counter() - began
-            return results
-
-    num_tokens, num_requests = context.workload.num_tokens, NUM_ROWS // beam_size
-    num_rounds = (4 if context.quick else 20) * num_tokens
-    bundle, budget = open_bundle(context.bundle), Budget(max_rows=NUM_ROWS, max_source_positions=1 << 20)
-    stepper = OnnxStepper(bundle, precision, "cpu", 1, open_session=TimedSession)
-    engine = Engine(stepper, budget, bundle.manifest.special_ids)
-    # The first requests end one after the other, so that later some come and go at every step.
-    generator = random.Random(1)
-    first_steps = [generator.randint(2, num_tokens) for _ in range(num_requests)]
-    num_steps = itertools.chain(first_steps, itertools.repeat(num_tokens))
-    sources = itertools.cycle(source for source, _ in equal_work(context.workload))
-    pairs, num_open = enumerate(zip(sources, num_steps, strict=False)), 0
-
-    def visit(number: int) -> dict[str, float]:
-        nonlocal graph_seconds, num_open
-        graph_seconds = seconds = 0.0
-        for _ in range(num_rounds):
-            for key, (source, steps) in itertools.islice(pairs, num_requests - num_open):
-                options = DecodingOptions(beam_size=beam_size, max_length=steps - 1)
-                engine.submit(EngineRequest(key, tuple(source), options, time.monotonic()))
-            began = time.perf_counter()
-            outcomes = engine.step().outcomes
-            seconds += time.perf_counter() - began
-            num_open = num_requests - len(outcomes)
-        return {"ms": 1e3 * seconds / num_rounds, "outside_ms": 1e3 * (seconds - graph_seconds) / num_rounds}
-
-    visit(0)  # warms up
-    yield {"": visit}
 
 
 def against(context: Context) -> Part:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Parity on this machine's GPU, then the time of a step against PyTorch, in under 8 minutes:
+# The time of a step on this machine's GPU against PyTorch, in under 8 minutes:
 #   benchmarks/gpu.sh            writes benchmarks/results/gpu.json and gpu.md
 #   benchmarks/gpu.sh --help     shows the options
 # It needs the repository and an environment with its wheels (`make setup ACCELERATOR=gpu`); PYTHON names another one.

@@ -164,15 +164,10 @@ COLUMNS: Columns = {
 """The figures of decoders and servers."""
 
 
-def part_of(
-    measurements: Sequence[Measurement], columns: Columns = COLUMNS, *, title: str = "system", note: str = ""
-) -> Part:
+def part_of(measurements: Sequence[Measurement], columns: Columns = COLUMNS, note: str = "") -> Part:
     """Returns a table with a row for each visit of each system, without empty columns.
 
     A system without samples has one row, with the reason in the last column.
-
-    Args:
-        title: above the names of the systems.
     """
     rows: list[list[Cell]] = []
     for measurement in measurements:
@@ -187,7 +182,7 @@ def part_of(
                 else:
                     row.append(column(at))
             rows.append(row)
-    titles = [title, *columns]
+    titles = ["system", *columns]
     kept = [number for number in range(len(titles)) if any(row[number] not in (None, "") for row in rows)]
     rows = [[row[number] for number in kept] for row in rows]
     return Part(columns=[titles[number] for number in kept], rows=rows, note=note)

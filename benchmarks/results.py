@@ -28,38 +28,22 @@ class Part:
         rows: rows of the table; each begins with its name.
         picture: file of a picture of the table, whose last row is the sum of the others. If empty, there is none.
         note: remarks about this run, in Markdown.
-        problems: failed checks. The command fails with these lines after all parts.
     """
 
     columns: list[str]
     rows: list[list[Cell]] = field(default_factory=list)
     picture: str = ""
     note: str = ""
-    problems: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """The machine of a measurement.
+def this_machine() -> str:
+    """Returns the date (UTC), the processor with its instruction sets that speed depends on, and the system's load.
 
-    Attributes:
-        cpu: the model, and its instruction sets that speed depends on.
-        num_cores: cores that this process may use.
-        load: system load of the minute before; near 0 on a quiet machine.
-        date: UTC.
+    On a quiet machine the load is near 0.
     """
-
-    cpu: str
-    num_cores: int
-    load: float
-    date: str
-    python: str
-
-
-def this_machine() -> Machine:
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    num_cores = len(os.sched_getaffinity(0))
-    return Machine(processor(), num_cores, os.getloadavg()[0], today, platform.python_version())
+    today, num_cores = datetime.datetime.now(datetime.UTC).date().isoformat(), len(os.sched_getaffinity(0))
+    cores = f"{processor()}, {num_cores} cores, load {os.getloadavg()[0]:.1f} when it began"
+    return f"{today}: {cores}; Python {platform.python_version()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +53,7 @@ class Measured:
     title: str
     about: str
     command: str
-    machine: Machine
+    machine: str
     part: Part
 
 
@@ -106,11 +90,7 @@ def write_page(path: Path, title: str, about: str, parts: Mapping[str, Measured]
     """Writes the page and its pictures, with a section for each part."""
     paragraphs = [f"# {title}", about]
     for measured in parts.values():
-        part, machine = measured.part, measured.machine
-        facts = (
-            f"`{measured.command}`, {machine.date}: {machine.cpu}, {machine.num_cores} cores, load {machine.load:.1f} "
-            f"when it began; Python {machine.python}."
-        )
+        part, facts = measured.part, f"`{measured.command}`, {measured.machine}."
         table = markdown_table(part.columns, part.rows)
         paragraphs += [f"## {measured.title}", measured.about, part.note, facts, table]
         if part.picture:

@@ -1,9 +1,8 @@
 """Measures servers under load: the cost of serving, the parts of a request's time, random arrivals."""
 
-import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 
 from attendant.server.bench.load import MESSAGE_SIZE, Answered, Load
@@ -41,8 +40,8 @@ def overhead(context: Context) -> Part:
     """The cost of serving.
 
     Processor time of all the server's processes per sentence, compared with decoding in process with the mean number of
-    rows of the server's steps; in turns, medians of the rounds. The last column is an empty grpc.aio service with the
-    same requests, which is the lower limit of any server based on it.
+    rows of the server's steps; in turns. The empty grpc.aio service answers the same requests, and is the lower limit
+    of any server based on it.
     """
     loads = {
         "unary calls, 64 clients": closed(context),
@@ -58,21 +57,9 @@ def overhead(context: Context) -> Part:
     systems = [
         under(server, loads),
         decoder.system(jobs, context.visit_seconds),
-        under(
-            empty_service(server.requests),
-            {name: replace(load, seconds=load.seconds / 4) for name, load in loads.items()},
-        ),
+        under(empty_service(server.requests), loads),
     ]
-    measurements = measure(systems, context.num_rounds)
-    rows: list[list[Cell]] = []
-    for load in loads:
-        served, inside, empty = (m.at(load) for m in measurements)
-        pairs = zip(served.samples["cpu_ms"], inside.samples["cpu_ms"], strict=True)
-        difference = statistics.median(ours - other for ours, other in pairs)
-        cpu = [m.median("cpu_ms") for m in (served, inside)]
-        rows.append([load, served.median("speed"), str(num_rows[load]), *cpu, difference, empty.median("cpu_ms")])
-    columns = ["", "sentences/s", "rows per step", "server CPU ms", "in process CPU ms", "difference ms"]
-    return Part(columns=[*columns, "empty service CPU ms"], rows=rows)
+    return part_of(measure(systems, context.num_rounds))
 
 
 PHASES = {
@@ -213,7 +200,7 @@ def open_loops(context: Context, servers: Sequence[Server]) -> Part:
         highest = f"up to {rate:,.0f}/s with a p99 of at most {P99_MS:g} ms" if rate else f"p99 above {P99_MS:g} ms"
         notes.append(f"{server.name} {capacity:,.0f} requests/s, {highest}")
     failed = [m for m in counted if m.problem]
-    return part_of([*failed, *measurements], title="server", note=f"Capacity: {'; '.join(notes)}.")
+    return part_of([*failed, *measurements], note=f"Capacity: {'; '.join(notes)}.")
 
 
 def _rates(capacities: Iterable[float]) -> list[float]:

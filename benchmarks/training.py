@@ -9,8 +9,10 @@ import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from string import Template
+from typing import Any
 
 import numpy as np
 
@@ -36,8 +38,7 @@ class Toolkit:
     """A toolkit's training command: an entry of toolkits.toml.
 
     Attributes:
-        differences: differences of its model and work from the others'.
-        template: the file of its configuration. `Training.configure` replaces names after a dollar sign.
+        template: the file of its configuration. `configure` replaces names after a dollar sign.
         arguments: arguments of its Python; `$config` is the configuration, `$folder` the training's folder.
         environment: an environment of environments.toml. If empty, this Python's.
         progress: the file in the training's folder that gets the lines of progress. If empty, the command's output.
@@ -46,7 +47,6 @@ class Toolkit:
     """
 
     name: str
-    differences: str
     template: str
     arguments: Sequence[str]
     environment: str = ""
@@ -62,9 +62,7 @@ TOOLKITS = {
 }
 """Attendant is the last."""
 
-ABOUT = (DATA / "training.md").read_text(encoding="utf-8") + "\n".join(
-    f"* {toolkit.name}: {toolkit.differences}." for toolkit in TOOLKITS.values()
-)
+ABOUT = (DATA / "training.md").read_text(encoding="utf-8").strip()
 
 
 def input_feeding(context: Context) -> Part:
@@ -78,32 +76,31 @@ def no_input_feeding(context: Context) -> Part:
 
 
 def _part(context: Context, *, input_feeding: bool) -> Part:
-    num_threads = len(os.sched_getaffinity(0))
     pairs = [(toolkit, precision) for toolkit in TOOLKITS.values() for precision in toolkit.precisions]
     # The minutes are for both parts.
     seconds = 60 * context.options.minutes / (2 * NUM_ROUNDS * len(pairs))
-    corpus = write_corpus(context.workload, context.cache / "data")
-    systems = []
-    for toolkit, precision in pairs:
-        training = Training(
-            toolkit=toolkit,
-            workload=context.workload,
-            corpus=corpus,
-            folder=context.cache / "runs" / f"{toolkit.name.lower()}-{precision}",
-            input_feeding=input_feeding,
-            precision=precision,
-            num_threads=num_threads,
-            seconds=seconds,
-        )
-        systems.append(training.system(context.cache))
+    corpus, num_threads = write_corpus(context.workload, context.cache / "data"), len(os.sched_getaffinity(0))
+
+    def start(toolkit: Toolkit, precision: str) -> Iterator[Visits]:
+        environment, folder = toolkit.environment, context.cache / "runs" / f"{toolkit.name.lower()}-{precision}"
+        python = str(ENVIRONMENTS[environment].install(context.cache)) if environment else sys.executable
+
+        def visit(number: int) -> Samples:
+            shutil.rmtree(folder, ignore_errors=True)
+            settings = {"precision": precision, "num_threads": num_threads}
+            arguments = configure(toolkit, context.workload, folder, corpus, input_feeding=input_feeding, **settings)
+            return _train(toolkit, [python, *arguments], folder, seconds, num_threads, context.workload.batch_tokens)
+
+        yield {"": visit}
+
+    systems = [System(name=f"{pair[0].name} {pair[1]}", start=partial(start, *pair)) for pair in pairs]
     measurements = measure(systems, NUM_ROUNDS)
     peers = [m.median("speed") for m in measurements if m.samples and not m.system.name.startswith("Attendant")]
     columns: Columns = {
-        "tokens/s": lambda m: f"{m.median('speed'):,.0f}",
-        "to the faster peer": lambda m: f"{m.median('speed') / max(peers):.2f}" if peers else None,
+        "tokens/s": "speed",
+        "to the faster peer": lambda m: m.median("speed") / max(peers) if peers else None,
         "slowest-fastest": spread,
-        "windows": lambda m: str(len(m.samples["speed"])),
-        "tokens/processor s": lambda m: f"{m.median('cpu_speed'):,.0f}",
+        "tokens/processor s": "cpu_speed",
         "parameters": lambda m: f"{m.median('parameters') / 1e6:.2f} M",
     }
     versions = [f"{t.name} {ENVIRONMENTS[t.environment].version if t.environment else VERSION}" for t, _ in pairs]
@@ -129,89 +126,65 @@ def write_corpus(workload: Workload, folder: Path) -> Path:
     return folder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """A toolkit that trains the workload, from the start at each visit.
+def configure(
+    toolkit: Toolkit, workload: Workload, folder: Path, corpus: Path, *, input_feeding: bool, **settings: Any
+) -> list[str]:
+    """Writes the configuration of a training; returns the arguments of the toolkit's Python.
 
-    Attributes:
-        corpus: the folder of its files (`write_corpus`).
+    Args:
         folder: for the configuration, logs and checkpoints.
         input_feeding: a decoder step needs the attention of the one before (Luong et al. 2015, section 3.3).
-        precision: "fp32", or "bf16": automatic mixed precision.
-        seconds: duration of a visit, its start included; longer if it has fewer than MIN_WINDOWS windows then.
+        settings: `num_threads`, and `precision`: "fp32", or "bf16", which is automatic mixed precision.
     """
+    values = {
+        **asdict(workload),
+        **settings,
+        "folder": folder,
+        "corpus": corpus,
+        "input_feeding": str(input_feeding).lower(),
+        "input_feeding_number": int(input_feeding),
+        "direction_size": workload.hidden_size // 2,
+        "batch_positions": 2 * workload.batch_tokens,
+        "positions_and_end": workload.num_tokens + 1,
+        "epoch_sentences": workload.batch_sentences * workload.num_batches,
+        "many_steps": MANY_STEPS,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / toolkit.template
+    template = Template((DATA / toolkit.template).read_text(encoding="utf-8"))
+    config.write_text(template.substitute(values), encoding="utf-8")
+    return [Template(text).substitute(config=config, folder=folder) for text in toolkit.arguments]
 
-    toolkit: Toolkit
-    workload: Workload
-    corpus: Path
-    folder: Path
-    input_feeding: bool = True
-    precision: str = "fp32"
-    num_threads: int = 1
-    seconds: float
 
-    def system(self, cache: Path) -> System:
-        """Returns the training as a system; `cache` has the environments."""
+def _train(
+    toolkit: Toolkit, command: Sequence[str], folder: Path, seconds: float, num_threads: int, batch_tokens: int
+) -> Samples:
+    """Trains from the start for `seconds`, or until there are MIN_WINDOWS windows.
 
-        def start() -> Iterator[Visits]:
-            environment = self.toolkit.environment
-            python = str(ENVIRONMENTS[environment].install(cache)) if environment else sys.executable
-            yield {"": lambda number: self._visit(python)}
+    Returns:
+        A sample per window: target tokens per second, and per second of all threads' processor time. The latter is the
+        figure to compare on a busy machine.
 
-        return System(name=f"{self.toolkit.name} {self.precision}", start=start)
-
-    def configure(self) -> list[str]:
-        """Writes the configuration into the folder; returns the arguments of the toolkit's Python."""
-        workload = self.workload
-        values = {
-            **asdict(workload),
-            **asdict(self),
-            "input_feeding": str(self.input_feeding).lower(),
-            "input_feeding_number": int(self.input_feeding),
-            "direction_size": workload.hidden_size // 2,
-            "batch_positions": 2 * workload.batch_tokens,
-            "positions_and_end": workload.num_tokens + 1,
-            "epoch_sentences": workload.batch_sentences * workload.num_batches,
-            "many_steps": MANY_STEPS,
-        }
-        self.folder.mkdir(parents=True, exist_ok=True)
-        config = self.folder / self.toolkit.template
-        template = Template((DATA / self.toolkit.template).read_text(encoding="utf-8"))
-        config.write_text(template.substitute(values), encoding="utf-8")
-        return [Template(text).substitute(config=config, folder=self.folder) for text in self.toolkit.arguments]
-
-    def _visit(self, python: str) -> Samples:
-        """Trains; returns a sample per window: target tokens per second, and per second of all threads' processor time.
-        The latter is the figure to compare on a busy machine.
-
-        Raises:
-            Unavailable: the toolkit ended by itself.
-        """
-        shutil.rmtree(self.folder, ignore_errors=True)
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.num_threads))
-        with Process([python, *self.configure()], threads) as process:
-            readings = list(self._readings(process))
-            if len(readings) < NUM_WARM_UP_WINDOWS + MIN_WINDOWS:
-                raise process.failure()
-            (num_parameters,) = re.findall(self.toolkit.parameters_line, process.output())[:1]
-        steps, moments, cpu_seconds = np.diff(readings[NUM_WARM_UP_WINDOWS - 1 :], axis=0).T
-        num_tokens = self.workload.batch_tokens * steps
-        speeds = {"speed": (num_tokens / moments).tolist(), "cpu_speed": (num_tokens / cpu_seconds).tolist()}
-        return {**speeds, "parameters": float(num_parameters.replace(",", ""))}
-
-    def _readings(self, process: Process) -> Iterator[tuple[int, float, float]]:
-        """Yields step, seconds and processor seconds at each line of progress, until the visit or the training ends."""
-        started, num_readings, last_step = time.monotonic(), 0, -1
-        path = self.folder / self.toolkit.progress
+    Raises:
+        Unavailable: the toolkit ended by itself.
+    """
+    readings: list[tuple[int, float, float]] = []  # step, seconds and processor seconds, a reading per window
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(num_threads))
+    with Process(command, threads) as process:
+        started, path = time.monotonic(), folder / toolkit.progress
         while process.is_running:
-            moment = time.monotonic()
-            progress = process.output() if not self.toolkit.progress else path.read_text() if path.exists() else ""
-            whole_lines = progress.rpartition("\n")[0]
-            steps = re.findall(self.toolkit.step_line, whole_lines)
-            if steps and int(steps[-1]) > last_step:
-                last_step, num_readings = int(steps[-1]), num_readings + 1
-                yield last_step, moment, process.cpu_seconds()
-            enough = num_readings >= NUM_WARM_UP_WINDOWS + MIN_WINDOWS
-            if moment - started > (self.seconds if enough else max(self.seconds, START_SECONDS)):
-                return
+            moment, has_enough = time.monotonic(), len(readings) >= NUM_WARM_UP_WINDOWS + MIN_WINDOWS
+            if moment - started > (seconds if has_enough else max(seconds, START_SECONDS)):
+                break
+            progress = process.output() if not toolkit.progress else path.read_text() if path.exists() else ""
+            steps = re.findall(toolkit.step_line, progress.rpartition("\n")[0])
+            if steps and (not readings or int(steps[-1]) > readings[-1][0]):
+                readings.append((int(steps[-1]), moment, process.cpu_seconds()))
             time.sleep(POLL_SECONDS)
+        if len(readings) < NUM_WARM_UP_WINDOWS + MIN_WINDOWS:
+            raise process.failure()
+        (num_parameters,) = re.findall(toolkit.parameters_line, process.output())[:1]
+    steps, moments, cpu_seconds = np.diff(readings[NUM_WARM_UP_WINDOWS - 1 :], axis=0).T
+    num_tokens = batch_tokens * steps
+    speeds = {"speed": (num_tokens / moments).tolist(), "cpu_speed": (num_tokens / cpu_seconds).tolist()}
+    return {**speeds, "parameters": float(num_parameters.replace(",", ""))}

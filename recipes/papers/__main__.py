@@ -25,11 +25,7 @@ def parser() -> CommandParser:
     plans = harness.plan_names()
     for name, of_plan, about in (
         ("train", harness.train, "train the missing runs of a plan, one after another; Ctrl-C at any time"),
-        (
-            "cost",
-            comparison.measure_costs,
-            "measure the speed of each variant of a plan, in training and in a served decoder step",
-        ),
+        ("cost", comparison.measure_costs, "measure each variant's speed, in training and in a served decoder step"),
         ("show", comparison.show, "write a plan's table and picture from the runs that have ended"),
     ):
         command = add(name, partial(lambda run, parsed: run(harness.load_plan(parsed.plan)), of_plan), about)

@@ -35,8 +35,9 @@ WORDS: Final = Path(__file__).parent / "letters-to-sounds.tsv"
 PAGE: Final = "alignment"
 SHOWN_WORD: Final = "thoroughfare"
 
-WEIGHTS: Final = ("below 0.01", 0.01), ("0.01 to 0.1", 0.1), ("0.1 to 0.5", 0.5), ("above 0.5", 1.1)
-"""Classes of source positions by their highest weight in any step: the name, and the upper bound of that weight."""
+WEIGHT_EDGES: Final = (0.01, 0.1, 0.5)
+WEIGHT_CLASSES: Final = ("below 0.01", "0.01 to 0.1", "0.1 to 0.5", "above 0.5")
+"""Classes of source positions by their highest weight in any step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +97,9 @@ class Agreement:
 
 
 def agreement(links: Sequence[Sequence[Link]], words: Sequence[AlignedWord]) -> Agreement:
-    counts = np.array(
-        [
-            (len(word.sure & set(own)), len(word.possible & set(own)), len(own), len(word.sure))
-            for own, word in zip(links, words, strict=True)
-        ],
-        np.float64,
-    )
+    pairs = [(word, set(own)) for word, own in zip(words, links, strict=True)]
+    rows = [(len(word.sure & own), len(word.possible & own), len(own), len(word.sure)) for word, own in pairs]
+    counts = np.array(rows, np.float64)
     in_sure, in_possible, num_links, num_sure = counts.sum(0)
     resampled = [_error_rate(totals) for totals in resampled_totals(counts, DEFAULT_RESAMPLES)]
     return Agreement(
@@ -162,22 +159,15 @@ def changed_by_masking(model: TextModel, sources: Sequence[Sequence[int]]) -> tu
 
 def _needed_rows(weights: Sequence[Floats], changed: Sequence[Sequence[bool]]) -> Iterator[list[str]]:
     """Yields a row per class of positions: its name, their number, and the share that answers need, with interval."""
-    low = 0.0
-    for name, high in WEIGHTS:
-        counts = np.zeros((len(weights), 2))
-        for number, (own, needed) in enumerate(zip(weights, changed, strict=True)):
-            highest = own.max(axis=0)
-            members = (low <= highest) & (highest < high)
-            counts[number] = members.sum(), np.array(needed)[members].sum()
-        num, num_needed = counts.sum(0).tolist()
+    classes = [np.digitize(own.max(axis=0), WEIGHT_EDGES) for own in weights]
+    for number, name in enumerate(WEIGHT_CLASSES):
+        members = [own == number for own in classes]
+        needed = [np.array(own)[rows] for own, rows in zip(changed, members, strict=True)]
+        counts = np.array([(len(own), own.sum()) for own in needed], np.float64)
         shares = [100 * need / max(1.0, of) for of, need in resampled_totals(counts, DEFAULT_RESAMPLES)]
-        yield [
-            name,
-            f"{num:.0f}",
-            f"{100 * num_needed / max(1.0, num):.1f}",
-            interval_text(percentiles(np.array(shares)), 1),
-        ]
-        low = high
+        num, num_needed = counts.sum(0)
+        share, interval = f"{100 * num_needed / max(1.0, num):.1f}", interval_text(percentiles(np.array(shares)), 1)
+        yield [name, f"{num:.0f}", share, interval]
 
 
 def attention_links(weights: Sequence[Floats], words: Sequence[AlignedWord]) -> list[tuple[Link, ...]]:

@@ -6,18 +6,18 @@ other work on the machine changes little.
 
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Final, get_args
 
 import numpy as np
 import torch
 
 from attendant.export.bundle_writer import write_bundle
 from attendant.export.origins import exportable_run
-from attendant.export.verification.probes import VerificationPlan
 from attendant.recipes.papers.alignment import error_rate_of
 from attendant.recipes.papers.harness import RUNS, Plan, Variant, draw_runs, picture, read_results, spread, write_table
 from attendant.runtime.bundle.bundle import open_bundle
@@ -36,6 +36,7 @@ from attendant.training.report.pictures import FAINT, METRIC_LABELS, series_colo
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 from benchmarks.harness import System, Visits, measure
+from benchmarks.workload import SMALL_PLAN
 
 COLUMNS: Final = {
     **{name: (label, 1) for name, label in METRIC_LABELS.items()},
@@ -50,15 +51,6 @@ NUM_ROWS: Final = 32
 SOURCE_LENGTH: Final = 9
 """Letters of an average word and its end, rounded up."""
 
-QUICK: Final = VerificationPlan(
-    batch_sizes=(1, 3, 33), source_lengths=(8, 1, 5), num_steps=3, num_decoded=8, num_alone=4, max_length=12
-)
-
-
-def costs_path(plan: Plan) -> Path:
-    """Returns the file of variant -> tokens_per_second and step_ms, as far as they were measured."""
-    return RUNS / f"{plan.name}-costs.json"
-
 
 def measure_costs(plan: Plan) -> None:
     """Measures each variant that has a run, in turns, and writes the medians. Raises UserError: no run has ended."""
@@ -71,7 +63,7 @@ def measure_costs(plan: Plan) -> None:
     systems = [System(name=variant.name, start=partial(_visits, plan, variant, corpus)) for variant in variants]
     measured = measure(systems, NUM_ROUNDS)
     costs = {m.system.name: {figure: m.median(figure) for figure in ("tokens_per_second", "step_ms")} for m in measured}
-    write_json(costs_path(plan), costs)
+    write_json(RUNS / f"{plan.name}-costs.json", costs)
 
 
 def _visits(plan: Plan, variant: Variant, corpus: Corpus) -> Iterator[Visits]:
@@ -96,7 +88,7 @@ def _visits(plan: Plan, variant: Variant, corpus: Corpus) -> Iterator[Visits]:
     if not folder.exists():
         print(f"exporting {folder}", flush=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        write_bundle(exportable_run(loaded), folder, precisions=("fp32",), plan=QUICK)
+        write_bundle(exportable_run(loaded), folder, precisions=("fp32",), plan=SMALL_PLAN)
     stepper = OnnxStepper(open_bundle(folder), "fp32", "cpu", num_threads=1)
     sources = [[5 + row % 20] * SOURCE_LENGTH for row in range(NUM_ROWS)]
 
@@ -130,15 +122,15 @@ class Outcome:
 
     variant: Variant
     values: dict[str, list[float]]
-    by_length: dict[str, list[float]] = field(default_factory=dict)
-    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    num_parameters: int = 0
-    costs: dict[str, float] = field(default_factory=dict)
+    by_length: dict[str, list[float]]
+    intervals: dict[str, tuple[float, float]]
+    num_parameters: int
+    costs: dict[str, float]
 
 
 def show(plan: Plan) -> None:
     """Writes the tables and the picture of a plan's page. Raises UserError: no run of the plan has ended."""
-    costs = read_results(costs_path(plan), {})
+    costs = read_results(RUNS / f"{plan.name}-costs.json", {})
     outcomes = [
         _outcome(plan, variant, runs, costs.get(variant.name, {}))
         for variant in plan.variants
@@ -146,7 +138,7 @@ def show(plan: Plan) -> None:
     ]
     if not outcomes:
         raise plan.without_runs()
-    write_results(plan, outcomes)
+    _write_results(plan, outcomes)
     bins = list(outcomes[0].by_length)
     if not bins:
         _draw(plan, outcomes)
@@ -163,53 +155,41 @@ def _outcome(plan: Plan, variant: Variant, runs: Sequence[Run], costs: dict[str,
     recipe = runs[0].recipe()
     metrics = [metric for metric in recipe.evaluation.metrics if metric in get_args(TextMetricName)]
     values: dict[str, list[float]] = {name: [] for name in (*metrics, "perplexity", "aer")}
-    by_length: dict[str, list[float]] = {}
+    by_length: dict[str, list[float]] = defaultdict(list)
     intervals: dict[str, tuple[float, float]] = {}
     test = str(recipe.data.files("test"))
     for run in runs:
         # The training recorded its own first, before those of other searches.
         recorded = [entry for entry in reversed(load_run(run.path).evaluation) if entry["protocol"].startswith(test)]
         entries = {entry["metric"]: entry for entry in recorded}
-        for metric in metrics:
-            values[metric].append(entries[metric]["value"])
-            if entries[metric]["interval"]:
-                intervals[metric] = _interval(entries[metric])
-        for entry in entries[plan.metric].get("by_length", ()):
-            length = LengthBin(**entry).name
-            by_length.setdefault(length, []).append(entry["value"])
-            if entry["interval"]:
-                intervals[length] = _interval(entry)
+        lengths = {LengthBin(**entry).name: entry for entry in entries[plan.metric].get("by_length", ())}
+        chosen = {metric: entries[metric] for metric in metrics}
+        for named, columns in ((chosen, values), (lengths, by_length)):
+            for name, entry in named.items():
+                columns[name].append(entry["value"])
+                if len(runs) == 1 and entry["interval"]:
+                    intervals[name] = entry["interval"]["low"], entry["interval"]["high"]
         values["perplexity"].append(perplexity(-float(read_curves(run).validation["loss"].values[-1]), 1))
         if recipe.data.fetch == "cmudict" and recipe.model.has_attention:
             values["aer"].append(error_rate_of(run.path))
-    num_parameters = load_run(runs[0].path).model.num_parameters
-    return Outcome(variant, values, by_length, intervals if len(runs) == 1 else {}, num_parameters, costs)
+    return Outcome(variant, values, by_length, intervals, load_run(runs[0].path).model.num_parameters, costs)
 
 
-def _interval(entry: dict[str, Any]) -> tuple[float, float]:
-    return entry["interval"]["low"], entry["interval"]["high"]
-
-
-def write_results(plan: Plan, outcomes: Sequence[Outcome]) -> None:
+def _write_results(plan: Plan, outcomes: Sequence[Outcome]) -> None:
     """Writes a row per variant. A column that is empty for all variants is left out."""
     base = outcomes[0]
     columns = [column for column in base.values if any(outcome.values[column] for outcome in outcomes)]
     costs = {"training, tokens/s": ("tokens_per_second", ",.0f"), "step, ms": ("step_ms", ".2f")}
     if not any(outcome.costs for outcome in outcomes):
         costs = {}
-    headings = ["what differs from the first", "runs", *(COLUMNS[name][0] for name in columns), "parameters", *costs]
     rows = []
     for outcome in outcomes:
         variant, own = outcome.variant, outcome.costs
-        rows.append(
-            [
-                f"**{variant.what}**" if outcome is base else f"{variant.group}: {variant.what}",
-                str(len(outcome.values[plan.metric])),
-                *(spread(outcome.values[name], COLUMNS[name][1], outcome.intervals.get(name)) for name in columns),
-                f"{outcome.num_parameters:,}",
-                *(f"{own[name]:{form}}" if own else "" for name, form in costs.values()),
-            ]
-        )
+        name = f"**{variant.what}**" if outcome is base else f"{variant.group}: {variant.what}"
+        spreads = [spread(outcome.values[name], COLUMNS[name][1], outcome.intervals.get(name)) for name in columns]
+        shown = [f"{own[figure]:{form}}" if own else "" for figure, form in costs.values()]
+        rows.append([name, str(len(outcome.values[plan.metric])), *spreads, f"{outcome.num_parameters:,}", *shown])
+    headings = ["what differs from the first", "runs", *(COLUMNS[name][0] for name in columns), "parameters", *costs]
     write_table(plan.page, plan.name, headings, rows)
 
 

@@ -98,8 +98,8 @@ class Plan(Table):
         return [run for seed in self.seeds if (run := self.run(variant, seed)).evaluations()]
 
     def without_runs(self) -> UserError:
-        """Returns the error for a plan of which no run has ended."""
-        return UserError(f"{self.name}: none of its trainings has ended: python -m recipes.papers train {self.name}")
+        """Returns the error for a plan that lacks ended runs."""
+        return UserError(f"{self.name}: its trainings have not ended: python -m recipes.papers train {self.name}")
 
 
 def plan_names() -> list[str]:
@@ -209,11 +209,7 @@ def draw_runs(
 
 @contextmanager
 def picture(name: str, width: float, height: float, *, columns: int = 1) -> Iterator[list[Axes]]:
-    """Yields axes in a row, and writes docs/experiments/images/NAME.svg at the end.
-
-    Args:
-        width, height: size of the whole picture in inches.
-    """
+    """Yields axes in a row, in a picture of this size in inches; writes docs/experiments/images/NAME.svg at the end."""
     with styled_figure((width, height)) as figure:
         yield [figure.add_subplot(1, columns, column + 1) for column in range(columns)]
         write_picture(name, svg_of(figure))

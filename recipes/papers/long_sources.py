@@ -18,7 +18,6 @@ from attendant.recipes.papers.alignment import SpokenWord, attended, open_model
 from attendant.recipes.papers.harness import RUNS, draw_runs, load_plan, picture, read_results, spread, write_table
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.errors import UserError
 from attendant.runtime.files import write_json
 from attendant.runtime.stepper import Floats
 from attendant.training.data.pairs import Pair, read_pairs
@@ -80,7 +79,7 @@ def study_long_sources() -> None:
     variants = [variant for variant in plan.variants if variant.name in VARIANTS]
     models = {variant.what: [run.path for run in plan.ended_runs(variant)] for variant in variants}
     if not all(models.values()):
-        raise UserError(f"a variant of {PLAN} has no training that has ended: python -m recipes.papers train {PLAN}")
+        raise plan.without_runs()
     models[str(REFERENCE)] = [REFERENCE]
     missing = [path for paths in models.values() for path in paths if str(path) not in results]
     if missing:

@@ -1,7 +1,6 @@
 """Tests of the peers: sizes of their models, results of the plain loops, and configurations of trainings."""
 
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from benchmarks.own_models import Student
 from benchmarks.peers import TRANSFORMERS
 from benchmarks.plain_model import export_plain, plain_model, torch_loop
 from benchmarks.programs import BOS_ID, onnx_loop
-from benchmarks.training import TOOLKITS, Training, write_corpus
+from benchmarks.training import TOOLKITS, configure, write_corpus
 from benchmarks.workload import QUICK, Workload
 
 
@@ -64,20 +63,16 @@ def test_a_students_attention_in_several_layers_and_heads_stays_in_fp32() -> Non
     assert any("int8" in how for how in rewritten.arithmetic.values())
 
 
-@pytest.fixture
-def training(tmp_path: Path) -> Training:
-    corpus, toolkit = write_corpus(QUICK, tmp_path / "data"), TOOLKITS["attendant"]
-    return Training(toolkit=toolkit, workload=QUICK, corpus=corpus, folder=tmp_path / "run", seconds=0.5)
-
-
 @pytest.mark.parametrize("name", TOOLKITS)
-def test_configurations_have_every_value(name: str, training: Training) -> None:
-    arguments = replace(training, toolkit=TOOLKITS[name]).configure()
-    config = training.folder / TOOLKITS[name].template
+def test_configurations_have_every_value(name: str, tmp_path: Path) -> None:
+    corpus, folder = write_corpus(QUICK, tmp_path / "data"), tmp_path / "run"
+    settings = {"input_feeding": True, "precision": "fp32", "num_threads": 1}
+    arguments = configure(TOOLKITS[name], QUICK, folder, corpus, **settings)
+    config = folder / TOOLKITS[name].template
     assert str(config) in arguments
     text = config.read_text()
     assert "$" not in text
-    assert str(QUICK.hidden_size) in text and str(training.corpus / "train") in text
+    assert str(QUICK.hidden_size) in text and str(corpus / "train") in text
     if name == "attendant":
         recipe = tomllib.loads(text)
         assert recipe["training"]["precision"] == "fp32" and recipe["model"]["decoder"]["input_feeding"] is True
