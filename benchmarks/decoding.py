@@ -129,19 +129,19 @@ class Workers:
         """Shares a job among the workers and waits for all. Raises Unavailable.
 
         Returns:
-            Sentences per second, the workers' processor time per sentence, the median time of a batch, and its size.
+            Sentences per second, the workers' processor time per sentence, and the size of a batch; for sentences one
+            after the other, their median latency.
         """
         began = time.perf_counter()
         for number, process in enumerate(self._processes):
             process.ask(asdict(job.share(number, len(self._processes))))
         answers = [process.answer() for process in self._processes]
-        seconds = time.perf_counter() - began
-        return {
-            "speed": job.num_sentences / seconds,
-            "cpu_ms": 1e3 * sum(answer["cpu_seconds"] for answer in answers) / job.num_sentences,
-            "ms": 1e3 * statistics.median(latency for answer in answers for latency in answer["latencies"]),
-            "batch": job.batch_size,
-        }
+        num, seconds = job.num_sentences, time.perf_counter() - began
+        cpu_seconds = sum(answer["cpu_seconds"] for answer in answers)
+        samples = {"speed": num / seconds, "cpu_ms": 1e3 * cpu_seconds / num, "batch": job.batch_size}
+        if job.batch_size == 1:
+            samples["ms"] = 1e3 * statistics.median(latency for answer in answers for latency in answer["latencies"])
+        return samples
 
     def fastest(self, job: Job, seconds: float, batch_sizes: Sequence[int]) -> Job:
         """Returns the job with the fastest batch size, and as many sentences as take `seconds`.

@@ -308,10 +308,6 @@ class Environment:
     own_dependencies: bool = True
     interpreters: Sequence[str] = ()
 
-    @property
-    def version(self) -> str:
-        return self.package.partition("==")[2]
-
     def install(self, cache: Path) -> Path:
         """Returns the environment's interpreter; makes the environment if it is not complete in the cache.
 

@@ -70,8 +70,7 @@ def answer_jobs(
     batches_itself: bool = False,
     sources: Callable[[Job], list[Any]] = sentences,
 ) -> None:
-    """Runs a worker: decodes each job and answers with its `seconds`, its `cpu_seconds` of all threads, and the
-    `latencies` of its batches.
+    """Runs a worker: decodes jobs, and answers with the `cpu_seconds` of all threads and the `latencies` of batches.
 
     Args:
         batches_itself: `decode` takes all sentences of a job at once, unless they are decoded one by one.
@@ -86,7 +85,7 @@ def answer_jobs(
             began = time.perf_counter()
             decode(job_sources[start : start + size], job)
             latencies.append(time.perf_counter() - began)
-        return {"seconds": sum(latencies), "cpu_seconds": time.process_time() - cpu, "latencies": latencies}
+        return {"cpu_seconds": time.process_time() - cpu, "latencies": latencies}
 
     answer_questions(answer)
 

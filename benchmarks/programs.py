@@ -380,8 +380,9 @@ def make_marian(folder: str, vocabulary: int, embedding: int, width: int) -> Non
     # Rows and columns of every parameter, by Marian's name.
     shapes = json.loads((DATA / "marian_shapes.json").read_text(encoding="utf-8"))
     for name, (rows, columns) in shapes.items():
-        scale = 0.0 if rows == "one" else SCALE
-        arrays[name] = generator.normal(0, scale, (sizes[rows], sizes[columns])).astype(np.float32)
+        shape = sizes[rows], sizes[columns]
+        values = np.zeros(shape) if rows == "one" else generator.normal(0, SCALE, shape)
+        arrays[name] = values.astype(np.float32)
     # As in workload.py: a distribution with a clear best candidate, and no early end.
     arrays["decoder_ff_logit_l2_Wt"] *= 40.0
     arrays["decoder_ff_logit_l2_b"][0, eos_id] = -50.0

@@ -101,19 +101,17 @@ def closed(context: Context, num_clients: int = MANY_CLIENTS, kind: str = "close
     return Load(kind=kind, num_clients=num_clients, seconds=2 * context.visit_seconds)
 
 
-def under(server: Server, loads: Mapping[str, Load], warm_ups: Sequence[Load] = ()) -> System:
-    """Returns a server under each of the loads in every round.
+def under(server: Server, loads: Mapping[str, Load]) -> System:
+    """Returns a server under each of the loads in every round, by their names in the table.
 
-    Args:
-        loads: by their names in the table.
-        warm_ups: before the first round. If empty, each of the loads, for at most a second.
+    Before the first round, each of the loads warms it up for at most a second, in a closed loop if it is open.
     """
 
     def start() -> Iterator[Visits]:
         with running(server) as run:
-            short = [replace(load, seconds=min(WARM_UP_SECONDS, load.seconds)) for load in loads.values()]
-            for load in warm_ups or short:
-                run.load(load)
+            for load in loads.values():
+                kind = "closed" if load.kind == "open" else load.kind
+                run.load(replace(load, kind=kind, seconds=min(WARM_UP_SECONDS, load.seconds)))
             yield {point: run.visit(load) for point, load in loads.items()}
 
     return System(name=server.name, start=start, about=server.about)

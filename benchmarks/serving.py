@@ -177,7 +177,7 @@ def open_loops(context: Context, servers: Sequence[Server]) -> Part:
     """Loads all servers by Poisson arrivals at the same rates, each up to its capacity."""
     num_arrivals = NUM_ARRIVALS // 50 if context.quick else NUM_ARRIVALS
     full = closed(context, CAPACITY_CLIENTS)
-    counted = measure([under(server, {"": full}, [full]) for server in servers], num_rounds=1)
+    counted = measure([under(server, {"": full}) for server in servers], num_rounds=1)
     capacities = [m.median("speed") if m.samples else None for m in counted]
     rates = _rates(capacity for capacity in capacities if capacity)
     points = {f"{rate:g}/s": rate for rate in rates}
@@ -185,11 +185,11 @@ def open_loops(context: Context, servers: Sequence[Server]) -> Part:
     def arrivals(server: Server, capacity: float) -> System:
         # Above the capacity a queue only grows.
         loads = {
-            point: Load(kind="open", seconds=num_arrivals / rate, rate=rate)
+            point: Load(kind="open", seconds=num_arrivals / rate, rate=rate, num_clients=CAPACITY_CLIENTS)
             for point, rate in points.items()
             if rate <= max(FRACTIONS) * capacity + 0.1
         }
-        return under(server, loads, [full])
+        return under(server, loads)
 
     pairs = [(server, capacity) for server, capacity in zip(servers, capacities, strict=True) if capacity]
     measurements = measure([arrivals(*pair) for pair in pairs], context.num_rounds)

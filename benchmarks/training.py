@@ -103,8 +103,10 @@ def _part(context: Context, *, input_feeding: bool) -> Part:
         "tokens/processor s": "cpu_speed",
         "parameters": lambda m: f"{m.median('parameters') / 1e6:.2f} M",
     }
-    versions = [f"{t.name} {ENVIRONMENTS[t.environment].version if t.environment else VERSION}" for t, _ in pairs]
-    note = f"{', '.join(dict.fromkeys(versions))}. Threads of each: {num_threads}."
+    versions = {
+        ENVIRONMENTS[t.environment].package if t.environment else f"attendant=={VERSION}": None for t, _ in pairs
+    }
+    note = f"{', '.join(versions)}. Threads of each: {num_threads}."
     return part_of(measurements, columns, note=note)
 
 
