@@ -30,6 +30,8 @@ ANSWERS = {
     },
     "g2p-ipa": {
         "de Straße": "ˈʃ t ʁ aː s ə",
+        "de „Straße“,": "ˈʃ t ʁ aː s ə",
+        "es (¡ciudad!)": "θ j u d a d",
         "de verstehen": "f ɛ ɐ̯ ˈʃ t eː ə n",
         "es ciudad": "θ j u d a d",
         "fr aujourd’hui": "o ʒ u ʁ d ɥ i",

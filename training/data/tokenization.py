@@ -39,8 +39,33 @@ TokenizerKind = Literal["character", "word", "bpe", "unigram"]
 FILE_TYPES: Final = (".json", ".model", ".txt")
 SUBWORDS: Final = ("bpe", "unigram")
 NormalizationName = Literal[
-    "apostrophes", "quotes", "drop_quotes", "dashes", "nfc", "nfkc", "strip_accents", "lowercase"
+    "apostrophes", "quotes", "drop_quotes", "dashes", "nfc", "nfkc", "drop_punctuation", "strip_accents", "lowercase"
 ]
+
+
+def _without_punctuation() -> list[Normalizer]:
+    """Returns the steps that remove punctuation around words: `(word)`, `**word**`, `'word'`, `word.`
+
+    Apostrophes at one end of a word stay (`'tis`, `goin'`), and so do a single period before it (`.net`), a hyphen
+    before a number, and marks that are read aloud (`50%`). The time is linear in the length of the text, because each
+    expression matches only at the edge of a word or of a run of marks.
+    """
+    apostrophe = f"['{APOSTROPHES}]"
+    mark = rf"[\p{{P}}<>`&&[^\-.&@#%‰/\\'{APOSTROPHES}]]"
+    any_mark = f"[{mark}{apostrophe}.-]"
+    # Invisible characters have been removed, so this one marks the end of a quotation.
+    end = "\x01"
+    return [
+        normalizers.Replace(
+            Regex(rf"(?<!\S)[{mark}-]*+{apostrophe}++\S{{2,64}}?\K{apostrophe}++(?=[{mark}.-]*+(?!\S))"), end
+        ),
+        normalizers.Replace(Regex(rf"(?<!\S)[{mark}-]*+\K{apostrophe}++(?=[^\s{end}]{{2,64}}{end})"), ""),
+        normalizers.Replace(end, ""),
+        normalizers.Replace(Regex(rf"(?<!\S){any_mark}*(?:{mark}|\.\.)"), ""),
+        normalizers.Replace(Regex(r"(?<!\S)-+(?=\p{L})"), ""),
+        normalizers.Replace(Regex(rf"(?<!{any_mark}){apostrophe}*+\K[{mark}.-]{any_mark}*+(?!\S)"), ""),
+    ]
+
 
 # The order in which the steps are applied. NFKC decomposes some apostrophes, so these come first.
 ORDER: Final[tuple[NormalizationName, ...]] = get_args(NormalizationName)
@@ -51,6 +76,7 @@ STEPS: Final[Mapping[NormalizationName, Sequence[Normalizer]]] = {
     "dashes": [replace_any(DASHES, "-")],
     "nfc": [normalizers.NFC()],
     "nfkc": [normalizers.NFKC()],
+    "drop_punctuation": _without_punctuation(),
     "strip_accents": [normalizers.NFD(), normalizers.StripAccents(), normalizers.NFC()],
     "lowercase": [
         normalizers.Lowercase(),
@@ -109,10 +135,11 @@ class TokenizerConfig(Table):
         normalize: differences of spelling that the tokenizer removes from every text, in training and in use. "nfc":
             Unicode's normal form C, in which a letter with its accent is one character; "nfkc": form KC, which also
             resolves ligatures and fullwidth letters; "apostrophes", "quotes" and "dashes": typographic ones become
-            those of ASCII; "drop_quotes": removes double quotes; "strip_accents": removes combining marks, in every
-            script; "lowercase": capital letters become small ones, İ becomes i, and a Σ at a word's end becomes ς. They
-            are applied in a fixed order. White space and invisible characters are always normalized, see
-            docs/training.md.
+            those of ASCII; "drop_quotes": removes double quotes; "drop_punctuation": removes
+            punctuation around words, such as commas, brackets and final periods; "strip_accents": removes combining
+            marks, in every script; "lowercase": capital letters become small ones, İ becomes i, and a Σ at a word's end
+            becomes ς. They are applied in a fixed order. White space and invisible characters are always normalized,
+            see docs/training.md.
         byte_fallback: bpe and unigram spell a character outside the vocabulary as its UTF-8 bytes, which take 256
             entries, so that no character of a text is lost. In training, the rarest characters of the training split,
             0.05 % of all, are spelled in this way too, so that the model learns it.

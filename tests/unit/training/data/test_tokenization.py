@@ -7,10 +7,18 @@ from importlib.util import find_spec
 
 import pytest
 from pydantic import ValidationError
+from tokenizers import normalizers
 
 from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer, check_content
 from attendant.runtime.errors import UserError
-from attendant.training.data.tokenization import ORDER, SourceConfig, TokenizerConfig, TokenizerKind, train_tokenizer
+from attendant.training.data.tokenization import (
+    ORDER,
+    SourceConfig,
+    TokenizerConfig,
+    TokenizerKind,
+    normalization_steps,
+    train_tokenizer,
+)
 
 # Unigram models are learned by SentencePiece, which may be missing.
 SUBWORDS: tuple[TokenizerKind, ...] = ("bpe", "unigram") if find_spec("sentencepiece") else ("bpe",)
@@ -28,6 +36,10 @@ def trained(kind: TokenizerKind, texts: list[str], *names: str, **options: objec
         ("apostrophes", ["don't", "don’t", "don‘t", "donʼt", "don＇t", "don´t"]),
         ("quotes", ['"face"', "“face”", "„face“", "«face»", "＂face＂"]),
         ("drop_quotes", ["face", '"face"', "“face”", "«face»"]),
+        (
+            "drop_punctuation",
+            ["face", "(face)", "face,", "face.", "'face.'", "**face**:", "¡face!", "'face'…"],
+        ),
         ("dashes", ["a-b", "a–b", "a—b", "a−b", "a‑b"]),
         ("nfc", ["café", "cafe\u0301"]),
         ("nfkc", ["fine 12", "ﬁne １２", "ｆine 12"]),
@@ -50,6 +62,30 @@ def test_steps_together_are_applied_in_their_own_order() -> None:
     tokenizer = trained("character", ['l\'ete "fin"'], *names)
     assert tokenizer.encode("  L´ÉTÉ\u00a0“ＦＩＮ” ") == tokenizer.encode('l\'ete "fin"')
     assert trained("character", ["a"], *names).to_text() == trained("character", ["a"], *names[::-1]).to_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "normalized"),
+    [
+        ("rock 'n' roll, 'tis goin'.", "rock 'n' roll 'tis goin'"),
+        ("('don’t!') “dogs’” ''cat's'',", "don’t dogs’ cat's"),
+        ("U.S., (e.g.) ...no... x..", "U.S e.g no x"),
+        ("-five --six seven- -5 (-.5) 6-", "five six seven -5 -.5 6"),
+        ("3,000 2:30 well-known a/b 50%; #1! C# .net", "3,000 2:30 well-known a/b 50% #1 C# .net"),
+        ("• one — two", "one two"),
+        ("?! … -", ""),
+    ],
+)
+def test_only_punctuation_around_words_is_dropped(text: str, normalized: str) -> None:
+    steps = normalization_steps(["drop_punctuation"], keep_spaces=False, marks_words=False)
+    assert normalizers.Sequence(steps).normalize_str(text) == normalized
+
+
+@pytest.mark.parametrize("run", [".", "-", "'", "!", "-'", ".!", "x'.", "'xx'.", "'x ", "(-"])
+def test_punctuation_of_very_long_texts_is_dropped_within_the_limits_of_the_search(run: str) -> None:
+    steps = normalizers.Sequence(normalization_steps(["drop_punctuation"], keep_spaces=False, marks_words=False))
+    for text in (run * 20_000, f"x{run * 20_000}", f"{run * 20_000}x", f"'xx{run * 20_000}x"):
+        assert len(steps.normalize_str(text)) <= len(text)
 
 
 def test_spellings_without_a_step_stay_different() -> None:
