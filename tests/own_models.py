@@ -114,7 +114,7 @@ class SharedDotAttention(PackedDotAttention):
         out, (h, c) = self.decoder(self.trg_emb(prev)[:, None], state)
         query = out.squeeze(1)[source_rows]
         scores = (source["keys"] @ query.transpose(1, 2)).transpose(1, 2)
-        weights = torch.softmax(scores.masked_fill(~source["mask"][:, None], -1e9), -1)
+        weights = torch.softmax(scores.masked_fill(~source["mask"][:, None], float("-inf")), -1)
         context = (weights @ source["outputs"]).flatten(0, 1)[row_slots]
         logits = self.out(torch.cat((out.squeeze(1), context), -1))
         return logits, {"h": h.transpose(0, 1), "c": c.transpose(0, 1)}, weights.flatten(0, 1)[row_slots]
@@ -165,7 +165,7 @@ class SsruStudent(nn.Module):
 
     row_state = ("cells",)
 
-    def __init__(self, size: int = SIZE, heads: int = 4, encoder_layers: int = 2, decoder_layers: int = 2) -> None:
+    def __init__(self, size: int = SIZE, heads: int = 4, encoder_layers: int = 1, decoder_layers: int = 1) -> None:
         super().__init__()
         self.size, self.heads = size, heads
         self.embedding = nn.Embedding(len(SYMBOLS), size)
