@@ -324,7 +324,6 @@ def commands(bundle: Path, seconds: float, mib: int) -> dict[str, tuple[list[str
     ("name", "by", "seconds"),
     [
         ("a FIFO for the golden examples", "server", LOAD_SECONDS),
-        ("a graph that does not end", "server", SECONDS),
         ("a graph that does not end", "server with workers", SECONDS),
         ("a graph that wants memory", "server", LOAD_SECONDS),
         # It imports torch.

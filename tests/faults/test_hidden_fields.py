@@ -24,7 +24,7 @@ from attendant.runtime.bundle.reading import Unfit
 from tests.faults.conftest import Figure
 from tests.faults.figures import at_least
 
-FEW, MANY = 4_000, 1_000_000
+FEW, MANY = 1_500, 1_000_000
 
 Field = tuple[int, int, Any]
 """A field's number, wire type, and content: a number, bytes, or the fields of a message."""

@@ -224,10 +224,10 @@ async def test_mixed_traffic_leaves_no_resources_in_use(tiny_bundle_path: Path, 
     traffic = Traffic("", tokens)
     with server(str(tiny_bundle_path), f"--tokens={tokens}") as running:
         traffic.target = running.target
-        await traffic.run(2)
+        await traffic.run(1.5)
         assert not await left_over(running)
         before = sample(running)
-        await traffic.run(4)
+        await traffic.run(2)
         assert not await left_over(running)
         await asyncio.sleep(0.5)  # until the connections are closed
         after = sample(running)

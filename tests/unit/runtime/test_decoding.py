@@ -70,10 +70,10 @@ def random_options(rng: random.Random, beam_size: int, special: float = 0.3) -> 
 
 @pytest.mark.parametrize("special", [0.0, 0.3, 0.7], ids=["plain", "some", "many"])
 def test_decoding_with_random_options_equals_a_naive_search(special: float) -> None:
-    """Compares 400 random requests in one shared batch of 16 rows with a search that shares nothing."""
+    """Compares 200 random requests in one shared batch of 16 rows with a search that shares nothing."""
     rng = random.Random(7)
     stepper = FakeStepper(vocabulary_size=8)
-    sources = [random_source(rng) for _ in range(400)]
+    sources = [random_source(rng) for _ in range(200)]
     options = [random_options(rng, rng.randrange(1, 5), special) for _ in sources]
     answers = decode_all(stepper, sources, options, SPECIAL_IDS, max_rows=16)
     for source, option, hypotheses in zip(sources, options, answers, strict=True):
@@ -95,7 +95,7 @@ def test_hypotheses_are_distinct_by_their_text(special: float) -> None:
     """Checks that the better of two segmentations is kept and that the search continues until it has enough texts."""
     rng = random.Random(9)
     stepper = FakeStepper(vocabulary_size=8)
-    sources = [random_source(rng) for _ in range(200)]
+    sources = [random_source(rng) for _ in range(160)]
     options = [random_options(rng, rng.randrange(2, 6), special) for _ in sources]
     answers = decode_all(stepper, sources, options, SPECIAL_IDS, max_rows=16, text_of=short_text)
     plain = decode_all(stepper, sources, options, SPECIAL_IDS, max_rows=16)
@@ -130,7 +130,7 @@ def test_bans_that_leave_nothing_end_every_live_hypothesis(beam_size: int, min_l
 def test_a_beam_that_holds_everything_finds_the_n_best_of_all(alpha: float, offset: float, num_hypotheses: int) -> None:
     """Covers 4 symbols and up to 3 tokens: a beam of 125 holds all 85 targets. The search stops by itself."""
     stepper = FakeStepper(vocabulary_size=8)
-    for seed in range(12):
+    for seed in range(4):
         options = DecodingOptions(
             beam_size=125,
             max_length=3,
@@ -356,9 +356,9 @@ def stream_progress(
 
 @pytest.mark.parametrize("special", [0.0, 0.3, 0.7], ids=["plain", "some", "many"])
 def test_progress_is_the_prefix_that_all_possible_answers_share(special: float) -> None:
-    """Compares 400 random requests that share their steps with a search that recomputes everything."""
+    """Compares 200 random requests that share their steps with a search that recomputes everything."""
     rng = random.Random(17)
-    sources = [random_source(rng) for _ in range(400)]
+    sources = [random_source(rng) for _ in range(200)]
     options = [random_options(rng, rng.randrange(1, 5), special) for _ in sources]
     progress, answers = stream_progress(sources, options, [True] * len(sources), spread=3.0)
     early = 0
@@ -367,7 +367,7 @@ def test_progress_is_the_prefix_that_all_possible_answers_share(special: float) 
         for certain in progress[key]:
             assert answers[key][0][: len(certain)] == certain
             early += bool(certain) and option.beam_size > 1
-    assert early > 50
+    assert early > 25
 
 
 def search_with(*options: DecodingOptions) -> BeamSearch:

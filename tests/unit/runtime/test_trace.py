@@ -99,10 +99,10 @@ def assert_naive(trace: Trace, searches: Sequence[Searched], answer: Sequence[En
 
 @pytest.mark.parametrize("special", [0.0, 0.3, 0.7], ids=["plain", "some", "many"])
 def test_a_trace_equals_the_steps_of_a_naive_search(special: float) -> None:
-    """Compares 400 random requests that share their steps; most are traced."""
+    """Compares 300 random requests that share their steps; most are traced."""
     rng = random.Random(7)
     stepper = FakeStepper(vocabulary_size=8)
-    sources = [random_source(rng) for _ in range(400)]
+    sources = [random_source(rng) for _ in range(300)]
     options = [
         replace(random_options(rng, rng.randrange(1, 5), special), trace=rng.choice([0, 1, 3, 8, 20])) for _ in sources
     ]
@@ -126,7 +126,7 @@ def test_a_trace_equals_the_steps_of_a_naive_search(special: float) -> None:
 def test_the_trace_shows_which_hypothesis_of_equal_text_was_kept() -> None:
     rng = random.Random(9)
     stepper = FakeStepper(vocabulary_size=8)
-    sources = [random_source(rng) for _ in range(100)]
+    sources = [random_source(rng) for _ in range(60)]
     options = [replace(random_options(rng, rng.randrange(2, 6), 0.2), trace=4) for _ in sources]
     _, traces = decoded(stepper, sources, options, short_text)
     num_dropped = 0
@@ -134,7 +134,7 @@ def test_the_trace_shows_which_hypothesis_of_equal_text_was_kept() -> None:
         searches = naive_searches(stepper, sources[key], options[key], short_text)
         assert_naive(trace, searches, answer_of(searches, options[key], short_text), options[key])
         num_dropped += sum(end.hypothesis is None for search in trace for end in search.ended)
-    assert num_dropped > 50
+    assert num_dropped > 25
 
 
 def test_a_trace_survives_the_way_between_processes_and_is_small() -> None:
