@@ -333,12 +333,6 @@ class TestBounds:
                 stepper.open()
             assert (await call).status == 200
 
-    async def test_a_starting_server_is_unavailable(self) -> None:
-        async with served(fake_stepper(), ready=False) as server, http_served(server) as web:
-            answer = await web.post("/v1/generate", GENERATE)
-            assert (answer.status, answer.json["code"]) == (503, "UNAVAILABLE")
-            assert (await web.get("/readyz")).status == 503
-
 
 async def test_a_call_waits_for_no_timer(web: Http) -> None:
     began = time.monotonic()

@@ -211,9 +211,14 @@ complete_word attendant serve --max-r
 """
 
 
-def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+def completion(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["completion", shell]) == 0
+    return capsys.readouterr().out
+
+
+def test_bash_completes_commands_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "attendant.bash"
-    script.write_text(run("completion", "bash").stdout)
+    script.write_text(completion("bash", capsys))
     done = subprocess.run(["bash", "-c", COMPLETE.format(script=script)], capture_output=True, text=True)
     command, beam, split, limits = (set(line.split()) for line in done.stdout.splitlines())
     assert (command, beam) == ({"serve"}, {"--beam-size"})
@@ -221,9 +226,9 @@ def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="no fish here: apt-get install fish")
-def test_fish_completes_commands_and_options(tmp_path: Path) -> None:
+def test_fish_completes_commands_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "attendant.fish"
-    script.write_text(run("completion", "fish").stdout)
+    script.write_text(completion("fish", capsys))
     program = f"source {script}; complete -C'attendant generate --beam'; complete -C'attendant serve --max-ro'"
     done = subprocess.run(["fish", "--no-config", "-c", program], capture_output=True, text=True)
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["--beam-size", "--max-rows"], done.stderr
@@ -231,6 +236,5 @@ def test_fish_completes_commands_and_options(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells_get_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
+    script = completion(shell, capsys)
     assert all(name in script for name in [*OWN, *FURTHER, "no-repeat-ngram-size", "max-restarts", "by-length"])

@@ -286,15 +286,3 @@ def test_the_library_needs_no_torch_and_imports_lazily() -> None:
     assert re.fullmatch(
         r"attendant\.TrainingCallback: [\w.]+ is not installed: pip install '.*\[cpu,training\]'", missing
     )
-
-
-def test_the_programs_of_the_document_run() -> None:
-    program = "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs/library.md").read_text(), re.DOTALL))
-    path = f"{ROOT}:{ROOT / 'client'}"
-    run = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env={"PYTHONPATH": path}, capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr
-    assert "F OW1 N IY0 M" in run.stdout and "decoding.beam_size is 1000, must be 1 to 32" in run.stdout
-    # The decoder's internal values satisfy the papers' equations.
-    assert "\nTrue\nTrue\n" in run.stdout

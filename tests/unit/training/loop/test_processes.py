@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -43,8 +44,8 @@ print("left behind:", *(name for name in threads if "gloo" in name), flush=True)
 """
 
 
-def launch_machines(program: Sequence[str], recipe: Path, output: Path, *arguments: object) -> str:
-    """Runs the commands of both machines of deploy/torchrun on this machine, with `program` instead of their module.
+def launch_machines(recipe: Path, output: Path, *arguments: object) -> str:
+    """Runs the commands of both machines of deploy/torchrun on this machine.
 
     Returns:
         The standard output of both.
@@ -63,25 +64,36 @@ def launch_machines(program: Sequence[str], recipe: Path, output: Path, *argumen
     }
     assert ours.keys() <= set(words)
     words = [ours.get(word, word) for word in words[1:]]
-    place = words.index("-m")
-    words[place : place + 2] = program
-    machines = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-m", "torch.distributed.run"),
-                *(word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in words),
-                *map(str, arguments),
-            ],
-            cwd=ROOT,
-            env=ENVIRONMENT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    torchrun = sys.executable, "-m", "torch.distributed.run"
+    lines_of_machines = [
+        [*torchrun, *(word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in words), *map(str, arguments)]
         for index in range(2)
     ]
-    message = [machine.communicate(timeout=200) for machine in machines]
-    assert all(machine.returncode == 0 for machine in machines), message
+    return output_of(lines_of_machines, [ENVIRONMENT] * 2)
+
+
+def launch_processes(*arguments: object) -> str:
+    """Runs two training processes with the variables that torchrun sets, and so without torchrun's own two processes.
+
+    Returns:
+        The standard output of both.
+    """
+    (port,) = free_ports(1)
+    variables = {"TORCHELASTIC_RUN_ID": "mine", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    line = [sys.executable, *map(str, arguments)]
+    return output_of([line] * 2, [ENVIRONMENT | variables | {"RANK": str(rank)} for rank in range(2)])
+
+
+def output_of(lines: Sequence[list[str]], environments: Sequence[dict[str, str]]) -> str:
+    """Runs command lines at the same time. Returns their standard output; all must succeed."""
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    started = [
+        subprocess.Popen(line, cwd=ROOT, env=environment, **pipes)
+        for line, environment in zip(lines, environments, strict=True)
+    ]
+    message = [process.communicate(timeout=200) for process in started]
+    assert all(process.returncode == 0 for process in started), message
     return "".join(out for out, _ in message)
 
 
@@ -110,7 +122,7 @@ def test_two_processes_match_one_process(tmp_path: Path, tiny_recipe: Path, comm
     assert command(tiny_recipe, "--output", tmp_path / "1", *overrides)[0] == 0
     program = tmp_path / "prints_threads.py"
     program.write_text(PRINTS_THREADS)
-    message = launch_machines([str(program)], tiny_recipe, tmp_path / "2", *overrides)
+    message = launch_processes(program, tiny_recipe, "--output", tmp_path / "2", *overrides)
     assert "2 processes" in message and message.count("trained 8 steps") == 1
     assert [line for line in message.splitlines() if line.startswith("left behind:")] == ["left behind:"] * 2
     each, two = losses(tmp_path / "1"), losses(tmp_path / "2")
@@ -133,10 +145,9 @@ def test_two_processes_match_one_process(tmp_path: Path, tiny_recipe: Path, comm
 def test_two_machines_resume_exactly(tmp_path: Path, tiny_recipe: Path) -> None:
     """Checks that two processes with dropout, resumed after an epoch, end with the weights of an uninterrupted run."""
     overrides = [part for option in OPTIONS for part in ("--set", option)]
-    program = ["-m", "attendant.training"]
-    launch_machines(program, tiny_recipe, tmp_path / "whole", *overrides)
-    launch_machines(program, tiny_recipe, tmp_path / "parts", *overrides, "--set", "training.max_epochs=1")
-    launch_machines(program, tiny_recipe, tmp_path / "parts", *overrides)
+    launch_machines(tiny_recipe, tmp_path / "whole", *overrides)
+    launch_machines(tiny_recipe, tmp_path / "parts", *overrides, "--set", "training.max_epochs=1")
+    launch_machines(tiny_recipe, tmp_path / "parts", *overrides)
     whole, parts = (load_run(tmp_path / name, "last") for name in ("whole", "parts"))
     assert whole.state.step == parts.state.step == 6
     for name, weight in whole.model.state_dict().items():
