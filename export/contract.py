@@ -261,7 +261,7 @@ def _refuse_varying(module: UserModule, method: str, unit: str, tensors: State, 
 def _refuse_other_names(name: str, state: State, other: State) -> None:
     """Raises UserError if a method returned tensors of other names for other arguments."""
     if differing := sorted(state.keys() ^ other.keys()):
-        raise UserError(f"{name} returns {differing[0]} for some batches alone: return the same names for every batch")
+        raise UserError(f"{name} returns {differing[0]} only for some batches: return the same names for every batch")
 
 
 def _tried_padded(module: UserModule, tensors: State, positional: Mapping[str, int], max_positions: int) -> bool:

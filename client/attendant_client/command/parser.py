@@ -217,7 +217,9 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints one line instead of the whole usage."""
-        if message.startswith("unrecognized arguments") or message.endswith("required: TEXT"):
+        # `-hello` is read as `-h ello`.
+        is_text = "ignored explicit argument" in message or message.endswith("required: TEXT")
+        if is_text or message.startswith("unrecognized arguments"):
             message += "; a text that begins with a dash goes after all options and `--`"
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 

@@ -44,6 +44,7 @@ def test_incompatible_options_are_refused(
         (["generate", "\udcff"], "is not UTF-8"),
         (["health", "--root-certificates", "/nowhere"], "'/nowhere' can't be read: No such file or directory"),
         (["generate", "-5,000"], "a text that begins with a dash goes after all options and `--` (see"),
+        (["generate", "-hello"], "a text that begins with a dash goes after all options and `--` (see"),
         (["generate", "a", "--beamsize=4"], "unrecognized arguments: --beamsize=4"),
         (["generate", "a", "--server", "localhost:1"], "unrecognized arguments: --server localhost:1"),
         (["health", "--target", "http://localhost:9090"], "is a URL; give the server as HOST:PORT"),
