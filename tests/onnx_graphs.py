@@ -260,6 +260,7 @@ KERAS = Names(
     dtype=np.int32,
 )
 KERAS_PATHS = ROOT / "tests/keras_graphs/encoder.onnx", ROOT / "tests/keras_graphs/step.onnx"
+TORCH_PATHS = ROOT / "tests/torch_graphs/encoder.onnx", ROOT / "tests/torch_graphs/step.onnx"
 """Graphs that make.py in their folder writes."""
 
 

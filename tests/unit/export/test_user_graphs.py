@@ -19,7 +19,7 @@ from attendant.export.user_graphs.importing import draft_spec, import_graphs
 from attendant.export.user_graphs.module import GraphModule
 from attendant.export.user_graphs.spec import read_spec
 from attendant.runtime.errors import UserError, VerificationFailed
-from tests.onnx_graphs import KERAS, KERAS_PATHS, Form, H, NaiveGraphs, V, export_with_torch, write_graphs
+from tests.onnx_graphs import KERAS, KERAS_PATHS, TORCH_PATHS, Form, H, NaiveGraphs, V, export_with_torch, write_graphs
 from tests.own_models import (
     SOURCES,
     SYMBOLS,
@@ -94,10 +94,12 @@ def test_a_step_without_attention_is_imported(tmp_path: Path) -> None:
     assert_answers(tmp_path / "bundle", user_model(naive), random_sources(8, longest=12))
 
 
-def test_graphs_of_torchs_exporter_are_imported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("exported", ["before", pytest.param("now", marks=pytest.mark.slow)])
+def test_graphs_of_torchs_exporter_are_imported(exported: str, tmp_path: Path) -> None:
     module = random_model("tutorial").module
     assert isinstance(module, TutorialTranslator)
-    model = import_graphs(*export_with_torch(module, tmp_path), read_spec(write_spec(tmp_path)))
+    paths = export_with_torch(module, tmp_path) if exported == "now" else TORCH_PATHS
+    model = import_graphs(*paths, read_spec(write_spec(tmp_path)))
     bundle = export_model(model, tmp_path / "bundle", sources=SOURCES, precisions=("fp32", "int8"), plan=TINY)
     assert any("int8" in each for each in bundle.manifest.certificates[1].arithmetic.values())
     assert_answers(tmp_path / "bundle", user_model(module), random_sources(8, longest=12))
