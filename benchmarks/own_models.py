@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attendant.export import UserModel, export_model
+from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS
 from attendant.training.model import DecoderConfig
 from benchmarks.decoding import NUM_WORKERS, PRECISIONS, SEARCHES, decoded, many_sentences, own_decoder
@@ -167,8 +168,10 @@ def students(context: Context) -> Part:
         "LSTM 2+1, as translate-en-fr": partial(translation_bundle, context),
         f"Transformer + SSRU {STUDENT}": partial(student_bundle, context),
     }
-    own = [own_decoder(make, "int8", name=name, num_workers=NUM_WORKERS) for name, make in bundles.items()]
-    decoders = [*own, *transformers(context, NUM_WORKERS)]
+    decoders = list(transformers(context, NUM_WORKERS))
+    for name, make in bundles.items():
+        about = f"{open_bundle(make()).manifest.model['num_parameters'] / 1e6:.1f} M parameters"
+        decoders.append(own_decoder(make, "int8", name=name, num_workers=NUM_WORKERS, about=about))
     return decoded(context, decoders, many_sentences(context.workload, *SEARCHES))
 
 
