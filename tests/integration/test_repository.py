@@ -26,6 +26,9 @@ from tests.repositories import put_policy, put_version
 from tests.server_process import Running, server
 
 PATIENCE_SECONDS = 120
+PAUSE_SECONDS = 0.005
+"""Pause of a client after each answer: without it, the clients would take the time that a version needs to load."""
+
 MAX_ROWS = 8
 OTHER_BUNDLE = ROOT / "tests" / "bundle_formats" / "1"
 """A bundle whose answers differ from those of the tiny bundle."""
@@ -95,6 +98,7 @@ async def ask_until(target: str, model: str, ended: asyncio.Event) -> list[str]:
                 versions.append((await stub.Generate(asking(model), timeout=60)).version)
             except grpc.aio.AioRpcError as error:
                 versions.append(f"{error.code().name}: {error.details()}")
+            await asyncio.sleep(PAUSE_SECONDS)
     return versions
 
 
@@ -104,6 +108,7 @@ async def bulk_until(target: str, model: str, ended: asyncio.Event) -> list[str]
         async def requests() -> Any:
             while not ended.is_set():
                 yield asking(model)
+                await asyncio.sleep(PAUSE_SECONDS)
 
         stream = seq2seq_pb2_grpc.Seq2SeqStub(channel).GenerateBatch(requests())
         return [answer.response.version or f"{answer.error}" async for answer in stream]
