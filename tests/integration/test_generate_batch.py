@@ -140,13 +140,13 @@ WRONG = {"decoding": messages.DecodingOptions(beam_size=99, length_penalty=99, p
 @pytest.mark.parametrize("fields", [RIGHT, WRONG], ids=["right", "wrong"])
 async def test_a_caller_that_does_not_read_is_not_read_from(fields: dict[str, Any]) -> None:
     async with served(fake_stepper(), max_bulk=5, max_answer_bytes=100_000) as server:
-        async with not_reading(server, numbered(600, **fields)) as (call, num_read):
-            assert num_read < 400, "it stands still long before the end"
+        async with not_reading(server, numbered(300, **fields)) as (call, num_read):
+            assert num_read < 200, "it stands still long before the end"
             held = server.sample("attendant_bulk_answers_bytes", model="")
             assert 40_000 < held <= 50_000, "half of the memory, and the other half is free"
             assert server.sample("attendant_bulk_requests", model="fake") == 0, "the engine's places are free"
             await eventually(lambda: server.sample("attendant_bulk_streams_stalled", model="") == 1)
-            assert len(await read(call)) == 600
+            assert len(await read(call)) == 300
         assert server.sample("attendant_bulk_answers_bytes", model="") == 0
         await eventually(lambda: server.sample("attendant_bulk_streams", model="") == 0)
 
@@ -161,15 +161,15 @@ async def test_an_id_that_is_too_long_comes_back_cut() -> None:
 async def test_a_caller_that_does_not_read_holds_up_no_other() -> None:
     async with (
         served(fake_stepper(), max_rows=2, max_bulk=4, max_answer_bytes=100_000) as server,
-        not_reading(server, numbered(600, **RIGHT)),
+        not_reading(server, numbered(300, **RIGHT)),
     ):
-        calls = [server.stub.GenerateBatch(iter(numbered(50))) for _ in range(10)]
-        assert [len(answers) for answers in await asyncio.gather(*map(read, calls))] == [50] * 10
+        calls = [server.stub.GenerateBatch(iter(numbered(20))) for _ in range(10)]
+        assert [len(answers) for answers in await asyncio.gather(*map(read, calls))] == [20] * 10
 
 
 async def test_a_caller_that_does_not_read_is_ended() -> None:
     async with served(fake_stepper(), max_bulk=5, max_answer_bytes=100_000, unread_seconds=0.5) as server:
-        async with not_reading(server, numbered(600, **RIGHT)) as (call, _):
+        async with not_reading(server, numbered(300, **RIGHT)) as (call, _):
             await eventually(lambda: server.sample("attendant_rejected_total", model="fake", reason="stalled") > 0)
             assert server.sample("attendant_bulk_answers_bytes", model="") == 0
             assert server.sample("attendant_bulk_streams", model="") == 0
@@ -199,7 +199,7 @@ async def test_a_client_that_goes_during_a_write_leaves_no_timer(monkeypatch: py
 
     monkeypatch.setattr(loop, "call_later", recorded)
     async with served(fake_stepper(), max_bulk=5, max_answer_bytes=100_000) as server:
-        async with not_reading(server, numbered(600, **RIGHT)):
+        async with not_reading(server, numbered(300, **RIGHT)):
             assert [timer.cancelled() for timer in timers].count(False) == 1, "an answer is being written"
         await eventually(lambda: server.sample("attendant_bulk_streams", model="") == 0)
         assert all(timer.cancelled() for timer in timers)
