@@ -145,16 +145,22 @@ def test_a_training_learns_to_copy(tmp_path: Path, tiny_recipe: Path) -> None:
     assert watcher.steps[-1].seconds_left == 0.0
 
 
+SGD = "optimizer.kind=sgd", "optimizer.momentum=0.9"
+ADAMW = "optimizer.kind=adamw", "optimizer.weight_decay=0.1"
+COSINE = "schedule.kind=cosine", "schedule.warmup_steps=3"
+
+
 @pytest.mark.parametrize(
     ("stop", "options"),
     [
         (4, ()),
-        (11, ("optimizer.kind=sgd", "optimizer.momentum=0.9", "schedule.kind=plateau", "validation.metric=loss")),
-        (7, ("optimizer.kind=adamw", "optimizer.weight_decay=0.1", "schedule.kind=cosine", "schedule.warmup_steps=3")),
-        (7, ("training.accumulate_batches=3", "training.ema_decay=0.9", "training.keep_checkpoints=2")),
-        (11, ("training.scheduled_sampling=0.5",)),
+        (11, (*SGD, "schedule.kind=plateau", "validation.metric=loss", "training.scheduled_sampling=0.5")),
+        (
+            7,
+            (*ADAMW, *COSINE, "training.accumulate_batches=3", "training.ema_decay=0.9", "training.keep_checkpoints=2"),
+        ),
     ],
-    ids=["adam", "sgd-plateau", "adamw-cosine", "accumulation-ema", "scheduled-sampling"],
+    ids=["adam", "sgd-plateau-scheduled-sampling", "adamw-cosine-accumulation-ema"],
 )
 def test_an_interrupted_and_resumed_run_equals_an_uninterrupted_one(
     tmp_path: Path, tiny_recipe: Path, straight: Straight, stop: int, options: tuple[str, ...]
