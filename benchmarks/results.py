@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
+from attendant.runtime.errors import UserError
 from attendant.runtime.process import processor
 
 Cell = str | float | None
@@ -61,8 +62,11 @@ FORMAT = TypeAdapter(dict[str, Measured])
 
 
 def read_results(path: Path) -> dict[str, Measured]:
-    """Returns the parts of a file; none if it does not exist yet."""
-    return FORMAT.validate_json(path.read_bytes()) if path.exists() else {}
+    """Returns the parts of a file; none if it does not exist yet. Raises UserError if another version wrote it."""
+    try:
+        return FORMAT.validate_json(path.read_bytes()) if path.exists() else {}
+    except ValidationError:
+        raise UserError(f"{path} is not of this version: move it away, or write to another --output") from None
 
 
 def add_result(path: Path, name: str, measured: Measured) -> dict[str, Measured]:

@@ -1,13 +1,16 @@
 """Measures servers under load: the cost of serving, the parts of a request's time, random arrivals."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 
 from attendant.server.bench.load import MESSAGE_SIZE, Answered, Load
+from attendant.server.engine.scheduler import Scheduler
+from benchmarks.arrivals_model import measured_costs, modelled
 from benchmarks.decoding import NUM_WORKERS, own_decoder
-from benchmarks.harness import Columns, Samples, System, Visits, measure, part_of
+from benchmarks.harness import COLUMNS, Columns, Samples, System, Visits, measure, part_of
+from benchmarks.own_worker import RequestLevelScheduler
 from benchmarks.results import Cell, Part
 from benchmarks.servers import (
     MANY_CLIENTS,
@@ -164,17 +167,25 @@ def open_loop(context: Context) -> Part:
 
     One worker, one thread, int8, greedy; 5 to 80 source positions and steps. Latency counts from the planned moment of
     each arrival. Per request: the same server, in which no request joins a running batch. Capacity: requests per
-    second of 192 clients in a closed loop.
+    second of 192 clients in a closed loop. Modelled: the same scheduler in virtual time, in which only calls of the
+    model take time, as much as they do in a process that has a core of its own.
     """
-    requests = requests_of(real_work(context.workload))
-    server = partial(attendant_server, context, requests=requests, num_workers=1, num_threads=1)
-    return open_loops(
-        context, [server(name="batching per step"), server(name="batching per request", per_request=True)]
-    )
+    work = real_work(context.workload)
+    server = partial(attendant_server, context, requests=requests_of(work), num_workers=1, num_threads=1)
+    schedulers = {"batching per step": Scheduler, "batching per request": RequestLevelScheduler}
+    servers = [server(name=name, per_request=kind is not Scheduler) for name, kind in schedulers.items()]
+    costs = measured_costs(context)
+    return open_loops(context, servers, lambda name, rate: modelled(costs, work, rate, schedulers[name]))
 
 
-def open_loops(context: Context, servers: Sequence[Server]) -> Part:
-    """Loads all servers by Poisson arrivals at the same rates, each up to its capacity."""
+def open_loops(
+    context: Context, servers: Sequence[Server], model: Callable[[str, float], tuple[float, float]] | None = None
+) -> Part:
+    """Loads all servers by Poisson arrivals at the same rates, each up to its capacity.
+
+    Args:
+        model: returns the p50 and p99 in ms that are expected of a server, by its name, at a rate.
+    """
     num_arrivals = NUM_ARRIVALS // 50 if context.quick else NUM_ARRIVALS
     full = closed(context, CAPACITY_CLIENTS)
     counted = measure([under(server, {"": full}) for server in servers], num_rounds=1)
@@ -199,8 +210,18 @@ def open_loops(context: Context, servers: Sequence[Server]) -> Part:
         rate = rate_at(p99s, P99_MS)
         highest = f"up to {rate:,.0f}/s with a p99 of at most {P99_MS:g} ms" if rate else f"p99 above {P99_MS:g} ms"
         notes.append(f"{server.name} {capacity:,.0f} requests/s, {highest}")
+    columns = COLUMNS
+    if model is not None:
+        expected = {
+            (m.system.name, point): model(m.system.name, points[point]) for m in measurements for point in m.points
+        }
+        columns = {
+            **COLUMNS,
+            "modelled p50 ms": lambda m: expected[m.system.name, m.point][0],
+            "modelled p99 ms": lambda m: expected[m.system.name, m.point][1],
+        }
     failed = [m for m in counted if m.problem]
-    return part_of([*failed, *measurements], note=f"Capacity: {'; '.join(notes)}.")
+    return part_of([*failed, *measurements], columns, note=f"Capacity: {'; '.join(notes)}.")
 
 
 def _rates(capacities: Iterable[float]) -> list[float]:

@@ -1,7 +1,7 @@
 """Tests of measuring servers: processes, the load generator, request-level batching, figures of loads."""
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +9,9 @@ import pytest
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.bench.load import Load
 from attendant.server.engine.messages import EngineRequest, Priority
-from attendant.server.engine.scheduler import Budget
+from attendant.server.engine.scheduler import Budget, Scheduler
 from attendant_client.v1 import seq2seq_pb2 as messages
+from benchmarks.arrivals_model import Costs, modelled
 from benchmarks.harness import Unavailable
 from benchmarks.own_worker import RequestLevelScheduler
 from benchmarks.servers import Server, empty_service, load_generator, mean_of, running
@@ -100,3 +101,27 @@ def test_one_disturbed_visit_does_not_decide_the_highest_load() -> None:
     assert rate_at(disturbed, 250.0) == pytest.approx(250 + 50 * (250 - 440 / 3) / (300 - 440 / 3))
     assert rate_at([(100.0, 300.0), (200.0, 100.0), (300.0, 400.0)], 250.0) == pytest.approx(225.0)
     assert rate_at([(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)], 2.0) == 3.0
+
+
+COSTS = Costs(step=0.001, row=0.0001, call=0.002, cell=0.0001, join=0.0, leave=0.0)
+WORK = [([4] * 8, 10)]
+"""One sentence of 8 positions and 10 steps: alone it takes 2.8 ms to encode and 11 ms to decode."""
+
+
+def test_modelled_requests_that_never_meet_take_their_own_time() -> None:
+    assert modelled(COSTS, WORK, 0.01, Scheduler, 100) == pytest.approx((13.8, 13.8))
+
+
+def test_a_modelled_join_costs_what_it_does_to_the_steps() -> None:
+    costs = replace(COSTS, join=0.01, leave=0.005)
+    alone = modelled(costs, WORK, 0.01, Scheduler, 100)
+    assert alone == pytest.approx((23.8, 23.8)), "the encoder follows the last batch"
+    free, charged = (modelled(each, WORK, 100.0, Scheduler, 300) for each in (COSTS, costs))
+    assert charged[0] > free[0] and charged[1] > free[1] + 10
+
+
+def test_modelled_requests_that_meet_wait_for_one_another() -> None:
+    step, request = (modelled(COSTS, WORK, 100.0, scheduler, 300) for scheduler in (Scheduler, RequestLevelScheduler))
+    assert 13.8 < step[0] < request[0], "a newcomer joins before the running requests have ended"
+    # No request is slower than two whole batches of all that can arrive meanwhile.
+    assert step[1] < 10 * 13.8
