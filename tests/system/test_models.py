@@ -217,6 +217,7 @@ def test_every_small_number_is_right_in_both_directions(below: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_small_values_are_right_in_nearly_all_forms() -> None:
     """Covers the values of which the training split has all: every form of each, in both directions."""
     expected: dict[str, str] = {}
