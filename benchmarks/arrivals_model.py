@@ -28,7 +28,6 @@ from benchmarks.workload import Context, Work
 
 BUDGET = Budget(max_rows=256, max_source_positions=1 << 16)
 SPECIAL_IDS = SpecialIds(pad=0, unk=1, bos=2, eos=EOS_ID, start=2)
-NUM_ARRIVALS = 2000
 NUM_WARM = 8
 NUM_TIMED = 20
 NUM_CHANGED = 5
@@ -178,8 +177,8 @@ def modelled(
     costs: Costs,
     work: Work,
     rate: float,
+    num_arrivals: int,
     scheduler: Callable[[Budget], Scheduler],
-    num_arrivals: int = NUM_ARRIVALS,
 ) -> tuple[float, float]:
     """Returns the median and the 99th percentile of the latency in ms, from arrival to answer.
 

@@ -76,7 +76,7 @@ PHASES = {
 
 
 def request_time(context: Context) -> Part:
-    """Where a request's time goes.
+    """The parts of a request's time.
 
     Mean times of a unary call in a closed loop, by the server's metrics. Outside: the client's time beyond
     attendant_request_seconds. The server's process: the part of that metric beyond the engine's parts, including the
@@ -155,7 +155,7 @@ LEAST_STEP = 1.07
 """Rates that are nearer to another one than by this factor are left out."""
 
 NUM_ARRIVALS = 2000
-"""Arrivals of a visit: 20 of them take longer than the p99."""
+"""Arrivals of a visit, and of the model: 20 of them take longer than the p99."""
 
 CAPACITY_CLIENTS = 192
 P99_MS = 250.0
@@ -174,8 +174,8 @@ def open_loop(context: Context) -> Part:
     server = partial(attendant_server, context, requests=requests_of(work), num_workers=1, num_threads=1)
     schedulers = {"batching per step": Scheduler, "batching per request": RequestLevelScheduler}
     servers = [server(name=name, per_request=kind is not Scheduler) for name, kind in schedulers.items()]
-    costs = measured_costs(context)
-    return open_loops(context, servers, lambda name, rate: modelled(costs, work, rate, schedulers[name]))
+    costs, num_arrivals = measured_costs(context), _num_arrivals(context)
+    return open_loops(context, servers, lambda name, rate: modelled(costs, work, rate, num_arrivals, schedulers[name]))
 
 
 def open_loops(
@@ -186,7 +186,7 @@ def open_loops(
     Args:
         model: returns the p50 and p99 in ms that are expected of a server, by its name, at a rate.
     """
-    num_arrivals = NUM_ARRIVALS // 50 if context.quick else NUM_ARRIVALS
+    num_arrivals = _num_arrivals(context)
     full = closed(context, CAPACITY_CLIENTS)
     counted = measure([under(server, {"": full}) for server in servers], num_rounds=1)
     capacities = [m.median("speed") if m.samples else None for m in counted]
@@ -222,6 +222,10 @@ def open_loops(
         }
     failed = [m for m in counted if m.problem]
     return part_of([*failed, *measurements], columns, note=f"Capacity: {'; '.join(notes)}.")
+
+
+def _num_arrivals(context: Context) -> int:
+    return NUM_ARRIVALS // 50 if context.quick else NUM_ARRIVALS
 
 
 def _rates(capacities: Iterable[float]) -> list[float]:

@@ -78,7 +78,7 @@ class Violations:
 
 
 def summary(violations: Sequence[Violation]) -> str:
-    """Returns the first few violations in one line."""
+    """Returns a line with the first MAX_SHOWN_VIOLATIONS violations, and the number of the others."""
     shown = "; ".join(cut(str(violation), MAX_VIOLATION_CHARACTERS) for violation in violations[:MAX_SHOWN_VIOLATIONS])
     more = len(violations) - MAX_SHOWN_VIOLATIONS
     return f"{shown}; and {more} more" if more > 0 else shown

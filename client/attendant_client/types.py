@@ -151,14 +151,14 @@ class GenerateOptions(RequestOptions, Deadline, total=False):
 
 
 def check_names(options: Iterable[str], fields: type) -> None:
-    """Raises TypeError, naming the choices, if an option is not in one of the classes above."""
+    """Checks the names of options. Raises TypeError, which lists the choices, if `fields`, a TypedDict, lacks one."""
     if unknown := set(options) - fields.__annotations__.keys():
         choices = ", ".join(sorted(fields.__annotations__))
         raise TypeError(f"there is no option {', '.join(sorted(unknown))}; choose from {choices}")
 
 
 def options_of(fields: type) -> dict[str, tuple[Any, Option]]:
-    """Returns the type and the description of each option of one of the classes above, by name."""
+    """Returns the type and the description of each option of a TypedDict, by name."""
     hints = get_type_hints(fields, include_extras=True)
     return {name: (kind, option) for name, hint in hints.items() for kind, option in [get_args(hint)]}
 

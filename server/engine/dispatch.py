@@ -413,9 +413,9 @@ class _Load:
 class Dispatcher:
     """One queue per priority for all workers, and the choice of a worker for each request. Pure.
 
-    An interactive or heavy request goes to the worker with the fewest rows of its priority, as soon as one has room:
-    several small batches on several cores answer sooner than a large one on one. Bulk requests are sent some way ahead.
-    While no worker is open, all requests wait.
+    As soon as workers have room, an interactive or heavy request goes to the one with the fewest rows of its priority,
+    because several small batches on several cores answer sooner than a large one on one. Bulk requests are sent before
+    there is room for them. While no worker is open, all requests wait.
 
     A step takes longer the more rows take part, and newcomers hold it up while they are encoded. Long requests, which
     are answered last, suffer most from both. So short requests keep away from them: when a worker is chosen for a short

@@ -109,19 +109,19 @@ WORK = [([4] * 8, 10)]
 
 
 def test_modelled_requests_that_never_meet_take_their_own_time() -> None:
-    assert modelled(COSTS, WORK, 0.01, Scheduler, 100) == pytest.approx((13.8, 13.8))
+    assert modelled(COSTS, WORK, 0.01, 100, Scheduler) == pytest.approx((13.8, 13.8))
 
 
 def test_a_modelled_join_costs_what_it_does_to_the_steps() -> None:
     costs = replace(COSTS, join=0.01, leave=0.005)
-    alone = modelled(costs, WORK, 0.01, Scheduler, 100)
+    alone = modelled(costs, WORK, 0.01, 100, Scheduler)
     assert alone == pytest.approx((23.8, 23.8)), "the encoder follows the last batch"
-    free, charged = (modelled(each, WORK, 100.0, Scheduler, 300) for each in (COSTS, costs))
+    free, charged = (modelled(each, WORK, 100.0, 300, Scheduler) for each in (COSTS, costs))
     assert charged[0] > free[0] and charged[1] > free[1] + 10
 
 
 def test_modelled_requests_that_meet_wait_for_one_another() -> None:
-    step, request = (modelled(COSTS, WORK, 100.0, scheduler, 300) for scheduler in (Scheduler, RequestLevelScheduler))
+    step, request = (modelled(COSTS, WORK, 100.0, 300, scheduler) for scheduler in (Scheduler, RequestLevelScheduler))
     assert 13.8 < step[0] < request[0], "a newcomer joins before the running requests have ended"
     # No request is slower than two whole batches of all that can arrive meanwhile.
     assert step[1] < 10 * 13.8
