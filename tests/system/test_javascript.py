@@ -66,6 +66,7 @@ def test_golden_examples_hold_in_node(javascript: Path) -> None:
     ("name", "texts"),
     [
         ("g2p-en", ["phoneme", "  Knowledgeable\n", "don’t", "“Café”", "zq"]),
+        ("g2p-ipa", ["de Straße", "de „Straße“,", "es (¡ciudad!)", "fr aujourd’hui", "it 'famiglia'."]),
         ("normalize-numbers-en", ["1,204", "May 5, 2024", "minus five", "3/4"]),
         (
             "summarize-debian",

@@ -3,6 +3,7 @@ text is encoded as a special symbol.
 """
 
 import json
+import re
 from importlib.util import find_spec
 
 import pytest
@@ -13,6 +14,8 @@ from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIAL_T
 from attendant.runtime.errors import UserError
 from attendant.training.data.tokenization import (
     ORDER,
+    STEPS,
+    NormalizationName,
     SourceConfig,
     TokenizerConfig,
     TokenizerKind,
@@ -73,6 +76,7 @@ def test_steps_together_are_applied_in_their_own_order() -> None:
         ("-five --six seven- -5 (-.5) 6-", "five six seven -5 -.5 6"),
         ("3,000 2:30 well-known a/b 50%; #1! C# .net", "3,000 2:30 well-known a/b 50% #1 C# .net"),
         ("• one — two", "one two"),
+        ("-'face' **'face'**", "face face"),
         ("?! … -", ""),
     ],
 )
@@ -86,6 +90,13 @@ def test_punctuation_of_very_long_texts_is_dropped_within_the_limits_of_the_sear
     steps = normalizers.Sequence(normalization_steps(["drop_punctuation"], keep_spaces=False, marks_words=False))
     for text in (run * 20_000, f"x{run * 20_000}", f"{run * 20_000}x", f"'xx{run * 20_000}x"):
         assert len(steps.normalize_str(text)) <= len(text)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_expressions_have_only_what_javascript_has(name: NormalizationName) -> None:
+    steps = json.loads(normalizers.Sequence(STEPS[name]).__getstate__())["normalizers"]
+    expressions = [step["pattern"].get("Regex", "") for step in steps if step["type"] == "Replace"]
+    assert not [expression for expression in expressions if re.search(r"\\[KG]|[*+?}]\+|\(\?>", expression)]
 
 
 def test_spellings_without_a_step_stay_different() -> None:
