@@ -141,8 +141,9 @@ MAX_OF_A_TYPE: Final = {"NFC": 2, "NFD": 2, "NFKC": 1, "NFKD": 1, "Prepend": 1, 
 MULTIPLYING: Final = frozenset({"NFKC", "NFKD", "Precompiled"})
 """`Precompiled` may not be with the others: both would multiply a text's length."""
 
-MAX_INSERTIONS: Final = 6
-"""Replacements by an expression, which may match the empty text at every character and so add one to each."""
+MAX_INSERTIONS: Final = 7
+"""Replacements by an expression, which may match the empty text at every character and so add one to each. A recipe
+with all normalization steps has this many."""
 
 MAX_PREPENDED: Final = 4
 QUANTIFIED_GROUP: Final = re.compile(r"(?<!\\)\)[*+?{]")

@@ -60,6 +60,10 @@ ANSWERS = {
         "26/11/2024": "November twenty-sixth, twenty twenty-four",
         "twenty to four": "3:40",
         "2½": "two and a half",
+        '"$5"': "five dollars",
+        "(twelve)": "12",
+        "**12**;": "twelve",
+        "“five dollars”…": "$5",
         "987654321987654": "nine hundred eighty-seven trillion six hundred fifty-four billion three hundred twenty-one "
         "million nine hundred eighty-seven thousand six hundred fifty-four",
     },

@@ -39,30 +39,61 @@ TokenizerKind = Literal["character", "word", "bpe", "unigram"]
 FILE_TYPES: Final = (".json", ".model", ".txt")
 SUBWORDS: Final = ("bpe", "unigram")
 NormalizationName = Literal[
-    "apostrophes", "quotes", "drop_quotes", "dashes", "nfc", "nfkc", "drop_punctuation", "strip_accents", "lowercase"
+    "apostrophes",
+    "quotes",
+    "drop_quotes",
+    "dashes",
+    "nfc",
+    "nfkc",
+    "trim_punctuation",
+    "drop_punctuation",
+    "strip_accents",
+    "lowercase",
 ]
+
+# Expressions have only what JavaScript has as well, for bundles in browsers. Bounded runs keep their time linear in the
+# length of the text. Invisible characters are removed first, so that this one can mark the end of a quotation.
+END: Final = "\x01"
+
+
+def _trim_punctuation() -> list[Normalizer]:
+    """Returns the steps that remove punctuation around a whole text: `(text)`, `"text"`, `**text**`, `text...`
+
+    One pair that encloses the text is removed, and then a semicolon, colon or ellipsis at its end.
+    """
+    text_end = r"(?![\s\S])"
+    final = rf"(?=[.,;:!?…]{{0,8}}{text_end})"
+    quotes, brackets = r"(?:[\"']|[*_`]{1,3})", r"[)\]}]"
+    in_quotes = "|".join(rf"\A[\"'*_`][\s\S]{{{length}}}" for length in range(1, 101))
+    in_brackets = "|".join(rf"\A[(\[{{][^()\[\]{{}}]{{{length}}}" for length in range(1, 101))
+    # Few characters are at the end of a text: look for it first.
+    closing = rf"(?={quotes}{final})(?<={in_quotes}){quotes}|(?={brackets}{final})(?<={in_brackets}){brackets}"
+    return [
+        normalizers.Strip(),
+        normalizers.Replace(Regex(closing), END),
+        normalizers.Replace(Regex(rf"\A(?:[\"'(\[{{]|[*_`]{{1,3}})(?=[^{END}]{{1,100}}{END})"), ""),
+        normalizers.Replace(END, ""),
+        normalizers.Replace(Regex(rf"(?:[;:…]{{1,8}}|(?<!\.)\.{{2,8}}){text_end}"), ""),
+    ]
 
 
 def _without_punctuation() -> list[Normalizer]:
     """Returns the steps that remove punctuation around words: `(word)`, `**word**`, `'word'`, `word.`
 
     Apostrophes at one end of a word stay (`'tis`, `goin'`), and so do a single period before it (`.net`), a hyphen
-    before a number, and marks that are read aloud (`50%`). The expressions have only what JavaScript has as well, for
-    bundles in browsers. Bounded runs keep the time linear in the length of the text.
+    before a number, and marks that are read aloud (`50%`).
     """
     apostrophe = f"['{APOSTROPHES}]"
     mark = rf"[\p{{P}}<>`&&[^\-.&@#%‰/\\'{APOSTROPHES}]]"
     edge = f"[{mark}.-]"
     any_mark = f"[{mark}{apostrophe}.-]"
-    # Invisible characters have been removed, so this one marks the end of a quotation.
-    end = "\x01"
     quoted = "|".join(rf"{start}{apostrophe}\S{{{length}}}" for start in (r"\A", r"\s") for length in range(2, 41))
     return [
         normalizers.Replace(Regex(rf"(?<!\S){any_mark}*(?:{mark}|\.\.)"), ""),
         normalizers.Replace(Regex(rf"(?<!\S)-+(?=[\p{{L}}{apostrophe}])"), ""),
-        normalizers.Replace(Regex(rf"(?<={quoted}){apostrophe}+(?={edge}{{0,16}}(?!\S))"), end),
-        normalizers.Replace(Regex(rf"(?<!\S){apostrophe}{{1,16}}(?=[^\s{end}]{{2,40}}{end})"), ""),
-        normalizers.Replace(end, ""),
+        normalizers.Replace(Regex(rf"(?<={quoted}){apostrophe}+(?={edge}{{0,16}}(?!\S))"), END),
+        normalizers.Replace(Regex(rf"(?<!\S){apostrophe}{{1,16}}(?=[^\s{END}]{{2,40}}{END})"), ""),
+        normalizers.Replace(END, ""),
         normalizers.Replace(Regex(rf"(?<!{edge}){edge}{any_mark}{{0,64}}(?!\S)"), ""),
     ]
 
@@ -76,6 +107,7 @@ STEPS: Final[Mapping[NormalizationName, Sequence[Normalizer]]] = {
     "dashes": [replace_any(DASHES, "-")],
     "nfc": [normalizers.NFC()],
     "nfkc": [normalizers.NFKC()],
+    "trim_punctuation": _trim_punctuation(),
     "drop_punctuation": _without_punctuation(),
     "strip_accents": [normalizers.NFD(), normalizers.StripAccents(), normalizers.NFC()],
     "lowercase": [
@@ -135,11 +167,12 @@ class TokenizerConfig(Table):
         normalize: differences of spelling that the tokenizer removes from every text, in training and in use. "nfc":
             Unicode's normal form C, in which a letter with its accent is one character; "nfkc": form KC, which also
             resolves ligatures and fullwidth letters; "apostrophes", "quotes" and "dashes": typographic ones become
-            those of ASCII; "drop_quotes": removes double quotes; "drop_punctuation": removes
-            punctuation around words, such as commas, brackets and final periods; "strip_accents": removes combining
-            marks, in every script; "lowercase": capital letters become small ones, İ becomes i, and a Σ at a word's end
-            becomes ς. They are applied in a fixed order. White space and invisible characters are always normalized,
-            see docs/training.md.
+            those of ASCII; "drop_quotes": removes double quotes; "trim_punctuation": removes quotation marks,
+            brackets or emphasis around the whole text, and a final semicolon, colon or ellipsis; "drop_punctuation":
+            removes punctuation around words, such as commas, brackets and final periods; "strip_accents": removes
+            combining marks, in every script; "lowercase": capital letters become small ones, İ becomes i, and a Σ at a
+            word's end becomes ς. They are applied in a fixed order. White space and invisible characters are always
+            normalized, see docs/training.md.
         byte_fallback: bpe and unigram spell a character outside the vocabulary as its UTF-8 bytes, which take 256
             entries, so that no character of a text is lost. In training, the rarest characters of the training split,
             0.05 % of all, are spelled in this way too, so that the model learns it.

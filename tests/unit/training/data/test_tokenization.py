@@ -39,6 +39,7 @@ def trained(kind: TokenizerKind, texts: list[str], *names: str, **options: objec
         ("apostrophes", ["don't", "don’t", "don‘t", "donʼt", "don＇t", "don´t"]),
         ("quotes", ['"face"', "“face”", "„face“", "«face»", "＂face＂"]),
         ("drop_quotes", ["face", '"face"', "“face”", "«face»"]),
+        ("trim_punctuation", ["face", "(face)", '"face"', "*face*", "face...", "[face];"]),
         (
             "drop_punctuation",
             ["face", "(face)", "face,", "face.", "'face.'", "**face**:", "¡face!", "'face'…"],
@@ -85,9 +86,27 @@ def test_only_punctuation_around_words_is_dropped(text: str, normalized: str) ->
     assert normalizers.Sequence(steps).normalize_str(text) == normalized
 
 
+@pytest.mark.parametrize(
+    ("text", "normalized"),
+    [
+        (" (12) ", "12"),
+        ('"12,"', "12,"),
+        ("**12**.", "12."),
+        ("'90s'", "90s"),
+        ("`(5)`…", "(5)"),
+        ('"5\'":', "5'"),
+        *((text, text) for text in ("'90s", "5'10\"", "(555) 123", "(1) and (2)", "()", '"', "12.")),
+    ],
+)
+def test_only_punctuation_around_the_whole_text_is_trimmed(text: str, normalized: str) -> None:
+    steps = normalization_steps(["trim_punctuation"], keep_spaces=False, marks_words=False)
+    assert normalizers.Sequence(steps).normalize_str(text) == normalized
+
+
 @pytest.mark.parametrize("run", [".", "-", "'", "!", "-'", ".!", "x'.", "'xx'.", "'x ", "(-"])
 def test_punctuation_of_very_long_texts_is_dropped_within_the_limits_of_the_search(run: str) -> None:
-    steps = normalizers.Sequence(normalization_steps(["drop_punctuation"], keep_spaces=False, marks_words=False))
+    names: list[NormalizationName] = ["trim_punctuation", "drop_punctuation"]
+    steps = normalizers.Sequence(normalization_steps(names, keep_spaces=False, marks_words=False))
     for text in (run * 20_000, f"x{run * 20_000}", f"{run * 20_000}x", f"'xx{run * 20_000}x"):
         assert len(steps.normalize_str(text)) <= len(text)
 
