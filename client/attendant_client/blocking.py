@@ -34,10 +34,7 @@ def _iterating(
     @wraps(method)
     def call(self: "BlockingClient", /, *args: _Given.args, **kwargs: _Given.kwargs) -> Iterator[_Item]:
         answers = method(self.client, *args, **kwargs)
-        try:
-            yield from self.each(answers)
-        finally:
-            self._finish(answers.aclose())
+        yield from self.each(answers, answers.aclose)
 
     return call
 
@@ -55,10 +52,7 @@ class BlockingStream:
         return self._stream.generation
 
     def __iter__(self) -> Iterator[Delta]:
-        try:
-            yield from self._owner.each(aiter(self._stream))
-        finally:
-            self._owner._finish(self._stream.aclose())
+        yield from self._owner.each(aiter(self._stream), self._stream.aclose)
 
 
 class BlockingClient:
@@ -144,23 +138,27 @@ class BlockingClient:
             running.cancel()
             raise
 
-    def each(self, answers: AsyncIterator[_Item]) -> Iterator[_Item]:
-        """Yields the items of an iterator on the client's loop."""
+    def each(self, answers: AsyncIterator[_Item], close: Callable[[], Coroutine[Any, Any, None]]) -> Iterator[_Item]:
+        """Yields the items of an iterator on the client's loop, and then closes it."""
+        # A cancelled call for an item takes a few turns of the loop to end, and the iterator can't be closed before.
+        turn = asyncio.Lock()
 
         async def following() -> tuple[_Item] | None:
-            async for answer in answers:
-                return (answer,)
-            return None
+            async with turn:
+                async for answer in answers:
+                    return (answer,)
+                return None
 
-        while (following_item := self.wait(following())) is not None:
-            yield following_item[0]
+        async def end() -> None:
+            async with turn:
+                await close()
 
-    def _finish(self, ending: Coroutine[Any, Any, None]) -> None:
-        """Waits for the end of a stream, which the end of the client brings too."""
-        if self._is_running():
-            self.wait(ending)
-        else:
-            ending.close()
+        try:
+            while (following_item := self.wait(following())) is not None:
+                yield following_item[0]
+        finally:
+            if self._is_running():  # the end of the client ends the iterator, too
+                self.wait(end())
 
     def _is_running(self) -> bool:
         # In a forked process, the thread does not run.

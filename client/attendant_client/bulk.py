@@ -34,8 +34,8 @@ async def in_order(
     taken only as fast as the results. The first exception, of a call or of the items, ends the iteration; calls in
     flight are then cancelled, as when the caller closes the iterator.
     """
-    if concurrency < 1:
-        raise ValueError(f"concurrency must be at least 1, got {concurrency}")
+    if not isinstance(concurrency, int) or concurrency < 1:
+        raise ValueError(f"concurrency={concurrency!r}: must be a whole number of at least 1")
     in_flight = asyncio.Semaphore(concurrency)
     room = asyncio.Semaphore(WINDOW * concurrency)
     begun: asyncio.Queue[asyncio.Task[_Result] | None] = asyncio.Queue()

@@ -113,6 +113,9 @@ class GenerationStream(Streamed[Generation]):
 
 DEFAULT_TARGET = f"localhost:{DEFAULT_PORT}"
 DEFAULT_TIMEOUT_SECONDS = 30.0
+MAX_TIMEOUT_SECONDS = 1e9
+"""gRPC counts the nanoseconds since 1970 in 64 bits: a later deadline would have passed at once."""
+
 DEFAULT_CONCURRENCY = 512
 
 _REQUEST_ID = "x-request-id"
@@ -147,7 +150,7 @@ class AttendantClient:
         token: sent as `authorization: Bearer TOKEN`.
 
     Raises:
-        ValueError: an invalid argument, or one that excludes or needs another.
+        TypeError, ValueError: an invalid argument, or one that excludes or needs another.
     """
 
     def __init__(
@@ -165,6 +168,16 @@ class AttendantClient:
         self.target = target
         self._timeout = _checked(timeout)
         self._is_closed = False
+        for name, value in (
+            ("root_certificates", root_certificates),
+            ("client_certificate", client_certificate),
+            ("client_key", client_key),
+        ):
+            if not isinstance(value, bytes | None):
+                raise TypeError(f"{name}: is {type(value).__name__}, must be PEM as bytes, such as a file's content")
+        for name, text in (("server_name", server_name), ("token", token)):
+            if not isinstance(text, str | None):
+                raise TypeError(f"{name}: is {type(text).__name__}, must be a text")
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ValueError("token: holds characters that a header can't have; printable ASCII can")
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
@@ -406,12 +419,12 @@ class AttendantClient:
 
     async def model(self, name: str = "", version: str = "", **deadline: Unpack[Deadline]) -> ModelInfo:
         """Returns a model; `name` may be empty if the server serves one, `version` for the stable version."""
-        request = pb.GetModelRequest(model=name, version=version)
+        request = messages.fill(pb.GetModelRequest(), {"model": name, "version": version})
         return messages.model_info_of(await self._call("GetModel", request, deadline))
 
     async def health(self, service: str = "", **deadline: Unpack[Deadline]) -> HealthStatus:
         """Returns the health of the server, or of one of its services. Not retried."""
-        request = health_pb2.HealthCheckRequest(service=service)
+        request = messages.fill(health_pb2.HealthCheckRequest(), {"service": service})
         try:
             response = await self._call("Check", request, deadline)
         except NotFound as error:
@@ -468,4 +481,4 @@ def _checked(timeout: float | None) -> float | None:
         raise TypeError(f"timeout={timeout!r}: must be a number of seconds, or None for no deadline")
     if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
         raise ValueError(f"timeout={timeout!r}: must be more than 0 seconds, or None for no deadline")
-    return timeout
+    return None if timeout is None else min(timeout, MAX_TIMEOUT_SECONDS)

@@ -67,9 +67,9 @@ def generate_request(source: Source, request_id: str, options: Mapping[str, Any]
     check_names(options, GenerateOptions)
     request = pb.GenerateRequest()
     _fill_source(request, source)
-    _fill(request, {"request_id": request_id, "model": options.get("model"), "version": options.get("version")})
-    _fill(request.decoding, {name: _field(name, options.get(name)) for name in DecodingFields.__annotations__})
-    _fill(request.output, {name: options.get(name) for name in OutputFields.__annotations__})
+    fill(request, {"request_id": request_id, "model": options.get("model"), "version": options.get("version")})
+    fill(request.decoding, {name: _field(name, options.get(name)) for name in DecodingFields.__annotations__})
+    fill(request.output, {name: options.get(name) for name in OutputFields.__annotations__})
     return sized(request)
 
 
@@ -89,7 +89,7 @@ def checked_source(source: Any) -> Source | InvalidArgument:
 
 
 def _fill_source(request: pb.GenerateRequest, source: Any) -> None:
-    _fill(request, {"text": source} if isinstance(source, str) else {"tokens": _tokens(source, "source")})
+    fill(request, {"text": source} if isinstance(source, str) else {"tokens": _tokens(source, "source")})
 
 
 def many_request(sources: Sequence[Source], request_id: str, options: Mapping[str, Any]) -> pb.GenerateManyRequest:
@@ -111,10 +111,10 @@ def score_request(
 ) -> pb.ScoreRequest:
     """Makes a message. Raises TypeError or ValueError, naming the field, for an invalid value; InvalidArgument."""
     request = pb.ScoreRequest()
-    _fill(request, {"request_id": request_id, "model": model, "version": version, "include_eos": include_eos})
+    fill(request, {"request_id": request_id, "model": model, "version": version, "include_eos": include_eos})
     for side, value in (("source", source), ("target", target)):
-        _fill(request, {f"{side}_text": value} if isinstance(value, str) else {f"{side}_tokens": _tokens(value, side)})
-    _fill(request.output, {"attention": attention, "token_log_probs": True})
+        fill(request, {f"{side}_text": value} if isinstance(value, str) else {f"{side}_tokens": _tokens(value, side)})
+    fill(request.output, {"attention": attention, "token_log_probs": True})
     return sized(request)
 
 
@@ -219,7 +219,7 @@ def _field(name: str, value: Any) -> Any:
     if name == "sampling" and value is not None:
         if not isinstance(value, Sampling):
             raise TypeError(f"sampling={value!r}: must be a Sampling, such as Sampling(temperature=0.8)")
-        return _fill(pb.SamplingOptions(), asdict(value))
+        return fill(pb.SamplingOptions(), asdict(value))
     if name == "target_prefix" and value is not None:
         if isinstance(value, str):
             raise TypeError(f"{name}={_shown(value)}: must be a list of tokens; a text belongs into target_prefix_text")
@@ -254,7 +254,7 @@ _VALUES = {
 """The values that a field of each type may have."""
 
 
-def _fill(message: _Filled, values: Mapping[str, Any]) -> _Filled:
+def fill(message: _Filled, values: Mapping[str, Any]) -> _Filled:
     """Sets the fields that have a value. Raises TypeError or ValueError that names the field and its values."""
     for name, raw_value in values.items():
         value = plain_number(raw_value)

@@ -309,9 +309,10 @@ async def test_leaving_early_cancels_calls_in_flight() -> None:
     assert ended == 4
 
 
-async def test_a_concurrency_below_1_is_refused() -> None:
+@pytest.mark.parametrize("concurrency", [0, 2.5, None, "3"])
+async def test_a_concurrency_that_is_no_whole_number_from_1_is_refused(concurrency: object) -> None:
     async def call(item: int) -> int:
         return item
 
-    with pytest.raises(ValueError, match="concurrency must be at least 1, got 0"):
-        _ = [result async for result in in_order(call, [1], concurrency=0)]
+    with pytest.raises(ValueError, match=f"concurrency={concurrency!r}: must be a whole number of at least 1"):
+        _ = [result async for result in in_order(call, [1], concurrency=concurrency)]

@@ -4,12 +4,14 @@ import asyncio
 import itertools
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -158,6 +160,20 @@ async def test_requests_that_no_server_accepts_are_not_sent(
     with pytest.raises(error, match=message):
         await client.generate(source, **options)
     assert server.seq2seq.requests == []
+
+
+async def test_names_that_are_no_texts_are_not_sent(client: AttendantClient) -> None:
+    for call, field in (
+        (client.model, "model"),
+        (partial(client.model, "fake"), "version"),
+        (client.health, "service"),
+    ):
+        with pytest.raises(TypeError, match=f"^{field}=3: must be a text"):
+            await call(3)
+
+
+async def test_a_deadline_may_be_farther_than_grpc_can_count(client: AttendantClient) -> None:
+    assert (await client.generate("ab", timeout=1e300)).best.text == "AB"
 
 
 async def test_a_closed_client_raises(server: Served) -> None:
@@ -324,6 +340,20 @@ def test_leaving_a_blocking_iterator_early_cancels_its_calls(server: Served) -> 
             break
         assert client.generate("a").best.text == "A"
     assert len(server.seq2seq.requests) < 50
+
+
+def test_ctrl_c_interrupts_a_blocking_iterator(server: Served) -> None:
+    def interrupt() -> None:
+        main_thread = threading.main_thread().ident
+        assert main_thread is not None
+        signal.pthread_kill(main_thread, signal.SIGINT)
+
+    with BlockingClient(server.target) as client:
+        for answers in (client.generate_many(itertools.repeat("slow"), concurrency=8), client.stream("slow")):
+            threading.Timer(0.2, interrupt).start()
+            with pytest.raises(KeyboardInterrupt):
+                list(answers)
+        assert client.generate("a").best.text == "A"
 
 
 def test_a_client_belongs_to_the_event_loop_of_its_first_call(server: Served) -> None:

@@ -90,6 +90,20 @@ async def test_an_invalid_target_is_refused(target: Any, error: type[Exception],
         AttendantClient(target)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("root_certificates", "ca.pem", "is str, must be PEM as bytes, such as a file's content"),
+        ("client_key", Path("key.pem"), "is PosixPath, must be PEM as bytes"),
+        ("server_name", 7, "is int, must be a text"),
+        ("token", b"secret", "is bytes, must be a text"),
+    ],
+)
+def test_credentials_of_another_type_are_refused(name: str, value: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=f"^{name}: {words}"):
+        AttendantClient(**{name: value})
+
+
 async def test_calls_are_encrypted_except_to_this_machine(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     async with AttendantClient(server.target) as client:
         await client.generate("a")
