@@ -230,7 +230,7 @@ def limited(
         ResourceLimitExceeded: it exceeded them.
     """
     began, had = time.monotonic(), resident_bytes()
-    with _abandonable(function, "limited") as future:
+    with abandonable(function, "limited") as future:
         # `future.result(timeout)` raises TimeoutError, which the function may raise as well.
         while not wait([future], POLL_SECONDS).done:
             if (grown := (resident_bytes() - had) // MIB) > mib:
@@ -246,12 +246,12 @@ def interruptible(function: Callable[[], T]) -> T:
     For libraries that swallow KeyboardInterrupt, or turn it into an error of their own. After an interruption the
     process should end.
     """
-    with _abandonable(function, "interruptible") as future:
+    with abandonable(function, "interruptible") as future:
         return future.result()
 
 
 @contextmanager
-def _abandonable(function: Callable[[], T], name: str) -> Iterator[Future[T]]:
+def abandonable(function: Callable[[], T], name: str) -> Iterator[Future[T]]:
     """Calls the function on a thread; if it still runs at the block's end, it is abandoned."""
     thread, future = on_a_thread(function, name)
     try:

@@ -20,7 +20,7 @@ from attendant.runtime.bundle_stepper import default_precision, open_checked
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError, reason_of
-from attendant.runtime.process import MIB, available_cpus, limited, on_a_thread, processor
+from attendant.runtime.process import MIB, abandonable, available_cpus, limited, processor
 from attendant.runtime.stepper import Stepper, padded_width
 from attendant.server.config import ServerConfig
 from attendant.server.engine.engine import Engine
@@ -83,8 +83,8 @@ def within_limits(load: Callable[[], T], path: Path, config: ServerConfig) -> T:
 
 async def in_daemon_thread(function: Callable[[], T]) -> T:
     """Awaits a blocking function on a thread that does not keep the process from ending."""
-    _, future = on_a_thread(function, "loading")
-    return await asyncio.wrap_future(future)
+    with abandonable(function, "loading") as future:
+        return await asyncio.wrap_future(future)
 
 
 log = logging.getLogger(__name__)

@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self, cast
@@ -110,27 +111,28 @@ def _remaining_bytes() -> int | None:
 class LocalModel:
     """A bundle in this process with the methods of a client that the command needs, over `attendant.load`.
 
-    Requests that arrive during a decoding are decoded together after it.
+    Requests that arrive during a decoding are decoded together after it. Loading and decoding have daemon threads, so
+    that Ctrl-C does not wait for their end.
     """
 
     def __init__(self, path: Path, precision: str | None = None) -> None:
-        """Opens the bundle. If `precision` is None, it is the bundle's own choice.
-
-        Raises:
-            InvalidArgument: the bundle can't be opened.
-        """
-        try:
-            library = import_module("attendant.server.library")
-        except ModuleNotFoundError as missing:
-            raise _refusal(remedy(missing, "cpu")) from None
-        try:
-            self._model = library.load(path, precision=precision)
-        except library.UserError as error:
-            raise _refusal(str(error)) from None
+        """Stores where the bundle is. If `precision` is None, it is the bundle's own choice."""
+        self._path = path
+        self._precision = precision
         self._waiting: list[tuple[Source, asyncio.Future[Generation]]] = []
         self._decoding: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
+        """Opens the bundle. Raises InvalidArgument if that is not possible."""
+        try:
+            library = import_module("attendant.server.library")
+        except ModuleNotFoundError as missing:
+            raise _refusal(remedy(missing, "cpu")) from None
+        self._on_a_thread = import_module("attendant.server.engine.loading").in_daemon_thread
+        try:
+            self._model = await self._on_a_thread(partial(library.load, self._path, precision=self._precision))
+        except library.UserError as error:
+            raise _refusal(str(error)) from None
         return self
 
     async def __aexit__(self, *raised: object) -> None:
@@ -155,7 +157,7 @@ class LocalModel:
         """Scores as a client does; the id is not used."""
         # A list would be several sources.
         single_source = source if isinstance(source, str) else tuple(source)
-        score: Score = await asyncio.to_thread(self._model.score, single_source, target, **how)
+        score: Score = await self._on_a_thread(partial(self._model.score, single_source, target, **how))
         return score
 
     async def _decode(self, options: dict[str, Any]) -> None:
@@ -163,7 +165,8 @@ class LocalModel:
             requests, self._waiting = self._waiting, []
             sources = [source for source, _ in requests]
             try:
-                results = await asyncio.to_thread(self._model.generate, sources, return_errors=True, **options)
+                decode = partial(self._model.generate, sources, return_errors=True, **options)
+                results = await self._on_a_thread(decode)
             except Exception as error:
                 results = [error] * len(requests)
             for (_, answered), result in zip(requests, results, strict=True):
@@ -194,7 +197,7 @@ def _refusal(why: str) -> InvalidArgument:
 
 
 def connect(options: Namespace) -> AttendantClient | LocalModel:
-    """Returns a client of the server, or the bundle that is used instead. Raises InvalidArgument."""
+    """Returns a client of the server, or the bundle that is used instead."""
     return _client(options) if options.bundle is None else LocalModel(options.bundle, options.precision)
 
 

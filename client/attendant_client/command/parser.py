@@ -264,8 +264,17 @@ def _connection(
 ) -> None:
     """Adds an option that is also a variable of the environment."""
     variable = "ATTENDANT_" + name.replace("-", "_").upper()
-    default = os.environ.get(variable) or default
-    group.add_argument(f"--{name}", metavar=metavar, type=kind, default=default, help=meaning)
+    from_environment = os.environ.get(variable) or None
+
+    def convert(text: str) -> Any:
+        try:
+            return kind(text)
+        except argparse.ArgumentTypeError as error:
+            # argparse converts the default, too, and its message names only the option.
+            origin = f" (from {variable})" if text is from_environment else ""
+            raise argparse.ArgumentTypeError(f"{error}{origin}") from None
+
+    group.add_argument(f"--{name}", metavar=metavar, type=convert, default=from_environment or default, help=meaning)
 
 
 def _generate(command: argparse.ArgumentParser) -> None:

@@ -69,6 +69,23 @@ def test_a_wrong_option_is_one_line_and_status_2(
     assert line.endswith("--help)")
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("ATTENDANT_TARGET", "http://localhost:9090", "'http://localhost:9090': is a URL; "),
+        ("ATTENDANT_TOKEN_FILE", "/nowhere", "'/nowhere' can't be read: No such file or directory"),
+    ],
+)
+def test_a_wrong_variable_is_named(
+    variable: str, value: str, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SystemExit) as ended:
+        main(["health"])
+    message = capsys.readouterr().err
+    assert (ended.value.code, reason in message, f"(from {variable})" in message) == (2, True, True)
+
+
 def test_a_token_that_can_not_be_sent_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,6 @@
 """Tests of `attendant` as one command for all installed distributions, and for a bundle without a server."""
 
+import asyncio
 import json
 import math
 import os
@@ -8,12 +9,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from attendant_client.command import main
+from attendant_client.command.asking import LocalModel
 from attendant_client.command.parser import FURTHER, OWN
 from attendant_client.version import VERSION
 from tests.paths import ROOT
@@ -157,6 +163,33 @@ def test_a_bundle_answers_without_a_server(capsys: pytest.CaptureFixture[str]) -
     assert shown is not None and float(shown[2]) == pytest.approx(math.exp(-float(shown[1]) / 4), abs=6e-4)
     assert main(["generate", "face", "--bundle", BUNDLE, "--links"]) == 0
     assert capsys.readouterr().out == "F EY1 S\t0-0 1-1 2-2\n"
+
+
+@pytest.mark.parametrize("waits_for", ["load", "generate"])
+def test_ctrl_c_does_not_wait_for_a_bundle(waits_for: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    def block(*_: object, **__: object) -> Any:
+        begun.set()
+        return release.wait(60)
+
+    model = SimpleNamespace(generate=block)
+    monkeypatch.setattr("attendant.server.library.load", block if waits_for == "load" else lambda *_, **__: model)
+
+    async def interrupted() -> None:
+        async with LocalModel(Path(BUNDLE)) as local:
+            await local.generate("face", model="", version="")
+
+    async def main() -> None:
+        asking = asyncio.create_task(interrupted())
+        await asyncio.to_thread(begun.wait, 60)
+        asking.cancel()
+        await asyncio.wait([asking])
+
+    began = time.monotonic()
+    asyncio.run(main())
+    release.set()
+    assert time.monotonic() - began < 30
 
 
 def test_a_bundle_answers_in_the_precision_that_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
