@@ -32,6 +32,9 @@ class _Serve(Command):
         _handle_signals()
         if status := run_command(program, lambda: self(arguments)):
             sys.exit(status)
+        # `-m` would look for modules in the working directory first, where any file may have a module's name. Workers
+        # inherit the variable.
+        os.environ["PYTHONSAFEPATH"] = "1"
         # Until the new program has handlers.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         os.execv(sys.executable, [sys.executable, "-m", "attendant.server", *arguments])

@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 
 from attendant.runtime.bundle.bundle import Bundle, limits_in_force
+from attendant.runtime.bundle.manifest import MANIFEST_NAME
 from attendant.runtime.command import give_up_output
 from attendant.runtime.errors import UserError
 from attendant.server.auth import Access, Gate, open_access
@@ -230,6 +231,10 @@ async def load_models(
         UserError: a bundle is refused, or the precision or provider is not available.
     """
     alone = tuple(path for path in config.bundles if path not in reconciler.repositories)
+    for path in alone:
+        if path.is_dir() and not (path / MANIFEST_NAME).exists():
+            remedy = f"a bundle has a {MANIFEST_NAME}, and a repository has bundles in its folders NAME/VERSION/"
+            raise UserError(f"{path} is neither a bundle nor a repository: {remedy}, e.g. g2p-en/1/")
     bundles = await in_daemon_thread(partial(open_bundles, replace(config, bundles=alone)))
     num_models = len(bundles) + await reconciler.look([bundle.manifest.name for bundle in bundles])
     for bundle in bundles:

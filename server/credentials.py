@@ -19,6 +19,7 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hmac import compare_digest
@@ -152,14 +153,43 @@ def read_certificates(certificate_path: Path, key_path: Path, client_ca: Path | 
         ) from None
     if roots is not None:
         try:
-            context.load_verify_locations(cadata=roots.decode("ascii", errors="replace"))
+            context.load_verify_locations(cadata=_ascii(roots))
         except (OSError, ValueError) as error:
             raise UserError(f"{CLIENT_CA}: {client_ca} can't be used: {_reason(error)}; must be PEM") from None
         context.verify_mode = ssl.CERT_REQUIRED
         # A resumed session is not verified again, and a ticket would allow that for hours.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
+    if reason := _clients_reason(context, certificate):
+        log.warning("clients refuse the certificate", extra={"file": str(certificate_path), "reason": reason})
     return Certificates(grpc.ssl_server_certificate_configuration([(key, certificate)], roots), context)
+
+
+def _ascii(pem: bytes) -> str:
+    """Returns certificates as `cadata` takes them; comments between them may have other characters."""
+    return pem.decode("ascii", errors="ignore")
+
+
+def _clients_reason(context: ssl.SSLContext, certificate: bytes) -> str:
+    """Returns why every client refuses a certificate, e.g. because it has expired, or an empty string.
+
+    A client in this process, which trusts the certificate itself, shakes hands with it. So names and authorities, which
+    clients judge differently, don't count.
+    """
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname = False
+    trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    trusting.load_verify_locations(cadata=_ascii(certificate))
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting.wrap_bio(to_client, to_server)
+    server = context.wrap_bio(to_server, to_client, server_side=True)
+    try:
+        for end in (client, server, client):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    except ssl.SSLError as error:
+        return getattr(error, "verify_message", "") or _reason(error)
+    return ""
 
 
 def _reason(error: OSError | ValueError) -> str:

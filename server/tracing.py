@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from attendant.runtime.errors import UserError
+from attendant.runtime.errors import UserError, reason_of
 from attendant.runtime.process import on_a_thread
 from attendant.server.config import Switch
 from attendant.server.engine.messages import RequestStats
@@ -102,7 +102,7 @@ def tracing(traces: Switch) -> Iterator[Tracer | None]:
     """Yields the tracer of requests, or None if they are not traced. At the end, the last spans are sent.
 
     Raises:
-        UserError: the extra is not installed.
+        UserError: the extra is not installed, or a variable of OpenTelemetry has an invalid value.
     """
     if traces == "off":
         yield None
@@ -111,6 +111,8 @@ def tracing(traces: Switch) -> Iterator[Tracer | None]:
         provider = otlp_provider()
     except ImportError as error:
         raise UserError(f"--traces needs the extra `otel` ({error}): pip install 'attendant-seq2seq[otel]'") from error
+    except Exception as error:  # for some of its variables OpenTelemetry has an error of its own
+        raise UserError(f"--traces: OpenTelemetry can't use one of its variables OTEL_*: {reason_of(error)}") from error
     try:
         yield Tracer(provider)
     finally:

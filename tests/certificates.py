@@ -1,6 +1,7 @@
 """Certificates for tests, written as files."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import trustme
@@ -18,9 +19,13 @@ class Authority:
     ca: trustme.CA
     certificate: Path
 
-    def issue(self, name: str, *identities: str) -> tuple[Path, Path]:
-        """Writes a certificate with `name` in its subject, and its key; returns their files."""
-        issued = self.ca.issue_cert(*(identities or ("localhost", "127.0.0.1")), common_name=name)
+    def issue(self, name: str, *identities: str, **validity: datetime) -> tuple[Path, Path]:
+        """Writes a certificate with `name` in its subject, and its key; returns their files.
+
+        Args:
+            validity: trustme's `not_before` and `not_after`.
+        """
+        issued = self.ca.issue_cert(*(identities or ("localhost", "127.0.0.1")), common_name=name, **validity)
         certificate, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
         key.write_bytes(issued.private_key_pem.bytes())

@@ -160,12 +160,21 @@ def _run(options: argparse.Namespace) -> None:
     payloads, sent = requests_for(bundle, options.data, options.beam_size)
     model, num_cpus = f"{bundle.manifest.name} {bundle.manifest.version}", available_cpus()
     print(f"{model}, {num_cpus} CPUs; sent: {sent}\nprocessor: {processor()}", flush=True)
+    _refuse_unwritable(options.output)
     result = measure(options.bundle, payloads, options.seconds, {"model": model, "sent": sent})
     print(advice(options.bundle, result))
     with translate_os_errors(options.output):
         options.output.mkdir(parents=True, exist_ok=True)
     write_json(options.output / "bench.json", asdict(result))
     print(f"written: {options.output / 'bench.json'}")
+
+
+def _refuse_unwritable(folder: Path) -> None:
+    """Raises CantWrite if the folder can't be written, or made: after the measurement, the figures would be lost."""
+    path = folder.absolute()
+    existing = next(place for place in (path, *path.parents) if place.exists())
+    with translate_os_errors(folder):
+        tempfile.TemporaryFile(dir=existing).close()
 
 
 def requests_for(bundle: Bundle, data: Path | None, beam_size: int | None) -> tuple[list[bytes], str]:
@@ -303,6 +312,7 @@ def serving(bundle: Path, options: Sequence[str]) -> Iterator[tuple[str, int]]:
     command = [sys.executable, "-m", "attendant.server", str(bundle), "--host", "127.0.0.1", "--log-level", "warning"]
     command += ["--port", "0", "--metrics-port", "0", *ONE_ADDRESS, *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(OMITTED_VARIABLES)}
+    environment["PYTHONSAFEPATH"] = "1"  # as `attendant serve` sets it
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log,
         # A process group of its own: Ctrl-C reaches the bench alone, which then ends the server.

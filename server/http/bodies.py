@@ -280,7 +280,7 @@ def _is_list(value: Any, where: str, limit: str, faults: list[Violation]) -> boo
     """Checks that a value is a list and, if it stands for requests, not longer than a call may be."""
     if not isinstance(value, list):
         faults.append(fault(where, value, limit))
-    elif len(value) > MAX_REQUESTS and where in (TEXTS, "requests"):
+    elif where in (TEXTS, "requests") and not 1 <= len(value) <= MAX_REQUESTS:
         faults.append(Violation(where, f"{len(value)} items long", f"1 to {MAX_REQUESTS} items long"))
     else:
         return True

@@ -166,6 +166,12 @@ def test_tracing_without_the_extra_names_the_remedy(monkeypatch: pytest.MonkeyPa
         pass
 
 
+def test_a_variable_that_opentelemetry_refuses_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "10s")
+    with pytest.raises(UserError, match=r"^--traces: .* variables OTEL_\*: .*'10s'"), tracing("on"):
+        pass
+
+
 def test_without_tracing_its_library_is_not_imported(environment: dict[str, str]) -> None:
     program = "import sys, attendant.server.app; sys.exit('opentelemetry' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], env=environment, cwd=ROOT).returncode == 0

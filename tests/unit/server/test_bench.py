@@ -112,6 +112,7 @@ def test_the_advice_has_options_latency_and_remarks() -> None:
         ([BUNDLE, "--seconds", "inf"], "attendant bench: --seconds is inf, must be a positive number of seconds"),
         ([BUNDLE, "--seconds", "nan"], "attendant bench: --seconds is nan, must be a positive number of seconds"),
         ([BUNDLE, "--seconds", "1"], "attendant bench: --seconds is 1, must be 3 or more on this host of 1 CPUs"),
+        ([BUNDLE, "--output", f"{__file__}/figures"], f"attendant bench: {__file__}/figures: can't be written: Not a"),
     ],
 )
 def test_a_mistake_is_a_line(

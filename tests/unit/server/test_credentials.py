@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -214,6 +215,26 @@ def authority(tmp_path: Path) -> Authority:
 def test_a_matching_certificate_and_key_are_read(authority: Authority) -> None:
     assert read_certificates(*authority.issue("server")) is not None
     assert read_certificates(*authority.issue("server"), authority.certificate) is not None
+
+
+def test_comments_of_an_authority_may_have_any_letters(authority: Authority) -> None:
+    authority.certificate.write_bytes("# Főtanúsítvány\n".encode() + authority.certificate.read_bytes())
+    assert read_certificates(*authority.issue("server"), authority.certificate) is not None
+
+
+@pytest.mark.parametrize(
+    ("from_day", "to_day", "reason"),
+    [(-1, 1, None), (-2, -1, "certificate has expired"), (1, 2, "certificate is not yet valid")],
+)
+def test_a_certificate_that_clients_refuse_is_read_with_a_warning(
+    authority: Authority, from_day: int, to_day: int, reason: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = datetime.now(UTC)
+    files = authority.issue("server", not_before=now + timedelta(from_day), not_after=now + timedelta(to_day))
+    for clients in (None, authority.certificate):
+        assert read_certificates(*files, clients) is not None
+    warned = [(record.getMessage(), vars(record)["reason"]) for record in caplog.records]
+    assert warned == [("clients refuse the certificate", reason)] * (2 if reason else 0)
 
 
 def test_a_key_of_another_certificate_is_refused(authority: Authority) -> None:
