@@ -112,11 +112,13 @@ def state_of(path: Path) -> tuple[int, ...]:
 
 
 def read_bytes(option: str, path: Path) -> bytes:
-    """Reads the file that an option names. Raises UserError: it can't be read."""
+    """Reads the file that an option names. Raises UserError: it can't be read, or only once, as a pipe."""
     try:
-        return path.read_bytes()
+        if path.is_file() or not path.exists():
+            return path.read_bytes()
     except OSError as error:
         raise UserError(f"{option}: {path} can't be read: {error.strerror or error}") from None
+    raise UserError(f"{option}: {path} must be a regular file, because it is read again when it changes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,10 @@ def test_the_last_token_can_be_revoked_but_a_file_must_begin_with_one(tmp_path: 
     (tmp_path / "binary").write_bytes(b"search \xff\xfe")
     with pytest.raises(UserError, match=r"binary is not UTF-8$"):
         read_tokens(tmp_path / "binary")
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(UserError, match=rf"^--tokens: {place} must be a regular file"):
+            read_tokens(place)
 
 
 @pytest.fixture
