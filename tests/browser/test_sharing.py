@@ -6,7 +6,7 @@ from urllib.parse import quote
 from playwright.sync_api import Browser, Page, expect
 
 from attendant.runtime.bundle.bundle import open_bundle
-from tests.browser.playground import SPOKEN, WORD, ask, panel_of, request_bodies, source, text_of
+from tests.browser.playground import SPOKEN, WORD, ask, panel_of, reload_with, request_bodies, source, text_of
 from tests.paths import ROOT
 
 
@@ -139,6 +139,21 @@ def test_settings_are_all_options_with_the_names_that_errors_have(page: Page) ->
         "num_hypotheses 7, suppress_unk true, target_prefix_text F"
     )
     assert bodies[-1]["decoding"]["suppressUnk"] is True
+
+
+def test_an_option_that_is_the_models_default_can_be_switched_off(page: Page) -> None:
+    defaults = {"splitSentences": True}
+    reload_with(page, lambda models: [each | {"defaults": each["defaults"] | defaults} for each in models])
+    panel, bodies = ask(page), request_bodies(page)
+    panel.locator("summary").first.click()
+    option, summary = panel.get_by_label("split_sentences"), panel.locator("[data-part=summary]")
+    expect(option).to_be_checked()
+    option.uncheck()
+    expect(summary).to_have_text("split_sentences false")
+    option.check()
+    expect(summary).not_to_contain_text("split_sentences")
+    expect(text_of(panel)).to_have_text(SPOKEN)
+    assert [body["decoding"].get("splitSentences") for body in bodies] == [False, None]
 
 
 def test_the_probability_of_being_right_is_shown_if_it_is_calibrated(page: Page) -> None:

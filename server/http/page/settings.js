@@ -63,13 +63,17 @@ export class Settings {
     const id = `${this.place.id}-${key}`;
     const value = this.values[key];
     const set = (given) => {
-      if (given === "" || given === false) delete this.values[key];
+      if (given === "") delete this.values[key];
       else this.values[key] = given;
       this.changed();
     };
     const common = { id, "aria-describedby": `${id}-about` };
+    const isOn = this.model.defaults[name] === true;
     const input = kind === "boolean"
-      ? html("input", { ...common, type: "checkbox", checked: value, onchange: ({ target }) => set(target.checked) })
+      ? html("input", {
+        ...common, type: "checkbox", checked: value ?? isOn,
+        onchange: ({ target: { checked } }) => set(checked === isOn ? "" : checked),
+      })
       : html("input", {
         ...common, value, type: kind === "string" ? "text" : "number", inputmode: kind === "string" ? null : "decimal",
         dir: kind === "string" ? "auto" : null, step: kind === "integer" ? 1 : "any", min: schema.minimum,
