@@ -148,6 +148,9 @@ def _with_id(error: AttendantError, status: status_pb2.Status, otherwise: str) -
 _NOT_CONNECTED = ("failed to connect", "connections to all backends failing")
 """The beginnings of gRPC's messages if a server, or none of several, can be reached."""
 
+_NOT_GRPC = ("http1.x server", "missing selected ALPN property")
+"""Parts of gRPC's messages if a server speaks only HTTP/1, with and without TLS."""
+
 # Part of gRPC's message about a failed connection -> its meaning.
 _TLS_FAILURES = {
     "WRONG_VERSION_NUMBER": "the server does not speak TLS",
@@ -161,6 +164,8 @@ _TLS_FAILURES = {
 
 def _error(code: grpc.StatusCode, message: str, status: status_pb2.Status) -> AttendantError:
     if code is grpc.StatusCode.UNAVAILABLE and message.startswith(_NOT_CONNECTED):
+        if any(part in message for part in _NOT_GRPC):
+            return Unavailable(code, "this port is for HTTP, not for gRPC; a server prints both when it starts")
         for part, meaning in _TLS_FAILURES.items():
             if part in message:
                 return TlsFailed(code, meaning)

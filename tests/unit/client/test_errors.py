@@ -66,6 +66,19 @@ async def test_unreadable_details_are_left_out(client: AttendantClient, server: 
     assert caught.value.violations == ()
 
 
+async def test_a_port_for_http_is_named_as_such() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        async with AttendantClient(f"127.0.0.1:{port}") as client:
+            with pytest.raises(Unavailable, match=r"^this port is for HTTP, not for gRPC"):
+                await client.health()
+
+
 def pushback(milliseconds: int) -> tuple[tuple[str, str], ...]:
     return (("grpc-retry-pushback-ms", str(milliseconds)),)
 
