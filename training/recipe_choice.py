@@ -13,7 +13,15 @@ from attendant.runtime.errors import UserError, escaped
 from attendant.training.data.config import CorpusFiles, SplitFiles
 from attendant.training.data.pairs import InMemoryPairs, Pair, PairReader, is_in_memory, no_pairs
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
-from attendant.training.recipe import RECIPE_NAME, KeepPairs, Overrides, Recipe, load_recipe, recipe_from
+from attendant.training.recipe import (
+    RECIPE_NAME,
+    KeepPairs,
+    Overrides,
+    Recipe,
+    load_recipe,
+    recipe_from,
+    shipped_recipes,
+)
 
 NUM_SAMPLED: Final = 4096  # Pairs of the sample, at even distances.
 RARE_SCRIPT: Final = 0.001  # Scripts with a smaller share of a side's letters are not listed.
@@ -212,7 +220,8 @@ def is_recipe(name: str) -> bool:
     """Returns True if an argument names a recipe: a TOML file, a folder with a recipe.toml, or one of the package's."""
     path = Path(name)
     is_bare = not path.exists() and "." not in path.name and "," not in name
-    return path.suffix.lower() == ".toml" or (path / RECIPE_NAME).is_file() or is_bare
+    is_hidden = path.is_dir() and name in shipped_recipes()  # by a folder of the same name
+    return path.suffix.lower() == ".toml" or (path / RECIPE_NAME).is_file() or is_bare or is_hidden
 
 
 Inputs = str | os.PathLike[str] | Sequence[str] | Mapping[str, Any] | Recipe | InMemoryPairs

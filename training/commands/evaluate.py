@@ -134,6 +134,8 @@ def evaluate_parser() -> CommandParser:
 def run_evaluate(arguments: argparse.Namespace) -> None:
     if arguments.output is not None:
         check_folder("--output", arguments.output)
+        if arguments.output == arguments.outputs:
+            raise UserError(f"--output and --outputs are both {arguments.output}: name two files")
     if arguments.confidence:
         measure_confidences(arguments)
         return

@@ -22,6 +22,7 @@ from attendant.training.evaluation.session import OpenedModel
 from attendant.training.library.evaluation import check_folder, report
 from attendant.training.progress import counter, progress_bars
 from attendant.training.run.checkpoint import (
+    LAST,
     MODEL_FILE,
     load_content,
     load_state,
@@ -30,7 +31,7 @@ from attendant.training.run.checkpoint import (
     validated_checkpoints,
 )
 from attendant.training.run.directory import Run
-from attendant.training.run.loading import open_runs
+from attendant.training.run.loading import load_run, open_runs
 
 REPORT_DESCRIPTION = """\
 Measures runs on held-out data and shows them: learning curves, quality by source length, how far
@@ -121,7 +122,7 @@ def average_run(run: Run, last: int, output: Path) -> list[int]:
     """
     if output.exists():
         raise UserError(f"{output} exists: --output names another")
-    run.recipe()
+    load_run(run.path, LAST)  # refuses a run with missing or damaged files
     validated = validated_checkpoints(run)
     if len(validated) < last:
         raise UserError(

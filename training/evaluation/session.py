@@ -105,10 +105,11 @@ def open_bundle_model(path: Path, precision: Precision | None = None, provider: 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationData:
-    """Examples, and their name in protocols."""
+    """Examples, their name in protocols, and their files; none for pairs in memory."""
 
     name: str
     examples: list[Example]
+    files: tuple[Path, ...] = ()
 
 
 def read_data(data: Data, left_out: frozenset[str] = frozenset()) -> EvaluationData:
@@ -144,7 +145,7 @@ def read_data(data: Data, left_out: frozenset[str] = frozenset()) -> EvaluationD
     without = f", without {len(left_out)} sources that the training split has too" if left_out else ""
     if num_huge:
         without += f", without {num_huge} pairs with a text of more than {MOST_CHARACTERS:,} characters"
-    return EvaluationData(f"{name}{without}", examples)
+    return EvaluationData(f"{name}{without}", examples, data.paths if isinstance(data, CorpusFiles) else ())
 
 
 def _whole_pairs(data: InMemoryPairs) -> list[Pair]:

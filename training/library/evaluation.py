@@ -118,11 +118,11 @@ def evaluate(
     choices = [_several(each) for each in (beam_size, length_penalty, length_penalty_offset, patience)]
     searches = list(_searches(common, choices))
     outputs_path = None if outputs is None else path_of("outputs", outputs)
-    if outputs_path is not None:
-        check_folder("--outputs", outputs_path)
     for search in searches:
         _config(EvaluationConfig(), search)  # refuses a mistake before anything is loaded
     measured = chosen_data(data, split, runs)
+    if outputs_path is not None:
+        check_folder("--outputs", outputs_path, measured.files)
     rescorers = paths_of("rescore", rescore)
     rescorer = open_runs(rescorers, "--rescore") if rescorers else None
     together = paths[:1] if ensemble else paths
@@ -202,10 +202,12 @@ def paths_of(field: str, names: PathName | Sequence[PathName]) -> list[Path]:
     return [path_of(field, name) for name in names]
 
 
-def check_folder(option: str, path: Path) -> None:
-    """Raises UserError, before anything is decoded: the directory of a file to write is missing."""
+def check_folder(option: str, path: Path, data: Iterable[Path] = ()) -> None:
+    """Raises UserError, before anything is decoded: a file to write has no directory, or is one of the data's."""
     if not path.parent.is_dir():
         raise UserError(f"{option} {path}: there is no directory {path.parent}: make it first")
+    if path.resolve() in map(Path.resolve, data):
+        raise UserError(f"{option} {path}: holds the data that are decoded: name another file")
 
 
 def check_bootstrap(num_resamples: int) -> None:

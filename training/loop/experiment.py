@@ -36,6 +36,7 @@ from attendant.training.progress import ShowProgress, counter
 from attendant.training.recipe import Recipe
 from attendant.training.run.checkpoint import LAST, checkpoint_path
 from attendant.training.run.corpora import (
+    SPLITS,
     Corpora,
     TrainingSplit,
     prepare_corpora,
@@ -57,6 +58,11 @@ FIXED_ON_RESUME: Final = (
     "training.source_vectors", "training.target_vectors", "training.accumulate_batches", "validation.metric",
     "validation.max_examples",
 )  # fmt: skip
+FREE_ON_RESUME: Final = (
+    "data.directory", "data.cache",
+    *(f"data.{split}.{name}" for split in SPLITS for name in ("pairs", "source", "target")),
+)  # fmt: skip
+"""Locations of the data, whose contents are compared by their digests."""
 BYTES_PER_NUMBER: Final = 4  # Weights, gradients and averages are float32 in every precision.
 # Numbers that a training holds for each weight: the weight, its gradient, and the optimizer's averages.
 NUMBERS_PER_WEIGHT: Final = {"adam": 4, "adamw": 4, "adadelta": 4, "sgd": 2}
@@ -163,7 +169,8 @@ def prepare(
     resumed = checkpoint_path(run, LAST) is not None
     fixed = (*FIXED_ON_RESUME, "evaluation.bleu_tokenizer") if recipe.validation.metric == "bleu" else FIXED_ON_RESUME
     for field, _, begun in recipe.differences(run.recipe(), fixed) if resumed else ():
-        raise UserError(f"{run.path} was begun with {field} = {begun!r}: take that, or another --output")
+        if field not in FREE_ON_RESUME:
+            raise UserError(f"{run.path} was begun with {field} = {begun!r}: take that, or another --output")
     start = None if resumed else starting_run(recipe)
     teachers = [] if resumed else teaching_runs(recipe, start)
     # Embeddings that another run trained belong to its symbols, whatever the new data have.

@@ -34,6 +34,10 @@ from attendant.training.run.checkpoint import (
 )
 
 SMOOTHING = 0.95  # Of the loss that is compared with its lowest value: about the last twenty updates.
+REMEDY = (
+    "Lower optimizer.learning_rate, lengthen schedule.warmup_steps or lower training.clip_norm; --resume goes on from "
+    "the last checkpoint"
+)
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -209,6 +213,7 @@ class Trainer:
     def _validate(self) -> None:
         state, metric = self.state, self._recipe.validation.metric
         values = self._validated_values()
+        self._guard.check_validation(values["loss"], f"step {state.step}")
         self._update_seconds()
         state.validated_step = state.step
         improved = is_better(metric, values[metric], state.best_value, loss=values["loss"], best_loss=state.best_loss)
@@ -310,16 +315,22 @@ class Guard:
         """
         if not math.isfinite(gradient.loss) or not (math.isfinite(gradient.norm) or gradient.overflowed):
             raise UserError(
-                f"{place}: the loss is {gradient.loss:g} and the gradient's norm {gradient.norm:g}. "
-                + self._remedy(learning_rate)
+                f"{place}: the loss is {gradient.loss:g} and the gradient's norm {gradient.norm:g}, at a learning rate "
+                f"of {learning_rate:.3g}. {REMEDY}"
             )
         if self._diverges(gradient.loss):
             state = self._state
             raise UserError(
                 f"{place}: the loss, {state.smoothed_loss:.3g}, has been {self._config.divergence_margin:g} nats or "
                 f"more above its lowest, {state.lowest_loss:.3g}, for {state.num_high_losses} updates: the training "
-                f"diverges. {self._remedy(learning_rate)}; training.divergence_updates = 0 lets it go on"
+                f"diverges, at a learning rate of {learning_rate:.3g}. {REMEDY}; training.divergence_updates = 0 lets "
+                "it go on"
             )
+
+    def check_validation(self, loss: float, place: str) -> None:
+        """Checks weights before they are published. Raises UserError: their loss is not finite."""
+        if not math.isfinite(loss):
+            raise UserError(f"{place}: the loss of validation is {loss:g}. {REMEDY}")
 
     def _diverges(self, loss: float) -> bool:
         state = self._state
@@ -329,12 +340,6 @@ class Guard:
         is_high = smoothed >= lowest + self._config.divergence_margin
         state.num_high_losses = state.num_high_losses + 1 if is_high else 0
         return 0 < self._config.divergence_updates <= state.num_high_losses
-
-    def _remedy(self, learning_rate: float) -> str:
-        return (
-            f"Lower optimizer.learning_rate (this step's: {learning_rate:.3g}), lengthen schedule.warmup_steps or "
-            "lower training.clip_norm; --resume goes on from the last checkpoint"
-        )
 
 
 class Interruption:

@@ -9,7 +9,8 @@
 
 A checkpoint is written under a hidden name, flushed to the disk and renamed. Then the links are replaced, each in one
 step. Then the directories without a link are removed, except the last validated ones if the recipe keeps some. Whenever
-the power fails, `last` names a whole checkpoint.
+the power fails, `last` names a whole checkpoint. A copy of a run may lack the links, or have directories instead of
+them: some programs leave links out, and others copy their contents.
 """
 
 import itertools
@@ -87,9 +88,19 @@ RANDOM_STATE, TRAINED = "random_state.", "trained."
 
 
 def checkpoint_path(run: Run, which: str) -> Path | None:
-    """Returns the directory that `best` or `last` names; None if there is none."""
+    """Returns the directory that `best` or `last` names; None if there is none.
+
+    Without links, the last checkpoint is the one of the highest step, and its state has the best one's step.
+    """
     link = run.checkpoints / which
-    return link.resolve() if link.is_dir() else None
+    if link.is_dir():
+        return link.resolve()
+    paths = sorted(run.checkpoints.glob("step-*"))
+    if which == LAST:
+        return paths[-1].resolve() if paths else None
+    last = checkpoint_path(run, LAST)
+    best_step = None if last is None else load_state(last).best_step
+    return next((path.resolve() for path in paths if load_state(path).step == best_step), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +191,7 @@ def validated_checkpoints(run: Run) -> list[Path]:
 
 
 def remove_strays(run: Run, *, num_kept: int = 0) -> None:
-    """Removes unfinished checkpoints, and those without a link, except the last `num_kept` validated ones.
+    """Removes unfinished checkpoints, and all but the best, the last and the last `num_kept` validated ones.
 
     Raises:
         CantWrite: the folder can't be changed; the checkpoints with a link are unharmed.
@@ -320,5 +331,7 @@ def _free_name(folder: Path, step: int) -> str:
 def _link(link: Path, name: str) -> None:
     aside = unused_name(link)
     with translate_os_errors(link):
+        if link.is_dir() and not link.is_symlink():
+            link.rename(unused_name(link))
         aside.symlink_to(name, target_is_directory=True)
         aside.replace(link)

@@ -316,11 +316,16 @@ def _key(recipe: Recipe, digest: str, tokenizers: Tokenizers) -> str:
 
 
 def digests_of(files: Mapping[Split, SplitFiles]) -> tuple[dict[Split, dict[str, str]], str]:
-    """Returns the sha256 of each split's files by path, and one digest of contents and options of reading."""
-    by_path = {
-        path: sha256_of(path)
-        for path in dict.fromkeys(path for split_files in files.values() for path in split_files.paths)
-    }
+    """Returns the sha256 of each split's files by path, and one digest of contents and options of reading.
+
+    Raises:
+        UserError: a file can't be read, or is a pipe.
+    """
+    paths = dict.fromkeys(path for split_files in files.values() for path in split_files.paths)
+    for path in paths:
+        if path.is_fifo():
+            raise UserError(f"{path} is a pipe, and a training reads its data several times: write them to a file")
+    by_path = {path: sha256_of(path) for path in paths}
     digests = {split: {str(path): by_path[path] for path in split_files.paths} for split, split_files in files.items()}
     # Contents in their roles: the files' location does not matter.
     contents: dict[str, Any] = {

@@ -15,7 +15,7 @@ source_tokenizer.json, target_tokenizer.json
 metrics.jsonl                a JSON object per line: {"event": "train" | "validation", "step", "epoch", ...}
 tensorboard/                 the same, for TensorBoard
 checkpoints/step-N/          model.safetensors, optimizer.safetensors, state.json (training/run/checkpoint.py)
-checkpoints/best, last       links to two of them
+checkpoints/best, last       links to two of them; copies may lack them
 evaluation.json              a list of {metric, value, protocol, num_examples, decoding, checkpoint}
 report.html                  the page of `attendant report`, if it was made
 """

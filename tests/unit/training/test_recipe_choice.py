@@ -170,6 +170,12 @@ def test_invalid_inputs_are_refused_in_one_line(tmp_path: Path, inputs: list[str
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_folder_does_not_hide_a_recipe_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dates").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert recipe_of_inputs("dates")[0].data.fetch == "dates"
+
+
 def test_parallel_files_are_taken_as_they_are(tmp_path: Path) -> None:
     for name in ("a.en", "a.fr"):
         (tmp_path / name).write_text("".join(f"{word}\n" for word in WORDS[:40]))

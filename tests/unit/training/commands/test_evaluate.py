@@ -250,13 +250,18 @@ def test_an_interruption_keeps_the_results_measured_so_far(
         (("--bleu-tokenizer", "zh"), "--bleu-tokenizer zh: is of bleu, and the metrics are wer, per"),
         (("--length-unit", "tokens"), "--length-unit tokens: is of the bins by length: give --by-length too"),
         (("--output", "nowhere/found.json"), "--output nowhere/found.json: there is no directory nowhere"),
+        (("--output", "both", "--outputs", "both"), "--output and --outputs are both both: name two files"),
+        (
+            ("--outputs", "{run}/../validation.tsv"),
+            "validation.tsv: holds the data that are decoded",
+        ),
     ],
 )
 def test_options_are_checked_before_anything_is_decoded(
     finished_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch, options: tuple[str, str], message: str
 ) -> None:
     monkeypatch.delattr(evaluating, "decode_all")
-    status, _, errors = command("evaluate", finished_run, *options)
+    status, _, errors = command("evaluate", finished_run, *(option.format(run=finished_run) for option in options))
     assert status == 2 and message in errors and len(errors.splitlines()) == 1, errors
 
 

@@ -53,6 +53,9 @@ def test_invalid_arguments_of_average_are_refused_in_one_line(tmp_path: Path, fi
     ):
         status, _, errors = command("average", *arguments)
         assert status == 2 and message in errors and len(errors.splitlines()) == 1
+    (finished / "versions.json").unlink()
+    status, _, errors = command("average", finished, "--last", 3, "--output", tmp_path / "a")
+    assert status == 2 and "versions.json: can't be read" in errors
     assert not (tmp_path / "a").exists()
 
 

@@ -12,6 +12,7 @@ import torch
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
+from attendant.training.data.config import CorpusFiles
 from attendant.training.run.loading import load_run
 
 Command = Callable[..., tuple[int, str, str]]
@@ -78,9 +79,18 @@ def test_an_existing_output_is_refused_and_resumed(tmp_path: Path, tiny_recipe: 
     ):
         status, _, errors = command(tiny_recipe, "--output", output, "--resume", "--set", change)
         assert status == 2 and f"was begun with {begun}" in errors
-    append(tmp_path / "train.tsv", "dcba\td c b a\n")
-    status, _, errors = command(tiny_recipe, "--output", output, "--resume")
+    # The same data may be elsewhere.
+    moved = (tmp_path / "train.tsv").rename(tmp_path / "moved.tsv")
+    options = ("--output", output, "--resume", "--set", f"data.train={moved}")
+    assert command(tiny_recipe, *options)[0] == 0
+    assert load_run(output).recipe.data.train == CorpusFiles(pairs=(str(moved),))
+    append(moved, "dcba\td c b a\n")
+    status, _, errors = command(tiny_recipe, *options)
     assert status == 2 and "have changed since it was begun" in errors
+    moved.unlink()
+    os.mkfifo(moved)
+    status, _, errors = command(tiny_recipe, *options)
+    assert status == 2 and "moved.tsv is a pipe" in errors
 
 
 def test_recorded_measurements_belong_to_the_published_weights(
@@ -121,6 +131,7 @@ def test_only_a_recipe_with_a_fetcher_is_fetched(tiny_recipe: Path, command: Com
 @pytest.mark.parametrize(
     ("file", "content", "override", "message"),
     [
+        ("unused.tsv", "", "data.max_target_tokens=10000000000", "must be less than or equal to 2147483647"),
         ("train.tsv", "a\tb\nonly a source\n", "seed=5", "train.tsv:2: 1 column"),
         ("train.tsv", "", "seed=5", "train.tsv has no pairs"),
         # The refusal comes after the corpus was stored.
@@ -129,7 +140,7 @@ def test_only_a_recipe_with_a_fetcher_is_fetched(tiny_recipe: Path, command: Com
         ("validation.tsv", "abcdabcd\ta b c d a b c d\n", "batches.max_tokens=16", "raise it to 18 or more, or lower"),
         ("unused.tsv", "", "model.hidden_size=200000", "model.hidden_size = 200000, model.embedding_size = 8: "),
     ],
-    ids=["bad line", "no pairs", "all too long", "validation beyond a batch", "too large a model"],
+    ids=["too high a limit", "bad line", "no pairs", "all too long", "validation beyond a batch", "too large a model"],
 )
 def test_a_refusal_is_one_line_and_leaves_no_folder(
     file: str, content: str, override: str, message: str, tmp_path: Path, tiny_recipe: Path, command: Command

@@ -27,7 +27,7 @@ from attendant.training.loop.experiment import prepare
 from attendant.training.loop.trainer import Guard, Trainer
 from attendant.training.loop.update import Gradient
 from attendant.training.recipe import TrainerConfig, load_recipe
-from attendant.training.run.checkpoint import TrainingState, save_checkpoint
+from attendant.training.run.checkpoint import TrainingState, checkpoint_path, save_checkpoint
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 from tests.paths import ROOT
@@ -46,7 +46,7 @@ def guard(state: TrainingState | None = None, **config: object) -> Guard:
 @pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)])
 def test_a_loss_or_norm_that_is_not_finite_stops_at_once(loss: float, norm: float) -> None:
     with pytest.raises(
-        UserError, match=r"^step 7: the loss is .* Lower optimizer\.learning_rate \(this step's: 0\.01\)"
+        UserError, match=r"^step 7: the loss is .* at a learning rate of 0\.01\. Lower optimizer\.learning_rate"
     ):
         guard().check(Gradient(loss, loss, norm, overflowed=False), 0.01, "step 7")
 
@@ -350,6 +350,13 @@ def test_a_loss_that_is_not_finite_stops_with_step_batch_and_remedy(tmp_path: Pa
     message = str(caught.value)
     assert (
         re.match(r"step 3 \(epoch 1, batch 3 of 8\): the loss is (nan|inf)", message)
-        and "Lower optimizer.learning_rate (this step's: 1e+38)" in message
+        and "at a learning rate of 1e+38. Lower optimizer.learning_rate" in message
     )
     assert "\n" not in message
+
+
+def test_weights_of_a_loss_that_is_not_finite_are_not_published(tmp_path: Path, tiny_recipe: Path) -> None:
+    """Checks a training that ends before a step could show that the update before it has spoiled the weights."""
+    with pytest.raises(UserError, match=r"^step 1: the loss of validation is nan\. Lower optimizer\.learning_rate"):
+        train(tiny_recipe, tmp_path / "run", "optimizer.learning_rate=1e39", "training.max_steps=1")
+    assert checkpoint_path(Run(tmp_path / "run"), "last") is None

@@ -1,5 +1,6 @@
 """Tests of random states, which are restored, and of checkpoints, which are complete or absent if the process dies."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -229,6 +230,27 @@ def test_dying_between_the_links_keeps_both_checkpoints(tmp_path: Path, monkeypa
     steps = {which: load_state(checkpoint_path(run, which) or tmp_path).step for which in ("best", "last")}
     # The resumed run continues from step 1 and finds the same best step again.
     assert steps == {"best": 2, "last": 1}
+
+
+@pytest.mark.parametrize("has_directories", [True, False])
+def test_a_copy_without_links_has_the_same_checkpoints(tmp_path: Path, has_directories: bool) -> None:
+    """Copies a run as `scp -r` does, with directories instead of links, or without them, as `rsync -r` does."""
+    original, run, training = Run(tmp_path / "original"), Run(tmp_path / "copy"), Training()
+    for step in (2, 4):
+        save_checkpoint(original, training.learner, TrainingState(step=step, best_step=2), best=step == 2)
+    shutil.copytree(original.checkpoints, run.checkpoints, symlinks=not has_directories)
+    for which in ("best", "last") if not has_directories else ():
+        (run.checkpoints / which).unlink()
+    remove_strays(run)
+
+    def steps() -> list[int]:
+        return [load_state(checkpoint_path(run, which) or tmp_path).step for which in ("best", "last")]
+
+    assert steps() == [2, 4]
+    save_checkpoint(run, training.learner, TrainingState(step=5, best_step=2), best=False)
+    assert steps() == [2, 5]
+    save_checkpoint(run, training.learner, TrainingState(step=6, best_step=6), best=True)
+    assert names(run) == {"best", "last", "step-00000006"} and steps() == [6, 6]
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors"])
