@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import Any, NoReturn
 
 from attendant.runtime.errors import UserError, VerificationFailed
-from attendant.runtime.files import UNWRITABLE, CantWrite
+from attendant.runtime.files import FULL, UNWRITABLE, CantWrite
 from attendant.runtime.process import has_abandoned_work
 from attendant_client.command import INTERRUPTED
 from attendant_client.command import ended_by_interrupts as ended_by_interrupts  # noqa: PLC0414  # Commands import it from here.
@@ -104,6 +104,10 @@ def run_command(name: str, main: Callable[[], int | None], extras: str = "") -> 
     except (MemoryError, OSError) as error:
         if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
             _say(f"{name}: {NO_MEMORY}")
+        elif error.errno == errno.ENOENT and error.filename is None:  # tempfile's
+            _say(f"{name}: {error.strerror}: let TMPDIR name a folder that you may write to")
+        elif error.errno in UNWRITABLE - FULL and error.filename is not None:
+            _say(f"{name}: {error.filename}: can't be read or written: {os.strerror(error.errno)}")
         elif error.errno in UNWRITABLE:
             _say(f"{name}: {CantWrite(error.filename or 'standard output', os.strerror(error.errno), error.errno)}")
             give_up_output()

@@ -150,23 +150,32 @@ def _unquoted(cell: str) -> str:
 
 
 def _csv_rows(path: Path, problems: Problems) -> Iterator[Row]:
-    lines = (f"{line}\n" for _, line in readable_lines(path, problems) if line is not None)
+    lines = ((number, f"{line}\n") for number, line in readable_lines(path, problems) if line is not None)
     head = list(islice(lines, NUM_PROBED_ROWS))
+    place = 0  # The last line that was read; the reader's own count lacks lines that can't be read.
+
+    def counted() -> Iterator[str]:
+        nonlocal place
+        for number, line in chain(head, lines):
+            place = number
+            yield line
 
     def num_split_rows(delimiter: str) -> int:
-        return sum(len(row) > 1 for row in csv.reader(head, delimiter=delimiter))
+        return sum(len(row) > 1 for row in csv.reader((line for _, line in head), delimiter=delimiter))
 
     csv.field_size_limit(MAX_FIELD)
-    reader = csv.reader(chain(head, lines), delimiter=max(DELIMITERS, key=num_split_rows), strict=True)
+    reader = csv.reader(counted(), delimiter=max(DELIMITERS, key=num_split_rows), strict=True)
     while True:
+        former = place
         try:
             row = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            problems.add("csv", path, reader.line_num, str(error))
+            begun = f"; the row begins in line {former + 1}" if place > former + 1 else ""
+            problems.add("csv", path, place, f"{error}{begun}")
         else:
-            yield reader.line_num, row
+            yield place, row
 
 
 def _objects(path: Path, columns: Columns | None, problems: Problems) -> Iterator[Row]:

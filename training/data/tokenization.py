@@ -377,12 +377,15 @@ def _learn_pieces(
             f'{config.TABLE}.tokenizer = "unigram" is learned by SentencePiece, which is missing: pip install '
             "sentencepiece"
         ) from None
+    # SentencePiece reads tabs and line feeds, which texts have if their spaces are kept, as columns and rows.
+    alone = [symbol for symbol in alphabet if symbol in "\t\n\x1f▅"]  # The others have a meaning within it.
+    alphabet = [symbol for symbol in alphabet if symbol not in alone]
     known = re.compile(f"[{''.join(map(re.escape, alphabet))}]+")
     words: Counter[str] = Counter()
     for text in texts:
         for word, _ in library.pre_tokenizer.pre_tokenize_str(library.normalizer.normalize_str(text)):
             words.update(known.findall(word))
-    fixed = _fixed_tokens(config)
+    fixed = [*_fixed_tokens(config), *alone]
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".tsv") as file:
         file.writelines(f"{word}\t{count}\n" for word, count in sorted(words.items()))
         file.flush()

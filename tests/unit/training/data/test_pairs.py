@@ -219,7 +219,9 @@ def test_a_field_of_csv_may_hold_commas_quotes_line_feeds_and_megabytes(tmp_path
     [
         ("a.csv", "en,fr\na,b\n", None, "look like the names of columns"),
         ("a.csv", "a,b\nc,d,e\n", None, "a.csv:2: 3 columns"),
-        ("a.csv", 'a,"b\n', None, "a.csv:1: unexpected end of data"),
+        ("a.csv", 'a,"b\n', None, "a.csv:1: unexpected end of data: "),
+        ("a.csv", 'a,b\nc,"d\ne,f\n', None, "a.csv:3: unexpected end of data; the row begins in line 2: "),
+        ("a.csv", "a,b\n\0,c\nd,e,f\n", None, "a.csv:3: 3 columns"),
         ("a.tsv", "en\tfr\na\tb\n", ("en", "de"), "'de', and the header row has 'en', 'fr'"),
         ("a.tsv", "en\ten\na\tb\n", ("en", "fr"), "'en', and the header row names it twice"),
         ("a.tsv", "a\tb\n", (1, 3), "a.tsv:1: 2 columns, and 3 are needed"),

@@ -187,8 +187,9 @@ def test_a_text_never_gives_a_special_symbol(kind: TokenizerKind) -> None:
 
 @pytest.mark.parametrize("kind", ["character", *SUBWORDS])
 def test_decoding_restores_known_texts(kind: TokenizerKind) -> None:
-    tokenizer = learned(kind, keep_spaces=True)
-    for text in TEXTS:
+    texts = [*TEXTS, "def f():\n\treturn x\x1fy ▅"]
+    tokenizer = learned(kind, texts, keep_spaces=True)
+    for text in texts:
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
