@@ -21,7 +21,7 @@ from attendant.runtime.errors import UserError
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
-UNWRITABLE = FULL | READ_ONLY | {errno.EIO, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+UNWRITABLE = FULL | READ_ONLY | {errno.EIO, errno.ENXIO, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 UNMAKABLE = UNWRITABLE | {errno.ENOENT}
 """Errors of creating a file: also a missing folder, or one that holds no files, as in /proc."""
 
@@ -65,7 +65,7 @@ def translate_os_errors(path: Path, numbers: Container[int] = UNWRITABLE) -> Ite
 def new_file(path: Path, aside: Path | None = None) -> Iterator[IO[str]]:
     """Opens a text file in UTF-8 that takes its name when the block succeeds, and is removed when it fails.
 
-    Its temporary name is unique, and is not followed if it is a link.
+    Its temporary name is unique, and is not followed if it is a link. A device is written to as it is.
 
     Args:
         aside: the folder of the temporary file, on the same file system; if None, that of `path`.
@@ -75,6 +75,10 @@ def new_file(path: Path, aside: Path | None = None) -> Iterator[IO[str]]:
     """
     written = unused_name(path if aside is None else aside / path.name)
     with translate_os_errors(path):
+        if is_device(path):
+            with path.open("a", encoding="utf-8", newline="\n") as file:
+                yield file
+            return
         try:
             with translate_os_errors(path, UNMAKABLE):
                 file = written.open("x", encoding="utf-8", newline="\n")
@@ -85,6 +89,12 @@ def new_file(path: Path, aside: Path | None = None) -> Iterator[IO[str]]:
         finally:
             with suppress(OSError):
                 written.unlink()
+
+
+def is_device(path: Path) -> bool:
+    """Returns True for a path that no file may replace: a device, a pipe or a stream, e.g. /dev/stdout."""
+    is_special = path.exists() and not path.is_file() and not path.is_dir()
+    return is_special or str(path.parent) in ("/dev", "/dev/fd", "/proc/self/fd")
 
 
 def unused_name(path: Path) -> Path:

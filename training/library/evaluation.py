@@ -3,6 +3,7 @@
 PyTorch is imported inside functions and for runs only: a server's environment, where bundles are, does not have it.
 """
 
+import errno
 import itertools
 import os
 import time
@@ -19,7 +20,7 @@ from pydantic import ValidationError
 from attendant.runtime.bundle.manifest import SEARCH_OPTIONS, Precision, Provider
 from attendant.runtime.command import require
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import CantWrite, path_of
+from attendant.runtime.files import CantWrite, is_device, path_of
 from attendant.training.data.config import Split
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, LengthUnit, compare
 from attendant.training.evaluation.evaluating import (
@@ -203,9 +204,19 @@ def paths_of(field: str, names: PathName | Sequence[PathName]) -> list[Path]:
 
 
 def check_folder(option: str, path: Path, data: Iterable[Path] = ()) -> None:
-    """Raises UserError, before anything is decoded: a file to write has no directory, or is one of the data's."""
+    """Checks a file to write before anything is decoded.
+
+    Args:
+        data: files that it must not be.
+
+    Raises:
+        UserError: it has no directory, or is one of the data's.
+        CantWrite: its directory can't be written to.
+    """
     if not path.parent.is_dir():
         raise UserError(f"{option} {path}: there is no directory {path.parent}: make it first")
+    if not (os.access(path.parent, os.W_OK) or is_device(path)):
+        raise CantWrite(path, os.strerror(errno.EACCES), errno.EACCES)
     if path.resolve() in map(Path.resolve, data):
         raise UserError(f"{option} {path}: holds the data that are decoded: name another file")
 

@@ -129,6 +129,16 @@ def load_run(path: Path | str, which: str = BEST) -> LoadedRun:
     directory = checkpoint_path(run, which)
     if directory is None:
         raise UserError(f"{run.path} has no checkpoint {which!r} yet: train it (--resume continues what was begun)")
+    try:
+        return _loaded(run, recipe, directory)
+    except UserError:
+        if checkpoint_path(run, which) == directory:
+            raise
+        return load_run(path, which)  # a training has replaced the checkpoint meanwhile
+
+
+def _loaded(run: Run, recipe: Recipe, directory: Path) -> LoadedRun:
+    """Opens a run's checkpoint. Raises UserError: a damaged file, or the checkpoint was removed."""
     source_tokenizer, target_tokenizer = run.tokenizers()
     with torch.random.fork_rng(devices=[]):  # the caller may be a callback of a training, which has its own numbers
         model = Seq2Seq(recipe.model, source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)

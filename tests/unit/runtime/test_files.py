@@ -92,6 +92,21 @@ def test_a_folder_that_can_not_be_written_to_is_refused_in_one_line(path: str) -
         write_text(Path(path), "new")
 
 
+def test_a_pipe_and_an_open_file_are_written_to_and_stay(tmp_path: Path) -> None:
+    """Checks that `--output /dev/stdout` or `/dev/null` by root does not make a file of the device."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)) as reader:
+        write_text(pipe, "new")
+        assert reader.read() == "new" and pipe.is_fifo()
+    with (tmp_path / "redirected").open("w+") as file:
+        print("before", file=file, flush=True)
+        write_text(Path(f"/dev/fd/{file.fileno()}"), "new")
+        file.seek(0)
+        assert file.read() == "before\nnew"
+    assert set(tree(tmp_path)) == {"pipe", "redirected"}
+
+
 def broken_link(path: Path) -> None:
     path.symlink_to("nowhere")
 

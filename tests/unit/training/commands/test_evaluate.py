@@ -265,6 +265,16 @@ def test_options_are_checked_before_anything_is_decoded(
     assert status == 2 and message in errors and len(errors.splitlines()) == 1, errors
 
 
+def test_a_folder_that_can_not_be_written_to_is_refused_before_anything_is_decoded(
+    finished_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(evaluating, "decode_all")
+    monkeypatch.setattr(os, "access", lambda path, mode: path != finished_run)
+    for arguments in (("evaluate", finished_run, "--outputs", finished_run / "out.tsv"), ("report", finished_run)):
+        status, _, errors = command(*arguments)
+        assert status == 2 and re.search(r"(out\.tsv|report\.html): can't be written: Permission denied", errors)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import sha256_of
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
-from attendant.training.run.checkpoint import BEST, MODEL_FILE, checkpoint_path
+from attendant.training.run import loading
+from attendant.training.run.checkpoint import BEST, MODEL_FILE, checkpoint_path, load_state
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run, read_vectors, words_of
 from tests.unit.training.conftest import CopyRun
@@ -72,6 +73,23 @@ def test_words_of_bpe_are_symbols_that_begin_a_word() -> None:
     tokenizer = train_tokenizer(TokenizerConfig(tokenizer="bpe", vocabulary_size=60), ["the cat", "the cats"] * 9)
     words = words_of(tokenizer)
     assert tokenizer.tokens_of([words["the"], words["cat"]]) == ["▁the", "▁cat"]
+
+
+def test_a_checkpoint_that_a_training_replaces_meanwhile_is_opened(
+    finished_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(finished_run)
+    former, load = checkpoint_path(run, BEST), loading.load_weights
+    assert former is not None
+
+    def replaced(directory: Path, model: torch.nn.Module) -> None:
+        if directory == former:
+            (run.checkpoints / BEST).unlink()
+            (run.checkpoints / BEST).symlink_to(former.rename(former.with_name("step-00000099")).name)
+        load(directory, model)
+
+    monkeypatch.setattr(loading, "load_weights", replaced)
+    assert load_run(finished_run).state.step == load_state(former.with_name("step-00000099")).step
 
 
 def test_a_run_begins_with_word_vectors_and_resumes_without_them(
