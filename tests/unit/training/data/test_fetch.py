@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from attendant.runtime.errors import UserError
-from attendant.training.data.fetch import Announce, Apt, Expected, publish, split_by_key, split_of
+from attendant.training.data.fetch import Announce, Apt, Expected, pip_download, publish, split_by_key, split_of
 from attendant.training.data.pairs import Pair
 
 
@@ -141,6 +141,13 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
         monkeypatch.setenv("PATH", str(programs))
 
     return install
+
+
+def test_a_missing_pip_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks environments of uv, which have no pip."""
+    monkeypatch.setattr("attendant.training.data.fetch.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"^pip, .* is not installed: python -m ensurepip, or uv pip install pip$"):
+        pip_download(tmp_path, "toy==1")
 
 
 def test_apt_downloads_and_unpacks_with_the_machines_settings(install: Callable[..., None], tmp_path: Path) -> None:
