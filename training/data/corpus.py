@@ -13,6 +13,7 @@ Shapes: P target positions of a corpus, EOS included; N positions of some of its
 
 import json
 import math
+import os
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -353,11 +354,18 @@ def store_soft_targets(
     Args:
         num_positions: P; num_symbols: K.
         parts: positions [n], their symbols [n, K] and probabilities [n, K]; together every position once.
+
+    Raises:
+        CantWrite: the disk has too little room, before the first part is taken.
     """
     shape = (num_positions, num_symbols)
     with new_folder(folder, put=unless_there) as fresh:
-        symbols = np.memmap(fresh / SYMBOLS_FILE, np.int32, "w+", shape=shape)
-        probabilities = np.memmap(fresh / PROBABILITIES_FILE, np.float16, "w+", shape=shape)
+        for name, num_bytes in ((SYMBOLS_FILE, 4), (PROBABILITIES_FILE, 2)):
+            with (fresh / name).open("xb") as file:
+                # A process that writes to a mapped file without room on the disk is killed.
+                os.posix_fallocate(file.fileno(), 0, num_bytes * num_positions * num_symbols)
+        symbols = np.memmap(fresh / SYMBOLS_FILE, np.int32, "r+", shape=shape)
+        probabilities = np.memmap(fresh / PROBABILITIES_FILE, np.float16, "r+", shape=shape)
         for places, ids, values in parts:
             symbols[places], probabilities[places] = ids, values
         symbols.flush()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from attendant.runtime.bundle.tokenizer import EOS_ID
 from attendant.runtime.decoding.options import LENGTH_MARGIN
@@ -16,12 +17,15 @@ from attendant.training.data.batches import BatchPlan, collate
 from attendant.training.data.config import BatchConfig, CorpusFiles, DataConfig
 from attendant.training.data.corpus import (
     Corpus,
+    DistillationConfig,
     PairEncoder,
     TokenSequences,
     encode_pairs,
     max_length_ratio,
+    open_soft_targets,
     open_stored,
     store,
+    store_soft_targets,
     unknown_share,
 )
 from attendant.training.data.pairs import Pair
@@ -175,6 +179,21 @@ def test_a_run_without_its_corpus_makes_it_again(tmp_path: Path, tiny_recipe: Pa
     shutil.rmtree(tmp_path / "run" / "corpus")
     assert train(4, "--resume") == 0
     assert [path.name for path in (tmp_path / "run" / "corpus").iterdir()] == [made.name]
+
+
+def test_soft_targets_have_room_on_the_disk_before_they_are_computed(tmp_path: Path) -> None:
+    """A process that wrote to the map of a file on a full disk was killed by SIGBUS, without a message."""
+
+    def parts() -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float16]]]:
+        (folder,) = tmp_path.iterdir()
+        sizes = [(path.stat().st_size, path.stat().st_blocks * 512) for path in folder.iterdir()]
+        assert sum(size for size, _ in sizes) == 6 * 8 * 9000 and all(room >= size for size, room in sizes)
+        yield np.arange(9000), np.full((9000, 8), 3, np.int32), np.full((9000, 8), 0.125, np.float16)
+
+    store_soft_targets(tmp_path / "soft", 9000, 8, parts())
+    offsets = np.array([0, 8999])
+    stored = open_soft_targets(tmp_path / "soft", offsets, DistillationConfig(teachers=("run",)))
+    assert stored is not None and (stored.symbols == 3).all() and (stored.probabilities == 0.125).all()
 
 
 def corpus(sources: list[int], targets: list[int], *, append_eos: bool) -> Corpus:
