@@ -65,6 +65,7 @@ def test_overrides_may_be_numbers_of_numpy(tmp_path: Path) -> None:
         ("seed=9223372036854775808", "small.toml: seed = 9223372036854775808: must be less than 9223372036854775808"),
         ("model.hidden_size=1000001", "model.hidden_size = 1000001: must be less than or equal to 1000000"),
         ("source.vocabulary_size=2147483648", "2147483648: must be less than or equal to 2147483647"),
+        ("data.max_target_tokens=2147483648", "2147483648: must be less than or equal to 2147483647"),
         ("source.min_frequency=2147483648", "2147483648: must be less than or equal to 2147483647"),
         ("training.num_threads=1025", "training.num_threads = 1025: must be less than or equal to 1024"),
         ("optimizer.learning_rate=nan", "optimizer.learning_rate = nan: must be a finite number"),
