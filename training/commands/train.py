@@ -82,6 +82,8 @@ def run_train(arguments: argparse.Namespace) -> None:
             resume=arguments.resume,
             verbose=True,
         )
+    except BrokenPipeError:
+        raise UserError("the output has lost its reader, so the training has stopped: --resume continues it") from None
     except UserError:
         if is_first:
             raise

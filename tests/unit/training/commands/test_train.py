@@ -199,6 +199,22 @@ def test_a_training_that_ends_before_the_first_step_leaves_no_folder(
     assert command(tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_steps=1")[0] == 0
 
 
+def test_a_training_whose_output_has_no_reader_is_not_done(
+    tmp_path: Path, tiny_recipe: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checks `attendant train RECIPE | head`: the exit status was that of a finished training."""
+
+    def closed(line: str) -> None:
+        if "validation" in line:
+            raise BrokenPipeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("attendant.training.loop.callbacks.print_line", closed)
+        status, _, errors = command(tiny_recipe, "--output", tmp_path / "run")
+    assert status == 2 and "the training has stopped: --resume continues it" in errors
+    assert command(tiny_recipe, "--output", tmp_path / "run", "--resume")[0] == 0
+
+
 def test_the_threads_are_those_that_the_container_grants(
     tmp_path: Path, tiny_recipe: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
