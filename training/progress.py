@@ -28,7 +28,7 @@ def print_line(line: str) -> None:
 
 def plain_console() -> Console:
     """Returns a console for standard output that prints users' texts as they are."""
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = PIPE_WIDTH
     return console

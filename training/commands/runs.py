@@ -15,7 +15,7 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.files import lock, new_folder, translate_os_errors
 from attendant.training.commands.evaluate import add_data_options
 from attendant.training.data.lines import numbered_lines, read_sources
-from attendant.training.data.pairs import Example
+from attendant.training.data.pairs import MOST_CHARACTERS, Example
 from attendant.training.evaluation.bootstrap import LengthUnit
 from attendant.training.evaluation.evaluating import decode_examples, search_options
 from attendant.training.evaluation.session import OpenedModel
@@ -173,8 +173,10 @@ def run_label(arguments: argparse.Namespace) -> None:
     if output.exists() and not arguments.resume:
         raise UserError(f"{output} exists: --resume continues it; --output names another")
     check_folder("--output", output)
+    texts = read_sources(arguments.sources)
+    short = [text for text in texts if len(text) <= MOST_CHARACTERS]
     # A tab within a source would begin another column.
-    sources = dict.fromkeys(source.replace("\t", " ") for source in read_sources(arguments.sources))
+    sources = dict.fromkeys(text.replace("\t", " ") for text in short)
     opened = open_runs(arguments.paths, "label")
     with translate_os_errors(output), output.open("a", encoding="utf-8") as file:
         lock(file.fileno(), output)
@@ -184,6 +186,8 @@ def run_label(arguments: argparse.Namespace) -> None:
     print(f"{output}: {len(waiting) - num_empty:,} pairs written")
     if num_empty:
         print(f"{num_empty:,} sources have an empty output, which is no pair: left out")
+    if num_long := len(texts) - len(short):
+        print(f"{num_long:,} sources have more than {MOST_CHARACTERS:,} characters: left out")
 
 
 def _labelled(output: Path) -> set[str]:

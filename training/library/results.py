@@ -149,7 +149,8 @@ class Results(Sequence[Result]):
             yield Text(f"{statistics.metric}: {statistics.rule}")
 
     def _recorded(self) -> Console:
-        console = Console(file=io.StringIO(), record=True, width=PIPE_WIDTH, highlight=False, markup=False)
+        file = io.StringIO()
+        console = Console(file=file, record=True, width=PIPE_WIDTH, highlight=False, markup=False, emoji=False)
         console.print(self, soft_wrap=True)
         return console
 

@@ -4,10 +4,12 @@ import io
 import json
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from attendant.training.loop.callbacks import LiveProgress, Record, StepProgress, TrainingProgress, TrainingStart
 from attendant.training.loop.journal import Journal
+from attendant.training.progress import plain_console
 from attendant.training.run.directory import Run
 
 AT = StepProgress(
@@ -41,6 +43,12 @@ def test_a_long_training_does_not_fill_a_file() -> None:
     for _ in range(1000):
         progress.step(AT)
     assert 6 < len(lines) < 20
+
+
+def test_users_texts_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "a [bold] :heart: http://x 1"
+    plain_console().print(text)
+    assert capsys.readouterr().out == f"{text}\n"
 
 
 def test_the_live_bar_shows_progress_and_keeps_messages() -> None:

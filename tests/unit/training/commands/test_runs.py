@@ -62,7 +62,7 @@ def test_invalid_arguments_of_average_are_refused_in_one_line(tmp_path: Path, fi
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
     path = tmp_path / "words.txt"
-    path.write_text("ab\ncd\n\nabc\nab\nbcd\nb\td\n")
+    path.write_text("ab\ncd\n\nabc\nab\nbcd\nb\td\n" + f"{'ab ' * 10_000}\n")
     return path
 
 
@@ -72,6 +72,7 @@ def test_label_writes_each_source_once_with_its_output(
     status, message, errors = command("label", finished_run, "--sources", sources, "--output", tmp_path / "out.tsv")
     assert status == 0, errors
     rows = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
+    assert "1 sources have more than 20,000 characters: left out" in message
     labelled = [source for source, _ in rows]
     assert labelled == [source for source in ("ab", "cd", "abc", "bcd", "b d") if source in labelled]
     assert len(labelled) == 5 or f"{5 - len(labelled)} sources have an empty output" in message
