@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 from attendant.runtime.command import Command, ended_by_interrupts, exit_command, require, suggestion
 from attendant.runtime.errors import UserError
@@ -38,7 +39,8 @@ def main(arguments: Sequence[str]) -> None:
         UserError: neither a subcommand nor a file, but nearly a subcommand; or what the command raises.
     """
     if not arguments or arguments[0] not in SUBCOMMANDS:
-        if arguments and "." not in arguments[0] and (meant := suggestion(arguments[0], SUBCOMMANDS)):
+        is_word = bool(arguments) and "." not in arguments[0] and not Path(arguments[0]).exists()
+        if is_word and (meant := suggestion(arguments[0], SUBCOMMANDS)):
             raise UserError(f"{arguments[0]}: is neither a recipe (NAME.toml) nor a command{meant}")
         command("train")(arguments)
     else:

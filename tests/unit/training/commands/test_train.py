@@ -175,7 +175,12 @@ def test_a_vocabulary_below_the_requested_size_is_explained(
     ), errors
 
 
-def test_a_mistyped_subcommand_is_refused_with_a_suggestion(command: Command) -> None:
+def test_a_mistyped_subcommand_is_refused_with_a_suggestion(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "labels").touch()
+    assert "labels has no pairs" in command("labels")[2]
     status, _, errors = command("evalaute", "run")
     assert (status, errors) == (
         2,
