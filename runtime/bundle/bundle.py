@@ -183,10 +183,7 @@ def open_bundle(path: Path | str) -> Bundle:
     """
     path = Path(path)
     manifest = read_manifest(path)
-    try:
-        texts, differences = _checked_files(path, manifest)
-    except (OSError, Unfit) as error:
-        raise BundleRefused(path, [_reason(error)]) from error
+    texts, differences = _checked_files(path, manifest)
     if differences := [*differences, *_manifest_differences(manifest)]:
         raise BundleRefused(path, differences)
     try:
@@ -217,13 +214,11 @@ def read_manifest(path: Path) -> Manifest:
     def refuse(*lines: str) -> NoReturn:
         raise BundleRefused(path, lines)
 
-    if not path.is_dir():
-        refuse("no such folder")
     try:
         content: Any = parse_json(read_file(path / MANIFEST_NAME, MAX_MANIFEST_BYTES))
-    except FileNotFoundError:
-        refuse(f"{MANIFEST_NAME} is missing: this is no bundle")
-    except (OSError, Unfit) as error:
+    except (FileNotFoundError, NotADirectoryError):
+        refuse(f"{MANIFEST_NAME} is missing: this is no bundle" if path.is_dir() else "no such folder")
+    except (OSError, ValueError) as error:
         refuse(f"{MANIFEST_NAME} can't be read: {_reason(error)}")
     if not isinstance(content, dict):
         refuse(f"{MANIFEST_NAME} is no JSON object")
@@ -242,14 +237,21 @@ def _reason(error: Exception) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
+def files_of(path: Path) -> tuple[dict[str, int], list[str]]:
+    """Returns what `files_in` does. Raises BundleRefused: a folder can't be read, or there are too many files."""
+    try:
+        return files_in(path)
+    except OSError as error:
+        raise BundleRefused(path, [f"{error.filename}: {error.strerror}"]) from error
+    except Unfit as error:
+        raise BundleRefused(path, [str(error)]) from error
+
+
 def _checked_files(path: Path, manifest: Manifest) -> tuple[dict[str, bytes], list[str]]:
     """Returns the tokenizers, golden examples and bigrams as they are on the disk, and one line per fault of any file.
-
-    Raises:
-        Unfit: there are far more files than a bundle has.
-        OSError: a folder can't be read.
+    Raises BundleRefused: as `files_of`.
     """
-    present, differences = files_in(path)
+    present, differences = files_of(path)
     is_odd = {line.partition(":")[0] for line in differences}
     for name in sorted(present.keys() - manifest.files.keys() - {MANIFEST_NAME, SIGNATURE_NAME}):
         differences.append(f"{name}: not listed in {MANIFEST_NAME}; remove it")

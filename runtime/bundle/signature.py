@@ -7,14 +7,15 @@ and certificates are the operator's own files: no network is used.
 import base64
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from attendant.runtime.bundle.bundle import Bundle, BundleRefused, open_bundle
+from attendant.runtime.bundle.bundle import Bundle, BundleRefused, files_of, open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, SIGNATURE_NAME
-from attendant.runtime.bundle.reading import MIB, Unfit, files_in, read_file
+from attendant.runtime.bundle.reading import MIB, Unfit, read_file
 from attendant.runtime.errors import UserError, one_line
 from attendant.runtime.files import new_file
 
@@ -38,12 +39,11 @@ def open_signed_bundle(path: Path, trusted: Sequence[Path], *, by_name: bool = F
     """
     if not trusted:
         return open_bundle(path)
+    _, others = files_of(path)
     try:
-        _, others = files_in(path)
         signature = read_file(path / SIGNATURE_NAME, MAX_SIGNATURE_BYTES)
     except FileNotFoundError:
-        missing = SIGNATURE_NAME if path.is_dir() else path.name
-        raise BundleRefused(path, [f"{missing} is missing: the bundle is not signed"]) from None
+        raise BundleRefused(path, [f"{SIGNATURE_NAME} is missing: the bundle is not signed"]) from None
     except (OSError, Unfit) as error:
         raise BundleRefused(path, [f"{SIGNATURE_NAME} can't be read: {error}"]) from error
     if others:
@@ -104,6 +104,11 @@ def sign_bundle(
             can't be written.
     """
     open_bundle(path)
+    for option, pem in (("--certificate", certificate), *(("--chain", each) for each in chain)):
+        if pem is not None and pem_kind(pem) != CERTIFICATE:
+            raise UserError(f"{option} {pem}: is a public key, must be a certificate in PEM")
+    # A link's name is not the folder's, which verifiers may compare.
+    folder = path.resolve()
     signing = _library().signing.Config()
     try:
         if certificate is None:
@@ -114,16 +119,20 @@ def sign_bundle(
             # The library refuses an empty chain.
             between = [*chain] or [certificate]
             signing.use_certificate_signer(private_key=key, signing_certificate=certificate, certificate_chain=between)
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"--key {key}: {one_line(str(error))}") from error
+    except Exception as error:  # the library's exceptions have no common base
+        # Only keys of elliptic curves have the attribute that it reads.
+        reason = "it is of another kind" if isinstance(error, AttributeError) else one_line(str(error))
+        raise UserError(f"--key {key}: {reason}; a key is ECDSA on P-256, P-384 or P-521, in PEM") from error
     hashing = _library().hashing.Config().set_ignored_paths(paths=[SIGNATURE_NAME], ignore_git_paths=False)
     output = path / SIGNATURE_NAME
-    with tempfile.TemporaryDirectory() as folder:
-        written = Path(folder) / SIGNATURE_NAME
-        signing.set_hashing_config(hashing).sign(path, written)
+    with tempfile.TemporaryDirectory() as temporary:
+        written = Path(temporary) / SIGNATURE_NAME
+        signing.set_hashing_config(hashing).sign(folder, written)
         content = written.read_text(encoding="utf-8")
     # Written outside the bundle first: a server that opens it meanwhile refuses files that the manifest does not list.
-    with new_file(output, path.parent) as file:
+    # A mounted bundle, or one in a folder of another user, has no such place.
+    has_place = folder.parent.stat().st_dev == folder.stat().st_dev and os.access(folder.parent, os.W_OK)
+    with new_file(output, folder.parent if has_place else None) as file:
         file.write(content)
     return output
 

@@ -1,5 +1,6 @@
 """Tests of bundles: their files, their formats, and the stepper that serves them."""
 
+import errno
 import json
 import shutil
 from dataclasses import replace
@@ -129,10 +130,28 @@ def test_a_changed_manifest_is_refused_by_its_digest(copy: Path) -> None:
     assert "digest is" in line
 
 
-@pytest.mark.parametrize("place", ["nowhere", "."])
-def test_a_folder_that_is_no_bundle_is_refused(tmp_path: Path, place: str) -> None:
-    (line,) = refusal_of(tmp_path / place)
-    assert line in ("no such folder", f"{MANIFEST_NAME} is missing: this is no bundle")
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("nowhere", "no such folder"),
+        ("file", "no such folder"),
+        (".", f"{MANIFEST_NAME} is missing: this is no bundle"),
+        ("a\0b", f"{MANIFEST_NAME} can't be read: embedded null byte"),
+        ("long" * 100, f"{MANIFEST_NAME} can't be read: File name too long"),
+    ],
+    ids=["nowhere", "file", "empty", "null", "long"],
+)
+def test_a_folder_that_is_no_bundle_is_refused(tmp_path: Path, place: str, reason: str) -> None:
+    (tmp_path / "file").touch()
+    assert refusal_of(tmp_path / place) == (reason,)
+
+
+def test_a_folder_that_can_not_be_read_is_named(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path / "lost+found"))
+
+    monkeypatch.setattr("attendant.runtime.bundle.bundle.files_in", denied)
+    assert refusal_of(copy) == (f"{copy}/lost+found: Permission denied",)
 
 
 @pytest.mark.parametrize(

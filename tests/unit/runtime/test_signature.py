@@ -2,13 +2,15 @@
 
 import datetime
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from attendant.runtime.bundle.bundle import BundleRefused, open_bundle
 from attendant.runtime.bundle.manifest import SIGNATURE_NAME
@@ -43,9 +45,9 @@ def keys(tmp_path: Path) -> Keys:
     return make
 
 
-def _private(key: ec.EllipticCurvePrivateKey, password: bytes | None = None) -> bytes:
+def _private(key: Any, password: bytes | None = None) -> bytes:
     how = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how)
+    return bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how))
 
 
 def test_a_bundle_signed_by_a_trusted_key_is_opened(bundle: Path, keys: Keys) -> None:
@@ -64,6 +66,35 @@ def test_an_encrypted_key_needs_its_passphrase(bundle: Path, keys: Keys) -> None
         sign_bundle(bundle, private, password="wrong")
     sign_bundle(bundle, private, password="secret")
     open_signed_bundle(bundle, [public])
+
+
+@pytest.mark.parametrize("key", [rsa.generate_private_key(65537, 2048), ed25519.Ed25519PrivateKey.generate()])
+def test_a_key_of_another_kind_is_refused(bundle: Path, tmp_path: Path, key: Any) -> None:
+    (tmp_path / "key.pem").write_bytes(_private(key))
+    with pytest.raises(UserError, match=r"--key .*key\.pem: it is of another kind; a key is ECDSA on P-256"):
+        sign_bundle(bundle, tmp_path / "key.pem")
+
+
+def test_a_wrong_certificate_is_named(bundle: Path, keys: Keys) -> None:
+    private, public = keys("ours")
+    with pytest.raises(UserError, match=r"--certificate .*ours\.pub: is a public key, must be a certificate"):
+        sign_bundle(bundle, private, certificate=public)
+    with pytest.raises(UserError, match=r"none\.crt can't be read: No such file"):
+        sign_bundle(bundle, private, certificate=public.with_name("none.crt"))
+
+
+@pytest.mark.parametrize("is_writable", [True, False])
+def test_a_bundle_is_signed_through_a_link_and_in_a_folder_of_another_user(
+    bundle: Path, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_writable: bool
+) -> None:
+    private, public = keys("ours")
+    monkeypatch.setattr("attendant.runtime.bundle.signature.os.access", lambda *_: is_writable)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:  # another file system
+        link = Path(other) / "current"
+        link.symlink_to(bundle)
+        sign_bundle(link, private)
+    open_signed_bundle(bundle, [public], by_name=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "ours.pem", "ours.pub"]
 
 
 def test_a_version_that_was_signed_is_not_served_as_another(bundle: Path, keys: Keys) -> None:
