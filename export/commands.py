@@ -166,7 +166,7 @@ def summaries(path: Path, bundle: Bundle) -> Iterator[str]:
     for certificate in manifest.certificates:
         tokens = certificate.tokens
         whose = REFERENCES[certificate.reference]
-        largest = f"{max(certificate.errors.values()):.1e}"
+        largest = f"{max(certificate.errors.values(), default=0.0):.1e}"
         yield (
             f"{certificate.precision}: {tokens.num_identical} of {tokens.num_compared} decodings identical to {whose}, "
             + (
@@ -204,7 +204,7 @@ def export(options: argparse.Namespace) -> str:
     options.precision = options.precision or ("fp32",)
     if options.web_libraries is not None:
         raise UserError("--web-libraries is for --web")
-    if re.fullmatch(r".+\.py:\w+", str(options.origin)):
+    if re.match(r".+\.py:", str(options.origin)):
         return _export_user_model(options)
     if options.origin.suffix == ".py":
         raise UserError(
@@ -340,7 +340,7 @@ def reference(options: argparse.Namespace) -> str:
             )
         calibrated = calibrate(bundle, steppers[served], held_out)
         for name in manifest.files.keys() - {BIGRAMS_NAME}:
-            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(bundle.path / name, folder / name)
         calibrated.write(folder)
         described = quality.with_references(manifest, references)
@@ -364,7 +364,8 @@ def _right_rule(text: str | None, manifest: Manifest) -> RightRule:
     if text is None:
         if manifest.confidence is not None:
             return manifest.confidence.right
-        evaluation = manifest.provenance.recipe.get("evaluation", {})
+        # The origin that a user describes is no recipe.
+        evaluation = manifest.provenance.recipe.get("evaluation", {}) if manifest.has_our_layers else {}
         metrics = evaluation.get("metrics") or [entry.metric for entry in manifest.evaluation]
         return right_rule(metrics, evaluation.get("right_from"))
     metric, _, value = text.partition(":")

@@ -27,8 +27,8 @@ from attendant.export.verification.certification import GridComparison, certify_
 from attendant.export.verification.probes import VerificationPlan
 from attendant.export.verification.quality import NUM_REFERENCE
 from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.bundle.graph_content import wide_factors
 from attendant.runtime.bundle.manifest import (
+    MAX_TOKENS,
     NAME_PATTERN,
     Certificate,
     DecodingDefaults,
@@ -44,8 +44,8 @@ from attendant.runtime.bundle.manifest import (
 from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import sha256_of
-from attendant.runtime.onnx.session import RUNTIME_VERSION
-from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.runtime.onnx.session import RUNTIME_VERSION, graph_bytes
+from attendant.runtime.onnx.stepper import OnnxStepper, refuse_inexact
 from attendant.training.model import Seq2Seq
 from attendant.training.run.loading import LoadedRun
 
@@ -185,7 +185,7 @@ class ExportableBundle(Exportable):
         pair = self.bundle.manifest.graphs[self.base]
         encoder, decoder_step = (
             TracedGraph(
-                model=onnx.load(self.bundle.path / spec.file),
+                model=onnx.load_model_from_string(graph_bytes(self.bundle.path, spec)),
                 opset=spec.opset,
                 inputs=spec.inputs,
                 outputs=spec.outputs,
@@ -250,15 +250,13 @@ def exportable_bundle(bundle: Bundle, name: str | None = None) -> ExportableBund
     """Returns a bundle's exportable; by default it has the same name.
 
     Raises:
-        UserError: the bundle has no graphs from which others can be made.
+        UserError: the bundle has no graphs from which others can be made, or int8 graphs that are not exact.
     """
     manifest = bundle.manifest
     if not manifest.graphs.keys() & {"fp32", "int8"}:
         raise UserError(f"the bundle {bundle.path} has no fp32 graphs to make others of: export its run")
-    if "fp32" not in manifest.graphs and wide_factors(bundle.path, manifest.graphs["int8"]):
-        raise UserError(
-            f"the bundle {bundle.path} has int8 of 8 bits and no fp32 graphs to make others of: export its run"
-        )
+    if "fp32" not in manifest.graphs:
+        refuse_inexact(bundle, "int8")
     kept = ("fp32",) if "fp32" in manifest.graphs else ("fp32", "int8")
     sources = dict.fromkeys(example.source_tokens for example in bundle.golden)
     return ExportableBundle(
@@ -308,7 +306,9 @@ def exportable_checkpoint(
     try:
         imported = READERS[toolkit](path, segmented)
     except ValidationError as error:
-        raise UserError(f"{path}: its model can't be imported: {error.errors()[0]['msg']}") from None
+        problem = error.errors()[0]
+        field = "".join(f"{name}: " for name in problem["loc"])
+        raise UserError(f"{path}: its model can't be imported: {field}{problem['msg']}") from None
     tokenizers = imported.source_tokenizer, imported.target_tokenizer
     widths = {side: imported.tensors[f"{side}_embedding.weight"].shape[1] for side in ("source", "target")}
     if widths["source"] != widths["target"]:
@@ -363,11 +363,11 @@ def with_defaults(exportable: AnyExportable, **defaults: float | None) -> AnyExp
 
 
 def limits_of(target_tokenizer: Tokenizer, max_source_tokens: int, max_target_tokens: int) -> Limits:
-    """Returns the limits of requests; the vocabulary and MAX_BEAM_SIZE limit beams."""
+    """Returns the limits of requests, at most those of the format; the vocabulary and MAX_BEAM_SIZE limit beams."""
     max_beam_size = max(1, min(MAX_BEAM_SIZE, target_tokenizer.vocabulary_size - len(SPECIAL_TOKENS)))
     return Limits(
-        max_source_tokens=max_source_tokens,
-        max_target_tokens=max_target_tokens,
+        max_source_tokens=min(max_source_tokens, MAX_TOKENS),
+        max_target_tokens=min(max_target_tokens, MAX_TOKENS),
         max_beam_size=max_beam_size,
         max_num_hypotheses=max_beam_size,
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from attendant.runtime.bundle.bundle import GOLDEN_NAME, Bundle, open_bundle
 from attendant.runtime.bundle.manifest import (
@@ -50,9 +50,15 @@ def refuse_occupied(output: Path, *, force: bool, marker: str = MANIFEST_NAME) -
         return
     if not force:
         raise UserError(f"{output} exists already: add --force to replace it, or name another folder")
-    is_marked = output.is_dir() and not output.is_symlink() and (output / marker).is_file()
-    if not is_marked and not (output.is_dir() and not any(output.iterdir())):
-        raise UserError(f"{output} exists and has no {marker}, so --force leaves it: remove it yourself")
+    if output.is_symlink():
+        state = "is a link"
+    elif os.path.ismount(output):
+        state = "is a mount point"
+    elif output.is_dir() and ((output / marker).is_file() or not any(output.iterdir())):
+        return
+    else:
+        state = f"has no {marker}"
+    raise UserError(f"{output} exists and {state}, so --force leaves it: remove it yourself, or name another folder")
 
 
 @contextlib.contextmanager
@@ -67,18 +73,16 @@ def publish(output: Path, *, force: bool, marker: str = MANIFEST_NAME) -> Iterat
 
 def _take_place(folder: Path, output: Path, *, force: bool, marker: str) -> None:
     refuse_occupied(output, force=force, marker=marker)  # it may have appeared in the meantime
-    replaced = None
-    if output.exists():
-        replaced = folder.with_name(folder.name.replace(".partial-", ".replaced-"))
-        output.rename(replaced)
+    replaced = folder.with_name(folder.name.replace(".partial-", ".replaced-"))
     try:
+        if output.exists():
+            output.rename(replaced)
         folder.rename(output)
     except BaseException:
-        if replaced is not None:
+        if replaced.exists() and not output.exists():
             replaced.rename(output)
         raise
-    if replaced is not None:
-        shutil.rmtree(replaced, ignore_errors=True)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -164,13 +168,13 @@ def _certificate_lines(certificate: Certificate) -> Iterator[str]:
     yield f"certificate: {certificate.precision} on {certificate.provider}, {certificate.runtime_version}"
     yield f"  host            {certificate.host}"
     yield (
-        f"  grid            batches of {_listed(grid.batch_sizes)}; lengths {grid.source_lengths[0]} to "
-        f"{grid.source_lengths[-1]}; beams {_listed(grid.beam_sizes)}; {grid.num_steps} teacher-forced steps"
+        f"  grid            batches of {_listed(grid.batch_sizes)}; lengths {_listed(grid.source_lengths[:1])} to "
+        f"{_listed(grid.source_lengths[-1:])}; beams {_listed(grid.beam_sizes)}; {grid.num_steps} teacher-forced steps"
     )
-    worst = max(certificate.errors, key=lambda name: certificate.errors[name])
-    own = certificate.reference_errors.get(worst)
-    of_pytorch = "" if own is None else f"; PyTorch's own there {own:.1e}"
-    yield f"  largest error   {certificate.errors[worst]:.1e} ({worst}){of_pytorch}"
+    for worst, error in sorted(certificate.errors.items(), key=lambda entry: -entry[1])[:1]:
+        own = certificate.reference_errors.get(worst)
+        of_pytorch = "" if own is None else f"; PyTorch's own there {own:.1e}"
+        yield f"  largest error   {error:.1e} ({worst}){of_pytorch}"
     whose = REFERENCES[certificate.reference]
     ties = f", {tokens.num_excused} differ by a tie" if certificate.reference == "pytorch" else ""
     yield f"  tokens          {tokens.num_identical} of {tokens.num_compared} decodings identical to {whose}{ties}"
@@ -225,14 +229,18 @@ def verify(
 
     Raises:
         BundleRefused: a file differs from the manifest.
-        UserError: the run is not the one that the bundle was exported from, the provider is missing, or this host
-            can compute nothing of the bundle exactly.
+        UserError: the run is not the one that the bundle was exported from, the provider is unknown or missing, this
+            host can compute nothing of the bundle exactly, or an argument has a wrong type.
         VerificationFailed: a golden example, or PyTorch, differs.
     """
     from attendant.runtime.onnx.stepper import refuse_inexact  # noqa: PLC0415
 
     path = path_of("bundle", bundle)
     run_path = None if run is None else path_of("run", run)
+    if provider not in get_args(Provider):
+        raise UserError(f"provider={provider!r}: must be {' or '.join(get_args(Provider))}")
+    if isinstance(signature, str | os.PathLike):
+        raise UserError(f"signature={signature!r}: must be a list of paths")
     if run_path is not None:
         require("torch", "cpu,export")
         require("onnx", "cpu,export")
@@ -315,7 +323,9 @@ def _compared_with_run(
     ours, theirs = exportable.provenance.checkpoint, manifest.provenance.checkpoint
     if exportable.model.state != manifest.graphs["fp32"].state or ours != theirs:
         # A bundle of other weights would differ in every number.
-        raise UserError(f"{path} holds the weights {ours}, the bundle was exported from {theirs}: name its run")
+        raise UserError(
+            f"{path} holds the weights {ours}, the bundle was exported from {theirs}: name its run and its --checkpoint"
+        )
     grid = GridComparison(manifest, stepper, exportable.model.reference, exportable.encoder_sources())
     certificate = certify_traced(grid, exportable.model.exact_reference())
     tokens = certificate.tokens

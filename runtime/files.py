@@ -21,7 +21,10 @@ from attendant.runtime.errors import UserError
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
-UNWRITABLE = FULL | READ_ONLY | {errno.EIO, errno.ENXIO, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+TAKEN = frozenset({errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.EBUSY, errno.EXDEV})
+"""Errors of a name that belongs to something else: also a folder in which another file system is mounted."""
+
+UNWRITABLE = FULL | READ_ONLY | TAKEN | {errno.EIO, errno.ENXIO, errno.ENAMETOOLONG}
 UNMAKABLE = UNWRITABLE | {errno.ENOENT}
 """Errors of creating a file: also a missing folder, or one that holds no files, as in /proc."""
 

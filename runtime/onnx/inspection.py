@@ -14,9 +14,8 @@ from attendant.runtime.bundle import graph_io
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.graph_content import Graph, Node, read_graph
 from attendant.runtime.bundle.manifest import GraphSpec, Precision
-from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES, read_file
 from attendant.runtime.inspection import OF_POSITIONS, Record
-from attendant.runtime.onnx.session import OnnxSession, Shape
+from attendant.runtime.onnx.session import OnnxSession, Shape, graph_bytes
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Array
 
@@ -37,7 +36,7 @@ def watched(bundle: Bundle, precision: Precision, record: Record) -> OnnxStepper
         # A user's own module may compute anything: only the outputs of every stepper are known.
         return OnnxStepper(bundle, precision)
     step = bundle.graphs_in(precision).decoder_step
-    graph = read_graph(read_file(bundle.path / step.file, MAX_GRAPH_BYTES))
+    graph = read_graph(graph_bytes(bundle.path, step))
 
     def open_session(folder: Path, spec: GraphSpec, **how: Any) -> OnnxSession:
         return _WatchedSession(folder, spec, graph, record, **how) if spec == step else OnnxSession(folder, spec, **how)

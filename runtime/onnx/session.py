@@ -218,7 +218,7 @@ class OnnxSession:
         self.spec = spec
         self._provider: Provider = provider
         self._exposed = frozenset(exposed)
-        content = _content(folder, spec) + outputs_part(exposed)
+        content = graph_bytes(folder, spec) + outputs_part(exposed)
         self._session = _load(spec.file, content, provider, num_threads)
         self._bound_runs: BoundRuns | None = None
         if provider == "cpu":
@@ -324,8 +324,12 @@ class PlainSession:
             raise UserError(f"{self._label}: {_one_line(str(error))}") from None
 
 
-def _content(folder: Path, spec: GraphSpec) -> bytes:
-    """Reads and checks a graph. Exactly these bytes are loaded, even if the file changes meanwhile."""
+def graph_bytes(folder: Path, spec: GraphSpec) -> bytes:
+    """Returns a checked graph. Exactly these bytes are loaded, even if the file changes meanwhile.
+
+    Raises:
+        UserError: it can't be read, no export writes such a graph, or its digest differs from the manifest's.
+    """
     try:
         content = read_file(folder / spec.file, MAX_GRAPH_BYTES)
         read_graph(content)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -27,6 +28,7 @@ from attendant.runtime.errors import UserError
 from attendant.training.__main__ import main as train
 from attendant_client.version import VERSION
 from tests.bundles import TINY_PLAN
+from tests.faults.crafting import seal
 from tests.paths import ROOT
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -118,6 +120,10 @@ def test_export_run_refuses_invalid_arguments(run: Path, tmp_path: Path) -> None
         attendant.export_run(run, tmp_path / "bundle", precisions=())
     with pytest.raises(UserError, match="--name 3: a bundle's name has 1 to 64"):
         attendant.export_run(run, tmp_path / "bundle", name=3)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="provider='gpu': must be cpu or cuda"):
+        attendant.verify(tmp_path, provider="gpu")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"signature='release\.pub': must be a list of paths"):
+        attendant.verify(tmp_path, signature="release.pub")  # type: ignore[arg-type]
 
 
 def test_it_is_verified_again_with_its_run_and_inspected(
@@ -151,9 +157,21 @@ def test_references_are_added_to_a_bundle_that_has_none(
     pairs = tmp_path / "pairs.tsv"
     words = [f"{first}{second}{third}" for first in "abcdef" for second in "ghij" for third in "abcdex"]
     pairs.write_text("".join(f"{word}\tAA\n" for word in words))
-    assert command("reference", tiny_bundle_path, "--data", pairs, "--output", tmp_path / "new") == 0
+    # Another program may write a bundle's graphs into other folders.
+    nested = Path(shutil.copytree(tiny_bundle_path, tmp_path / "nested"))
+    (nested / "graphs").mkdir()
+    (nested / "fp32").rename(nested / "graphs" / "fp32")
+
+    def move(content: dict[str, Any]) -> None:
+        for name in ("encoder", "decoder_step"):
+            graph = content["graphs"]["fp32"][name]
+            content["files"][f"graphs/{graph['file']}"] = content["files"].pop(graph["file"])
+            graph["file"] = f"graphs/{graph['file']}"
+
+    seal(nested, move)
+    assert command("reference", nested, "--data", pairs, "--output", tmp_path / "new") == 0
     assert "with references of 144 texts in fp32; no confidence: fewer than 200 texts\n" in capsys.readouterr().out
-    old, new = open_bundle(tiny_bundle_path).manifest, open_bundle(tmp_path / "new").manifest
+    old, new = open_bundle(nested).manifest, open_bundle(tmp_path / "new").manifest
     assert old.reference is None and new.reference is not None
     assert new.files == old.files
     assert new.reference.signals["source_tokens"].edges == (3.0,)
@@ -161,6 +179,17 @@ def test_references_are_added_to_a_bundle_that_has_none(
     pairs.write_text("abc\tAA\n" * 9)
     assert command("reference", tiny_bundle_path, "--data", pairs, "--output", tmp_path / "other") == 2
     assert "fewer than 100 sources" in capsys.readouterr().err
+
+
+def test_a_graph_that_is_no_model_is_not_exported_again(
+    tiny_bundle_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = Path(shutil.copytree(tiny_bundle_path, tmp_path / "broken"))
+    (broken / "fp32" / "encoder.onnx").write_bytes(b"garbage")
+    seal(broken)
+    assert command(broken, "--output", tmp_path / "new") == 2
+    assert "fp32/encoder.onnx: no ONNX model of an export" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["broken"]
 
 
 @pytest.mark.filterwarnings("ignore")  # warnings of model_signing's import

@@ -61,7 +61,8 @@ def _ended(arguments: Sequence[str] | None) -> int:
         return 0
     except OSError as error:
         with suppress(OSError):
-            print(f"attendant: standard input or output: {error.strerror or error}", file=sys.stderr)
+            place = error.filename or "standard input or output"
+            print(f"attendant: {place}: {error.strerror or error}", file=sys.stderr)
         give_up_output()
         return 1
 

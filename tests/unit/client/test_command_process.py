@@ -145,3 +145,9 @@ def test_closed_outputs_are_not_written(environment: dict[str, str], arguments: 
     done = subprocess.run(command, env=environment, input=b"a\n", capture_output=True)
     assert done.returncode == (2 if "bad" in arguments else 0), done.stderr
     assert b"Traceback" not in done.stderr
+
+
+def test_a_file_that_an_error_of_the_system_names_is_shown(environment: dict[str, str]) -> None:
+    program = "from attendant_client import command; command._run = lambda _: open('/none/x'); command.main([])"
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False)
+    assert done.stderr == b"attendant: /none/x: No such file or directory\n"

@@ -1,12 +1,16 @@
-"""Tests of publishing: a folder appears completely or not at all."""
+"""Tests of publishing, where a folder appears completely or not at all, and of the description of a bundle."""
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from attendant.export.published import publish, refuse_occupied
+from attendant.export.published import describe, publish, refuse_occupied
+from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME
 from attendant.runtime.errors import UserError
+from tests.faults.crafting import seal
 
 
 def names(folder: Path) -> list[str]:
@@ -24,12 +28,33 @@ def test_force_replaces_a_bundle_whole_and_nothing_else(tmp_path: Path) -> None:
     output = tmp_path / "bundle"
     output.mkdir()
     (output / "more").write_text("of the old one")
-    for path in (output, output / "more"):
-        with pytest.raises(UserError, match=r"has no manifest\.json"):
+    link = tmp_path / "link"
+    link.symlink_to(output)
+    for path, state in (
+        (output, "has no manifest.json"),
+        (output / "more", "has no manifest.json"),
+        (link, "is a link"),
+        (Path("/proc"), "is a mount point"),
+    ):
+        with pytest.raises(UserError, match=f"{path} exists and {state}, so --force leaves it: "):
             refuse_occupied(path, force=True)
+    link.unlink()
     (output / MANIFEST_NAME).write_text("old")
     with publish(output, force=True) as folder:
         (folder / MANIFEST_NAME).write_text("new")
     assert names(tmp_path) == ["bundle"]
     assert names(output) == [MANIFEST_NAME]
     assert (output / MANIFEST_NAME).read_text() == "new"
+
+
+def test_a_certificate_without_lengths_and_errors_is_shown(tiny_bundle_path: Path, tmp_path: Path) -> None:
+    def empty(content: dict[str, Any]) -> None:
+        content["certificates"][0] |= {
+            "errors": {},
+            "grid": content["certificates"][0]["grid"] | {"source_lengths": []},
+        }
+
+    path = Path(shutil.copytree(tiny_bundle_path, tmp_path / "bundle"))
+    seal(path, empty)
+    lines = [line.split()[0] for line in describe(open_bundle(path)) if line]
+    assert "certificate:" in lines and "largest" not in lines

@@ -182,3 +182,13 @@ def test_unprintable_characters_are_escaped() -> None:
 def test_a_text_becomes_one_printable_line_of_the_same_words(text: str) -> None:
     assert escaped(text).isprintable()
     assert json.loads(escaped(json.dumps(text, ensure_ascii=False))) == text
+
+
+def test_a_name_that_another_process_has_taken_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    with (
+        pytest.raises(CantWrite, match=r"folder: can't be written: Directory not empty$"),
+        new_folder(tmp_path / "folder"),
+    ):
+        pass
+    assert tree(tmp_path) == {"folder": "", "folder/inner": ""}

@@ -10,6 +10,8 @@ import yaml
 from torch import Tensor, nn
 
 from attendant.export.importing.joeynmt import read
+from attendant.export.origins import exportable_checkpoint
+from attendant.runtime.bundle.manifest import MAX_TOKENS
 from attendant.runtime.errors import UserError
 from tests.imported import logits_of
 
@@ -212,3 +214,12 @@ def test_a_folder_without_its_best_checkpoint_is_refused(tmp_path: Path) -> None
     (tmp_path / "12000.ckpt").unlink()
     with pytest.raises(UserError, match=r"name a checkpoint, \*\.ckpt: it has none$"):
         read(tmp_path, False)
+
+
+def test_limits_and_penalties_beyond_the_formats(tmp_path: Path) -> None:
+    folder = write(tmp_path, Joey())
+    edit(folder, "data", "src", "max_length", value=1_000_000)
+    assert exportable_checkpoint("joeynmt", folder, tmp_path / "bundle").limits.max_source_tokens == MAX_TOKENS
+    edit(folder, "testing", "beam_alpha", value=12)
+    with pytest.raises(UserError, match="its model can't be imported: length_penalty: Input should be less"):
+        exportable_checkpoint("joeynmt", folder, tmp_path / "bundle")
