@@ -169,9 +169,18 @@ class _Draft:
         (self.folder / name).write_text(text, encoding="utf-8")
 
     def _add_rewritten(self, precision: Precision, plain: TracedPair, reference: OnnxStepper) -> BundleStepper:
-        """Rewrites, loads and certifies the graphs of another precision."""
+        """Rewrites, loads and certifies the graphs of another precision. Raises UserError: graphs of a user's own have
+        a form that can't be rewritten.
+        """
         logger.info("rewriting to %s", precision)
-        rewritten = REWRITERS[precision](plain)
+        try:
+            rewritten = REWRITERS[precision](plain)
+        except AssertionError as error:
+            if self.exportable.must_be_invariant:  # graphs of our own layers
+                raise
+            raise UserError(
+                f"the graphs have a form that can't be rewritten to {precision}: leave it out of --precision"
+            ) from error
         stepper: BundleStepper = self._add(precision, rewritten)
         if precision == "fp16":
             # On a GPU, if there is one.

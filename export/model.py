@@ -4,7 +4,8 @@ import importlib.util
 import json
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from numbers import Integral
@@ -33,12 +34,19 @@ from attendant.export.tracing import TraceableModel, trace_graphs
 from attendant.export.verification.probes import FULL_PLAN, VerificationPlan
 from attendant.export.verification.quality import NUM_REFERENCE, QualityMeasurement
 from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.bundle.manifest import GNMT_OFFSET, DecodingDefaults, Precision, defaults_of, search_of
+from attendant.runtime.bundle.manifest import (
+    GNMT_OFFSET,
+    MAX_TOKENS,
+    DecodingDefaults,
+    Precision,
+    defaults_of,
+    search_of,
+)
 from attendant.runtime.errors import UserError, VerificationFailed, reason_of
 from attendant.runtime.files import path_of
 from attendant.training.data.vocabulary import NAMES, SymbolKind, Symbols, read_vocabulary
 from attendant.training.evaluation.evaluating import EvaluationConfig, TextModel
-from attendant.training.evaluation.session import read_data
+from attendant.training.evaluation.session import Data, read_data
 
 logger = logging.getLogger(__name__)
 
@@ -124,8 +132,8 @@ def _refuse_wrong_values(model: UserModel) -> None:
         raise UserError(f"model is of type {type(model).__name__}: must be a UserModel, which describes a module")
     for name in ("max_source_tokens", "max_target_tokens"):
         limit = getattr(model, name)
-        if not isinstance(limit, Integral) or limit < 1:
-            raise UserError(f"{name} is {limit!r}: must be a whole number of at least 1")
+        if not isinstance(limit, Integral) or not 1 <= int(limit) <= MAX_TOKENS:
+            raise UserError(f"{name} is {limit!r}: must be a whole number from 1 to {MAX_TOKENS}")
     for name in ("append_eos", "prepend_bos"):
         if getattr(model, name) not in (True, False):
             raise UserError(f"{name} is {getattr(model, name)!r}: must be True or False")
@@ -142,7 +150,7 @@ def export_model(
     output: str | Path,
     *,
     sources: Sequence[str] = (),
-    data: str | None = None,
+    data: Data | None = None,
     name: str | None = None,
     precisions: Precision | Sequence[Precision] = ("fp32",),
     force: bool = False,
@@ -152,8 +160,9 @@ def export_model(
 
     Args:
         sources: held-out texts: the graphs are verified on them, and golden examples are chosen from them.
-        data: pairs (FILE.tsv or SOURCE,TARGET) on which every precision is measured; their sources are used like
-            `sources`. int8 becomes the default only if it was measured.
+        data: pairs on which every precision is measured: files (FILE.tsv or SOURCE,TARGET) or pairs, as in
+            `attendant.evaluate`; their sources are used like `sources`. int8 becomes the default only if it was
+            measured.
         name: the bundle's; by default the output folder's.
 
     Raises:
@@ -164,7 +173,8 @@ def export_model(
     refuse_occupied(output, force=force)
     wanted = precisions_of(precisions)
     _refuse_wrong_values(model)
-    if isinstance(sources, str) or not all(isinstance(each, str) for each in sources):
+    texts = [*sources] if isinstance(sources, Iterable) else [sources]
+    if isinstance(sources, str) or not all(isinstance(text, str) for text in texts):
         raise UserError("sources: must be a list of texts")
     source = read_vocabulary(model.source_tokenizer, model.source_special, model.source_kind, field="source_tokenizer")
     target = read_vocabulary(model.target_tokenizer, model.target_special, model.target_kind, field="target_tokenizer")
@@ -177,7 +187,7 @@ def export_model(
     if traced.encode_alone:
         logger.warning("the encoder takes only %d positions, so padding has no place: %s", max_positions, ALONE)
     pairs = None if data is None else read_data(data)
-    texts = [*sources, *(example.source for example in (() if pairs is None else pairs.examples))]
+    texts += [example.source for example in (() if pairs is None else pairs.examples)]
     encoded = [ids for ids in source.tokenizer.encode_batch(texts) if 0 < len(ids) <= model.max_source_tokens]
     validation = encoded[:: max(1, len(encoded) // NUM_REFERENCE)]
     plain = ExportableModule(
@@ -201,7 +211,7 @@ def export_model(
         ),
         sources=validation[:NUM_SOURCES],
         validation=validation,
-        validation_name=data or "",
+        validation_name="" if pairs is None else pairs.name,
     )
     exportable = with_defaults(plain, **defaults_of(model))
     measurement = None
@@ -242,14 +252,6 @@ def export_model(
             return write(replace(exportable, encode_alone=True))
     except VerificationFailed as error:
         raise VerificationFailed(f"{error.summary}; {REMEDY}", error.differences) from None
-    except AssertionError as error:
-        logger.debug("a rewrite failed", exc_info=True)
-        others = ", ".join(precision for precision in wanted if precision != "fp32")
-        if not others:
-            raise
-        raise UserError(
-            f"{type(model.module).__name__}'s graphs have a form that can't be rewritten to {others}: export fp32 alone"
-        ) from error
 
 
 def _within(plan: VerificationPlan, longest: int) -> VerificationPlan:
@@ -294,7 +296,8 @@ def load_user_model(named: str, weights: Path | None) -> UserModel:
         where = line_in(error, {str(file), str(file.absolute())})
         raise UserError(f"{named}: {type(error).__name__}: {reason_of(error)}{where}") from error
     finally:
-        sys.path.remove(str(file.parent.absolute()))
+        with suppress(ValueError):  # the program may have removed it itself
+            sys.path.remove(str(file.parent.absolute()))
     if not isinstance(model, UserModel):
         raise UserError(f"{named}: {function}() must return attendant.export.UserModel, got {type(model).__name__}")
     # `export_model` refuses anything else.

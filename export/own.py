@@ -186,17 +186,24 @@ def _one_step(
     return new[0][:, None], tuple(part[None] for part in new)
 
 
-def prepared(module: nn.Module) -> nn.Module:
-    """Returns a copy of the module for tracing, whose recurrent layers have `ONNX_LAYERS`. Raises UserError: the module
-    can't be copied, or has a recurrent layer that can't be exported.
+def copied(module: nn.Module) -> nn.Module:
+    """Returns a copy of the module in evaluation mode: the user's own stays as it is. Raises UserError: it can't be
+    copied.
     """
     try:
-        traced = copy.deepcopy(module).eval().requires_grad_(False)
+        return copy.deepcopy(module).eval()
     except Exception as error:  # whatever the module's attributes raise
         raise UserError(
             f"{type(module).__name__} can't be copied, as the export must: {reason_of(error)}; keep on it only modules "
             "of Python, parameters, buffers and plain values, no generators, files or tensors that were computed"
         ) from None
+
+
+def prepared(module: nn.Module) -> nn.Module:
+    """Returns a copy of the module for tracing, whose recurrent layers have `ONNX_LAYERS`. Raises UserError: it has a
+    recurrent layer that can't be exported.
+    """
+    traced = copied(module).requires_grad_(False)
     for name, child in list(traced.named_modules()):
         if isinstance(child, nn.RNNBase):
             if getattr(child, "proj_size", 0) or child.mode not in CELLS:
@@ -385,13 +392,14 @@ def traceable_module(
         inner = getattr(module, "module", None)
         remedy = "give its own module, .module" if isinstance(inner, nn.Module) else "see docs/export-your-own.md"
         raise UserError(f"{type(module).__name__} is no model to export: it {lacks}: {remedy}")
-    module.eval()
+    own = copied(module)
+    module = cast(UserModule, own)
     trial = tried(module, source, target, max_positions)
     wrapped = WrappedModel(module, source, target, trial).eval()
 
     def exact() -> TorchStepper:
         try:
-            wide = copy.deepcopy(module).double()
+            wide = cast(UserModule, copied(own).double())
             double = TorchStepper(WrappedModel(wide, source, target, trial).eval())
             double.step(double.encode([[UNK_ID]]), np.array([BOS_ID]), num_candidates=1)
         except Exception:  # a module that makes tensors of float32 itself: it has no rounding to compare with
@@ -407,7 +415,7 @@ def traceable_module(
         architecture=getattr(module, "graph_architecture", None)
         or {
             "module": type(module).__qualname__,
-            "num_parameters": sum(parameter.numel() for parameter in module.parameters()),
+            "num_parameters": sum(parameter.numel() for parameter in own.parameters()),
         },
         reference=TorchStepper(wrapped),
         exact_reference=exact,

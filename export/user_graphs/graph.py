@@ -47,7 +47,7 @@ class UserGraph:
     """A graph in a file.
 
     Attributes:
-        file: the file's name, for messages.
+        file: the file as it was named, for messages: both graphs may be a `model.onnx`.
         inputs, outputs: by name; the inputs without those that are constants.
     """
 
@@ -55,7 +55,7 @@ class UserGraph:
         """Reads the file, and the files that hold its weights. Raises UserError: it can't be read, or onnxruntime can't
         run it.
         """
-        self.path, self.file = path, path.name
+        self.path, self.file = path, str(path)
         try:
             self.proto = onnx.load(path)
         except OSError as error:
@@ -81,7 +81,7 @@ class UserGraph:
     def origin(self) -> Mapping[str, Any]:
         """A description for the bundle's provenance."""
         producer = f"{self.proto.producer_name} {self.proto.producer_version}".strip()
-        return {"file": self.file, "sha256": sha256_of(self.path), "opset": self.opset, "producer": producer}
+        return {"file": self.path.name, "sha256": sha256_of(self.path), "opset": self.opset, "producer": producer}
 
     @property
     def num_parameters(self) -> int:

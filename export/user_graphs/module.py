@@ -189,7 +189,10 @@ class GraphModule(nn.Module):
     def graph_architecture(self) -> Mapping[str, Any]:
         """The manifest's description of the model."""
         graphs = self.graphs.encoder.graph, self.graphs.step.graph
-        return {"graphs": [graph.file for graph in graphs], "num_parameters": sum(g.num_parameters for g in graphs)}
+        return {
+            "graphs": [graph.path.name for graph in graphs],
+            "num_parameters": sum(g.num_parameters for g in graphs),
+        }
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> dict[str, Tensor]:
         """Encodes sources; see Seq2SeqModule."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import Field, ValidationError
 
-from attendant.runtime.bundle.manifest import GNMT_OFFSET
+from attendant.runtime.bundle.manifest import GNMT_OFFSET, MAX_TOKENS
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import read_text
 from attendant.training.data.vocabulary import SymbolKind
@@ -88,7 +88,7 @@ class SideTable(Table):
     tokenizer: str
     special: dict[str, str] | None = None
     kind: SymbolKind = "word"
-    max_tokens: Count | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
 
 
 class SourceTable(SideTable):

@@ -112,8 +112,6 @@ def tokenizer_for(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
 
 def _places(name: str, ids: Mapping[str, int], special: Mapping[str, str] | None) -> tuple[list[int], list[str]]:
     """Returns the module's ids in the bundle's order, and the ordinary symbols in the module's order."""
-    if not ids:
-        raise UserError(f"{name}: the vocabulary is empty")
     declared = dict(special or {})
     if unknown := declared.keys() - NAMES.keys():
         raise UserError(f"{name}: {min(unknown)!r} is no special symbol: name {', '.join(NAMES)}")
@@ -127,6 +125,8 @@ def _places(name: str, ids: Mapping[str, int], special: Mapping[str, str] | None
     ordinary = [symbol for symbol in sorted(ids, key=ids.__getitem__) if symbol not in declared.values()]
     if clash := set(ordinary) & set(SPECIAL_TOKENS):
         raise UserError(f"{name}: {min(clash)!r} is a special symbol in bundles: declare what it is by special symbols")
+    if not ordinary:
+        raise UserError(f"{name}: the vocabulary has no symbols besides the special ones")
     places = [ids[declared[role]] if role in declared else -1 for role in NAMES]
     return [*places, *(ids[symbol] for symbol in ordinary)], ordinary
 

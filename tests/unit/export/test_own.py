@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 from unittest.mock import Mock
 
 import pytest
@@ -17,6 +18,7 @@ import attendant
 from attendant.export import UserModel, export_model
 from attendant.export import model as own_export
 from attendant.export.__main__ import main
+from attendant.export.bundle_writer import REWRITERS
 from attendant.export.model import load_user_model
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.onnx.device import DeviceStepper
@@ -38,9 +40,13 @@ from tests.own_models import (
 def tutorial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, UserModel]:
     """Exports the tutorial's model with every field set, for texts that its user segments."""
     fields = {"source_kind": "tokens", "target_kind": "tokens", "prepend_bos": True, "length_penalty": 0.5}
-    model = UserModel(**{**vars(random_model("tutorial")), **fields, "beam_size": 3})
+    origin = {"evaluation": "BLEU 30"}  # the name of a recipe's table
+    model = UserModel(**{**vars(random_model("tutorial")), **fields, "beam_size": 3, "origin": origin})
     path = tmp_path_factory.mktemp("tutorial") / "mine"
+    cast(nn.Module, model.module).train()
     export_model(model, path, sources=["a b c", "d e f g"], precisions=("fp32", "int8", "fp16"), plan=TINY)
+    assert all(part.training for part in cast(nn.Module, model.module).modules())
+    cast(nn.Module, model.module).eval()
     return path, model
 
 
@@ -54,6 +60,20 @@ def test_fields_of_a_user_model_reach_the_bundle(tutorial: tuple[Path, UserModel
     golden = (path / "golden.jsonl").read_text()
     assert {tuple(json.loads(line)["source_tokens"]) for line in golden.splitlines()} <= {tuple("abc"), tuple("defg")}
     assert_answers(path, model, random_sources(6))
+
+
+def test_the_origin_of_a_user_model_is_no_recipe(tutorial: tuple[Path, UserModel], tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("a b\tc d\n" * 9)
+    with pytest.raises(UserError, match="fewer than 100 sources"):
+        main(["reference", str(tutorial[0]), "--data", str(tmp_path / "pairs.tsv"), "--output", str(tmp_path / "new")])
+
+
+def test_a_form_that_can_not_be_rewritten_is_refused(
+    tutorial: tuple[Path, UserModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(REWRITERS, "int8", Mock(side_effect=AssertionError))
+    with pytest.raises(UserError, match="can't be rewritten to int8: leave it out of --precision"):
+        attendant.export_run(tutorial[0], tmp_path / "bundle", precisions=("fp32", "int8"), plan=TINY)
 
 
 @pytest.mark.parametrize(
@@ -491,6 +511,10 @@ def failing():
 
 def quitting():
     raise SystemExit("no GPU")
+
+def leaving():
+    import sys
+    sys.path.pop(0)
 """
 
 
@@ -504,6 +528,8 @@ def quitting():
         (["mine.py:failing"], r"mine.py:failing: TypeError: .*num_words.* at mine.py:14: return user_model\("),
         (["mine.py:quitting"], r"mine.py:quitting: SystemExit: no GPU at mine.py:17: raise SystemExit"),
         (["broken.py:build"], r"broken.py:build: SyntaxError: "),
+        (["mine.py:leaving"], r"leaving\(\) must return attendant.export.UserModel, got NoneType"),
+        (["mine.py:build()"], r"mine.py has no function build\(\)"),
         (["mine.py:build", "--weights", "other.safetensors"], "other.safetensors: can't be read: "),
         (
             ["mine.py:build", "--weights", "other.pt"],
@@ -544,6 +570,18 @@ def test_weights_of_wrapped_modules_are_loaded(prefix: str, tmp_path: Path, monk
             assert torch.equal(loaded[name], tensor.float())
 
 
+def test_data_may_be_a_path_or_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_export, "write_bundle", write := Mock())
+    path = tmp_path / "pairs.tsv"
+    path.write_text("ab\tcd\n")
+    for data, name in ((path, str(path)), ([("ab", "cd")], "1 pairs in memory (")):
+        export_model(random_model("tutorial"), tmp_path / "mine", data=data)
+        exportable = write.call_args.args[0]
+        assert len(exportable.sources) == 1 and exportable.validation_name.startswith(name)
+    with pytest.raises(UserError, match="sources: must be a list of texts"):
+        export_model(random_model("tutorial"), tmp_path / "mine", sources=path)  # type: ignore[arg-type]
+
+
 def test_a_module_without_its_description_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="model is of type TutorialTranslator: must be a UserModel"):
         export_model(TutorialTranslator(), tmp_path / "mine")  # type: ignore[arg-type]
@@ -553,7 +591,8 @@ def test_a_module_without_its_description_is_refused(tmp_path: Path) -> None:
     ("field", "value", "message"),
     [
         ("length_penalty", 99.0, r"--length-penalty 99.0: must be less than or equal to 10$"),
-        ("max_source_tokens", "20", "max_source_tokens is '20': must be a whole number of at least 1"),
+        ("max_source_tokens", "20", "max_source_tokens is '20': must be a whole number from 1 to 65536"),
+        ("max_target_tokens", 65_537, "max_target_tokens is 65537: must be a whole number from 1 to 65536"),
         ("append_eos", "no", "append_eos is 'no': must be True or False"),
         ("source_kind", "char", "source_tokenizer: its kind is 'char', must be one of word, character, tokens"),
         ("target_special", "EOS", "target_tokenizer: its special symbols are 'EOS', must be a dictionary"),

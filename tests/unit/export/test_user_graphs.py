@@ -205,12 +205,12 @@ def test_a_graph_that_cannot_be_imported_is_refused(which: int, change: object, 
 @pytest.mark.parametrize(
     ("form", "more", "message"),
     [
-        (Form(), '[encoder]\nsource_ids = "x"', "encoder: encoder.onnx has no input 'x', only 'tokens'"),
+        (Form(), '[encoder]\nsource_ids = "x"', "encoder: .*/encoder.onnx has no input 'x', only 'tokens'"),
         (Form(), '[step]\nscores = "x"', "step.onnx has no output 'x', only 'predictions', 'new_hidden', 'weights'"),
         (
             Form(),
             '[step]\nscores_are = "probabilities"',
-            "step.scores_are is 'probabilities', and step.onnx gives logits",
+            "step.scores_are is 'probabilities', and .*/step.onnx gives logits",
         ),
         (Form(), '[step]\nattention = "predictions"', "has no weights of the source's positions"),
         (
@@ -225,7 +225,7 @@ def test_a_graph_that_cannot_be_imported_is_refused(which: int, change: object, 
         ),
         (Form(batch=4), "", "encoder.onnx: memory, hidden: no axis runs over the sources of a batch, .*dynamic_axes"),
         (Form(positions=1), "", r"step.onnx: no axis of 'hidden' .* runs over rows; export a single decoder step"),
-        (Form(positions=16, padding="given"), "", "source.max_tokens is 30, and encoder.onnx takes 16 positions"),
+        (Form(positions=16, padding="given"), "", "source.max_tokens is 30, and .*/encoder.onnx takes 16 positions"),
         (Form(), "[stap]", "stap: there is no such field"),
         (Form(), "[step]\nscores = 3", "step.scores: must be a valid string, got 3"),
         (Form(), "[step", "not TOML"),
@@ -236,6 +236,11 @@ def test_a_wrong_description_is_refused(form: Form, more: str, message: str, tmp
     with pytest.raises(UserError, match=message) as caught:
         import_graphs(*paths, read_spec(write_spec(tmp_path, more)))
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_limit_beyond_the_formats_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"source\.max_tokens: must be less than or equal to 65536, got 65537"):
+        read_spec(write_spec(tmp_path, max_tokens=65_537))
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,8 @@ def test_a_tokenizer_of_hugging_face_gives_the_modules_ids(kind: str, tmp_path: 
     ("symbols", "special", "message"),
     [
         (["a", "a"], None, "the symbol 'a' is there twice"),
-        ([], None, "the vocabulary is empty"),
+        ([], None, "the vocabulary has no symbols besides the special ones"),
+        (["<unk>", "</s>"], None, "the vocabulary has no symbols besides the special ones"),
         (["a"], {"bos": "x"}, "bos is 'x', which is not among its 1 symbols"),
         (["a"], {"start": "a"}, "'start' is no special symbol: name pad, unk, bos, eos"),
         ("missing.txt", None, "source_tokenizer missing.txt: can't be read"),
