@@ -382,9 +382,9 @@ def provenance_of(*, versions: Mapping[str, str], **fields: Any) -> Provenance:
 
 def bundle_name(name: str | None, folder: str) -> str:
     """Returns the name, or one made from a folder's name if it is None. Raises UserError if it can't be a bundle's."""
-    valid = name or re.sub(r"[^a-z0-9._-]+", "-", folder.lower()).strip("-._")
+    valid = re.sub(r"[^a-z0-9._-]+", "-", folder.lower()).strip("-._") if name is None else name
     if not isinstance(valid, str) or not re.fullmatch(NAME_PATTERN, valid):
-        source = f"--name {name}" if name else f"the folder {folder!r} gives no name"
+        source = f"--name {name!r}" if name is not None else f"the folder {folder!r} gives no name"
         raise UserError(
             f"{source}: a bundle's name has 1 to 64 of a-z, 0-9, '.', '_' and '-' and begins with a letter or digit; "
             "give another by --name"

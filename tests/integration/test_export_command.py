@@ -118,8 +118,9 @@ def test_the_function_publishes_the_same_graphs(
 def test_export_run_refuses_invalid_arguments(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="must be of fp32, int8, fp16"):
         attendant.export_run(run, tmp_path / "bundle", precisions=())
-    with pytest.raises(UserError, match="--name 3: a bundle's name has 1 to 64"):
-        attendant.export_run(run, tmp_path / "bundle", name=3)  # type: ignore[arg-type]
+    for name in (3, ""):
+        with pytest.raises(UserError, match=f"--name {name!r}: a bundle's name has 1 to 64"):
+            attendant.export_run(run, tmp_path / "bundle", name=name)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="provider='gpu': must be cpu or cuda"):
         attendant.verify(tmp_path, provider="gpu")  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"signature='release\.pub': must be a list of paths"):
