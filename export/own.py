@@ -187,9 +187,7 @@ def _one_step(
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """Returns a copy of the module in evaluation mode: the user's own stays as it is. Raises UserError: it can't be
-    copied.
-    """
+    """Returns a copy of the module in evaluation mode. Raises UserError: it can't be copied."""
     try:
         return copy.deepcopy(module).eval()
     except Exception as error:  # whatever the module's attributes raise
@@ -372,6 +370,18 @@ def _narrowed(tensor: Tensor, axis: int | None, length: int) -> Tensor:
     return tensor if axis is None else tensor.narrow(axis, 0, length)
 
 
+@contextlib.contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Sets a module to evaluation mode within a block. Its user may train it further."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, is_training in modes:
+            part.training = is_training
+
+
 def traceable_module(
     module: UserModule, source: Vocabulary, target: Vocabulary, *, max_positions: int
 ) -> TraceableModel:
@@ -392,9 +402,10 @@ def traceable_module(
         inner = getattr(module, "module", None)
         remedy = "give its own module, .module" if isinstance(inner, nn.Module) else "see docs/export-your-own.md"
         raise UserError(f"{type(module).__name__} is no model to export: it {lacks}: {remedy}")
+    with _evaluating(module):
+        trial = tried(module, source, target, max_positions)
     own = copied(module)
     module = cast(UserModule, own)
-    trial = tried(module, source, target, max_positions)
     wrapped = WrappedModel(module, source, target, trial).eval()
 
     def exact() -> TorchStepper:
