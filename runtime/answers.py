@@ -44,14 +44,18 @@ class GrowingText:
     text, all is held.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, spans: Sequence[str] = (), replaces_unknowns: bool = False) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, before: str = "", spans: Sequence[str] = (), replaces_unknowns: bool = False
+    ) -> None:
         """Begins an empty answer.
 
         Args:
+            before: the text before the answer.
             spans: of the source, which replace their stand-ins.
             replaces_unknowns: hold everything from the first UNK on, whose replacement is known at the end.
         """
         self._tokenizer = tokenizer
+        self._before = before
         self._spans = spans
         self._replaces_unknowns = replaces_unknowns
         self._num_tokens = self._num_characters = 0
@@ -70,15 +74,15 @@ class GrowingText:
                 text = self._tokenizer.decode(token_ids[:end])
                 if _is_whole(text, known) and not self._ends_in_stand_in(text):
                     break
-        return self.rest(self._tokenizer.tokens_of(token_ids[:end]), restored(text, self._spans))
+        return self.rest(self._tokenizer.tokens_of(token_ids[:end]), self._before + restored(text, self._spans))
 
     def _ends_in_stand_in(self, text: str) -> bool:
         return bool(self._spans) and OPEN_STAND_IN.search(text) is not None
 
     def rest(self, tokens: Sequence[str], text: str) -> Piece | None:
-        """Returns the part of an answer after the former pieces; None if it has no tokens."""
+        """Returns the part of an answer after the former pieces; None if there is none."""
         piece = Piece(list(tokens[self._num_tokens :]), text[self._num_characters :])
-        if not piece.tokens:
+        if not (piece.tokens or piece.text):
             return None
         self._num_tokens, self._num_characters = len(tokens), len(text)
         return piece
@@ -92,10 +96,11 @@ class GrowingAnswer:
 
     def __init__(self, request: ReadRequest, tokenizer: Tokenizer) -> None:
         self._units = request.units
-        self._separators = (*request.separators, "")
         self._tokenizer = tokenizer
         self._texts = [
-            GrowingText(tokenizer, spans=unit.spans, replaces_unknowns=unit.source_words is not None)
+            GrowingText(
+                tokenizer, before=unit.before, spans=unit.spans, replaces_unknowns=unit.source_words is not None
+            )
             for unit in self._units
         ]
         self._certain: list[list[int]] = [[] for _ in self._units]
@@ -123,7 +128,6 @@ class GrowingAnswer:
                 tokens, text = tokens + piece.tokens, text + piece.text
             if best is None:
                 break
-            text += self._separators[self._place]
             self._place += 1
         return Piece(tokens, text) if tokens or text else None
 
@@ -249,13 +253,12 @@ def tokens_and_text(hypothesis: Hypothesis, request: ReadRequest, tokenizer: Tok
     """Returns the tokens of a hypothesis and its text."""
     if request.parts:
         parts = [tokens_and_text(*part, tokenizer) for part in zip(hypothesis.parts, request.parts, strict=True)]
-        texts = zip(parts, (*request.separators, ""), strict=True)
-        return [token for tokens, _ in parts for token in tokens], "".join(text + end for (_, text), end in texts)
+        return [token for tokens, _ in parts for token in tokens], "".join(text for _, text in parts)
     if request.source_words is None:
         tokens, text = tokenizer.tokens_of(hypothesis.token_ids), tokenizer.decode(hypothesis.token_ids)
     else:
         tokens, text = replace_unknowns(hypothesis, request.source_words, request.source_ids, tokenizer)
-    return tokens, restored(text, request.spans)
+    return tokens, f"{request.before}{restored(text, request.spans)}{request.after}"
 
 
 def score_fields(target: Hypothesis, request: ReadRequest, model: BundleModel) -> dict[str, Any]:

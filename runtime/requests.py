@@ -448,7 +448,7 @@ class ReadRequest:
         spans: the source's protected spans, in the order of their stand-ins.
         parts: of a text that is decoded in several parts, a request for each; otherwise empty. The fields above are
             those of all parts together; `options` has the sum of their maximum lengths.
-        separators: the texts between the parts, one fewer than parts.
+        before, after: the texts around a part, which its answer gets unchanged.
     """
 
     source_ids: tuple[int, ...]
@@ -462,7 +462,8 @@ class ReadRequest:
     is_unknown: bool = False
     spans: tuple[str, ...] = ()
     parts: "tuple[ReadRequest, ...]" = ()
-    separators: tuple[str, ...] = ()
+    before: str = ""
+    after: str = ""
 
     @property
     def units(self) -> "tuple[ReadRequest, ...]":
@@ -525,12 +526,13 @@ def read_generate(
             _check_trace(options, len(source_ids) + model.manifest.source.num_special, violations)
         if violations.found or options is None:
             break
-        requests.append(replace(_request(side, source_ids, _with_seed(options), output, model), spans=part.spans))
+        request = _request(side, source_ids, _with_seed(options), output, model)
+        requests.append(replace(request, spans=part.spans, before=part.before, after=part.after))
     if not parts:
         violations.found += read_options(0)[1]
     _check_output(output, model, violations)
     if len(requests) > 1 and not violations.found:
-        whole = _whole(requests, [part.separator for part in parts[:-1]])
+        whole = _whole(requests)
         if whole.num_attention_cells <= MAX_ATTENTION_CELLS:
             return whole
         violations.add("output.attention", True, "false or unset for so long a text in parts")
@@ -564,13 +566,13 @@ def _parts_of(source: Side, decoding: Mapping[str, Any], model: BundleModel, vio
         if tokenizer.spaced(str(part.text)):
             kept.append(part)
         elif kept:  # invisible characters alone
-            kept[-1] = kept[-1]._replace(separator=kept[-1].separator + part.separator)
+            kept[-1] = kept[-1]._replace(after=kept[-1].after + part.after)
     if any(part.spans for part in kept) and not spell_stand_ins(tokenizer, model.bundle.target_tokenizer):
         violations.add("decoding.protect_spans", True, "false: the model's vocabularies can't spell the stand-in {1}")
     return kept or [Part(source.value)]
 
 
-def _whole(parts: Sequence[ReadRequest], separators: Sequence[str]) -> ReadRequest:
+def _whole(parts: Sequence[ReadRequest]) -> ReadRequest:
     """Returns the request of a text in parts."""
     first = parts[0]
     return ReadRequest(
@@ -580,7 +582,6 @@ def _whole(parts: Sequence[ReadRequest], separators: Sequence[str]) -> ReadReque
         attention=first.attention,
         token_log_probs=first.token_log_probs,
         parts=tuple(parts),
-        separators=tuple(separators),
     )
 
 

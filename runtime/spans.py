@@ -1,8 +1,9 @@
 """Texts before and after the engine: parts that are decoded separately, and spans that return unchanged.
 
-A text may be cut into its lines and sentences: each is a request of its own, and the answers are joined. A span that
-means something to a program (a placeholder, a tag, an address) is replaced by a stand-in, `{1}`, `{2}`, ..., which the
-model copies, and is put back into the answer.
+A text may be cut into its lines and sentences: each is a request of its own, and the answers are joined. What is around
+a sentence, such as a bullet or quotation marks, returns unchanged. A span that means something to a program (a
+placeholder, a tag, an address) is replaced by a stand-in, `{1}`, `{2}`, ..., which the model copies, and is put back
+into the answer.
 """
 
 import re
@@ -60,6 +61,17 @@ ITEM_NUMBER: Final = re.compile(r"\(?(?:[0-9]{1,3}|[A-Za-z]|[ivx]{1,4})[.)]")
 """The beginning of a sentence that is only the number of a list's item."""
 LINE_END: Final = re.compile(r"(?<![ \t\u00a0])[ \t\u00a0]*(?:\r\n|[\n\r\x0b\x0c\x85\u2028\u2029])\s*")
 
+ITEM: Final = re.compile(r"(?:(?:[-*•·–—>#]{1,6}|\(?[0-9]{1,3}[.)])[ \t\u00a0]+){1,4}")
+"""What begins an item of a list, a heading or a quoted line."""
+CLOSING: Final = dict(zip("\"'“‘«„([*_`", "\"'”’»“)]*_`", strict=True))
+"""Marks that may enclose a sentence."""
+TAG: Final = re.compile(r"<([A-Za-z][\w:-]*)")
+MAX_ENCLOSING: Final = 4
+"""Pairs of marks around one sentence that are recognized."""
+
+
+Place = tuple[int, int]
+
 
 class Part(NamedTuple):
     """A part of a text.
@@ -67,50 +79,102 @@ class Part(NamedTuple):
     Attributes:
         text: with a stand-in for each of its spans; or tokens, which are never cut or changed.
         spans: the protected spans, in the order of their stand-ins.
-        separator: the text between it and the next part; empty after the last part.
+        before, after: the text around it, which the answer gets unchanged. `after` includes the blanks or the line end
+            before the next part.
     """
 
     text: str | Sequence[str]
     spans: tuple[str, ...] = ()
-    separator: str = ""
+    before: str = ""
+    after: str = ""
 
 
 def parts_of(text: str, *, split: bool, protect: bool) -> list[Part]:
     """Cuts a text into the parts that are decoded; at least one.
 
     Args:
-        split: cut it into lines and sentences. A protected span is never cut.
+        split: cut it into lines and sentences, and take off the marks around these. A protected span is never cut.
         protect: replace its spans by stand-ins.
     """
     text = text.strip()
     spans = [match.span() for match in SPANS.finditer(text)] if protect else []
-    cuts = _cuts(text, spans) if split else []
-    begins = [0, *(end for _, end in cuts)]
-    ends = [*(begin for begin, _ in cuts), len(text)]
-    separators = [*(text[begin:end] for begin, end in cuts), ""]
-    parts, place = [], 0
-    for begin, end, separator in zip(begins, ends, separators, strict=True):
+    begin, end, cuts = 0, len(text), list[Place]()
+    if split:
+        begin, end, spans = _inner(text, begin, end, spans)
+        cuts = [cut for cut in _cuts(text, spans) if begin < cut[0] and cut[1] < end]
+    begins, ends = [begin, *(end for _, end in cuts)], [*(begin for begin, _ in cuts), end]
+    parts, place, done = list[Part](), 0, 0
+    for begin, end, next_begin in zip(begins, ends, [*begins[1:], len(text)], strict=True):
         inside = []
         while place < len(spans) and spans[place][1] <= end:
             inside.append(spans[place])
             place += 1
-        parts.append(_part(text, begin, end, inside[:MAX_SPANS], separator))
+        first, last, inside = _inner(text, begin, end, inside) if split else (begin, end, inside)
+        part = _part(text, first, last, inside[:MAX_SPANS])
+        parts.append(part._replace(before=text[done:first], after=text[last:next_begin]))
+        done = next_begin
     return parts
 
 
-def _part(text: str, begin: int, end: int, spans: Sequence[tuple[int, int]], separator: str) -> Part:
+def _part(text: str, begin: int, end: int, spans: Sequence[Place]) -> Part:
     pieces = []
     for number, (first, last) in enumerate(spans, 1):
         pieces += [text[begin:first], f"{{{number}}}"]
         begin = last
-    return Part("".join([*pieces, text[begin:end]]), tuple(text[first:last] for first, last in spans), separator)
+    return Part("".join([*pieces, text[begin:end]]), tuple(text[first:last] for first, last in spans))
 
 
-def _cuts(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _inner(text: str, begin: int, end: int, spans: list[Place]) -> tuple[int, int, list[Place]]:
+    """Returns the place of a sentence without what is around it, and its spans: `- "It ends."`, `**It ends**:`
+
+    An item's beginning, marks that enclose the sentence, and a pair of tags around it are taken off. Marks that occur
+    inside as well are left, and so is everything around a text without letters.
+    """
+    item = ITEM.match(text, begin, end)
+    first, last, inside = item.end() if item else begin, end, spans
+    for _ in range(MAX_ENCLOSING):
+        if len(inside) > 1 and (inside[0][0], inside[-1][1]) == (first, last) and _is_pair(text, inside):
+            first, last, inside = inside[0][1], inside[-1][0], inside[1:-1]
+        elif (width := _enclosing(text, first, last)) is not None:
+            first, last = first + width[0], last - width[1]
+        else:
+            break
+    is_cut = any(span_first < first or span_last > last for span_first, span_last in inside)
+    if is_cut or not any(map(str.isalpha, text[first:last])):
+        return begin, end, spans
+    return first, last, inside
+
+
+def _is_pair(text: str, spans: Sequence[Place]) -> bool:
+    """Returns True if the first and last of these spans are a tag and its end, and it is opened only once."""
+    pieces = [text[first:last] for first, last in spans]
+    tag = TAG.match(pieces[0])
+    return tag is not None and pieces[-1] == f"</{tag[1]}>" and all(tag[1] not in piece for piece in pieces[1:-1])
+
+
+def _enclosing(text: str, first: int, last: int) -> tuple[int, int] | None:
+    """Returns the lengths of the marks that begin and end a text which they enclose; None if there are none.
+
+    A mark of punctuation may follow the closing one.
+    """
+    opening = text[first : first + 1]
+    if first == last or opening not in CLOSING:
+        return None
+    closing = CLOSING[opening]
+    until = last - (text[last - 1] in ".,;:!?")
+    most = 3 if opening in "*_`" else 1
+    width = next(width for width in (3, 2, 1) if width <= most and text.startswith(opening * width, first, last))
+    content = text[first + width : until - width]
+    if text[max(first + width, until - width) : until] != closing * width or opening in content or closing in content:
+        return None
+    return width, last - until + width
+
+
+def _cuts(text: str, spans: Sequence[Place]) -> list[Place]:
     """Returns the begin and end of each separator: the ends of lines, and blanks after sentences."""
     line_ends = {match.span() for match in LINE_END.finditer(text)}
     sentence_ends = {match.span(match.lastgroup or 0) for match in SENTENCE_END.finditer(text)}
-    cuts: list[tuple[int, int]] = []
+    cuts: list[Place] = []
     begun, place = 0, 0
     for begin, end in sorted(line_ends | sentence_ends):
         while place < len(spans) and spans[place][1] <= begin:

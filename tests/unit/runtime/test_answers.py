@@ -92,9 +92,10 @@ def test_parts_are_streamed_in_order_even_if_a_later_part_ends_first() -> None:
     first, second = (
         ReadRequest(source_ids=(4,), num_source_tokens=1, options=options, spans=spans) for spans in ((), ("%s",))
     )
-    whole = replace(first, parts=(first, second, first), separators=("\n", " "))
+    parts = replace(first, before="- ", after="\n"), replace(second, after=" "), replace(first, before="(", after=")")
+    whole = replace(first, parts=parts)
     growing = GrowingAnswer(whole, tokenizer)
-    assert growing.grow() is None
+    assert growing.grow() == Piece([], "- ")
     growing.add(1, Progress(0, tuple(tokenizer.encode("c{1}"))))
     growing.end(2, hypothesis_of("d", tokenizer))
     assert growing.grow() is None, "the first part has not begun"
@@ -105,7 +106,7 @@ def test_parts_are_streamed_in_order_even_if_a_later_part_ends_first() -> None:
     assert growing.grow() == Piece(["b", "c", "{", "1", "}"], "b\nc%s")
     assert growing.grow() is None
     growing.end(1, hypothesis_of("c{1}", tokenizer))
-    assert growing.grow() == Piece(["d"], " d")
+    assert growing.grow() == Piece(["d"], " (d)")
     assert growing.grow() is None
 
 

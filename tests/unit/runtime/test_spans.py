@@ -36,13 +36,14 @@ def test_protected_spans_are_found_and_restored(text: str, spans: list[str]) -> 
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("One. Two! Three? (Four.) “Five.” Six…", ["One.", "Two!", "Three?", "(Four.)", "“Five.”", "Six…"]),
+        ("One. Two! Three? (Four.) “Five.” Six…", ["One.", "Two!", "Three?", "Four.", "Five.", "Six…"]),
         (
             "See e.g. Fig. 3 by Dr. J. Smith etc. and more. Then stop.",
             ["See e.g. Fig. 3 by Dr. J. Smith etc. and more.", "Then stop."],
         ),
         ("SEE FIG. 3 BY DR. NO ETC. ABOVE. Stop.", ["SEE FIG. 3 BY DR. NO ETC. ABOVE.", "Stop."]),
-        ("1. Open it. 2. Close it.", ["1. Open it.", "2. Close it."]),
+        ('("One. Two!")', ["One.", "Two!"]),
+        ("1. Open it. 2. Close it.", ["Open it.", "Close it."]),
         ("A line\nanother\r\n\n  last one ", ["A line", "another", "last one"]),
         ("version 2.5 is out. see below", ["version 2.5 is out. see below"]),
         ("これは本です。はい！「そう。」次", ["これは本です。", "はい！", "「そう。」", "次"]),
@@ -54,7 +55,46 @@ def test_protected_spans_are_found_and_restored(text: str, spans: list[str]) -> 
 def test_a_text_is_split_into_lines_and_sentences(text: str, parts: list[str]) -> None:
     actual = parts_of(text, split=True, protect=False)
     assert [part.text for part in actual] == parts
-    assert "".join(str(part.text) + part.separator for part in actual) == text.strip()
+    assert "".join(part.before + str(part.text) + part.after for part in actual) == text.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('"Are you sure?"', "Are you sure?"),
+        ("(Are you sure?)", "Are you sure?"),
+        ("- **Note**:", "Note"),
+        ("> * 'A file.',", "A file."),
+        ("1. ```_It_``` ", "It"),
+        ("<p>Open <b>it</b>.</p>", "Open {1}it{2}."),
+        ("«It.»", "It."),
+        *(
+            (text, text)
+            for text in (
+                *(
+                    '"A" or "B"',
+                    "(a) or (b)",
+                    "'It isn't.'",
+                    "**A** and **B**",
+                    "-5 files",
+                    "(1)",
+                    '"',
+                    "''",
+                    "*a",
+                    "- -",
+                ),
+                *("(see (a))", "#include it", "1.5 files"),
+            )
+        ),
+        ("<b>A</b> or <b>B</b>", "{1}A{2} or {3}B{4}"),
+        ("<b>Open</b> it.", "{1}Open{2} it."),
+        ("😀 It works", "{1} It works"),
+    ],
+)
+def test_marks_around_a_sentence_are_taken_off(text: str, sentence: str) -> None:
+    (part,) = parts_of(text, split=True, protect=True)
+    assert part.text == sentence
+    assert part.before + restored(sentence, part.spans) + part.after == text.strip()
 
 
 def test_a_span_is_never_cut_and_numbered_in_its_part() -> None:
