@@ -144,6 +144,14 @@ def test_a_shipped_model_gives_the_expected_answers(bundle: Bundle) -> None:
     assert decoded(bundle, OnnxStepper(bundle, served)) == list(ANSWERS[bundle.manifest.name].values())
 
 
+@pytest.mark.parametrize("around", ['"{}"', "({})", "- {}", "2. **{}**", "<p>{}</p>"])
+def test_what_is_around_a_sentence_does_not_change_its_translation(around: str) -> None:
+    sentences = ["Are you sure?", "The file was not found."]
+    with attendant.load(MODELS / "translate-en-fr") as model:
+        plain, marked = (model.generate([form.format(text) for text in sentences]) for form in ("{}", around))
+    assert [answer.best.text for answer in marked] == [around.format(answer.best.text) for answer in plain]
+
+
 FOREIGN = {
     "g2p-en": ["漢字", "こんにちは", "Łukasz", "New York", "X–ray", "C++", "10,000", "50%", "3D", "21st", "3.14"],
     "g2p-ipa": ["straße", "hello world", "de 漢字", "fr 123"],
