@@ -221,7 +221,6 @@ def test_a_field_of_csv_may_hold_commas_quotes_line_feeds_and_megabytes(tmp_path
         ("a.csv", "a,b\nc,d,e\n", None, "a.csv:2: 3 columns"),
         ("a.csv", 'a,"b\n', None, "a.csv:1: unexpected end of data: "),
         ("a.csv", 'a,b\nc,"d\ne,f\n', None, "a.csv:3: unexpected end of data; the row begins in line 2: "),
-        ("a.csv", "a,b\n\0,c\nd,e,f\n", None, "a.csv:3: 3 columns"),
         ("a.tsv", "en\tfr\na\tb\n", ("en", "de"), "'de', and the header row has 'en', 'fr'"),
         ("a.tsv", "en\ten\na\tb\n", ("en", "fr"), "'en', and the header row names it twice"),
         ("a.tsv", "a\tb\n", (1, 3), "a.tsv:1: 2 columns, and 3 are needed"),
@@ -240,6 +239,12 @@ def test_invalid_content_of_a_format_is_refused(
 ) -> None:
     (tmp_path / name).write_text(content)
     assert message in refusal_of(CorpusFiles(pairs=(str(tmp_path / name),), columns=columns))
+
+
+def test_lines_of_a_csv_are_counted_with_those_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n\0,c\nd,e,f\n")
+    with pytest.raises(UserError, match=r"(?s)a\.csv:2: character 1 is a NUL.*a\.csv:3: 3 columns"):
+        list(read_pairs(CorpusFiles(pairs=(str(tmp_path / "a.csv"),))))
 
 
 def test_several_files_are_read_one_after_the_other(tmp_path: Path) -> None:

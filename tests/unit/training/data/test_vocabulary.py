@@ -85,7 +85,7 @@ def test_a_tokenizer_of_bert_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_component_that_bundles_lack_is_named_with_a_remedy(tmp_path: Path) -> None:
-    library = LibraryTokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    library = LibraryTokenizer(models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
     library.pre_tokenizer = pre_tokenizers.FixedLength(3)
     library.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(

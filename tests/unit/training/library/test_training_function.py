@@ -153,14 +153,15 @@ def test_pairs_alone_have_a_recipe_chosen_and_resume(tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
     attendant.train(tmp_path / "pairs.tsv", output=tmp_path / "file", overrides=few)
     assert_same_training(tmp_path / "run", tmp_path / "file")
-    with pytest.raises(attendant.UserError, match=r"was begun with data\.train\.pairs"):
+    with pytest.raises(attendant.UserError, match="have changed since it was begun"):
         attendant.train(pairs[1:], output=tmp_path / "run", resume=True)
     assert attendant.train(pairs, output=tmp_path / "run", resume=True, overrides={"training.max_steps": 5}).step == 5
     assert attendant.train([tmp_path / "pairs.tsv"], output=tmp_path / "file", resume=True).step == 3
     shutil.copy(tmp_path / "pairs.tsv", tmp_path / "other.tsv")
-    for files in ([tmp_path / "other.tsv"], [tmp_path / "pairs.tsv", tmp_path / "other.tsv"]):
-        with pytest.raises(attendant.UserError, match=r"was begun with data\.train\.pairs = .*pairs\.tsv'.: take that"):
-            attendant.train(files, output=tmp_path / "file", resume=True)
+    (tmp_path / "pairs.tsv").unlink()
+    assert attendant.train([tmp_path / "other.tsv"], output=tmp_path / "file", resume=True).step == 3, "renamed data"
+    with pytest.raises(attendant.UserError, match="have changed since it was begun"):
+        attendant.train([tmp_path / "other.tsv"] * 2, output=tmp_path / "file", resume=True)
 
 
 @pytest.mark.parametrize(
