@@ -107,7 +107,7 @@ def test_only_punctuation_around_the_whole_text_is_trimmed(text: str, normalized
 def test_punctuation_of_very_long_texts_is_dropped_within_the_limits_of_the_search(run: str) -> None:
     names: list[NormalizationName] = ["trim_punctuation", "drop_punctuation"]
     steps = normalizers.Sequence(normalization_steps(names, keep_spaces=False, marks_words=False))
-    for text in (run * 20_000, f"x{run * 20_000}", f"{run * 20_000}x", f"'xx{run * 20_000}x"):
+    for text in (run * 5000, f"x{run * 5000}", f"{run * 5000}x", f"'xx{run * 5000}x"):
         assert len(steps.normalize_str(text)) <= len(text)
 
 
