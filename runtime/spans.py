@@ -1,7 +1,7 @@
 """Texts before and after the engine: parts that are decoded separately, and spans that return unchanged.
 
-A text may be cut into its lines and sentences: each is a request of its own, and the answers are joined. What is around
-a sentence, such as a bullet or quotation marks, returns unchanged. A span that means something to a program (a
+A text may be cut into its lines and sentences: each is a request of its own, and the answers are joined. The marks
+around a sentence, such as a bullet or quotation marks, return unchanged. A span that means something to a program (a
 placeholder, a tag, an address) is replaced by a stand-in, `{1}`, `{2}`, ..., which the model copies, and is put back
 into the answer.
 """
@@ -62,13 +62,12 @@ ITEM_NUMBER: Final = re.compile(r"\(?(?:[0-9]{1,3}|[A-Za-z]|[ivx]{1,4})[.)]")
 LINE_END: Final = re.compile(r"(?<![ \t\u00a0])[ \t\u00a0]*(?:\r\n|[\n\r\x0b\x0c\x85\u2028\u2029])\s*")
 
 ITEM: Final = re.compile(r"(?:(?:[-*•·–—>#]{1,6}|\(?[0-9]{1,3}[.)])[ \t\u00a0]+){1,4}")
-"""What begins an item of a list, a heading or a quoted line."""
+"""The marks at the beginning of a list's item, a heading or a quoted line."""
 CLOSING: Final = dict(zip("\"'“‘«„([*_`", "\"'”’»“)]*_`", strict=True))
 """Marks that may enclose a sentence."""
-TAG: Final = re.compile(r"<([A-Za-z][\w:-]*)")
+TAG: Final = re.compile(r"</?([A-Za-z][\w:-]*)")
 MAX_ENCLOSING: Final = 4
 """Pairs of marks around one sentence that are recognized."""
-
 
 Place = tuple[int, int]
 
@@ -125,7 +124,7 @@ def _part(text: str, begin: int, end: int, spans: Sequence[Place]) -> Part:
 
 
 def _inner(text: str, begin: int, end: int, spans: list[Place]) -> tuple[int, int, list[Place]]:
-    """Returns the place of a sentence without what is around it, and its spans: `- "It ends."`, `**It ends**:`
+    """Returns the place of a sentence without the marks around it, and its spans: `- "It ends."`, `**It ends**:`
 
     An item's beginning, marks that enclose the sentence, and a pair of tags around it are taken off. Marks that occur
     inside as well are left, and so is everything around a text without letters.
@@ -148,8 +147,8 @@ def _inner(text: str, begin: int, end: int, spans: list[Place]) -> tuple[int, in
 def _is_pair(text: str, spans: Sequence[Place]) -> bool:
     """Returns True if the first and last of these spans are a tag and its end, and it is opened only once."""
     pieces = [text[first:last] for first, last in spans]
-    tag = TAG.match(pieces[0])
-    return tag is not None and pieces[-1] == f"</{tag[1]}>" and all(tag[1] not in piece for piece in pieces[1:-1])
+    opened, *inner = [tag[1] if (tag := TAG.match(piece)) else "" for piece in pieces[:-1]]
+    return bool(opened) and not pieces[0].startswith("</") and pieces[-1] == f"</{opened}>" and opened not in inner
 
 
 def _enclosing(text: str, first: int, last: int) -> tuple[int, int] | None:

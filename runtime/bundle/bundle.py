@@ -249,7 +249,9 @@ def files_of(path: Path) -> tuple[dict[str, int], list[str]]:
 
 def _checked_files(path: Path, manifest: Manifest) -> tuple[dict[str, bytes], list[str]]:
     """Returns the tokenizers, golden examples and bigrams as they are on the disk, and one line per fault of any file.
-    Raises BundleRefused: as `files_of`.
+
+    Raises:
+        BundleRefused: see `files_of`.
     """
     present, differences = files_of(path)
     is_odd = {line.partition(":")[0] for line in differences}

@@ -54,6 +54,10 @@ NormalizationName = Literal[
 # Expressions have only what JavaScript has as well, for bundles in browsers. Bounded runs keep their time linear in the
 # length of the text. Invisible characters are removed first, so that this one can mark the end of a quotation.
 END: Final = "\x01"
+MAX_TRIMMED: Final = 100
+"""Characters of a text between the marks that enclose it."""
+MAX_QUOTED: Final = 40
+"""Characters of a word between two apostrophes."""
 
 
 def _trim_punctuation() -> list[Normalizer]:
@@ -64,14 +68,14 @@ def _trim_punctuation() -> list[Normalizer]:
     text_end = r"(?![\s\S])"
     final = rf"(?=[.,;:!?…]{{0,8}}{text_end})"
     quotes, brackets = r"(?:[\"']|[*_`]{1,3})", r"[)\]}]"
-    in_quotes = "|".join(rf"\A[\"'*_`][\s\S]{{{length}}}" for length in range(1, 101))
-    in_brackets = "|".join(rf"\A[(\[{{][^()\[\]{{}}]{{{length}}}" for length in range(1, 101))
+    in_quotes = "|".join(rf"\A[\"'*_`][\s\S]{{{length}}}" for length in range(1, MAX_TRIMMED + 1))
+    in_brackets = "|".join(rf"\A[(\[{{][^()\[\]{{}}]{{{length}}}" for length in range(1, MAX_TRIMMED + 1))
     # Few characters are at the end of a text: look for it first.
     closing = rf"(?={quotes}{final})(?<={in_quotes}){quotes}|(?={brackets}{final})(?<={in_brackets}){brackets}"
     return [
         normalizers.Strip(),
         normalizers.Replace(Regex(closing), END),
-        normalizers.Replace(Regex(rf"\A(?:[\"'(\[{{]|[*_`]{{1,3}})(?=[^{END}]{{1,100}}{END})"), ""),
+        normalizers.Replace(Regex(rf"\A(?:[\"'(\[{{]|[*_`]{{1,3}})(?=[^{END}]{{1,{MAX_TRIMMED}}}{END})"), ""),
         normalizers.Replace(END, ""),
         normalizers.Replace(Regex(rf"(?:[;:…]{{1,8}}|(?<!\.)\.{{2,8}}){text_end}"), ""),
     ]
@@ -87,12 +91,13 @@ def _without_punctuation() -> list[Normalizer]:
     mark = rf"[\p{{P}}<>`&&[^\-.&@#%‰/\\'{APOSTROPHES}]]"
     edge = f"[{mark}.-]"
     any_mark = f"[{mark}{apostrophe}.-]"
-    quoted = "|".join(rf"{start}{apostrophe}\S{{{length}}}" for start in (r"\A", r"\s") for length in range(2, 41))
+    lengths = range(2, MAX_QUOTED + 1)
+    quoted = "|".join(rf"{start}{apostrophe}\S{{{length}}}" for start in (r"\A", r"\s") for length in lengths)
     return [
         normalizers.Replace(Regex(rf"(?<!\S){any_mark}*(?:{mark}|\.\.)"), ""),
         normalizers.Replace(Regex(rf"(?<!\S)-+(?=[\p{{L}}{apostrophe}])"), ""),
         normalizers.Replace(Regex(rf"(?<={quoted}){apostrophe}+(?={edge}{{0,16}}(?!\S))"), END),
-        normalizers.Replace(Regex(rf"(?<!\S){apostrophe}{{1,16}}(?=[^\s{END}]{{2,40}}{END})"), ""),
+        normalizers.Replace(Regex(rf"(?<!\S){apostrophe}{{1,16}}(?=[^\s{END}]{{2,{MAX_QUOTED}}}{END})"), ""),
         normalizers.Replace(END, ""),
         normalizers.Replace(Regex(rf"(?<!{edge}){edge}{any_mark}{{0,64}}(?!\S)"), ""),
     ]

@@ -69,37 +69,32 @@ def test_steps_together_are_applied_in_their_own_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "normalized"),
+    ("name", "text", "normalized"),
     [
-        ("rock 'n' roll, 'tis goin'.", "rock 'n' roll 'tis goin'"),
-        ("('don’t!') “dogs’” ''cat's'',", "don’t dogs’ cat's"),
-        ("U.S., (e.g.) ...no... x..", "U.S e.g no x"),
-        ("-five --six seven- -5 (-.5) 6-", "five six seven -5 -.5 6"),
-        ("3,000 2:30 well-known a/b 50%; #1! C# .net", "3,000 2:30 well-known a/b 50% #1 C# .net"),
-        ("• one — two", "one two"),
-        ("-'face' **'face'**", "face face"),
-        ("?! … -", ""),
+        ("drop_punctuation", "rock 'n' roll, 'tis goin'.", "rock 'n' roll 'tis goin'"),
+        ("drop_punctuation", "('don’t!') “dogs’” ''cat's'',", "don’t dogs’ cat's"),
+        ("drop_punctuation", "U.S., (e.g.) ...no... x..", "U.S e.g no x"),
+        ("drop_punctuation", "-five --six seven- -5 (-.5) 6-", "five six seven -5 -.5 6"),
+        ("drop_punctuation", "3,000 2:30 well-known a/b 50%; #1! C# .net", "3,000 2:30 well-known a/b 50% #1 C# .net"),
+        ("drop_punctuation", "• one — two", "one two"),
+        ("drop_punctuation", "-'face' **'face'**", "face face"),
+        ("drop_punctuation", "?! … -", ""),
+        ("trim_punctuation", " (12) ", "12"),
+        ("trim_punctuation", '"12,"', "12,"),
+        ("trim_punctuation", "**12**.", "12."),
+        ("trim_punctuation", "'90s'", "90s"),
+        ("trim_punctuation", "`(5)`…", "(5)"),
+        ("trim_punctuation", '"5\'":', "5'"),
+        *(
+            ("trim_punctuation", text, text)
+            for text in ("'90s", "5'10\"", "(555) 123", "(1) and (2)", "()", '"', "12.")
+        ),
     ],
 )
-def test_only_punctuation_around_words_is_dropped(text: str, normalized: str) -> None:
-    steps = normalization_steps(["drop_punctuation"], keep_spaces=False, marks_words=False)
-    assert normalizers.Sequence(steps).normalize_str(text) == normalized
-
-
-@pytest.mark.parametrize(
-    ("text", "normalized"),
-    [
-        (" (12) ", "12"),
-        ('"12,"', "12,"),
-        ("**12**.", "12."),
-        ("'90s'", "90s"),
-        ("`(5)`…", "(5)"),
-        ('"5\'":', "5'"),
-        *((text, text) for text in ("'90s", "5'10\"", "(555) 123", "(1) and (2)", "()", '"', "12.")),
-    ],
-)
-def test_only_punctuation_around_the_whole_text_is_trimmed(text: str, normalized: str) -> None:
-    steps = normalization_steps(["trim_punctuation"], keep_spaces=False, marks_words=False)
+def test_only_punctuation_around_words_or_the_whole_text_is_removed(
+    name: NormalizationName, text: str, normalized: str
+) -> None:
+    steps = normalization_steps([name], keep_spaces=False, marks_words=False)
     assert normalizers.Sequence(steps).normalize_str(text) == normalized
 
 
