@@ -42,7 +42,7 @@ def normalizes_alike(field: str, recipe: Recipe, bundle: Path) -> bool:
     """Returns True if a recipe that normalizes more than the training did leaves every learned symbol as it is.
 
     Texts with other symbols then reach only the server. Symbols are looked at within a word. If punctuation around
-    words is dropped, the tests of the recipe's data check that its texts have none.
+    words is dropped, the tests of the recipe's data check that its texts have none, or its page says which have some.
     """
     side = field.partition(".")[0]
     config = {"source": recipe.source, "target": recipe.target}[side]

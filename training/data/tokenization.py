@@ -93,13 +93,16 @@ def _without_punctuation() -> list[Normalizer]:
     any_mark = f"[{mark}{apostrophe}.-]"
     lengths = range(2, MAX_QUOTED + 1)
     quoted = "|".join(rf"{start}{apostrophe}\S{{{length}}}" for start in (r"\A", r"\s") for length in lengths)
+    initials = "|".join(rf"{start}\p{{L}}\.\p{{L}}" for start in (r"\A", r"\P{L}"))
     return [
         normalizers.Replace(Regex(rf"(?<!\S){any_mark}*(?:{mark}|\.\.)"), ""),
         normalizers.Replace(Regex(rf"(?<!\S)-+(?=[\p{{L}}{apostrophe}])"), ""),
         normalizers.Replace(Regex(rf"(?<={quoted}){apostrophe}+(?={edge}{{0,16}}(?!\S))"), END),
         normalizers.Replace(Regex(rf"(?<!\S){apostrophe}{{1,16}}(?=[^\s{END}]{{2,{MAX_QUOTED}}}{END})"), ""),
         normalizers.Replace(END, ""),
+        normalizers.Replace(Regex(rf"(?<={initials})\.(?={any_mark}{{0,64}}(?!\S))"), END),
         normalizers.Replace(Regex(rf"(?<!{edge}){edge}{any_mark}{{0,64}}(?!\S)"), ""),
+        normalizers.Replace(END, "."),
     ]
 
 
