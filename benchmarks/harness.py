@@ -3,6 +3,7 @@
 If the machine slows down during a measurement, turns slow all systems alike.
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -317,13 +318,17 @@ class Environment:
         folder = cache / self.name
         python, done = folder / "bin" / "python", folder / "installed.txt"
         wanted = "\n".join([*self.requirements, self.package]) + "\n"
-        if not done.exists() or done.read_text(encoding="utf-8") != wanted:
-            output_of([self._interpreter(), "-m", "venv", "--clear", str(folder)])
-            pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            if self.requirements:
-                output_of([*pip, *self.requirements])
-            output_of([*pip, *([] if self.own_dependencies else ["--no-deps"]), self.package])
-            done.write_text(wanted, encoding="utf-8")
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache / f"{self.name}.lock").open("w") as lock:
+            # Tests in several processes install the same environments.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists() or done.read_text(encoding="utf-8") != wanted:
+                output_of([self._interpreter(), "-m", "venv", "--clear", str(folder)])
+                pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+                if self.requirements:
+                    output_of([*pip, *self.requirements])
+                output_of([*pip, *([] if self.own_dependencies else ["--no-deps"]), self.package])
+                done.write_text(wanted, encoding="utf-8")
         return python
 
     def _interpreter(self) -> str:

@@ -85,7 +85,7 @@ def _without_punctuation() -> list[Normalizer]:
     """Returns the steps that remove punctuation around words: `(word)`, `**word**`, `'word'`, `word.`
 
     Apostrophes at one end of a word stay (`'tis`, `goin'`), and so do a single period before it (`.net`), a hyphen
-    before a number, and marks that are read aloud (`50%`).
+    before a number, marks that are read aloud (`50%`), and the last period of letters with a period each (`U.S.`).
     """
     apostrophe = f"['{APOSTROPHES}]"
     mark = rf"[\p{{P}}<>`&&[^\-.&@#%‰/\\'{APOSTROPHES}]]"
@@ -94,15 +94,14 @@ def _without_punctuation() -> list[Normalizer]:
     lengths = range(2, MAX_QUOTED + 1)
     quoted = "|".join(rf"{start}{apostrophe}\S{{{length}}}" for start in (r"\A", r"\s") for length in lengths)
     initials = "|".join(rf"{start}\p{{L}}\.\p{{L}}" for start in (r"\A", r"\P{L}"))
+    after = "|".join(rf"(?<={start}\p{{L}}\.\p{{L}}\.){any_mark}" for start in (r"\A", r"\P{L}"))
     return [
         normalizers.Replace(Regex(rf"(?<!\S){any_mark}*(?:{mark}|\.\.)"), ""),
         normalizers.Replace(Regex(rf"(?<!\S)-+(?=[\p{{L}}{apostrophe}])"), ""),
         normalizers.Replace(Regex(rf"(?<={quoted}){apostrophe}+(?={edge}{{0,16}}(?!\S))"), END),
         normalizers.Replace(Regex(rf"(?<!\S){apostrophe}{{1,16}}(?=[^\s{END}]{{2,{MAX_QUOTED}}}{END})"), ""),
         normalizers.Replace(END, ""),
-        normalizers.Replace(Regex(rf"(?<={initials})\.(?={any_mark}{{0,64}}(?!\S))"), END),
-        normalizers.Replace(Regex(rf"(?<!{edge}){edge}{any_mark}{{0,64}}(?!\S)"), ""),
-        normalizers.Replace(END, "."),
+        normalizers.Replace(Regex(rf"(?:(?<!{edge})(?!(?<={initials})\.){edge}|{after}){any_mark}{{0,64}}(?!\S)"), ""),
     ]
 
 
