@@ -74,10 +74,6 @@ def plain_model(workload: Workload) -> tuple[Encoder, Step]:
         return Encoder(workload).eval(), Step(workload).eval()
 
 
-def plain_parameters(workload: Workload) -> int:
-    return sum(parameter.numel() for module in plain_model(workload) for parameter in module.parameters())
-
-
 def work(**workload: Any) -> None:
     """Decodes jobs, eager, on one thread."""
     torch.set_num_threads(1)
