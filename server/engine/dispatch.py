@@ -339,14 +339,9 @@ class ThroughputEstimate:
 
 
 class ExpectedEnds:
-    """The requests of one priority that workers have, in the order in which they are expected to end.
-
-    Attributes:
-        num_rows: rows of these requests.
-    """
+    """The requests of one priority that workers have, in the order in which they are expected to end."""
 
     def __init__(self) -> None:
-        self.num_rows = 0
         self._ends: list[tuple[float, int, int]] = []  # Sorted; each with the request's key and rows.
         self._sent: dict[int, tuple[float, float, EngineRequest]] = {}  # By key: the end, the time of sending.
 
@@ -355,16 +350,13 @@ class ExpectedEnds:
         end = now + request.expected_steps * step_seconds
         self._sent[request.key] = end, now, request
         insort(self._ends, (end, request.key, request.max_rows))
-        self.num_rows += request.max_rows
 
     def remove(self, key: int) -> None:
         """Removes a request that no worker has any more, if it is here."""
         if (sent := self._sent.pop(key, None)) is not None:
-            end, _, request = sent
-            del self._ends[bisect_left(self._ends, (end, key, 0))]
-            self.num_rows -= request.max_rows
+            del self._ends[bisect_left(self._ends, (sent[0], key, 0))]
 
-    def freeing(self, num_rows: int, num_ahead: float) -> tuple[float, float] | None:
+    def freeing(self, num_rows: int, num_ahead: float, num_held: int) -> tuple[float, float] | None:
         """Returns the time of sending and the expected steps of the request whose end frees a new request's rows.
 
         That is the last one if even all ends do not free enough; None if there are no requests.
@@ -372,10 +364,11 @@ class ExpectedEnds:
         Args:
             num_rows: rows of the new request that are not free now.
             num_ahead: number of requests that wait before it. Each counts as the mean rows of a request here.
+            num_held: rows of all requests here.
         """
         if not self._ends:
             return None
-        missing = num_rows + num_ahead * self.num_rows / len(self._ends)
+        missing = num_rows + num_ahead * num_held / len(self._ends)
         for next_end in self._ends:
             missing -= next_end[2]
             if missing <= 0:
@@ -460,6 +453,10 @@ class Dispatcher:
     def num_rows(self, worker: int) -> int:
         """Returns the rows of the requests that a worker has."""
         return sum(loads[worker].rows for loads in self._loads.values())
+
+    def num_held(self, priority: Priority) -> int:
+        """Returns the rows of the requests of a priority that workers have."""
+        return sum([load.rows for load in self._loads[priority]])
 
     def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
         """Returns what waits before a new request of `work` rows x steps; `num_own` counts light and heavy requests."""

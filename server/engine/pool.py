@@ -454,9 +454,11 @@ class WorkerPool:
 
     def freeing(self, priority: Priority, num_rows: int, num_ahead: float) -> tuple[float, float] | None:
         """Returns which request's end frees a new request's rows (see `ExpectedEnds`); None if they are free now."""
-        ends = self._ends[priority]
-        num_free = self.num_engines * self.max_rows - ends.num_rows
-        return None if num_ahead < 1 and num_rows <= num_free else ends.freeing(num_rows - num_free, num_ahead)
+        num_held = self._dispatcher.num_held(priority)
+        num_missing = num_rows - self.num_engines * self.max_rows + num_held
+        if num_ahead < 1 and num_missing <= 0:
+            return None
+        return self._ends[priority].freeing(num_missing, num_ahead, num_held)
 
     def stop(self) -> None:
         """Hangs up: each worker ends after its step. Requests in flight get no outcome."""

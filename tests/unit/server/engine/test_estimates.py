@@ -63,18 +63,16 @@ def test_throughput_ignores_bulk_work_and_forgets_the_past() -> None:
 
 def test_rows_are_freed_by_the_requests_that_end_first() -> None:
     ends = ExpectedEnds()
-    assert ends.freeing(1, 0) is None
+    assert ends.freeing(1, 0, 0) is None
     for key, sent, steps in ((0, 0.0, 90.0), (1, 1.0, 10.0), (2, 2.0, 20.0)):
         request = EngineRequest(key, (5, 6), BEAM, sent, None, Priority.INTERACTIVE, "", steps)
         ends.add(request, sent, step_seconds=0.1)
-    assert ends.num_rows == 12
-    assert ends.freeing(1, 0) == ends.freeing(4, 0) == (1.0, 10.0)
-    assert ends.freeing(5, 0) == ends.freeing(1, 1) == (2.0, 20.0)
-    assert ends.freeing(8, 1) == ends.freeing(1, 50) == (0.0, 90.0), "at last, even if that is not enough"
+    assert ends.freeing(1, 0, 12) == ends.freeing(4, 0, 12) == (1.0, 10.0)
+    assert ends.freeing(5, 0, 12) == ends.freeing(1, 1, 12) == (2.0, 20.0)
+    assert ends.freeing(8, 1, 12) == ends.freeing(1, 50, 12) == (0.0, 90.0), "at last, even if that is not enough"
     ends.remove(1)
     ends.remove(7)
-    assert ends.freeing(1, 0) == (2.0, 20.0)
-    assert ends.num_rows == 8
+    assert ends.freeing(1, 0, 8) == (2.0, 20.0)
 
 
 def test_lengths_are_means_by_width_and_beam() -> None:
