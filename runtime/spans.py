@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
-from attendant.runtime.decoding.hypothesis import Hypothesis
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.stepper import Floats
 
 SPANS: Final = re.compile(
@@ -256,12 +256,13 @@ def _joined(parts: Sequence[Hypothesis], *, attention: bool) -> Hypothesis:
                 summands[-1] += end
                 end = 0.0
         log_probs += summands
+    is_cut = any(part.finish_reason is FinishReason.LENGTH for part in parts)
     return Hypothesis(
         token_ids=tuple(token_id for part in parts for token_id in part.token_ids),
         token_log_probs=tuple(log_probs),
         log_prob=sum(part.log_prob for part in parts),
         score=sum(part.score for part in parts),
-        finish_reason=parts[-1].finish_reason,
+        finish_reason=FinishReason.LENGTH if is_cut else FinishReason.EOS,
         attention=_blocks(parts, len(log_probs)) if attention else None,
         parts=tuple(parts),
     )
