@@ -68,7 +68,7 @@ RANGES: Final[Mapping[str, Schema]] = {
     "max_length": {"minimum": 1, "maximum": MAX_TOKENS},
     "min_length_ratio": {"exclusiveMinimum": 0, "maximum": MAX_LENGTH_RATIO},
     "max_length_ratio": {"exclusiveMinimum": 0, "maximum": MAX_LENGTH_RATIO},
-    "patience": {"exclusiveMinimum": 0, "maximum": MAX_PATIENCE},
+    "patience": {"minimum": 0, "maximum": MAX_PATIENCE},
     "no_repeat_ngram_size": {"minimum": 0, "maximum": MAX_TOKENS},
     "temperature": {"exclusiveMinimum": 0, "maximum": MAX_TEMPERATURE},
     "top_k": {"minimum": 0, "maximum": MAX_SAMPLED_CANDIDATES},

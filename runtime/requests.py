@@ -314,7 +314,7 @@ class _DecodingReader:
             length_penalty_offset=self._within(
                 "length_penalty_offset", self._defaults.length_penalty_offset, 0, MAX_PENALTY
             ),
-            patience=self._patience(),
+            patience=self._within("patience", self._defaults.patience or 0.0, 0, MAX_PATIENCE) or None,
             repetition_penalty=self._within("repetition_penalty", 1.0, 1, MAX_PENALTY),
             suppress_unk=self._fields.get("suppress_unk", False),
             target_prefix=prefix,
@@ -377,11 +377,6 @@ class _DecodingReader:
         if limit:
             self.violations.say("decoding.masked_source_positions", cut(", ".join(map(str, positions))), limit)
         return tuple(positions)
-
-    def _patience(self) -> float | None:
-        if "patience" not in self._fields and self._defaults.patience is None:
-            return None
-        return self._positive("patience", self._defaults.patience or 1.0, MAX_PATIENCE)
 
     def _prefix(self, max_length: int) -> tuple[tuple[int, ...], Completion]:
         tokenizer = self._model.bundle.target_tokenizer

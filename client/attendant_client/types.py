@@ -98,8 +98,9 @@ class DecodingFields(TypedDict, total=False):
     patience: Annotated[
         float,
         Option(
-            "end the search when X times the beam size hypotheses have ended (Kasai et al. 2022)",
-            "the bundle's; if it has none, end when no live hypothesis can enter the best",
+            "end the search when X times the beam size hypotheses have ended (Kasai et al. 2022); 0: when no live one "
+            "can enter the best",
+            "the bundle's, mostly 0",
         ),
     ]
     suppress_unk: Annotated[bool, Option("never generate UNK")]

@@ -80,6 +80,8 @@ def test_set_options_are_kept_exactly() -> None:
     several = options_of(Decoding(alternatives=True, num_hypotheses=3, length_penalty=0.0))
     assert (several.alternatives, several.num_hypotheses, several.beam_size) == (True, 3, 2)
     assert several.length_penalty == 0.0, "zero is not unset"
+    assert options_of(patience=2.0).patience == 2.0
+    assert options_of(Decoding(patience=0), patience=2.0).patience is None
 
 
 @pytest.mark.parametrize(
@@ -94,8 +96,8 @@ def test_set_options_are_kept_exactly() -> None:
         ("min_length", 21, "0 to 20, and at most max_length"),
         ("length_penalty", math.nan, "0 to 10"),
         ("length_penalty", math.inf, "0 to 10"),
-        ("patience", math.nan, "more than 0 and at most 10"),
-        ("patience", math.inf, "more than 0 and at most 10"),
+        ("patience", math.nan, "0 to 10"),
+        ("patience", math.inf, "0 to 10"),
         ("no_repeat_ngram_size", 21, "0 to 20"),
         ("repetition_penalty", math.nan, "1 to 10"),
         ("max_length_ratio", math.nan, "more than 0 and at most 100"),
