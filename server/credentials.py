@@ -227,13 +227,14 @@ class Tokens:
         self._limits: dict[str, Limits] = {}
         for token in tokens:
             self._candidates.setdefault(token.digest[: self._INDEXED_BYTES], []).append(token)
-            self._limits.setdefault(token.name, token.limits)
+            if any(token.limits):
+                self._limits.setdefault(token.name, token.limits)
 
     def __len__(self) -> int:
         return len(self._candidates)
 
     def limits_of(self, client: str) -> Limits:
-        """Returns the limits in the client's first line."""
+        """Returns the limits in the first line of the client that has any."""
         return self._limits.get(client, (None, None))
 
     def name_of(self, authorization: str) -> str:
@@ -274,8 +275,8 @@ def read_tokens(path: Path, option: str = TOKENS) -> Tokens:
             continue
         try:
             token = _read_line(line)
-            if tokens.setdefault(token.digest, token).name != token.name:
-                raise ValueError("has the token of another client")
+            if tokens.setdefault(token.digest, token) != token:
+                raise ValueError("has the token of an earlier line, with another client, expiry or limit")
         except ValueError as error:
             raise UserError(f"{option}: {path}, line {number} {error}") from None
     return Tokens(tokens.values())

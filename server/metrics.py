@@ -82,7 +82,7 @@ GAUGES = {
     "rows_running": "Rows (live hypotheses) now.",
     "rows_limit": "Rows that the model may have: --max-rows, times --workers; all models together have no more.",
     "bulk_requests": "Bulk requests that have a place in the engine.",
-    "bulk_requests_limit": "Bulk requests that may have one: twice --max-rows.",
+    "bulk_requests_limit": "Bulk requests that may have one: for each version, twice --max-rows, times --workers.",
     "ready": "1 if the model is served: loaded, with an engine that takes requests, not draining.",
 }
 # The whole server's: a bulk stream may name several models, a connection names none.

@@ -274,7 +274,7 @@ class Reconciler:
         self._taken = self._seen = await self._look()
         for why in self._conflicts.values():
             raise UserError(why)
-        return len(self._seen)
+        return len(self._names())
 
     async def open(self) -> None:
         """Loads the versions that the first look has seen. Raises UserError: no version of any model can be served."""
@@ -378,6 +378,10 @@ class Reconciler:
             for label in dict.fromkeys((*folder.versions, *self._model(name).live))
         ]
 
+    def _names(self) -> set[str]:
+        """Returns the models in the repositories; a folder without versions is none."""
+        return {name for folders in (self._taken, self._seen) for name, folder in folders.items() if folder.versions}
+
     def _reason(self, model: _Model, label: str) -> str:
         if label in model.live:
             return ""
@@ -465,7 +469,7 @@ class Reconciler:
                 folder.path / label,
                 label,
                 name=name,
-                num_models=len(self._taken.keys() | self._seen.keys() | self._others | {name}),
+                num_models=len(self._names() | self._others | {name}),
                 on_available=partial(self._engine_available, name, version),
                 on_death=partial(self._engine_died, name, version),
             )
@@ -477,6 +481,8 @@ class Reconciler:
 
     def _refuse(self, name: str, what: str, state: State, why: Exception) -> None:
         self._model(name).refused[what] = state, str(why)
+        if self._model(name).stable is None:
+            self._metrics.set_ready(name, False)
         self._metrics.model_loads.labels(name, "refused").inc()
         log.error("not loaded", extra={"model": name, "what": what, "reason": str(why)})
 

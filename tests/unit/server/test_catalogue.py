@@ -169,6 +169,7 @@ async def test_a_model_that_is_removed_leaves_no_alarm_and_shares_no_threads(tmp
     lifecycle = Lifecycle(catalogue, metrics)
     reconciler = Reconciler([tmp_path], catalogue, metrics, start, lifecycle)
     (tmp_path / "a" / "1").mkdir(parents=True)
+    (tmp_path / "notes").mkdir()  # no model
     assert await reconciler.look([]) == 1
     await reconciler.open()
     catalogue.open()
@@ -239,6 +240,7 @@ async def test_a_version_of_several_roles_is_loaded_once_and_none_without_a_stab
     await reconciler.follow(at_once=True)
     await reconciler.follow(at_once=True)
     assert not loads and not catalogue.all()
+    assert metrics.registry.get_sample_value("attendant_ready", {"model": "fake"}) == 0, "which alerts"
     roles = 'canary = "1"\ncanary_percent = 5\nshadow = "1"\nnamed = ["2", "1", "1"]'
     put(tmp_path / "fake" / "serving.toml", roles)
     await reconciler.follow(at_once=True)

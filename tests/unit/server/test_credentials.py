@@ -23,6 +23,7 @@ from tests.configuration import parse_config
 
 SEARCH, MAIL = "search-token-0123456789", "mail+token/0123456789=="
 
+SAME = "has the token of an earlier line, with another client, expiry or limit"
 FACTS = "must have, after its token, only expires=DATE and requests_per_second=NUMBER, bytes_per_second=NUMBER"
 
 
@@ -78,7 +79,8 @@ def test_digests_with_equal_beginnings_are_distinguished() -> None:
         ("search sha256:12ab", "has no 64 hexadecimal digits after sha256:"),
         ("search short-token", "has a token that is not 16 or more printable ASCII characters"),
         ("search tökentökentökentöken", "has a token that is not 16 or more printable ASCII characters"),
-        (f"mail {hashed(SEARCH)}", "has the token of another client"),
+        (f"mail {hashed(SEARCH)}", SAME),
+        (f"search {SEARCH} expires=2999-12-31", SAME),
     ],
 )
 def test_an_invalid_line_is_named_by_its_number_alone(tmp_path: Path, line: str, message: str) -> None:
@@ -90,8 +92,8 @@ def test_an_invalid_line_is_named_by_its_number_alone(tmp_path: Path, line: str,
 def test_tokens_expire_and_have_limits_of_their_own(tmp_path: Path) -> None:
     tokens = read(
         tmp_path,
-        f"search {SEARCH} expires=2020-01-01 requests_per_second=2 bytes_per_second=1e6",
-        f"search {hashed(MAIL)} expires=2999-12-31T12:00:00+01:00",
+        f"search {SEARCH} expires=2020-01-01",
+        f"search {hashed(MAIL)} expires=2999-12-31T12:00:00+01:00 requests_per_second=2 bytes_per_second=1e6",
     )
     with pytest.raises(Unauthenticated, match="expired"):
         tokens.name_of(f"Bearer {SEARCH}")
