@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +52,7 @@ SPARE_MEMORY = 1.5
 END_SECONDS = 10.0
 NUM_SOURCES = 512
 NO_LIMIT = str(1 << 16)
-ONE_ADDRESS = ("--light-rows", NO_LIMIT, "--max-waiting", NO_LIMIT)
+ONE_ADDRESS = ("--light-rows", NO_LIMIT, "--max-waiting", NO_LIMIT, "--max-wait-seconds", NO_LIMIT)
 """The load generator acts as many clients, and the server sees one address."""
 
 OMITTED_VARIABLES = tuple(
@@ -189,7 +190,9 @@ def requests_for(bundle: Bundle, data: Path | None, beam_size: int | None) -> tu
         UserError: the file can't be read or has no text that the model takes; the bundle has no golden examples.
     """
     generator, limit = random.Random(1), bundle.manifest.limits.max_source_tokens
+    tokenizer = bundle.source_tokenizer
     decoding = messages.DecodingOptions(beam_size=beam_size) if beam_size else None
+    request = partial(messages.GenerateRequest, decoding=decoding)
     if data is not None:
         try:
             texts = [line.split("\t")[0] for line in data.read_text(encoding="utf-8").splitlines()]
@@ -197,11 +200,15 @@ def requests_for(bundle: Bundle, data: Path | None, beam_size: int | None) -> tu
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
             raise UserError(f"--data {data}: can't be read: {reason}") from None
         sample = generator.sample(texts, min(NUM_SOURCES, len(texts)))
-        fitting = [text for text in sample if 1 <= len(bundle.source_tokenizer.encode(text)) <= limit]
+        encoded = [(text, tokenizer.encode(text)) for text in sample]
+        fitting = [(text, ids) for text, ids in encoded if 1 <= len(ids) <= limit]
         if not fitting:
             raise UserError(f"--data {data}: none of its lines is a text of 1 to {limit} tokens, as the model takes")
         others = f"; {len(sample) - len(fitting)} others are empty or too long" if len(fitting) < len(sample) else ""
-        requests = [messages.GenerateRequest(text=text, decoding=decoding) for text in fitting]
+        requests = [
+            request(text=text) if tokenizer.takes_texts else request(tokens={"tokens": tokenizer.tokens_of(ids)})
+            for text, ids in fitting
+        ]
         about = f"{len(fitting)} of the {len(texts)} lines of {data}{others}"
     else:
         sources = [list(example.source_tokens) for example in bundle.golden]
@@ -216,10 +223,8 @@ def requests_for(bundle: Bundle, data: Path | None, beam_size: int | None) -> tu
                 for length in lengths
             ]
             about = f"tokens of golden examples, in the lengths of {reference.data}; --data FILE sends your own texts"
-        requests = [
-            messages.GenerateRequest(tokens=messages.Tokens(tokens=tokens), decoding=decoding) for tokens in sources
-        ]
-    return [request.SerializeToString() for request in requests], about
+        requests = [request(tokens={"tokens": tokens}) for tokens in sources]
+    return [each.SerializeToString() for each in requests], about
 
 
 def _draw_lengths(recorded: Distribution, generator: random.Random) -> list[int]:

@@ -30,6 +30,8 @@ def test_a_bundle_is_measured(environment: dict[str, str], tiny_bundle_path: Pat
     arguments = [str(tiny_bundle_path), *(part for option in options.items() for part in option)]
     # All calls come from one address, so the limits per client of a deployment must not apply to them.
     limited = environment | {"ATTENDANT_MAX_CLIENT_REQUESTS": "1", "ATTENDANT_CLIENT_REQUESTS_PER_SECOND": "1"}
+    # Nor must that of the wait: closed loops may have more clients than there are rows.
+    limited |= {"ATTENDANT_MAX_ROWS": "8", "ATTENDANT_MAX_WAIT_SECONDS": "0.001"}
     # The command also has no credentials of the deployment's clients.
     limited |= {"ATTENDANT_TOKENS": "tokens", "ATTENDANT_HEALTH": "closed", "ATTENDANT_REFLECTION": "closed"}
     printed, errors = started(limited, arguments).communicate(timeout=200)

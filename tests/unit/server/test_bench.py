@@ -5,11 +5,15 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import models, pre_tokenizers
 
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.errors import UserError
 from attendant.server.bench.command import (
     BenchResult,
@@ -44,6 +48,16 @@ def test_texts_of_a_file_end_at_a_tab_and_must_fit(bundle: Bundle, tmp_path: Pat
     assert sorted(request.text for request in requests) == ["face", "onnx"]
     assert {request.decoding.beam_size for request in requests} == {2}
     assert about == f"2 of the 4 lines of {data}; 2 others are empty or too long"
+
+
+def test_a_bundle_of_tokens_only_gets_tokens(bundle: Bundle, tmp_path: Path) -> None:
+    vocabulary = {symbol: number for number, symbol in enumerate([*SPECIAL_TOKENS, "F", "EY"])}
+    library = LibraryTokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    library.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
+    (tmp_path / "sounds.tsv").write_text("F EY Q\tface\n")
+    payloads, _ = requests_for(replace(bundle, source_tokenizer=Tokenizer(library)), tmp_path / "sounds.tsv", None)
+    (request,) = parsed(payloads)
+    assert list(request.tokens.tokens) == ["F", "EY", "<unk>"]
 
 
 @pytest.mark.parametrize("content", [None, b"\xff", b""])
