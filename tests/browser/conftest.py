@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -41,20 +42,40 @@ def address(tiny_bundle_path: Path) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
-def page(browser: Browser, address: str) -> Iterator[Page]:
-    """Opens the playground. Nothing may appear in its console, and requests may go only to its server."""
+@dataclass
+class Tab:
+    """The tab that tests share, and what came out of it: messages of its console, and the URLs of its requests."""
+
+    page: Page
+    messages: list[str] = field(default_factory=list)
+    urls: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.on("console", lambda message: self.messages.append(message.text))
+        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
+        self.page.on("request", lambda request: self.urls.append(request.url))
+
+
+@pytest.fixture(scope="package")
+def tab(browser: Browser) -> Iterator[Tab]:
     context = browser.new_context(reduced_motion="reduce")
     opened = context.new_page()
     opened.set_default_timeout(PATIENCE_MILLISECONDS)
-    messages: list[str] = []
-    urls: list[str] = []
-    opened.on("console", lambda message: messages.append(message.text))
-    opened.on("pageerror", lambda error: messages.append(str(error)))
-    opened.on("request", lambda request: urls.append(request.url))
-    opened.goto(address)
-    yield opened
+    yield Tab(opened)
     context.close()
+
+
+@pytest.fixture
+def page(tab: Tab, address: str) -> Iterator[Page]:
+    """Opens the playground. Nothing may appear in its console, and requests may go only to its server."""
+    tab.page.set_viewport_size({"width": 1280, "height": 720})
+    tab.page.mouse.move(0, 0)
+    tab.page.goto(address)
+    yield tab.page
+    tab.page.unroute_all(behavior="ignoreErrors")
+    messages, urls = tab.messages.copy(), tab.urls.copy()
+    tab.messages.clear()
+    tab.urls.clear()
     # Chromium itself logs that an answer is an error.
     assert not [message for message in messages if not message.startswith("Failed to load resource")]
     assert all(url.startswith(address) for url in urls)

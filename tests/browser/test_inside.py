@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, Route, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from tests.browser.playground import SPOKEN, STREAM, WORD, ask, panel_of, reload_with, request_bodies, source, text_of
 
@@ -66,7 +66,10 @@ def share(text: str) -> float:
     return float(text.removeprefix("< ").removesuffix(" %"))
 
 
-def test_play_advances_the_steps(page: Page) -> None:
+def test_play_advances_the_steps(browser: Browser, address: str) -> None:
+    context = browser.new_context()  # a clock that is installed stays
+    page = context.new_page()
+    page.goto(address)
     panel = ask(page)
     steps = opened(panel, "steps")
     page.clock.install()
@@ -78,6 +81,7 @@ def test_play_advances_the_steps(page: Page) -> None:
     page.clock.run_for(5000)
     expect(slider).to_have_value("3")
     expect(steps.get_by_role("button", name="Play")).to_be_visible()
+    context.close()
 
 
 def test_a_model_without_attention_has_one_context_vector(page: Page) -> None:

@@ -19,12 +19,15 @@ from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.faults.breakable_server import Break
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_least, at_most
-from tests.server_process import Running
+from tests.server_process import Running, server
 
 PROGRAM = "tests.faults.breakable_server"
 NO_RETRIES = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
 GAUGES = ("requests_waiting", "requests_running", "rows_running")
 TIMEOUT = 300.0
+RESTARTS = 'attendant_engine_restarts_total{"model": "tiny"}'
+SHORT_DELAYS = "MAX_DELAY_SECONDS", "0.05"
+"""Variable of the server's environment; tests/unit/server/engine/test_supervision.py tests the delays of restarts."""
 
 
 @contextmanager
@@ -83,10 +86,24 @@ def check_nothing_is_stuck(running: Running) -> None:
     assert metrics['attendant_ready{"model": "tiny"}'] == 1 and health_of(running) == "SERVING"
 
 
-def test_a_poisoned_request_is_refused_and_its_neighbours_are_answered(start: Start) -> None:
-    with start("--max-restarts", "100", program=PROGRAM) as running, connected(running) as stub:
+@pytest.fixture(scope="module")
+def breakable(tiny_bundle_path: Path) -> Iterator[Running]:
+    """Starts a server with one worker. At the end, this worker is stopped, which must not hold up the server's end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(*SHORT_DELAYS)
+        with server(str(tiny_bundle_path), "--max-restarts", "100", program=PROGRAM) as running:
+            yield running
+            for worker in workers_of(running):
+                worker.suspend()
+            running.process.send_signal(signal.SIGTERM)
+            assert running.process.wait(30) == 0
+
+
+def test_a_poisoned_request_is_refused_and_its_neighbours_are_answered(breakable: Running) -> None:
+    with connected(breakable) as stub:
         expected = [(hypothesis.tokens, hypothesis.score) for hypothesis in ask(stub).result().hypotheses]
-        for num_poisoned, how in enumerate((Break.CRASH, Break.RAISE), 1):
+        for how in (Break.CRASH, Break.RAISE):
+            before = breakable.metrics()[RESTARTS]
             neighbours = [ask(stub) for _ in range(6)]
             poisoned = ask(stub, how.text, request_id=f"the-poisoned-one-{how.name}")
             neighbours += [ask(stub) for _ in range(6)]
@@ -94,35 +111,33 @@ def test_a_poisoned_request_is_refused_and_its_neighbours_are_answered(start: St
             assert poisoned.details() == "internal error; the server's log has it under this request's id"
             for call in neighbours:
                 assert [(hypothesis.tokens, hypothesis.score) for hypothesis in call.result().hypotheses] == expected
-            restarts = 'attendant_engine_restarts_total{"model": "tiny"}'
-            assert running.metrics()[restarts] == 2 * num_poisoned, "once with its neighbours, once alone"
+            assert breakable.metrics()[RESTARTS] == before + 2, "once with its neighbours, once alone"
             assert code_of(ask(stub, how.text)) == "INTERNAL"
-            assert running.metrics()[restarts] == 2 * num_poisoned, "what is known to be poisoned is not tried again"
-            check_nothing_is_stuck(running)
-            log = running.log()
+            assert breakable.metrics()[RESTARTS] == before + 2, "what is known to be poisoned is not tried again"
+            check_nothing_is_stuck(breakable)
+            log = breakable.log()
             (line,) = [line for line in log.splitlines() if f"the-poisoned-one-{how.name}" in line]
             assert "reason=poisoned" in line
             assert ("the model is broken" in log) == (how is Break.RAISE), "the log has the reason, the caller has not"
-        running.process.send_signal(signal.SIGTERM)
-        assert running.process.wait(30) == 0
 
 
-def test_a_worker_that_is_killed_is_started_again(start: Start) -> None:
-    with start(program=PROGRAM) as running, connected(running) as stub, watched(running) as seen:
-        (worker,) = workers_of(running)
+def test_a_worker_that_is_killed_is_started_again(breakable: Running) -> None:
+    with connected(breakable) as stub, watched(breakable) as seen:
+        (worker,) = workers_of(breakable)
         theirs, ours = (int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in (worker.pid, os.getpid()))
         assert theirs > ours or theirs == 1000, "the kernel ends a worker before the server"
         worker.kill()
         call = ask(stub)
         assert call.result().hypotheses, "it waited for the next one"
-        assert workers_of(running) != [worker]
-        check_nothing_is_stuck(running)
+        assert workers_of(breakable) != [worker]
+        check_nothing_is_stuck(breakable)
         while len(seen) < 3:
             time.sleep(0.01)
         assert seen == ["SERVING", "NOT_SERVING", "SERVING"]
 
 
-def test_a_hung_engine_is_replaced(start: Start) -> None:
+def test_a_hung_engine_is_replaced(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(*SHORT_DELAYS)
     options = "--workers", "2", "--hang-seconds", "1", "--max-restarts", "100"
     with start(*options, program=PROGRAM) as running, connected(running) as stub:
         assert ask(stub).result().hypotheses
@@ -147,14 +162,6 @@ def test_a_hung_engine_is_replaced(start: Start) -> None:
             else:
                 check_nothing_is_stuck(running)
             assert not any(worker.is_running() for worker in workers)
-
-
-def test_stopped_workers_do_not_hold_up_the_end(start: Start) -> None:
-    with start("--workers", "2", program=PROGRAM) as running:
-        for worker in workers_of(running):
-            worker.suspend()
-        running.process.send_signal(signal.SIGTERM)
-        assert running.process.wait(20) == 0
 
 
 @pytest.mark.reliability
@@ -189,7 +196,7 @@ def test_a_poisoned_request_among_many(start: Start, figure: Figure) -> None:
         outcome = code_of(poisoned), time.monotonic() - began
         codes = [code_of(call) for call in neighbours]
         seconds = time.monotonic() - began
-        deaths = running.metrics()['attendant_engine_restarts_total{"model": "tiny"}']
+        deaths = running.metrics()[RESTARTS]
         check_nothing_is_stuck(running)
     assert outcome[0] == "INTERNAL"
     figure("poisoned request: neighbours answered, of 200", codes.count("OK"), at_least(200), "")
