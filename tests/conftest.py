@@ -29,8 +29,15 @@ sys.dont_write_bytecode = False
 # Images often set this too. It would hide output that commands do not flush.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
-# A shell's background jobs ignore SIGINT, and so would the commands that tests start and interrupt.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+
+@pytest.fixture(autouse=True)
+def signals() -> None:
+    """Undoes what a shell's background jobs inherit, and commands in the test's process do: they ignore SIGINT.
+
+    The processes that a test starts and interrupts would ignore it, too.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def pytest_collection_finish() -> None:
