@@ -556,15 +556,10 @@ def _parts_of(source: Side, decoding: Mapping[str, Any], model: BundleModel, vio
     if len(parts) > MAX_PARTS:
         violations.say(source.field, f"{len(parts)} lines and sentences long", f"1 to {MAX_PARTS} lines and sentences")
         return []
-    tokenizer, kept = model.bundle.source_tokenizer, list[Part]()
-    for part in parts:
-        if tokenizer.spaced(str(part.text)):
-            kept.append(part)
-        elif kept:  # invisible characters alone
-            kept[-1] = kept[-1]._replace(after=kept[-1].after + part.after)
-    if any(part.spans for part in kept) and not spell_stand_ins(tokenizer, model.bundle.target_tokenizer):
+    bundle = model.bundle
+    if any(part.spans for part in parts) and not spell_stand_ins(bundle.source_tokenizer, bundle.target_tokenizer):
         violations.add("decoding.protect_spans", True, "false: the model's vocabularies can't spell the stand-in {1}")
-    return kept or [Part(source.value)]
+    return parts
 
 
 def _whole(parts: Sequence[ReadRequest]) -> ReadRequest:

@@ -21,7 +21,7 @@ from attendant.runtime.stepper import Floats
 
 SPANS: Final = re.compile(
     r"""
-      https?://[^\s<>"]*[^\s<>"'”’».,;:!?)\]}]                      # addresses of pages
+      (?:https?://|(?<![\w.@/-])www\.)[^\s<>"]*[^\s<>"'”’».,;:!?)\]}]     # addresses of pages
     | (?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+                      # e-mail addresses
     | <(?:/?[A-Za-z]|!--|[!?][A-Za-z])[^<>\n]*>                     # tags, comments
     | &(?:\#[Xx]?[0-9A-Fa-f]{1,7}|[A-Za-z][0-9A-Za-z]{1,31});       # entities
@@ -32,6 +32,9 @@ SPANS: Final = re.compile(
     | (?<!%)%\([\w.-]{1,64}\)[-+\#0]?\d{0,3}(?:\.\d{1,2})?[diouxXeEfFgGcrsa]                         # Python's
     | (?<![\w/.~])(?:~|\.{1,2}(?:/\.\.)*)?(?:/[\w.+@%-]*[\w+@%-])+/?          # paths
     | (?<!\w)[A-Z]:\\[\w\\.+@%-]*[\w\\+@%-]                         # Windows's
+    | (?<![\w./~+@-])[\w./+-]*\w\.(?i:bat|cfg|conf|css|csv|docx?|exe|gif|gz|html?|ini|jar|java|jpe?g|js|json|log|md|
+      mp[34]|od[fgpst]|pdf|php|png|pptx?|py|rst|sh|sql|svg|tar|toml|tsv?|txt|xlsx?|xml|ya?ml|zip)(?![\w-])    # files
+    | (?<![\w`])`[^`\s](?:[^`\n]{0,62}[^`\s])?`(?![\w`])            # code
     | (?:(?:[\U0001f000-\U0001faff\u231a\u231b\u23e9-\u23fa\u2600-\u27bf\u2b1b\u2b1c\u2b50\u2b55]|\S[\ufe0f\u20e3])
       [\ufe0e\ufe0f\u200d\u20e3\U000e0020-\U000e007f]*)+          # emoji, also those that only U+FE0F makes one
     """,
@@ -46,7 +49,7 @@ MAX_SPANS: Final = 999
 """Spans of one part that are protected; later ones are left as they are."""
 
 SENTENCE_END: Final = re.compile(
-    r"""(?<=[.!?…])["'”’»)\]]*(?P<blank>[ \t\u00a0]+)(?=["'“‘«(\[{¿¡]*[ \u00a0]?[\w{$%<])"""
+    r"""(?<=[.!?…])(?<!\]\.\.\.)["'”’»)\]]*(?P<blank>[ \t\u00a0]+)(?=["'“‘«(\[{¿¡]*[ \u00a0]?[\w{$%<])"""
     r"""|(?<=[。！？])["'”’」』）]*(?P<nothing>)(?=[^\s"'”’」』）])"""
 )
 """The end of a sentence: blanks between two sentences, or, in scripts without blanks, the place between them."""
@@ -61,8 +64,10 @@ ITEM_NUMBER: Final = re.compile(r"\(?(?:[0-9]{1,3}|[A-Za-z]|[ivx]{1,4})[.)]")
 """The beginning of a sentence that is only the number of a list's item."""
 LINE_END: Final = re.compile(r"(?<![ \t\u00a0])[ \t\u00a0]*(?:\r\n|[\n\r\x0b\x0c\x85\u2028\u2029])\s*")
 
-ITEM: Final = re.compile(r"(?:(?:[-*•·–—>#]{1,6}|\(?[0-9]{1,3}[.)])[ \t\u00a0]+){1,4}")
-"""The marks at the beginning of a list's item, a heading or a quoted line."""
+ITEM: Final = re.compile(
+    r"(?:(?:[-*•·–—>#]{1,6}|\(?[0-9]{1,3}[.)]|[A-Z]{2,12}:|\*\*[A-Z]{2,12}:\*\*)[ \t\u00a0]+){1,4}"
+)
+"""The marks at the beginning of a list's item, a heading or a quoted line, and a label such as `NOTE:`."""
 CLOSING: Final = dict(zip("\"'“‘«„([*_`", "\"'”’»“)]*_`", strict=True))
 """Marks that may enclose a sentence."""
 TAG: Final = re.compile(r"</?([A-Za-z][\w:-]*)")
@@ -92,7 +97,8 @@ def parts_of(text: str, *, split: bool, protect: bool) -> list[Part]:
     """Cuts a text into the parts that are decoded; at least one.
 
     Args:
-        split: cut it into lines and sentences, and take off the marks around these. A protected span is never cut.
+        split: cut it into lines and sentences, and take off the marks around these. A protected span is never cut. What
+            has no letters or digits, such as a line of dashes, is around its neighbour, unless there is nothing else.
         protect: replace its spans by stand-ins.
     """
     text = text.strip()
@@ -110,8 +116,11 @@ def parts_of(text: str, *, split: bool, protect: bool) -> list[Part]:
             place += 1
         first, last, inside = _inner(text, begin, end, inside) if split else (begin, end, inside)
         part = _part(text, first, last, inside[:MAX_SPANS])
-        parts.append(part._replace(before=text[done:first], after=text[last:next_begin]))
-        done = next_begin
+        has_letters = any(map(str.isalnum, STAND_IN.sub("", str(part.text))))
+        if has_letters or not split or (next_begin == len(text) and not parts):
+            parts.append(part._replace(before=text[done:first], after=text[last:next_begin]))
+            done = next_begin
+    parts[-1] = parts[-1]._replace(after=parts[-1].after + text[done:])
     return parts
 
 

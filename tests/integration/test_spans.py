@@ -162,8 +162,8 @@ async def test_spans_are_seen_as_stand_ins_and_missed_if_the_answer_lacks_them(s
     answer = await server.stub.Generate(request)
     assert "".join(answer.source_tokens) == "ab {1} {2}</s>"
     assert len(answer.warnings) == 1 and "('%s', '{de}')" in answer.warnings[0]
-    split = await server.stub.Generate(request_of("ab\n%s\ncd {x}", protect_spans=True, split_sentences=True))
-    assert "".join(split.source_tokens) == "ab</s>{1}</s>cd {1}</s>"
+    split = await server.stub.Generate(request_of("ab\na%s\n%s\ncd {x}", protect_spans=True, split_sentences=True))
+    assert "".join(split.source_tokens) == "ab</s>a{1}</s>cd {1}</s>"
     missed = [warning for warning in split.warnings if "protected" in warning]
     assert [warning[:11] for warning in missed] == ["part 2 of 3", "part 3 of 3"]
     async with served(FakeStepper(12), max_rows=8) as unable:

@@ -23,6 +23,9 @@ from attendant.runtime.spans import altered, joined, parts_of, restored
         ("⭐⏰ ▶️ 1️⃣ 🏴󠁧󠁢󠁥󠁮󠁧󠁿 ❤︎ 12", ["⭐⏰", "▶️", "1️⃣", "🏴󠁧󠁢󠁥󠁮󠁧󠁿", "❤︎"]),
         ("%(a)s%(b.c).2f of x%(n)03d, 100%%(x)s", ["%(a)s", "%(b.c).2f", "%(n)03d"]),
         ("&frac12; &#X1F600; R&D; ../../a/b", ["&frac12;", "&#X1F600;", "../../a/b"]),
+        ("See www.a.org/b, not awww.b", ["www.a.org/b"]),
+        ("Edit src/a.yaml, B.TXT. Not e.g. 1.5 or a.txts", ["src/a.yaml", "B.TXT"]),
+        ("Run `make all`, not `this' and `that'", ["`make all`"]),
         ("Nothing: 5 $ of it, {a, [b] (c)", []),
     ],
 )
@@ -48,6 +51,9 @@ def test_protected_spans_are_found_and_restored(text: str, spans: list[str]) -> 
         ("version 2.5 is out. see below", ["version 2.5 is out. see below"]),
         ("これは本です。はい！「そう。」次", ["これは本です。", "はい！", "「そう。」", "次"]),
         ("One.  \n Two.", ["One.", "Two."]),
+        ("cp [OPTION]... SOURCE DEST", ["cp [OPTION]... SOURCE DEST"]),
+        ("---\nOne.\n|--|\n\n* Two\n\u200b\n===", ["One.", "Two"]),
+        ("--\n!", ["!"]),
         ("one\x0btwo\x0cthree\x85four\u2028five\u2029six", ["one", "two", "three", "four", "five", "six"]),
         ("", [""]),
     ],
@@ -66,6 +72,8 @@ def test_a_text_is_split_into_lines_and_sentences(text: str, parts: list[str]) -
         ("- **Note**:", "Note"),
         ("> * 'A file.',", "A file."),
         ("1. ```_It_``` ", "It"),
+        ("NOTE: Is it?", "Is it?"),
+        ("- **TIP:** Use it.", "Use it."),
         ("<p>Open <b>it</b>.</p>", "Open {1}it{2}."),
         ("«It.»", "It."),
         ("<p>Use <span>it</span>.</p>", "Use {1}it{2}."),
@@ -108,7 +116,26 @@ def test_a_span_is_never_cut_and_numbered_in_its_part() -> None:
 
 @pytest.mark.parametrize(
     "unit",
-    ["A. ", "1. ", "a.  ", "\n ", "<a", "{", "{a", "https://", "/.", "%", "%(a", "a@", '."', "~", "../", "\ufe0f"],
+    [
+        "A. ",
+        "1. ",
+        "a.  ",
+        "\n ",
+        "<a",
+        "{",
+        "{a",
+        "https://",
+        "/.",
+        "%",
+        "%(a",
+        "a@",
+        "a.",
+        "`a",
+        '."',
+        "~",
+        "../",
+        "\ufe0f",
+    ],
 )
 def test_a_hostile_text_takes_linear_time(unit: str) -> None:
     begun = time.process_time()
