@@ -37,7 +37,7 @@ REMEDIES: Final = {  # By the kind of a bad line.
     "columns": f"a pair has two columns: source, one tab, target; {MORE_COLUMNS}",
     "csv": "a pair has two columns, separated by a comma, and a field with commas or quotes is in quotes; "
     f"{MORE_COLUMNS}",
-    "empty": "fill it in, drop the pair, or set data.drop_empty = true",
+    "empty": "fill it in, drop the pair, or set data.drop_empty = true in the recipe",
     "encoding": "convert the file to UTF-8, e.g. with iconv",
     "json": 'each line must be an object, e.g. {"en": "...", "fr": "..."}, with data.columns = ["en", "fr"]',
     "vector": "finite numbers make a vector: mend the line or remove it",

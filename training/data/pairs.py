@@ -7,6 +7,7 @@ import os
 import re
 import reprlib
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -84,8 +85,11 @@ def _chosen(path: Path, rows: Iterator[Row], columns: Columns | None, problems: 
         return
     width = 2
     places: tuple[int, ...] = (0, 1)
+    is_complete = columns is None or isinstance(columns[0], str)  # The width is that of every row.
     if columns is not None and isinstance(columns[0], str):
         names = [cell.strip() for cell in first[1]]
+        if not {*columns} <= {*names}:
+            problems.raise_if_any()  # The header row may be a line that can't be read.
         width = len(names)
         places = tuple(_place_of(path, str(name), names) for name in columns)
     else:
@@ -98,7 +102,7 @@ def _chosen(path: Path, rows: Iterator[Row], columns: Columns | None, problems: 
     for number, cells in rows:
         if not any(map(str.strip, cells)):
             yield number, ("", "")
-        elif len(cells) != width if columns is None else len(cells) < width:
+        elif len(cells) < width or (is_complete and any(map(str.strip, cells[width:]))):
             count = f"{len(cells)} column{'s' if len(cells) != 1 else ''}"
             needed = "" if columns is None else f", and {width} are needed"
             problems.add(kind, path, number, f"{count}{needed}{_hint(cells)}")
@@ -160,11 +164,13 @@ def _csv_rows(path: Path, problems: Problems) -> Iterator[Row]:
             place = number
             yield line
 
-    def num_split_rows(delimiter: str) -> int:
-        return sum(len(row) > 1 for row in csv.reader((line for _, line in head), delimiter=delimiter))
+    def num_regular_rows(delimiter: str) -> int:
+        """Returns the number of rows with the most frequent number of columns, if that is above one."""
+        rows = csv.reader((line for _, line in head), delimiter=delimiter)
+        return max(Counter(len(row) for row in rows if len(row) > 1).values(), default=0)
 
     csv.field_size_limit(MAX_FIELD)
-    reader = csv.reader(counted(), delimiter=max(DELIMITERS, key=num_split_rows), strict=True)
+    reader = csv.reader(counted(), delimiter=max(DELIMITERS, key=num_regular_rows), strict=True, skipinitialspace=True)
     while True:
         former = place
         try:
@@ -217,7 +223,7 @@ def _text_of(record: Any, name: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise ValueError(f"{name!r} is not a text")
+        raise ValueError(f"{name!r} is {reprlib.repr(value)}, not a text")
     _refuse_broken(name, value)
     return value
 

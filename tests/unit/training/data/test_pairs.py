@@ -184,6 +184,8 @@ def test_empty_pairs_are_dropped_and_counted(tmp_path: Path) -> None:
         ("a.tsv", '"a"\t"b"\n', None),
         ("a.csv", "a,b\n", None),
         ("a.csv", "a;b\n", None),
+        ("a.csv", '"a", "b"\n', None),
+        ("a.tsv", "a\tb\t\n", None),
         ("a.csv", 'id,en,fr\n7,"a",b\n', ("en", "fr")),
         ("a.CSV", "b,x,a\n", (3, 1)),
         ("a.jsonl", '{"source": "a", "target": "b", "id": 3}\n', None),
@@ -224,10 +226,12 @@ def test_a_field_of_csv_may_hold_commas_quotes_line_feeds_and_megabytes(tmp_path
         ("a.tsv", "en\tfr\na\tb\n", ("en", "de"), "'de', and the header row has 'en', 'fr'"),
         ("a.tsv", "en\ten\na\tb\n", ("en", "fr"), "'en', and the header row names it twice"),
         ("a.tsv", "a\tb\n", (1, 3), "a.tsv:1: 2 columns, and 3 are needed"),
+        ("a.tsv", "en\tfr\n1\ta\tb\n", ("en", "fr"), "a.tsv:2: 3 columns, and 2 are needed"),
+        ("a.csv", "en,f\0r\na,b\n", ("en", "fr"), "a.csv:1: character 5 is a NUL"),
         ("a.jsonl", "[1]\n", None, "a.jsonl:1: not a JSON object"),
         ("a.jsonl", "{\n", None, "a.jsonl:1: not JSON: "),
         ("a.jsonl", '{"en": "a"}\n', ("en", "fr"), "a.jsonl:1: there is no 'fr' among 'en'"),
-        ("a.jsonl", '{"en": "a", "fr": 3}\n', ("en", "fr"), "'fr' is not a text"),
+        ("a.jsonl", '{"en": "a", "fr": 3}\n', ("en", "fr"), "'fr' is 3, not a text"),
         ("a.jsonl", '{"en": "\\ud800", "fr": "x"}\n', ("en", "fr"), "'en' has half a surrogate pair"),
         ("a.jsonl", '{"en": "a"}\n', (1, 2), "JSONL has names"),
         ("a.json", '[\n{"en": "a"}]', None, "is a JSON array: write an object a line"),
@@ -239,6 +243,11 @@ def test_invalid_content_of_a_format_is_refused(
 ) -> None:
     (tmp_path / name).write_text(content)
     assert message in refusal_of(CorpusFiles(pairs=(str(tmp_path / name),), columns=columns))
+
+
+def test_the_delimiter_of_a_csv_cuts_all_rows_alike(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("".join(f"a{', b' * count};c\n" for count in (1, 2, 3)))
+    assert [pair.target for pair in read_pairs(CorpusFiles(pairs=(str(tmp_path / "a.csv"),)))] == ["c"] * 3
 
 
 def test_lines_of_a_csv_are_counted_with_those_that_cannot_be_read(tmp_path: Path) -> None:
