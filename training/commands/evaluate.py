@@ -15,12 +15,13 @@ from attendant.runtime.bundle_stepper import default_precision, open_stepper
 from attendant.runtime.command import CommandParser
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import READ_ONLY, write_json, write_text
+from attendant.training.data.config import CorpusFiles
 from attendant.training.data.lines import read_sources
 from attendant.training.evaluation.bootstrap import DEFAULT_EDGES, DEFAULT_RESAMPLES, LengthUnit, interval_text
 from attendant.training.evaluation.confidence import Measured, Reliability, measure_confidence
 from attendant.training.evaluation.metrics import BleuTokenizer, MetricName
 from attendant.training.evaluation.session import is_bundle
-from attendant.training.library.evaluation import check_bootstrap, check_folder, chosen_data, evaluate
+from attendant.training.library.evaluation import check_bootstrap, check_folder, chosen_data, evaluate, kept_by
 from attendant.training.library.results import Results
 from attendant.training.progress import counter, plain_console, plain_table, progress_bars
 
@@ -132,10 +133,13 @@ def evaluate_parser() -> CommandParser:
 
 
 def run_evaluate(arguments: argparse.Namespace) -> None:
-    if arguments.output is not None:
-        check_folder("--output", arguments.output)
-        if arguments.output == arguments.outputs:
-            raise UserError(f"--output and --outputs are both {arguments.output}: name two files")
+    data = () if arguments.data is None else CorpusFiles.named(arguments.data).paths
+    used = [*kept_by(arguments.paths), *data, *arguments.foreign]
+    for option in ("output", "chart"):
+        if (path := getattr(arguments, option)) is not None:
+            check_folder(f"--{option}", path, used)
+    if arguments.output is not None and arguments.output == arguments.outputs:
+        raise UserError(f"--output and --outputs are both {arguments.output}: name two files")
     if arguments.confidence:
         measure_confidences(arguments)
         return
@@ -197,7 +201,8 @@ def measure_confidences(arguments: argparse.Namespace) -> None:
     check_bootstrap(arguments.bootstrap)
     precisions = arguments.precision.split(",") if arguments.precision else [None]
     if arguments.chart is not None:
-        check_folder("--chart", arguments.chart)
+        if arguments.chart.suffix != ".svg":
+            raise UserError(f"--chart {arguments.chart}: must end in .svg")
         if len(arguments.paths) * len(precisions) > 1:
             raise UserError("--chart draws one model in one precision: give one")
     data = chosen_data(arguments.data, arguments.split, ())

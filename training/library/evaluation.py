@@ -123,7 +123,7 @@ def evaluate(
         _config(EvaluationConfig(), search)  # refuses a mistake before anything is loaded
     measured = chosen_data(data, split, runs)
     if outputs_path is not None:
-        check_folder("--outputs", outputs_path, measured.files)
+        check_folder("--outputs", outputs_path, [*measured.files, *kept_by(paths)])
     rescorers = paths_of("rescore", rescore)
     rescorer = open_runs(rescorers, "--rescore") if rescorers else None
     together = paths[:1] if ensemble else paths
@@ -203,22 +203,28 @@ def paths_of(field: str, names: PathName | Sequence[PathName]) -> list[Path]:
     return [path_of(field, name) for name in names]
 
 
-def check_folder(option: str, path: Path, data: Iterable[Path] = ()) -> None:
+def kept_by(models: Iterable[Path]) -> list[Path]:
+    """Returns what no output may replace or add to: bundles as a whole, and the measurements of runs."""
+    return [path if is_bundle(path) else path / "evaluation.json" for path in models]
+
+
+def check_folder(option: str, path: Path, used: Iterable[Path] = ()) -> None:
     """Checks a file to write before anything is decoded.
 
     Args:
-        data: files that it must not be.
+        used: files that it must not be, and folders that it must not be in.
 
     Raises:
-        UserError: it has no directory, or is one of the data's.
+        UserError: it has no directory, or is in use.
         CantWrite: its directory can't be written to.
     """
     if not path.parent.is_dir():
         raise UserError(f"{option} {path}: there is no directory {path.parent}: make it first")
     if not (os.access(path.parent, os.W_OK) or is_device(path)):
         raise CantWrite(path, os.strerror(errno.EACCES), errno.EACCES)
-    if path.resolve() in map(Path.resolve, data):
-        raise UserError(f"{option} {path}: holds the data that are decoded: name another file")
+    for each in used:
+        if path.resolve().is_relative_to(each.resolve()):
+            raise UserError(f"{option} {path}: would change {each}, which this command uses: name another file")
 
 
 def check_bootstrap(num_resamples: int) -> None:

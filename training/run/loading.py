@@ -205,11 +205,13 @@ def open_runs(paths: Sequence[Path], option: str = "", checkpoint: str = BEST) -
 
 
 def model_of_runs(loaded: Sequence[LoadedRun]) -> TextModel:
-    """Returns a run's model, or several as an ensemble, on the device of the first one's recipe."""
+    """Returns a run's model, or several as an ensemble, on the device of the first one's recipe if it is there."""
     first = loaded[0]
     use_threads(None)
     model = first.model if len(loaded) == 1 else Ensemble([member.model for member in loaded])
-    return first.text_model(TorchStepper(model, choose_device(first.recipe.training.device)))
+    # A run may be measured on a host without the CUDA device that it was trained on.
+    device = choose_device("cpu" if first.recipe.training.device == "cpu" else "auto")
+    return first.text_model(TorchStepper(model, device))
 
 
 def read_held_out(runs: Sequence[Path], split: Split) -> EvaluationData:

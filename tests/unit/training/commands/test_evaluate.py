@@ -60,6 +60,16 @@ def test_a_run_without_a_test_split_is_refused_with_a_suggestion(finished_run: P
     assert status == 2 and errors.endswith("has no data.test: give --data FILE.tsv, or --split validation\n")
 
 
+def test_a_run_of_a_host_with_cuda_is_evaluated_on_one_without(
+    finished_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    recipe = Run(finished_run).recipe_path
+    recipe.write_text(recipe.read_text().replace('device = "cpu"', 'device = "cuda"'))
+    status, message, errors = command("evaluate", finished_run, "--metrics", "wer", "--bootstrap", 0)
+    assert status == 0 and "16 examples" in message, errors
+
+
 @pytest.mark.parametrize(("number", "status"), [(errno.EROFS, 0), (errno.ENOSPC, 2)])
 def test_results_that_can_not_be_recorded_are_still_printed(
     finished_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch, number: int, status: int
@@ -251,10 +261,8 @@ def test_an_interruption_keeps_the_results_measured_so_far(
         (("--length-unit", "tokens"), "--length-unit tokens: is of the bins by length: give --by-length too"),
         (("--output", "nowhere/found.json"), "--output nowhere/found.json: there is no directory nowhere"),
         (("--output", "both", "--outputs", "both"), "--output and --outputs are both both: name two files"),
-        (
-            ("--outputs", "{run}/../validation.tsv"),
-            "validation.tsv: holds the data that are decoded",
-        ),
+        (("--outputs", "{run}/../validation.tsv"), "validation.tsv, which this command uses: name another file"),
+        (("--output", "{run}/evaluation.json"), "evaluation.json, which this command uses: name another file"),
     ],
 )
 def test_options_are_checked_before_anything_is_decoded(
@@ -284,12 +292,18 @@ def test_a_folder_that_can_not_be_written_to_is_refused_before_anything_is_decod
         (("--data", "{data}", "--checkpoint", "best"), "--checkpoint best: is for runs"),
         (("--data", "{data}", "--beam-size", "9"), "--beam-size 9: {bundle} allows at most 8"),
         (("--data", "{data}", "--confidence", "--bootstrap", "-1"), "--bootstrap -1: must be 0 (no intervals) or more"),
+        (("--data", "{data}", "--output", "{data}"), "letters.tsv, which this command uses"),
+        (("--data", "{data}", "--output", "{bundle}/results.json"), "would change {bundle}, which this command uses"),
+        (("--data", "{data}", "--outputs", "{bundle}/fp32/o.tsv"), "would change {bundle}, which this command uses"),
+        (("--data", "{data}", "--confidence", "--chart", "chart.png"), "--chart chart.png: must end in .svg"),
     ],
 )
 def test_options_that_a_bundle_does_not_support_are_refused(
     tiny_bundle_path: Path, letters: Path, command: Command, options: tuple[str, ...], message: str
 ) -> None:
-    status, _, errors = command("evaluate", tiny_bundle_path, *(option.format(data=letters) for option in options))
+    status, _, errors = command(
+        "evaluate", tiny_bundle_path, *(option.format(data=letters, bundle=tiny_bundle_path) for option in options)
+    )
     assert status == 2 and message.format(bundle=tiny_bundle_path) in errors and len(errors.splitlines()) == 1
 
 
