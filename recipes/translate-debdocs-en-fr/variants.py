@@ -13,10 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from attendant.training.data.pairs import Pair, num_words
+from attendant.training.data.pairs import Pair
 
 SEED: Final = 41
 MAX_WORDS: Final = 20
+COUNTED: Final = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")  # Not `num_words`: with other sentences, all draws are others.
 """Longest source that is varied, in words and marks: a long one would cost as much training as several short ones."""
 
 KEPT: Final = re.compile(
@@ -168,7 +169,9 @@ def variants(sentences: Sequence[Pair], num_pairs: int, seed: int = SEED) -> Ite
     drawn = random.Random(seed)
     filler = Filler(drawn)
     # A sentence that is the same on both sides was left untranslated.
-    short = [pair for pair in sentences if pair.source != pair.target and num_words(pair.source) <= MAX_WORDS]
+    short = [
+        pair for pair in sentences if pair.source != pair.target and len(COUNTED.findall(pair.source)) <= MAX_WORDS
+    ]
     kinds: dict[Callable[[Pair], Pair | None], float] = {
         capitals: 0.11,
         title: 0.015,

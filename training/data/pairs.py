@@ -35,7 +35,11 @@ NAMES = """
 COLUMN_NAMES: Final = frozenset(NAMES.split())  # Cells, in lower case, that are more often headings than texts.
 
 MOST_CHARACTERS: Final = 20_000  # Longer held-out texts are not decoded: a line of megabytes would take minutes.
-WORD_OR_MARK = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
+# Characters that belong to the one before them: vowel signs of Hindi, accents on their own, joiners. `\w` has none.
+COMBINING: Final = "\u200c\u200d" + "".join(
+    character for character in map(chr, range(0x300, 0x1F000)) if unicodedata.category(character).startswith("M")
+)
+WORD_OR_MARK = re.compile(rf"\w[\w{COMBINING}]*(?:['’]\w[\w{COMBINING}]*)*|[^\w\s][{COMBINING}]*")
 
 InMemoryPairs = Iterable[Sequence[str]]
 """Pairs in memory: (source, target) each."""

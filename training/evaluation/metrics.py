@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendant.runtime.errors import UserError, reason_of
+from attendant.training.data.pairs import COMBINING
 
 TextMetricName = Literal["wer", "per", "cer", "ter", "exact_match", "bleu", "chrf", "rouge_1", "rouge_2", "rouge_l"]
 BleuTokenizer = Literal["13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "flores101", "flores200", "none"]
@@ -32,7 +33,7 @@ Floats64 = NDArray[np.float64]
 
 LOWER_IS_BETTER = frozenset(("loss", "wer", "per", "cer", "ter", "perplexity", "word_perplexity"))
 LARGEST_EXPONENT: Final = 700.0  # exp(x) of a larger x is beyond the range of a float.
-ROUGE_WORD: Final = re.compile(r"[^\W_]+")
+ROUGE_WORD: Final = re.compile(rf"(?:[^\W_][{COMBINING}]*)+")
 DEFAULT_BLEU_TOKENIZER: Final[BleuTokenizer] = "13a"
 NEEDED_BY_TOKENIZERS: Final[dict[BleuTokenizer, str]] = {
     "ja-mecab": "pip install 'sacrebleu[ja]'",

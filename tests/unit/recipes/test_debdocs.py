@@ -175,7 +175,11 @@ def test_manual_pages_with_two_names_come_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("don't stop", 2), ("x.y = 3;", 6), ("l’été (2)", 4), ("", 0), ("a_b-c", 3)]
+    ("text", "count"),
+    [
+        *(("don't stop", 2), ("x.y = 3;", 6), ("l’été (2)", 4), ("", 0), ("a_b-c", 3)),
+        *(("हिन्दी में", 2), ("می‌خواهم, ते", 3), ("e\u0301te\u0301", 1)),
+    ],
 )
 def test_words_and_marks_are_counted(text: str, count: int) -> None:
     assert num_words(text) == count

@@ -130,6 +130,7 @@ def test_rouge_counts_shared_repetitions_and_rouge_l_the_order() -> None:
     # Words may be of any script, and accents count.
     assert take_statistics("rouge_1", ["été à Genève"], [("ete a Geneve",)]).value == 0.0
     assert take_statistics("rouge_1", ["Привет МИР"], [("мир, привет",)]).value == pytest.approx(100.0)
+    assert take_statistics("rouge_1", ["हिन्दी"], [("हानद",)]).value == 0.0
 
 
 def test_the_lower_loss_is_better_at_equal_values() -> None:
