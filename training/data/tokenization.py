@@ -42,9 +42,9 @@ NormalizationName = Literal[
     "apostrophes",
     "quotes",
     "drop_quotes",
-    "dashes",
     "nfc",
     "nfkc",
+    "dashes",
     "trim_punctuation",
     "drop_punctuation",
     "strip_accents",
@@ -95,25 +95,27 @@ def _without_punctuation() -> list[Normalizer]:
     quoted = "|".join(rf"{start}{apostrophe}\S{{{length}}}" for start in (r"\A", r"\s") for length in lengths)
     initials = "|".join(rf"{start}\p{{L}}\.\p{{L}}" for start in (r"\A", r"\P{L}"))
     after = "|".join(rf"(?<={start}\p{{L}}\.\p{{L}}\.){any_mark}" for start in (r"\A", r"\P{L}"))
+    hyphens = normalizers.Replace(Regex(rf"(?<!\S)-+(?=[\p{{L}}{apostrophe}])"), "")  # Before and in quotation marks.
     return [
         normalizers.Replace(Regex(rf"(?<!\S){any_mark}*(?:{mark}|\.\.)"), ""),
-        normalizers.Replace(Regex(rf"(?<!\S)-+(?=[\p{{L}}{apostrophe}])"), ""),
+        hyphens,
         normalizers.Replace(Regex(rf"(?<={quoted}){apostrophe}+(?={edge}{{0,16}}(?!\S))"), END),
         normalizers.Replace(Regex(rf"(?<!\S){apostrophe}{{1,16}}(?=[^\s{END}]{{2,{MAX_QUOTED}}}{END})"), ""),
         normalizers.Replace(END, ""),
+        hyphens,
         normalizers.Replace(Regex(rf"(?:(?<!{edge})(?!(?<={initials})\.){edge}|{after}){any_mark}{{0,64}}(?!\S)"), ""),
     ]
 
 
-# The order in which the steps are applied. NFKC decomposes some apostrophes, so these come first.
+# The order in which the steps are applied. NFKC decomposes some apostrophes and makes some dashes (of ⁻).
 ORDER: Final[tuple[NormalizationName, ...]] = get_args(NormalizationName)
 STEPS: Final[Mapping[NormalizationName, Sequence[Normalizer]]] = {
     "apostrophes": [replace_any(APOSTROPHES, "'")],
     "quotes": [replace_any(QUOTES, '"')],
     "drop_quotes": [replace_any(QUOTES + '"', "")],
-    "dashes": [replace_any(DASHES, "-")],
     "nfc": [normalizers.NFC()],
     "nfkc": [normalizers.NFKC()],
+    "dashes": [replace_any(DASHES, "-")],
     "trim_punctuation": _trim_punctuation(),
     "drop_punctuation": _without_punctuation(),
     "strip_accents": [normalizers.NFD(), normalizers.StripAccents(), normalizers.NFC()],
