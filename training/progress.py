@@ -15,7 +15,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-PIPE_WIDTH = 200  # Columns if standard output is not a terminal, so that nothing is folded.
+PIPE_WIDTH = 10_000  # Columns if standard output is not a terminal, so that nothing is folded.
 
 ShowProgress = Callable[[str, int, int], None]
 """Shows the progress of a piece of work: its name, the number of finished items, and the number of all items."""

@@ -26,7 +26,12 @@ from attendant.training.recipe import (
 NUM_SAMPLED: Final = 4096  # Pairs of the sample, at even distances.
 RARE_SCRIPT: Final = 0.001  # Scripts with a smaller share of a side's letters are not listed.
 # By the first word of a character's name, if that is not the script's name.
-SCRIPT_NAMES: Final = {"CJK": "Han", "MODIFIER": "", "FULLWIDTH": "Latin", "MATHEMATICAL": "", "FEMININE": "Latin"}
+SCRIPT_NAMES: Final = {
+    **dict.fromkeys(("CJK", "IDEOGRAPHIC"), "Han"),
+    **dict.fromkeys(("KATAKANA-HIRAGANA", "HALFWIDTH"), "Katakana"),
+    **dict.fromkeys(("FULLWIDTH", "FEMININE", "MASCULINE"), "Latin"),
+    **dict.fromkeys(("MODIFIER", "MATHEMATICAL"), ""),
+}
 # Lists of symbols, e.g. phonemes: the fewest symbols of a text, their longest mean length, the most different ones.
 SYMBOLS_PER_TEXT, SYMBOL_LENGTH, MAX_SYMBOLS = 1.5, 3.0, 200
 MOJIBAKE: Final = re.compile("Ã[\x80-\xbf]|Â[\x80-\xbf]|â€|Ð[\x80-\xbf°-¿]Ñ|\ufffd")
@@ -40,6 +45,7 @@ SPELLED_WORDS: Final = 1.5  # Mean words of a text below which characters are it
 SPELLED_LENGTH: Final = 8.0  # Mean characters above which a text is a sentence in a script without spaces.
 # By the main script of the targets, if spaces do not separate its words.
 BLEU_TOKENIZERS: Final = {"Han": "zh"} | dict.fromkeys(("Hiragana", "Katakana", "Thai", "Lao", "Khmer"), "char")
+LEAST_KANA: Final = 0.1  # Share of kana among the letters of Japanese.
 FEW_PAIRS: Final = 1000  # With fewer pairs, parts of words are too rare to be learned.
 # Largest number of pairs -> vocabulary size; LARGEST_BPE beyond.
 BPE_SIZES: Final = ((3_000, 1000), (10_000, 2000), (50_000, 4000))
@@ -210,7 +216,10 @@ def _evaluation(tokenizer: str, targets: Sequence[str]) -> dict[str, Any]:
         return {"metrics": ["wer", "per"]}
     length = sum(map(len, targets)) / len(targets)
     num_words = sum(len(text.split()) for text in targets) / len(targets)
-    script = next(iter(script_shares(targets)), "")
+    shares = script_shares(targets)
+    # Japanese may have more Han characters than kana, and is not Chinese.
+    kana = shares.get("Hiragana", 0.0) + shares.get("Katakana", 0.0)
+    script = "Hiragana" if kana > LEAST_KANA else next(iter(shares), "")
     if num_words < SPELLED_WORDS and not (script in BLEU_TOKENIZERS and length > SPELLED_LENGTH):
         return {"metrics": ["exact_match", "cer"]}
     return {"metrics": ["bleu", "chrf"], "bleu_tokenizer": BLEU_TOKENIZERS.get(script, "13a")}

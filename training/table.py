@@ -1,13 +1,20 @@
 """The base class of a recipe's tables: frozen, keyword-only, and strict about its keys."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+# By pydantic's type of an error, whose message names a type of Python.
+EXPECTED: Final = {
+    "tuple_type": 'a list, e.g. ["a", "b"] or [1, 2]',
+    "too_short": "a list that is not empty",
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a table, {key = value, ...}"),
+}
 
 
 class Table(BaseModel):
@@ -80,4 +87,6 @@ def requirement(problem: ErrorDetails) -> str:
     """Returns pydantic's message on the expected value."""
     if problem["type"] == "literal_error":
         return f"must be one of {problem['ctx']['expected'].replace(' or ', ', ').replace(chr(39), '')}"
+    if problem["type"] in EXPECTED:
+        return f"must be {EXPECTED[problem['type']]}"
     return problem["msg"].removeprefix("Value error, ").replace("Input should", "must")

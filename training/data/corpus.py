@@ -30,7 +30,7 @@ from attendant.runtime.bundle.tokenizer import UNK_ID, Tokenizer
 from attendant.runtime.decoding.options import LENGTH_MARGIN
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import new_folder, unless_there, write_json
-from attendant.training.data.config import DataConfig
+from attendant.training.data.config import DataConfig, Split
 from attendant.training.data.pairs import Pair, num_words, num_words_and_end
 from attendant.training.data.tokenization import encode_source
 from attendant.training.kernels.loss import SoftTargets
@@ -153,12 +153,19 @@ class PairEncoder:
     """
 
     def __init__(
-        self, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, config: DataConfig, *, append_eos: bool
+        self,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
+        config: DataConfig,
+        *,
+        append_eos: bool,
+        split: Split = "train",
     ) -> None:
         self._source_tokenizer = source_tokenizer
         self._target_tokenizer = target_tokenizer
         self._config = config
         self._append_eos = append_eos
+        self._split = split
         self.num_too_long = self.num_unequal = self.num_target_words = 0
 
     def encode(self, pairs: Iterable[Pair]) -> Iterator[tuple[list[int], list[int]]]:
@@ -188,7 +195,7 @@ class PairEncoder:
                     self.num_target_words += num_words_and_end(pair.target)
                     yield source, target
         if not num_kept:
-            limits = [f"{config.max_source_tokens} source and {config.max_target_tokens} target tokens"]
+            limits = [f"1 to {config.max_source_tokens} source and 1 to {config.max_target_tokens} target tokens"]
             remedies = ["data.max_source_tokens", "data.max_target_tokens"]
             if config.max_source_words:
                 limits.append(f"in at most {config.max_source_words} source words")
@@ -197,7 +204,8 @@ class PairEncoder:
                 limits.append(f"in a ratio of at most {config.max_length_ratio:g}")
                 remedies.append("data.max_length_ratio")
             raise UserError(
-                f"none of the {num_pairs} pairs has at most {' '.join(limits)}: raise {' or '.join(remedies)}"
+                f"none of the {num_pairs} pairs of data.{self._split} has {' '.join(limits)}: raise "
+                f"{' or '.join(remedies)}"
             )
 
     def _keeps(self, source: str, source_length: int, target_length: int) -> bool:

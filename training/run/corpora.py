@@ -139,7 +139,8 @@ def prepare_corpora(
         split: _without(pairs, frozenset(left_out.get(split, ())), split) for split, pairs in read.pairs.items()
     }
     append_eos = recipe.source.append_eos
-    encoder = PairEncoder(train.source_tokenizer, train.target_tokenizer, recipe.data, append_eos=append_eos)
+    tokenizers_of = train.source_tokenizer, train.target_tokenizer
+    encoder = PairEncoder(*tokenizers_of, recipe.data, append_eos=append_eos, split="validation")
     validation = encode_pairs(held_out["validation"], encoder)
     examples = group_references(held_out["validation"])
     unknown = {"train": _unknown_shares(train.corpus, train), "validation": _unknown_shares(validation, train)}
@@ -481,9 +482,5 @@ def _facts(train: TrainingSplit, validation: Corpus, held_out: Mapping[Split, Se
         "vocabulary_size": {
             "source": train.source_tokenizer.vocabulary_size,
             "target": train.target_tokenizer.vocabulary_size,
-        },
-        "unknown_share_in_validation": {
-            "source": unknown_share(validation.sources),
-            "target": unknown_share(validation.targets),
         },
     }

@@ -35,8 +35,8 @@ def test_a_sample_is_spread_over_all_pairs(count: int) -> None:
 
 
 def test_scripts_are_shares_of_the_letters() -> None:
-    assert script_shares(["abc 123", "Жж!", "漢", "ｱ"]) == {
-        "Latin": 3 / 7, "Cyrillic": 2 / 7, "Han": 1 / 7, "Halfwidth": 1 / 7,
+    assert script_shares(["ab 1º", "Жж!", "々", "ｱー"]) == {
+        "Latin": 3 / 8, "Cyrillic": 2 / 8, "Katakana": 2 / 8, "Han": 1 / 8,
     }  # fmt: skip
     assert script_shares(["12", "?"]) == {}
 
@@ -110,16 +110,17 @@ def test_sentences_are_parts_of_words_if_there_are_enough(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("character", "length", "metric", "tokenizer"),
+    ("characters", "length", "metric", "tokenizer"),
     [
         ("漢", 20, "bleu", "zh"),
         ("の", 20, "bleu", "char"),
+        ("東京タ", 7, "bleu", "char"),
         ("漢", 2, "exact_match", "13a"),
         ("w", 20, "exact_match", "13a"),
     ],
 )
-def test_metrics_suit_the_script(tmp_path: Path, character: str, length: int, metric: str, tokenizer: str) -> None:
-    recipe = chosen(tmp_path, [(word, character * length) for word in WORDS[:50]])
+def test_metrics_suit_the_script(tmp_path: Path, characters: str, length: int, metric: str, tokenizer: str) -> None:
+    recipe = chosen(tmp_path, [(word, characters * length) for word in WORDS[:50]])
     assert (recipe.evaluation.metrics[0], recipe.evaluation.bleu_tokenizer) == (metric, tokenizer)
 
 

@@ -134,7 +134,7 @@ def test_only_a_recipe_with_a_fetcher_is_fetched(tiny_recipe: Path, command: Com
         ("train.tsv", "a\tb\nonly a source\n", "seed=5", "train.tsv:2: 1 column"),
         ("train.tsv", "", "seed=5", "train.tsv has no pairs"),
         # The refusal comes after the corpus was stored.
-        ("validation.tsv", f"{'a' * 2000}\ta\n", "seed=5", "none of the 1 pairs has at most"),
+        ("validation.tsv", f"{'a' * 2000}\ta\n", "seed=5", "none of the 1 pairs of data.validation has 1 to"),
         # The longest pair of training takes 8 positions, that of validation 18.
         ("validation.tsv", "abcdabcd\ta b c d a b c d\n", "batches.max_tokens=16", "raise it to 18 or more, or lower"),
         ("unused.tsv", "", "model.hidden_size=200000", "model.hidden_size = 200000, model.embedding_size = 8: "),

@@ -84,7 +84,9 @@ def test_sources_of_too_many_words_are_left_out() -> None:
 
 
 def test_a_corpus_without_a_pair_within_the_limits_is_refused() -> None:
-    with pytest.raises(UserError, match="none of the 1 pairs has at most 1 source and 9 target tokens"):
+    with pytest.raises(
+        UserError, match=r"none of the 1 pairs of data\.train has 1 to 1 source and 1 to 9 target tokens"
+    ):
         encode([Pair("ab", "a")], config(1, 9), append_eos=True)
 
 
