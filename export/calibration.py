@@ -52,6 +52,9 @@ BOUNDED_BELOW: Final[ConfidenceSignal] = "length_ratio"
 MARGIN: Final = 0.25
 """Share of a range by which it is extended: a sample does not have the longest text that there is."""
 
+LEAST_MARGIN: Final = 1e-5
+"""Extends a range without width, e.g. of ratios of codes of one length, by more than what rounding changes."""
+
 UNWEIGHTED: Final[ConfidenceSignal] = "source_tokens"
 """This signal has limits, but no weight in the score. A weight made the separation of right and wrong answers worse."""
 
@@ -180,13 +183,14 @@ def fit(own: Sequence[Signals], is_right: Bools, foreign: Sequence[Signals]) -> 
     weights = np.zeros(len(names))
     weights[weighted] = logistic_weights(features[:, weighted], outcomes, importance)
     lowest, highest = features[: len(own)].min(axis=0), features[: len(own)].max(axis=0)
+    margins = MARGIN * (highest - lowest) + LEAST_MARGIN
     terms = {
         name: SignalTerm(
             weight=_rounded(weight),
-            low=_rounded(low - MARGIN * (high - low)) if name == BOUNDED_BELOW else None,
-            high=_rounded(high + MARGIN * (high - low)),
+            low=_rounded(low - margin) if name == BOUNDED_BELOW else None,
+            high=_rounded(high + margin),
         )
-        for name, weight, low, high in zip(names, weights, lowest, highest, strict=True)
+        for name, weight, low, high, margin in zip(names, weights, lowest, highest, margins, strict=True)
     }
     scores = features @ np.array([terms[name].weight for name in names])
     blocks = isotonic_blocks(scores, outcomes, importance)

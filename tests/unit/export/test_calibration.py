@@ -78,6 +78,14 @@ def test_inputs_unlike_all_held_out_ones_have_the_lowest_confidence() -> None:
     assert confidence_of(sure | {"mean_surprise": -11.0, "highest_surprise": -11.0}, calibration) > 0.8
 
 
+def test_texts_of_one_length_with_answers_of_one_length_are_not_unlike_the_held_out_ones() -> None:
+    own, truth = planted(300, seed=1)
+    for ratio in (np.log(9 / 11), np.log(13 / 11)):
+        same: list[Signals] = [{**signals, "length_ratio": float(ratio)} for signals in own]
+        calibration = calibrated(same, np.random.default_rng(2).random(300) < truth, FOREIGN)
+        assert confidence_of(same[int(np.argmax(truth))], calibration) > 0.7
+
+
 def test_the_isotonic_regression_is_the_min_max_formula() -> None:
     random = np.random.default_rng(5)
     for _ in range(40):
