@@ -133,7 +133,11 @@ def read_side(
         return []
     # Some tokenizers make symbols of blanks, which have no content.
     ids = tokenizer.encode(text) if text else []
-    _check_length(len(ids), field, least, most, violations)
+    if text and len(ids) < least:
+        state = f"{shortened(value)}, of which normalization leaves nothing"
+        violations.found.append(Violation(field, state, f"{least} to {_tokens_long(most)}", quoted=True))
+    else:
+        _check_length(len(ids), field, least, most, violations)
     return ids
 
 
@@ -175,7 +179,8 @@ def unknown_symbols(value: str | Sequence[str], ids: Sequence[int], tokenizer: T
     if UNK_ID not in ids or not isinstance(value, str):
         return ()
     pieces = zip(tokenizer.words_of(value), ids, strict=False)
-    return tuple(dict.fromkeys(piece for piece, token_id in pieces if token_id == UNK_ID))
+    # A joiner within an emoji is nothing by itself.
+    return tuple(dict.fromkeys(piece for piece, token_id in pieces if token_id == UNK_ID and piece))
 
 
 def is_unknown(ids: Sequence[int], tokenizer: Tokenizer) -> bool:

@@ -83,6 +83,7 @@ async def test_warnings_name_the_unknown_symbols(server: Served) -> None:
         return str((await server.stub.Generate(request)).warnings[0])
 
     assert "('漢', '\u0301', 'œ')" in await warning("ab漢\u0301cœ")
+    assert "('👩', '👧')" in await warning("a👩\u200d👧")
     assert (await warning("漢字漢")).startswith("no symbol of the source is in the vocabulary ('漢', '字')")
     assert "'7', and 2 more)" in await warning("0123456789")
     cut = await warning("abc", min_length=2, max_length=2)

@@ -256,6 +256,13 @@ def test_a_text_without_tokens_is_refused(text: str) -> None:
     }
 
 
+def test_a_text_of_which_normalization_leaves_nothing_is_shown() -> None:
+    found = refused(read_generate, messages.GenerateRequest(text=" \u200b\u2066 "))
+    assert found == {
+        "text": "is ' \\u200b\\u2066 ', of which normalization leaves nothing, must be 1 to 12 tokens long"
+    }
+
+
 def test_a_text_may_have_the_longest_length_without_eos() -> None:
     assert read_generate(messages.GenerateRequest(text="a" * 12), model()).content.num_source_tokens == 12, (
         "EOS is not counted"
