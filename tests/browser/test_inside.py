@@ -134,6 +134,7 @@ def test_a_symbol_is_hidden_from_attention(page: Page) -> None:
     expect(m).to_have_attribute("aria-pressed", "true")
     expect(m).to_have_attribute("aria-label", "m is hidden")
     expect(text_of(panel)).not_to_have_text(SPOKEN)
+    expect(panel.locator(".cell")).to_have_count(5 * 7)
     note.get_by_role("button", name="Look at all").click()
     expect(text_of(panel)).to_have_text(SPOKEN)
     m.press("Enter")
@@ -150,8 +151,32 @@ def test_measure_lists_the_answer_to_every_prefix(page: Page) -> None:
     expect(rows).to_have_count(len(WORD))
     expect(rows.last).to_contain_text(SPOKEN)
     expect(rows.last).to_contain_text("7 characters")
-    source(page).fill("phonemes")
+    source(page).fill("(hi")
     expect(rows).to_have_count(0)
+    panel.get_by_role("group", name="Source symbols").locator(".symbol").nth(1).click()
+    expect(panel.locator("[data-part=masked]")).to_be_visible()
+    growth.get_by_role("button", name="Measure").click()
+    expect(rows).to_contain_text(["2 characters", "3 characters"])  # without "(", which has no symbol
+
+
+def test_attention_too_large_to_send_is_left_out(page: Page) -> None:
+    def refused(route: Route) -> None:
+        if route.request.post_data_json["output"]["attention"]:
+            wrong = {"fieldViolations": [{"field": "output.attention", "description": "is true"}]}
+            problem = {"code": "INVALID_ARGUMENT", "detail": "output.attention is true", "details": [wrong]}
+            route.fulfill(status=400, json=problem)
+        else:
+            route.continue_()
+
+    page.route(STREAM, refused)
+    panel = panel_of(page)
+    panel.get_by_label("Model").select_option(label="g2p-en")
+    source(page).fill(WORD)
+    expect(text_of(panel)).to_have_text(SPOKEN)
+    expect(panel.locator("[data-part=caption]")).to_contain_text("too large")
+    steps = opened(panel, "steps")
+    expect(steps.locator(".distribution .chosen b")).to_have_text("F")
+    expect(steps).not_to_contain_text("This model has no attention")
 
 
 def test_a_search_too_long_to_trace_is_answered_without(page: Page) -> None:

@@ -177,6 +177,22 @@ def test_a_model_that_is_gone_is_named_and_the_others_can_be_chosen(page: Page) 
     expect(text_of(panel)).to_have_text(SPOKEN)
 
 
+def test_the_error_of_a_previous_text_does_not_replace_an_answer(page: Page) -> None:
+    """An error may have come from an updated model, so the list of models is fetched before it is shown."""
+    panel = ask(page)
+    held: list[Route] = []
+    page.route(MODELS, lambda route: held.append(route), times=1)
+    with page.expect_request(MODELS):
+        source(page).fill("...")
+    source(page).fill("face")
+    expect(text_of(panel)).to_have_text("F EY1 S")
+    with page.expect_response(MODELS):
+        held[0].continue_()
+    page.wait_for_timeout(100)
+    expect(panel.get_by_role("alert")).to_have_text("")
+    expect(text_of(panel)).to_have_text("F EY1 S")
+
+
 def test_a_failed_list_of_models_can_be_requested_again(page: Page) -> None:
     page.route(MODELS, lambda route: route.abort(), times=1)
     page.reload()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.playground import SPOKEN, WORD, ask, panel_of, source, text_of
+from tests.browser.playground import SPOKEN, WORD, answer_with, ask, panel_of, source, text_of
 from tests.paths import ROOT
 from tests.server_process import server
 
@@ -21,6 +21,9 @@ def test_an_answer_appears_while_typing(page: Page) -> None:
     expect(text_of(panel)).to_have_text(SPOKEN)
     expect(panel.get_by_role("status")).to_have_text(f"Answer: {SPOKEN}")
     expect(panel.locator("[data-part=measures]")).to_have_text(re.compile(r"^[\d.]+ ms · \d+ steps$"))
+    page.get_by_role("link", name="Skip to the answers").press("Enter")
+    expect(page.locator("#answers")).to_be_focused()
+    expect(page).to_have_url(re.compile(f"#text={WORD}"))
 
 
 # Streams two pieces of an answer, the second in two parts, before the server's own answer.
@@ -61,6 +64,12 @@ def test_an_answer_grows(page: Page) -> None:
     expect(panel.get_by_role("status")).to_have_text(f"Answer: {SPOKEN}")
     assert page.evaluate("window.seen")[:2] == ["F", "F OW1"]
     expect(text_of(panel)).to_have_text(SPOKEN)
+
+
+def test_lines_of_an_answer_are_lines(page: Page) -> None:
+    words = answer_with(page, "un\ndeux", ["un", "deux"]).locator(".word")
+    first, second = (words.nth(index).bounding_box() or {} for index in range(2))
+    assert first["y"] < second["y"]
 
 
 def test_other_hypotheses_have_scores_and_can_be_selected(page: Page) -> None:
@@ -159,7 +168,9 @@ def test_the_page_requests_a_token(browser: Browser, tmp_path: Path) -> None:
         field.fill("something-else-entirely")
         field.press("Enter")
         expect(page.locator("#server")).to_contain_text("the token is not known here")
-        field.fill(TOKEN)
+        field.fill("“no-header-holds-it”")
+        assert not field.evaluate("(field) => field.checkValidity()")
+        field.fill(f" {TOKEN} ")
         field.press("Enter")
         expect(field).to_be_hidden()
         source(page).fill(WORD)

@@ -39,14 +39,18 @@ def test_the_address_holds_all_settings_shown(page: Page, browser: Browser) -> N
     choice.click()
     expect(first.locator("[data-part=prefix]")).to_be_visible()
     changed = text_of(first).inner_text()
+    second.get_by_role("group", name="Source symbols").locator(".symbol").nth(5).click()
+    expect(second.locator("[data-part=masked]")).to_contain_text("Not looked at: m")
     second.get_by_text("About this model").click()
     expect(page).to_have_url(re.compile("open.2=facts"))
+    hidden = text_of(second).inner_text()
     context = browser.new_context()
     other = context.new_page()
     other.goto(page.url)
     expect(source(other)).to_have_value(WORD)
     expect(text_of(panel_of(other))).to_have_text(changed)
-    expect(text_of(panel_of(other, 1))).to_have_text(SPOKEN)
+    expect(text_of(panel_of(other, 1))).to_have_text(hidden)
+    expect(panel_of(other, 1).locator("[data-part=masked]")).to_contain_text("Not looked at: m")
     expect(panel_of(other, 1).locator("[data-part=summary]")).to_have_text("beam_size 8")
     expect(panel_of(other, 1).locator(".facts")).to_have_attribute("open", "")
     assert other.url == page.url
@@ -103,6 +107,10 @@ def test_an_answer_is_kept_while_the_text_is_edited(page: Page) -> None:
     expect(second.locator("[data-part=difference]")).to_have_text("1 symbol of 6 not in the kept answer: marked.")
     expect(text_of(panel)).to_have_text(SPOKEN)
     expect(panel.locator("[data-part=keptText]")).to_have_text(WORD)
+    page.reload()
+    expect(text_of(second)).to_have_text(f"{SPOKEN} Z")
+    expect(text_of(panel)).to_have_text(SPOKEN)
+    expect(panel.locator("[data-part=keptText]")).to_have_text(WORD)
     panel.get_by_role("button", name="Follow the text again").click()
     expect(text_of(panel)).to_have_text(f"{SPOKEN} Z")
     expect(panel.locator("[data-part=kept]")).to_be_hidden()
@@ -148,12 +156,30 @@ def test_an_option_that_is_the_models_default_can_be_switched_off(page: Page) ->
     panel.locator("summary").first.click()
     option, summary = panel.get_by_label("split_sentences"), panel.locator("[data-part=summary]")
     expect(option).to_be_checked()
+    # A request that hides symbols has its text in one part, in which they have other places.
+    symbols = panel.get_by_role("group", name="Source symbols").get_by_role("button")
+    expect(symbols).to_have_count(0)
     option.uncheck()
     expect(summary).to_have_text("split_sentences false")
+    expect(symbols).to_have_count(8)
     option.check()
     expect(summary).not_to_contain_text("split_sentences")
     expect(text_of(panel)).to_have_text(SPOKEN)
     assert [body["decoding"].get("splitSentences") for body in bodies] == [False, None]
+    panel.locator("[data-open=tree] summary").click()
+    expect(panel.get_by_text("Answered as a whole, not sentence by sentence")).to_be_visible()
+    expect(symbols).to_have_count(8)
+
+
+def test_options_that_change_a_text_leave_alternatives_possible(page: Page) -> None:
+    panel = ask(page)
+    panel.locator("summary").first.click()
+    panel.get_by_label("protect_spans").check()
+    panel.get_by_label("split_sentences").check()
+    panel.locator(".word").nth(1).click()
+    panel.get_by_role("group", name="Instead of OW1").get_by_role("button").nth(1).click()
+    expect(panel.locator("[data-part=prefix]")).to_be_visible()
+    expect(panel.get_by_role("alert")).to_have_text("")
 
 
 def test_the_probability_of_being_right_is_shown_if_it_is_calibrated(page: Page) -> None:

@@ -11,20 +11,25 @@ const parsed = (text) => {
 const written = (value) =>
   typeof value !== "string" ? JSON.stringify(value) : parsed(value) === value ? value : JSON.stringify(value);
 
-const OWN = ["text", "model", "version", "prefix", "open"];
+// The list in an address, or an empty one.
+const list = (text) => [parsed(text ?? "[]")].filter(Array.isArray).flat();
+
+const OWN = ["text", "model", "version", "prefix", "masked", "kept", "open"];
 const TWO = ".2";
 
-// {text, panels: [{model, version, prefix, open, options}]}: options are settings by name.
+// {text, panels: [{model, version, prefix, masked, kept, open, options}]}: options are settings by name; `kept` is the
+// text of an answer that does not follow `text`.
 export function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
   const panel = (suffix) => {
     const names = [...given.keys()].filter((name) => name.endsWith(TWO) === Boolean(suffix));
     const plain = Object.fromEntries(names.map((name) => [name.slice(0, name.length - suffix.length), given.get(name)]));
-    const prefix = parsed(plain.prefix ?? "[]");
     return {
       model: plain.model,
       version: plain.version,
-      prefix: Array.isArray(prefix) ? prefix.map(String) : [],
+      prefix: list(plain.prefix).map(String),
+      masked: list(plain.masked).filter(Number.isInteger),
+      kept: plain.kept,
       open: plain.open?.split(",") ?? [],
       options: Object.fromEntries(
         Object.entries(plain).filter(([name]) => !OWN.includes(name)).map(([name, value]) => [name, parsed(value)]),
@@ -38,12 +43,14 @@ export function readAddress() {
 export function writeAddress({ text, panels }) {
   const shown = new URLSearchParams();
   if (text) shown.set("text", text);
-  panels.forEach(({ model, version, prefix, open, options }, place) => {
+  panels.forEach(({ model, version, prefix, masked, kept, open, options }, place) => {
     const suffix = place ? TWO : "";
     if (model) shown.set(`model${suffix}`, model);
     if (version) shown.set(`version${suffix}`, version);
     for (const [name, value] of Object.entries(options)) shown.set(`${name}${suffix}`, written(value));
     if (prefix.length) shown.set(`prefix${suffix}`, JSON.stringify(prefix));
+    if (masked.length) shown.set(`masked${suffix}`, JSON.stringify(masked));
+    if (kept !== undefined) shown.set(`kept${suffix}`, kept);
     if (open.length) shown.set(`open${suffix}`, open.join(","));
   });
   // Browsers refuse when a page does this too often.

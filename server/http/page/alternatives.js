@@ -28,7 +28,7 @@ export class Alternatives {
     try {
       found = await generate(panel.request({ decoding, prefix, output: { tokenLogProbs: true } }), signal);
     } catch (error) {
-      if (!signal.aborted) panel.recover(error);
+      if (!signal.aborted) panel.recover(error, signal);
       return;
     }
     if (signal.aborted) return;

@@ -6,6 +6,7 @@ export class Problem extends Error {
   constructor(problem) {
     super(problem.detail || problem.title);
     this.code = problem.code;
+    this.fields = (problem.details ?? []).flatMap(({ fieldViolations = [] }) => fieldViolations.map(({ field }) => field));
   }
 }
 
@@ -42,14 +43,8 @@ export const models = async () => (await json("v1/models")).models;
 
 export const generate = (request, signal) => json("v1/generate", request, signal);
 
-// The responses to a list of requests, in order. One that failed is the whole list's problem.
-export async function generateMany(requests, signal) {
-  const { results } = await json("v1/generate_many", { requests }, signal);
-  return results.map(({ response, error }) => {
-    if (error) throw new Problem({ detail: error.message });
-    return response;
-  });
-}
+// The results for a list of requests, in order: {response} or {error}.
+export const generateMany = async (requests, signal) => (await json("v1/generate_many", { requests }, signal)).results;
 
 let openapi;
 

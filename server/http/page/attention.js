@@ -54,6 +54,7 @@ export function drawAttention(place, caption, source, target, attention, { maske
   const grid = svg("g", { "aria-hidden": "true" });
   for (let y = 0; y < rows; y++) {
     for (let x = 0; x < columns; x++) {
+      if (!weight(y, x)) continue; // of another part of a long text, or hidden
       const cell = svg("rect", {
         class: "cell", x: columnAt(x), y: top + y * cellSize, width: cellSize - GAP, height: cellSize - GAP, rx: 4,
         "fill-opacity": Math.max(0.04, weight(y, x)).toFixed(3),

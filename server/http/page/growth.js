@@ -40,10 +40,11 @@ export class Growth {
     if (!parts.length) return;
     const { signal } = (this.measuring = new AbortController());
     const requests = parts.map(({ text }) =>
-      panel.request({ text, prefix: [], decoding: { numHypotheses: 1, maskedSourcePositions: undefined }, output: { tokenLogProbs: true } }));
-    let responses;
+      panel.request({ text, prefix: [], masked: [], decoding: { numHypotheses: 1 }, output: { tokenLogProbs: true } }));
+    let results;
     try {
-      responses = await generateMany(requests, signal);
+      results = await generateMany(requests, signal);
+      if (results.at(-1).error) throw new Error(results.at(-1).error.message);
     } catch (error) {
       if (!signal.aborted) place.append(html("p", { class: "problem", role: "alert" }, error.message));
       return;
@@ -51,7 +52,8 @@ export class Growth {
     if (signal.aborted) return;
     place.lastChild.textContent = "Measure again";
     place.append(html("ol", { class: "growth" }, ...parts.map(({ length, name }, index) => {
-      const { text, logProb, tokenLogProbs } = responses[index].hypotheses[0];
+      if (results[index].error) return null; // such as a quotation mark, which many models do not read
+      const { text, logProb, tokenLogProbs } = results[index].response.hypotheses[0];
       const mean = Math.exp(logProb / Math.max(1, tokenLogProbs.length));
       return html("li", {},
         html("span", {}, counted(length, name)),

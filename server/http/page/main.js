@@ -42,7 +42,7 @@ function open(number, states = []) {
   while (panels.length < number) {
     const place = panels.length;
     const panel = new Panel(served, number === 1 ? "Answer" : `Answer ${place + 1}`, events);
-    const state = states[place] ?? (panels[0] && { ...panels[0].state, prefix: [] });
+    const state = states[place] ?? (panels[0] && { ...panels[0].state, prefix: [], masked: [], kept: undefined });
     if (state) panel.state = state;
     panels.push(panel);
   }
@@ -61,6 +61,7 @@ function keep(panel) {
       open(2);
       panels[1].ask(source.value);
     }
+    remember();
     source.focus();
   } else panel.ask(source.value);
 }
@@ -116,6 +117,7 @@ async function connect() {
   source.value ||= text; // text typed while the page connected has precedence
   compare.checked ||= states.length === 2;
   open(compare.checked ? 2 : 1, states.map((state) => ({ ...state, text })));
+  for (const panel of panels) if (panel.isKept) panel.answer();
   ask();
 }
 
@@ -137,6 +139,11 @@ compare.addEventListener("change", () => {
   ask();
 });
 byId("share").addEventListener("click", () => copy(location.href, byId("share")));
+// Its address would replace the one that holds the text and the settings.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  answers.focus();
+});
 addEventListener("hashchange", () => { source.value = ""; location.reload(); });
 credentials.addEventListener("submit", (event) => {
   event.preventDefault();

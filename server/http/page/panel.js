@@ -19,7 +19,7 @@ const NUM_CANDIDATES = 6; // of each step of a trace
 const TRACED = ["steps", "tree"]; // the sections that need a trace
 // Parts: notes about an answer; the whole answer.
 const ABOUT = ["problem", "spoken", "warnings", "again"];
-const ALL = [...ABOUT, "confidence", "prefix", "masked", "tools", "hint", "difference", "text", "best", "map", "attention", "rivals", "tree", "inside"];
+const ALL = [...ABOUT, "confidence", "prefix", "masked", "whole", "tools", "hint", "difference", "text", "best", "map", "attention", "rivals", "tree", "inside"];
 // Errors of a request for a version that has been replaced; errors that a second try would have again.
 const OUTDATED = ["INVALID_ARGUMENT", "NOT_FOUND"];
 const LASTING = ["INVALID_ARGUMENT", "UNAUTHENTICATED", "NOT_FOUND"];
@@ -82,14 +82,16 @@ export class Panel {
     return this.response.hypotheses[this.index];
   }
 
-  // Takes the state of an address or of another panel; `prefix` belongs to an answer to `text`.
-  set state({ text, model, version, prefix, open, options }) {
+  // Takes the state of an address or of another panel; `prefix` and `masked` belong to an answer to `kept`, else to `text`.
+  set state({ text, model, version, prefix, masked, kept, open, options }) {
     const chosen = this.models.findIndex((each) => each.name === model && (!version || each.version === version));
     if (chosen >= 0) this.part.model.value = chosen;
     this.settings.values = { ...options };
     this.choose();
-    this.text = text;
+    this.text = kept ?? text;
+    this.keeps = kept !== undefined;
     this.prefix = [...prefix];
+    this.masked = [...masked];
     for (const name of open) if (this.sections[name]) this.sections[name].open = true;
   }
 
@@ -100,6 +102,8 @@ export class Panel {
       model: name,
       version: this.isOnlyVersion(name) ? undefined : version,
       prefix: this.prefix,
+      masked: this.masked,
+      kept: this.isKept ? this.text : undefined,
       open: Object.keys(this.sections).filter((each) => this.sections[each].open),
       options: this.settings.values,
     };
@@ -157,18 +161,23 @@ export class Panel {
   }
 
   // A version is named only if there is a choice, so that a page which stays open is answered by newer versions too.
-  request({ decoding: more = {}, output = {}, text = this.text, prefix = this.prefix } = {}) {
+  request({ decoding: more = {}, output = {}, text = this.text, prefix = this.prefix, masked = this.masked } = {}) {
     const { name, version } = this.model;
     const { decoding, output: set } = this.settings.request();
     const asked = { model: name, text, decoding: { ...decoding, ...more }, output: { ...set, ...output } };
     if (!this.isOnlyVersion(name)) asked.version = version;
-    if (prefix.length) Object.assign(asked.decoding, { targetPrefix: { tokens: prefix }, targetPrefixText: undefined });
-    if (this.masked.length) asked.decoding.maskedSourcePositions = this.masked.toSorted((a, b) => a - b);
+    if (masked.length) asked.decoding.maskedSourcePositions = masked.toSorted((a, b) => a - b);
+    if (prefix.length) {
+      Object.assign(asked.decoding, { targetPrefix: { tokens: prefix }, targetPrefixText: undefined, protectSpans: undefined });
+    }
+    // A prefix, hidden symbols and alternatives belong to a text as a whole.
+    if (prefix.length || masked.length || more.alternatives) asked.decoding.splitSentences = undefined;
     return asked;
   }
 
-  // Answers the text. With refocus, the focus goes to the answer's text, and to its last chosen symbol when that is there.
-  async answer({ refocus = false, renewed = false, untraced = false } = {}) {
+  // Answers the text, without these outputs. With refocus, the focus goes to the answer's text, and to its last chosen
+  // symbol when that is there.
+  async answer({ refocus = false, renewed = false, without = [] } = {}) {
     this.running?.abort();
     this.alternatives.close(false);
     this.events.change();
@@ -180,8 +189,8 @@ export class Panel {
     }
     const { signal } = (this.running = new AbortController());
     const began = performance.now();
-    const output = { attention: this.attends, tokenLogProbs: true };
-    if (!untraced && TRACED.some((name) => this.sections[name].open)) output.trace = NUM_CANDIDATES;
+    const output = { attention: this.attends && !without.includes("attention"), tokenLogProbs: true };
+    if (!without.includes("trace") && TRACED.some((name) => this.sections[name].open)) output.trace = NUM_CANDIDATES;
     const request = this.request({ output });
     let grown = "";
     if (refocus) this.part.text.focus();
@@ -201,11 +210,15 @@ export class Panel {
       if (this.response.version !== this.model.version) await this.events.stale().catch(() => undefined);
     } catch (error) {
       if (signal.aborted) return;
-      if (OUTDATED.includes(error.code) && !renewed && (await this.renew())) {
-        if (!signal.aborted) await this.answer({ refocus, renewed: true });
+      const isOutdated = OUTDATED.includes(error.code) && !renewed && (await this.renew());
+      if (signal.aborted) return;
+      if (isOutdated) {
+        await this.answer({ refocus, renewed: true });
       } else if (output.trace && error.code === "INVALID_ARGUMENT") {
-        // A trace may be too large where the answer is not.
-        await this.answer({ refocus, renewed, untraced: true });
+        // A trace may be too large where the answer is not, and so may attention.
+        await this.answer({ refocus, renewed, without: ["trace"] });
+      } else if (output.attention && error.fields?.includes("output.attention")) {
+        await this.answer({ refocus, renewed, without: ["trace", "attention"] });
       } else {
         this.fail(error, grown);
       }
@@ -220,8 +233,16 @@ export class Panel {
   }
 
   // Shows the error of another request than the answer's; or answers again, if the model has another version now.
-  async recover(error) {
-    return OUTDATED.includes(error.code) && (await this.renew()) ? this.answer() : this.fail(error);
+  async recover(error, signal) {
+    const isOutdated = OUTDATED.includes(error.code) && (await this.renew());
+    if (signal.aborted) return;
+    if (isOutdated) await this.answer();
+    else this.fail(error);
+  }
+
+  // Whether texts are answered sentence by sentence, if no other option prevents it.
+  get splits() {
+    return this.settings.values.split_sentences ?? this.model.defaults.splitSentences;
   }
 
   // Shows that an answer is on its way, unless it comes soon.
@@ -316,16 +337,19 @@ export class Panel {
       () => { this.prefix = []; });
     this.tell(part.masked, this.masked, `Not looked at: ${this.masked.map((at) => shown(response.sourceTokens[at])).join(" ")} `,
       "Look at all", () => { this.masked = []; });
-    part.attention.hidden = !hypothesis.attention;
+    part.whole.hidden = !(this.splits && response.trace);
+    const isWhole = response.trace || this.prefix.length || this.masked.length;
+    part.attention.hidden = !this.attends;
     if (hypothesis.attention) {
       drawAttention(part.map, part.caption, response.sourceTokens, hypothesis.tokens, hypothesis.attention, {
         masked: this.masked,
-        onmask: (at) => {
+        // Symbols have other places when some are hidden, since the text is then answered as a whole.
+        onmask: this.splits && !isWhole ? undefined : (at) => {
           this.masked = this.masked.includes(at) ? this.masked.filter((each) => each !== at) : [...this.masked, at];
           this.answer();
         },
       });
-    }
+    } else part.caption.textContent = "The attention of so long a text is too large to be shown.";
     if (this.sections.steps.open) this.steps.show(this);
     if (this.sections.tree.open) {
       if (response.trace) drawTree(part.tree, response, index);

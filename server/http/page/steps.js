@@ -82,7 +82,8 @@ export class Steps {
       `${at + 1} of ${this.symbols.length}: ${this.symbols[at]}, ${probability(tokenLogProbs[at])}`);
     this.written.replaceChildren(...this.symbols.flatMap((symbol, place) =>
       [html("span", { class: place === at ? "now" : place > at ? "later" : "" }, symbol), " "]));
-    const stages = this.attends && this.hypothesis.attention ? [this.weights(), this.context()] : [this.vector()];
+    const ofAttention = this.hypothesis.attention ? [this.weights(), this.context()] : [];
+    const stages = this.attends ? ofAttention : [this.vector()];
     this.inner.replaceChildren(...stages, this.distribution());
     this.showLargest();
   }
