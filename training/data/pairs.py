@@ -168,13 +168,13 @@ def _csv_rows(path: Path, problems: Problems) -> Iterator[Row]:
             place = number
             yield line
 
-    def num_regular_rows(delimiter: str) -> int:
-        """Returns the number of rows with the most frequent number of columns, if that is above one."""
-        rows = csv.reader((line for _, line in head), delimiter=delimiter)
-        return max(Counter(len(row) for row in rows if len(row) > 1).values(), default=0)
+    def regularity(delimiter: str) -> tuple[int, bool]:
+        """Returns the number of rows with the most frequent number of columns above one, and whether these are two."""
+        widths = Counter(len(row) for row in csv.reader((line for _, line in head), delimiter=delimiter))
+        return max(((count, width == 2) for width, count in widths.items() if width > 1), default=(0, False))
 
     csv.field_size_limit(MAX_FIELD)
-    reader = csv.reader(counted(), delimiter=max(DELIMITERS, key=num_regular_rows), strict=True, skipinitialspace=True)
+    reader = csv.reader(counted(), delimiter=max(DELIMITERS, key=regularity), strict=True, skipinitialspace=True)
     while True:
         former = place
         try:

@@ -247,7 +247,7 @@ class EvaluationConfig(Table):
     bleu_tokenizer: BleuTokenizer = DEFAULT_BLEU_TOKENIZER
     ignored_characters: str = ""
     beam_size: Annotated[Count, Field(le=MAX_COUNT)] = 1
-    length_penalty: Annotated[float, Field(ge=0.0)] = 0.0
+    length_penalty: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
     length_penalty_offset: Annotated[float, Field(ge=0.0, le=10.0)] = GNMT_OFFSET
     patience: Annotated[float, Field(gt=0.0)] | None = None
     max_length: Annotated[Count, Field(le=MAX_COUNT)] | None = None

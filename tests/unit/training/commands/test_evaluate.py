@@ -247,6 +247,7 @@ def test_an_interruption_keeps_the_results_measured_so_far(
         (("--beam-size", "0"), "--beam-size 0: "),
         (("--beam-sizes", "2,x"), "--beam-size x: "),
         (("--length-penalties", "0,-1"), "--length-penalty -1: "),
+        (("--beam-size", "2", "--length-penalty", "11"), "--length-penalty 11: "),
         (("--length-penalty-offset", "11"), "--length-penalty-offset 11: "),
         (("--patience", "0"), "--patience 0: "),
         (("--max-length", "0"), "--max-length 0: "),

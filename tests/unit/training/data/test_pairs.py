@@ -246,8 +246,9 @@ def test_invalid_content_of_a_format_is_refused(
 
 
 def test_the_delimiter_of_a_csv_cuts_all_rows_alike(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("".join(f"a{', b' * count};c\n" for count in (1, 2, 3)))
-    assert [pair.target for pair in read_pairs(CorpusFiles(pairs=(str(tmp_path / "a.csv"),)))] == ["c"] * 3
+    for counts in ((1, 2, 3), (2, 2, 2)):
+        (tmp_path / "a.csv").write_text("".join(f"a{', b' * count};c\n" for count in counts))
+        assert [pair.target for pair in read_pairs(CorpusFiles(pairs=(str(tmp_path / "a.csv"),)))] == ["c"] * 3
 
 
 def test_lines_of_a_csv_are_counted_with_those_that_cannot_be_read(tmp_path: Path) -> None:
