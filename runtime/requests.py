@@ -539,9 +539,12 @@ def read_generate(
     return None if violations.found else requests[0]
 
 
+OF_ONE_SEARCH: Final = ("target_prefix", "alternatives", "masked_source_positions", "trace")
+"""The options that a text of several parts can't have, since each part is searched by itself."""
+
 EXCLUDED: Final = {
-    "protect_spans": ("target_prefix", "target_prefix_text"),
-    "split_sentences": ("target_prefix", "target_prefix_text", "alternatives", "masked_source_positions", "trace"),
+    "protect_spans": ("target_prefix_text",),
+    "split_sentences": ("target_prefix_text", *OF_ONE_SEARCH),
 }
 """The options that change a text before it is tokenized -> those that they can't be combined with."""
 
@@ -554,10 +557,13 @@ def _parts_of(source: Side, decoding: Mapping[str, Any], model: BundleModel, vio
         # The bundle's default is switched off; the request's own option is refused.
         if excluding and decoding.get(name):
             violations.add(f"decoding.{name}", True, f"false or unset where {excluding[0]} is set")
-        chosen[name] = not excluding and decoding.get(name, getattr(model.manifest.decoding, name))
+        is_excluded = not set(excluding).issubset(OF_ONE_SEARCH)
+        chosen[name] = not is_excluded and decoding.get(name, getattr(model.manifest.decoding, name))
     if not isinstance(source.value, str) or not any(chosen.values()):
         return [Part(source.value)]
     parts = parts_of(source.value, split=chosen["split_sentences"], protect=chosen["protect_spans"])
+    if len(parts) > 1 and any(map(decoding.get, OF_ONE_SEARCH)):
+        parts = parts_of(source.value, split=False, protect=chosen["protect_spans"])
     if len(parts) > MAX_PARTS:
         violations.say(source.field, f"{len(parts)} lines and sentences long", f"1 to {MAX_PARTS} lines and sentences")
         return []

@@ -121,9 +121,8 @@ async def refusal(server: Served, request: messages.GenerateRequest) -> str:
 
 @pytest.mark.parametrize("option", TEXT_OPTIONS)
 async def test_options_that_exclude_text_options_are_refused(option: str, server: Served) -> None:
-    for other in ({"target_prefix_text": "a"}, {"target_prefix": messages.Tokens(tokens=["a"])}):
-        message = await refusal(server, request_of(TEXT, **{option: True}, **other))
-        assert f"decoding.{option} is true, must be false or unset where {next(iter(other))} is set" in message
+    message = await refusal(server, request_of(TEXT, **{option: True}, target_prefix_text="a"))
+    assert f"decoding.{option} is true, must be false or unset where target_prefix_text is set" in message
     tokens = messages.GenerateRequest(
         tokens=messages.Tokens(tokens=["a"]), decoding=messages.DecodingOptions(**{option: True})
     )
@@ -155,6 +154,20 @@ async def test_the_default_of_a_bundle_gives_way_to_options_that_exclude_it() ->
             assert list(answer.source_tokens) == [*"ab", "<unk>", *"cd", "</s>"] or answer.source_tokens
         tokens = messages.GenerateRequest(tokens=messages.Tokens(tokens=["a", "b"]))
         assert (await server.stub.Generate(tokens)).hypotheses
+
+
+async def test_a_single_sentence_is_read_alike_with_a_prefix_alternatives_or_a_trace() -> None:
+    async with served(stepper(), bundle_of(split_sentences=True, protect_spans=True), max_rows=64) as server:
+        plain = await server.stub.Generate(request_of("(ab %s)"))
+        assert "".join(plain.source_tokens) == "ab {1}</s>"
+        prefix = messages.Tokens(tokens=plain.hypotheses[0].tokens)
+        begun = await server.stub.Generate(request_of("(ab %s)", target_prefix=prefix))
+        assert begun.hypotheses[0].text == plain.hypotheses[0].text and begun.source_tokens == plain.source_tokens
+        others = await server.stub.Generate(request_of("(ab %s)", alternatives=True))
+        assert others.source_tokens == plain.source_tokens
+        request = request_of("(ab %s)")
+        request.output.trace = 2
+        assert (await server.stub.Generate(request)).hypotheses == plain.hypotheses
 
 
 async def test_spans_are_seen_as_stand_ins_and_missed_if_the_answer_lacks_them(server: Served) -> None:
