@@ -199,7 +199,7 @@ class HttpApi:
                 CORSMiddleware,
                 allow_origins=origins,
                 allow_methods=("GET", "POST"),
-                allow_headers=("authorization", "content-type", TIMEOUT_HEADER, REQUEST_ID_HEADER),
+                allow_headers=("authorization", "content-encoding", "content-type", TIMEOUT_HEADER, REQUEST_ID_HEADER),
                 expose_headers=("retry-after",),
             )
         ][: len(origins)]
