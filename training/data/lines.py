@@ -5,6 +5,7 @@ import gzip
 import lzma
 import zlib
 from bisect import insort
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -101,7 +102,7 @@ def readable_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | 
         with _opened(path) as file:
             for number, raw in enumerate(file, 1):
                 try:
-                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                    text = raw.removeprefix(BOM_UTF8).decode()  # Files that are joined have one in the middle too.
                 except UnicodeDecodeError as error:
                     text = None
                     problem = f"byte {error.start + 1} of the line is not UTF-8 ({error.reason})"

@@ -43,8 +43,9 @@ def parallel(tmp_path: Path, source: bytes, target: bytes) -> CorpusFiles:
 
 
 def test_tsv_is_read(tmp_path: Path) -> None:
-    content = "\ufeffhello \tbonjour\r\nit\u2028is\tc'est\u0085ça".encode()
+    content = "\ufeffhello \tbonjour\r\n\ufeffhello\tbonjour\r\nit\u2028is\tc'est\u0085ça".encode()
     assert list(read_pairs(tsv(tmp_path, content))) == [
+        Pair("hello", "bonjour"),
         Pair("hello", "bonjour"),
         Pair("it\u2028is", "c'est\u0085ça"),
     ]
