@@ -23,7 +23,7 @@ from attendant.training.run.corpora import (
     Corpora,
     prepare_corpora,
     refuse_unknown_targets,
-    unknown_warnings,
+    warnings_of,
 )
 from attendant.training.run.loading import starting_run, teaching_runs
 
@@ -133,7 +133,7 @@ def _show(recipe: Recipe, corpora: Corpora, lines: Sequence[str], num_examples: 
         for split, scripts in shares.items():
             if (other := next(iter(scripts), "")) != main:
                 console.print(f"warning: {split}'s {side}s are mostly {other or 'no letters'}, train's {main}")
-    for line in unknown_warnings(corpora):
+    for line in warnings_of(corpora):
         console.print(line)
     for split, pairs in samples.items():
         for line in suspicions(pairs):

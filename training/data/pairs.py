@@ -337,8 +337,10 @@ def pairs_in_memory(name: str, data: InMemoryPairs) -> list[Pair]:
 def no_pairs(files: CorpusFiles) -> UserError:
     """Returns the error for files without a pair."""
     part = files.part if isinstance(files, SplitFiles) else None
-    if part is None or part.name == "train":
+    if part is None:
         return UserError(f"{files} has no pairs")
+    if part.name == "train":
+        return UserError(f"{files} has no pairs: lower the shares of data.split, or give more pairs")
     share = getattr(part.shares, part.name)
     return UserError(f"{files} has no pairs: raise data.split.{part.name} = {share:g}, or give more pairs")
 

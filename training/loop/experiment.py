@@ -41,7 +41,7 @@ from attendant.training.run.corpora import (
     TrainingSplit,
     prepare_corpora,
     refuse_unknown_targets,
-    unknown_warnings,
+    warnings_of,
 )
 from attendant.training.run.directory import Run, read_json, versions
 from attendant.training.run.loading import (
@@ -198,7 +198,7 @@ def prepare(
         processes.wait()
     # Here, and not when it first validates: a pair beyond the budget is refused before the training.
     validator = Validator(recipe, corpora, all_batches(corpora.validation, recipe.batches))
-    return Experiment(run, recipe, model, corpus, validator, device, facts, unknown_warnings(corpora))
+    return Experiment(run, recipe, model, corpus, validator, device, facts, warnings_of(corpora))
 
 
 def check_memory(

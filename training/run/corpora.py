@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from attendant.runtime.bundle.tokenizer import EOS_ID, Tokenizer
+from attendant.runtime.bundle.tokenizer import EOS_ID, UNK_ID, Tokenizer
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import sha256_of
 from attendant.runtime.requests import WORD_MARKS, unknown_symbols
@@ -395,8 +395,10 @@ def _without(pairs: list[Pair], sources: frozenset[str], split: Split) -> list[P
     return kept
 
 
-def unknown_warnings(corpora: Corpora) -> list[str]:
-    """Returns a line for each side of each split of which many tokens are unknown, with some of the symbols."""
+def warnings_of(corpora: Corpora) -> list[str]:
+    """Returns a line for each side of each split of which many tokens are unknown, with some of the symbols, and for
+    each held-out split of which no output can equal many targets.
+    """
     lines = []
     for split, shares in corpora.facts["unknown_shares"].items():
         for side, share in shares.items():
@@ -407,7 +409,26 @@ def unknown_warnings(corpora: Corpora) -> list[str]:
                     f"warning: {share:.1%} of the tokens of {split}'s {side}s are unknown{symbols} (see "
                     f"{side}.vocabulary_size, {side}.min_frequency, {side}.tokenizer)"
                 )
-    return lines
+    return [*lines, *_changed_targets(corpora)]
+
+
+def _changed_targets(corpora: Corpora) -> Iterator[str]:
+    """Yields a line for each held-out split of which the tokenizer changes many targets, except for white space."""
+    tokenizer = corpora.train.target_tokenizer
+    longest = tokenizer.max_characters(MAX_SEARCHED)
+    for split, pairs in corpora.held_out.items():
+        texts = [tokenizer.spaced(pair.target) for pair in pairs[:MAX_SEARCHED] if len(pair.target) <= longest]
+        changed = [
+            (text, written)
+            for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True)
+            if UNK_ID not in ids and (written := tokenizer.decode(ids)).split() != text.split()
+        ]
+        if len(changed) > WARNED_UNKNOWN_SHARE * len(texts):
+            text, written = min(changed, key=lambda each: len(each[0]))
+            yield (
+                f"warning: no output can equal {len(changed) / len(texts):.1%} of {split}'s targets, e.g. {text!r} is "
+                f"written as {written!r} (see target.normalize, target.tokenizer)"
+            )
 
 
 def refuse_unknown_targets(recipe: Recipe, corpora: Corpora) -> None:

@@ -79,6 +79,18 @@ def test_few_unknown_symbols_are_a_warning_and_recorded(tmp_path: Path, tiny_rec
                       (("train", 0.0), ("validation", 0.125), ("test", 0.125))}  # fmt: skip
 
 
+def test_targets_that_the_tokenizer_changes_are_a_warning(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+    for name in ("train", "validation"):
+        path = tmp_path / f"{name}.tsv"
+        path.write_text(path.read_text().upper())
+    words = (
+        "warning: no output can equal 100.0% of validation's targets, e.g. 'A A D' is written as 'a a d' (see target."
+    )
+    for steps, warns in (("", False), ('"lowercase"', True)):
+        status, message, errors = command("check", tiny_recipe, "--set", f"target.normalize=[{steps}]")
+        assert status == 0 and (words in message) == warns, message + errors
+
+
 def test_bad_lines_of_all_splits_are_reported_together(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
     for name in ("train", "validation"):
         path = tmp_path / f"{name}.tsv"

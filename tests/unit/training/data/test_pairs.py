@@ -319,3 +319,4 @@ def test_a_split_without_a_pair_names_the_field_to_raise(tmp_path: Path) -> None
     files = config.files("validation")
     assert files is not None and list(read_pairs(files)) == []
     assert "raise data.split.validation = 1e-09, or give more pairs" in str(no_pairs(files))
+    assert "lower the shares of data.split" in str(no_pairs(config.files("train")))
