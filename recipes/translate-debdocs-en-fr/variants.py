@@ -17,8 +17,10 @@ from attendant.training.data.pairs import Pair
 
 SEED: Final = 41
 MAX_WORDS: Final = 20
-COUNTED: Final = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")  # Not `num_words`: with other sentences, all draws are others.
 """Longest source that is varied, in words and marks: a long one would cost as much training as several short ones."""
+
+COUNTED: Final = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
+"""A word or a mark, as they were counted for the model: with other sentences, all draws would be others."""
 
 KEPT: Final = re.compile(
     r"https?://\S+|\S+@\S+|</?[a-z][^>]*>|\$?\{+[^{}]*\}+|\$[A-Z_]+|%(?:\d\$|\(\w+\))?[a-z@]|(?<!\w)[~.]?/\S+|[A-Z]:\\\S+"
