@@ -62,7 +62,11 @@ ABBREVIATION: Final = re.compile(
 ABBREVIATION_CHARACTERS: Final = 8
 ITEM_NUMBER: Final = re.compile(r"\(?(?:[0-9]{1,3}|[A-Za-z]|[ivx]{1,4})[.)]")
 """The beginning of a sentence that is only the number of a list's item."""
-LINE_END: Final = re.compile(r"(?<![ \t\u00a0])[ \t\u00a0]*(?:\r\n|[\n\r\x0b\x0c\x85\u2028\u2029])\s*")
+BLOCK_TAG: Final = r"</?(?:[bh]r|p|div|[duo]l|li|d[dt]|h[1-6]|t[dhr]|tbody|thead|blockquote)(?![\w-])[^<>\n]*>"
+LINE_END: Final = re.compile(
+    rf"(?<![ \t\u00a0])[ \t\u00a0]*(?:\r\n|[\n\r\x0b\x0c\x85\u2028\u2029]|{BLOCK_TAG})(?:\s|{BLOCK_TAG})*"
+)
+"""The end of a line, or the tags between two paragraphs, items or cells of HTML."""
 
 ITEM: Final = re.compile(
     r"(?:(?:[-*•·–—>#]{1,6}|\(?[0-9]{1,3}[.)]|[A-Z]{2,12}:|\*\*[A-Z]{2,12}:\*\*)[ \t\u00a0]+){1,4}"
@@ -102,24 +106,25 @@ def parts_of(text: str, *, split: bool, protect: bool) -> list[Part]:
         protect: replace its spans by stand-ins.
     """
     text = text.strip()
-    spans = [match.span() for match in SPANS.finditer(text)] if protect else []
+    found = spans = [match.span() for match in SPANS.finditer(text)] if protect else []
     begin, end, cuts = 0, len(text), list[Place]()
     if split:
         begin, end, spans = _inner(text, begin, end, spans)
-        cuts = [cut for cut in _cuts(text, spans) if begin < cut[0] and cut[1] < end]
+        cuts = _cuts(text, begin, end, spans)
     begins, ends = [begin, *(end for _, end in cuts)], [*(begin for begin, _ in cuts), end]
     parts, place, done = list[Part](), 0, 0
     for begin, end, next_begin in zip(begins, ends, [*begins[1:], len(text)], strict=True):
         inside = []
         while place < len(spans) and spans[place][1] <= end:
-            inside.append(spans[place])
+            inside += [spans[place]] if spans[place][0] >= begin else []
             place += 1
         first, last, inside = _inner(text, begin, end, inside) if split else (begin, end, inside)
         part = _part(text, first, last, inside[:MAX_SPANS])
-        has_letters = any(map(str.isalnum, STAND_IN.sub("", str(part.text))))
-        if has_letters or not split or (next_begin == len(text) and not parts):
+        if not split or any(map(str.isalnum, STAND_IN.sub("", str(part.text)))):
             parts.append(part._replace(before=text[done:first], after=text[last:next_begin]))
             done = next_begin
+    if not parts:
+        return [_part(text, 0, len(text), found[:MAX_SPANS])]
     parts[-1] = parts[-1]._replace(after=parts[-1].after + text[done:])
     return parts
 
@@ -178,17 +183,18 @@ def _enclosing(text: str, first: int, last: int) -> tuple[int, int] | None:
     return width, last - until + width
 
 
-def _cuts(text: str, spans: Sequence[Place]) -> list[Place]:
-    """Returns the begin and end of each separator: the ends of lines, and blanks after sentences."""
-    line_ends = {match.span() for match in LINE_END.finditer(text)}
-    sentence_ends = {match.span(match.lastgroup or 0) for match in SENTENCE_END.finditer(text)}
+def _cuts(text: str, first: int, last: int, spans: Sequence[Place]) -> list[Place]:
+    """Returns the place of each separator: ends of lines, tags between paragraphs, and blanks after sentences."""
+    line_ends = {match.span() for match in LINE_END.finditer(text, first, last)}
+    sentence_ends = {match.span(match.lastgroup or 0) for match in SENTENCE_END.finditer(text, first, last)}
     cuts: list[Place] = []
-    begun, place = 0, 0
-    for begin, end in sorted(line_ends | sentence_ends):
+    begun, place = first, 0
+    # The longer one of two at the same place first: blanks before a tag are part of its separator.
+    for begin, end in sorted(line_ends | sentence_ends, key=lambda cut: (cut[0], -cut[1])):
         while place < len(spans) and spans[place][1] <= begin:
             place += 1
-        is_in_span = place < len(spans) and spans[place][0] < end
-        if not is_in_span and ((begin, end) in line_ends or _is_sentence(text, begun, begin, end)):
+        is_in_span = place < len(spans) and spans[place][0] < begin
+        if begin >= begun and not is_in_span and ((begin, end) in line_ends or _is_sentence(text, begun, begin, end)):
             cuts.append((begin, end))
             begun = end
     return cuts

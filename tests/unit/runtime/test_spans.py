@@ -53,7 +53,9 @@ def test_protected_spans_are_found_and_restored(text: str, spans: list[str]) -> 
         ("One.  \n Two.", ["One.", "Two."]),
         ("cp [OPTION]... SOURCE DEST", ["cp [OPTION]... SOURCE DEST"]),
         ("---\nOne.\n|--|\n\n* Two\n\u200b\n===", ["One.", "Two"]),
-        ("--\n!", ["!"]),
+        ("--\n!", ["--\n!"]),
+        ("<ul> <li>One</li><li>Two. Three</li></ul>", ["One", "Two.", "Three"]),
+        ("<p>One. <p>Two<br/>\nThree</p><hr>", ["One.", "Two", "Three"]),
         ("one\x0btwo\x0cthree\x85four\u2028five\u2029six", ["one", "two", "three", "four", "five", "six"]),
         ("", [""]),
     ],
@@ -104,6 +106,14 @@ def test_marks_around_a_sentence_are_taken_off(text: str, sentence: str) -> None
     (part,) = parts_of(text, split=True, protect=True)
     assert part.text == sentence
     assert part.before + restored(sentence, part.spans) + part.after == text.strip()
+
+
+def test_tags_between_paragraphs_belong_to_no_part() -> None:
+    actual = parts_of("<p>Use <b>it</b>.</p><br> <p>See `<p>`</p>", split=True, protect=True)
+    assert [(part.text, part.spans) for part in actual] == [("Use {1}it{2}.", ("<b>", "</b>")), ("See {1}", ("`<p>`",))]
+    assert [(part.before, part.after) for part in actual] == [("<p>", "</p><br> <p>"), ("", "</p>")]
+    (part,) = parts_of("<ul><li>One</li></ul>", split=True, protect=True)
+    assert (part.before, part.text, part.after) == ("<ul><li>", "One", "</li></ul>")
 
 
 def test_a_span_is_never_cut_and_numbered_in_its_part() -> None:
