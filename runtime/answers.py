@@ -337,7 +337,8 @@ def _unit_warnings(
         yield f"the answer ends after {len(best.token_ids)} tokens because the bans left no other token"
     elif best.finish_reason is FinishReason.LENGTH:
         most = model.limits.max_target_tokens
-        remedy = f"raise max_length, up to {most}" if options.max_length < most else "split the source"
+        more = f"raise max_length (or max_length_ratio, if it is set), up to {most}"
+        remedy = more if options.max_length < most else "split the source"
         yield f"the answer was cut after max_length = {options.max_length} tokens: {remedy}"
     if calibration is not None and confidence is not None and confidence < calibration.warn_below:
         yield f"the confidence is {confidence:.2f}, below {calibration.warn_below:.2f}: the answer may well be wrong"
