@@ -39,6 +39,9 @@ STREAM_HEADERS: Final = [
     (b"x-accel-buffering", b"no"),  # nginx would hold events back
 ]
 
+SEPARATORS: Final = {separator: f"\\u{ord(separator):04x}" for separator in "\x85\u2028\u2029"}
+"""Characters that end a line for some readers of streams, e.g. httpx's, and their escapes in JSON."""
+
 # Those of google.rpc.Code; 499 is nginx's, for a client that has gone.
 STATUSES: Final = {
     "INVALID_ARGUMENT": 400,
@@ -191,6 +194,8 @@ class StreamEndpoint(Endpoint):
 
         async def send_event(event: str, data: str) -> None:
             nonlocal began
+            for separator, escape in SEPARATORS.items():
+                data = data.replace(separator, escape)
             if not began:
                 began = True
                 await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})

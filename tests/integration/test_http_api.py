@@ -153,6 +153,13 @@ class TestStreams:
         assert without_times(last["response"]) == without_times(whole)
         assert "".join(data["delta"]["text"] for _, data in deltas) == whole["hypotheses"][0]["text"]
 
+    async def test_data_are_one_line_for_every_reader(self, web: Http) -> None:
+        """Some readers, such as httpx's `iter_lines`, end lines at Unicode's separators, too."""
+        body = {"text": "ab\u2028c\u2029d\x85e", "decoding": {"splitSentences": True}}
+        answer = await web.post("/v1/generate?stream=1", body)
+        assert "\u2028" in answer.events[-1][1]["response"]["hypotheses"][0]["text"]
+        assert {line[:7] for line in answer.text.splitlines()} == {"", "event: ", "data: {"}
+
     async def test_an_error_after_the_first_piece_is_an_event(self) -> None:
         async with served(stepper := gated_stepper()) as server, http_served(server) as web:
             body = {"text": "abc", "decoding": {"beamSize": 1, "maxLength": 9, "minLength": 9}}
