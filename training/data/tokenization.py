@@ -58,6 +58,8 @@ MAX_TRIMMED: Final = 100
 """Characters of a text between the marks that enclose it."""
 MAX_QUOTED: Final = 40
 """Characters of a word between two apostrophes."""
+MAX_BRACKETED: Final = 20
+"""Letters of a part of a word in brackets."""
 
 
 def _trim_punctuation() -> list[Normalizer]:
@@ -82,7 +84,7 @@ def _trim_punctuation() -> list[Normalizer]:
 
 
 def _without_punctuation() -> list[Normalizer]:
-    """Returns the steps that remove punctuation around words: `(word)`, `**word**`, `'word'`, `word.`
+    """Returns the steps that remove punctuation around words: `(word)`, `**word**`, `'word'`, `word.`, `word(s)`
 
     Apostrophes at one end of a word stay (`'tis`, `goin'`), and so do a single period before it (`.net`), a hyphen
     before a number, marks that are read aloud (`50%`), and the last period of letters with a period each (`U.S.`).
@@ -93,17 +95,25 @@ def _without_punctuation() -> list[Normalizer]:
     any_mark = f"[{mark}{apostrophe}.-]"
     lengths = range(2, MAX_QUOTED + 1)
     quoted = "|".join(rf"{start}{apostrophe}\S{{{length}}}" for start in (r"\A", r"\s") for length in lengths)
+    low = "|".join(rf"‚[^\s‚]{{{length}}}" for length in lengths)  # As in German: ‚word‘.
     initials = "|".join(rf"{start}\p{{L}}\.\p{{L}}" for start in (r"\A", r"\P{L}"))
+    last = rf"(?<!{edge})(?!(?<={initials})\.){edge}"
     after = "|".join(rf"(?<={start}\p{{L}}\.\p{{L}}\.){any_mark}" for start in (r"\A", r"\P{L}"))
     hyphens = normalizers.Replace(Regex(rf"(?<!\S)-+(?=[\p{{L}}{apostrophe}])"), "")  # Before and in quotation marks.
+    letter = r"[\p{L}\p{M}]"
+    opened = "|".join(rf"\({letter}{{{length}}}" for length in range(1, MAX_BRACKETED + 1))
+    brackets = rf"(?<={letter})\((?={letter}{{1,{MAX_BRACKETED}}}\))|(?=\))(?<={opened})\)(?={letter})"
+    # What is looked for behind a place is looked for only where the mark itself is.
     return [
+        normalizers.Replace(Regex(rf"(?={apostrophe})(?<={low}){apostrophe}+(?={edge}{{0,16}}(?!\S))"), ""),
+        normalizers.Replace(Regex(brackets), ""),
         normalizers.Replace(Regex(rf"(?<!\S){any_mark}*(?:{mark}|\.\.)"), ""),
         hyphens,
-        normalizers.Replace(Regex(rf"(?<={quoted}){apostrophe}+(?={edge}{{0,16}}(?!\S))"), END),
+        normalizers.Replace(Regex(rf"(?={apostrophe})(?<={quoted}){apostrophe}+(?={edge}{{0,16}}(?!\S))"), END),
         normalizers.Replace(Regex(rf"(?<!\S){apostrophe}{{1,16}}(?=[^\s{END}]{{2,{MAX_QUOTED}}}{END})"), ""),
         normalizers.Replace(END, ""),
         hyphens,
-        normalizers.Replace(Regex(rf"(?:(?<!{edge})(?!(?<={initials})\.){edge}|{after}){any_mark}{{0,64}}(?!\S)"), ""),
+        normalizers.Replace(Regex(rf"(?={any_mark})(?:{last}|{after}){any_mark}{{0,64}}(?!\S)"), ""),
     ]
 
 

@@ -78,6 +78,7 @@ def test_steps_together_are_applied_in_their_own_order() -> None:
         ("drop_punctuation", "U.S., (e.g.) ...no... x.. a.b main.c.", "U.S. e.g. no x a.b main.c"),
         ("drop_punctuation", "-five --six seven- -5 (-.5) 6-", "five six seven -5 -.5 6"),
         ("drop_punctuation", "3,000 2:30 well-known a/b 50%; #1! C# .net", "3,000 2:30 well-known a/b 50% #1 C# .net"),
+        ("drop_punctuation", "word(s), (re)start colo(u)r f(1) ‚so‘ (‚so‘),", "words restart colour f(1 so so"),
         ("drop_punctuation", "• one — two", "one two"),
         ("drop_punctuation", "-'face' **'face'** '-ing' '-5'", "face face ing -5"),
         ("drop_punctuation", "?! … -", ""),
@@ -102,7 +103,7 @@ def test_only_punctuation_around_words_or_the_whole_text_is_removed(
     assert name == "trim_punctuation" or normalize(normalized) == normalized
 
 
-@pytest.mark.parametrize("run", [".", "-", "'", "!", "-'", ".!", "x'.", "'xx'.", "'x ", "(-"])
+@pytest.mark.parametrize("run", [".", "-", "'", "!", "-'", ".!", "x'.", "'xx'.", "'x ", "(-", "(x", "‚x"])
 def test_punctuation_of_very_long_texts_is_dropped_within_the_limits_of_the_search(run: str) -> None:
     names: list[NormalizationName] = ["trim_punctuation", "drop_punctuation"]
     steps = normalizers.Sequence(normalization_steps(names, keep_spaces=False, marks_words=False))
