@@ -512,6 +512,9 @@ def read_generate(
     read_options = partial(read_options, attention=attention, trace=output.get("trace", 0))
     chosen = {**decoding, "trace": output.get("trace")}
     parts = [] if source is None else _parts_of(source, chosen, model, violations)
+    # Positions in the source tokens of all parts.
+    masked = decoding.get("masked_source_positions", ()) if len(parts) > 1 else ()
+    num_positions = 0
     requests: list[ReadRequest] = []
     for place, part in enumerate(parts, 1):
         assert source is not None, "it has parts"
@@ -520,6 +523,12 @@ def read_generate(
         if len(parts) > 1:
             in_part = violations.found[num_others:]
             violations.found[num_others:] = [replace(each, value=f"{each.value} in part {place}") for each in in_part]
+        if masked:
+            first, num_positions = num_positions, num_positions + len(source_ids) + model.manifest.source.num_special
+            own = [position - first for position in masked if first <= position < num_positions]
+            read_options = partial(
+                read_decoding, {**decoding, "masked_source_positions": own}, model, attention=attention, trace=0
+            )
         options, wrong = read_options(len(source_ids))
         violations.found += wrong
         if options is not None and options.trace:
@@ -530,6 +539,8 @@ def read_generate(
         requests.append(replace(request, spans=part.spans, before=part.before, after=part.after))
     if not parts:
         violations.found += read_options(0)[1]
+    if len(requests) > 1 and max(masked, default=0) >= num_positions > 0:
+        violations.add("decoding.masked_source_positions", max(masked), f"positions from 0 to {num_positions - 1}")
     _check_output(output, model, violations)
     if len(requests) > 1 and not violations.found:
         whole = _whole(requests)
@@ -539,7 +550,7 @@ def read_generate(
     return None if violations.found else requests[0]
 
 
-OF_ONE_SEARCH: Final = ("target_prefix", "alternatives", "masked_source_positions", "trace")
+OF_ONE_SEARCH: Final = ("target_prefix", "alternatives", "trace")
 """The options that a text of several parts can't have, since each part is searched by itself."""
 
 EXCLUDED: Final = {

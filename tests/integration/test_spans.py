@@ -213,3 +213,16 @@ def test_the_library_answers_as_the_server(model: attendant.Model) -> None:
     assert stream.generation.best.log_prob == whole.best.log_prob
     with pytest.raises(attendant.InvalidArgument, match="must be false"):
         model.generate("face {x}", protect_spans=True)
+
+
+def test_masked_positions_are_those_of_all_parts_together(model: attendant.Model) -> None:
+    tokens = model.generate("face\nbadge", split_sentences=True).source_tokens
+    place = tokens.index("b")
+    options = attendant.Options(split_sentences=True, attention=True)
+    masked = model.generate("face\nbadge", masked_source_positions=[0, place], **options)
+    assert masked.source_tokens == tokens and masked.best.attention is not None
+    assert np.flatnonzero(masked.best.attention.sum(axis=0) == 0).tolist() == [0, place]
+    with pytest.raises(attendant.InvalidArgument, match=f"is {len(tokens)}, must be positions from 0 to"):
+        model.generate("face\nbadge", masked_source_positions=[len(tokens)], **options)
+    with pytest.raises(attendant.InvalidArgument, match="but not all of them"):
+        model.generate("a\nbadge", masked_source_positions=[0, 1], **options)
