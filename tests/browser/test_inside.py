@@ -157,6 +157,13 @@ def test_measure_lists_the_answer_to_every_prefix(page: Page) -> None:
     expect(panel.locator("[data-part=masked]")).to_be_visible()
     growth.get_by_role("button", name="Measure").click()
     expect(rows).to_contain_text(["2 characters", "3 characters"])  # without "(", which has no symbol
+    bodies = request_bodies(page)
+    for text, beginnings in (("e\u0301🇫🇷", ["e\u0301", "e\u0301🇫🇷"]), ("a b\nc d", ["a", "a b", "a b\nc", "a b\nc d"])):
+        source(page).fill(text)
+        expect(rows).to_have_count(0)
+        growth.get_by_role("button", name="Measure").click()
+        expect(rows).to_have_count(len(beginnings))
+        assert [request["text"] for request in bodies[-1]["requests"]] == beginnings
 
 
 def test_attention_too_large_to_send_is_left_out(page: Page) -> None:

@@ -176,6 +176,7 @@ def test_options_that_change_a_text_leave_alternatives_possible(page: Page) -> N
     panel.locator("summary").first.click()
     panel.get_by_label("protect_spans").check()
     panel.get_by_label("split_sentences").check()
+    expect(panel).not_to_have_attribute("aria-busy", "true")  # meanwhile no symbol can be pressed
     panel.locator(".word").nth(1).click()
     panel.get_by_role("group", name="Instead of OW1").get_by_role("button").nth(1).click()
     expect(panel.locator("[data-part=prefix]")).to_be_visible()

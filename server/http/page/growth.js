@@ -4,18 +4,19 @@
 import { generateMany } from "./api.js";
 import { html } from "./dom.js";
 import { counted, share } from "./numbers.js";
+import { endsOfCharacters } from "./text.js";
 
 const NUM_LENGTHS = 12;
 const FEW_WORDS = 4; // a text of fewer grows by characters
 
 // The beginnings of a text, at even distances, and the whole text.
-function beginnings(text) {
-  const words = text.trim().split(/\s+/);
-  const [units, between, name] = words.length < FEW_WORDS ? [[...text.trim()], "", "character"] : [words, " ", "word"];
-  const count = Math.min(NUM_LENGTHS, units.length);
-  return Array.from({ length: count }, (_, place) => Math.round(((place + 1) * units.length) / count))
-    .map((length) => ({ length, name, text: units.slice(0, length).join(between) }))
-    .filter(({ text: part }) => part.trim());
+function beginnings(given) {
+  const text = given.trim();
+  const words = [...text.matchAll(/\S+/g)].map(({ index, 0: word }) => index + word.length);
+  const [ends, name] = words.length < FEW_WORDS ? [[...endsOfCharacters(text)], "character"] : [words, "word"];
+  const count = Math.min(NUM_LENGTHS, ends.length);
+  return Array.from({ length: count }, (_, place) => Math.round(((place + 1) * ends.length) / count))
+    .map((length) => ({ length, name, text: text.slice(0, ends[length - 1]) }));
 }
 
 export class Growth {

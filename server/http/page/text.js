@@ -13,10 +13,10 @@ export function shown(token) {
 export const isRightToLeft = (symbols) =>
   /^\P{L}*[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u.test(symbols.join(""));
 
-// Where characters begin as readers see them: a letter with its marks, or an emoji of several parts, is one.
-function beginnings(text) {
+// Where characters end as readers see them: a letter with its marks, or an emoji of several parts, is one.
+export function endsOfCharacters(text) {
   const segments = new Intl.Segmenter(undefined, { granularity: "grapheme" }).segment(text);
-  return new Set(Array.from(segments, ({ index }) => index));
+  return new Set(Array.from(segments, ({ index, segment }) => index + segment.length));
 }
 
 // The groups {first, last, before, text} of an answer's symbols, and the rest of its text after them. A group has the
@@ -24,7 +24,7 @@ function beginnings(text) {
 // within a character is in the group of the symbol before it. Symbols that the text does not have as they are, such as
 // bytes, are the group of what it has in their place.
 export function grouped(text, tokens) {
-  const begins = beginnings(text);
+  const begins = endsOfCharacters(text).add(0);
   const groups = [];
   let at = 0;
   let missing = [];
