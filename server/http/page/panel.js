@@ -167,11 +167,9 @@ export class Panel {
     const asked = { model: name, text, decoding: { ...decoding, ...more }, output: { ...set, ...output } };
     if (!this.isOnlyVersion(name)) asked.version = version;
     if (masked.length) asked.decoding.maskedSourcePositions = masked.toSorted((a, b) => a - b);
-    if (prefix.length) {
-      Object.assign(asked.decoding, { targetPrefix: { tokens: prefix }, targetPrefixText: undefined, protectSpans: undefined });
-    }
-    // A prefix, hidden symbols and alternatives belong to a text as a whole.
-    if (prefix.length || masked.length || more.alternatives) asked.decoding.splitSentences = undefined;
+    if (prefix.length) Object.assign(asked.decoding, { targetPrefix: { tokens: prefix }, targetPrefixText: undefined });
+    // A prefix and alternatives belong to a text as a whole.
+    if (prefix.length || more.alternatives) asked.decoding.splitSentences = undefined;
     return asked;
   }
 
@@ -202,6 +200,9 @@ export class Panel {
           if (!grown) this.clear(ABOUT);
           grown += delta.text;
           this.part.text.textContent = grown;
+        } else if (this.masked.length && this.maskedOf && this.maskedOf !== String(response.sourceTokens)) {
+          this.masked = []; // as a whole, a text has its symbols at other positions than in parts
+          return await this.answer({ refocus });
         } else {
           this.show(response, (performance.now() - began) / 1000);
         }
@@ -214,6 +215,9 @@ export class Panel {
       if (signal.aborted) return;
       if (isOutdated) {
         await this.answer({ refocus, renewed: true });
+      } else if (this.masked.length && error.fields?.some((field) => field.startsWith("decoding.masked"))) {
+        this.masked = []; // positions that the text does not have, as a whole or in a link
+        await this.answer({ refocus, renewed });
       } else if (output.trace && error.code === "INVALID_ARGUMENT") {
         // A trace may be too large where the answer is not, and so may attention.
         await this.answer({ refocus, renewed, without: ["trace"] });
@@ -338,13 +342,12 @@ export class Panel {
     this.tell(part.masked, this.masked, `Not looked at: ${this.masked.map((at) => shown(response.sourceTokens[at])).join(" ")} `,
       "Look at all", () => { this.masked = []; });
     part.whole.hidden = !(this.splits && response.trace);
-    const isWhole = response.trace || this.prefix.length || this.masked.length;
     part.attention.hidden = !this.attends;
     if (hypothesis.attention) {
       drawAttention(part.map, part.caption, response.sourceTokens, hypothesis.tokens, hypothesis.attention, {
         masked: this.masked,
-        // Symbols have other places when some are hidden, since the text is then answered as a whole.
-        onmask: this.splits && !isWhole ? undefined : (at) => {
+        onmask: (at) => {
+          this.maskedOf = String(response.sourceTokens);
           this.masked = this.masked.includes(at) ? this.masked.filter((each) => each !== at) : [...this.masked, at];
           this.answer();
         },
