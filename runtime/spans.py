@@ -67,6 +67,10 @@ LINE_END: Final = re.compile(
     rf"(?<![ \t\u00a0])[ \t\u00a0]*(?:\r\n|[\n\r\x0b\x0c\x85\u2028\u2029]|{BLOCK_TAG})(?:\s|{BLOCK_TAG})*"
 )
 """The end of a line, or the tags between two paragraphs, items or cells of HTML."""
+WRAPPED: Final = re.compile(r"(?=\s)(?<=[^\n\r]{50})(?<![\s.!?:;…|])[ \t\u00a0]*\r?\n[ \t\u00a0]*(?=\w)")
+"""The end of a long line that may have been wrapped: it was if the next one begins with a small letter."""
+WRAPS: Final = re.compile(r"[ \t\u00a0]*\r?\n[ \t\u00a0]*")
+"""The ends of wrapped lines in a part, which has no others."""
 
 ITEM: Final = re.compile(
     r"(?:(?:[-*•·–—>#]{1,6}|\(?[0-9]{1,3}[.)]|[A-Z]{2,12}:|\*\*[A-Z]{2,12}:\*\*)[ \t\u00a0]+){1,4}"
@@ -103,6 +107,7 @@ def parts_of(text: str, *, split: bool, protect: bool) -> list[Part]:
     Args:
         split: cut it into lines and sentences, and take off the marks around these. A protected span is never cut. What
             has no letters or digits, such as a line of dashes, is around its neighbour, unless there is nothing else.
+            A sentence that was wrapped at the end of a long line is one part, with a space instead of the line's end.
         protect: replace its spans by stand-ins.
     """
     text = text.strip()
@@ -120,6 +125,8 @@ def parts_of(text: str, *, split: bool, protect: bool) -> list[Part]:
             place += 1
         first, last, inside = _inner(text, begin, end, inside) if split else (begin, end, inside)
         part = _part(text, first, last, inside[:MAX_SPANS])
+        if split:
+            part = part._replace(text=WRAPS.sub(" ", str(part.text)))
         if not split or any(map(str.isalnum, STAND_IN.sub("", str(part.text)))):
             parts.append(part._replace(before=text[done:first], after=text[last:next_begin]))
             done = next_begin
@@ -185,7 +192,8 @@ def _enclosing(text: str, first: int, last: int) -> tuple[int, int] | None:
 
 def _cuts(text: str, first: int, last: int, spans: Sequence[Place]) -> list[Place]:
     """Returns the place of each separator: ends of lines, tags between paragraphs, and blanks after sentences."""
-    line_ends = {match.span() for match in LINE_END.finditer(text, first, last)}
+    wrapped = {match.span() for match in WRAPPED.finditer(text, first, last) if text[match.end()].islower()}
+    line_ends = {match.span() for match in LINE_END.finditer(text, first, last)} - wrapped
     sentence_ends = {match.span(match.lastgroup or 0) for match in SENTENCE_END.finditer(text, first, last)}
     cuts: list[Place] = []
     begun, place = first, 0

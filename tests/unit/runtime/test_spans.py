@@ -66,6 +66,23 @@ def test_a_text_is_split_into_lines_and_sentences(text: str, parts: list[str]) -
     assert "".join(part.before + str(part.text) + part.after for part in actual) == text.strip()
 
 
+LONG = "A line that is about as long as lines that programs wrap"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (f"{LONG}\nends here. Next\n  ends too.\n\nThen", [f"{LONG} ends here.", "Next", "ends too.", "Then"]),
+        (f"- {LONG},\r\n  éditeur.\r\n- Two", [f"{LONG}, éditeur.", "Two"]),
+        *((text, text.split("\n")) for text in ("open it\nclose it", f"{LONG}:\nclose it", f"{LONG}\nClose it")),
+        (f"{LONG}\n\nclose it", [LONG, "close it"]),
+        (f"{LONG}\n- close it", [LONG, "close it"]),
+    ],
+)
+def test_a_sentence_wrapped_after_a_long_line_is_one_part(text: str, parts: list[str]) -> None:
+    assert [part.text for part in parts_of(text, split=True, protect=True)] == parts
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -145,6 +162,8 @@ def test_a_span_is_never_cut_and_numbered_in_its_part() -> None:
         "~",
         "../",
         "\ufe0f",
+        f"{'x' * 50}\n",
+        "x \n",
     ],
 )
 def test_a_hostile_text_takes_linear_time(unit: str) -> None:
