@@ -111,7 +111,7 @@ def parts_of(text: str, *, split: bool, protect: bool) -> list[Part]:
         protect: replace its spans by stand-ins.
     """
     text = text.strip()
-    found = spans = [match.span() for match in SPANS.finditer(text)] if protect else []
+    spans = [match.span() for match in SPANS.finditer(text)] if protect else []
     begin, end, cuts = 0, len(text), list[Place]()
     if split:
         begin, end, spans = _inner(text, begin, end, spans)
@@ -131,7 +131,7 @@ def parts_of(text: str, *, split: bool, protect: bool) -> list[Part]:
             parts.append(part._replace(before=text[done:first], after=text[last:next_begin]))
             done = next_begin
     if not parts:
-        return [_part(text, 0, len(text), found[:MAX_SPANS])]
+        return parts_of(text, split=False, protect=protect)
     parts[-1] = parts[-1]._replace(after=parts[-1].after + text[done:])
     return parts
 
