@@ -6,10 +6,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
@@ -19,6 +18,7 @@ from attendant.runtime.process import has_abandoned_work
 from attendant_client.command import INTERRUPTED
 from attendant_client.command import ended_by_interrupts as ended_by_interrupts  # noqa: PLC0414  # Commands import it from here.
 from attendant_client.command import give_up_output as give_up_output  # noqa: PLC0414  # The server imports it from here.
+from attendant_client.command import suggestion as suggestion  # noqa: PLC0414  # Training imports it from here.
 from attendant_client.version import VERSION
 
 NO_MEMORY = "there is too little memory: end other programs, allow this one more, or give it less work"
@@ -33,7 +33,11 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=f"attendant {VERSION}")
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see {self.prog} --help")
+        unknown = message.removeprefix("unrecognized arguments: ")
+        near = (
+            suggestion(unknown.partition("=")[0].split()[0], self._option_string_actions) if unknown != message else ""
+        )
+        raise UserError(f"{message}{near or f'; see {self.prog} --help'}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +56,6 @@ class Command:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         self.parser.prog = program
         exit_command(program, lambda: self(arguments))
-
-
-def suggestion(word: str, choices: Iterable[str]) -> str:
-    """Returns the end of a message about a word that is similar to one of the choices; else an empty string."""
-    near = get_close_matches(word, list(choices), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def require(package: str, extras: str = "") -> None:

@@ -5,8 +5,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from typing import TextIO
 
 INTERRUPTED = 130
@@ -93,6 +94,13 @@ def ended_by_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def suggestion(word: str, choices: Iterable[str]) -> str:
+    """Returns the end of a message about a word that begins or resembles one of the choices; else an empty string."""
+    choices = list(choices)
+    near = [choice for choice in choices if choice.startswith(word)] or get_close_matches(word, choices, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -9,15 +9,15 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import shtab
 
 from attendant_client.client import DEFAULT_CONCURRENCY, DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS
-from attendant_client.command import ended_by_interrupts
+from attendant_client.command import ended_by_interrupts, suggestion
 from attendant_client.command.asking import generate, health, models, remedy, score
 from attendant_client.target import with_port
 from attendant_client.types import OF_BUNDLE, DecodingFields, Option, OutputFields, RequestOptions, Sampling, options_of
@@ -99,13 +99,19 @@ def script(parser: argparse.ArgumentParser, further: Mapping[str, argparse.Argum
         parser: of the whole command.
         further: of the subcommands that it contains only by name.
     """
-    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    commands.choices.update(further)
-    for command in commands.choices.values():
+    commands = _commands(parser)
+    commands.update(further)
+    for command in commands.values():
         for action in command._actions:
             if action.type is Path or str(action.metavar).startswith(PATHS):
                 action.complete = shtab.FILE
     return shtab.complete(parser, shell)
+
+
+def _commands(parser: argparse.ArgumentParser) -> dict[str, Any]:
+    """Returns the parsers of the subcommands, by name."""
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return commands.choices
 
 
 EPILOG = """\
@@ -131,13 +137,7 @@ PRECISIONS: Final = ("fp32", "int8")
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Returns the options, with the command's coroutine function as `run`. Wrong ones end the process."""
     parser = whole_parser()
-    name = arguments[0] if arguments else ""
-    flag = name.partition("=")[0]
-    if flag.startswith("--") and not any(own.startswith(flag) for own in ("--help", "--version")):
-        parser.error(f"{flag}: options follow the command, as in attendant health {flag}")
-    if not name.startswith("-") and (near := get_close_matches(name, [*OWN, *FURTHER], n=1)) and near != [name]:
-        parser.error(f"there is no command {name!r}; did you mean {near[0]}?")
-    options = parser.parse_args(arguments)
+    options = _options(parser, arguments)
     if "target" in options:
         _check_connection(parser, options)
     texts = getattr(options, "texts", [])
@@ -156,6 +156,37 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if texts == ["-"] and sys.stdin is None:
         parser.error("`-` reads the sources from standard input, which is closed")
     return options
+
+
+def _options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Returns the options of a subcommand."""
+    name, commands = arguments[0] if arguments else "", _commands(parser)
+    flag = name.partition("=")[0]
+    if flag.startswith("--") and not any(own.startswith(flag) for own in ("--help", "--version")):
+        parser.error(f"{flag}: options follow the command, as in attendant health {flag}")
+    if name and not name.startswith("-") and name not in commands:
+        parser.error(f"there is no command {name!r}{suggestion(name, commands)}")
+    if name in commands:
+        _check_flags(commands[name], arguments[1:])
+    options, rest = parser.parse_known_args(arguments)
+    if rest:
+        remedy = "texts follow each other, with quotation marks around several words"
+        commands[name].error(f"{rest[-1]!r} is one argument too many; {remedy}")
+    return options
+
+
+def _check_flags(command: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Refuses what argparse takes for an option that the command does not have.
+
+    Of `-hello`, Python 3.13 reads `-h`. argparse takes a number, and a text with a space, for a value.
+    """
+    flags, is_number = command._option_string_actions, command._negative_number_matcher.match
+    for argument in takewhile("--".__ne__, arguments):
+        flag = argument.partition("=")[0]
+        is_value = is_number(argument) or (" " in argument and not argument.startswith("-h"))
+        if flag.startswith("-") and flag != "-" and flag not in flags and not is_value:
+            of_text = "; a text that begins with a dash goes after all options and `--`, a value after `=`"
+            command.error(f"there is no option {flag}{suggestion(flag, flags) if flag[:2] == '--' else of_text}")
 
 
 def _check_connection(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -217,10 +248,6 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints one line instead of the whole usage."""
-        # `-hello` is read as `-h ello`.
-        is_text = "ignored explicit argument" in message or message.endswith("required: TEXT")
-        if is_text or message.startswith("unrecognized arguments"):
-            message += "; a text that begins with a dash goes after all options and `--`"
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 

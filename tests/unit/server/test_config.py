@@ -79,10 +79,19 @@ def test_bundles_are_read_from_the_environment() -> None:
         parse()
 
 
-@pytest.mark.parametrize("arguments", [("b", "--colour"), ("b", "--port"), ("b", "--metrics", "9")])
-def test_an_unknown_option_is_refused(arguments: tuple[str, ...]) -> None:
-    with pytest.raises(UserError, match="see attendant serve --help"):
-        parse(*arguments)
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (("--colour",), "see attendant serve --help"),
+        (("--port",), "see attendant serve --help"),
+        (("--metrics", "9"), "did you mean --metrics-port?"),
+        (("--waiting=9",), "did you mean --max-waiting?"),
+    ],
+)
+def test_an_unknown_option_is_refused(arguments: tuple[str, ...], remedy: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse("b", *arguments)
+    assert remedy in str(caught.value)
 
 
 def test_help_shows_defaults_units_and_variables(capsys: pytest.CaptureFixture[str]) -> None:
