@@ -71,7 +71,7 @@ def _serve(parsed: argparse.Namespace, scheduler: type[Any] | None) -> int:
     import uvloop
 
     from attendant.server.app import serve
-    from attendant.server.config import config_of
+    from attendant.server.config import config_of, warn_of_unknown_variables
     from attendant.server.logs import configure_audit, configure_logging, log_python_errors
 
     config = config_of(parsed, os.environ)
@@ -80,6 +80,7 @@ def _serve(parsed: argparse.Namespace, scheduler: type[Any] | None) -> int:
     configure_logging(config.log_level, config.log_format, config.log_texts)
     configure_audit(config.audit_level, config.audit_format or config.log_format)
     log_python_errors()
+    warn_of_unknown_variables(os.environ)
     return uvloop.run(serve(config))
 
 

@@ -8,6 +8,7 @@ errors don't tell a flag from a variable and say "unable to parse string as an i
 # ruff: noqa: RUF009  # _option is dataclasses.field, with a few facts
 
 import argparse
+import logging
 import math
 import os
 import re
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from attendant.runtime.bundle.manifest import Precision, Provider
-from attendant.runtime.command import CommandParser
+from attendant.runtime.command import CommandParser, suggestion
 from attendant.runtime.errors import UserError
 from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS, MAX_THREADS
 
@@ -37,6 +38,13 @@ PREFIX = "ATTENDANT_"
 BUNDLES_VARIABLE = PREFIX + "BUNDLES"
 INJECTED = ("tcp://", "udp://", "sctp://")
 """Kubernetes sets NAME_PORT=tcp://... in every pod for each Service: one named `attendant` would set our port."""
+OTHERS = re.compile(
+    r"TARGET|ROOT_CERTIFICATES|CLIENT_CERTIFICATE|CLIENT_KEY|SERVER_NAME|TOKEN|TOKEN_FILE"
+    r"|(.+_)?(SERVICE_HOST|SERVICE_PORT.*|PORT_\d+_.+)"
+)
+"""Variables of the client, and those that Kubernetes sets for each Service, without the prefix."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,3 +421,13 @@ def config_of(parsed: argparse.Namespace, environment: Mapping[str, str]) -> Ser
     if not bundles:
         raise UserError(f"no bundle: name at least one folder that `attendant export` made, or set {BUNDLES_VARIABLE}")
     return ServerConfig(bundles=tuple(Path(bundle) for bundle in bundles), **values)
+
+
+def warn_of_unknown_variables(environment: Mapping[str, str]) -> None:
+    """Logs a warning for each variable that begins like those of options, e.g. a misspelt one."""
+    known = [option.name.upper() for option in OPTIONS] + [BUNDLES_VARIABLE.removeprefix(PREFIX)]
+    for variable, value in environment.items():
+        name = variable.removeprefix(PREFIX)
+        if name not in (variable, *known) and not OTHERS.fullmatch(name) and not value.startswith(INJECTED):
+            nearest = suggestion(name, known).replace("mean ", f"mean {PREFIX}")
+            log.warning(f"no option has this variable{nearest}", extra={"variable": variable})

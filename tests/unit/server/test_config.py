@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from attendant.runtime.errors import UserError
-from attendant.server.config import OPTIONS, Option, ServerConfig
+from attendant.server.config import OPTIONS, Option, ServerConfig, warn_of_unknown_variables
+from attendant_client.command.parser import EPILOG
 from tests.configuration import parse_config
 
 # A valid and an invalid text for each description of an option's values.
@@ -70,6 +71,32 @@ def test_variables_that_kubernetes_injects_are_ignored() -> None:
         "ATTENDANT_PORT_50051_TCP_ADDR": "10.0.0.1",
     }
     assert parse("b", **injected) == parse("b") == parse("b", ATTENDANT_PORT="") == ServerConfig(bundles=(Path("b"),))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "nearest"),
+    [
+        ("ATTENDANT_MAXROWS", "8", "ATTENDANT_MAX_ROWS"),
+        ("ATTENDANT_METRICS", "8", "ATTENDANT_METRICS_PORT"),
+        ("ATTENDANT_BUNDLE", "a", "ATTENDANT_BUNDLES"),
+        ("ATTENDANT_COLOUR", "red", None),
+    ],
+)
+def test_a_variable_without_an_option_is_logged(
+    variable: str, value: str, nearest: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = dict.fromkeys(re.findall(r"ATTENDANT_\w+", EPILOG), "x") | {
+        **dict.fromkeys((option.variable for option in OPTIONS), "x"),
+        "ATTENDANT_SERVICE_PORT_GRPC": "50051",
+        "ATTENDANT_PORT_50051_TCP_ADDR": "10.0.0.1",
+        "ATTENDANT_CANARY_SERVICE_HOST": "10.0.0.1",
+        "ATTENDANT_CANARY_PORT": "tcp://10.0.0.1:50051",
+        "OTHER": "x",
+    }
+    warn_of_unknown_variables({**known, variable: value})
+    (record,) = caplog.records
+    assert record.variable == variable
+    assert record.message.endswith(f"; did you mean {nearest}?") == (nearest is not None)
 
 
 def test_bundles_are_read_from_the_environment() -> None:
