@@ -10,17 +10,7 @@ from pathlib import Path
 
 from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.errors import UserError
-from benchmarks.harness import (
-    KEEP_MEMORY,
-    Process,
-    System,
-    Visit,
-    Visits,
-    measure,
-    output_of,
-    part_of,
-    spread,
-)
+from benchmarks import harness
 from benchmarks.job import Job, program
 from benchmarks.results import Cell, Part
 from benchmarks.workload import Context, Workload
@@ -62,20 +52,20 @@ class Decoder:
     batch_sizes: Sequence[int] = (64, 128)
     about: str = ""
 
-    def system(self, jobs: Mapping[str, Job], seconds: float) -> System:
+    def system(self, jobs: Mapping[str, Job], seconds: float) -> harness.System:
         """Returns a system that runs each job in every round, for about `seconds`; a job without a batch size takes the
         fastest one.
         """
 
-        def visit(pool: Workers, job: Job) -> Visit:
+        def visit(pool: Workers, job: Job) -> harness.Visit:
             fastest = pool.fastest(job, seconds, [job.batch_size] if job.batch_size else self.batch_sizes)
             return lambda number: pool.run(replace(fastest, seed=number))
 
-        def start() -> Iterator[Visits]:
+        def start() -> Iterator[harness.Visits]:
             with workers(self) as pool:
                 yield {name: visit(pool, job) for name, job in jobs.items()}
 
-        return System(name=self.name, start=start, about=self.about)
+        return harness.System(name=self.name, start=start, about=self.about)
 
 
 def own_decoder(
@@ -112,7 +102,9 @@ def workers(decoder: Decoder) -> Iterator["Workers"]:
     """Runs the worker processes. Raises Unavailable."""
     command = decoder.command()
     with ExitStack() as exits:
-        started = [Process(command, KEEP_MEMORY | ONE_THREAD, answers=True) for _ in range(decoder.num_workers)]
+        started = [
+            harness.Process(command, harness.KEEP_MEMORY | ONE_THREAD, answers=True) for _ in range(decoder.num_workers)
+        ]
         processes = [exits.enter_context(process) for process in started]
         for process in processes:
             process.await_ready()
@@ -122,7 +114,7 @@ def workers(decoder: Decoder) -> Iterator["Workers"]:
 class Workers:
     """The worker processes of one toolkit."""
 
-    def __init__(self, processes: Sequence[Process]) -> None:
+    def __init__(self, processes: Sequence[harness.Process]) -> None:
         self._processes = processes
 
     def run(self, job: Job) -> dict[str, float]:
@@ -180,7 +172,7 @@ def one_by_one(workload: Workload) -> dict[str, Job]:
 def decoded(context: Context, decoders: Iterable[Decoder], jobs: Mapping[str, Job]) -> Part:
     """Measures decoders in turns; returns a row for each and each of the jobs."""
     systems = [decoder.system(jobs, context.visit_seconds) for decoder in decoders]
-    return part_of(measure(systems, context.num_rounds))
+    return harness.part_of(harness.measure(systems, context.num_rounds))
 
 
 def own_decoders(context: Context, *layouts: tuple[int, int]) -> Iterator[Decoder]:
@@ -224,10 +216,10 @@ def against(context: Context) -> Part:
     for precision in PRECISIONS:
         decoders = own_decoder(lambda: context.bundle, precision), _other_decoder(context, folder.resolve(), precision)
         systems = [decoder.system(jobs, context.visit_seconds) for decoder in decoders]
-        measurements = measure(systems, context.num_rounds)
+        measurements = harness.measure(systems, context.num_rounds)
         for point in jobs:
             new, old = (measurement.at(point) for measurement in measurements)
-            cells = [cell for m in (new, old) for cell in (m.median("speed"), spread(m))]
+            cells = [cell for m in (new, old) for cell in (m.median("speed"), harness.spread(m))]
             rows.append([f"{precision}, {point}", *cells, f"{new.median('speed') / old.median('speed'):.3f} x"])
     revision = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(revision, capture_output=True, text=True, check=False).stdout.strip()
@@ -241,7 +233,7 @@ def _other_decoder(context: Context, folder: Path, precision: str) -> Decoder:
 
     def command() -> Sequence[str]:
         workload, cache = asdict(context.workload), str(context.cache / "against")
-        lines = output_of([*python, *program("workload:print_bundle", workload=workload, cache=cache)])
+        lines = harness.output_of([*python, *program("workload:print_bundle", workload=workload, cache=cache)])
         path = lines.strip().splitlines()[-1]
         return [*python, *program("own_worker:work", path=path, precision=precision, num_threads=1)]
 

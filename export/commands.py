@@ -11,17 +11,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final, Literal
 
+from attendant.export import origins
 from attendant.export.bundle_writer import precisions_of, write_bundle
 from attendant.export.calibration import MIN_CALIBRATED, HeldOut, calibrate
 from attendant.export.model import ENCODER, UserModel, export_model, load_user_model
-from attendant.export.origins import (
-    Exportable,
-    bundle_name,
-    exportable_bundle,
-    exportable_checkpoint,
-    exportable_run,
-    with_defaults,
-)
 from attendant.export.published import REFERENCES, publish, refuse_occupied, write_manifest
 from attendant.export.user_graphs.importing import draft_spec, import_graphs
 from attendant.export.user_graphs.spec import read_spec
@@ -120,16 +113,16 @@ def export_run(
     if is_bundle and checkpoint is not None:
         raise UserError(f"--checkpoint is for runs: the bundle {origin} has one set of weights")
     measurement: quality.QualityMeasurement | None = None
-    exportable: Exportable
+    exportable: origins.Exportable
     if is_bundle:
-        former = exportable_bundle(open_bundle(origin), None if name is None else bundle_name(name, ""))
-        exportable = with_defaults(former, **defaults)
+        former = origins.exportable_bundle(open_bundle(origin), None if name is None else origins.bundle_name(name, ""))
+        exportable = origins.with_defaults(former, **defaults)
         measures = _measures(measure, wanted, exportable.decoding, data)
         if data is not None and measures:
             measurement = quality.measurement_of_bundle(former.bundle, data, exportable.decoding, former.base)
     else:
         run = load_run(origin, checkpoint or "best")
-        exportable = with_defaults(exportable_run(run, name), **defaults)
+        exportable = origins.with_defaults(origins.exportable_run(run, name), **defaults)
         if _measures(measure, wanted, exportable.decoding, data):
             measurement = quality.measurement_of_run(run, data, exportable.decoding, required="int8" in wanted)
     bundle = write_bundle(
@@ -269,7 +262,7 @@ def import_model(options: argparse.Namespace) -> str:
             raise UserError(f"--{name.replace('_', '-')} is for onnx")
     if len(options.checkpoint) > 1:
         raise UserError(f"{options.toolkit} takes one checkpoint, got {' '.join(map(str, options.checkpoint))}")
-    exportable = exportable_checkpoint(
+    exportable = origins.exportable_checkpoint(
         options.toolkit,
         options.checkpoint[0],
         options.output,
@@ -278,7 +271,7 @@ def import_model(options: argparse.Namespace) -> str:
         texts=[] if options.data is None else _some_sources(read_data(options.data)),
         data=options.data or "",
     )
-    exportable = with_defaults(exportable, **defaults_of(options))
+    exportable = origins.with_defaults(exportable, **defaults_of(options))
     bundle = write_bundle(exportable, options.output, precisions=options.precision, force=options.force)
     return "\n".join(summaries(options.output, bundle))
 

@@ -16,32 +16,18 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from attendant.export import origins
 from attendant.export.bundle_writer import precisions_of, write_bundle
 from attendant.export.contract import UserModule, explained, line_in
 from attendant.export.graph import TracedPair
 from attendant.export.importing.checkpoint import fill, read_torch
-from attendant.export.origins import (
-    NUM_SOURCES,
-    ExportableModel,
-    bundle_name,
-    limits_of,
-    provenance_of,
-    with_defaults,
-)
 from attendant.export.own import traceable_module
 from attendant.export.published import refuse_occupied
 from attendant.export.tracing import TraceableModel, trace_graphs
 from attendant.export.verification.probes import FULL_PLAN, VerificationPlan
 from attendant.export.verification.quality import NUM_REFERENCE, QualityMeasurement
+from attendant.runtime.bundle import manifest
 from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.bundle.manifest import (
-    GNMT_OFFSET,
-    MAX_TOKENS,
-    DecodingDefaults,
-    Precision,
-    defaults_of,
-    search_of,
-)
 from attendant.runtime.errors import UserError, VerificationFailed, reason_of
 from attendant.runtime.files import path_of
 from attendant.training.data.vocabulary import NAMES, SymbolKind, Symbols, read_vocabulary
@@ -95,7 +81,7 @@ class UserModel:
     max_target_tokens: int = 100
     beam_size: int = 1
     length_penalty: float = 0.0
-    length_penalty_offset: float = GNMT_OFFSET
+    length_penalty_offset: float = manifest.GNMT_OFFSET
     patience: float | None = None
     protect_spans: bool = False
     split_sentences: bool = False
@@ -103,7 +89,7 @@ class UserModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportableModule(ExportableModel):
+class ExportableModule(origins.ExportableModel):
     """A user's module, whose errors name its own lines.
 
     Attributes:
@@ -132,8 +118,8 @@ def _refuse_wrong_values(model: UserModel) -> None:
         raise UserError(f"model is of type {type(model).__name__}: must be a UserModel, which describes a module")
     for name in ("max_source_tokens", "max_target_tokens"):
         limit = getattr(model, name)
-        if not isinstance(limit, Integral) or not 1 <= int(limit) <= MAX_TOKENS:
-            raise UserError(f"{name} is {limit!r}: must be a whole number from 1 to {MAX_TOKENS}")
+        if not isinstance(limit, Integral) or not 1 <= int(limit) <= manifest.MAX_TOKENS:
+            raise UserError(f"{name} is {limit!r}: must be a whole number from 1 to {manifest.MAX_TOKENS}")
     for name in ("append_eos", "prepend_bos"):
         if getattr(model, name) not in (True, False):
             raise UserError(f"{name} is {getattr(model, name)!r}: must be True or False")
@@ -152,7 +138,7 @@ def export_model(
     sources: Sequence[str] = (),
     data: Data | None = None,
     name: str | None = None,
-    precisions: Precision | Sequence[Precision] = ("fp32",),
+    precisions: manifest.Precision | Sequence[manifest.Precision] = ("fp32",),
     force: bool = False,
     plan: VerificationPlan = FULL_PLAN,
 ) -> Bundle:
@@ -191,7 +177,7 @@ def export_model(
     encoded = [ids for ids in source.tokenizer.encode_batch(texts) if 0 < len(ids) <= model.max_source_tokens]
     validation = encoded[:: max(1, len(encoded) // NUM_REFERENCE)]
     plain = ExportableModule(
-        name=bundle_name(name, output.absolute().name),
+        name=origins.bundle_name(name, output.absolute().name),
         model=traced,
         trace=cache(partial(_trace_user_module, traced, model.module)),
         must_be_invariant=False,
@@ -200,20 +186,20 @@ def export_model(
         target_tokenizer=target.tokenizer,
         append_eos=model.append_eos,
         prepend_bos=model.prepend_bos,
-        limits=limits_of(target.tokenizer, model.max_source_tokens, model.max_target_tokens),
-        decoding=DecodingDefaults(),
-        provenance=provenance_of(
+        limits=origins.limits_of(target.tokenizer, model.max_source_tokens, model.max_target_tokens),
+        decoding=manifest.DecodingDefaults(),
+        provenance=origins.provenance_of(
             commit="a model of a user's own",
             versions={"torch": torch.__version__},
             recipe={"module": type(model.module).__qualname__, **model.origin},
             data_digest="",
             checkpoint="",
         ),
-        sources=validation[:NUM_SOURCES],
+        sources=validation[: origins.NUM_SOURCES],
         validation=validation,
         validation_name="" if pairs is None else pairs.name,
     )
-    exportable = with_defaults(plain, **defaults_of(model))
+    exportable = origins.with_defaults(plain, **manifest.defaults_of(model))
     measurement = None
     if pairs is not None:
 
@@ -228,7 +214,7 @@ def export_model(
                 max_length=model.max_target_tokens,
             )
 
-        config = EvaluationConfig().model_copy(update=search_of(exportable.decoding))
+        config = EvaluationConfig().model_copy(update=manifest.search_of(exportable.decoding))
         measurement = QualityMeasurement(data=pairs, config=config, model_of=text_model)
 
     def write(tried: ExportableModule) -> Bundle:

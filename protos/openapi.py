@@ -16,15 +16,9 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message_factory import GetMessageClass
 
+from attendant.runtime import requests
 from attendant.runtime.bundle.manifest import MAX_BEAM, MAX_TOKENS
 from attendant.runtime.decoding.options import MAX_SAMPLED_CANDIDATES
-from attendant.runtime.requests import (
-    MAX_LENGTH_RATIO,
-    MAX_PATIENCE,
-    MAX_PENALTY,
-    MAX_TEMPERATURE,
-    MAX_TRACED_CANDIDATES,
-)
 from attendant.server.grpc.lists import MAX_REQUESTS
 from attendant.server.grpc.requests import WHOLE as WHOLE_KINDS
 from attendant.server.grpc.service import SERVICE
@@ -60,21 +54,21 @@ WHOLE_PATTERN, NUMBER_PATTERN = "^[0-9]+$", r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9
 RANGES: Final[Mapping[str, Schema]] = {
     "beam_size": {"minimum": 1, "maximum": MAX_BEAM},
     "num_hypotheses": {"minimum": 1, "maximum": MAX_BEAM},
-    "length_penalty": {"minimum": 0, "maximum": MAX_PENALTY},
-    "length_penalty_offset": {"minimum": 0, "maximum": MAX_PENALTY},
-    "coverage_penalty": {"minimum": 0, "maximum": MAX_PENALTY},
-    "repetition_penalty": {"minimum": 1, "maximum": MAX_PENALTY},
+    "length_penalty": {"minimum": 0, "maximum": requests.MAX_PENALTY},
+    "length_penalty_offset": {"minimum": 0, "maximum": requests.MAX_PENALTY},
+    "coverage_penalty": {"minimum": 0, "maximum": requests.MAX_PENALTY},
+    "repetition_penalty": {"minimum": 1, "maximum": requests.MAX_PENALTY},
     "min_length": {"minimum": 0, "maximum": MAX_TOKENS},
     "max_length": {"minimum": 1, "maximum": MAX_TOKENS},
-    "min_length_ratio": {"exclusiveMinimum": 0, "maximum": MAX_LENGTH_RATIO},
-    "max_length_ratio": {"exclusiveMinimum": 0, "maximum": MAX_LENGTH_RATIO},
-    "patience": {"minimum": 0, "maximum": MAX_PATIENCE},
+    "min_length_ratio": {"exclusiveMinimum": 0, "maximum": requests.MAX_LENGTH_RATIO},
+    "max_length_ratio": {"exclusiveMinimum": 0, "maximum": requests.MAX_LENGTH_RATIO},
+    "patience": {"minimum": 0, "maximum": requests.MAX_PATIENCE},
     "no_repeat_ngram_size": {"minimum": 0, "maximum": MAX_TOKENS},
-    "temperature": {"exclusiveMinimum": 0, "maximum": MAX_TEMPERATURE},
+    "temperature": {"exclusiveMinimum": 0, "maximum": requests.MAX_TEMPERATURE},
     "top_k": {"minimum": 0, "maximum": MAX_SAMPLED_CANDIDATES},
     "top_p": {"exclusiveMinimum": 0, "maximum": 1},
     "seed": {"minimum": 0, "maximum": 2**64 - 1},
-    "trace": {"minimum": 0, "maximum": MAX_TRACED_CANDIDATES},
+    "trace": {"minimum": 0, "maximum": requests.MAX_TRACED_CANDIDATES},
 }
 """The widest range of each option for any model. `Limits` has those of a model."""
 

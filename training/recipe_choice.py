@@ -10,18 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from attendant.runtime.errors import UserError, escaped
+from attendant.training import recipe
 from attendant.training.data.config import CorpusFiles, SplitFiles
 from attendant.training.data.pairs import InMemoryPairs, Pair, PairReader, is_in_memory, no_pairs
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
-from attendant.training.recipe import (
-    RECIPE_NAME,
-    KeepPairs,
-    Overrides,
-    Recipe,
-    load_recipe,
-    recipe_from,
-    shipped_recipes,
-)
 
 NUM_SAMPLED: Final = 4096  # Pairs of the sample, at even distances.
 RARE_SCRIPT: Final = 0.001  # Scripts with a smaller share of a side's letters are not listed.
@@ -229,17 +221,17 @@ def is_recipe(name: str) -> bool:
     """Returns True if an argument names a recipe: a TOML file, a folder with a recipe.toml, or one of the package's."""
     path = Path(name)
     is_bare = not path.exists() and "." not in path.name and "," not in name
-    is_hidden = path.is_dir() and name in shipped_recipes()  # by a folder of the same name
-    return path.suffix.lower() == ".toml" or (path / RECIPE_NAME).is_file() or is_bare or is_hidden
+    is_hidden = path.is_dir() and name in recipe.shipped_recipes()  # by a folder of the same name
+    return path.suffix.lower() == ".toml" or (path / recipe.RECIPE_NAME).is_file() or is_bare or is_hidden
 
 
-Inputs = str | os.PathLike[str] | Sequence[str] | Mapping[str, Any] | Recipe | InMemoryPairs
+Inputs = str | os.PathLike[str] | Sequence[str] | Mapping[str, Any] | recipe.Recipe | InMemoryPairs
 """A recipe: a file, a folder, a name, tables; or pairs for which one is chosen: files, or pairs in memory."""
 
 
 def recipe_of_inputs(
-    inputs: Inputs, overrides: Overrides = (), keep_pairs: KeepPairs | None = None
-) -> tuple[Recipe, list[str]]:
+    inputs: Inputs, overrides: recipe.Overrides = (), keep_pairs: recipe.KeepPairs | None = None
+) -> tuple[recipe.Recipe, list[str]]:
     """Returns the recipe of the inputs of a training, or one chosen for their pairs.
 
     Args:
@@ -253,22 +245,22 @@ def recipe_of_inputs(
     Raises:
         UserError: no such file, a bad recipe, bad pairs; a recipe among several inputs.
     """
-    if isinstance(inputs, Recipe):
+    if isinstance(inputs, recipe.Recipe):
         inputs = inputs.model_dump(mode="json", exclude_none=True)
     if isinstance(inputs, Mapping):
-        return recipe_from(inputs, "recipe", overrides, keep_pairs=keep_pairs), []
+        return recipe.recipe_from(inputs, "recipe", overrides, keep_pairs=keep_pairs), []
     if is_in_memory(inputs) and keep_pairs is not None:
         content, lines = choose_recipe(CorpusFiles.model_validate(keep_pairs("train", inputs)))
-        return recipe_from(content, "pairs", overrides, keep_pairs=keep_pairs), lines
+        return recipe.recipe_from(content, "pairs", overrides, keep_pairs=keep_pairs), lines
     inputs = named_inputs(inputs)
     recipes = [name for name in inputs if is_recipe(name)]
     if len(inputs) == 1 and recipes:
-        return load_recipe(Path(inputs[0]), overrides, keep_pairs=keep_pairs), []
+        return recipe.load_recipe(Path(inputs[0]), overrides, keep_pairs=keep_pairs), []
     if recipes:
         others = ", ".join(name for name in inputs if name != recipes[0]) or recipes[0]
         raise UserError(f"{recipes[0]} is a recipe, which names its files itself: leave {others} out")
     content, lines = choose_recipe(files_of(inputs))
-    return recipe_from(content, ", ".join(inputs), overrides, keep_pairs=keep_pairs), lines
+    return recipe.recipe_from(content, ", ".join(inputs), overrides, keep_pairs=keep_pairs), lines
 
 
 def files_of(names: Sequence[str]) -> CorpusFiles:
@@ -289,7 +281,7 @@ def named_inputs(inputs: Any) -> list[str]:
     Raises:
         UserError: it is none of these.
     """
-    if isinstance(inputs, Mapping | Recipe) or is_in_memory(inputs):
+    if isinstance(inputs, Mapping | recipe.Recipe) or is_in_memory(inputs):
         return []
     names = inputs if isinstance(inputs, list | tuple) else [inputs]
     if not all(isinstance(name, str | os.PathLike) for name in names):

@@ -23,15 +23,8 @@ from attendant.runtime.bundle.manifest import (
 )
 from attendant.runtime.bundle_stepper import BundleStepper
 from attendant.runtime.stepper import Stepper
+from attendant.training.evaluation import evaluating
 from attendant.training.evaluation.confidence import answer_by_default
-from attendant.training.evaluation.evaluating import (
-    EvaluationConfig,
-    TextModel,
-    decode_examples,
-    describe_search,
-    evaluate,
-    search_options,
-)
 from attendant.training.evaluation.metrics import LOWER_IS_BETTER, PerplexityName, is_better
 from attendant.training.evaluation.session import Data, EvaluationData, open_bundle_model, read_data
 from attendant.training.run.loading import LoadedRun, read_held_out
@@ -82,8 +75,8 @@ class QualityMeasurement:
     """
 
     data: EvaluationData
-    config: EvaluationConfig
-    model_of: Callable[[Stepper], TextModel]
+    config: evaluating.EvaluationConfig
+    model_of: Callable[[Stepper], evaluating.TextModel]
     advice: list[str] = field(default_factory=list)
 
     def take(self, steppers: Mapping[Precision, Stepper]) -> tuple[Evaluation, ...]:
@@ -116,11 +109,11 @@ class QualityMeasurement:
         return (*entries, *greedy)
 
     def _values(
-        self, precision: Precision, stepper: Stepper, config: EvaluationConfig, plain: Mapping[str, float]
+        self, precision: Precision, stepper: Stepper, config: evaluating.EvaluationConfig, plain: Mapping[str, float]
     ) -> list[Evaluation]:
         """Measures every metric; `plain` has the values of fp32, once they are measured."""
         model = self.model_of(stepper)
-        options = search_options(config, model)
+        options = evaluating.search_options(config, model)
         done, total = 0, len(self.data.examples)
 
         def progress(more: int) -> None:
@@ -128,11 +121,11 @@ class QualityMeasurement:
             nonlocal done
             before, done = done, done + more
             if done * 10 // total > before * 10 // total:
-                search = describe_search(options)
+                search = evaluating.describe_search(options)
                 logger.info("measuring %s, %s: %d of %d examples", precision, search, done, total)
 
-        decoded = decode_examples(model, self.data.examples, options, progress=progress)
-        evaluated = evaluate(model, decoded, config, data_name=self.data.name, num_resamples=0)
+        decoded = evaluating.decode_examples(model, self.data.examples, options, progress=progress)
+        evaluated = evaluating.evaluate(model, decoded, config, data_name=self.data.name, num_resamples=0)
         return [
             Evaluation(
                 metric=entry.metric,

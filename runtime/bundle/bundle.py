@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, NoReturn
 
 from pydantic import Field, ValidationError
 
-from attendant.runtime.bundle import graph_io
+from attendant.runtime.bundle import graph_io, reading
 from attendant.runtime.bundle.bigrams import SeenBigrams
 from attendant.runtime.bundle.graph_io import contract_differences
 from attendant.runtime.bundle.manifest import (
@@ -29,18 +29,6 @@ from attendant.runtime.bundle.manifest import (
     Manifest,
     Precision,
     Section,
-)
-from attendant.runtime.bundle.reading import (
-    MAX_BUNDLE_BYTES,
-    MAX_GRAPH_BYTES,
-    MAX_MANIFEST_BYTES,
-    MAX_TEXT_BYTES,
-    Unfit,
-    digest_of,
-    files_in,
-    open_file,
-    parse_json,
-    read_file,
 )
 from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, UnknownTokenError
 from attendant.runtime.errors import UserError, some_lines
@@ -86,8 +74,8 @@ def parse_golden(text: str) -> tuple[GoldenExample, ...]:
         if number > MAX_EXAMPLES:
             raise ValueError(f"golden.jsonl: more than {MAX_EXAMPLES} examples")
         try:
-            examples.append(GoldenExample.model_validate(parse_json(line)))
-        except Unfit as error:
+            examples.append(GoldenExample.model_validate(reading.parse_json(line)))
+        except reading.Unfit as error:
             raise ValueError(f"golden.jsonl: line {number}: {error}") from error
         except ValidationError as error:
             first = error.errors()[0]
@@ -215,7 +203,7 @@ def read_manifest(path: Path) -> Manifest:
         raise BundleRefused(path, lines)
 
     try:
-        content: Any = parse_json(read_file(path / MANIFEST_NAME, MAX_MANIFEST_BYTES))
+        content: Any = reading.parse_json(reading.read_file(path / MANIFEST_NAME, reading.MAX_MANIFEST_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         refuse(f"{MANIFEST_NAME} is missing: this is no bundle" if path.is_dir() else "no such folder")
     except (OSError, ValueError) as error:
@@ -240,10 +228,10 @@ def _reason(error: Exception) -> str:
 def files_of(path: Path) -> tuple[dict[str, int], list[str]]:
     """Returns what `files_in` does. Raises BundleRefused: a folder can't be read, or there are too many files."""
     try:
-        return files_in(path)
+        return reading.files_in(path)
     except OSError as error:
         raise BundleRefused(path, [f"{error.filename}: {error.strerror}"]) from error
-    except Unfit as error:
+    except reading.Unfit as error:
         raise BundleRefused(path, [str(error)]) from error
 
 
@@ -257,8 +245,8 @@ def _checked_files(path: Path, manifest: Manifest) -> tuple[dict[str, bytes], li
     is_odd = {line.partition(":")[0] for line in differences}
     for name in sorted(present.keys() - manifest.files.keys() - {MANIFEST_NAME, SIGNATURE_NAME}):
         differences.append(f"{name}: not listed in {MANIFEST_NAME}; remove it")
-    if (size := sum(entry.size for entry in manifest.files.values())) > MAX_BUNDLE_BYTES:
-        return {}, [*differences, f"files: {size} bytes in all, a bundle may have {MAX_BUNDLE_BYTES}"]
+    if (size := sum(entry.size for entry in manifest.files.values())) > reading.MAX_BUNDLE_BYTES:
+        return {}, [*differences, f"files: {size} bytes in all, a bundle may have {reading.MAX_BUNDLE_BYTES}"]
     graphs = {graph.file for pair in manifest.graphs.values() for graph in (pair.encoder, pair.decoder_step)}
     texts: dict[str, bytes] = {}
     for name, entry in sorted(manifest.files.items()):
@@ -268,13 +256,15 @@ def _checked_files(path: Path, manifest: Manifest) -> tuple[dict[str, bytes], li
             differences.append(f"{name}: {present[name]} bytes, the manifest says {entry.size}")
         else:
             try:
-                with open_file(path / name, MAX_GRAPH_BYTES if name in graphs else MAX_TEXT_BYTES) as file:
-                    if (digest := digest_of(file)) != entry.sha256:
+                with reading.open_file(
+                    path / name, reading.MAX_GRAPH_BYTES if name in graphs else reading.MAX_TEXT_BYTES
+                ) as file:
+                    if (digest := reading.digest_of(file)) != entry.sha256:
                         differences.append(f"{name}: sha256 is {digest}, the manifest says {entry.sha256}")
                     elif name in (*TEXTS, BIGRAMS_NAME):
                         file.seek(0)
                         texts[name] = file.read(entry.size)
-            except (OSError, Unfit) as error:
+            except (OSError, reading.Unfit) as error:
                 differences.append(f"{name}: {_reason(error)}")
     return texts, differences
 

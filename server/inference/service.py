@@ -29,18 +29,8 @@ from attendant.server.catalogue import Catalogue, ServedModel
 from attendant.server.config import Openness
 from attendant.server.engine.messages import Priority, Result
 from attendant.server.errors import AttendantError, InvalidArgument
+from attendant.server.grpc import requests
 from attendant.server.grpc.lists import ANSWERS_IN_A_ROW, MAX_REQUESTS
-from attendant.server.grpc.requests import (
-    WHOLE,
-    ParsedRequest,
-    check_answer_bytes,
-    must_be,
-    num_cells,
-    off_the_loop,
-    read_generate,
-    submit_all,
-    written,
-)
 from attendant.server.http.bodies import to_json
 from attendant.server.inference.v2 import open_inference_pb2 as wire
 from attendant.server.repository import Entry, Reconciler
@@ -49,7 +39,7 @@ from attendant_client.version import VERSION
 
 SERVICE: Final = wire.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 POSITION: Final = re.compile("[0-9]{1,10}")
-MAX_POSITION: Final = WHOLE[FieldDescriptor.CPPTYPE_UINT32]
+MAX_POSITION: Final = requests.WHOLE[FieldDescriptor.CPPTYPE_UINT32]
 PROBES: Final = ("ServerLive", "ServerReady")
 """Methods that need no token unless health checks need one."""
 EXTENSIONS = ("binary_tensor_data", "model_repository")
@@ -183,21 +173,23 @@ async def infer(
     request: wire.ModelInferRequest, model: ServedModel, call: Call, record: RequestRecord
 ) -> wire.ModelInferResponse:
     """Answers a tensor of texts: each is a request like Generate's. Raises the error of the first text that has one."""
-    names, texts = await off_the_loop(request.ByteSize(), partial(_read, request, model))
-    outcomes = await asyncio.gather(*submit_all(texts, call, Priority.INTERACTIVE))
+    names, texts = await requests.off_the_loop(request.ByteSize(), partial(_read, request, model))
+    outcomes = await asyncio.gather(*requests.submit_all(texts, call, Priority.INTERACTIVE))
     results = []
     for text, outcome in zip(texts, outcomes, strict=True):
         results.append(text.generated(outcome, record))
         if len(results) % ANSWERS_IN_A_ROW == 0:
             await asyncio.sleep(0)
-    return await written(sum(map(num_cells, results)), partial(_response, request, model, names, texts, results))
+    return await requests.written(
+        sum(map(requests.num_cells, results)), partial(_response, request, model, names, texts, results)
+    )
 
 
 def _response(
     request: wire.ModelInferRequest,
     model: ServedModel,
     names: list[str],
-    texts: list[ParsedRequest],
+    texts: list[requests.ParsedRequest],
     results: list[Result],
 ) -> wire.ModelInferResponse:
     response = wire.ModelInferResponse(model_name=model.name, model_version=model.label, id=request.id)
@@ -212,7 +204,7 @@ def _response(
     return response
 
 
-def _read(request: wire.ModelInferRequest, model: ServedModel) -> tuple[list[str], list[ParsedRequest]]:
+def _read(request: wire.ModelInferRequest, model: ServedModel) -> tuple[list[str], list[requests.ParsedRequest]]:
     """Returns the names of the requested outputs, and a request for each text."""
     violations, common = Violations(), messages.GenerateRequest(request_id=request.id)
     texts, names = read_texts(request, violations), read_outputs(request, violations)
@@ -227,12 +219,12 @@ def _read(request: wire.ModelInferRequest, model: ServedModel) -> tuple[list[str
         generate = messages.GenerateRequest(text=text)
         generate.MergeFrom(common)
         try:
-            parsed.append(read_generate(generate, model))
+            parsed.append(requests.read_generate(generate, model))
         except InvalidArgument as error:
             raise InvalidArgument(*(_renamed(violation, place) for violation in error.violations)) from None
     # The tensors are as large as if every text's answer were the largest one.
     num_bytes = len(parsed) * max(text.max_answer_bytes for text in parsed)
-    check_answer_bytes(num_bytes, len(parsed), f"inputs[{INPUT}]")
+    requests.check_answer_bytes(num_bytes, len(parsed), f"inputs[{INPUT}]")
     return names, parsed
 
 
@@ -273,7 +265,7 @@ def set_options(
         elif (field := FIELDS.get(name)) is None:
             choices = ", ".join(sorted([*FIELDS, PREFIX, MASKED, SAMPLING]))
             violations.add("parameters", name, f"some of {choices}")
-        elif violations.require(_fits(field, value), f"parameters.{name}", value, must_be(field)):
+        elif violations.require(_fits(field, value), f"parameters.{name}", value, requests.must_be(field)):
             setattr(_part(request, name), name, value)
 
 
@@ -289,8 +281,8 @@ def _fits(field: Any, value: Any) -> bool:
         return field.cpp_type == FieldDescriptor.CPPTYPE_BOOL and isinstance(value, bool)
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING or isinstance(value, str):
         return field.cpp_type == FieldDescriptor.CPPTYPE_STRING and isinstance(value, str)
-    if field.cpp_type in WHOLE:
-        return isinstance(value, int) and 0 <= value <= WHOLE[field.cpp_type]
+    if field.cpp_type in requests.WHOLE:
+        return isinstance(value, int) and 0 <= value <= requests.WHOLE[field.cpp_type]
     return isinstance(value, int | float)
 
 

@@ -21,15 +21,7 @@ from attendant.training.evaluation.evaluating import decode_examples, search_opt
 from attendant.training.evaluation.session import OpenedModel
 from attendant.training.library.evaluation import check_folder, report
 from attendant.training.progress import counter, progress_bars
-from attendant.training.run.checkpoint import (
-    LAST,
-    MODEL_FILE,
-    load_content,
-    load_state,
-    load_tensors,
-    publish_checkpoint,
-    validated_checkpoints,
-)
+from attendant.training.run import checkpoint
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run, open_runs
 
@@ -122,22 +114,22 @@ def average_run(run: Run, last: int, output: Path) -> list[int]:
     """
     if output.exists():
         raise UserError(f"{output} exists: --output names another")
-    load_run(run.path, LAST)  # refuses a run with missing or damaged files
-    validated = validated_checkpoints(run)
+    load_run(run.path, checkpoint.LAST)  # refuses a run with missing or damaged files
+    validated = checkpoint.validated_checkpoints(run)
     if len(validated) < last:
         raise UserError(
             f"{run.path} has {len(validated)} validated checkpoint{'' if len(validated) == 1 else 's'}, fewer than "
             f"--last {last}: train with training.keep_checkpoints = {last}, or average fewer"
         )
     chosen = validated[-last:]
-    models = [load_tensors(path, MODEL_FILE) for path in chosen]
+    models = [checkpoint.load_tensors(path, checkpoint.MODEL_FILE) for path in chosen]
     # The means are taken in float64.
     weights = {
         name: torch.stack([model[name].double() for model in models]).mean(0).to(first.dtype)
         for name, first in models[0].items()
     }
-    steps = [load_state(path).step for path in chosen]
-    content = {"training": load_content(chosen[-1])["training"], "averaged_steps": steps}
+    steps = [checkpoint.load_state(path).step for path in chosen]
+    content = {"training": checkpoint.load_content(chosen[-1])["training"], "averaged_steps": steps}
     with new_folder(output) as folder:
         for name in COPIED:
             shutil.copyfile(run.path / name, folder / name)
@@ -146,7 +138,7 @@ def average_run(run: Run, last: int, output: Path) -> list[int]:
                 shutil.copyfile(path, folder / path.name)
         if run.pairs_path.exists():
             shutil.copytree(run.pairs_path, folder / run.pairs_path.name)
-        publish_checkpoint(Run(folder), {MODEL_FILE: weights}, content, step=steps[-1], best=True)
+        checkpoint.publish_checkpoint(Run(folder), {checkpoint.MODEL_FILE: weights}, content, step=steps[-1], best=True)
     return steps
 
 

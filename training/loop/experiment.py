@@ -20,20 +20,14 @@ from attendant.training.data.corpus import Corpus, open_soft_targets, positions_
 from attendant.training.data.pairs import sample_evenly
 from attendant.training.evaluation.evaluating import decode_examples
 from attendant.training.evaluation.metrics import perplexity, refuse_missing, take_statistics
-from attendant.training.kernels.hardware import (
-    MEMORY_REMEDY,
-    choose_device,
-    choose_precision,
-    keep_freed_memory,
-    total_memory,
-    use_threads,
-)
+from attendant.training.kernels import hardware
 from attendant.training.kernels.loss import NEVER_GENERATED, smoothed_cross_entropy
 from attendant.training.loop.update import Processes
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.stepper import Ensemble, TorchStepper, evaluating
 from attendant.training.progress import ShowProgress, counter
 from attendant.training.recipe import Recipe
+from attendant.training.run import loading
 from attendant.training.run.checkpoint import LAST, checkpoint_path
 from attendant.training.run.corpora import (
     SPLITS,
@@ -44,14 +38,6 @@ from attendant.training.run.corpora import (
     warnings_of,
 )
 from attendant.training.run.directory import Run, read_json, versions
-from attendant.training.run.loading import (
-    load_initial_weights,
-    load_members,
-    starting_run,
-    teaching_runs,
-    text_model_of,
-    weights_record,
-)
 
 FIXED_ON_RESUME: Final = (
     "seed", "data", "source", "target", "model", "batches", "distillation", "optimizer.kind", "training.start_from",
@@ -97,7 +83,7 @@ class Validator:
             if metric != "loss":
                 stepper = TorchStepper(model, device)
                 tokenizers = train.source_tokenizer, train.target_tokenizer
-                text_model = text_model_of(recipe, *tokenizers, stepper, model.start_id)
+                text_model = loading.text_model_of(recipe, *tokenizers, stepper, model.start_id)
                 examples = sample_evenly(corpora.examples, recipe.validation.max_examples)
                 decoded = decode_examples(text_model, examples, DecodingOptions(max_length=text_model.max_length))
                 outputs, references = [each.text for each in decoded], [each.example.references for each in decoded]
@@ -156,13 +142,13 @@ def prepare(
         UserError: bad data; the run was begun with another recipe or other data; the run to start from does not fit.
     """
     processes = processes or Processes()
-    device = choose_device(recipe.training.device, processes.local_rank if processes.is_many else None)
+    device = hardware.choose_device(recipe.training.device, processes.local_rank if processes.is_many else None)
     processes.join(device)
-    keep_freed_memory()
-    use_threads(recipe.training.num_threads)
+    hardware.keep_freed_memory()
+    hardware.use_threads(recipe.training.num_threads)
     refuse_missing((recipe.validation.metric, *recipe.evaluation.metrics), recipe.evaluation.bleu_tokenizer)
     # Refused before anything is read or written; the vocabularies are at least as large as this.
-    choose_precision(recipe.training.precision, device)
+    hardware.choose_precision(recipe.training.precision, device)
     check_memory(recipe.model, *[len(SPECIAL_TOKENS) + 1] * 2, optimizer=recipe.optimizer.kind, device=device)
     if not processes.is_first:
         processes.wait()
@@ -171,8 +157,8 @@ def prepare(
     for field, _, begun in recipe.differences(run.recipe(), fixed) if resumed else ():
         if field not in FREE_ON_RESUME:
             raise UserError(f"{run.path} was begun with {field} = {begun!r}: take that, or another --output")
-    start = None if resumed else starting_run(recipe)
-    teachers = [] if resumed else teaching_runs(recipe, start)
+    start = None if resumed else loading.starting_run(recipe)
+    teachers = [] if resumed else loading.teaching_runs(recipe, start)
     # Embeddings that another run trained belong to its symbols, whatever the new data have.
     tokenizers_of = run if resumed or not processes.is_first else start or next(iter(teachers), None)
     tokenizers = tokenizers_of.tokenizers() if tokenizers_of else None
@@ -186,7 +172,7 @@ def prepare(
     check_memory(recipe.model, *sizes, optimizer=recipe.optimizer.kind, device=device)
     torch.manual_seed(recipe.seed)
     model = Seq2Seq(recipe.model, *sizes)
-    start_record = {} if resumed else {run.start_path: load_initial_weights(recipe, start, model, by_side)}
+    start_record = {} if resumed else {run.start_path: loading.load_initial_weights(recipe, start, model, by_side)}
     if processes.is_first:
         records = start_record | {
             run.data_path: facts,
@@ -216,12 +202,12 @@ def check_memory(
     with torch.device("meta"):
         num_parameters = Seq2Seq(model, source_size, target_size).num_parameters
     needed = num_parameters * NUMBERS_PER_WEIGHT[optimizer] * BYTES_PER_NUMBER
-    limit = total_memory(device)
+    limit = hardware.total_memory(device)
     if limit is not None and needed > limit:
         raise UserError(
             f"model.hidden_size = {model.hidden_size}, model.embedding_size = {model.embedding_size}: "
             f"{num_parameters:,} parameters need {needed / 1e9:,.1f} GB for training by {optimizer}, and there are "
-            f"{limit / 1e9:,.1f} GB: {MEMORY_REMEDY}"
+            f"{limit / 1e9:,.1f} GB: {hardware.MEMORY_REMEDY}"
         )
 
 
@@ -267,14 +253,16 @@ def _with_soft_targets(
     if not config.teachers:
         return train.corpus, None
     record: dict[str, Any] = (
-        {"runs": list(map(weights_record, teachers))} if teachers else read_json(run.teachers_path, dict, "runs")
+        {"runs": list(map(loading.weights_record, teachers))}
+        if teachers
+        else read_json(run.teachers_path, dict, "runs")
     )
     checkpoints = [teacher["checkpoint"] for teacher in record["runs"]]
     key = hashlib.sha256(json.dumps([train.key, *checkpoints, config.top_k]).encode()).hexdigest()
     folder = recipe.data.corpus_folder(run.path) / key
     soft_targets = open_soft_targets(folder, offsets, config)
     if soft_targets is None:
-        loaded = load_members([Path(path) for path in config.teachers], "distillation.teachers")
+        loaded = loading.load_members([Path(path) for path in config.teachers], "distillation.teachers")
         for teacher, checkpoint in zip(loaded, checkpoints, strict=True):
             if teacher.checkpoint != checkpoint:
                 raise UserError(

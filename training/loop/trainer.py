@@ -22,16 +22,7 @@ from attendant.training.loop.journal import Journal, StepSums
 from attendant.training.loop.update import Gradient, Processes, Updater
 from attendant.training.optimization import MovingAverage, Schedule, make_optimizer
 from attendant.training.recipe import TrainerConfig
-from attendant.training.run.checkpoint import (
-    LAST,
-    Learner,
-    TrainingState,
-    checkpoint_path,
-    random_state,
-    remove_strays,
-    resume_checkpoint,
-    save_checkpoint,
-)
+from attendant.training.run import checkpoint
 
 SMOOTHING = 0.95  # Of the loss that is compared with its lowest value: about the last twenty updates.
 REMEDY = (
@@ -79,7 +70,7 @@ class Trainer:
         self._updater = Updater(
             self._model, optimizer, config, precision=self.precision, device=device, processes=self._processes
         )
-        self._learner = Learner(
+        self._learner = checkpoint.Learner(
             model=self._model,
             optimizer=optimizer,
             averaged=self._average.model if self._average else None,
@@ -106,7 +97,7 @@ class Trainer:
         """Batches of an epoch."""
         return self._plan.num_batches
 
-    def train(self) -> TrainingState:
+    def train(self) -> checkpoint.TrainingState:
         """Trains until a limit.
 
         Raises:
@@ -264,9 +255,9 @@ class Trainer:
         return by_steps or self.state.seconds - self._saved_seconds >= self._config.checkpoint_every_seconds
 
     def _save(self, *, best: bool) -> None:
-        random_states = self._processes.gather(random_state(self._device))
+        random_states = self._processes.gather(checkpoint.random_state(self._device))
         if self._processes.is_first:
-            save_checkpoint(
+            checkpoint.save_checkpoint(
                 self._run,
                 self._learner,
                 self.state,
@@ -276,17 +267,17 @@ class Trainer:
             )
         self._saved_step, self._saved_seconds = self.state.step, self.state.seconds
 
-    def _resume(self) -> TrainingState:
+    def _resume(self) -> checkpoint.TrainingState:
         rank = self._processes.rank
         if self._processes.is_first:
-            remove_strays(self._run, num_kept=self._config.keep_checkpoints)
+            checkpoint.remove_strays(self._run, num_kept=self._config.keep_checkpoints)
         else:
             # The first process continues from the seed of the weights; dropout differs between processes.
             torch.manual_seed(self._recipe.seed + rank)
-        last = checkpoint_path(self._run, LAST)
+        last = checkpoint.checkpoint_path(self._run, checkpoint.LAST)
         if last is None:
-            return TrainingState()
-        return resume_checkpoint(last, self._learner, device=self._device, rank=rank)
+            return checkpoint.TrainingState()
+        return checkpoint.resume_checkpoint(last, self._learner, device=self._device, rank=rank)
 
     def _seconds_left(self) -> float | None:
         state, limits = self.state, []
@@ -300,7 +291,7 @@ class Trainer:
 class Guard:
     """Watches losses and gradients. Its memory is in the training's state, so it survives a resumption."""
 
-    def __init__(self, config: TrainerConfig, state: TrainingState) -> None:
+    def __init__(self, config: TrainerConfig, state: checkpoint.TrainingState) -> None:
         self._config = config
         self._state = state
 

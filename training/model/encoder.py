@@ -7,15 +7,7 @@ direction's), L decoder layers.
 import torch
 from torch import Tensor, nn
 
-from attendant.training.kernels.cells import (
-    RNN_CLASSES,
-    STATE_NAMES,
-    CellKind,
-    CellState,
-    Dropout,
-    unroll,
-    unroll_unequal,
-)
+from attendant.training.kernels import cells
 from attendant.training.model.config import ModelConfig
 
 
@@ -33,17 +25,17 @@ class RecurrentLayer(nn.Module):
     """
 
     def __init__(
-        self, cell: CellKind, input_size: int, hidden_size: int, *, bidirectional: bool, keeps_cells: bool = False
+        self, cell: cells.CellKind, input_size: int, hidden_size: int, *, bidirectional: bool, keeps_cells: bool = False
     ) -> None:
         super().__init__()
-        rnn_class = RNN_CLASSES[cell]
+        rnn_class = cells.RNN_CLASSES[cell]
         self.cell = cell
         self.hidden_size = hidden_size
         self.keeps_cells = keeps_cells
         self.forward_rnn = rnn_class(input_size, hidden_size, batch_first=True)
         self.backward_rnn = rnn_class(input_size, hidden_size, batch_first=True) if bidirectional else None
 
-    def forward(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
+    def forward(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, cells.CellState]:
         """Runs the layer.
 
         Args:
@@ -62,11 +54,11 @@ class RecurrentLayer(nn.Module):
         finals = tuple(torch.cat(parts, -1) for parts in zip(final, backward_final, strict=True))
         return torch.cat([outputs, reverse(backward, lengths)], -1), finals
 
-    def _run(self, rnn: nn.RNNBase, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
+    def _run(self, rnn: nn.RNNBase, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, cells.CellState]:
         """Runs one direction: outputs [B, S, H] of inputs [B, S, I], and the last states' parts [B, H]."""
         if self.keeps_cells:
-            return unroll_unequal(rnn, inputs, lengths)
-        hidden = unroll(rnn, inputs)
+            return cells.unroll_unequal(rnn, inputs, lengths)
+        hidden = cells.unroll(rnn, inputs)
         last = (lengths - 1).view(-1, 1, 1).expand(-1, 1, self.hidden_size)
         return hidden, (hidden.gather(1, last).squeeze(1),)
 
@@ -105,9 +97,9 @@ class Encoder(nn.Module):
             for size in sizes
         )
         self.first_residual_layer = config.first_residual_layer
-        self.dropout = Dropout(config.dropout)
+        self.dropout = cells.Dropout(config.dropout)
 
-    def forward(self, embedded: Tensor, source_lengths: Tensor) -> tuple[Tensor, list[CellState]]:
+    def forward(self, embedded: Tensor, source_lengths: Tensor) -> tuple[Tensor, list[cells.CellState]]:
         """Encodes embedded sources [B, S, E] of lengths [B].
 
         Returns:
@@ -136,7 +128,7 @@ class Bridge(nn.Module):
         super().__init__()
         self.kind = config.decoder.initial_state
         self.hidden_size = config.hidden_size
-        self.num_parts = len(STATE_NAMES[config.cell])
+        self.num_parts = len(cells.STATE_NAMES[config.cell])
         num_layers, num_encoder_layers = config.decoder.num_layers, config.encoder.num_layers
         self.sources = [max(0, layer + num_encoder_layers - num_layers) for layer in range(num_layers)]
         self.backward_size = config.memory_size // 2
@@ -145,7 +137,7 @@ class Bridge(nn.Module):
         output_size = config.hidden_size * (1 if self.kind in ("top", "projected") else self.num_parts)
         self.layers = nn.ModuleList(nn.Linear(input_size, output_size) for _ in range(num_weights))
 
-    def forward(self, outputs: Tensor, source_mask: Tensor, finals: list[CellState]) -> list[CellState]:
+    def forward(self, outputs: Tensor, source_mask: Tensor, finals: list[cells.CellState]) -> list[cells.CellState]:
         """Returns the first state of each decoder layer, parts [B, H].
 
         Args:

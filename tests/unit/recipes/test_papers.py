@@ -9,16 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from attendant.recipes.papers import comparison, harness, long_sources
-from attendant.recipes.papers.alignment import (
-    AlignedWord,
-    agreement,
-    attended,
-    changed_by_masking,
-    diagonal_links,
-    open_model,
-    read_words,
-)
+from attendant.recipes.papers import alignment, comparison, harness, long_sources
 from attendant.recipes.papers.harness import load_plan, plan_names
 from attendant.recipes.papers.long_sources import LongSource, run_together
 from attendant.recipes.papers.memory import ADDING, KINDS, TASKS, Kind, Network, Task
@@ -88,7 +79,7 @@ def test_a_plan_without_runs_names_the_training(
 
 
 def test_hand_aligned_words_are_read_with_valid_links() -> None:
-    words = {word.word: word for word in read_words()}
+    words = {word.word: word for word in alignment.read_words()}
     assert len(words) == 200
     for word in words.values():
         assert word.sure <= word.possible
@@ -98,9 +89,9 @@ def test_hand_aligned_words_are_read_with_valid_links() -> None:
 
 
 def test_masking_a_position_without_weight_does_not_change_the_answer() -> None:
-    model = open_model(ROOT / "models" / "g2p-en")
+    model = alignment.open_model(ROOT / "models" / "g2p-en")
     sources = model.source_ids(["knife", "phoneme"])
-    weights, changed = changed_by_masking(model, sources)
+    weights, changed = alignment.changed_by_masking(model, sources)
     assert [len(needed) for needed in changed] == [len(source) for source in sources]
     for own, needed in zip(weights, changed, strict=True):
         assert any(needed) and not all(needed)
@@ -109,19 +100,21 @@ def test_masking_a_position_without_weight_does_not_change_the_answer() -> None:
 
 def test_a_model_that_lacks_the_sounds_is_refused() -> None:
     """The sounds of the words have no stress marks, but this model's symbols do."""
-    words = [word for word in read_words() if word.word == "typhoons"]
+    words = [word for word in alignment.read_words() if word.word == "typhoons"]
     with pytest.raises(UserError, match="no symbol for AY of typhoons"):
-        attended(open_model(ROOT / "models" / "g2p-en"), words)
+        alignment.attended(alignment.open_model(ROOT / "models" / "g2p-en"), words)
 
 
 def test_the_alignment_error_rate_follows_its_formula() -> None:
     sure = frozenset({(2, 1), (3, 2)})
-    word = AlignedWord("phone", ("F", "OW", "N"), sure, sure | {(0, 0), (1, 0)})
-    perfect = agreement([((1, 0), (2, 1), (3, 2))], [word])
+    word = alignment.AlignedWord("phone", ("F", "OW", "N"), sure, sure | {(0, 0), (1, 0)})
+    perfect = alignment.agreement([((1, 0), (2, 1), (3, 2))], [word])
     assert (perfect.error_rate, perfect.precision, perfect.recall) == (0.0, 100.0, 100.0)
     # A = 3 links, 2 of them possible and 1 of these sure; S = 2.
-    assert agreement([((0, 0), (2, 1), (4, 2))], [word]).error_rate == pytest.approx(100 * (1 - (1 + 2) / (3 + 2)))
-    assert diagonal_links([word]) == [((0, 0), (2, 1), (4, 2))]
+    assert alignment.agreement([((0, 0), (2, 1), (4, 2))], [word]).error_rate == pytest.approx(
+        100 * (1 - (1 + 2) / (3 + 2))
+    )
+    assert alignment.diagonal_links([word]) == [((0, 0), (2, 1), (4, 2))]
 
 
 def test_long_sources_are_joined_words_and_are_scored_by_word() -> None:

@@ -150,7 +150,7 @@ def test_a_folder_that_can_not_be_read_is_named(copy: Path, monkeypatch: pytest.
     def denied(path: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(path / "lost+found"))
 
-    monkeypatch.setattr("attendant.runtime.bundle.bundle.files_in", denied)
+    monkeypatch.setattr("attendant.runtime.bundle.reading.files_in", denied)
     assert refusal_of(copy) == (f"{copy}/lost+found: Permission denied",)
 
 

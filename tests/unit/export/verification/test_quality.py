@@ -4,14 +4,7 @@ import re
 
 import pytest
 
-from attendant.export.verification.quality import (
-    QualityMeasurement,
-    doubt,
-    losses,
-    preferred_precision,
-    too_costly,
-    with_measured,
-)
+from attendant.export.verification import quality
 from attendant.runtime.bundle.manifest import Certificate, Evaluation, Precision, TokenAgreement
 from attendant.training.data.pairs import Example
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
@@ -37,7 +30,7 @@ def entry(metric: str, precision: Precision, difference: float | None) -> Evalua
 )
 def test_int8_is_preferred_if_it_loses_little_quality(metric: str, difference: float, expected: str) -> None:
     measured = [entry(metric, "fp32", None), entry(metric, "int8", difference), entry("per", "int8", 0.0)]
-    assert preferred_precision(measured) == expected
+    assert quality.preferred_precision(measured) == expected
 
 
 def measured(protocol: str, value: float, num_examples: int = 9) -> Evaluation:
@@ -52,13 +45,13 @@ def test_a_repeated_measurement_replaces_the_former_one() -> None:
         measured("other/test.tsv; % of words; beam 4", 30.0, num_examples=8),
     ]
     again = measured("/home/me/words/test.tsv; % of words; beam 4", 26.16)
-    assert with_measured(former, [again]) == (*former[1:], again)
+    assert quality.with_measured(former, [again]) == (*former[1:], again)
 
 
 def test_a_precision_without_measurements_is_not_preferred() -> None:
-    assert preferred_precision([entry("bleu", "fp32", None)]) == "fp32"
-    assert losses([entry("wer", "int8", 0.1), entry("bleu", "int8", 0.1)]) == {"wer": 0.1, "bleu": -0.1}
-    assert losses([entry("perplexity", "int8", 9.0)]) == {}, "perplexity does not measure outputs"
+    assert quality.preferred_precision([entry("bleu", "fp32", None)]) == "fp32"
+    assert quality.losses([entry("wer", "int8", 0.1), entry("bleu", "int8", 0.1)]) == {"wer": 0.1, "bleu": -0.1}
+    assert quality.losses([entry("perplexity", "int8", 9.0)]) == {}, "perplexity does not measure outputs"
 
 
 def agreement(num_identical: int, precision: Precision = "int8") -> Certificate:
@@ -90,14 +83,14 @@ def int8(metric: str, value: float, difference: float = 0.0) -> Evaluation:
 def test_data_on_which_the_model_fails_decide_nothing_about_int8(
     measured: list[Evaluation], num_identical: int, pattern: str
 ) -> None:
-    reason = doubt(measured, [agreement(0, "fp32"), agreement(num_identical)], 40)
+    reason = quality.doubt(measured, [agreement(0, "fp32"), agreement(num_identical)], 40)
     assert re.search(pattern, reason) if pattern else reason == ""
 
 
 def test_metrics_that_lose_too_much_are_named_with_their_limit() -> None:
     measured = [entry("bleu", "int8", -0.13), entry("chrf", "int8", -0.2), entry("wer", "int8", 0.3)]
-    assert too_costly(measured) == {"chrf": 0.15, "wer": 0.2}
-    assert preferred_precision(measured) == "fp32"
+    assert quality.too_costly(measured) == {"chrf": 0.15, "wer": 0.2}
+    assert quality.preferred_precision(measured) == "fp32"
 
 
 TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])
@@ -117,7 +110,7 @@ def measured_where_right_is(right: EvaluationConfig) -> tuple[tuple[Evaluation, 
     outputs = decode_examples(MODEL, examples, search_options(right, MODEL))
     data = EvaluationData("words.tsv", [Example(output.example.source, (output.text,)) for output in outputs])
     served = EvaluationConfig(metrics=("perplexity", "exact_match", "per"), beam_size=3)
-    measurement = QualityMeasurement(data=data, config=served, model_of=lambda stepper: MODEL)
+    measurement = quality.QualityMeasurement(data=data, config=served, model_of=lambda stepper: MODEL)
     return measurement.take({"fp32": MODEL.stepper, "int8": MODEL.stepper}), measurement.advice
 
 
@@ -143,6 +136,6 @@ def test_quality_is_measured_with_the_settings_of_the_run() -> None:
     """Checks that the recipe's BLEU tokenizer and ignored characters apply."""
     config = EvaluationConfig(metrics=("bleu", "per"), bleu_tokenizer="char", ignored_characters="x")
     data = EvaluationData("words.tsv", [Example("ab", ("abcd",))])
-    measurement = QualityMeasurement(data=data, config=config, model_of=lambda stepper: MODEL)
+    measurement = quality.QualityMeasurement(data=data, config=config, model_of=lambda stepper: MODEL)
     bleu, per = measurement.take({"fp32": MODEL.stepper})
     assert "tok:char" in bleu.protocol and "without the characters 'x'" in per.protocol

@@ -7,20 +7,11 @@ import pytest
 
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server import errors
 from attendant.server.config import LIGHT_ROWS, ServerConfig
 from attendant.server.engine.client import FILL, SERVICE_FILL, Accepted, OverloadControl, Prediction
 from attendant.server.engine.dispatch import Ahead, ThroughputEstimate
 from attendant.server.engine.messages import Outcome, Priority, RequestStats, Result, StepStats
-from attendant.server.errors import (
-    EARLY_SECONDS,
-    ClientLimit,
-    DeadlineExceeded,
-    DeadlineTooShort,
-    OutOfTime,
-    Overloaded,
-    QueueFull,
-    WaitTooLong,
-)
 
 TEN = DecodingOptions(max_length=9, min_length=9)
 """Options of an answer that takes ten steps."""
@@ -68,8 +59,8 @@ class Harness:
         self.key += 1
         return self.control.accept([self.key], [((5, 6, 3), options)], priority, client, now, timeout)[0]
 
-    def refusal(self, *arguments: Any, **options: Any) -> Overloaded:
-        with pytest.raises(Overloaded) as caught:
+    def refusal(self, *arguments: Any, **options: Any) -> errors.Overloaded:
+        with pytest.raises(errors.Overloaded) as caught:
             self.accept(*arguments, **options)
         return caught.value
 
@@ -81,7 +72,7 @@ class Harness:
     def accepts_list(self, length: int, **options: Any) -> bool:
         try:
             self.accept_list(length, **options)
-        except Overloaded:
+        except errors.Overloaded:
             return False
         return True
 
@@ -112,7 +103,7 @@ def test_a_deadline_that_would_be_missed_is_refused_with_a_retry_delay() -> None
     harness.host.work = 400.0
     harness.accept()
     refusal = harness.refusal(timeout=1.0)
-    assert isinstance(refusal, DeadlineTooShort)
+    assert isinstance(refusal, errors.DeadlineTooShort)
     assert refusal.retry_seconds == pytest.approx(100 * STEP_SECONDS + 10 * STEP_SECONDS)
     harness.accept(timeout=1.0 / FILL + 0.11 / SERVICE_FILL)  # with both margins for rough estimates
     harness.accept(timeout=None)
@@ -129,7 +120,7 @@ def test_a_request_waits_for_the_end_of_one_whose_rows_it_gets() -> None:
     harness.host.work = 0.0
     harness.accept(now=8.3, timeout=0.7 / FILL + 0.11 / SERVICE_FILL)
     refusal = harness.refusal(timeout=0.7 / FILL + 0.09 / SERVICE_FILL)
-    assert isinstance(refusal, DeadlineTooShort)
+    assert isinstance(refusal, errors.DeadlineTooShort)
     assert harness.accept(now=9.5).expected_seconds == pytest.approx(10 * STEP_SECONDS), "it may end at any time"
     for request in (*running, accepted):
         harness.control.ended(request, None, 9.5)
@@ -139,15 +130,15 @@ def test_a_request_that_finds_an_idle_server_is_tried() -> None:
     harness = Harness()
     tried = harness.accept(timeout=0.06)
     assert tried.request.start_by is None, "or it would be dropped before it began"
-    assert isinstance(harness.refusal(timeout=0.06), DeadlineTooShort), "somebody is in its way"
+    assert isinstance(harness.refusal(timeout=0.06), errors.DeadlineTooShort), "somebody is in its way"
     harness.control.ended(tried, None, 1.0)
-    assert isinstance(harness.refusal(timeout=0.04), DeadlineTooShort), "not half of what it takes"
-    assert isinstance(harness.refusal(timeout=0.0), DeadlineTooShort)
+    assert isinstance(harness.refusal(timeout=0.04), errors.DeadlineTooShort), "not half of what it takes"
+    assert isinstance(harness.refusal(timeout=0.0), errors.DeadlineTooShort)
 
 
 def test_deadlines_are_not_refused_before_the_first_measurement() -> None:
     harness = Harness(paced=False)
-    assert isinstance(harness.refusal(timeout=0.0), DeadlineTooShort), "it has passed"
+    assert isinstance(harness.refusal(timeout=0.0), errors.DeadlineTooShort), "it has passed"
     harness.host.work = 1e6
     harness.accept(timeout=0.001)
     harness.accept(timeout=0.001)
@@ -157,18 +148,18 @@ def test_a_client_may_fill_half_of_the_free_queue() -> None:
     harness = Harness(max_waiting=10)
     harness.host.waiting, harness.host.own = 5, 5
     refusal = harness.refusal()
-    assert isinstance(refusal, QueueFull) and refusal.retry_seconds > 0
+    assert isinstance(refusal, errors.QueueFull) and refusal.retry_seconds > 0
     harness.host.own = 0
     harness.accept(client="other")
     harness.host.waiting = 10
-    assert isinstance(harness.refusal(client="other"), QueueFull)
+    assert isinstance(harness.refusal(client="other"), errors.QueueFull)
 
 
 def test_no_request_waits_longer_than_is_useful() -> None:
     harness = Harness(max_wait_seconds=2.0)
     harness.host.work = 4 * 201
     refusal = harness.refusal()
-    assert isinstance(refusal, WaitTooLong) and refusal.retry_seconds == pytest.approx(2.01)
+    assert isinstance(refusal, errors.WaitTooLong) and refusal.retry_seconds == pytest.approx(2.01)
     harness.host.work = 4 * 199
     harness.accept()
 
@@ -177,7 +168,7 @@ def test_a_client_has_limits_of_requests_and_rows() -> None:
     harness = Harness(max_client_requests=2, max_client_rows=5)
     wide = DecodingOptions(max_length=9, beam_size=4)
     accepted = [harness.accept(), harness.accept()]
-    assert isinstance(harness.refusal(), ClientLimit)
+    assert isinstance(harness.refusal(), errors.ClientLimit)
     harness.accept(client="other", options=wide)
     harness.accept(priority=Priority.BULK)
     harness.control.ended(accepted[0], None, 1.0)
@@ -226,7 +217,7 @@ def test_durations_of_answers_correct_the_expectation() -> None:
     assert harness.predictions[-1] == Prediction(pytest.approx(0.3, rel=0.01), 0.3, 10, 10, False)
 
 
-@pytest.mark.parametrize("outcome", [DeadlineExceeded(), OutOfTime(1.0)])
+@pytest.mark.parametrize("outcome", [errors.DeadlineExceeded(), errors.OutOfTime(1.0)])
 def test_a_late_request_is_counted_and_is_no_answer(outcome: Outcome) -> None:
     harness = Harness()
     harness.control.ended(harness.accept(timeout=5.0), outcome, 0.02)
@@ -240,7 +231,7 @@ def test_only_cancellations_at_the_deadline_are_late() -> None:
     harness = Harness()
     harness.control.ended(harness.accept(timeout=5.0), None, 4.8)
     assert harness.predictions == []
-    harness.control.ended(harness.accept(timeout=5.0), None, 5.0 - EARLY_SECONDS / 2)
+    harness.control.ended(harness.accept(timeout=5.0), None, 5.0 - errors.EARLY_SECONDS / 2)
     assert [prediction.late for prediction in harness.predictions] == [True]
 
 
@@ -255,7 +246,7 @@ def test_bulk_work_is_accepted() -> None:
     harness = Harness(max_waiting=1)
     harness.host.work, harness.host.waiting = 1e6, 5
     accepted = harness.accept(timeout=0.001, priority=Priority.BULK)
-    harness.control.ended(accepted, DeadlineExceeded(), 1.0)
+    harness.control.ended(accepted, errors.DeadlineExceeded(), 1.0)
     assert harness.predictions == []
 
 

@@ -244,7 +244,7 @@ def test_a_run_killed_after_saving_a_validation_logs_it_once(
             kill()
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "save_checkpoint", save_and_die)
+        patch.setattr(trainer.checkpoint, "save_checkpoint", save_and_die)
         with pytest.raises(Killed):
             train(tiny_recipe, tmp_path / "killed")
     train(tiny_recipe, tmp_path / "killed")

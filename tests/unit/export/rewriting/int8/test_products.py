@@ -8,15 +8,8 @@ import pytest
 from onnx import helper
 
 from attendant.export.graph import GraphEditor
+from attendant.export.rewriting import products
 from attendant.export.rewriting.bounds import Bounds
-from attendant.export.rewriting.products import (
-    BLOCK,
-    MIN_VOCABULARY,
-    Activations,
-    quantized,
-    replace_products,
-    replace_top,
-)
 from tests.unit.export.rewriting.graphs import FLOAT, INT64, model_of, run
 
 RANDOM = np.random.default_rng(0)
@@ -28,7 +21,7 @@ TABLE = (RANDOM.standard_normal((11, 8)) * np.array([1, 5, 0.01, 1, 1, 1, 1, 1])
 
 def in_integers(plain: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
     editor = GraphEditor(plain, "int8")
-    arithmetic = replace_products(editor, Activations(editor, Bounds(editor.graph, {})))
+    arithmetic = products.replace_products(editor, products.Activations(editor, Bounds(editor.graph, {})))
     return editor.finished().model, arithmetic
 
 
@@ -116,7 +109,7 @@ def test_an_unbounded_input_has_a_scale_per_row_and_rows_don_t_see_each_other() 
 
 def test_every_column_has_a_scale_of_its_own() -> None:
     matrix = np.array([[1.0, 1e-3], [-0.5, 5e-4]])
-    codes, scales = quantized(matrix)
+    codes, scales = products.quantized(matrix)
     assert codes.tolist() == [[63, 63], [-32, 32]]
     assert (np.abs(codes * scales - matrix) <= scales * 0.501).all(), "rounded to the nearest code"
 
@@ -145,7 +138,7 @@ def output_layer(size: int, weights: np.ndarray, *, is_gemm: bool = True) -> tup
         constants,
     )
     editor = GraphEditor(plain, "int8")
-    replace_top(editor)
+    products.replace_top(editor)
     return plain, editor.finished().model
 
 
@@ -153,8 +146,8 @@ def output_layer(size: int, weights: np.ndarray, *, is_gemm: bool = True) -> tup
 def test_candidates_by_blocks_equal_those_of_one_search(count: int) -> None:
     random = np.random.default_rng(count)
     # Few distinct values: most candidates are ties.
-    weights = random.integers(-1, 2, (MIN_VOCABULARY, WIDTH)).astype(np.float32)
-    plain, blocks = output_layer(MIN_VOCABULARY, weights)
+    weights = random.integers(-1, 2, (products.MIN_VOCABULARY, WIDTH)).astype(np.float32)
+    plain, blocks = output_layer(products.MIN_VOCABULARY, weights)
     assert sum(node.op_type == "TopK" for node in blocks.graph.node) == 3
     for rows in (1, 9):
         inputs = {"inputs": random.integers(-2, 3, (rows, WIDTH)).astype(np.float32), "count": np.array([count])}
@@ -164,7 +157,7 @@ def test_candidates_by_blocks_equal_those_of_one_search(count: int) -> None:
 
 @pytest.mark.parametrize("is_gemm", [True, False])
 def test_a_vocabulary_that_is_no_multiple_of_a_block_keeps_its_ids(is_gemm: bool) -> None:
-    size = MIN_VOCABULARY + BLOCK // 2 + 1
+    size = products.MIN_VOCABULARY + products.BLOCK // 2 + 1
     random = np.random.default_rng(0)
     plain, blocks = output_layer(size, 20 * random.standard_normal((size, WIDTH)).astype(np.float32), is_gemm=is_gemm)
     # All symbols are requested: the padding of the last block must not be among them.
@@ -175,6 +168,6 @@ def test_a_vocabulary_that_is_no_multiple_of_a_block_keeps_its_ids(is_gemm: bool
 
 
 def test_a_small_vocabulary_keeps_its_single_search() -> None:
-    plain, blocks = output_layer(BLOCK, np.ones((BLOCK, WIDTH), np.float32))
+    plain, blocks = output_layer(products.BLOCK, np.ones((products.BLOCK, WIDTH), np.float32))
     assert list(blocks.graph.node) == list(plain.graph.node)
     assert list(blocks.graph.initializer) == list(plain.graph.initializer)
