@@ -164,7 +164,7 @@ def run_label(arguments: argparse.Namespace) -> None:
         raise UserError(f"--beam-size {arguments.beam_size}: must be at least 1")
     if output.exists() and not arguments.resume:
         raise UserError(f"{output} exists: --resume continues it; --output names another")
-    check_folder("--output", output)
+    check_folder("--output", output, [arguments.sources])
     texts = read_sources(arguments.sources)
     short = [text for text in texts if len(text) <= MOST_CHARACTERS]
     # A tab within a source would begin another column.

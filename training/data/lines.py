@@ -30,6 +30,8 @@ NOT_TEXT: Final = {
 TAR_MAGIC, TAR_PLACE = b"ustar", 257
 MANY_NULS: Final = 0.25  # Share of a file's first bytes.
 
+TABLES: Final = (".csv", ".jsonl", ".ndjson", ".json")
+
 MORE_COLUMNS: Final = (
     'of more columns name two: data.columns = [1, 2], or ["en", "fr"] where a header row has names (in an option: '
     "FILE[1,2] or FILE[en,fr])"
@@ -140,14 +142,21 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
             yield file
 
 
+def source_lines(path: Path) -> Iterator[str]:
+    """Yields the lines of a file with one source per line. Raises UserError: as `numbered_lines`, or it is a table."""
+    if not {*path.suffixes}.isdisjoint(TABLES):
+        raise UserError(f"{path}: sources are read one per line, and this is a table: write its sources to a text file")
+    return (line for _, line in numbered_lines(path))
+
+
 def read_sources(path: Path) -> list[str]:
     """Returns the sources of a file, one per line, of a `.tsv` its first column; empty lines are left out.
 
     Raises:
-        UserError: no such file, no source in it, bad UTF-8.
+        UserError: no such file, no source in it, bad UTF-8; a table of another format.
     """
     has_columns = ".tsv" in path.suffixes
-    lines = (line.partition("\t")[0] if has_columns else line for _, line in numbered_lines(path))
+    lines = (line.partition("\t")[0] if has_columns else line for line in source_lines(path))
     sources = [source for line in lines if (source := line.strip())]
     if not sources:
         raise UserError(f"{path}: there is no source in it: write one per line")

@@ -15,7 +15,7 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.decoding.trace import TracedSearch
 from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import Floats
-from attendant.training.data.lines import numbered_lines
+from attendant.training.data.lines import source_lines
 from attendant.training.data.pairs import Example, num_words, sample_evenly
 from attendant.training.evaluation.bootstrap import DEFAULT_EDGES, Difference, LengthUnit, compare
 from attendant.training.evaluation.evaluating import (
@@ -71,13 +71,13 @@ def choose_examples(option: str, examples: Sequence[Example]) -> list[Example]:
     A line of the file is a source, or a source, a tab and a reference.
 
     Raises:
-        UserError: a negative number; no such file, bad UTF-8, or no source in it.
+        UserError: a negative number; no such file, bad UTF-8, a table, or no source in it.
     """
     if option.startswith("-") and option[1:].isdecimal():
         raise UserError(f"--examples {option}: must be a number of examples, 0 or more, or a file of sources")
     if option.isdecimal():
         return sample_evenly(examples, int(option))
-    columns = [line.partition("\t") for _, line in numbered_lines(Path(option))]
+    columns = [line.partition("\t") for line in source_lines(Path(option))]
     chosen = [
         Example(source.strip(), (target.strip(),) if target.strip() else ())
         for source, _, target in columns

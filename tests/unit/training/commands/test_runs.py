@@ -109,13 +109,18 @@ def test_label_continues_after_an_interruption(
 def test_sources_that_can_not_be_labelled_are_refused(tmp_path: Path, finished_run: Path, command: Command) -> None:
     empty = tmp_path / "empty.txt"
     empty.write_text("\n")
-    for path, words in ((empty, "no source"), (tmp_path / "none.txt", "no such file")):
+    table = tmp_path / "pairs.csv.gz"
+    for path, words in ((empty, "no source"), (tmp_path / "none.txt", "no such file"), (table, "this is a table")):
         status, _, errors = command("label", finished_run, "--sources", path, "--output", tmp_path / "out.tsv")
         assert status == 2 and words in errors and "Traceback" not in errors
     words = tmp_path / "words.txt"
     words.write_text("ab\n")
     status, _, errors = command("label", finished_run, "--sources", words, "--output", tmp_path / "no" / "out.tsv")
     assert status == 2 and "there is no directory" in errors
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("ab\ta b\ncd\tc d")
+    status, _, errors = command("label", finished_run, "--sources", pairs, "--output", pairs, "--resume")
+    assert status == 2 and "would change" in errors and pairs.read_text() == "ab\ta b\ncd\tc d"
     bad = tmp_path / "bad.tsv"
     bad.write_bytes(b"\xff\ta\n")
     status, _, errors = command("label", finished_run, "--sources", words, "--output", bad, "--resume")

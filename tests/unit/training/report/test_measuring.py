@@ -219,6 +219,8 @@ def test_examples_are_a_number_or_a_file(tmp_path: Path) -> None:
     path.write_text("\n")
     with pytest.raises(UserError, match="write one per line"):
         choose_examples(str(path), examples)
+    with pytest.raises(UserError, match=r"a\.jsonl: .* this is a table"):
+        choose_examples("a.jsonl", examples)
     with pytest.raises(UserError, match="none: there is no such file"):
         choose_examples(str(tmp_path / "none"), examples)
 
