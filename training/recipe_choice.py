@@ -49,6 +49,7 @@ COURSES: Final = (
     (200_000, (128, 256, 0.2, 4096, 12)),
 )
 LARGEST_COURSE: Final = (256, 512, 0.2, 4096, 8)
+MAX_WARMUP_STEPS: Final = 100
 COVERED_SHARE: Final = 0.999
 MAX_TOKENS: Final = 1000
 
@@ -165,7 +166,8 @@ def choose_recipe(files: CorpusFiles) -> tuple[dict[str, Any], list[str]]:
         # A batch holds at least the longest pair that the limits allow, with the end of both sides.
         "batches": {"max_tokens": max(max_tokens, sum(limits.values()) + 2)},
         "optimizer": {"learning_rate": 0.002},
-        "schedule": {"kind": "cosine", "warmup_steps": 100},
+        # Few pairs may make one batch, and so a step, of an epoch.
+        "schedule": {"kind": "cosine", "warmup_steps": min(MAX_WARMUP_STEPS, num_pairs // 10)},
         "training": {"max_epochs": max_epochs},
         "evaluation": _evaluation(tables["target"]["tokenizer"], texts["target"]),
     }

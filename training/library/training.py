@@ -133,7 +133,7 @@ def train(
         watching = [*callbacks, *([make_progress()] if verbose else [])]
         trainer = Trainer(experiment, processes, watching if processes.is_first else [])
         first_step = trainer.state.step
-        described = [*_description(experiment, trainer.precision, processes)]
+        described = [*_description(experiment, trainer, processes)]
         for note in described:
             announce(note)
         state = trainer.train()
@@ -216,16 +216,22 @@ def _refuse_pairs(split: str, pairs: object) -> dict[str, Any]:
     raise UserError(f"data.{split}: pairs in memory are for a single process: write them to a file for several")
 
 
-def _description(experiment: Experiment, precision: str, processes: Processes) -> Iterator[str]:
+def _description(experiment: Experiment, trainer: Trainer, processes: Processes) -> Iterator[str]:
     """Yields lines about the data and the model of a training."""
-    sizes = experiment.facts["vocabulary_size"]
+    sizes, warmup_steps = experiment.facts["vocabulary_size"], experiment.recipe.schedule.warmup_steps
     yield from describe(experiment.facts)
     yield from few_symbols(experiment.recipe, sizes)
     yield from experiment.warnings
+    max_steps = experiment.recipe.training.step_limit(trainer.num_batches)
+    if max_steps is not None and warmup_steps > max_steps:
+        yield (
+            f"warning: schedule.warmup_steps = {warmup_steps}, and the training has {max_steps} steps, so the learning "
+            "rate never reaches optimizer.learning_rate: lower it, or train longer"
+        )
     together = f", {processes.size} processes" if processes.is_many else ""
     yield (
         f"vocabularies {sizes['source']} -> {sizes['target']}, {experiment.model.num_parameters:,} parameters, "
-        f"on {experiment.device} in {precision}{together}"
+        f"on {experiment.device} in {trainer.precision}{together}"
     )
 
 

@@ -122,6 +122,7 @@ def test_a_training_without_a_recipe_has_one_chosen_and_resumes(
     assert status == 0, errors
     assert "recipe chosen from 64 pairs" in message and "its file: runs/pairs/recipe.toml" in message
     assert "pairs.tsv (test part)" in message and "wer" in message
+    assert "warning: schedule.warmup_steps = 6, and the training has 1 steps" in message
     status, _, errors = command("pairs.tsv", *options)
     assert status == 2 and "runs/pairs exists: --resume continues it" in errors
     # The run resumes with the chosen recipe, whose file can also begin another run.
