@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 import numpy as np
 import tomli_w
 from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from attendant.runtime.command import suggestion
@@ -388,8 +389,8 @@ def _explain(problem: ErrorDetails) -> str:
     match problem["type"]:
         case "extra_forbidden":
             choices = list(_table_at(location[:-1]).model_fields)
-            nearest = difflib.get_close_matches(location[-1], choices, n=1)
-            hint = f"did you mean {nearest[0]}?" if nearest else f"known here: {', '.join(choices)}"
+            nearest = difflib.get_close_matches(location[-1], choices, n=1) or _named(location[-1], Recipe)
+            hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"known here: {', '.join(choices)}"
             return f"unknown key {field}; {hint}"
         case "missing":
             return f"{field} is missing"
@@ -404,8 +405,21 @@ def _explain(problem: ErrorDetails) -> str:
 def _table_at(location: Sequence[str]) -> type[BaseModel]:
     table: type[BaseModel] = Recipe
     for name in location:
-        annotation = table.model_fields[name].annotation
-        # `Table | None` is a table too.
-        candidates = [annotation, *get_args(annotation)]
-        table = next(kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel))
+        (table,) = _tables_of(table.model_fields[name])
     return table
+
+
+def _tables_of(field: FieldInfo) -> list[type[BaseModel]]:
+    """Returns the table that a field is, in a list; an empty list for a value. `Table | None` is a table too."""
+    kinds = [field.annotation, *get_args(field.annotation)]
+    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+
+
+def _named(key: str, table: type[BaseModel], prefix: str = "") -> list[str]:
+    """Returns the dotted names of the fields with this key in a table and the tables within it."""
+    names = []
+    for name, field in table.model_fields.items():
+        names += [f"{prefix}{name}"] * (name == key)
+        for inner in _tables_of(field):
+            names += _named(key, inner, f"{prefix}{name}.")
+    return names
