@@ -97,11 +97,10 @@ def _chosen(path: Path, rows: Iterator[Row], columns: Columns | None, problems: 
         width = len(names)
         places = tuple(_place_of(path, str(name), names) for name in columns)
     else:
-        if columns is None:
-            _refuse_header(path, first[1])
-        else:
+        if columns is not None:
             places = tuple(int(number) - 1 for number in columns)
             width = max(places) + 1
+        _refuse_header(path, first[1], places)
         rows = chain([first], rows)
     for number, cells in rows:
         if not any(map(str.strip, cells)):
@@ -121,13 +120,14 @@ def _place_of(path: Path, name: str, names: Sequence[str]) -> int:
     return names.index(name)
 
 
-def _refuse_header(path: Path, cells: Sequence[str]) -> None:
+def _refuse_header(path: Path, cells: Sequence[str], places: Sequence[int]) -> None:
     names = [cell.strip().strip('"') for cell in cells]
-    if len(names) >= 2 and all(name.casefold() in COLUMN_NAMES for name in names[:2]) and len(set(names)) == len(names):
+    chosen = [names[place] for place in places if place < len(names)]
+    if len(chosen) == 2 and all(name.casefold() in COLUMN_NAMES for name in chosen) and len(set(names)) == len(names):
         raise UserError(
-            f"{path}:1: {' and '.join(map(repr, names[:2]))} look like the names of columns: set data.columns = "
-            f"{json.dumps(names[:2], ensure_ascii=False)} (in an option: '{path.name}[{names[0]},{names[1]}]'); if they"
-            " are a pair, move it away from the first line"
+            f"{path}:1: {' and '.join(map(repr, chosen))} look like the names of columns: set data.columns = "
+            f"{json.dumps(chosen, ensure_ascii=False)} (in an option: '{path.name}[{','.join(chosen)}]'); if they are a "
+            "pair, move it away from the first line"
         )
 
 
