@@ -126,8 +126,8 @@ def _refuse_header(path: Path, cells: Sequence[str], places: Sequence[int]) -> N
     if len(chosen) == 2 and all(name.casefold() in COLUMN_NAMES for name in chosen) and len(set(names)) == len(names):
         raise UserError(
             f"{path}:1: {' and '.join(map(repr, chosen))} look like the names of columns: set data.columns = "
-            f"{json.dumps(chosen, ensure_ascii=False)} (in an option: '{path.name}[{','.join(chosen)}]'); if they are a "
-            "pair, move it away from the first line"
+            f"{json.dumps(chosen, ensure_ascii=False)} (in an option: '{path.name}[{','.join(chosen)}]'); if they are"
+            " a pair, move it away from the first line"
         )
 
 

@@ -144,6 +144,7 @@ DEFAULT_SUBWORDS = 8000
 FEWEST_CHARACTERS = 8  # Characters that a vocabulary of subwords must have room for, unless the texts have fewer.
 COVERED_CHARACTERS = 0.9995  # Share of a text's characters with entries, despite bytes; SentencePiece's default.
 MAX_ENTRIES = 2**31 - 1  # The largest number that the trainers take.
+MAX_WORD_BYTES = 2**30  # The most that SentencePiece takes.
 
 
 def in_order(names: Iterable[NormalizationName]) -> tuple[NormalizationName, ...]:
@@ -255,6 +256,11 @@ class TokenizerConfig(Table):
                     f"{self.TABLE}.{name} = {value!r} is of a tokenizer that is trained, and {self.TABLE}.tokenizer is "
                     f"the file {self.file}: leave {name} out"
                 )
+        if self.keep_spaces and self.tokenizer == "word":
+            raise ValueError(
+                f'{self.TABLE}.keep_spaces = true means nothing to {self.TABLE}.tokenizer = "word", which loses the '
+                'white space between words: leave it out, or take "character", "bpe" or "unigram"'
+            )
         if self.byte_fallback and self.tokenizer not in SUBWORDS:
             raise ValueError(
                 f"{self.TABLE}.byte_fallback = true spells characters in bytes, and {self.TABLE}.tokenizer = "
@@ -417,6 +423,8 @@ def _learn_pieces(
             vocab_size=max(size - len(fixed), len(alphabet)) + 1,
             hard_vocab_limit=False,
             character_coverage=1.0,
+            # Longer words, as of scripts without spaces, would be left out.
+            max_sentence_length=MAX_WORD_BYTES,
             # What may be one piece was decided by the library's steps.
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,

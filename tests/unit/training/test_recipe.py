@@ -60,6 +60,7 @@ def test_overrides_may_be_numbers_of_numpy(tmp_path: Path) -> None:
         ("data.train.zip=x", "--set data.train.zip=x: train is a value, not a table"),
         ("max_epochs=3", "unknown key max_epochs; did you mean training.max_epochs?"),
         ("model.num_layers=2", "did you mean model.encoder.num_layers or model.decoder.num_layers?"),
+        ("target.keep_spaces=true", 'keep_spaces = true means nothing to target.tokenizer = "word"'),
         ("batches.zzz=1", "unknown key batches.zzz; known here: max_tokens"),
         ("data.validation.pair=1", "unknown key data.validation.pair; did you mean pairs?"),
         ("optimizer.kind=adamm", "optimizer.kind = 'adamm': must be one of adam, adamw, adadelta, sgd"),

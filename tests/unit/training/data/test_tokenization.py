@@ -193,6 +193,11 @@ def test_decoding_restores_known_texts(kind: TokenizerKind) -> None:
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+@pytest.mark.parametrize("kind", SUBWORDS)
+def test_a_word_of_thousands_of_bytes_is_learned_from(kind: TokenizerKind) -> None:
+    assert len(learned(kind, ["漢字" * 800]).encode("漢字" * 8)) < 16
+
+
 def test_characters_are_the_symbols_spaces_included() -> None:
     tokenizer = learned("character", ["ab c\u0301d"], nfc=False)
     assert tokenizer.tokens_of(tokenizer.encode("a b")) == ["a", " ", "b"]
