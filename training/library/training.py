@@ -259,6 +259,8 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
             lines.append(
                 f"pairs left out of {split}, with a text of more than {MOST_CHARACTERS:,} characters: {count:,}"
             )
+    if count := facts["num_too_long"]["validation"] + facts["num_unequal"]["validation"]:
+        lines.append(f"pairs left out of the loss of validation, too long or of too unequal lengths: {count:,}")
     if facts["num_duplicates"]:
         lines.append(f"duplicates in the training split: {facts['num_duplicates']:,} (see data.drop_duplicates)")
     for split, count in facts["num_sources_shared_with_training"].items():

@@ -135,9 +135,10 @@ def test_a_held_out_text_of_megabytes_is_left_out_and_counted(
     tmp_path: Path, tiny_recipe: Path, command: Command
 ) -> None:
     path = tmp_path / "validation.tsv"
-    path.write_text(path.read_text() + f"{'ab' * 2**20}\ta b\nab\t{'a b ' * 2**19}\n")
+    path.write_text(path.read_text() + f"{'ab' * 2**20}\ta b\nab\t{'a b ' * 2**19}\naaaabbbbb\ta b\n")
     status, message, errors = command(tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_steps=1")
     assert status == 0, errors
     for split in ("validation", "test"):
         assert f"pairs left out of {split}, with a text of more than 20,000 characters: 2" in message
-    assert "16 examples: " in message and "without 2 pairs with a text of more than" in message
+    assert "pairs left out of the loss of validation, too long or of too unequal lengths: 1" in message
+    assert "17 examples: " in message and "without 2 pairs with a text of more than" in message
