@@ -235,7 +235,8 @@ class Recipe(Table):
 
 
 Overrides = Sequence[str] | Mapping[str, Any]
-"""Changes of a recipe: `table.key=value` each, as --set takes them; or values by their dotted names."""
+"""Changes of a recipe: `table.key=value` each, as --set takes them; or values by their dotted names. A table changes
+the fields that it names."""
 
 KeepPairs = Callable[[str, InMemoryPairs], dict[str, Any]]
 """Stores the pairs of a split; returns the files as `CorpusFiles` takes them."""
@@ -354,18 +355,28 @@ def _plain(value: Any) -> Any:
 def settings_of(overrides: Overrides) -> dict[str, Any]:
     """Returns the values of overrides by their dotted names. Raises UserError: one is not `table.key=value`."""
     if isinstance(overrides, Mapping):
-        return {str(key): value for key, value in overrides.items()}
-    settings = {}
+        return {name: each for key, value in overrides.items() for name, each in _fields_of(str(key), value)}
+    settings: dict[str, Any] = {}
     is_single = isinstance(overrides, str) or not isinstance(overrides, Iterable)
     for override in [overrides] if is_single else overrides:
         key, equals, text = str(override).partition("=")
         if not equals:
             raise UserError(f"--set {override}: must be table.key=value, e.g. --set training.max_epochs=3")
         try:
-            settings[key.strip()] = tomllib.loads(f"value = {text.strip()}")["value"]
+            value = tomllib.loads(f"value = {text.strip()}")["value"]
         except tomllib.TOMLDecodeError:
-            settings[key.strip()] = text.strip()
+            value = text.strip()
+        settings |= _fields_of(key.strip(), value)
     return settings
+
+
+def _fields_of(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the fields of a table by their dotted names; anything else, such as the files of a split, as it is."""
+    if isinstance(value, Mapping) and value and ("." not in key or key.startswith("model.")):
+        for name, each in value.items():
+            yield from _fields_of(f"{key}.{name}", each)
+    else:
+        yield key, value
 
 
 def _set(content: dict[str, Any], key: str, value: Any) -> None:

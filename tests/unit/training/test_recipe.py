@@ -44,6 +44,16 @@ def test_overrides_are_toml_values_or_bare_strings(tmp_path: Path) -> None:
     assert recipe.source.normalize == ("nfkc", "lowercase")
 
 
+def test_a_table_of_overrides_changes_the_fields_that_it_names(tmp_path: Path) -> None:
+    before = load(tmp_path, SMALL, "model.encoder.hidden_size=8", "data.drop_empty=true")
+    by_text = load(tmp_path, SMALL, "model.encoder.hidden_size=8", "model={dropout=0.5, encoder={num_layers=2}}")
+    assert (by_text.model.encoder.hidden_size, by_text.model.encoder.num_layers, by_text.model.dropout) == (8, 2, 0.5)
+    changes = {"data": {"validation": {"pairs": ["other.tsv"]}}, "training": {"label_smoothing": 0.3}}
+    recipe = load_recipe(tmp_path / "small.toml", changes)
+    assert recipe.training.max_epochs == before.training.max_epochs and recipe.data.train == before.data.train
+    assert recipe.data.validation == CorpusFiles(pairs=("other.tsv",)) and recipe.training.label_smoothing == 0.3
+
+
 def test_overrides_may_be_numbers_of_numpy(tmp_path: Path) -> None:
     load(tmp_path, SMALL)
     overrides = {"seed": np.int64(7), "model.dropout": np.float32(0.5), "data.drop_empty": np.bool_(True)}
