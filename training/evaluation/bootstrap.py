@@ -22,6 +22,7 @@ DEFAULT_RESAMPLES = 1000
 CONFIDENCE = 0.95
 SEED = 12345
 MIN_EXAMPLES = 2  # Of an interval.
+LARGE = 1e6  # From this value on, decimals say nothing.
 BLOCK_COUNTS = 2**21  # Counts in memory at once, 16 MB of them, whatever the size of the test set.
 
 
@@ -33,8 +34,17 @@ class Interval:
     high: float
 
 
+def value_text(value: float, digits: int = 2, sign: str = "") -> str:
+    """Returns a value with `digits` decimals; in powers of ten if it is large, as perplexities per word may be.
+
+    Args:
+        sign: "+" also shows that a value is positive.
+    """
+    return f"{value:{sign}.{digits}f}" if abs(value) < LARGE else f"{value:{sign}.3g}"
+
+
 def interval_text(interval: Interval | None, digits: int = 2) -> str:
-    return "" if interval is None else f"{interval.low:.{digits}f} to {interval.high:.{digits}f}"
+    return "" if interval is None else f"{value_text(interval.low, digits)} to {value_text(interval.high, digits)}"
 
 
 def confidence_interval(statistics: Statistics, num_resamples: int = DEFAULT_RESAMPLES) -> Interval | None:

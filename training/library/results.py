@@ -14,7 +14,7 @@ from rich.text import Text
 from attendant.runtime.bundle.manifest import SEARCH_OPTIONS
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.files import CantWrite, new_file
-from attendant.training.evaluation.bootstrap import Difference, interval_text
+from attendant.training.evaluation.bootstrap import Difference, interval_text, value_text
 from attendant.training.evaluation.evaluating import Decoded, Evaluation, describe_search
 from attendant.training.progress import PIPE_WIDTH, plain_table
 
@@ -125,12 +125,12 @@ class Results(Sequence[Result]):
             per_second = result.examples_per_second
             rate = f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}"
             for measurement in result.evaluation.measurements:
-                value, interval = f"{measurement.value:.2f}", interval_text(measurement.interval)
+                value, interval = value_text(measurement.value), interval_text(measurement.interval)
                 values.add_row(*names, measurement.metric, value, interval, rate)
                 names, rate = ("", ""), ""
             names = (result.model, describe_search(result.evaluation.options))
             for difference in result.differences:
-                value, interval = f"{difference.value:+.2f}", interval_text(difference.interval)
+                value, interval = value_text(difference.value, sign="+"), interval_text(difference.interval)
                 p_value = "" if difference.p_value is None else f"{difference.p_value:.3f}"
                 differences.add_row(*names, difference.metric, value, interval, p_value)
                 names = ("", "")
@@ -166,6 +166,6 @@ def _by_length(evaluation: Evaluation) -> Table:
     headings = [heading for each in measurements for heading in (f"{each.metric} >", "95 % interval >")]
     table = plain_table(f"source {measurements[0].length_unit} >", "examples >", *headings)
     for bins in zip(*(each.by_length for each in measurements), strict=True):
-        cells = [cell for each in bins for cell in (f"{each.value:.2f}", interval_text(each.interval))]
+        cells = [cell for each in bins for cell in (value_text(each.value), interval_text(each.interval))]
         table.add_row(bins[0].name, f"{bins[0].num_examples:,}", *cells)
     return table

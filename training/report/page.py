@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from attendant.runtime.decoding.trace import SearchEnd
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import translate_os_errors, write_text
-from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, interval_text
+from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, interval_text, value_text
 from attendant.training.evaluation.evaluating import describe_search
 from attendant.training.report.curves import Curve, LearningCurves
 from attendant.training.report.judging import Span, align, nearest_reference
@@ -332,7 +332,7 @@ _HTML.filters |= {
     "duration": _duration_text,
     "escaped": escaped,
     "fence": _fence,
-    "fixed": lambda value, digits=2: "" if value is None else f"{value:.{digits}f}",
+    "fixed": lambda value, digits=2, sign="": "" if value is None else value_text(value, digits, sign),
     "interval": interval_text,
     "isolated": isolated,
     "model": _model_text,

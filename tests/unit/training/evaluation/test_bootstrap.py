@@ -22,8 +22,10 @@ from attendant.training.evaluation.bootstrap import (
     by_length,
     compare,
     confidence_interval,
+    interval_text,
     resampled_totals,
     resampled_values,
+    value_text,
 )
 from attendant.training.evaluation.evaluating import Decoded, TextModel, source_lengths
 from attendant.training.evaluation.metrics import Statistics, TextMetricName, take_statistics
@@ -78,6 +80,11 @@ def test_an_interval_is_as_wide_as_the_normal_approximation() -> None:
 
 def test_equal_examples_have_an_interval_of_width_zero() -> None:
     assert confidence_interval(counts(np.ones(7, bool))) == Interval(100.0, 100.0)
+
+
+def test_values_of_many_digits_are_shown_in_powers_of_ten() -> None:
+    assert interval_text(Interval(12.5, 1.5e85)) == "12.50 to 1.5e+85"
+    assert (value_text(-3.0, sign="+"), value_text(2.5e7, sign="+")) == ("-3.00", "+2.5e+07")
 
 
 def test_a_paired_difference_is_narrower_than_two_intervals() -> None:
