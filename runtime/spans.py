@@ -67,6 +67,8 @@ LINE_END: Final = re.compile(
     rf"(?<![ \t\u00a0])[ \t\u00a0]*(?:\r\n|[\n\r\x0b\x0c\x85\u2028\u2029]|{BLOCK_TAG})(?:\s|{BLOCK_TAG})*"
 )
 """The end of a line, or the tags between two paragraphs, items or cells of HTML."""
+NAMED_TAG: Final = re.compile(rf"(?<=[\w,])[ \u00a0](?!</?[bh]r){BLOCK_TAG}[ \u00a0](?=\w)")
+"""A tag between words: a sentence names it if the next word begins with a small letter: `Use the <p> element.`"""
 WRAPPED: Final = re.compile(r"(?=\s)(?<=[^\n\r]{50})(?<![\s.!?:;…|])[ \t\u00a0]*\r?\n[ \t\u00a0]*(?=\w)")
 """The end of a long line that may have been wrapped: it was if the next one begins with a small letter."""
 WRAPS: Final = re.compile(r"[ \t\u00a0]*\r?\n[ \t\u00a0]*")
@@ -192,8 +194,9 @@ def _enclosing(text: str, first: int, last: int) -> tuple[int, int] | None:
 
 def _cuts(text: str, first: int, last: int, spans: Sequence[Place]) -> list[Place]:
     """Returns the place of each separator: ends of lines, tags between paragraphs, and blanks after sentences."""
-    wrapped = {match.span() for match in WRAPPED.finditer(text, first, last) if text[match.end()].islower()}
-    line_ends = {match.span() for match in LINE_END.finditer(text, first, last)} - wrapped
+    matches = [*WRAPPED.finditer(text, first, last), *NAMED_TAG.finditer(text, first, last)]
+    within = {match.span() for match in matches if text[match.end()].islower()}
+    line_ends = {match.span() for match in LINE_END.finditer(text, first, last)} - within
     sentence_ends = {match.span(match.lastgroup or 0) for match in SENTENCE_END.finditer(text, first, last)}
     cuts: list[Place] = []
     begun, place = first, 0

@@ -129,6 +129,10 @@ def test_tags_between_paragraphs_belong_to_no_part() -> None:
     actual = parts_of("<p>Use <b>it</b>.</p><br> <p>See `<p>`</p>", split=True, protect=True)
     assert [(part.text, part.spans) for part in actual] == [("Use {1}it{2}.", ("<b>", "</b>")), ("See {1}", ("`<p>`",))]
     assert [(part.before, part.after) for part in actual] == [("<p>", "</p><br> <p>"), ("", "</p>")]
+    cells = parts_of("<td>one</td> <td>two <br> three</td> Next <p> It ends", split=True, protect=True)
+    assert [part.text for part in cells] == ["one", "two", "three", "Next", "It ends"]
+    (part,) = parts_of("Use the <p> or the <td> element", split=True, protect=True)
+    assert (part.text, part.spans) == ("Use the {1} or the {2} element", ("<p>", "<td>"))
     (part,) = parts_of("<ul><li>One</li></ul>", split=True, protect=True)
     assert (part.before, part.text, part.after) == ("<ul><li>", "One", "</li></ul>")
 
