@@ -366,6 +366,8 @@ def _right_rule(text: str | None, manifest: Manifest) -> RightRule:
         is_exact = metric == "exact_match"
         if metric not in {name for name, _ in RIGHT_METRICS.values()} or (is_exact and value not in ("", "100")):
             raise ValueError(metric)
+        if value and float(value) <= 0:  # any answer would be right
+            raise ValueError(value)
         return right_rule([metric], float(value) if value else None)
     except ValueError:
         choices = "exact_match, chrf, rouge_1, rouge_2 or rouge_l, the last four with a percentage: chrf:60"

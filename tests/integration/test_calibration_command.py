@@ -143,7 +143,7 @@ def test_without_calibration_the_error_names_the_remedy(
     assert "has no calibration: attendant reference" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("rule", ["wer", "chrf:high", "chrf:-1", "rouge", "exact_match:50"])
+@pytest.mark.parametrize("rule", ["wer", "chrf:high", "chrf:-1", "chrf:0", "rouge", "exact_match:50"])
 def test_a_bad_rule_is_refused_before_anything_is_decoded(
     tiny_bundle_path: Path, pairs: Path, tmp_path: Path, rule: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -153,7 +153,7 @@ def _show_counts(facts: Mapping[str, Any], samples: Mapping[Split, Sequence[Pair
 
     add("pairs", facts["num_pairs"])
     add("empty, left out", facts["num_empty"])
-    add("too long, left out", facts["num_too_long"])
+    add("too long or empty when normalized, left out", facts["num_too_long"])
     add("duplicates", {"train": facts["num_duplicates"]})
     add("sources that training has too", facts["num_sources_shared_with_training"])
     for side in ("source", "target"):

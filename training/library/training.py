@@ -239,7 +239,7 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
     """Returns lines about the data, and about pairs that were left out of the training split."""
     counts = {
         "empty": facts["num_empty"]["train"],
-        "too long": facts["num_too_long"]["train"],
+        "too long or empty when normalized": facts["num_too_long"]["train"],
         "of too unequal lengths": facts["num_unequal"]["train"],
         "duplicates or of shared sources": facts["num_left_out"],
     }

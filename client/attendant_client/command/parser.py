@@ -105,6 +105,8 @@ def script(parser: argparse.ArgumentParser, further: Mapping[str, argparse.Argum
         for action in command._actions:
             if action.type is Path or str(action.metavar).startswith(PATHS):
                 action.complete = shtab.FILE
+            elif re.fullmatch(r"[a-z0-9]+(\|[a-z0-9]+)+", str(action.metavar)):  # a server's option with choices
+                action.choices = str(action.metavar).split("|")
     return shtab.complete(parser, shell)
 
 

@@ -15,6 +15,9 @@ const LIMITS = {
 const snake = (name) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 const camel = (name) => name.replace(/_(\w)/g, (_, letter) => letter.toUpperCase());
 
+// The number of a text; the text itself if the number would be rounded, as seeds above 2 ** 53 are.
+const exact = (text) => Math.abs(Number(text)) > Number.MAX_SAFE_INTEGER ? text : Number(text);
+
 export class Settings {
   // `values` are by the names of errors, in the request's message `decoding`, or with another's name before a dot:
   // beam_size, sampling.seed, output.replace_unknowns.
@@ -79,7 +82,7 @@ export class Settings {
         dir: kind === "string" ? "auto" : null, step: kind === "integer" ? 1 : "any", min: schema.minimum,
         max: this.model.limits[LIMITS[name]] ?? schema.maximum,
         placeholder: this.standard(name),
-        onchange: ({ target }) => set(kind === "string" || target.value === "" ? target.value : Number(target.value)),
+        onchange: ({ target }) => set(kind === "string" || target.value === "" ? target.value : exact(target.value)),
       });
     return html("div", { class: "field" },
       html("label", { for: id }, snake(name)), input,

@@ -262,9 +262,14 @@ def test_bash_completes_commands_and_options(tmp_path: Path, capsys: pytest.Capt
 def test_fish_completes_commands_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "attendant.fish"
     script.write_text(completion("fish", capsys))
-    program = f"source {script}; complete -C'attendant generate --beam'; complete -C'attendant serve --max-ro'"
+    lines = ("generate --beam", "serve --max-ro", "serve --log-level e")
+    program = f"source {script}; " + "; ".join(f"complete -C'attendant {line}'" for line in lines)
     done = subprocess.run(["fish", "--no-config", "-c", program], capture_output=True, text=True)
-    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["--beam-size", "--max-rows"], done.stderr
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [
+        "--beam-size",
+        "--max-rows",
+        "error",
+    ], done.stderr
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
