@@ -1,5 +1,5 @@
-# Three images, each of one program, the Python that runs it and the libraries that these load: no shell, no package
-# manager, no compiler. The server's have no torch.
+# Three images. Each contains one program, its Python interpreter and the libraries that they load: no shell, no package
+# manager, no compiler. The servers' images have no torch.
 #
 #   docker build --target server-cpu -t attendant .
 #   docker build --target server-gpu -t attendant:gpu .
@@ -11,23 +11,23 @@
 #
 # To ship a bundle inside an image: FROM attendant, COPY my-bundle /bundle.
 
-# Debian 12 with Python 3.11: only libraries and the interpreter of it go into the images. Another base with
-# --build-arg BASE=..., if it has python3 with venv, and dpkg.
+# Debian 12 with Python 3.11, of which only libraries and the interpreter go into the images. --build-arg BASE=... selects
+# another base, which must have python3 with venv, and dpkg.
 ARG BASE=docker.io/library/python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 
 FROM ${BASE} AS build
-# The time of every file in the images; `make image` takes the commit's.
+# The time of every file in the images; `make image` sets the commit's.
 ARG SOURCE_DATE_EPOCH=0
 ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 \
     PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
 RUN python3 -m venv /opt/build && python3 -m venv --without-pip /opt/attendant
-# Exact versions with their hashes (`make locks`). `tokenizers` stands there without its own dependencies: the server
-# loads tokenizer files and never talks to a model hub.
+# Exact versions with their hashes (`make locks`). `tokenizers` is installed without its own dependencies: the server
+# loads tokenizer files and never connects to a model hub.
 COPY deploy/locks ./locks
 RUN /opt/build/bin/pip install --no-deps --require-hashes --requirement locks/build.txt
 COPY deploy/image.py pyproject.toml setup.py README.md LICENSE ./
-# In another folder than a checkout's, so that the server names the client by its version (setup.py).
+# Not in the folder of a checkout, so that the server's metadata require the client by its version (setup.py).
 COPY client ./client-distribution
 COPY client/attendant_client/version.py ./client/attendant_client/
 COPY attendant ./attendant
@@ -37,12 +37,12 @@ COPY server ./server
 COPY training ./training
 COPY export ./export
 COPY recipes ./recipes
-# What runs and bundles that are made in the trainer's image record; `make image` takes the checkout's.
+# The commit that runs and bundles record if they are made in the trainer's image; `make image` sets the checkout's.
 ARG COMMIT=unknown
 RUN echo "${COMMIT}" > runtime/commit.txt
 
 FROM build AS root-cpu
-# --build-arg LOCKS="server-cpu signing" for --require-signature; otel likewise, for --traces.
+# --build-arg LOCKS="server-cpu signing" adds the packages for --require-signature; "server-cpu otel" those for --traces.
 ARG LOCKS=server-cpu
 # hadolint ignore=SC2086
 RUN /opt/build/bin/python image.py $LOCKS --environment /opt/attendant --root /image --mounted bundle
@@ -73,9 +73,9 @@ ENTRYPOINT ["attendant"]
 CMD ["--help"]
 
 FROM any AS server
-# An empty folder, of root: no relative name leads to a file.
+# An empty folder that belongs to root: no relative path leads to a file.
 WORKDIR /empty
-# In a container the interfaces are the container's own.
+# All interfaces of the container; -p decides which ports the host opens.
 ENV ATTENDANT_HOST=0.0.0.0 ATTENDANT_BUNDLES=/bundle
 EXPOSE 50051 9090
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
@@ -86,6 +86,6 @@ FROM server AS server-gpu
 COPY --from=root-gpu /image /
 ENV ATTENDANT_PROVIDER=cuda NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
-# Last, so that a build without --target makes it.
+# The last stage is the default of a build without --target.
 FROM server AS server-cpu
 COPY --from=root-cpu /image /
