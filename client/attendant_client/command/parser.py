@@ -140,6 +140,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Returns the options, with the command's coroutine function as `run`. Wrong ones end the process."""
     parser = whole_parser()
     options = _options(parser, arguments)
+    parser = _commands(parser)[arguments[0]]
     if "target" in options:
         _check_connection(parser, options)
     texts = getattr(options, "texts", [])

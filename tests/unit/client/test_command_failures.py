@@ -40,7 +40,7 @@ def test_incompatible_options_are_refused(
         (["generate"], "attendant generate: the following arguments are required: TEXT"),
         (["generate", "a", "--beam-size", "0"], "--beam-size: '0' is not a whole number of at least 1"),
         (["generate", "a", "--target-prefix", "\udcff"], "--target-prefix: '\\udcff' is not UTF-8"),
-        (["generate", "a", "-"], "`-` reads the sources from standard input, so it must be the only TEXT"),
+        (["generate", "a", "-"], "attendant generate: `-` reads the sources from standard input"),
         (["generate", "\udcff"], "is not UTF-8"),
         (["health", "--root-certificates", "/nowhere"], "'/nowhere' can't be read: No such file or directory"),
         (["generate", "-5,000"], "a text that begins with a dash goes after all options and `--`, "),
