@@ -7,6 +7,7 @@ the ids of the other tool.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
@@ -30,7 +31,7 @@ NAMES: Final[Mapping[str, Sequence[str]]] = {
     "bos": ("<s>", "<bos>", "[BOS]", "<sos>", "[SOS]", "<BOS>", "<SOS>", "BOS", "SOS", "[CLS]"),
     "eos": ("</s>", "<eos>", "[EOS]", "<EOS>", "EOS", "[SEP]"),
 }
-"""Usual names of the special symbols, in our order, by which they are recognized if none are declared."""
+"""Usual names of the special symbols, in our order, by which they are recognized if they are not declared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,13 @@ class Vocabulary:
         tokenizer: as bundles and runs have it.
         module_ids: [symbols of the tokenizer] the id of each there; -1 for a special symbol that is missing there.
         num_module_ids: 1 more than the largest of these ids.
+        around: ids of the special symbols that the file's own tokenizer adds around each text.
     """
 
     tokenizer: Tokenizer
     module_ids: Sequence[int]
     num_module_ids: int
+    around: Sequence[int] = ()
 
 
 def read_vocabulary(
@@ -56,8 +59,8 @@ def read_vocabulary(
     Args:
         symbols: a list of symbols by their ids, a file with a symbol per line, a `tokenizer.json` of Hugging Face's
             `tokenizers`, or a `.model` of SentencePiece (unigram or BPE).
-        special: the names of "pad", "unk", "bos" and "eos" in it. If None, SentencePiece's are those that the model
-            declares, and the others' usual names are recognized.
+        special: the names of "pad", "unk", "bos" and "eos" in it. Of those that are missing, the file's own are taken,
+            or usual names are recognized.
         kind: for symbols: "word" splits a text at white space, "character" into characters; "tokens" takes no texts,
             only tokens.
         field: the name of the value that is read, for errors: "source_tokenizer", "source.tokenizer".
@@ -79,7 +82,7 @@ def read_vocabulary(
                 library, declared = read_sentencepiece(name, path.read_bytes())
             except OSError as error:
                 raise UserError(f"{name}: can't be read: {error.strerror}") from None
-            return _of_library(name, library.to_str(), declared if special is None else special)
+            return _of_library(name, library.to_str(), {**declared, **(special or {})})
         text = read_text(path, name)
         if path.suffix == ".json":
             return _of_library(name, text, special)
@@ -115,10 +118,10 @@ def _places(name: str, ids: Mapping[str, int], special: Mapping[str, str] | None
     declared = dict(special or {})
     if unknown := declared.keys() - NAMES.keys():
         raise UserError(f"{name}: {min(unknown)!r} is no special symbol: name {', '.join(NAMES)}")
-    if special is None:
-        for role, usual in NAMES.items():
-            if known := [symbol for symbol in usual if symbol in ids]:
-                declared[role] = known[0]
+    for role, usual in NAMES.items():
+        known = [symbol for symbol in usual if symbol in ids and symbol not in declared.values()]
+        if role not in declared and known:
+            declared[role] = known[0]
     for role, symbol in declared.items():
         if symbol not in ids:
             raise UserError(f"{name}: {role} is {symbol!r}, which is not among its {len(ids)} symbols")
@@ -143,12 +146,14 @@ def _of_library(name: str, text: str, special: Mapping[str, str] | None) -> Voca
         )
         ids |= {token["content"]: token["id"] for token in added}
         users = [token for token in added if not token.get("special")]
-    except (ValueError, KeyError, TypeError, AttributeError):
+        unk = [*ids][model["unk_id"]] if is_unigram and model.get("unk_id") is not None else model.get("unk_token")
+    except (ValueError, LookupError, TypeError, AttributeError):
         raise UserError(
             f"{name}: no tokenizer of Hugging Face's library (tokenizer.json): give symbols alone as a list by their "
             "ids, or in a text file with a symbol per line"
         ) from None
-    module_ids, ordinary = _places(name, ids, special)
+    own, is_processed = {"unk": unk} if unk in ids else {}, bool(content.get("post_processor"))
+    module_ids, ordinary = _places(name, ids, {**own, **(special or {})})
     new_ids = {symbol: number for number, symbol in enumerate([*SPECIAL_TOKENS, *ordinary])}
     if is_unigram:
         worst = min(scores.values(), default=0.0)
@@ -172,7 +177,16 @@ def _of_library(name: str, text: str, special: Mapping[str, str] | None) -> Voca
             f"{name}: bundles can't have this tokenizer: {error}; save it with other components, or give its symbols "
             'as a list of kind "tokens" and segment texts yourself'
         ) from None
-    return Vocabulary(tokenizer, module_ids, max(ids.values()) + 1)
+    return Vocabulary(tokenizer, module_ids, max(ids.values()) + 1, _around(text, module_ids) if is_processed else ())
+
+
+def _around(text: str, module_ids: Sequence[int]) -> list[int]:
+    """Returns the special symbols that a tokenizer of Hugging Face's library adds around each text."""
+    with suppress(Exception):  # a post-processor of another version of the library
+        library = LibraryTokenizer.from_str(text)
+        library.no_padding()
+        return [module_ids.index(number) for number in library.encode("").ids if number in module_ids]
+    return []
 
 
 def _never_whole(symbols: Iterable[str]) -> dict[str, Any]:

@@ -30,6 +30,24 @@ def test_ids_of_a_vocabulary_may_be_anywhere() -> None:
     assert declared.module_ids == [-1, -1, 1, 2, 0]
 
 
+def test_special_symbols_that_are_not_declared_are_recognized(tmp_path: Path) -> None:
+    """As in TensorFlow's translation tutorial. Without its own id, an unknown word would be fed as another symbol."""
+    symbols = ["", "[UNK]", "[START]", "[END]", "a"]
+    vocabulary = read_vocabulary(symbols, {"bos": "[START]", "eos": "[END]"}, field="source_tokenizer")
+    assert vocabulary.module_ids == [-1, 1, 2, 3, 0, 4]
+    # A start symbol that is usually padding.
+    started = read_vocabulary(["<pad>", "</s>", "a"], {"bos": "<pad>"}, field="target_tokenizer")
+    assert started.module_ids == [-1, -1, 0, 1, 2]
+    pieces = {"<go>": 0, "<stop>": 1, "<oov>": 2, "a": 3}
+    for model in (
+        models.WordLevel(pieces, unk_token="<oov>"),
+        models.Unigram([(piece, -1.0) for piece in pieces], unk_id=2),
+    ):
+        LibraryTokenizer(model).save(str(tmp_path / "tokenizer.json"))
+        special = {"bos": "<go>", "eos": "<stop>"}
+        assert read_vocabulary(tmp_path / "tokenizer.json", special, field="x").module_ids == [-1, 2, 0, 1, 3]
+
+
 def assert_same_ids(library: LibraryTokenizer, folder: Path, texts: list[str]) -> None:
     library.save(str(folder / "tokenizer.json"))
     vocabulary = read_vocabulary(folder / "tokenizer.json", field="source_tokenizer")
