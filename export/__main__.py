@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from rich.console import Console
+from rich.status import Status
+from rich.text import Text
 
 from attendant.runtime.command import Command, CommandParser, ended_by_interrupts, exit_command, require
 from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS
@@ -87,14 +89,19 @@ def _function(name: str, options: argparse.Namespace) -> Callable[[argparse.Name
 
 
 class _Stages(logging.Handler):
-    """Shows the messages that the package logs."""
+    """Shows the messages that the package logs. On a terminal, stages take turns in one line, and all others stay."""
 
-    def __init__(self, show: Callable[[str], None]) -> None:
+    def __init__(self, console: Console, line: Status | None) -> None:
         super().__init__(logging.INFO)
-        self._show = show
+        self._console, self._line = console, line
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._show(record.getMessage())
+        # Not as markup: shapes are in brackets.
+        text = Text(f"export: {record.getMessage()}")
+        if self._line is not None and record.levelno == logging.INFO:
+            self._line.update(text)
+        else:
+            self._console.print(text, soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -102,9 +109,7 @@ def _status() -> Iterator[None]:
     """Shows the current stage: in one changing line on a terminal, else in a line per stage."""
     console, logger = Console(stderr=True), logging.getLogger("attendant.export")
     with console.status("") if console.is_terminal else contextlib.nullcontext() as line:
-        handler = _Stages(lambda text: print(f"export: {text}", file=sys.stderr, flush=True))
-        if line is not None:
-            handler = _Stages(line.update)
+        handler = _Stages(console, line)
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         try:

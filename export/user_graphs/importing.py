@@ -29,6 +29,9 @@ from attendant.training.data.vocabulary import Vocabulary, read_vocabulary
 
 logger = logging.getLogger(__name__)
 
+NOTICE = logging.INFO + 5
+"""Level of lines that a terminal keeps."""
+
 ALIKE = 0.5
 """Least similarity of two names, from 0 to 1, to match an output with an input if both have an axis of positions: a
 step may output attention of the same shape as a mask."""
@@ -44,7 +47,7 @@ def import_graphs(encoder: Path, step: Path, spec: Spec) -> UserModel:
     )
     graphs = completed(UserGraph(encoder), UserGraph(step), spec.encoder, spec.step, spec.state, target.num_module_ids)
     for line in graphs.lines():
-        logger.info("%s", line)
+        logger.log(NOTICE, "%s", line)
     module = GraphModule(graphs, pad_id=max(source.module_ids[PAD_ID], 0))
     _check_ids(graphs.encoder.graph, graphs.encoder.source_ids, source, "source")
     _check_ids(graphs.step.graph, graphs.step.previous_ids, target, "target")
@@ -79,7 +82,7 @@ def draft_spec(encoder: Path, step: Path) -> str:
     """Returns a description of two graphs to complete. Raises UserError: as `import_graphs`."""
     graphs = completed(UserGraph(encoder), UserGraph(step), EncoderTable(), StepTable(), (), None)
     for line in graphs.lines():
-        logger.info("%s", line)
+        logger.log(NOTICE, "%s", line)
     return draft(*graphs.tables())
 
 

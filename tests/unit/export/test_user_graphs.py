@@ -114,11 +114,18 @@ def test_graphs_of_tf2onnx_are_imported(tmp_path: Path) -> None:
     assert_answers(tmp_path / "bundle", user_model(NaiveGraphs(*KERAS_PATHS, KERAS)), random_sources(8, longest=8))
 
 
-def test_a_draft_describes_the_graphs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_draft_describes_the_graphs(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # shows messages as on a terminal
     form = Form(padding="inverted", time_major=True, hidden_input=True)
     encoder, step = write_graphs(tmp_path, form)
     written = tmp_path / "draft.toml"
     main(["import", "onnx", str(encoder), str(step), "--write-spec", str(written)])
+    shown = re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", capfd.readouterr().err)
+    assert "export: state 'memory' [position, row, 16]: the encoder's 'memory', which steps leave as it is\n" in shown
     assert tomllib.loads(written.read_text()) == {
         "source": {"tokenizer": "source.txt"},
         "target": {"tokenizer": "target.txt"},
