@@ -28,9 +28,10 @@ from attendant.export.verification.probes import FULL_PLAN, VerificationPlan
 from attendant.export.verification.quality import NUM_REFERENCE, QualityMeasurement
 from attendant.runtime.bundle import manifest
 from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, UNK_ID
 from attendant.runtime.errors import UserError, VerificationFailed, reason_of
 from attendant.runtime.files import path_of
-from attendant.training.data.vocabulary import NAMES, SymbolKind, Symbols, read_vocabulary
+from attendant.training.data.vocabulary import NAMES, SymbolKind, Symbols, Vocabulary, read_vocabulary
 from attendant.training.evaluation.evaluating import EvaluationConfig, TextModel
 from attendant.training.evaluation.session import Data, read_data
 
@@ -167,6 +168,8 @@ def export_model(
     needed = [name for name, used in (("bos", model.prepend_bos), ("eos", model.append_eos)) if used]
     _require(source.module_ids, needed, "source")
     _require(target.module_ids, ("bos", "eos"), "target")
+    _warn_of_other_symbols(source, model)
+    _warn_of_other_symbols(source, model)
     # Two, at least, show the axes of positions.
     max_positions = max(2, model.max_source_tokens + model.append_eos + model.prepend_bos)
     traced = traceable_module(model.module, source, target, max_positions=max_positions)
@@ -174,7 +177,7 @@ def export_model(
         logger.warning("the encoder takes only %d positions, so padding has no place: %s", max_positions, ALONE)
     pairs = None if data is None else read_data(data)
     texts += [example.source for example in (() if pairs is None else pairs.examples)]
-    encoded = [ids for ids in source.tokenizer.encode_batch(texts) if 0 < len(ids) <= model.max_source_tokens]
+    encoded = origins.held_out_sources(source.tokenizer, texts, model.max_source_tokens)
     validation = encoded[:: max(1, len(encoded) // NUM_REFERENCE)]
     plain = ExportableModule(
         name=origins.bundle_name(name, output.absolute().name),
@@ -255,6 +258,24 @@ def _require(module_ids: Sequence[int], roles: Sequence[str], side: str) -> None
         )
 
 
+def _warn_of_other_symbols(source: Vocabulary, model: UserModel) -> None:
+    """Warns if the module may get other symbols than in its training."""
+    if source.module_ids[UNK_ID] < 0 and UNK_ID in source.tokenizer.encode("\U0010fffe"):
+        logger.warning(
+            "source_tokenizer: no symbol is known to be unk, so the module gets the id 0 instead of unknown symbols: "
+            "if it has one, declare it by source_special"
+        )
+    added = [*[BOS_ID] * model.prepend_bos, *[EOS_ID] * model.append_eos]
+    if source.around and [*source.around] != added:
+        of_file, of_bundle = (" ".join(source.tokenizer.tokens_of(ids)) for ids in (source.around, added))
+        logger.warning(
+            "source_tokenizer: its post-processor adds %s to a source, and the bundle %s: set prepend_bos and "
+            "append_eos as the module was trained",
+            of_file,
+            of_bundle or "nothing",
+        )
+
+
 def load_user_model(named: str, weights: Path | None) -> UserModel:
     """Runs `build` of FILE.py:build; `weights`, a state_dict that torch has saved, is loaded into the module. Raises
     UserError: there is no such file or function, it returns something else, or the weights don't fit.
@@ -317,4 +338,12 @@ def _load_weights(module: Any, path: Path) -> None:
     for wrapper in WRAPPERS * 2:
         if content and all(key.startswith(wrapper) for key in content):
             content = {key.removeprefix(wrapper): value for key, value in content.items()}
+    own = module.state_dict()
+    # safetensors saves one of several tied weights.
+    for name in own.keys() - content.keys():
+        tied = [other for other in own.keys() & content.keys() if own[name].is_set_to(own[other])]
+        content |= {name: content[tied[0]]} if tied else {}
     fill(module, content, f"{path}: the weights don't fit {type(module).__name__}")
+    for name, tensor in own.items():
+        if not torch.equal(tensor.nan_to_num(), content[name].to(tensor.dtype).nan_to_num()):
+            raise UserError(f"{path}: the weights {name} differ from those to which {type(module).__name__} ties them")

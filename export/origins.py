@@ -5,12 +5,14 @@ Every origin gives an `Exportable`, from which bundle_writer.py makes a bundle. 
 graphs if it has no others; they keep their certificates.
 """
 
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -41,19 +43,25 @@ from attendant.runtime.bundle.manifest import (
     SpecialIds,
     search_of,
 )
-from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, SPECIAL_TOKENS, Tokenizer
+from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import sha256_of
 from attendant.runtime.onnx.session import RUNTIME_VERSION, graph_bytes
 from attendant.runtime.onnx.stepper import OnnxStepper, refuse_inexact
+from attendant.runtime.requests import unknown_symbols
 from attendant.training.model import Seq2Seq
 from attendant.training.run.loading import LoadedRun
+
+logger = logging.getLogger(__name__)
 
 MAX_BEAM_SIZE = 32
 """A request's rows take memory and time of all requests; more hypotheses than this have never improved quality."""
 
 NUM_SOURCES = 256
 """Real sources for the comparison with PyTorch and as candidates for golden examples."""
+
+WARNED_UNKNOWN_SHARE: Final = 0.2
+"""Of the tokens of held-out sources. A vocabulary of words lacks some of every text."""
 
 READERS: Final[Mapping[str, Reader]] = {
     "fairseq": fairseq.read,
@@ -318,8 +326,7 @@ def exportable_checkpoint(
         )
     model = Seq2Seq(imported.config, *(tokenizer.vocabulary_size for tokenizer in tokenizers))
     fill(model, imported.tensors, f"{imported.file}: the weights are not of the model that its settings describe")
-    encoded = imported.source_tokenizer.encode_batch(list(texts))
-    sources = [source for source in encoded if 0 < len(source) <= imported.max_source_tokens]
+    sources = held_out_sources(imported.source_tokenizer, texts, imported.max_source_tokens)
     limits = limits_of(imported.target_tokenizer, imported.max_source_tokens, imported.max_target_tokens)
     beam_size = min(imported.decoding.beam_size, limits.max_beam_size)
     return ExportableModel(
@@ -341,6 +348,22 @@ def exportable_checkpoint(
         validation=sources,
         validation_name=data,
     )
+
+
+def held_out_sources(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> list[list[int]]:
+    """Returns the ids of texts of up to `longest` tokens. Warns if many tokens are unknown."""
+    encoded = tokenizer.encode_batch(list(texts))
+    num_tokens, num_unknown = sum(map(len, encoded)), sum(ids.count(UNK_ID) for ids in encoded)
+    if num_unknown > WARNED_UNKNOWN_SHARE * num_tokens:
+        pairs = zip(texts, encoded, strict=True)
+        symbols = (symbol for text, ids in pairs for symbol in unknown_symbols(text, ids, tokenizer))
+        logger.warning(
+            "%.0f %% of the tokens of the held-out sources are unknown, e.g. %s: requests must have the form of the "
+            "training's texts (capitals, punctuation, subwords)",
+            100 * num_unknown / num_tokens,
+            ", ".join(map(repr, islice(symbols, 4))),
+        )
+    return [ids for ids in encoded if 0 < len(ids) <= longest]
 
 
 def with_defaults(exportable: AnyExportable, **defaults: float | None) -> AnyExportable:

@@ -12,6 +12,9 @@ from unittest.mock import Mock
 import pytest
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers.models import WordLevel
+from tokenizers.processors import BertProcessing
 from torch import nn
 
 import attendant
@@ -568,6 +571,49 @@ def test_weights_of_wrapped_modules_are_loaded(prefix: str, tmp_path: Path, monk
         loaded = load_user_model("mine.py:build", Path(file)).module.state_dict()
         for name, tensor in weights.items():
             assert torch.equal(loaded[name], tensor.float())
+
+
+TIED = """
+from tests.own_models import *
+
+def build():
+    module = TutorialTranslator()
+    module.decoder_embedding.weight = module.encoder_embedding.weight
+    return user_model(module)
+"""
+
+
+def test_tied_weights_may_be_saved_once_but_must_be_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(TIED)
+    weights = TutorialTranslator().state_dict()
+    save_file(weights, "untied.safetensors")
+    with pytest.raises(UserError, match=r"the weights encoder_embedding\.weight differ from those to which Tutorial"):
+        load_user_model("mine.py:build", Path("untied.safetensors"))
+    # As safetensors.torch.save_model does.
+    del weights["decoder_embedding.weight"]
+    save_file(weights, "tied.safetensors")
+    module = load_user_model("mine.py:build", Path("tied.safetensors")).module
+    assert torch.equal(module.state_dict()["decoder_embedding.weight"], weights["encoder_embedding.weight"])
+
+
+def test_symbols_that_a_module_may_not_know_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_export, "write_bundle", Mock())
+    export_model(random_model("tutorial"), tmp_path / "mine", data=[("ab", "cd"), ("xyz", "cd")])
+    assert "60 % of the tokens of the held-out sources are unknown, e.g. 'x', 'y', 'z': " in caplog.text
+    library = LibraryTokenizer(WordLevel({"[CLS]": 0, "[SEP]": 1, "a": 2}, unk_token="[UNK]"))
+    library.post_processor = BertProcessing(("[SEP]", 1), ("[CLS]", 0))
+    library.enable_padding(length=8)
+    library.save(str(tmp_path / "tokenizer.json"))
+    model = replace(random_model("tutorial"), source_tokenizer=tmp_path / "tokenizer.json")
+    export_model(model, tmp_path / "mine")
+    assert "its post-processor adds <s> </s> to a source, and the bundle </s>: set prepend_bos and" in caplog.text
+    assert "no symbol is known to be unk" in caplog.text
+    caplog.clear()
+    export_model(replace(model, prepend_bos=True), tmp_path / "mine")
+    assert "post-processor" not in caplog.text
 
 
 def test_data_may_be_a_path_or_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
