@@ -258,19 +258,20 @@ class Vocabulary:
         """Stores a list of symbols by their ids; `special` are their names of PAD, UNK, BOS and EOS, None if missing.
 
         Raises:
-            UserError: a symbol occurs twice, or has the name of one of our special ones.
+            UserError: a special symbol is not among them, a symbol occurs twice, or has the name of one of our special
+                ones.
         """
         self._path, self._num_symbols = path, len(symbols)
         ids = {symbol: number for number, symbol in enumerate(symbols)}
         if len(ids) != len(symbols):
             twice = next(symbol for number, symbol in enumerate(symbols) if ids[symbol] != number)
             raise UserError(f"{path}: the symbol {twice!r} is in the vocabulary twice")
+        if missing := [name for name in special if name is not None and name not in ids]:
+            raise UserError(f"{path}: the vocabulary lacks the toolkit's special symbol {missing[0]!r}")
         self.symbols = [symbol for symbol in symbols if symbol not in special]
         if ours := set(self.symbols) & set(SPECIAL_TOKENS):
             raise UserError(f"{path}: {min(ours)!r} is an ordinary symbol there, and a special one here")
-        self._ids = [None if name is None else ids.get(name) for name in special] + [
-            ids[symbol] for symbol in self.symbols
-        ]
+        self._ids = [None if name is None else ids[name] for name in (*special, *self.symbols)]
 
     def rows(self, weights: Tensor) -> Tensor:
         """Returns weights [V, ...] with a row per symbol, in our order; zeros for a missing special symbol."""

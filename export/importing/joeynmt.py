@@ -1,5 +1,6 @@
 """Reads recurrent models of JoeyNMT 2 (Kreutzer et al. 2019): config.yaml, its vocabularies, and the weights."""
 
+import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +28,8 @@ from attendant.runtime.files import read_text
 from attendant.training.data.tokenization import tokenizer_of
 from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig
 
+logger = logging.getLogger(__name__)
+
 SPECIAL: Final = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 """In our order, with their default names."""
 
@@ -53,6 +56,7 @@ def read(path: Path, segmented: bool) -> Imported:
     target = _vocabulary(file.parent / "trg_vocab.txt", names)
     model, tensors = _model(config.table("model"), file, source, target)
     testing = config.table("testing")
+    _warn_of_defaults(testing)
     max_target_tokens = testing.value("max_output_length", -1)
     return Imported(
         file=file,
@@ -69,6 +73,19 @@ def read(path: Path, segmented: bool) -> Imported:
             max_length_ratio=None if max_target_tokens > 0 else MAX_LENGTH_RATIO,
         ),
     )
+
+
+def _warn_of_defaults(testing: Settings) -> None:
+    """Warns of settings that change answers, and that can't be a bundle's defaults."""
+    changes = {
+        "generate_unk": (not testing.value("generate_unk", True), "suppress_unk"),
+        "min_output_length": (testing.value("min_output_length", 1) > 1, "min_length"),
+        "no_repeat_ngram_size": (testing.value("no_repeat_ngram_size", -1) > 0, "no_repeat_ngram_size"),
+        "repetition_penalty": (testing.value("repetition_penalty", -1.0) > 1, "repetition_penalty"),
+    }
+    for name, (is_changed, option) in changes.items():
+        if is_changed:
+            logger.warning("%s is no default of the bundle: set %s in requests", testing.name_of(name), option)
 
 
 def _limit(setting: int) -> int:

@@ -80,7 +80,9 @@ def _vocabulary(path: Path, vocabularies: Mapping[str, Any], side: str) -> Vocab
     symbols = vocabularies.get(side)
     if not (isinstance(symbols, list) and all(isinstance(symbol, str) for symbol in symbols)):
         raise UserError(f"{path}: its vocab.{side} is no list of symbols: convert the checkpoint to OpenNMT-py 3")
-    return Vocabulary(path, symbols, SPECIAL)
+    # Sources get neither <s> nor </s>, which their vocabulary may lack.
+    special = SPECIAL if side == "tgt" else (*SPECIAL[:2], *(name if name in symbols else None for name in SPECIAL[2:]))
+    return Vocabulary(path, symbols, special)
 
 
 def _refuse_architectures(options: Settings) -> None:

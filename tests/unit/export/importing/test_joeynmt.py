@@ -122,6 +122,21 @@ def test_limits_and_defaults_are_the_configurations(tmp_path: Path) -> None:
     assert imported.decoding.max_length_ratio is None
 
 
+def test_settings_that_are_no_defaults_of_bundles_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write(tmp_path, Joey())
+    for name, plain, changed in (("generate_unk", True, False), ("repetition_penalty", -1, 2)):
+        edit(folder, "testing", name, value=plain)
+        read(folder, False)
+        assert not caplog.messages
+        edit(folder, "testing", name, value=changed)
+        read(folder, False)
+        assert f"testing.{name} = {changed} is no default of the bundle" in caplog.text
+        edit(folder, "testing", name, value=plain)
+        caplog.clear()
+
+
 def test_a_character_vocabulary_is_imported(tmp_path: Path) -> None:
     folder = write(tmp_path, Joey())
     (folder / "src_vocab.txt").write_text(

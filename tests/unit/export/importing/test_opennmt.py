@@ -216,6 +216,8 @@ def test_a_default_beam_is_no_wider_than_the_models_widest(tmp_path: Path, monke
     [
         ([*SYMBOLS[:-1], "a"], "'a' is in the vocabulary twice"),
         ([*SYMBOLS[:-1], "<pad>"], "'<pad>' is an ordinary symbol there, and a special one here"),
+        (["<pad>", *SYMBOLS[:1], *SYMBOLS[2:]], "the vocabulary lacks the toolkit's special symbol '<blank>'"),
+        ([*SYMBOLS[:3], "<eos>", *SYMBOLS[4:]], "the vocabulary lacks the toolkit's special symbol '</s>'"),
         (("a",), "its vocab.src is no list of symbols"),
     ],
 )
@@ -223,7 +225,7 @@ def test_vocabularies_that_cannot_be_imported_are_refused(symbols: Any, message:
     path = write(tmp_path, Onmt())
     with torch.serialization.safe_globals([Namespace]):
         content = torch.load(path)
-    content["vocab"]["src"] = symbols
+    content["vocab"] |= {"src": symbols, "tgt": symbols}
     torch.save(content, path)
     with pytest.raises(UserError, match=message):
         read(path, False)
