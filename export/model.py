@@ -169,7 +169,6 @@ def export_model(
     _require(source.module_ids, needed, "source")
     _require(target.module_ids, ("bos", "eos"), "target")
     _warn_of_other_symbols(source, model)
-    _warn_of_other_symbols(source, model)
     # Two, at least, show the axes of positions.
     max_positions = max(2, model.max_source_tokens + model.append_eos + model.prepend_bos)
     traced = traceable_module(model.module, source, target, max_positions=max_positions)

@@ -82,7 +82,7 @@ def read_vocabulary(
                 library, declared = read_sentencepiece(name, path.read_bytes())
             except OSError as error:
                 raise UserError(f"{name}: can't be read: {error.strerror}") from None
-            return _of_library(name, library.to_str(), {**declared, **(special or {})})
+            return _of_library(name, library.to_str(), {**declared, **(special or {})}, finds_special=False)
         text = read_text(path, name)
         if path.suffix == ".json":
             return _of_library(name, text, special)
@@ -134,8 +134,12 @@ def _places(name: str, ids: Mapping[str, int], special: Mapping[str, str] | None
     return [*places, *(ids[symbol] for symbol in ordinary)], ordinary
 
 
-def _of_library(name: str, text: str, special: Mapping[str, str] | None) -> Vocabulary:
-    """Returns the vocabulary of a tokenizer of Hugging Face's library, whose special symbols get our ids."""
+def _of_library(name: str, text: str, special: Mapping[str, str] | None, *, finds_special: bool = True) -> Vocabulary:
+    """Returns the vocabulary of a tokenizer of Hugging Face's library, whose special symbols get our ids.
+
+    Args:
+        finds_special: added tokens that the library calls special, such as language tags, are found within texts.
+    """
     try:
         content: dict[str, Any] = json.loads(text)
         model, added = content["model"], content.get("added_tokens") or []
@@ -145,7 +149,6 @@ def _of_library(name: str, text: str, special: Mapping[str, str] | None) -> Voca
             {symbol: number for number, (symbol, _) in enumerate(model["vocab"])} if is_unigram else {**model["vocab"]}
         )
         ids |= {token["content"]: token["id"] for token in added}
-        users = [token for token in added if not token.get("special")]
         unk = [*ids][model["unk_id"]] if is_unigram and model.get("unk_id") is not None else model.get("unk_token")
     except (ValueError, LookupError, TypeError, AttributeError):
         raise UserError(
@@ -154,7 +157,14 @@ def _of_library(name: str, text: str, special: Mapping[str, str] | None) -> Voca
         ) from None
     own, is_processed = {"unk": unk} if unk in ids else {}, bool(content.get("post_processor"))
     module_ids, ordinary = _places(name, ids, {**own, **(special or {})})
+    others = set(ordinary)
     new_ids = {symbol: number for number, symbol in enumerate([*SPECIAL_TOKENS, *ordinary])}
+    # The graphs and `append_eos` add the special symbols of bundles, which are never found within a text.
+    users = [
+        {**token, "id": new_ids[token["content"]], "special": False}
+        for token in added
+        if token["content"] in others and (finds_special or not token.get("special"))
+    ]
     if is_unigram:
         worst = min(scores.values(), default=0.0)
         model["vocab"] = [[symbol, scores.get(symbol, worst)] for symbol in new_ids]
@@ -165,8 +175,7 @@ def _of_library(name: str, text: str, special: Mapping[str, str] | None) -> Voca
     else:
         model["vocab"] = new_ids
         model["unk_token"] = SPECIAL_TOKENS[UNK_ID]
-    # The graphs and `append_eos` add special symbols, which are never found within a text. Those of a user are.
-    users = [{**token, "id": new_ids[token["content"]]} for token in users if token["content"] in new_ids]
+        model.pop("dropout", None)  # of merges, at random in training
     content |= {"added_tokens": users, "post_processor": None, "padding": None, "truncation": None}
     try:
         with quiet_stderr():

@@ -610,7 +610,7 @@ def test_symbols_that_a_module_may_not_know_are_warned_of(
     model = replace(random_model("tutorial"), source_tokenizer=tmp_path / "tokenizer.json")
     export_model(model, tmp_path / "mine")
     assert "its post-processor adds <s> </s> to a source, and the bundle </s>: set prepend_bos and" in caplog.text
-    assert "no symbol is known to be unk" in caplog.text
+    assert caplog.text.count("no symbol is known to be unk") == 1
     caplog.clear()
     export_model(replace(model, prepend_bos=True), tmp_path / "mine")
     assert "post-processor" not in caplog.text

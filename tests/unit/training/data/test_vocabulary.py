@@ -90,7 +90,16 @@ def test_symbols_that_a_user_added_are_matched_within_texts(tmp_path: Path) -> N
     library = LibraryTokenizer(models.BPE({"<unk>": 0, "a": 1, "b": 2, "ab": 3}, [("a", "b")], unk_token="<unk>"))
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     library.add_tokens([AddedToken("<sep>", normalized=False)])
-    assert_same_ids(library, tmp_path, ["ab<sep>b", "<sep>", "a <sep>ab"])
+    library.add_special_tokens(["<2b>", "</s>"])
+    assert_same_ids(library, tmp_path, ["ab<sep>b", "<sep>", "a <sep>ab", "<2b> ab", "<2b>"])
+
+
+def test_merges_are_not_left_out_at_random(tmp_path: Path) -> None:
+    """A tokenizer may keep the dropout of its training (Provilkov et al. 2020)."""
+    library = LibraryTokenizer(models.BPE({"<unk>": 0, "a": 1, "b": 2, "ab": 3}, [("a", "b")], dropout=0.9))
+    library.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = read_vocabulary(tmp_path / "tokenizer.json", field="source_tokenizer").tokenizer
+    assert tokenizer.tokens_of(tokenizer.encode("ab" * 20)) == ["ab"] * 20
 
 
 def test_a_tokenizer_of_bert_is_taken(tmp_path: Path) -> None:
