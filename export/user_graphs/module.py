@@ -70,10 +70,11 @@ class Graphs:
     def lines(self) -> list[str]:
         """Returns a line for each tensor, and for each reason why the graphs will be slower than they could be."""
         encoder, step = self.encoder, self.step
-        taken = [encoder.source_ids, encoder.source_lengths, encoder.source_mask, *encoder.zeros]
-        lines = [f"{encoder.graph.file} takes {', '.join(str(placed) for placed in taken if placed is not None)}"]
-        taken = [step.previous_ids, step.source_lengths, step.source_mask]
-        lines.append(f"{step.graph.file} takes {', '.join(str(placed) for placed in taken if placed is not None)}")
+        lines = []
+        for places, taken in ((encoder, (encoder.source_ids, *encoder.zeros)), (step, (step.previous_ids,))):
+            mask = f"{places.source_mask} true on {places.table.mask_is_true_on}" if places.source_mask else None
+            texts = filter(None, (*taken, places.source_lengths, mask))
+            lines.append(f"{places.graph.file} takes {', '.join(map(str, texts))}")
         lines.append(f"{step.graph.file} gives {self.scores_are.replace('_', '-')} {self.scores}")
         lines.append(f"attention: {self.attention or 'none'}")
         for tensor in self.state:

@@ -126,6 +126,7 @@ def test_a_draft_describes_the_graphs(
     main(["import", "onnx", str(encoder), str(step), "--write-spec", str(written)])
     shown = re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", capfd.readouterr().err)
     assert "export: state 'memory' [position, row, 16]: the encoder's 'memory', which steps leave as it is\n" in shown
+    assert "step.onnx takes 'token' [1, 1], 'key_padding_mask' [position, 1] true on padding\n" in shown
     assert tomllib.loads(written.read_text()) == {
         "source": {"tokenizer": "source.txt"},
         "target": {"tokenizer": "target.txt"},
