@@ -84,7 +84,6 @@ OPTIONS: Final = {
 
 
 def document() -> Schema:
-    """Returns the whole document."""
     whole: Schema = json.loads((PROTOS / "openapi.json").read_text(encoding="utf-8"))
     parts = whole["components"]["schemas"]
     parts["InferRequest"]["properties"]["parameters"]["properties"] = OPTIONS

@@ -112,7 +112,6 @@ class GrowingAnswer:
         self._certain[place][progress.first :] = progress.token_ids
 
     def end(self, place: int, best: Hypothesis) -> None:
-        """Ends a part with its best hypothesis."""
         self._best[place] = best
 
     def grow(self) -> Piece | None:
@@ -250,7 +249,6 @@ def _hypothesis_fields(
 
 
 def tokens_and_text(hypothesis: Hypothesis, request: ReadRequest, tokenizer: Tokenizer) -> tuple[list[str], str]:
-    """Returns the tokens of a hypothesis and its text."""
     if request.parts:
         parts = [tokens_and_text(*part, tokenizer) for part in zip(hypothesis.parts, request.parts, strict=True)]
         return [token for tokens, _ in parts for token in tokens], "".join(text for _, text in parts)

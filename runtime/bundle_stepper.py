@@ -166,7 +166,6 @@ def _differences(name: str, example: GoldenExample, tokens: list[str], best: Hyp
 
 
 def options_of(example: GoldenExample) -> DecodingOptions:
-    """Returns the decoding options of an example."""
     return DecodingOptions(
         beam_size=example.beam_size,
         length_penalty=example.length_penalty,

@@ -585,7 +585,6 @@ def _parts_of(source: Side, decoding: Mapping[str, Any], model: BundleModel, vio
 
 
 def _whole(parts: Sequence[ReadRequest]) -> ReadRequest:
-    """Returns the request of a text in parts."""
     first = parts[0]
     return ReadRequest(
         source_ids=tuple(token_id for part in parts for token_id in part.source_ids),

@@ -236,8 +236,6 @@ NO_CREDENTIALS: Final = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED"})
 
 
 class RequestLog:
-    """Begins the records of requests."""
-
     def __init__(
         self,
         catalogue: Catalogue,
@@ -287,7 +285,6 @@ class RequestLog:
         self.write(_facts(call.request_id, call.client or call.address, method, "") | {"code": error.code}, error)
 
     def write(self, facts: dict[str, object], error: AttendantError | None) -> None:
-        """Writes the line of a request."""
         if log.isEnabledFor(self._level):
             if error is not None:
                 facts |= {"error": error}
@@ -327,7 +324,6 @@ class RequestRecord:
 
     @property
     def client(self) -> str:
-        """The name of the caller."""
         return self._call.client
 
     def lease(self, model: str, version: str) -> ServedModel:

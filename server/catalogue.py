@@ -151,7 +151,6 @@ class Catalogue:
         self._routes[routes.stable.name] = routes
 
     def drop(self, name: str) -> None:
-        """Removes a model."""
         self._routes.pop(name, None)
 
     def all(self) -> list[Routes]:

@@ -84,7 +84,6 @@ class Reloaded(Generic[T]):
             self.reload()
 
     def reload(self) -> None:
-        """Reads the files."""
         state = self._state()
         names = ", ".join(map(str, self._paths))
         try:

@@ -458,7 +458,6 @@ class Model:
         return self._scores(requests)
 
     def generation(self, request: ReadRequest, result: Result) -> Generation:
-        """Returns the answer to a decoded request."""
         fields = answer_fields(result.hypotheses, result.trace, request, self._facts)
         for hypothesis in fields["hypotheses"]:
             hypothesis["tokens"] = tuple(hypothesis["tokens"])

@@ -34,8 +34,6 @@ METHOD, STATUS_CODE, SYSTEM = "rpc.method", "rpc.response.status_code", "rpc.sys
 
 
 class Tracer:
-    """Makes a span for each request."""
-
     def __init__(self, provider: "TracerProvider") -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -87,7 +85,6 @@ class RequestSpan:
             child.end(began)
 
     def end(self, *, model: str, code: str) -> None:
-        """Ends the span of a request that has an answer or an error."""
         from opentelemetry.trace import StatusCode
 
         self._span.set_attributes({"attendant.model": model, STATUS_CODE: code})

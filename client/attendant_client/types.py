@@ -170,14 +170,12 @@ HEADING = "writing-mode: vertical-rl; transform: rotate(180deg); padding: .3em 0
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns a table of texts."""
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)
     body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def paragraphs(texts: Sequence[str]) -> str:
-    """Returns a paragraph for each text."""
     return "".join(f"<p>{escape(text)}</p>" for text in texts)
 
 

@@ -94,7 +94,6 @@ def checkpoint_file(path: Path, pattern: str, best: str = "") -> Path:
 
 
 def _checkpoints_in(folder: Path, pattern: str) -> str:
-    """Returns a list of the checkpoints in a folder."""
     matching = sorted(path.name for path in folder.glob(pattern))
     return f"one of its checkpoints: {some_of(matching)}" if matching else f"a checkpoint, {pattern}: it has none"
 

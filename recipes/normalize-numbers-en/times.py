@@ -201,7 +201,6 @@ def interval_of_days(month: int, first: int, last: int) -> Value:
 
 
 def month_of_year(month: int, number: int) -> Value:
-    """Returns a month of a year."""
     name, spoken_year = month_name[month], year(number)
     figures = [f"{name}, {number}", f"{name} of {number}", f"{month}/{number}", f"{month:02}/{number}"]
     figures += [f"{number}-{month:02}", f"{number}/{month:02}", f"{name[:3]}-{number}"]

@@ -157,7 +157,6 @@ def signed(sign: str, value: Value) -> Value:
 
 
 def whole_number(number: int) -> Value:
-    """Returns a whole number."""
     spoken = cardinal(number)
     readings = []
     short = spoken.removeprefix("one ")
@@ -199,7 +198,6 @@ def scaled(amount: str, scale: str) -> Value:
 
 
 def percentage(amount: str) -> Value:
-    """Returns a percentage."""
     spoken = f"{in_words.amount(amount)} percent"
     readings = [spoken.replace("percent", "per cent"), *_halves(amount, "percent")]
     figures = [f"{amount} %", f"{amount} percent", f"{amount} per cent", f"{amount} pct"]
@@ -241,7 +239,6 @@ def fraction(numerator: int, denominator: int, whole: int = 0) -> Value:
 
 
 def dozens(count: int) -> Value:
-    """Returns dozens."""
     words = (f"{cardinal(count)} dozen", *(("dozen",) if count == 1 else ()))
     return Value(f"{cardinal(count)} dozen", f"{12 * count:,}", (f"{count} dozen",), words)
 
@@ -258,7 +255,6 @@ def phrases() -> list[Value]:
 
 
 def money(symbol: str, whole: int, cents: int = 0) -> Value:
-    """Returns an amount of money."""
     if symbol == YEN:
         figures = [f"{YEN} {whole:,}", f"{whole:,} yen", f"{whole:,}{YEN}", f"JPY {whole:,}", f"{whole:,} JPY"]
         return both(f"{cardinal(whole)} yen", f"{YEN}{whole:,}", figures)
@@ -358,7 +354,6 @@ def version(parts: Sequence[int]) -> Value:
 
 
 def measure(amount: str, unit: str) -> Value:
-    """Returns an amount of a unit."""
     noun = _noun(unit, amount == "1")
     spoken = f"{in_words.amount(amount)} {noun}"
     figures = [f"{amount} {symbol}" for symbol in (unit, *ALIASES.get(unit, ()))]
@@ -487,7 +482,6 @@ def share(first: int, last: int, between: str) -> Value:
 
 
 def roman_numeral(number: int) -> Value:
-    """Returns a Roman numeral."""
     return spoken_only(cardinal(number), [in_words.roman(number)])
 
 

@@ -456,7 +456,6 @@ class Tokenizer:
         return None if token_id is None or token in SPECIAL_TOKENS or token in self._bytes else token_id
 
     def ids_beginning_with(self, beginning: str) -> list[int]:
-        """Returns the ids of the symbols with this beginning."""
         symbols, ids = self._in_order
         first = bisect_left(symbols, beginning)
         return ids[first : bisect_left(symbols, beginning + LAST_CHARACTER, first)]

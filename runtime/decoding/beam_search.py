@@ -563,12 +563,10 @@ class BeamSearch:
             beam.end(self._history, row, total, None, step.attention)
 
     def _rows_of_each(self) -> list[range]:
-        """Returns the rows of every beam."""
         ends = self._counts.cumsum().tolist()
         return list(map(range, [0, *ends[:-1]], ends))
 
     def _rows_of(self, number: int) -> range:
-        """Returns the rows of a beam."""
         first = int(self._counts[:number].sum())
         return range(first, first + int(self._counts[number]))
 

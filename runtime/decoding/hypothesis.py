@@ -152,7 +152,6 @@ class History:
         return tokens
 
     def log_probs(self, row: int, begin: int) -> list[float]:
-        """Returns the log-probabilities of these symbols."""
         log_probs: list[float] = self._log_probs[row, begin - self._first : self.step - self._first].tolist()
         return log_probs
 

@@ -182,7 +182,6 @@ class _Process:
         return self._process.poll() is None
 
     def request_worker(self, number: int, connection: socket.socket, record: int) -> None:
-        """Requests a worker with this number, connection and flight record."""
         with suppress(OSError):  # the process has gone
             socket.send_fds(self._control, [NUMBER.pack(number)], [connection.fileno(), record])
 

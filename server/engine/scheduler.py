@@ -362,7 +362,6 @@ class Scheduler:
             self._deadlines.add(request.deadline, request.key, sum(map(len, self._queues.values())))
 
     def next_priority(self) -> Priority:
-        """Returns the priority of the next round."""
         interactive, heavy, bulk = map(bool, self._queues.values())
         if bulk and (not (interactive or heavy) or self._bulk_share.is_turn()):
             return Priority.BULK
@@ -385,7 +384,6 @@ class Scheduler:
         return queue.admit(max_rows, budget.max_source_positions, max_joining)
 
     def note_step(self, priority: Priority, seconds: float, num_rows: int) -> None:
-        """Learns from a step."""
         if (limits := self._limits(priority)) is not None:
             limits.rows.note(seconds, num_rows)
 
@@ -432,7 +430,6 @@ class Scheduler:
         return None
 
     def _limits(self, priority: Priority) -> _CallLimits | None:
-        """Returns the current limits of a call for that priority."""
         is_alone = priority is Priority.BULK and self._bulk_room.is_alone
         return self._alone_limits if is_alone else self._queues[priority].limits
 

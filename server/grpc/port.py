@@ -316,7 +316,6 @@ def make_room(port: int, max_connections: int, calls: ConnectionCalls) -> None:
 
 
 def num_connections(port: int) -> int:
-    """Returns the number of a port's connections."""
     return sum(not _listens(connection) for connection in _sockets(port))
 
 

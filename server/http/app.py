@@ -173,7 +173,6 @@ ROUTES: Final = (
 
 
 def path_parameters(path: str) -> list[str]:
-    """Returns the names of a path's parameters."""
     return re.findall(r"{(\w+)}", path)
 
 
@@ -206,7 +205,6 @@ class HttpApi:
         app.add_exception_handler(HTTPException, self._refuse)
 
     def add_service(self, rpcs: Mapping[str, Rpc]) -> None:
-        """Adds the paths of the service Seq2Seq."""
         for route in ROUTES:
             rpc = rpcs[route.method]
             make_request = partial(_request, route, query_parameters(route, rpc.request_class), rpc.request_class)
@@ -216,7 +214,6 @@ class HttpApi:
             self.add(route.verb, route.path, answer)
 
     def add(self, verb: str, path: str, answer: ASGIApp) -> None:
-        """Adds a path."""
         routes = [Route(path, answer, methods=[verb], middleware=self._cors)]
         if self._cors:
 
@@ -228,7 +225,6 @@ class HttpApi:
         self._app.router.routes.extend(routes)
 
     def endpoint(self, kind: type[Endpoint], rpc: Rpc, make_request: MakeRequest) -> Endpoint:
-        """Makes the endpoint of a method."""
         return kind(rpc, self._gate, self._calls, make_request)
 
     def set_problem(self, prefix: str, problem: Problem) -> None:

@@ -103,7 +103,6 @@ class Body:
         return await off_the_loop(len(self.raw), partial(self.decoded, rpc))
 
     def decoded(self, rpc: Rpc) -> Message | UndecodableRequest:
-        """Parses the body."""
         try:
             return self.read(rpc)
         except Exception as raised:

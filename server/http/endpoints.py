@@ -64,8 +64,6 @@ Problem = Callable[[errors.AttendantError, str], Response]
 
 
 class HttpCall(Call):
-    """An HTTP request as a call."""
-
     protocol = "http"
 
     def __init__(self, scope: Scope) -> None:
@@ -113,7 +111,6 @@ def problem_of(error: errors.AttendantError, request_id: str) -> dict[str, Any]:
 
 
 def problem_headers(error: errors.AttendantError) -> dict[str, str]:
-    """Returns the headers that HTTP has for an error."""
     headers = dict(error.headers or {}) if isinstance(error, HttpError) else {}
     if isinstance(error, errors.Unauthenticated):
         headers["www-authenticate"] = "Bearer"
@@ -123,7 +120,6 @@ def problem_headers(error: errors.AttendantError) -> dict[str, str]:
 
 
 def problem_response(error: errors.AttendantError, request_id: str) -> Response:
-    """Returns the response of an error."""
     problem = problem_of(error, request_id)
     text = json.dumps(problem, ensure_ascii=False)
     return Response(text, problem["status"], problem_headers(error), media_type=MEDIA_TYPE)
@@ -178,11 +174,9 @@ class Endpoint:
         return message
 
     def problem(self, error: errors.AttendantError, request_id: str) -> Response:
-        """Returns the response of an error."""
         return problem_response(error, request_id)
 
     async def respond(self, request: Any, message: Message) -> Response:
-        """Returns the response that holds a message."""
         return Response(await written(message), media_type=JSON)
 
 

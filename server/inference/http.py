@@ -292,7 +292,6 @@ class InferenceEndpoint(Endpoint):
         return _problem(error, request_id)
 
     async def respond(self, request: Any, message: Message) -> Response:
-        """Returns the response that holds a message."""
         if isinstance(message, wire.ModelInferResponse):
             write = partial(_written, message, request.binary)
             return await off_the_loop(message.ByteSize(), write, bodies.LOOP_ANSWER_BYTES, WRITERS)

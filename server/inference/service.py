@@ -270,7 +270,6 @@ def set_options(
 
 
 def _part(request: messages.GenerateRequest, name: str) -> Any:
-    """Returns the message that has the field."""
     if name in OUTPUT_FIELDS:
         return request.output
     return request.decoding.sampling if name in SAMPLING_FIELDS else request.decoding

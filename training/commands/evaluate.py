@@ -39,7 +39,6 @@ OPTIONS_OF_METRICS: Final = (
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:
-    """Adds --split and --data."""
     data = parser.add_mutually_exclusive_group()
     data.add_argument("--split", choices=("test", "validation"), help="split to decode (default: test)")
     data.add_argument(

@@ -65,7 +65,6 @@ class Answered:
     texts: list[str]
 
     def signals(self, bundle: Bundle) -> list[Signals]:
-        """Returns the signals of each answer."""
         return [
             answer_signals(source_signals(source, bundle.seen_bigrams), hypothesis)
             for source, hypothesis in zip(self.source_ids, self.hypotheses, strict=True)

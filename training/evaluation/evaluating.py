@@ -314,7 +314,6 @@ class Evaluation:
 
 
 def source_lengths(model: TextModel, decoded: Sequence[Decoded], unit: LengthUnit) -> list[int]:
-    """Returns the length of each example's source."""
     if unit == "words":
         return [num_words(output.example.source) for output in decoded]
     return [max(0, len(output.source_ids) - model.num_special) for output in decoded]

@@ -234,7 +234,6 @@ async def score(options: Namespace) -> int:
 
 
 async def models(options: Namespace) -> int:
-    """Prints the models of a server."""
     async with _client(options) as client:
         served = await client.models() if options.name is None else (await client.model(options.name),)
     for model in served:

@@ -77,8 +77,6 @@ def _narrow(line: str, width: int) -> str:
 
 
 class _Tree:
-    """The tree of a search."""
-
     def __init__(self, search: TracedSearch, glyphs: dict[str, str]) -> None:
         self._search = search
         self._glyphs = glyphs
