@@ -404,7 +404,8 @@ class _DecodingReader:
         """Returns the value of an option, or of one within another, such as "sampling.top_p"."""
         within, _, name = path.rpartition(".")
         value = (self._fields[within] if within else self._fields).get(name, default)
-        return _as_typed(value) if isinstance(value, float) else value
+        # The shortest decimal of a single-precision number: 0.6 arrives as 0.60000002384, and was 0.6.
+        return float(str(np.float32(value))) if isinstance(value, float) and math.isfinite(value) else value
 
     def _within(self, path: str, default: Number, least: int, most: int, why: str = "") -> Number:
         """Returns a number in a closed range; `why` is added to the limit in the message."""
@@ -420,11 +421,6 @@ class _DecodingReader:
 
     def _require(self, held: bool, path: str, limit: str, value: object) -> None:
         self.violations.require(held, f"decoding.{path}", value, limit)
-
-
-def _as_typed(value: float) -> float:
-    """Returns the shortest decimal of a single-precision number: 0.6 arrives as 0.60000002384, and was 0.6."""
-    return float(str(np.float32(value))) if math.isfinite(value) else value
 
 
 class Side(NamedTuple):

@@ -320,7 +320,11 @@ class RequestRecord:
         self._began = time.monotonic()
         self._leases: list[Leases] = []
         self._has_ended = False
-        self.trace = None if requests.tracer is None else _begin_span(requests.tracer, call, self.request_id)
+        self.trace: RequestSpan | None = None
+        if (tracer := requests.tracer) is not None:
+            if call.span_parent is None:
+                call.span_parent = tracer.parent_of(call.metadata())
+            self.trace = tracer.begin(call.span_parent, call.protocol, call.method, call.address, self.request_id)
 
     @property
     def client(self) -> str:
@@ -384,12 +388,6 @@ class RequestRecord:
             requests.audit(facts | {"model": self._model}, code, error)
         requests.write(facts | {"code": code, "seconds": round(seconds, 6)}, error)
         return error
-
-
-def _begin_span(tracer: Tracer, call: Call, request_id: str) -> RequestSpan:
-    if call.span_parent is None:
-        call.span_parent = tracer.parent_of(call.metadata())
-    return tracer.begin(call.span_parent, call.protocol, call.method, call.address, request_id)
 
 
 def model_of(request: Any) -> str:

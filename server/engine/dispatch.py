@@ -65,9 +65,6 @@ class FairQueue:
     def __len__(self) -> int:
         return len(self._client_of)
 
-    def __contains__(self, key: int) -> bool:
-        return key in self._client_of
-
     def add(self, request: EngineRequest) -> None:
         """Appends a request to those of its client, and a new client to the ring."""
         client = self._clients.get(request.client)

@@ -73,13 +73,7 @@ def _with_context(rpc: Rpc) -> Callable[[Any, "GrpcCall"], Any]:
 
 
 class GrpcCall(Call):
-    """A call of gRPC.
-
-    Attributes:
-        context: gRPC's servicer context, whose type lacks most of its methods.
-    """
-
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Context) -> None:
         super().__init__(context.peer())
         self.context = context
 

@@ -245,8 +245,11 @@ class BatchStream:
             while not (reading.done() and not self._in):
                 await self._changed.wait()
                 self._changed.clear()
-                if closing.done() and not reading.done():
-                    self._end = self._end or self._refuse(Draining())
+                if closing.done() and not reading.done() and self._end is None:
+                    # Counted apart from the stream's requests, under the call's id.
+                    draining = Draining()
+                    self._log.begin(self._method, self._call).end(draining)
+                    self._end = draining, self._call.request_id
                 if self._end is not None:
                     reading.cancel()
                 while self._ended:
@@ -276,11 +279,6 @@ class BatchStream:
         if self._has_lists:
             return messages.GenerateManyResponse(results=results)
         return messages.GenerateBatchResponse(**results[0])
-
-    def _refuse(self, error: Unavailable) -> tuple[Unavailable, str]:
-        """Counts and logs an error that ends the stream apart from its requests; returns it with the call's id."""
-        self._log.begin(self._method, self._call).end(error)
-        return error, self._call.request_id
 
     async def _next_results(self, items: list[Item]) -> list[dict[str, Any]]:
         """Moves ended items to `items`, until a message is full; returns the fields of their results.

@@ -229,20 +229,11 @@ class AnswerBudget:
         """Removes the share of a stream that has ended and returned its memory."""
         self._shares.discard(share)
 
-    @property
-    def num_streams(self) -> int:
-        return len(self._shares)
-
-    @property
-    def num_stalled(self) -> int:
-        """Number of streams whose clients do not read."""
-        return sum(share.is_stalled for share in self._shares)
-
     def gauges(self) -> dict[str, Callable[[], float]]:
         """Returns the metrics of streams and their answers by name, each with a function that returns its value."""
         return {
-            "bulk_streams": lambda: self.num_streams,
-            "bulk_streams_stalled": lambda: self.num_stalled,
+            "bulk_streams": lambda: len(self._shares),
+            "bulk_streams_stalled": lambda: sum(share.is_stalled for share in self._shares),
             "bulk_answers_bytes": lambda: self.held_bytes,
             "bulk_answers_limit_bytes": lambda: self.max_bytes,
         }

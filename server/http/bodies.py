@@ -75,25 +75,16 @@ class HttpError(AttendantError):
         return HTTPStatus(self.http_status).phrase
 
 
-class Unreadable(Exception):
-    """A body that is not a request of the method.
-
-    Attributes:
-        error: the error that the caller gets.
-        request_id: the body's, if it has a valid one.
-    """
-
-    def __init__(self, error: AttendantError, request_id: str = "") -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.request_id = request_id
-
-
 @dataclass(slots=True)
 class Body:
-    """A request that is not parsed yet, since credentials and rates are checked first."""
+    """A request that is not parsed yet, since credentials and rates are checked first.
+
+    Attributes:
+        own_id: the request's, if it has a valid one; read also from a body that is refused.
+    """
 
     raw: bytes
+    own_id: str = ""
 
     def ByteSize(self) -> int:  # noqa: N802  # like protobuf's messages
         return len(self.raw)
@@ -107,19 +98,19 @@ class Body:
             return self.read(rpc)
         except Exception as raised:
             log.warning("undecodable message", extra={"method": rpc.name, "bytes": len(self.raw)})
-            if isinstance(raised, Unreadable):
-                return UndecodableRequest(len(self.raw), raised.error, raised.request_id)
-            return UndecodableRequest(len(self.raw), Undecodable(len(self.raw)))
+            error = raised if isinstance(raised, AttendantError) else Undecodable(len(self.raw))
+            return UndecodableRequest(len(self.raw), error, self.own_id)
 
     def read(self, rpc: Rpc) -> Message:
-        """Returns the request. Raises Unreadable."""
+        """Returns the request. Raises InvalidArgument, Undecodable."""
         body, request, faults = parse_json(self.raw), rpc.request_class(), list[Violation]()
         if isinstance(request, messages.GenerateManyRequest) and isinstance(body, dict) and TEXTS in body:
             _read_texts(request, body, faults)
         else:
             _read(request, body, "", faults)
+        self.own_id = getattr(request, "request_id", "")
         if faults:
-            raise Unreadable(InvalidArgument(*faults), getattr(request, "request_id", ""))
+            raise InvalidArgument(*faults)
         return request
 
 
@@ -179,12 +170,12 @@ def _expand(raw: bytes) -> bytes:
 
 
 def parse_json(raw: bytes) -> Any:
-    """Parses a body. Raises Unreadable: it is not JSON in UTF-8, or names a member twice."""
+    """Parses a body. Raises Undecodable: it is not JSON in UTF-8, or names a member twice."""
     try:
         return json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_object, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         reason = cut(" ".join(str(error).split()), MAX_REASON_CHARACTERS)
-        raise Unreadable(Undecodable(len(raw), f"Failed to load JSON: {reason}")) from None
+        raise Undecodable(len(raw), f"Failed to load JSON: {reason}") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

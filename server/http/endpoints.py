@@ -128,6 +128,8 @@ def problem_response(error: errors.AttendantError, request_id: str) -> Response:
 class Endpoint:
     """Calls a method of the table for each request, which may be a body that is not parsed yet."""
 
+    problem = staticmethod(problem_response)
+
     def __init__(self, rpc: Rpc, gate: Gate, calls: Shares, make_request: MakeRequest) -> None:
         self._rpc = rpc
         self._gate = gate
@@ -172,9 +174,6 @@ class Endpoint:
         self._log.require_decoded(self._rpc.name, call, message)
         self._gate.charge_listed(self._rpc, message, call)
         return message
-
-    def problem(self, error: errors.AttendantError, request_id: str) -> Response:
-        return problem_response(error, request_id)
 
     async def respond(self, request: Any, message: Message) -> Response:
         return Response(await written(message), media_type=JSON)

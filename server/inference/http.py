@@ -74,7 +74,7 @@ class InferenceBody(bodies.Body):
     binary: dict[str | None, bool] = field(default_factory=dict)
 
     def read(self, rpc: Rpc) -> Message:
-        """Returns the message that the body and the path stand for. Raises Unreadable."""
+        """Returns the message that the body and the path stand for. Raises InvalidArgument, Undecodable."""
         head = self.raw[: self.header_length]
         # Load, unload and the index need no body.
         named = bodies.parse_json(head) if head or rpc.name == "ModelInfer" else {}
@@ -127,12 +127,12 @@ class _Reading:
         self._body = body
 
     def request(self, method: str) -> Message:
-        """Returns the message of a method. Raises Unreadable: with all that is wrong."""
-        request_id, path = "", self._body.parameters
+        """Returns the message of a method. Raises InvalidArgument: with all that is wrong."""
+        path = self._body.parameters
         request: Message
         if method == "ModelInfer":
             infer = wire.ModelInferRequest(model_name=path["name"], model_version=path.get("version", ""))
-            request, request_id = self._infer(infer), infer.id
+            request, self._body.own_id = self._infer(infer), infer.id
         elif method == "RepositoryIndex":
             self._know(self._fields, ("ready", "repository_name"), bodies.BODY)
             ready, name = self._fields.get("ready", False), self._fields.get("repository_name", "")
@@ -149,7 +149,7 @@ class _Reading:
         if self._tail and not self._faults:
             self._faults.append(Violation(bodies.BODY, f"{len(self._tail)} bytes too long", "as long as its tensors"))
         if self._faults:
-            raise bodies.Unreadable(InvalidArgument(*self._faults), request_id)
+            raise InvalidArgument(*self._faults)
         return request
 
     def _infer(self, request: wire.ModelInferRequest) -> wire.ModelInferRequest:
@@ -288,8 +288,7 @@ def _problem(error: AttendantError, request_id: str) -> Response:
 class InferenceEndpoint(Endpoint):
     """Calls a method of the protocol, whose answers and errors have the protocol's own forms."""
 
-    def problem(self, error: AttendantError, request_id: str) -> Response:
-        return _problem(error, request_id)
+    problem = staticmethod(_problem)
 
     async def respond(self, request: Any, message: Message) -> Response:
         if isinstance(message, wire.ModelInferResponse):

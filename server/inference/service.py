@@ -242,7 +242,7 @@ def _renamed(violation: Violation, place: int) -> Violation:
 def _num_texts(request: Any) -> int:
     """Returns the number of texts that a request's shape names. A shape that is wrong is refused when it is read."""
     sizes = [num_elements(tensor.shape) for tensor in getattr(request, "inputs", ())[:1]]
-    return max(1, *(min(size, MAX_REQUESTS) for size in sizes), 1)
+    return min(max(1, *sizes, 1), MAX_REQUESTS)
 
 
 def set_options(
@@ -276,13 +276,10 @@ def _part(request: messages.GenerateRequest, name: str) -> Any:
 
 
 def _fits(field: Any, value: Any) -> bool:
-    if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL or isinstance(value, bool):
-        return field.cpp_type == FieldDescriptor.CPPTYPE_BOOL and isinstance(value, bool)
-    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING or isinstance(value, str):
-        return field.cpp_type == FieldDescriptor.CPPTYPE_STRING and isinstance(value, str)
     if field.cpp_type in requests.WHOLE:
-        return isinstance(value, int) and 0 <= value <= requests.WHOLE[field.cpp_type]
-    return isinstance(value, int | float)
+        return type(value) is int and 0 <= value <= requests.WHOLE[field.cpp_type]
+    kinds = {FieldDescriptor.CPPTYPE_BOOL: (bool,), FieldDescriptor.CPPTYPE_STRING: (str,)}
+    return type(value) in kinds.get(field.cpp_type, (int, float))
 
 
 MAX_DIMENSIONS: Final = 8
