@@ -15,7 +15,6 @@ from attendant_client import (
     FinishReason,
     GenerateOptions,
     Generation,
-    Hypothesis,
     Sampling,
 )
 from tests.bundles import LETTERS
@@ -58,11 +57,6 @@ def alone(target: str) -> Answers:
             for name, options in OPTIONS.items()
             for word in WORDS
         }
-
-
-async def log_prob_by_score(client: AttendantClient, source: str, hypothesis: Hypothesis) -> float:
-    ended = hypothesis.finish_reason is FinishReason.EOS
-    return (await client.score(source, hypothesis.tokens, include_eos=ended)).log_prob
 
 
 async def test_answers_are_the_same_alone_and_alongside_all_others(client: AttendantClient, alone: Answers) -> None:
@@ -123,7 +117,10 @@ async def test_a_score_of_the_answer_gives_its_log_prob(client: AttendantClient,
     """Uses only options that ban no symbols, because the probability of banned symbols goes to the others."""
     for word in WORDS[1:]:
         for hypothesis in alone[word, name].hypotheses:
-            assert await log_prob_by_score(client, word, hypothesis) == hypothesis.log_prob
+            has_ended = hypothesis.finish_reason is FinishReason.EOS
+            score = await client.score(word, hypothesis.tokens, include_eos=has_ended, attention=True)
+            assert (score.log_prob, score.token_log_probs) == (hypothesis.log_prob, hypothesis.token_log_probs)
+            assert (score.target_tokens, score.attention) == (hypothesis.tokens, hypothesis.attention)
 
 
 async def test_unknowns_become_the_symbols_that_they_attend_to(client: AttendantClient) -> None:

@@ -254,6 +254,8 @@ async def test_draining_answers_accepted_requests_and_refuses_the_rest() -> None
         assert sorted(answer.request_id for answer in answers) == ["0", "1", "2", "3", "4"]
         assert all(answer.WhichOneof("result") == "response" for answer in answers)
         await draining
+        assert server.sample("attendant_bulk_requests", model="fake") == 0
+        assert server.sample("attendant_bulk_answers_bytes", model="") == 0
 
 
 async def test_a_dead_engine_ends_the_stream() -> None:
@@ -375,34 +377,6 @@ async def test_answers_that_were_made_for_a_client_that_has_gone_hold_no_memory(
         await blocked.wait()
         call.cancel()
         await eventually(lambda: server.sample("attendant_bulk_streams", model="") == 0)
-        assert server.sample("attendant_bulk_answers_bytes", model="") == 0
-
-
-@pytest.mark.parametrize("how", ["cancel", "drain"])
-async def test_a_stream_of_lists_that_ends_gives_up_waiting_requests(how: str) -> None:
-    stepper = gated_stepper()
-    async with served(stepper, max_rows=4, max_bulk=6) as server:
-        call = server.stub.GenerateBatches()
-        await call.write(Many(requests=numbered(10, decoding=LONG)))
-        await stepper.arrival()
-        await eventually(lambda: server.sample("attendant_bulk_requests", model="fake") == 6)
-        if how == "cancel":
-            call.cancel()
-            await eventually(lambda: server.sample("attendant_requests_total", code="CANCELLED", **LISTED) == 10)
-            stepper.let_one_pass()
-        else:
-            server.catalogue.closing.set()
-            await eventually(lambda: server.sample("attendant_rejected_total", model="fake", reason="draining") > 0)
-            stepper.open()
-            answered = []
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                async for answer in call:
-                    answered += answer.results
-            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-            assert sorted(int(result.request_id) for result in answered) == list(range(6))
-            assert server.sample("attendant_requests_total", code="UNAVAILABLE", **LISTED) == 5, "and the stream itself"
-        await eventually(lambda: server.sample("attendant_bulk_requests", model="fake") == 0)
-        await eventually(lambda: server.model.runner.num_running + server.model.runner.num_waiting == 0)
         assert server.sample("attendant_bulk_answers_bytes", model="") == 0
 
 

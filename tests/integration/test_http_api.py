@@ -76,12 +76,6 @@ class TestAnswers:
         library = messages.GenerateResponse.FromString(expected)
         assert json.loads(text) == json_format.MessageToDict(library, always_print_fields_with_no_presence=True)
 
-    async def test_a_request_over_http_is_counted_once(self, server: Served, web: Http) -> None:
-        labels = {"model": "fake", "method": "Score", "code": "OK"}
-        before = server.sample("attendant_requests_total", **labels)
-        await web.post("/v1/score", SCORE)
-        assert server.sample("attendant_requests_total", **labels) == before + 1
-
 
 class TestLists:
     async def test_the_answer_to_a_list_is_grpcs_in_json(self, server: Served, web: Http) -> None:

@@ -284,8 +284,6 @@ def test_a_port_in_use_is_refused(running: Running, tiny_bundle_path: Path) -> N
     reason = "Address already in use; choose another"
     message = refusal(str(tiny_bundle_path), "--port", port)
     assert message.startswith(f"--port: can't listen on 127.0.0.1:{port}: {reason}")
-    message = refusal(str(tiny_bundle_path), "--metrics-port", str(running.metrics_port))
-    assert message.startswith(f"--metrics-port: can't listen on 127.0.0.1:{running.metrics_port}: {reason}")
 
 
 def test_options_that_can_not_be_met_are_refused(tiny_bundle_path: Path, tmp_path: Path) -> None:

@@ -75,23 +75,6 @@ async def test_outputs_are_sent_only_if_they_are_requested() -> None:
         assert not hypothesis.token_log_probs and not hypothesis.HasField("attention")
 
 
-async def test_a_score_is_the_decoders_own() -> None:
-    async with served(fake_stepper()) as server:
-        request = Generate(text="abc", output=messages.OutputOptions(token_log_probs=True, attention=True))
-        (best,) = (await server.stub.Generate(request)).hypotheses
-        score = messages.ScoreRequest(
-            source_text="abc",
-            target_tokens=messages.Tokens(tokens=best.tokens),
-            include_eos=best.finish_reason == messages.FINISH_REASON_EOS,
-            output=messages.OutputOptions(attention=True),
-        )
-        response = await server.stub.Score(score)
-        assert response.log_prob == best.log_prob
-        assert list(response.token_log_probs) == list(best.token_log_probs)
-        assert list(response.target_tokens) == list(best.tokens)
-        assert response.attention == best.attention
-
-
 async def test_models_are_listed_and_described() -> None:
     async with served(fake_stepper(), fake_bundle("one"), fake_bundle("two", max_length=7), max_rows=3) as server:
         first, two = (await server.stub.ListModels(messages.ListModelsRequest())).models
@@ -173,18 +156,6 @@ async def test_a_client_that_goes_frees_its_rows_within_one_step(beam_size: int)
         assert server.sample("grpc_server_handled_total", grpc_code="CANCELLED", **rpc) == 1
         with pytest.raises(asyncio.CancelledError):
             await call
-
-
-async def test_a_deadline_frees_the_rows_within_one_step() -> None:
-    stepper = gated_stepper()
-    async with served(stepper) as server:
-        error = await failure(server.stub.Generate(long_request(), timeout=1.0))
-        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        await server.ended("DEADLINE_EXCEEDED")
-        stepper.let_one_pass()
-        await eventually(lambda: server.model.runner.num_running == 0)
-        assert stepper.num_steps == 1
-        await eventually(lambda: server.sample("attendant_cancelled_rows_total", model="fake") == 1)
 
 
 async def test_a_deadline_that_the_caller_sees_first_is_no_cancellation() -> None:

@@ -118,13 +118,6 @@ async def test_no_trace_is_larger_than_estimated(target: str) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_score_has_no_trace(server: Served) -> None:
-    request = messages.ScoreRequest(source_text="abc", target_text="AA", output=messages.OutputOptions(trace=3))
-    with pytest.raises(grpc.aio.AioRpcError, match=r"output\.trace is 3, must be 0: a target that is scored"):
-        await server.stub.Score(request)
-
-
-@pytest.mark.asyncio(loop_scope="module")
 async def test_http_has_grpcs_trace_in_json(server: Served, web: Http) -> None:
     body = {"text": "abc", "decoding": {"beamSize": 3, "numHypotheses": 2}, "output": {"trace": 4}}
     answer = await web.post("/v1/generate", body)

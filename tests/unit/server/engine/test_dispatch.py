@@ -4,7 +4,6 @@ import random
 from functools import partial
 from itertools import product
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -128,20 +127,6 @@ def test_without_workers_everything_waits_in_order() -> None:
     assert (desk.num_waiting(INTERACTIVE), desk.num_waiting(BULK)) == (3, 3)
     desk.open(0)
     assert desk.news() == [(0, key) for key in (0, 2, 4, 1, 3, 5)]
-
-
-@pytest.mark.parametrize("priority", [INTERACTIVE, BULK])
-def test_clients_take_turns(priority: Priority) -> None:
-    desk = desk_of(1, max_rows=2)
-    for key in range(12):
-        desk.add(request(key, priority, client="flood"))
-    desk.add(request(99, priority, client="other"))
-    running, order = [key for _, key in desk.news()], list[int]()
-    while running:
-        order.append(running.pop(0))
-        running += [key for _, key in desk.after_end(0, request(order[-1], priority))]
-    assert len(order) == 13
-    assert order.index(99) <= 2 * (BULK_AHEAD if priority is BULK else 1) + 1
 
 
 def test_requests_that_would_come_too_late_are_removed() -> None:

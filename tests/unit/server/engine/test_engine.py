@@ -99,21 +99,6 @@ def test_new_requests_join_and_finished_ones_leave_at_every_step() -> None:
     assert not desk.engine.has_work and desk.engine.num_rows == 0
 
 
-def test_answers_are_those_of_offline_decoding() -> None:
-    desk = Desk(max_rows=6)
-    wanted = [DecodingOptions(beam_size=1 + key % 4, max_length=9, num_hypotheses=1 + key % 2) for key in range(12)]
-    wanted = [w if w.num_hypotheses <= w.beam_size else options(3) for w in wanted]
-    for key, each in enumerate(wanted):
-        desk.submit(key, each)
-        if key % 3 == 0:
-            desk.step()
-    desk.run()
-    expected = decode_all(FakeStepper(), [source(key) for key in range(12)], wanted, SPECIAL_IDS)
-    assert [
-        outcome.hypotheses for _, outcome in sorted(desk.outcomes.items()) if isinstance(outcome, Result)
-    ] == expected
-
-
 def test_timings_are_taken_from_the_injected_clock() -> None:
     desk = Desk(max_rows=2)
     desk.submit(0, options(2))

@@ -99,11 +99,3 @@ def test_requests_that_are_put_back_are_the_next_of_their_clients() -> None:
     again = [take(queue).key for _ in range(9)]
     assert [key for key in again if key < 10] == [0, 1, 2, 3, 4]
     assert [key for key in again if key >= 10] == [10, 11, 12, 13] and queue.work == 0
-
-
-def test_requests_past_their_latest_start_are_listed_once() -> None:
-    queue = queue_of(*(request(key, start_by=start_by) for key, start_by in enumerate((3.0, 1.0, None, 2.0))))
-    queue.remove(3)
-    assert queue.missed(0.5) == []
-    assert queue.missed(3.0) == [1, 0]
-    assert queue.missed(9.0) == []

@@ -106,12 +106,6 @@ def test_a_streamed_request_waits_for_fewer_steps_and_takes_the_others_along() -
     assert keys(queue.admit(INTERACTIVE)) == [101, 102]
 
 
-def test_a_new_request_beside_few_joins_at_once() -> None:
-    queue = running(1)
-    queue.add(request(101))
-    assert keys(queue.admit(INTERACTIVE)) == [101]
-
-
 def test_steps_without_new_requests_are_not_counted_as_waiting() -> None:
     queue = running(2)
     queue.add(request(101))
@@ -132,18 +126,6 @@ def test_a_request_that_waits_to_fill_a_batch_joins_when_the_others_have_ended()
     for key in range(2):
         queue.remove(key)
     assert keys(queue.admit(INTERACTIVE)) == [101]
-
-
-def test_bulk_gets_all_the_time_if_it_is_alone() -> None:
-    queue = scheduler()
-    queue.add(request(0, BULK))
-    queue.add(request(1))
-    queue.admit(INTERACTIVE)
-    assert queue.next_priority() is INTERACTIVE
-    queue.remove(1)
-    for _ in range(100):
-        assert queue.next_priority() is BULK
-        queue.end_round(BULK, 1.0)
 
 
 def test_bulk_joins_in_groups() -> None:
