@@ -178,17 +178,6 @@ async def test_cancelled_suspects_are_not_tried_again() -> None:
         assert runner.num_waiting == 0
 
 
-async def test_workers_that_hang_again_and_again_end_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(pools, "ENDING_SECONDS", 0.05)
-    deaths: list[int] = []
-    options = {"num_workers": 1, "max_restarts": 1, "on_death": lambda: deaths.append(1)}
-    async with running(GatedStepper(7), GatedStepper(7), hang_seconds=0.2, **options) as (runner, _):
-        results = await ended(*(ask(runner) for _ in range(3)))
-        assert {type(result) for result in results} == {EngineDead, PoisonedRequest}
-        assert deaths == [1]
-
-
 async def test_a_worker_that_does_not_load_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "TICK_SECONDS", 0.01)
     monkeypatch.setattr(pools, "LOADING_SLACK_SECONDS", 0.2)

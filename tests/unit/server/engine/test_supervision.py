@@ -31,16 +31,6 @@ def test_suspects_are_tried_one_at_a_time_interactive_ones_first() -> None:
     assert tried == [2, 4, 3] and not quarantine
 
 
-def test_a_suspect_that_crashes_an_engine_alone_is_identified() -> None:
-    quarantine = Quarantine()
-    assert quarantine.died() is None
-    quarantine.add([request(1), request(2)])
-    assert quarantine.died() is None, "none was tried yet"
-    quarantine.next()
-    assert quarantine.died() == request(1)
-    assert quarantine.next() == request(2)
-
-
 def test_the_same_request_of_any_client_is_poisoned() -> None:
     poisoned = Poisoned()
     assert request(1) not in poisoned
