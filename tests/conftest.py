@@ -16,6 +16,7 @@ import pytest
 
 if TYPE_CHECKING:
     from attendant.runtime.onnx.stepper import OnnxStepper
+    from tests.certificates import Authority
 
 # Read by torch when it is loaded. The tests of several files run at once, and OpenMP's threads wait for each other in
 # loops: with more threads than cores, the tests of low precision took 53 s of processor time instead of 7.
@@ -38,6 +39,13 @@ def signals() -> None:
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> "Authority":
+    from tests.certificates import new_authority  # most tests need no cryptography
+
+    return new_authority(tmp_path / "authority")
 
 
 def pytest_collection_finish() -> None:

@@ -24,18 +24,13 @@ from attendant.server.grpc.port import bind
 from attendant_client import AttendantClient, AttendantError
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.certificates import Authority, new_authority, put
+from tests.certificates import Authority, put
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_most
 from tests.server_process import Running
 
 PATIENCE_SECONDS = 30.0
 NUM_TIMED = 20_000
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return new_authority(tmp_path / "authority")
 
 
 async def log_line(running: Running, words: str, times: int = 1) -> None:

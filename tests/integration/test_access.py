@@ -57,11 +57,6 @@ def tokens(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return new_authority(tmp_path / "authority")
-
-
 def change(access: Access) -> None:
     """Checks the files twice, as the server does in two seconds."""
     for reloaded in (access.certificates, access.tokens) * 2:

@@ -20,11 +20,6 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return new_authority(tmp_path / "authority")
-
-
 def credentials(authority: Authority, *names: str, clients: Authority | None = None) -> grpc.ServerCredentials:
     certificate, key = (file.read_bytes() for file in authority.issue("server", *(names or ("localhost",))))
     roots = None if clients is None else clients.certificate.read_bytes()

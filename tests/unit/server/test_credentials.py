@@ -18,7 +18,7 @@ from attendant.runtime.errors import UserError
 from attendant.server.auth import open_access
 from attendant.server.credentials import Reloaded, Token, Tokens, digest_of, read_certificates, read_tokens
 from attendant.server.errors import Unauthenticated
-from tests.certificates import Authority, new_authority
+from tests.certificates import Authority
 from tests.configuration import parse_config
 
 SEARCH, MAIL = "search-token-0123456789", "mail+token/0123456789=="
@@ -211,11 +211,6 @@ def test_a_file_that_is_touched_is_read_again(path: Path, number: Reloaded[int])
     path.write_text("9")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert settle(number) == 9, "same size, same time of modification"
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return new_authority(tmp_path)
 
 
 def test_a_matching_certificate_and_key_are_read(authority: Authority) -> None:

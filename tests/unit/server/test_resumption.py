@@ -24,11 +24,6 @@ VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return new_authority(tmp_path / "authority")
-
-
-@pytest.fixture
 def access(authority: Authority) -> Access:
     certificate, key = authority.issue("server")
     files = "--tls-certificate", str(certificate), "--tls-key", str(key), "--tls-client-ca", str(authority.certificate)
