@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendant.server.call import UndecodableRequest, rpcs_of
@@ -149,6 +149,7 @@ VALUES: dict[int, st.SearchStrategy[Any]] = {
 }
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_the_librarys_json_is_read_back(data: st.DataObject) -> None:
     decoding = messages.DecodingOptions()
