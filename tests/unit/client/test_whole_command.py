@@ -208,7 +208,7 @@ def test_a_bundle_answers_in_the_precision_that_is_chosen(capsys: pytest.Capture
     [
         (["--precision", "fp32"], "--precision: chooses among a bundle's graphs, so it needs --bundle"),
         (["--bundle", BUNDLE, "--model", "m"], "choose among a server's models; with --bundle"),
-        (["--bundle", BUNDLE, "--tls"], "attendant: --tls: is an option for servers; with --bundle"),
+        (["--bundle", BUNDLE, "--tls"], "attendant generate: --tls: is an option for servers; with --bundle"),
     ],
 )
 def test_options_of_bundles_and_of_servers_exclude_each_other(
