@@ -1,10 +1,11 @@
 r"""debdocs: documentation that Debian ships in English and French, LibreOffice's help and the Linux manual pages.
 
 It is read from the packages. The texts keep their own licences; the packages' copyright files are copied beside them.
-The file reads from top to bottom: which pairs are kept, the help's HTML, then the manual pages' groff.
+The file reads from top to bottom: which pairs are kept, the help's HTML, the manual pages' groff, GNOME's help in XML.
 """
 
 import gzip
+import json
 import re
 import shutil
 import tempfile
@@ -14,6 +15,7 @@ from functools import partial
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
+from xml.etree import ElementTree
 
 from attendant.training.data.fetch import Announce, Apt, Builder, Expected, split_by_key
 from attendant.training.data.pairs import Pair, num_words
@@ -31,6 +33,13 @@ VERSIONS = {
     "manpages-fr-dev": "4.18.1-1",
 }
 """Package -> the version for which pairs were counted: Debian 12."""
+MORE_VERSIONS = dict(
+    line.split("\t") for line in (Path(__file__).parent / "packages.tsv").read_text("utf-8").splitlines()
+)
+"""Packages of which only the training split of VARIED has texts: those with the most pairs."""
+
+CHECKS = Path(__file__).parent / "checks.jsonl"
+"""Inputs that are not trained on."""
 
 SENTENCE_END = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?][)"”»]))\s+(?=["“«(]?\s?[A-ZÀ-Ý0-9])""")
 
@@ -46,7 +55,7 @@ class Unit:
             and signatures.
         endings: a source must end in one of these; empty: in any way.
         sentences: cuts paragraphs into sentences if both sides have the same number of them.
-        varied: the training split also has the variants of its sentences.
+        varied: the training split also has the documentation in MORE_VERSIONS, and variants of its sentences.
     """
 
     counts: dict[str, int]
@@ -86,7 +95,7 @@ SENTENCES = Unit(
 )
 PROSE = Unit(counts={"train": 33_342, "validation": 1_565, "test": 1_844}, min_words=5, endings=(".", ":"))
 """Without labels and titles: these are short, and another kind of text than long paragraphs."""
-VARIED = replace(PARAGRAPHS, counts=PARAGRAPHS.counts | {"train": 60_093}, varied=True)
+VARIED = replace(PARAGRAPHS, counts=PARAGRAPHS.counts | {"train": 93_199}, varied=True)
 
 
 def build(directory: Path, announce: Announce, *, unit: Unit) -> None:
@@ -95,18 +104,29 @@ def build(directory: Path, announce: Announce, *, unit: Unit) -> None:
     Raises:
         UserError: no apt, no network, or very different counts.
     """
+    versions = VERSIONS | MORE_VERSIONS if unit.varied else VERSIONS
     with tempfile.TemporaryDirectory() as folder:
         apt = Apt(Path(folder))
-        versions = apt.download(list(VERSIONS))
-        pages = [*help_pages(apt.root), *manual_pages(apt.root)]
-        for package in versions:
+        downloaded = apt.download(list(VERSIONS))
+        pages = dict([*help_pages(apt.root), *manual_pages(apt.root)])
+        more_pages = []
+        if unit.varied:
+            downloaded |= apt.download(list(MORE_VERSIONS))
+            more_pages = [*manual_pages(apt.root), *desktop_pages(apt.root)]
+        for package in downloaded:
             shutil.copyfile(apt.root / f"usr/share/doc/{package}/copyright", directory / f"copyright.{package}.txt")
-    splits = split_by_key((key, unit.pairs(paragraphs)) for key, paragraphs in pages)
+    splits = split_by_key((key, unit.pairs(paragraphs)) for key, paragraphs in pages.items())
     if unit.varied:
         train = splits["train"]
+        num_pairs = len(train)
+        held_out = {pair.source.casefold() for name in ("validation", "test") for pair in splits[name]}
+        held_out |= {json.loads(line)["source"].casefold() for line in CHECKS.read_text("utf-8").splitlines()}
+        more = [pair for key, paragraphs in more_pages if key not in pages for pair in unit.pairs(paragraphs)]
+        train[:] = dict.fromkeys([*train, *(pair for pair in more if pair.source.casefold() not in held_out)])
         sentences = [cut for pair in train for cut in _sentences(pair.source, pair.target)]
-        train += dict.fromkeys(variants(sentences, len(train)))
-    Expected(versions=VERSIONS, counts=unit.counts).write(directory, splits, versions, announce)
+        varied = dict.fromkeys(variants(sentences, num_pairs))
+        train += (pair for pair in varied if pair.source.casefold() not in held_out)
+    Expected(versions=versions, counts=unit.counts).write(directory, splits, downloaded, announce)
 
 
 DATA_SETS: dict[str, Builder] = {
@@ -366,3 +386,62 @@ def _replace_escape(match: re.Match[str]) -> str:
     if match["string"] is not None:
         return STRINGS.get(match["string"].strip("[]("), "")
     return SINGLE.get(match["single"] or "", "")
+
+
+# GNOME's help: pages of Mallard or DocBook, whose translations have the same elements.
+
+DESKTOP_HELP = Path("usr/share/help")
+TEXT_ELEMENTS = {"p", "para", "simpara", "title", "subtitle", "desc", "td", "term", "phrase"}
+SKIPPED_ELEMENTS = {"code", "screen", "programlisting", "credit", "license", "legalnotice", "revhistory"}
+SEPARATORS = {"guiseq": " > ", "menuchoice": " > ", "keyseq": "+", "keycombo": "+"}
+"""Elements that are shown with a separator between their children."""
+REFERENCES = {"link", "xref"}
+"""Without text, they are shown as the title of their target, which is on another page."""
+
+
+def desktop_pages(root: Path) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Yields the pages in order: key (`help:gedit/gedit-search.page`) and pairs of paragraphs.
+
+    Pages that are not XML without a document type, or of which the translation has other elements, are left out.
+
+    Args:
+        root: the directory of the unpacked packages.
+    """
+    english = root / DESKTOP_HELP / "C"
+    for path in sorted(english.rglob("*.*")):
+        translation = root / DESKTOP_HELP / LANGUAGE / path.relative_to(english)
+        if path.suffix in {".page", ".docbook", ".xml"} and path.exists() and translation.exists():
+            try:
+                sources, targets = (
+                    list(_text_blocks(ElementTree.fromstring(file.read_bytes()))) for file in (path, translation)
+                )
+            except ElementTree.ParseError:
+                continue
+            if [tag for tag, _ in sources] == [tag for tag, _ in targets]:
+                pairs = zip(sources, targets, strict=True)
+                yield (
+                    f"help:{path.relative_to(english).as_posix()}",
+                    [(source, target) for (_, source), (_, target) in pairs if source and target],
+                )
+
+
+def _text_blocks(element: ElementTree.Element) -> Iterator[tuple[str, str]]:
+    """Yields tag and text of the elements of text that contain no others; the text is empty if a part is elsewhere."""
+    for child in element:
+        tag = _tag(child)
+        descendants = [each for each in child.iter() if each is not child]
+        if tag in TEXT_ELEMENTS and not any(_tag(each) in TEXT_ELEMENTS for each in descendants):
+            is_whole = all("".join(each.itertext()).strip() for each in descendants if _tag(each) in REFERENCES)
+            yield tag, " ".join(_shown(child).split()) if is_whole else ""
+        elif tag not in SKIPPED_ELEMENTS:
+            yield from _text_blocks(child)
+
+
+def _shown(element: ElementTree.Element) -> str:
+    if separator := SEPARATORS.get(_tag(element)):
+        return separator.join(_shown(child).strip() for child in element)
+    return (element.text or "") + "".join(_shown(child) + (child.tail or "") for child in element)
+
+
+def _tag(element: ElementTree.Element) -> str:
+    return element.tag.rpartition("}")[2]
