@@ -111,7 +111,7 @@ def build(directory: Path, announce: Announce, *, unit: Unit) -> None:
         pages = dict([*help_pages(apt.root), *manual_pages(apt.root)])
         more_pages = []
         if unit.varied:
-            downloaded |= apt.download(list(MORE_VERSIONS))
+            downloaded = apt.download(apt.available(list(MORE_VERSIONS)))
             more_pages = [*manual_pages(apt.root), *desktop_pages(apt.root)]
         for package in downloaded:
             shutil.copyfile(apt.root / f"usr/share/doc/{package}/copyright", directory / f"copyright.{package}.txt")

@@ -254,8 +254,13 @@ class Apt:
         self.architecture = self._run("apt-config", "--format=%v", "dump", "APT::Architecture").strip()
         self._run("apt-get", "update")
 
+    def available(self, packages: Iterable[str]) -> list[str]:
+        """Returns the packages that the machine's sources have."""
+        names = set(self._run("apt-cache", "pkgnames").split())
+        return [package for package in packages if package in names]
+
     def download(self, packages: Sequence[str]) -> dict[str, str]:
-        """Unpacks packages into `root` without installing them. Returns package -> version.
+        """Unpacks packages into `root` without installing them. Returns package -> version, with earlier downloads.
 
         Raises:
             UserError: a package does not exist in the machine's sources.

@@ -174,6 +174,29 @@ def test_manual_pages_with_two_names_come_once(tmp_path: Path) -> None:
     assert [(key, len(blocks)) for key, blocks in debdocs.manual_pages(tmp_path)] == [("man:man2/toy.2.gz", 9)]
 
 
+MALLARD = """<page xmlns="http://projectmallard.org/1.0/" xmlns:its="http://www.w3.org/2005/11/its" id="a">
+<info><desc>{0}</desc><credit><name>X</name></credit><license><p>Y</p></license></info><title>{1}</title>
+<p>Press <keyseq><key>Ctrl</key><key>S</key></keyseq>, or {2} <guiseq><gui>A</gui> <gui>B</gui></guiseq>.</p>
+<p>See <link xref="other"/>.</p><code>x = 1</code><note><p>{3}</p></note><p/></page>"""
+
+
+def test_help_of_the_desktop_corresponds_by_elements(tmp_path: Path) -> None:
+    folder = tmp_path / "usr/share/help"
+    pages = {"a.page": MALLARD, "b.page": MALLARD, "c.docbook": "<a>&nbsp;</a>", "d.png": "", "e.page": MALLARD}
+    for name, text in pages.items():
+        for language, words in {"C": ("Store", "Stores", "use", "Note"), "fr": ("E", "F", "ou", "N")}.items():
+            (folder / language / "app").mkdir(parents=True, exist_ok=True)
+            (folder / language / "app" / name).write_text(text.format(*words))
+    (folder / "fr/app/b.page").write_text("<page><p>X</p></page>")
+    (folder / "fr/app/e.page").unlink()
+    assert list(debdocs.desktop_pages(tmp_path)) == [
+        ("help:app/a.page", [
+            ("Store", "E"), ("Stores", "F"), ("Press Ctrl+S, or use A > B.", "Press Ctrl+S, or ou A > B."),
+            ("Note", "N"),
+        ])
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "count"),
     [
@@ -223,10 +246,18 @@ class FakeApt:
 
     def __init__(self, folder: Path) -> None:
         self.root = folder
+        self._versions: dict[str, str] = {}
+
+    def available(self, packages: Sequence[str]) -> list[str]:
+        return list(packages)
 
     def download(self, packages: Sequence[str]) -> dict[str, str]:
         for package in packages:
             write(self.root, f"usr/share/doc/{package}/copyright", f"of {package}")
+        if "tar" in packages:
+            page = ".SH NAME\n{}\n.PP\nSave the document before you close the window.\n.SH X\n"
+            write(self.root, "usr/share/man/man1/b.1.gz", page.format("reads an archive"))
+            write(self.root, "usr/share/man/fr/man1/b.1.gz", page.format("lit une archive"))
         for language, texts in {
             "en-US": ("Saves the file. Closes it.", "Prints the open file."),
             "fr": ("Enregistre le fichier. Le ferme.", "Imprime le fichier ouvert."),
@@ -237,7 +268,8 @@ class FakeApt:
         write(
             self.root, "usr/share/man/fr/man1/a.1.gz", ".SH NOM\nenregistre le fichier ouvert\n.SH TRADUCTION\nDe X.\n"
         )
-        return dict.fromkeys(packages, "1")
+        self._versions |= dict.fromkeys(packages, "1")
+        return self._versions
 
 
 @pytest.mark.parametrize(("unit", "num_pairs"), [("PARAGRAPHS", 3), ("SENTENCES", 4), ("PROSE", 2)])
@@ -260,17 +292,21 @@ def test_builds_from_both_kinds_of_documentation(
     assert lines == []
 
 
-def test_variants_are_added_to_the_training_split_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_documentation_and_variants_are_added_to_the_training_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(debdocs, "Apt", FakeApt)
-    monkeypatch.setattr(debdocs, "VERSIONS", dict.fromkeys(debdocs.VERSIONS, "1"))
-    monkeypatch.setattr(debdocs, "variants", lambda sentences, num_pairs: [*sentences, *sentences])
-    counts = {"train": 7, "validation": 0, "test": 0}
+    for versions in ("VERSIONS", "MORE_VERSIONS"):
+        monkeypatch.setattr(debdocs, versions, dict.fromkeys(getattr(debdocs, versions), "1"))
+    monkeypatch.setattr(debdocs, "variants", lambda sentences, num_pairs: [*sentences, Pair(str(num_pairs), "")])
+    counts = {"train": 10, "validation": 0, "test": 0}
     debdocs.build(tmp_path, print, unit=replace(debdocs.VARIED, counts=counts))
-    pairs = list(read_pairs(CorpusFiles(pairs=(str(tmp_path / "train.tsv"),))))
-    assert [pair.source for pair in pairs] == [
-        "Saves the file. Closes it.", "Prints the open file.", "saves the open file",
-        "Saves the file.", "Closes it.", "Prints the open file.", "saves the open file",
+    lines = (tmp_path / "train.tsv").read_text(encoding="utf-8").splitlines()
+    assert [line.split("\t")[0] for line in lines] == [
+        "Saves the file. Closes it.", "Prints the open file.", "saves the open file", "reads an archive",
+        "Saves the file.", "Closes it.", "Prints the open file.", "saves the open file", "reads an archive", "3",
     ]  # fmt: skip
+    assert (tmp_path / "copyright.tar.txt").exists()
 
 
 @pytest.mark.slow
