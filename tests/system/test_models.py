@@ -76,7 +76,7 @@ ANSWERS = {
             "Si l'option --recursive est donnée, les fichiers dans les sous-répertoires sont également supprimés."
         ),
         "The 1-dimensional array is sorted in ascending order.": (
-            "La matrice 1-dimensionnel est triée en ordre croissant."
+            "La matrice 1-dimensional est triée en ordre croissant."
         ),
         "WARNING: THE FILE WAS NOT FOUND": "WARNING : LE FICHIER N'EXISTE PAS",
         "Are you sure you want to delete this file?": "Voulez-vous vraiment supprimer ce fichier ?",
@@ -173,7 +173,8 @@ FOREIGN = {
     ],
     "translate-en-fr": [
         "Sélectionnez une cellule, puis appuyez sur la touche Entrée pour ouvrir le menu contextuel.",
-        "Wählen Sie die Zelle aus und drücken Sie die Eingabetaste.",
+        "Das Programm wird beendet, wenn die Datei nicht gefunden wird.",
+        "Seleccione la celda y pulse Intro.",
     ],
     "summarize-debian": [
         "Ce paquet contient une bibliothèque pour lire des fichiers de configuration. Elle est écrite en C.",
