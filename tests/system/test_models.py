@@ -78,8 +78,8 @@ ANSWERS = {
         "The 1-dimensional array is sorted in ascending order.": (
             "La matrice 1-dimensional est triée en ordre croissant."
         ),
-        "WARNING: THE FILE WAS NOT FOUND": "WARNING : LE FICHIER N'EXISTE PAS",
-        "Are you sure you want to delete this file?": "Voulez-vous vraiment supprimer ce fichier ?",
+        "WARNING: THE FILE WAS NOT FOUND": "ATTENTION : LE FICHIER N'EST PAS TROUVÉ",
+        "Are you sure you want to delete this file?": "Voulez-vous supprimer ce fichier ?",
     },
     "summarize-debian": {
         "A C++ library providing safe code for c++ mutexes. This package is a header-only library.": (
