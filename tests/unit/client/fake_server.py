@@ -280,12 +280,13 @@ def served(credentials: grpc.ServerCredentials | None = None) -> Iterator[Served
     server = grpc.server(ThreadPoolExecutor(64))
     stubs.add_Seq2SeqServicer_to_server(seq2seq, server)  # type: ignore[no-untyped-call]
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
+    # `localhost` has two addresses, and another test's server may have the same port at the other.
     if credentials is None:
-        port = server.add_insecure_port("localhost:0")
+        host, port = "127.0.0.1", server.add_insecure_port("127.0.0.1:0")
     else:
-        port = server.add_secure_port("localhost:0", credentials)
+        host, port = "localhost", server.add_secure_port("localhost:0", credentials)
     server.start()
     try:
-        yield Served(f"localhost:{port}", seq2seq, healthy)
+        yield Served(f"{host}:{port}", seq2seq, healthy)
     finally:
         server.stop(None).wait()
