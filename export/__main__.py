@@ -89,7 +89,7 @@ def _function(name: str, options: argparse.Namespace) -> Callable[[argparse.Name
 
 
 class _Stages(logging.Handler):
-    """Shows the messages that the package logs. On a terminal, stages take turns in one line, and all others stay."""
+    """Prints the messages that the package logs. On a terminal, each stage replaces the one before; warnings stay."""
 
     def __init__(self, console: Console, line: Status | None) -> None:
         super().__init__(logging.INFO)

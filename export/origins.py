@@ -61,7 +61,7 @@ NUM_SOURCES = 256
 """Real sources for the comparison with PyTorch and as candidates for golden examples."""
 
 WARNED_UNKNOWN_SHARE: Final = 0.2
-"""Of the tokens of held-out sources. A vocabulary of words lacks some of every text."""
+"""Share of unknown tokens in the held-out sources above which a warning is logged. Some are usual with words."""
 
 READERS: Final[Mapping[str, Reader]] = {
     "fairseq": fairseq.read,

@@ -33,10 +33,8 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=f"attendant {VERSION}")
 
     def error(self, message: str) -> NoReturn:
-        unknown = message.removeprefix("unrecognized arguments: ")
-        near = (
-            suggestion(unknown.partition("=")[0].split()[0], self._option_string_actions) if unknown != message else ""
-        )
+        _, _, unknown = message.partition("unrecognized arguments: ")
+        near = suggestion(unknown.partition("=")[0].split()[0], self._option_string_actions) if unknown else ""
         raise UserError(f"{message}{near or f'; see {self.prog} --help'}")
 
 

@@ -123,7 +123,8 @@ def parts_of(text: str, *, split: bool, protect: bool) -> list[Part]:
     for begin, end, next_begin in zip(begins, ends, [*begins[1:], len(text)], strict=True):
         inside = []
         while place < len(spans) and spans[place][1] <= end:
-            inside += [spans[place]] if spans[place][0] >= begin else []
+            if spans[place][0] >= begin:
+                inside.append(spans[place])
             place += 1
         first, last, inside = _inner(text, begin, end, inside) if split else (begin, end, inside)
         part = _part(text, first, last, inside[:MAX_SPANS])

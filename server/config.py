@@ -428,6 +428,7 @@ def warn_of_unknown_variables(environment: Mapping[str, str]) -> None:
     known = [option.name.upper() for option in OPTIONS] + [BUNDLES_VARIABLE.removeprefix(PREFIX)]
     for variable, value in environment.items():
         name = variable.removeprefix(PREFIX)
-        if name not in (variable, *known) and not OTHERS.fullmatch(name) and not value.startswith(INJECTED):
-            nearest = suggestion(name, known).replace("mean ", f"mean {PREFIX}")
+        is_known = name in known or OTHERS.fullmatch(name) or value.startswith(INJECTED)
+        if variable.startswith(PREFIX) and not is_known:
+            nearest = suggestion(name, known, PREFIX)
             log.warning(f"no option has this variable{nearest}", extra={"variable": variable})

@@ -36,12 +36,16 @@ VERSIONS = {
 MORE_VERSIONS = dict(
     line.split("\t") for line in (Path(__file__).parent / "packages.tsv").read_text("utf-8").splitlines()
 )
-"""Packages of which only the training split of VARIED has texts: those with the most pairs."""
+"""Package -> version, for the packages whose texts are only in the training split of VARIED."""
 
 CHECKS = Path(__file__).parent / "checks.jsonl"
-"""Inputs that are not trained on."""
+"""Inputs by which translations are checked, and which are therefore not in a training split."""
 
 SENTENCE_END = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?][)"”»]))\s+(?=["“«(]?\s?[A-ZÀ-Ý0-9])""")
+
+
+Page = tuple[str, list[tuple[str, str]]]
+"""The key of a page, and its paragraphs: source and target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,24 +113,26 @@ def build(directory: Path, announce: Announce, *, unit: Unit) -> None:
         apt = Apt(Path(folder))
         downloaded = apt.download(list(VERSIONS))
         pages = dict([*help_pages(apt.root), *manual_pages(apt.root)])
-        more_pages = []
+        more_pages: list[Page] = []
         if unit.varied:
-            downloaded = apt.download(apt.available(list(MORE_VERSIONS)))
-            more_pages = [*manual_pages(apt.root), *desktop_pages(apt.root)]
+            downloaded = apt.download(apt.available(MORE_VERSIONS))
+            more_pages = [page for page in (*manual_pages(apt.root), *desktop_pages(apt.root)) if page[0] not in pages]
         for package in downloaded:
             shutil.copyfile(apt.root / f"usr/share/doc/{package}/copyright", directory / f"copyright.{package}.txt")
     splits = split_by_key((key, unit.pairs(paragraphs)) for key, paragraphs in pages.items())
     if unit.varied:
-        train = splits["train"]
-        num_pairs = len(train)
-        held_out = {pair.source.casefold() for name in ("validation", "test") for pair in splits[name]}
-        held_out |= {json.loads(line)["source"].casefold() for line in CHECKS.read_text("utf-8").splitlines()}
-        more = [pair for key, paragraphs in more_pages if key not in pages for pair in unit.pairs(paragraphs)]
-        train[:] = dict.fromkeys([*train, *(pair for pair in more if pair.source.casefold() not in held_out)])
-        sentences = [cut for pair in train for cut in _sentences(pair.source, pair.target)]
-        varied = dict.fromkeys(variants(sentences, num_pairs))
-        train += (pair for pair in varied if pair.source.casefold() not in held_out)
+        _vary(splits, [pair for _, paragraphs in more_pages for pair in unit.pairs(paragraphs)])
     Expected(versions=versions, counts=unit.counts).write(directory, splits, downloaded, announce)
+
+
+def _vary(splits: dict[str, list[Pair]], more: Iterable[Pair]) -> None:
+    """Adds `more` pairs, and variants of sentences, to the training split; sources to be tested on are left out."""
+    held_out = {pair.source.casefold() for name in ("validation", "test") for pair in splits[name]}
+    held_out |= {json.loads(line)["source"].casefold() for line in CHECKS.read_text("utf-8").splitlines()}
+    train = list(dict.fromkeys([*splits["train"], *(pair for pair in more if pair.source.casefold() not in held_out)]))
+    sentences = [cut for pair in train for cut in _sentences(pair.source, pair.target)]
+    varied = dict.fromkeys(variants(sentences, len(splits["train"])))
+    splits["train"] = [*train, *(pair for pair in varied if pair.source.casefold() not in held_out)]
 
 
 DATA_SETS: dict[str, Builder] = {
@@ -146,7 +152,7 @@ OTHER_SYSTEMS = {"MAC", "UNIX", "WIN"}
 VOID_TAGS = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 
 
-def help_pages(root: Path) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def help_pages(root: Path) -> Iterator[Page]:
     """Yields the help's pages in order: key (`lo:swriter/main.html`) and pairs of paragraphs.
 
     Args:
@@ -281,7 +287,7 @@ class Section:
     blocks: list[str] = field(default_factory=list)
 
 
-def manual_pages(root: Path) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def manual_pages(root: Path) -> Iterator[Page]:
     """Yields the manual's pages in order, each once: key (`man:man3/printf.3.gz`) and pairs of blocks.
 
     Args:
@@ -399,10 +405,10 @@ REFERENCES = {"link", "xref"}
 """Without text, they are shown as the title of their target, which is on another page."""
 
 
-def desktop_pages(root: Path) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def desktop_pages(root: Path) -> Iterator[Page]:
     """Yields the pages in order: key (`help:gedit/gedit-search.page`) and pairs of paragraphs.
 
-    Pages that are not XML without a document type, or of which the translation has other elements, are left out.
+    Pages are left out if a document type has to define their entities, or if the translation has other elements.
 
     Args:
         root: the directory of the unpacked packages.

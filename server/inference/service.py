@@ -242,7 +242,7 @@ def _renamed(violation: Violation, place: int) -> Violation:
 def _num_texts(request: Any) -> int:
     """Returns the number of texts that a request's shape names. A shape that is wrong is refused when it is read."""
     sizes = [num_elements(tensor.shape) for tensor in getattr(request, "inputs", ())[:1]]
-    return min(max(1, *sizes, 1), MAX_REQUESTS)
+    return min(max([1, *sizes]), MAX_REQUESTS)
 
 
 def set_options(

@@ -30,7 +30,9 @@ NOT_TEXT: Final = {
 TAR_MAGIC, TAR_PLACE = b"ustar", 257
 MANY_NULS: Final = 0.25  # Share of a file's first bytes.
 
-TABLES: Final = (".csv", ".jsonl", ".ndjson", ".json")
+COMPRESSIONS: Final = (".gz", ".xz", ".bz2")
+JSON_SUFFIXES: Final = (".jsonl", ".ndjson", ".json")
+TABLES: Final = (".csv", *JSON_SUFFIXES)
 
 MORE_COLUMNS: Final = (
     'of more columns name two: data.columns = [1, 2], or ["en", "fr"] where a header row has names (in an option: '
@@ -142,9 +144,19 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
             yield file
 
 
+def format_of(path: Path) -> str:
+    """Returns the suffix of a file's name in lower case, without that of its compression."""
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in COMPRESSIONS]
+    return suffixes[-1] if suffixes else ""
+
+
 def source_lines(path: Path) -> Iterator[str]:
-    """Yields the lines of a file with one source per line. Raises UserError: as `numbered_lines`, or it is a table."""
-    if not {*path.suffixes}.isdisjoint(TABLES):
+    """Yields the lines of a file of sources, one per line.
+
+    Raises:
+        UserError: the file is a table, or one of the errors of `numbered_lines`.
+    """
+    if format_of(path) in TABLES:
         raise UserError(f"{path}: sources are read one per line, and this is a table: write its sources to a text file")
     return (line for _, line in numbered_lines(path))
 
@@ -155,7 +167,7 @@ def read_sources(path: Path) -> list[str]:
     Raises:
         UserError: no such file, no source in it, bad UTF-8; a table of another format.
     """
-    has_columns = ".tsv" in path.suffixes
+    has_columns = format_of(path) == ".tsv"
     lines = (line.partition("\t")[0] if has_columns else line for line in source_lines(path))
     sources = [source for line in lines if (source := line.strip())]
     if not sources:

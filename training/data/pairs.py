@@ -16,10 +16,9 @@ from typing import Any, Final, TypeGuard
 
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import Columns, CorpusFiles, Split, SplitFiles, SplitShares
-from attendant.training.data.lines import Problems, readable_lines
+from attendant.training.data.lines import JSON_SUFFIXES, Problems, format_of, readable_lines
 from attendant.training.table import Table
 
-COMPRESSIONS: Final = (".gz", ".xz", ".bz2")
 NUM_PROBED_ROWS: Final = 100  # Rows at the beginning of a file by which its delimiter and its quotes are judged.
 DELIMITERS: Final = (",", ";", "\t")
 MAX_FIELD: Final = 2**31 - 1
@@ -73,9 +72,8 @@ def _rows_of(path: Path, columns: Columns | None, problems: Problems, notes: lis
     Raises:
         UserError: the file can't be read, or lacks a column; the first row looks like a header.
     """
-    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in COMPRESSIONS]
-    suffix = suffixes[-1] if suffixes else ""
-    if suffix in (".jsonl", ".ndjson", ".json"):
+    suffix = format_of(path)
+    if suffix in JSON_SUFFIXES:
         return _objects(path, columns, problems)
     if suffix == ".csv":
         return _chosen(path, _csv_rows(path, problems), columns, problems, "csv")

@@ -96,11 +96,15 @@ def ended_by_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def suggestion(word: str, choices: Iterable[str]) -> str:
-    """Returns the end of a message about a word that begins or resembles one of the choices; else an empty string."""
+def suggestion(word: str, choices: Iterable[str], prefix: str = "") -> str:
+    """Returns the end of a message about a word that begins or resembles one of the choices; else an empty string.
+
+    Args:
+        prefix: is shown before the choice.
+    """
     choices = list(choices)
     near = [choice for choice in choices if choice.startswith(word)] or get_close_matches(word, choices, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
 def _run(arguments: Sequence[str]) -> int:

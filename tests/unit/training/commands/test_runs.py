@@ -109,7 +109,7 @@ def test_label_continues_after_an_interruption(
 def test_sources_that_can_not_be_labelled_are_refused(tmp_path: Path, finished_run: Path, command: Command) -> None:
     empty = tmp_path / "empty.txt"
     empty.write_text("\n")
-    table = tmp_path / "pairs.csv.gz"
+    table = tmp_path / "pairs.CSV.gz"
     for path, words in ((empty, "no source"), (tmp_path / "none.txt", "no such file"), (table, "this is a table")):
         status, _, errors = command("label", finished_run, "--sources", path, "--output", tmp_path / "out.tsv")
         assert status == 2 and words in errors and "Traceback" not in errors
