@@ -121,7 +121,7 @@ def compare(system: Statistics, baseline: Statistics, num_resamples: int = DEFAU
 
 
 LengthUnit = Literal["words", "tokens"]
-"""What a source's length is counted in: words and punctuation marks, which are the same for every model, or the tokens
+"""Unit of a source's length: words and punctuation marks, which are the same for every model, or the tokens
 of the model's own tokenizer, EOS not among them."""
 
 DEFAULT_EDGES = (10, 20, 30, 40, 50, 60, 80)

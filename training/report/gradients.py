@@ -1,4 +1,4 @@
-"""How far back the loss reaches: gradient norms against distance in time.
+"""Reach of the loss into the past: gradient norms against distance in time.
 
 l_T is the cross-entropy of target position T (1, 2, ...) under teacher forcing, s_t what step t hands on to the next
 (the hidden states of all layers, an LSTM's cells, with input feeding the attentional vector), s_0 the decoder's first
