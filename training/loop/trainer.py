@@ -91,6 +91,7 @@ class Trainer:
         # The clock's value at which the training would have begun without interruptions.
         self._clock_zero = clock() - self.state.seconds
         self._saved_step, self._saved_seconds = self.state.step, self.state.seconds
+        self._first_step, self._first_seconds = self.state.step, self.state.seconds
 
     @property
     def num_batches(self) -> int:
@@ -282,7 +283,9 @@ class Trainer:
     def _seconds_left(self) -> float | None:
         state, limits = self.state, []
         if self._max_steps is not None:
-            limits.append(state.seconds / state.step * (self._max_steps - state.step))
+            # Steps before an interruption may have been as slow as another machine.
+            seconds = (state.seconds - self._first_seconds) / (state.step - self._first_step)
+            limits.append(seconds * (self._max_steps - state.step))
         if self._config.max_seconds is not None:
             limits.append(self._config.max_seconds - state.seconds)
         return max(0.0, min(limits)) if limits else None

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,10 @@ def train(
     return Trainer(experiment, callbacks=[watcher] if watcher else [], clock=clock).train()
 
 
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 Straight = Callable[..., tuple[TrainingState, Path]]
 
 
@@ -167,7 +171,7 @@ def test_an_interrupted_and_resumed_run_equals_an_uninterrupted_one(
 ) -> None:
     options = (*options, "training.max_epochs=3")
     expected, run = straight(*options)
-    watcher = Watcher({stop: lambda: os.kill(os.getpid(), signal.SIGTERM)})
+    watcher = Watcher({stop: terminate})
     with pytest.raises(KeyboardInterrupt):
         train(tiny_recipe, tmp_path / "stopped", *options, watcher=watcher)
     assert load_run(tmp_path / "stopped", "last").state.step == stop
@@ -320,21 +324,29 @@ def test_a_training_stops_early_without_a_new_best(tmp_path: Path, tiny_recipe: 
     assert train(tiny_recipe, tmp_path / "run", *options).step == 6
 
 
-def test_a_training_ends_and_anneals_by_the_clock(tmp_path: Path, tiny_recipe: Path) -> None:
-    def clock() -> Iterator[float]:
-        seconds = 0.0
-        while True:
-            yield seconds
-            seconds += 0.5
+def ticks(seconds: float) -> Callable[[], float]:
+    """Returns a clock that advances by this time with each reading."""
+    return functools.partial(next, itertools.count(0.0, seconds))
 
-    ticks = clock()
+
+def test_the_time_left_is_that_of_the_steps_since_the_resumption(tmp_path: Path, tiny_recipe: Path) -> None:
+    options = ("training.max_epochs=4",)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_recipe, tmp_path / "run", *options, watcher=Watcher({3: terminate}), clock=ticks(1000.0))
+    watcher = Watcher()
+    state = train(tiny_recipe, tmp_path / "run", *options, watcher=watcher, clock=ticks(1.0))
+    first = watcher.steps[0]
+    assert first.seconds_left is not None and 0 < first.seconds_left < 10 * (state.step - first.step)
+
+
+def test_a_training_ends_and_anneals_by_the_clock(tmp_path: Path, tiny_recipe: Path) -> None:
     options = (
         "training.max_seconds=10",
         "training.max_epochs=100",
         "schedule.kind=linear",
         "training.log_every_steps=1",
     )
-    state = train(tiny_recipe, tmp_path / "run", *options, clock=lambda: next(ticks))
+    state = train(tiny_recipe, tmp_path / "run", *options, clock=ticks(0.5))
     assert 10.0 <= state.seconds < 12.0
     assert state.epoch < 3
     assert state.validated_step == state.step
