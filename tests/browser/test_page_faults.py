@@ -22,7 +22,6 @@ from tests.browser.playground import (
     source,
     text_of,
 )
-from tests.paths import ROOT
 
 # Breaks the connection after the first piece of an answer.
 BREAKING = """() => {
@@ -227,13 +226,6 @@ def test_the_focus_stays_with_the_choice(page: Page) -> None:
     panel.get_by_role("button", name="Let it choose").press("Enter")
     expect(text_of(panel)).to_have_text(SPOKEN)
     expect(panel.locator(".word").first).to_be_focused()
-
-
-def test_the_page_names_all_its_modules_for_parallel_loading() -> None:
-    """Checks that the page names each module, so that browsers load all of them at once."""
-    folder = ROOT / "server" / "http" / "page"
-    named = re.findall(r"page/(\w+\.js)", (folder / "index.html").read_text())
-    assert sorted(named) == sorted(path.name for path in folder.glob("*.js"))
 
 
 MARKED = "مُحَمَّد said hi"

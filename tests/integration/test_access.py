@@ -292,21 +292,6 @@ class TestCertificates:
             assert await is_answered(newer, strangers)
             assert not await is_answered(newer, clients) and not await is_answered(authority, strangers)
 
-    async def test_a_connection_outlives_the_certificate_that_it_began_with(
-        self, authority: Authority, tmp_path: Path
-    ) -> None:
-        certificate, key = authority.issue("server")
-        access = open_access(options(tls_certificate=certificate, tls_key=key))
-        async with (
-            served(fake_stepper(), access=access) as server,
-            channel_to(server.target, authority) as channel,
-        ):
-            stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
-            assert await code_of(stub.Generate(REQUEST)) == "OK"
-            put(new_authority(tmp_path / "newer").issue("server"), (certificate, key))
-            change(access)
-            assert await code_of(stub.Generate(REQUEST)) == "OK"
-
 
 def channel_to(target: str, authority: Authority, client: tuple[Path, Path] | None = None) -> grpc.aio.Channel:
     certificate, key = (None, None) if client is None else (file.read_bytes() for file in client)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import attendant
-from attendant.runtime.answers import ENOUGH_ATTENTION
 from attendant_client import (
     AttendantClient,
     BlockingClient,
@@ -17,7 +16,6 @@ from attendant_client import (
     Generation,
     Sampling,
 )
-from tests.bundles import LETTERS
 
 WORDS = ["badge", "a", "abcdefghij", "deaf"]
 Answers = dict[tuple[str, str], Generation]
@@ -88,9 +86,9 @@ def test_all_options_reach_the_engine(alone: Answers, tiny_bundle_path: Path) ->
             for mine, other in zip(ours.hypotheses, theirs.hypotheses, strict=True):
                 facts = mine.text, mine.tokens, mine.finish_reason
                 assert facts == (other.text, other.tokens, other.finish_reason), name
-                assert mine.score == pytest.approx(other.score, rel=1e-6)
-                assert mine.token_log_probs == pytest.approx(other.token_log_probs, rel=1e-6)
-                assert mine.attention == pytest.approx(np.array(other.attention), rel=1e-6)
+                assert np.float32(mine.score) == other.score, "bit for bit, whatever shared its steps"
+                assert tuple(map(np.float32, mine.token_log_probs)) == other.token_log_probs
+                assert np.array_equal(mine.attention, np.array(other.attention))
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -123,22 +121,14 @@ async def test_a_score_of_the_answer_gives_its_log_prob(client: AttendantClient,
             assert (score.target_tokens, score.attention) == (hypothesis.tokens, hypothesis.attention)
 
 
-async def test_unknowns_become_the_symbols_that_they_attend_to(client: AttendantClient) -> None:
-    """Sends a source without any character of the vocabulary, so that only attention decides what replaces UNK."""
-    source = "xyzé"
+async def test_unknowns_become_symbols_of_the_source(client: AttendantClient) -> None:
+    """Sends a source without any character of the vocabulary; tests/unit/runtime tests the choice among symbols."""
     options: GenerateOptions = {"sampling": HOT, "num_hypotheses": 8, "min_length": 12}
-    assert not set(source) & set(LETTERS)
-    plain = await client.generate(source, **options, attention=True)
-    replaced = await client.generate(source, **options, replace_unknowns=True)
-    assert len({token for hypothesis in replaced.hypotheses for token in hypothesis.tokens} & set(source)) > 1
+    plain = await client.generate("xyzé", **options)
+    replaced = await client.generate("xyzé", **options, replace_unknowns=True)
     for hypothesis, other in zip(plain.hypotheses, replaced.hypotheses, strict=True):
-        assert hypothesis.attention is not None and other.attention is None
-        for token, replacement, row in zip(hypothesis.tokens, other.tokens, hypothesis.attention, strict=False):
-            if token == "<unk>":
-                # tests/unit/runtime/test_answers.py tests the choice among symbols with nearly as much attention.
-                assert row[source.index(replacement)] >= ENOUGH_ATTENTION * max(row[: len(source)])
-            else:
-                assert replacement == token
+        for token, replacement in zip(hypothesis.tokens, other.tokens, strict=True):
+            assert replacement in "xyzé" if token == "<unk>" else replacement == token
         assert other.text == " ".join(other.tokens)
-        assert "<unk>" not in other.text
-        assert (other.score, other.log_prob) == (hypothesis.score, hypothesis.log_prob), "of what the model said"
+        assert (other.score, other.attention) == (hypothesis.score, None)
+    assert any("<unk>" in hypothesis.tokens for hypothesis in plain.hypotheses)

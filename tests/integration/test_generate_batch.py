@@ -273,14 +273,6 @@ async def test_a_dead_engine_ends_the_stream() -> None:
         assert server.lifecycle.exit_status == 1
 
 
-async def test_a_stream_before_the_bundles_are_checked_is_unavailable() -> None:
-    async with served(fake_stepper(), ready=False) as server:
-        call = server.stub.GenerateBatch()
-        await call.write(Generate(text="a", request_id="mine"))
-        assert await asyncio.wait_for(call.code(), PATIENCE_SECONDS) is grpc.StatusCode.UNAVAILABLE
-        assert dict(await call.trailing_metadata())["attendant-request-id"] == "mine", "whose end ends the stream"
-
-
 LISTED = {"model": "fake", "method": "GenerateBatches"}
 LISTS_RPC = RPC | {"grpc_method": "GenerateBatches"}
 Many = messages.GenerateManyRequest

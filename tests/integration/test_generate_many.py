@@ -66,32 +66,3 @@ async def test_answers_that_could_take_too_much_memory_are_refused(monkeypatch: 
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert str(error.details()).startswith("requests is 200 items long, whose answers may take 2 MiB")
         assert ended(server, "INVALID_ARGUMENT") == 200
-
-
-async def test_cancelling_a_list_frees_the_rows_of_all_its_requests() -> None:
-    stepper = gated_stepper()
-    async with served(stepper) as server:
-        call = server.stub.GenerateMany(Many(requests=[long_request(beam_size=2)] * 8))
-        await stepper.arrival()
-        call.cancel()
-        await eventually(lambda: ended(server, "CANCELLED") == 8)
-        stepper.open()
-        await eventually(lambda: server.model.runner.num_rows == server.model.runner.num_waiting == 0)
-
-
-async def test_a_deadline_holds_for_all_requests_of_a_list() -> None:
-    stepper = gated_stepper()
-    async with served(stepper) as server:
-        error = await failure(server.stub.GenerateMany(Many(requests=[long_request()] * 3), timeout=1.0))
-        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        # The client's deadline may end first. If the stepper opened now, the server could still answer in time.
-        await eventually(lambda: ended(server, "DEADLINE_EXCEEDED") == 3)
-        stepper.open()
-        await eventually(lambda: server.model.runner.num_rows == 0)
-
-
-async def test_an_error_of_all_requests_ends_the_call() -> None:
-    async with served(fake_stepper(), ready=False) as server:
-        error = await failure(server.stub.GenerateMany(Many(requests=[Generate(text="a", request_id="first")] * 3)))
-        assert error.code() is grpc.StatusCode.UNAVAILABLE
-        assert metadata_of(error)["attendant-request-id"] == "first"

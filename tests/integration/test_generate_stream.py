@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, cast
 
-import grpc
 import pytest
 
 from attendant.runtime.decoding.hypothesis import Progress
@@ -29,12 +28,6 @@ async def events_of(call: AsyncIterator[messages.GenerateStreamResponse]) -> lis
     return [event async for event in call]
 
 
-def joined(events: list[messages.GenerateStreamResponse]) -> tuple[list[str], str]:
-    """Returns tokens and text of the deltas."""
-    deltas = [event.delta for event in events if event.WhichOneof("event") == "delta"]
-    return [token for delta in deltas for token in delta.tokens], "".join(delta.text for delta in deltas)
-
-
 def ended(server: Served, code: str, model: str = "fake") -> float:
     return server.sample("attendant_requests_total", model=model, method="GenerateStream", code=code)
 
@@ -54,7 +47,7 @@ async def test_tokens_come_as_they_are_decoded_and_the_answer_last() -> None:
         stepper.open()
         rest = await events_of(events)
         answer = rest[-1].response
-        assert tokens + joined(rest)[0] == list(answer.hypotheses[0].tokens)
+        assert tokens + [token for event in rest for token in event.delta.tokens] == list(answer.hypotheses[0].tokens)
         assert answer.request_id == "mine" and answer.hypotheses[0].HasField("attention")
         unary = await server.stub.Generate(request)
         assert unary.hypotheses == answer.hypotheses and unary.source_tokens == answer.source_tokens
@@ -71,36 +64,6 @@ async def test_tokens_that_are_ready_together_share_a_message() -> None:
         time.sleep(0.3)  # blocks the event loop for longer than the other steps take
         rest = await events_of(events)
         assert len(rest) <= 4 and sum(len(event.delta.tokens) for event in rest) == 19
-
-
-async def test_a_caller_that_goes_frees_the_rows_within_a_step() -> None:
-    stepper = gated_stepper()
-    async with served(stepper) as server:
-        call = server.stub.GenerateStream(long_request())
-        stepper.let_one_pass()
-        await anext(aiter(call))
-        assert server.model.runner.num_rows == 1
-        call.cancel()
-        await eventually(lambda: ended(server, "CANCELLED") == 1)
-        stepper.let_one_pass()
-        stepper.let_one_pass()
-        await eventually(lambda: server.model.runner.num_rows == 0)
-        assert server.sample("attendant_cancelled_rows_total", model="fake") > 0
-
-
-async def test_a_stream_is_refused_with_the_errors_of_generate() -> None:
-    async with served(fake_stepper()) as server:
-        for request in (Generate(text=" ", decoding=Options(beam_size=99)), Generate(text="a", model="none")):
-            statuses = []
-            for method in (server.stub.Generate, server.stub.GenerateStream):
-                call = method(request)
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await (call if method is server.stub.Generate else events_of(call))
-                statuses.append((caught.value.code(), caught.value.details(), dict(caught.value.trailing_metadata())))
-            assert statuses[0][:2] == statuses[1][:2]
-            assert statuses[0][2].keys() == statuses[1][2].keys()
-        assert ended(server, "INVALID_ARGUMENT") == ended(server, "NOT_FOUND", model="") == 1
-        assert server.sample("attendant_rejected_total", model="fake", reason="invalid_argument") == 2
 
 
 def record(server: Served, call: FakeCall) -> RequestRecord:

@@ -102,18 +102,6 @@ def test_tensors_are_padded_to_the_longest(replies: Any, expected: Any) -> None:
             assert not any(cell for row in rows for cell in row[hypothesis.attention.columns :])
 
 
-def test_invalid_requests_are_refused_with_the_fields_name(replies: Any) -> None:
-    unknown, beam, kinds, output, blank, many = replies["refused"]
-    assert unknown == "StatusCode.NOT_FOUND: model 'nobody' is not served here; choose from first, tiny"
-    assert beam.startswith("StatusCode.INVALID_ARGUMENT: parameters.beam_size is 64, must be 1 to 8")
-    assert "parameters.beam_size is '4', must be a whole number from 0 to 4294967295" in kinds
-    assert "parameters is 'speed', must be some of alternatives, beam_size, " in kinds
-    assert "parameters.seed is -1, must be a whole number from 0 to 18446744073709551615" in kinds
-    assert output.startswith("StatusCode.INVALID_ARGUMENT: outputs[1].name is 'texts', must be one of text, score, ")
-    assert blank == "StatusCode.INVALID_ARGUMENT: inputs[text][1] is 0 tokens long, must be 1 to 64 tokens long"
-    assert many == "StatusCode.INVALID_ARGUMENT: inputs[text] is of 257 elements, must be of 1 to 256 elements"
-
-
 def test_administrators_load_and_unload_models(replies: Any, running: Running, tiny_bundle_path: Path) -> None:
     assert replies["before"].items() >= {"first/1": "READY"}.items() and len(replies["before"]) == 2
     ready, refused, state = replies["unloaded"]

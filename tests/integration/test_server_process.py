@@ -2,35 +2,25 @@
 
 import asyncio
 import os
-import random
-import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
-import numpy as np
 import psutil
 import pytest
 from google.protobuf import descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from attendant.runtime.bundle.bundle import Bundle, open_bundle
-from attendant.runtime.decoding.batch import decode_all
-from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.errors import UserError
-from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.server.app import serve
+from attendant_client import AttendantClient, Generation
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.configuration import parse_config
-from tests.faults.crafting import golden
-from tests.paths import ROOT
 from tests.server_process import Running, command, eventually, server
 
 START_SECONDS = 60
@@ -82,84 +72,6 @@ def test_a_client_can_call_the_server_by_reflection_alone(running: Running) -> N
             response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
         )
         assert call(request, timeout=10).hypotheses[0].tokens
-        symbols = [reflection_pb2.ServerReflectionRequest(file_containing_symbol=name) for name in sorted(services)]
-        answers = []
-        for version in ("v1", "v1alpha"):
-            reflect = channel.stream_stream(
-                f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
-                request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
-            )
-            answers.append(list(reflect(iter(symbols), timeout=10)))
-        assert answers[0] == answers[1] and len(answers[0]) == len(services)
-
-
-def random_options(rng: random.Random) -> DecodingOptions:
-    beam_size = rng.choice((1, 1, 2, 4, 6))
-    return DecodingOptions(
-        beam_size=beam_size,
-        num_hypotheses=rng.randint(1, beam_size),
-        length_penalty=rng.choice((0.0, 0.6, 1.1)),
-        length_penalty_offset=rng.choice((5.0, 0.0)),
-        min_length=rng.choice((0, 0, 3)),
-        max_length=rng.randint(3, 24),
-        patience=rng.choice((1.0, 1.0, 1.5)),
-        suppress_unk=rng.random() < 0.3,
-        attention=rng.random() < 0.5,
-    )
-
-
-def as_request(text: str, options: DecodingOptions) -> messages.GenerateRequest:
-    return messages.GenerateRequest(
-        text=text,
-        decoding=messages.DecodingOptions(
-            beam_size=options.beam_size,
-            num_hypotheses=options.num_hypotheses,
-            length_penalty=options.length_penalty,
-            length_penalty_offset=options.length_penalty_offset,
-            min_length=options.min_length,
-            max_length=options.max_length,
-            patience=options.patience,
-            suppress_unk=options.suppress_unk,
-        ),
-        output=messages.OutputOptions(attention=options.attention, token_log_probs=True),
-    )
-
-
-async def ask_at_random_times(
-    target: str, requests: list[messages.GenerateRequest], rng: random.Random
-) -> list[messages.GenerateResponse]:
-    delays = [rng.random() * 0.3 for _ in requests]
-    async with grpc.aio.insecure_channel(target) as channel:
-        stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
-
-        async def ask(request: messages.GenerateRequest, delay: float) -> messages.GenerateResponse:
-            await asyncio.sleep(delay)  # makes the arrivals random; it waits for nothing
-            return await stub.Generate(request, timeout=60)
-
-        return await asyncio.gather(*map(ask, requests, delays))
-
-
-def test_random_arrivals_get_the_bits_of_offline_decoding(running: Running, tiny_bundle_path: Path) -> None:
-    """Checks that requests that share steps get the same tokens, and bitwise the same scores and attention."""
-    rng = random.Random(7)
-    texts = ["".join(rng.choices("abcdefghij", k=rng.choice((1, 2, 5, 8, 13, 30, 64)))) for _ in range(120)]
-    options = [random_options(rng) for _ in texts]
-    bundle: Bundle = open_bundle(tiny_bundle_path)
-    stepper = OnnxStepper(bundle, num_threads=1)
-    sources = [bundle.source_ids(bundle.source_tokenizer.encode(text)) for text in texts]
-    special_ids = bundle.manifest.special_ids
-    alone = [decode_all(stepper, [s], each, special_ids)[0] for s, each in zip(sources, options, strict=True)]
-    responses = asyncio.run(ask_at_random_times(running.target, list(map(as_request, texts, options)), rng))
-    shared = [response.timings.mean_batch_rows for response in responses]
-    assert max(shared) > 6, "they were decoded together"
-    for response, hypotheses in zip(responses, alone, strict=True):
-        assert len(response.hypotheses) == len(hypotheses)
-        for ours, wanted in zip(response.hypotheses, hypotheses, strict=True):
-            assert list(ours.tokens) == bundle.target_tokenizer.tokens_of(wanted.token_ids)
-            assert ours.score == np.float32(wanted.score)
-            assert list(ours.token_log_probs) == [np.float32(log_prob) for log_prob in wanted.token_log_probs]
-            if wanted.attention is not None:
-                assert list(ours.attention.weights) == wanted.attention.ravel().tolist()
 
 
 def children(process_id: int) -> list[int]:
@@ -182,12 +94,18 @@ def is_running(process_id: int) -> bool:
     return True
 
 
+async def answers_of(target: str) -> list[Generation]:
+    """Returns the answers to calls that are made at once, with different beams."""
+    async with AttendantClient(target) as client:
+        asking = (
+            client.generate("badge"[: number % 5 + 1], beam_size=1 + number % 3, attention=True) for number in range(60)
+        )
+        return list(await asyncio.gather(*asking))
+
+
 def test_several_workers_give_the_bits_of_one(running: Running, tiny_bundle_path: Path) -> None:
     """Checks that several workers give the bits and metrics of a single one, and end with the server."""
-    rng = random.Random(11)
-    texts = ["".join(rng.choices("abcdefghij", k=rng.randint(1, 30))) for _ in range(60)]
-    requests = [as_request(text, random_options(rng)) for text in texts]
-    alone = asyncio.run(ask_at_random_times(running.target, requests, random.Random(1)))
+    alone = asyncio.run(answers_of(running.target))
     with server(str(tiny_bundle_path), "--workers", "2", "--max-rows", "12") as started:
         parent, workers = forking(started.process)
         assert len(workers) == 2
@@ -196,18 +114,14 @@ def test_several_workers_give_the_bits_of_one(running: Running, tiny_bundle_path
         for worker in workers:
             memory = psutil.Process(worker).memory_full_info()
             assert memory.uss < memory.rss / 2, "they share what is loaded"
-        responses = asyncio.run(ask_at_random_times(started.target, requests, random.Random(2)))
-        for response, expected in zip(responses, alone, strict=True):
-            assert response.hypotheses == expected.hypotheses
+        answers = asyncio.run(answers_of(started.target))
+        assert [answer.hypotheses for answer in answers] == [answer.hypotheses for answer in alone]
         metrics = started.metrics()
         assert metrics['attendant_requests_total{"code": "OK", "method": "Generate", "model": "tiny"}'] == 60
         assert metrics['attendant_queue_seconds_count{"model": "tiny"}'] == 60
         assert metrics['attendant_steps_total{"model": "tiny"}'] > 30, "of both"
         assert metrics['attendant_rows_limit{"model": "tiny"}'] == 24
         assert metrics['attendant_rows_running{"model": "tiny"}'] == 0
-        with grpc.insecure_channel(started.target) as channel:
-            batch = seq2seq_pb2_grpc.Seq2SeqStub(channel).GenerateBatch(iter(requests), timeout=60)
-            assert sum(answer.WhichOneof("result") == "response" for answer in batch) == 60
         started.process.send_signal(signal.SIGTERM)
         assert started.process.wait(timeout=30) == 0
         assert not any(map(is_running, (parent, *workers)))
@@ -297,21 +211,3 @@ def test_options_that_can_not_be_met_are_refused(tiny_bundle_path: Path, tmp_pat
     assert refusal(str(tmp_path)).startswith(f"{tmp_path} is neither a bundle nor a repository: ")
     if not Path("/proc/driver/nvidia/version").exists():
         assert refusal(bundle, "--provider", "cuda").startswith("provider cuda is not available here: ")
-
-
-def test_a_bundle_with_differing_golden_examples_is_refused(tiny_bundle_path: Path, tmp_path: Path) -> None:
-    """Starts a complete, signed bundle. Only decoding shows that its golden examples are wrong."""
-    copy = Path(shutil.copytree(tiny_bundle_path, tmp_path / "copy"))
-
-    def spoil(examples: list[dict[str, Any]]) -> None:
-        examples[0]["score"] -= 0.5
-        examples[2]["target_tokens"].append("AA")
-
-    golden(spoil)(copy)
-    line, environment = command(str(copy), "--port", "0", "--metrics-port", "0")
-    run = subprocess.run(line, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=START_SECONDS)
-    assert (run.returncode, run.stdout) == (2, ""), run.stderr
-    lines = [line for line in run.stderr.splitlines() if not line.startswith("time=")]
-    assert len(lines) == 3 and lines[0].startswith("server: ")
-    assert re.match(r"  - golden example 1 .*: score is .*, must be ", lines[1])
-    assert re.match(r"  - golden example 3 .*: tokens are .*, must be ", lines[2])

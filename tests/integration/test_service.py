@@ -69,12 +69,6 @@ async def test_an_answer_has_all_its_fields() -> None:
     assert 1 <= timings.steps <= 9 and 1 <= timings.mean_batch_rows <= 4
 
 
-async def test_outputs_are_sent_only_if_they_are_requested() -> None:
-    async with served(fake_stepper()) as server:
-        (hypothesis,) = (await server.stub.Generate(Generate(text="abc"))).hypotheses
-        assert not hypothesis.token_log_probs and not hypothesis.HasField("attention")
-
-
 async def test_models_are_listed_and_described() -> None:
     async with served(fake_stepper(), fake_bundle("one"), fake_bundle("two", max_length=7), max_rows=3) as server:
         first, two = (await server.stub.ListModels(messages.ListModelsRequest())).models
@@ -134,28 +128,6 @@ async def test_a_request_for_a_full_queue_is_refused_as_overload() -> None:
         assert server.sample("attendant_rejected_total", model="fake", reason="queue_full") == 1
         stepper.open()
         assert (await running).hypotheses and (await waiting).hypotheses
-
-
-@pytest.mark.parametrize("beam_size", [1, 3])
-async def test_a_client_that_goes_frees_its_rows_within_one_step(beam_size: int) -> None:
-    stepper = gated_stepper()
-    async with served(stepper) as server:
-        call = server.stub.Generate(long_request(beam_size))
-        await stepper.arrival()
-        stepper.let_one_pass()
-        await stepper.arrival()
-        call.cancel()
-        await server.ended("CANCELLED")
-        stepper.let_one_pass()
-        await eventually(lambda: server.model.runner.num_running == 0)
-        await eventually(lambda: server.sample("attendant_cancelled_rows_total", model="fake") == beam_size)
-        assert stepper.num_steps == 2
-        for gauge in ("requests_running", "requests_waiting", "rows_running"):
-            assert server.sample(f"attendant_{gauge}", model="fake") == 0
-        rpc = {"grpc_type": "unary", "grpc_service": SERVICE_NAME, "grpc_method": "Generate"}
-        assert server.sample("grpc_server_handled_total", grpc_code="CANCELLED", **rpc) == 1
-        with pytest.raises(asyncio.CancelledError):
-            await call
 
 
 async def test_a_deadline_that_the_caller_sees_first_is_no_cancellation() -> None:
@@ -247,17 +219,6 @@ async def test_labels_come_from_closed_sets() -> None:
         assert server.sample("attendant_requests_total", **labels) == 1
         samples = [sample for family in server.metrics.registry.collect() for sample in family.samples]
         assert not [sample for sample in samples if re.search("no-such-model|made.up", str(sample.labels))]
-
-
-async def test_grpc_metrics_of_a_stream_that_the_client_ends() -> None:
-    async with served(fake_stepper()) as server:
-        watch = health_pb2_grpc.HealthStub(server.channel).Watch(health_pb2.HealthCheckRequest())
-        await watch.read()
-        watch.cancel()
-        rpc = {"grpc_type": "server_stream", "grpc_service": "grpc.health.v1.Health", "grpc_method": "Watch"}
-        await eventually(lambda: server.sample("grpc_server_handled_total", grpc_code="CANCELLED", **rpc) == 1)
-        assert server.sample("grpc_server_started_total", **rpc) == 1
-        assert server.sample("grpc_server_handling_seconds_count", **rpc) == 1
 
 
 async def test_a_call_costs_no_more_for_the_methods_that_there_are() -> None:

@@ -16,7 +16,7 @@ from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.fakes import FakeStepper
 from tests.paths import ROOT
-from tests.serving import Served, code_of, eventually, failure, fake_bundle, gated_stepper, served, symbol_tokenizer
+from tests.serving import Served, failure, fake_bundle, served, symbol_tokenizer
 
 TEXT = "abc. De\nfgh!\n\nab"
 PARTS = ["abc.", "De", "fgh!", "ab"]
@@ -67,50 +67,6 @@ async def test_a_text_in_parts_is_answered_as_its_parts(server: Served) -> None:
     weights = np.array(best.attention.weights).reshape(best.attention.rows, best.attention.columns)
     assert weights.sum(axis=1) == pytest.approx(1.0), "a row attends within its part"
     assert server.sample("attendant_requests_total", model="fake", method="Generate", code="OK") == 5
-
-
-async def test_every_kind_of_call_gives_the_same_answer(server: Served) -> None:
-    request = request_of(TEXT, split_sentences=True, beam_size=3, num_hypotheses=3)
-    whole = await server.stub.Generate(request)
-    assert len(whole.hypotheses) == 3 and len({each.text for each in whole.hypotheses}) == 3
-    scores = [each.score for each in whole.hypotheses]
-    assert scores == sorted(scores, reverse=True)
-    many = await server.stub.GenerateMany(messages.GenerateManyRequest(requests=[request, request_of("ab"), request]))
-    assert [result.response.hypotheses for result in many.results][::2] == [whole.hypotheses] * 2
-
-    async def requests() -> AsyncIterator[messages.GenerateRequest]:
-        yield request
-
-    (bulk,) = [answer async for answer in server.stub.GenerateBatch(requests())]
-    assert bulk.response.hypotheses == whole.hypotheses
-    events = [event async for event in server.stub.GenerateStream(request)]
-    deltas = [event.delta for event in events[:-1]]
-    assert events[-1].response.hypotheses == whole.hypotheses
-    assert "".join(delta.text for delta in deltas) == whole.hypotheses[0].text
-    assert [token for delta in deltas for token in delta.tokens] == list(whole.hypotheses[0].tokens)
-
-
-async def test_a_cancelled_text_frees_the_rows_of_all_parts() -> None:
-    gated = gated_stepper()
-    gated.vocabulary_size = stepper().vocabulary_size
-    async with served(gated, bundle_of(), max_rows=64) as server:
-        call = server.stub.Generate(request_of(TEXT, split_sentences=True))
-        await gated.arrival()
-        call.cancel()
-        await server.ended("CANCELLED")
-        gated.open()
-        await eventually(lambda: server.sample("attendant_cancelled_rows_total", model="fake") == 2 * len(PARTS))
-        assert server.model.runner.num_rows == 0
-
-
-async def test_an_error_of_a_part_is_that_of_the_text() -> None:
-    gated = gated_stepper()
-    gated.vocabulary_size = stepper().vocabulary_size
-    async with served(gated, bundle_of(), max_rows=64) as server:
-        call = server.stub.Generate(request_of(TEXT, split_sentences=True), timeout=0.5)
-        assert await code_of(call) == "DEADLINE_EXCEEDED"
-        gated.open()
-        await eventually(lambda: server.model.runner.num_rows == 0)
 
 
 async def refusal(server: Served, request: messages.GenerateRequest) -> str:

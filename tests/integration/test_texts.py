@@ -1,10 +1,9 @@
-"""Tests of texts as users send them: over gRPC, HTTP and the Open Inference Protocol, to the library and the command.
+"""Tests of texts as users send them, to a server, to the library and to the command.
 
-tests/unit/runtime tests the details of normalization and of prefixes.
+Tests in tests/unit/runtime cover the details of normalization and of prefixes.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,62 +18,9 @@ from tests.inference import infer_request, inference_stub
 from tests.paths import ROOT
 from tests.serving import Served
 
-CLEAN, SPACED = "ab漢c", "\ufeff\tab\u200b漢c\u00ad \r\n"
-LACKING = "the vocabulary lacks symbols of the source ('漢'): the model can't tell them apart"
-
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 Generate = messages.GenerateRequest
-
-
-def facts(response: messages.GenerateResponse) -> Any:
-    return list(response.source_tokens), response.hypotheses[0].text, list(response.warnings)
-
-
-async def by_generate(server: Served, web: Http, text: str) -> Any:
-    return facts(await server.stub.Generate(Generate(text=text)))
-
-
-async def by_stream(server: Served, web: Http, text: str) -> Any:
-    *_, last = [event async for event in server.stub.GenerateStream(Generate(text=text))]
-    return facts(last.response)
-
-
-async def by_batch(server: Served, web: Http, text: str) -> Any:
-    (answer,) = [answer async for answer in server.stub.GenerateBatch(iter([Generate(text=text)]))]
-    return facts(answer.response)
-
-
-async def by_many(server: Served, web: Http, text: str) -> Any:
-    (answer,) = (await server.stub.GenerateMany(messages.GenerateManyRequest(requests=[Generate(text=text)]))).results
-    return facts(answer.response)
-
-
-async def by_http(server: Served, web: Http, text: str) -> Any:
-    answer = (await web.post("/v1/generate", {"text": text})).json
-    return answer["sourceTokens"], answer["hypotheses"][0]["text"], answer["warnings"]
-
-
-async def by_inference(server: Served, web: Http, text: str) -> Any:
-    stub = inference_stub(server.channel)
-    response = await stub.ModelInfer(infer_request(text, outputs=("source_tokens", "text", "warnings")))
-    tokens, texts, warnings = (
-        [element.decode() for element in output.contents.bytes_contents] for output in response.outputs
-    )
-    return tokens, texts[0], warnings
-
-
-Door = Callable[[Served, Http, str], Any]
-DOORS: Sequence[Door] = (by_generate, by_stream, by_batch, by_many, by_http, by_inference)
-
-
-@pytest.mark.parametrize("door", DOORS)
-async def test_white_space_changes_no_answer_and_unknown_symbols_are_named(
-    server: Served, web: Http, door: Door
-) -> None:
-    tokens, _, warnings = clean = await door(server, web, CLEAN)
-    assert tokens == ["a", "b", "<unk>", "c", "</s>"] and warnings[0] == LACKING
-    assert await door(server, web, SPACED) == clean
 
 
 async def test_warnings_name_the_unknown_symbols(server: Served) -> None:

@@ -19,7 +19,6 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.http_serving import Http
 from tests.inference import infer_request, inference_stub
-from tests.serving import Served
 
 WORDS = ["badge", "face", "a", "jig"]
 OPTIONS: list[GenerateOptions] = [
@@ -118,18 +117,7 @@ async def test_no_trace_is_larger_than_estimated(target: str) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_http_has_grpcs_trace_in_json(server: Served, web: Http) -> None:
-    body = {"text": "abc", "decoding": {"beamSize": 3, "numHypotheses": 2}, "output": {"trace": 4}}
-    answer = await web.post("/v1/generate", body)
-    assert answer.status == 200
-    request = json_format.ParseDict(body, messages.GenerateRequest())
-    response = await server.stub.Generate(request)
-    assert answer.json["trace"] == json_format.MessageToDict(response.trace, always_print_fields_with_no_presence=True)
-    assert answer.json["trace"]["searches"][0]["steps"][0]["attention"]["columns"] == 4
-    streamed = await web.post("/v1/generate?stream=1", body)
-    assert streamed.events[-1][1]["response"]["trace"] == answer.json["trace"]
-    without = await web.post("/v1/generate", {"text": "abc"})
-    assert "trace" not in without.json
+async def test_positions_that_can_not_be_masked_are_refused(web: Http) -> None:
     masked = await web.post("/v1/generate", {"text": "abc", "decoding": {"maskedSourcePositions": ["x", -1, 1]}})
     faults = masked.json["details"][0]["fieldViolations"]
     assert [fault["field"] for fault in faults] == [f"decoding.masked_source_positions[{place}]" for place in (0, 1)]

@@ -85,14 +85,6 @@ def main(target: str, admin_token: str, folder: Path) -> dict[str, Any]:
     answers["full"] = {name: plain(result.as_numpy(name)) for name in names}
     drawn = [client.infer("first", texts("badge"), parameters={"seed": 5, "top_k": 4}) for _ in range(2)]
     answers["drawn"] = [plain(result.as_numpy("text")) for result in drawn]
-    answers["refused"] = [
-        refusal(client.infer, "nobody", texts("a")),
-        refusal(client.infer, "first", texts("a", " "), parameters={"beam_size": 64}),
-        refusal(client.infer, "first", texts("a"), parameters={"beam_size": "4", "speed": 3, "seed": -1}),
-        refusal(client.infer, "first", texts("a"), outputs=outputs("text", "texts")),
-        refusal(client.infer, "first", texts("a", " ")),
-        refusal(client.infer, "first", texts(*["a"] * 257)),
-    ]
 
     def states() -> dict[str, str]:
         index = client.get_model_repository_index(as_json=True)["models"]

@@ -142,14 +142,6 @@ def test_each_command_has_the_name_that_was_typed(name: str, monkeypatch: pytest
         assert (ended.value.code, capsys.readouterr().err.startswith("attendant serve: no bundle: ")) == (2, True)
 
 
-def test_a_mistyped_command_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["evalaute", "run"])
-    assert ended.value.code == 2
-    expected = "attendant: there is no command 'evalaute'; did you mean evaluate? (see attendant --help)\n"
-    assert capsys.readouterr().err == expected
-
-
 def test_a_bundle_answers_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
     done = run("generate", "phoneme", "", "face", "--bundle", BUNDLE, without=["torch", "attendant.training"])
     assert (done.returncode, done.stdout) == (2, "F OW1 N IY0 M\n\nF EY1 S\n")

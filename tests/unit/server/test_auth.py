@@ -74,11 +74,6 @@ def test_the_accounts_are_bounded_and_active_clients_are_kept() -> None:
     assert rates.take("a", 1) > 0 and rates.take("b", 1) == 0
 
 
-def test_without_limits_no_account_is_needed() -> None:
-    assert not Rates().limited
-    assert Rates(requests_per_second=1).limited and Rates(bytes_per_second=1).limited
-
-
 def test_a_client_may_have_limits_of_its_own() -> None:
     clock = Clock()
     own = {"slow": (2.0, None)}

@@ -264,11 +264,6 @@ def test_deadlines_of_removed_requests_do_not_accumulate() -> None:
     assert queue.expired(5000.0) == [-1]
 
 
-def test_a_request_wider_than_the_engine_raises_an_error() -> None:
-    with pytest.raises(AssertionError):
-        scheduler(max_rows=4).add(request(0, rows=5))
-
-
 def queue_of(*requests: EngineRequest) -> PriorityQueue:
     queue = PriorityQueue()
     for request in requests:

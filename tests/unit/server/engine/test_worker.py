@@ -17,7 +17,7 @@ from attendant.runtime.decoding.hypothesis import Progress
 from attendant.server.engine.engine import HELD_PART, MESSAGE_BYTES, MIN_PART, PROGRESS_SECONDS, Outbox, in_messages
 from attendant.server.engine.messages import Outcomes, framed
 from attendant.server.errors import Cancelled
-from attendant.server.worker_main import CREDENTIALS, StrangeSocket, inherited
+from attendant.server.worker_main import StrangeSocket, inherited
 from tests.paths import ROOT
 from tests.unit.server.engine.test_admission import result
 
@@ -181,10 +181,3 @@ def test_nothing_is_unpickled_of_a_socket_that_others_can_reach(tmp_path: Path, 
 def test_a_file_is_no_socket(tmp_path: Path) -> None:
     with (tmp_path / "file").open("w") as file, pytest.raises(StrangeSocket, match="descriptor"):
         inherited(file.fileno())
-
-
-def test_credentials_have_the_kernels_layout() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        raw = theirs.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-        assert CREDENTIALS.unpack(raw) == (os.getpid(), os.getuid(), os.getgid())
