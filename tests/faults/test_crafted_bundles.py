@@ -274,11 +274,6 @@ def test_a_crafted_bundle_is_refused_with_its_reason(name: str, crafted: Path) -
         assert "\x1b" not in str(refusal.value) and str(refusal.value).count("\n") <= 3
 
 
-def test_a_sealed_sound_bundle_is_served(crafted: Path) -> None:
-    seal(crafted)
-    load(crafted)
-
-
 def test_state_that_would_not_fit_is_refused_before_its_allocation(crafted: Path) -> None:
     field("limits", "max_source_tokens", value=60_000)(crafted)
     with pytest.raises(Refusal, match=r"limits\.max_source_tokens: 4 sources of 60000 tokens take \d+ MiB of state"):

@@ -156,19 +156,6 @@ async def test_calls_with_wrong_tokens_leave_no_memory_behind(start: Start, tmp_
 
 
 @pytest.mark.reliability
-async def test_replacing_certificates_and_tokens_20_times_fails_no_call(
-    start: Start, authority: Authority, tmp_path: Path, figure: Figure
-) -> None:
-    codes = await exchanged(start, authority, tmp_path, rounds=20)
-    figure(
-        "calls that failed while certificates and tokens were exchanged 20 times",
-        float(codes.total() - codes["OK"]),
-        at_most(0),
-        f"of {codes.total()}",
-    )
-
-
-@pytest.mark.reliability
 @pytest.mark.parametrize("by", ["address", "token", "certificate"])
 async def test_identifying_a_client_and_checking_its_rate_is_fast(
     authority: Authority, tmp_path: Path, figure: Figure, by: str

@@ -1,7 +1,6 @@
 """A hung engine and poisoned requests."""
 
 import os
-import re
 import signal
 import threading
 import time
@@ -162,47 +161,6 @@ def test_a_hung_engine_is_replaced(start: Start, monkeypatch: pytest.MonkeyPatch
             else:
                 check_nothing_is_stuck(running)
             assert not any(worker.is_running() for worker in workers)
-
-
-@pytest.mark.reliability
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_workers_that_are_stopped_for_20_s(start: Start, figure: Figure, num_workers: int) -> None:
-    with start("--workers", str(num_workers), program=PROGRAM) as running, connected(running) as stub:
-        for call in [ask(stub) for _ in range(200)]:
-            assert call.result().hypotheses
-        for worker in workers_of(running):
-            worker.suspend()
-        began = time.monotonic()
-        calls = [ask(stub) for _ in range(64)]
-        codes = [code_of(call) for call in calls]
-        answered = time.monotonic() - began
-        bound = re.search(r"silent_seconds=([0-9.]+)", running.log())
-        assert bound
-        check_nothing_is_stuck(running)
-    layout = f"{num_workers} stopped worker{'s' if num_workers > 1 else ''}"
-    figure(f"{layout}: calls answered by those that replace them, of 64", codes.count("OK"), at_least(64), "")
-    figure(f"{layout}: bound", float(bound[1]), at_most(10), "s")
-    figure(f"{layout}: last call answered, after the bound", answered - float(bound[1]), at_most(15), "s")
-
-
-@pytest.mark.reliability
-def test_a_poisoned_request_among_many(start: Start, figure: Figure) -> None:
-    with start(program=PROGRAM) as running, connected(running) as stub:
-        assert ask(stub).result().hypotheses
-        began = time.monotonic()
-        neighbours = [ask(stub) for _ in range(100)]
-        poisoned = ask(stub, Break.CRASH.text)
-        neighbours += [ask(stub) for _ in range(100)]
-        outcome = code_of(poisoned), time.monotonic() - began
-        codes = [code_of(call) for call in neighbours]
-        seconds = time.monotonic() - began
-        deaths = running.metrics()[RESTARTS]
-        check_nothing_is_stuck(running)
-    assert outcome[0] == "INTERNAL"
-    figure("poisoned request: neighbours answered, of 200", codes.count("OK"), at_least(200), "")
-    figure("poisoned request: engines that it ended", deaths, at_most(2), "")
-    figure("poisoned request: found after", outcome[1], at_most(30), "s")
-    figure("poisoned request: all neighbours answered after", seconds, at_most(30), "s")
 
 
 @pytest.mark.reliability
