@@ -69,7 +69,7 @@ SUITES = {
     "own": Suite(
         "Users' own models",
         "Modules exported by `attendant.export_model`. Each part is measured on an otherwise idle machine.",
-        (own_models.students, own_models.sharing),
+        (own_models.students,),
     ),
     "training": Suite("Training speed", training.ABOUT, (training.input_feeding, training.no_input_feeding)),
     "gpu": Suite(
@@ -97,7 +97,6 @@ def run(suites: Mapping[str, Suite], arguments: Sequence[str]) -> None:
     option("--against", type=Path, metavar="PATH", help="serving, `against`: another checkout")
     option("--minutes", type=float, default=20, help="training: of measuring speed (default: 20)")
     option("--provider", choices=["cuda", "cpu"], default="cuda", help="gpu: where the graphs run")
-    option("--budget-seconds", type=float, default=450.0, help="gpu: no measurement starts after this time")
     options = parser.parse_args(arguments)
     suite = suites[options.suite]
     names = suite.chosen(options)

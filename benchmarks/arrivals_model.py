@@ -60,45 +60,39 @@ def measured_costs(context: Context) -> Costs:
     """Returns the costs of the context's bundle in int8 on one thread."""
     stepper = OnnxStepper(open_bundle(context.bundle), "int8", "cpu", 1)
     source, num_rows, num_cells = [4] * context.workload.num_tokens, (1, 4, 16, 32), (24, 48, 96, 192)
-    steps = [_seconds(_Rows(stepper, source, num).step)[0] for num in num_rows]
+    state = stepper.encode([source])
+
+    def step(num_steps: int = 1) -> None:
+        nonlocal state
+        for _ in range(num_steps):
+            _, state = stepper.step(Taken(state), np.full(state.num_rows, 4, np.int64), num_candidates=1)
+
+    def join() -> None:
+        nonlocal state
+        state = stepper.concat([Taken(state), Taken(stepper.encode([source]))])
+        step(NUM_AFTER_CHANGE)
+
+    def leave() -> None:
+        nonlocal state
+        state = stepper.select(Taken(state), np.arange(state.num_rows - 1))
+        step(NUM_AFTER_CHANGE)
+
+    def step_seconds(num: int) -> float:
+        nonlocal state
+        state = stepper.encode([source] * num)
+        return _seconds(step)[0]
+
+    steps = [step_seconds(num) for num in num_rows]
     encodings = [_seconds(partial(stepper.encode, [[4] * cells]))[0] for cells in num_cells]
-    rows = _Rows(stepper, source, NUM_CHANGED)
-    (with_last,) = _seconds(rows.step)
-    rows.leave()
-    (without_last,) = _seconds(rows.step)
-    join, leave = _seconds(rows.join, rows.leave)
     (encoding,) = _seconds(partial(stepper.encode, [source]))
+    with_last, without_last = step_seconds(NUM_CHANGED), step_seconds(NUM_CHANGED - 1)
+    join_seconds, leave_seconds = _seconds(join, leave)
     return Costs(
         *_line(num_rows, steps),
         *_line(num_cells, encodings),
-        join=max(0.0, join - encoding - NUM_AFTER_CHANGE * with_last),
-        leave=max(0.0, leave - NUM_AFTER_CHANGE * without_last),
+        join=max(0.0, join_seconds - encoding - NUM_AFTER_CHANGE * with_last),
+        leave=max(0.0, leave_seconds - NUM_AFTER_CHANGE * without_last),
     )
-
-
-class _Rows:
-    """Rows of a model that are stepped; another one joins, takes some steps, and leaves."""
-
-    def __init__(self, stepper: OnnxStepper, source: list[int], num_rows: int) -> None:
-        self._stepper = stepper
-        self._source = source
-        self._state = stepper.encode([source] * num_rows)
-
-    def step(self) -> None:
-        ids = np.full(self._state.num_rows, 4, np.int64)
-        _, self._state = self._stepper.step(Taken(self._state), ids, num_candidates=1)
-
-    def join(self) -> None:
-        self._state = self._stepper.concat([Taken(self._state), Taken(self._stepper.encode([self._source]))])
-        self._steps_after_change()
-
-    def leave(self) -> None:
-        self._state = self._stepper.select(Taken(self._state), np.arange(self._state.num_rows - 1))
-        self._steps_after_change()
-
-    def _steps_after_change(self) -> None:
-        for _ in range(NUM_AFTER_CHANGE):
-            self.step()
 
 
 def _seconds(*calls: Callable[[], object]) -> list[float]:
@@ -131,8 +125,7 @@ class TimedStepper:
     def __init__(self, costs: Costs) -> None:
         self.now = 0.0
         self._costs = costs
-        # Of the last step; 0 if the encoder ran after it.
-        self._num_rows = 0
+        self._num_rows = 0  # of the last step; 0 if the encoder ran after it
 
     def encode(self, sources: Sequence[Sequence[int]], masked: Sequence[Sequence[int]] | None = None) -> DecoderState:
         lengths = np.array([len(source) for source in sources], np.int64)
@@ -174,11 +167,7 @@ def _state(source_lengths: Ids) -> DecoderState:
 
 
 def modelled(
-    costs: Costs,
-    work: Work,
-    rate: float,
-    num_arrivals: int,
-    scheduler: Callable[[Budget], Scheduler],
+    costs: Costs, work: Work, rate: float, num_arrivals: int, scheduler: Callable[[Budget], Scheduler]
 ) -> tuple[float, float]:
     """Returns the median and the 99th percentile of the latency in ms, from arrival to answer.
 

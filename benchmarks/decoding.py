@@ -57,37 +57,27 @@ class Decoder:
         fastest one.
         """
 
-        def visit(pool: Workers, job: Job) -> harness.Visit:
-            fastest = pool.fastest(job, seconds, [job.batch_size] if job.batch_size else self.batch_sizes)
-            return lambda number: pool.run(replace(fastest, seed=number))
-
         def start() -> Iterator[harness.Visits]:
             with workers(self) as pool:
                 yield {name: visit(pool, job) for name, job in jobs.items()}
+
+        def visit(pool: Workers, job: Job) -> harness.Visit:
+            fastest = pool.fastest(job, seconds, [job.batch_size] if job.batch_size else self.batch_sizes)
+            return lambda number: pool.run(replace(fastest, seed=number))
 
         return harness.System(name=self.name, start=start, about=self.about)
 
 
 def own_decoder(
-    bundle: Callable[[], Path],
-    precision: str,
-    *,
-    name: str = "Attendant",
-    num_workers: int = 1,
-    num_threads: int = 1,
-    about: str = "",
+    bundle: Path, precision: str, num_workers: int = 1, num_threads: int = 1, name: str = "Attendant"
 ) -> Decoder:
-    """Returns Attendant's own decoding.
-
-    Args:
-        bundle: returns the bundle's folder; called when the decoder is started.
-    """
+    """Returns Attendant's own decoding."""
+    command = program("own_worker:work", path=str(bundle), precision=precision, num_threads=num_threads)
     return Decoder(
         name=f"{name} {precision}, {layout(num_workers, num_threads)}",
-        command=lambda: program("own_worker:work", path=str(bundle()), precision=precision, num_threads=num_threads),
+        command=lambda: command,
         num_workers=num_workers,
         batch_sizes=(32, 64, 128, 256),
-        about=about,
     )
 
 
@@ -100,12 +90,11 @@ def layout(num_workers: int, num_threads: int = 1) -> str:
 @contextmanager
 def workers(decoder: Decoder) -> Iterator["Workers"]:
     """Runs the worker processes. Raises Unavailable."""
-    command = decoder.command()
+    command, environment = decoder.command(), harness.KEEP_MEMORY | ONE_THREAD
     with ExitStack() as exits:
-        started = [
-            harness.Process(command, harness.KEEP_MEMORY | ONE_THREAD, answers=True) for _ in range(decoder.num_workers)
+        processes = [
+            exits.enter_context(harness.Process(command, environment, answers=True)) for _ in range(decoder.num_workers)
         ]
-        processes = [exits.enter_context(process) for process in started]
         for process in processes:
             process.await_ready()
         yield Workers(processes)
@@ -179,7 +168,7 @@ def own_decoders(context: Context, *layouts: tuple[int, int]) -> Iterator[Decode
     """Yields Attendant in each precision and layout of workers and threads."""
     for precision in PRECISIONS:
         for num_workers, num_threads in layouts:
-            yield own_decoder(lambda: context.bundle, precision, num_workers=num_workers, num_threads=num_threads)
+            yield own_decoder(context.bundle, precision, num_workers, num_threads)
 
 
 def decoding(context: Context) -> Part:
@@ -214,11 +203,10 @@ def against(context: Context) -> Part:
         jobs[f"{search}, 1 sentence"] = replace(together, num_sentences=NUM_ALONE // size, batch_size=1)
     rows: list[list[Cell]] = []
     for precision in PRECISIONS:
-        decoders = own_decoder(lambda: context.bundle, precision), _other_decoder(context, folder.resolve(), precision)
-        systems = [decoder.system(jobs, context.visit_seconds) for decoder in decoders]
-        measurements = harness.measure(systems, context.num_rounds)
+        decoders = own_decoder(context.bundle, precision), _other_decoder(context, folder.resolve(), precision)
+        measured = harness.measure([each.system(jobs, context.visit_seconds) for each in decoders], context.num_rounds)
         for point in jobs:
-            new, old = (measurement.at(point) for measurement in measurements)
+            new, old = (m for m in measured if m.problem or m.point == point)
             cells = [cell for m in (new, old) for cell in (m.median("speed"), harness.spread(m))]
             rows.append([f"{precision}, {point}", *cells, f"{new.median('speed') / old.median('speed'):.3f} x"])
     revision = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]

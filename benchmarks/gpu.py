@@ -4,9 +4,8 @@ Our stepper, PyTorch eager and compiled, in fp32 and fp16. A step is timed from 
 the candidates.
 """
 
-import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
 from typing import Any, cast
@@ -15,13 +14,12 @@ import numpy as np
 import torch
 
 from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.bundle.manifest import Precision, Provider, TensorSpec
+from attendant.runtime.bundle.manifest import Precision, TensorSpec
 from attendant.runtime.onnx.device import DeviceStepper, select_graph
 from attendant.runtime.onnx.session import BoundSession
 from attendant.runtime.stepper import Stepper
-from attendant.training.model import Seq2Seq
 from attendant.training.model.stepper import TorchStepper
-from benchmarks.harness import System, Visits, measure, part_of
+from benchmarks.harness import Samples, System, Visits, measure, part_of
 from benchmarks.results import Part
 from benchmarks.workload import Context, mt_bundle, mt_model
 
@@ -29,22 +27,20 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16")
 BEAM_SIZE = 4
 NUM_ROWS, QUICK_ROWS = tuple(2**power for power in range(11)), (1, 8)
 WARM_STEPS = 24
+PART_SECONDS = 225.0
+"""No measurement of a part starts after this time."""
+
 COMPILED_ROWS, COMPILE_SECONDS = (1, 64, 1024), 60.0
 """Row counts at which torch.compile is measured; it takes a minute or so for each."""
-
-
-Candidate = tuple[str, Callable[[], Stepper]]
-"""The name of a system, and a function that makes its stepper within seconds."""
 
 
 def greedy(context: Context) -> Part:
     """Greedy.
 
     Medians of single steps, including the copies of ids to the GPU and of candidates back, by the number of rows in a
-    step.
+    step. Steps that the time budget did not reach are left out.
     """
-    # The other half of the time is the beam's.
-    return _steps(context, per_source=1, share=0.5)
+    return _steps(context, per_source=1)
 
 
 def beam(context: Context) -> Part:
@@ -52,77 +48,62 @@ def beam(context: Context) -> Part:
 
     As before, with four rows per source, reordered after every step as in a search; the reordering is part of the step.
     """
-    return _steps(context, per_source=BEAM_SIZE, share=1.0)
+    return _steps(context, per_source=BEAM_SIZE)
 
 
-def _steps(context: Context, *, per_source: int, share: float) -> Part:
-    """Measures all candidates, the compiled ones last, in a share of the time that is left."""
-    seconds_left = context.began + context.options.budget_seconds - time.monotonic()
-    deadline, note = time.monotonic() + share * seconds_left, _device(context)
-    all_counts = QUICK_ROWS if context.quick else NUM_ROWS
+def _steps(context: Context, per_source: int) -> Part:
+    """Measures all systems one after the other, the compiled ones last. Raises UserError: the provider is missing."""
+    provider, deadline = context.options.provider, time.monotonic() + PART_SECONDS
 
-    def start(make: Callable[[], Stepper], compiled: bool) -> Iterator[Visits]:
-        stepper = make()
-        counts = [count for count in all_counts if not compiled or count in COMPILED_ROWS]
-        latest = deadline - COMPILE_SECONDS if compiled else deadline
+    def system(
+        name: str, make: Callable[[], Stepper], counts: Sequence[int] = NUM_ROWS, latest: float = deadline
+    ) -> System:
+        def start() -> Iterator[Visits]:
+            stepper = make()
 
-        def visit(count: int, number: int) -> dict[str, float]:
-            if time.monotonic() < latest:
+            def visit(count: int, number: int) -> Samples:
+                if time.monotonic() > latest:
+                    return {}
                 step = stepping(stepper, count // per_source, per_source, context.workload.num_tokens)
                 return {"ms": time_step(step, context.visit_seconds / 5)}
-            nonlocal note
-            note = f"{_device(context)} Left out: steps that the time budget did not reach."
-            return {}
 
-        yield {f"{count} rows": partial(visit, count) for count in counts if count % per_source == 0}
+            chosen = QUICK_ROWS if context.quick else counts
+            yield {f"{count} rows": partial(visit, count) for count in chosen if count % per_source == 0}
 
-    measured = []
-    for compiled in (False, True):
-        candidates = _candidates(context, compiled)
-        measured += measure([System(name=name, start=partial(start, make, compiled)) for name, make in candidates], 1)
-    return part_of(measured, note=note)
+        return System(name=name, start=start)
 
-
-def _candidates(context: Context, compiled: bool) -> Iterator[Candidate]:
-    """Yields ours and PyTorch's, with the same model and if PyTorch has the device; or PyTorch's compiled ones.
-
-    Raises:
-        UserError: the provider is missing.
-    """
-    provider, model = context.options.provider, mt_model(context.workload)
-    on_gpu = provider == "cuda"
-    if not compiled:
-        # Before a bundle is made, which takes a minute.
-        spec = TensorSpec(name="probe", dtype="float32", shape=("R",))
-        BoundSession.of_bytes("probe", select_graph([spec]), provider=provider, num_threads=1)
-        bundle = open_bundle(mt_bundle(context.workload, context.cache, PRECISIONS))
-        for precision in PRECISIONS:
-            yield f"attendant, {precision}", partial(DeviceStepper, bundle, precision, provider)
-    # Speed on the CPU is not of interest: compiling would only take long, and its LSTM has no fp16.
-    if torch.cuda.is_available() if on_gpu else not compiled:
-        for precision in PRECISIONS if on_gpu else PRECISIONS[:1]:
-            name = f"PyTorch {torch.__version__}, {'torch.compile' if compiled else 'eager'}, {precision}"
-            yield name, partial(_torch_stepper, model, precision, provider, compiled)
+    # Fails if the provider is missing, before a bundle is made, which takes a minute.
+    spec = TensorSpec(name="probe", dtype="float32", shape=("R",))
+    BoundSession.of_bytes("probe", select_graph([spec]), provider=provider, num_threads=1)
+    bundle = open_bundle(mt_bundle(context, precisions=PRECISIONS))
+    systems = [system(f"attendant, {name}", partial(DeviceStepper, bundle, name, provider)) for name in PRECISIONS]
+    pytorch, eager = f"PyTorch {torch.__version__}", partial(_torch_stepper, context)
+    if provider == "cpu":
+        # Speed on the CPU is not of interest: compiling would only take long, and its LSTM has no fp16.
+        systems.append(system(f"{pytorch}, eager, fp32", partial(eager, "fp32")))
+        note = "Device: the CPU, which shows that everything runs and nothing of a GPU's speed."
+    elif torch.cuda.is_available():
+        systems += [system(f"{pytorch}, eager, {name}", partial(eager, name)) for name in PRECISIONS]
+        for name in PRECISIONS:
+            compiled = partial(_torch_stepper, context, name, compiled=True)
+            latest = deadline - COMPILE_SECONDS
+            systems.append(system(f"{pytorch}, torch.compile, {name}", compiled, COMPILED_ROWS, latest))
+        note = f"Device: {torch.cuda.get_device_name()}."
+    else:
+        note = "Left out: PyTorch, since this build of it has no CUDA."
+    return part_of([row for each in systems for row in measure([each], num_rounds=1)], note=note)
 
 
-def _torch_stepper(model: Seq2Seq, precision: Precision, provider: Provider, compiled: bool) -> Stepper:
-    copied: Any = copy.deepcopy(model)
+def _torch_stepper(context: Context, precision: Precision, *, compiled: bool = False) -> Stepper:
+    model: Any = mt_model(context.workload)
     if compiled:
-        copied.step = torch.compile(copied.step, mode="reduce-overhead")
-    stepper: Any = TorchStepper(copied, provider)
+        model.step = torch.compile(model.step, mode="reduce-overhead")
+    stepper: Any = TorchStepper(model, context.options.provider)
     if precision == "fp16":
         # PyTorch chooses the products that run in fp16.
-        half = torch.autocast(provider, dtype=torch.float16)
+        half = torch.autocast(context.options.provider, dtype=torch.float16)
         stepper.encode, stepper.step = half(stepper.encode), half(stepper.step)
     return cast(Stepper, stepper)
-
-
-def _device(context: Context) -> str:
-    if context.options.provider == "cpu":
-        return "Device: the CPU, which shows that everything runs and nothing of a GPU's speed."
-    if torch.cuda.is_available():
-        return f"Device: {torch.cuda.get_device_name()}."
-    return "Left out: PyTorch, since this build of it has no CUDA."
 
 
 def time_step(step: Callable[[], None], num_seconds: float) -> float:

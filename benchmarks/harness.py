@@ -14,7 +14,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import zip_longest
 from pathlib import Path
@@ -69,42 +69,23 @@ class System:
 
 @dataclass(slots=True)
 class Measurement:
-    """The samples of one system over all rounds.
+    """The samples of one visit of a system over all rounds, or the reason why the system has none.
 
     Attributes:
-        points: the samples of each figure, by the name of the visit.
-        problem: the reason why there are none.
-        point: the visit whose samples are used.
+        point: the name of the visit.
+        samples: by figure.
     """
 
     system: System
-    points: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    problem: str | None = None
     point: str = ""
-
-    @property
-    def samples(self) -> dict[str, list[float]]:
-        return self.points.get(self.point, {})
+    samples: dict[str, list[float]] = field(default_factory=dict)
+    problem: str = ""
 
     def median(self, figure: str) -> float:
         """Raises Unavailable if the system failed, KeyError if it has no such figure."""
-        if self.problem is not None:
+        if self.problem:
             raise Unavailable(f"{self.system.name}: {self.problem}")
         return statistics.median(self.samples[figure])
-
-    def at(self, point: str) -> "Measurement":
-        """Returns the measurement with the samples of another visit."""
-        return replace(self, point=point)
-
-    @contextmanager
-    def noting_failure(self) -> Iterator[None]:
-        """Records a failure in its context: the reason replaces all samples."""
-        try:
-            yield
-        except Unavailable as error:
-            self.points.clear()
-            self.problem = str(error)
-            log_line(f"{self.system.name}: {error}")
 
 
 def log_line(line: str) -> None:
@@ -112,28 +93,42 @@ def log_line(line: str) -> None:
 
 
 def measure(systems: Sequence[System], num_rounds: int) -> list[Measurement]:
-    """Starts all systems, then makes the visits of each once a round, in turns and in the given order."""
-    measurements = [Measurement(system) for system in systems]
+    """Starts all systems, then makes the visits of each once a round, in turns and in the given order.
+
+    Returns:
+        In the order of the systems: all visits that have samples, or the problem of a system that failed.
+    """
+    visits: list[list[tuple[Measurement, Visit]]] = []
+    problems: dict[System, str] = {}
+
+    @contextmanager
+    def noting_failure(system: System) -> Iterator[None]:
+        try:
+            yield
+        except Unavailable as error:
+            problems[system] = str(error)
+            log_line(f"{system.name}: {error}")
+
     with ExitStack() as exits:
-        visits: list[Visits] = []
-        for measurement in measurements:
-            visits.append({})
-            with measurement.noting_failure():
-                visits[-1] = exits.enter_context(contextmanager(measurement.system.start)())
+        for system in systems:
+            with noting_failure(system):
+                started = exits.enter_context(contextmanager(system.start)())
+                visits.append([(Measurement(system, point), visit) for point, visit in started.items()])
+        in_turns = [pair for turn in zip_longest(*visits) for pair in turn if pair is not None]
         for number in range(1, num_rounds + 1):
-            for turn in zip_longest(*(each.items() for each in visits)):
-                texts = []
-                for measurement, visit in zip(measurements, turn, strict=True):
-                    if visit is not None and measurement.problem is None:
-                        with measurement.noting_failure():
-                            samples = visit[1](number)
-                            of_point = measurement.points.setdefault(visit[0], {})
-                            for figure, value in samples.items():
-                                of_point.setdefault(figure, []).extend(value if isinstance(value, list) else [value])
-                            first = [f"{figure} {values[-1]:,.4g}" for figure, values in of_point.items()][:1]
-                            texts.append(" ".join([f"{measurement.system.name}:", *first]))
-                log_line(f"round {number} of {num_rounds}: {'; '.join(texts)}")
-    return measurements
+            for measurement, visit in in_turns:
+                if measurement.system in problems:
+                    continue
+                with noting_failure(measurement.system):
+                    for figure, value in visit(number).items():
+                        values = value if isinstance(value, list) else [value]
+                        measurement.samples.setdefault(figure, []).extend(values)
+                    first = [f"{figure} {values[-1]:,.4g}" for figure, values in measurement.samples.items()][:1]
+                    name = ", ".join(filter(None, [measurement.system.name, measurement.point]))
+                    log_line(" ".join([f"round {number} of {num_rounds}: {name}:", *first]))
+    measured = [each for pairs in visits for each, _ in pairs if each.samples and each.system not in problems]
+    failed = [Measurement(system, problem=problem) for system, problem in problems.items()]
+    return sorted([*measured, *failed], key=lambda each: systems.index(each.system))
 
 
 Columns = Mapping[str, str | Callable[[Measurement], Cell]]
@@ -166,23 +161,23 @@ COLUMNS: Columns = {
 
 
 def part_of(measurements: Sequence[Measurement], columns: Columns = COLUMNS, note: str = "") -> Part:
-    """Returns a table with a row for each visit of each system, without empty columns.
+    """Returns a table with a row for each measurement, without empty columns.
 
-    A system without samples has one row, with the reason in the last column.
+    The row of a system that failed has the reason in the last column.
     """
     rows: list[list[Cell]] = []
-    for measurement in measurements:
-        name = measurement.system.name
-        if measurement.problem is not None:
-            rows.append([name, *[None] * (len(columns) - 1), f"not measured: {measurement.problem}"])
-        for at in filter(lambda at: at.samples, map(measurement.at, measurement.points)):
-            row: list[Cell] = [name]
-            for column in columns.values():
-                if isinstance(column, str):
-                    row.append(at.median(column) if column in at.samples else None)
-                else:
-                    row.append(column(at))
-            rows.append(row)
+    for m in measurements:
+        row: list[Cell] = [m.system.name]
+        for column in columns.values():
+            if m.problem:
+                row.append(None)
+            elif callable(column):
+                row.append(column(m))
+            else:
+                row.append(m.median(column) if column in m.samples else None)
+        if m.problem:
+            row[-1] = f"not measured: {m.problem}"
+        rows.append(row)
     titles = ["system", *columns]
     kept = [number for number in range(len(titles)) if any(row[number] not in (None, "") for row in rows)]
     rows = [[row[number] for number in kept] for row in rows]

@@ -1,14 +1,14 @@
-"""Measures users' modules, exported by `attendant.export_model`: a student with simpler simple recurrent units against
-our LSTMs and CTranslate2's Transformers, and the gain of sharing a source's tensors among the rows of a beam.
+"""Measures a user's module, exported by `attendant.export_model`: a student with simpler simple recurrent units against
+our LSTMs and CTranslate2's Transformers.
 
 Shapes: B sources, R rows, M queries per source, S source positions, D model width, N positions of either.
 """
 
 import math
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from attendant.export import UserModel, export_model
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS
 from attendant.training.model import DecoderConfig
-from benchmarks.decoding import NUM_WORKERS, PRECISIONS, SEARCHES, decoded, many_sentences, own_decoder
+from benchmarks.decoding import NUM_WORKERS, SEARCHES, decoded, many_sentences, own_decoder
 from benchmarks.job import NUM_SPECIAL_SYMBOLS, sentences, word_of, words_of
 from benchmarks.peers import TRANSFORMERS, transformers
 from benchmarks.results import Part
@@ -36,53 +36,46 @@ State = Mapping[str, Tensor]
 class Student(nn.Module):
     """A Transformer encoder, and a decoder of simpler simple recurrent units (Kim et al. 2019), as Marian's students.
 
-    It has the sizes of one of TRANSFORMERS; each layer of its decoder has an SSRU instead of self-attention.
+    It has the sizes of one of TRANSFORMERS; each layer of its decoder has an SSRU instead of self-attention. The rows
+    of a beam share their source's tensors.
     """
 
-    row_state = ("cells",)
+    row_state: Sequence[str] = ("cells",)
+    shares_sources: Literal[True] = True
+    positions: Tensor
 
-    def __init__(self, sizes: Mapping[str, int], workload: Workload, *, shares_sources: bool = True) -> None:
+    def __init__(self, sizes: Mapping[str, int], workload: Workload) -> None:
         super().__init__()
-        self.shares_sources = shares_sources
         self.width = width = sizes["width"]
-        feed_forward, vocabulary_size = sizes["feed_forward"], workload.vocabulary_size
-        self.source_embeddings, self.target_embeddings = (nn.Embedding(vocabulary_size, width) for _ in range(2))
+        feed_forward, num_layers = sizes["feed_forward"], sizes["num_decoder_layers"]
+        self.source_embeddings = nn.Embedding(workload.vocabulary_size, width)
+        self.target_embeddings = nn.Embedding(workload.vocabulary_size, width)
         layer = nn.TransformerEncoderLayer(width, NUM_HEADS, feed_forward, dropout=0.0, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, sizes["num_encoder_layers"], enable_nested_tensor=False)
-        self.layers = nn.ModuleList(StudentLayer(width, feed_forward) for _ in range(sizes["num_decoder_layers"]))
-        self.output = nn.Linear(width, vocabulary_size)
+        self.memories = nn.ModuleList(nn.Linear(width, 2 * width) for _ in range(num_layers))
+        self.layers = nn.ModuleList(StudentLayer(width, feed_forward) for _ in range(num_layers))
+        self.output = nn.Linear(width, workload.vocabulary_size)
         frequencies = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
         angles = torch.arange(LONGEST)[:, None] * frequencies
         self.register_buffer("positions", torch.stack([angles.sin(), angles.cos()], -1).flatten(1))
-
-    positions: Tensor
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> dict[str, Tensor]:
         mask = torch.arange(source_ids.shape[1]) < source_lengths[:, None]
         embedded = self.source_embeddings(source_ids) * math.sqrt(self.width) + self.positions[: source_ids.shape[1]]
         encoded = self.encoder(embedded, src_key_padding_mask=~mask)
         state = {"cells": encoded.new_zeros(source_ids.shape[0], len(self.layers), self.width), "mask": mask}
-        for number, layer in enumerate(cast(Iterable[StudentLayer], self.layers)):
-            state[f"keys_{number}"] = layer.heads(layer.key(encoded))
-            state[f"values_{number}"] = layer.heads(layer.value(encoded))
+        for number, memory in enumerate(self.memories):
+            state[f"keys_{number}"], state[f"values_{number}"] = heads(memory(encoded)).chunk(2, -1)
         return state
 
     def step(
-        self,
-        previous_ids: Tensor,
-        rows: State,
-        sources: State,
-        source_rows: Tensor | None = None,
-        row_slots: Tensor | None = None,
+        self, previous_ids: Tensor, row_state: State, source_state: State, source_rows: Tensor, row_slots: Tensor
     ) -> tuple[Tensor, State, Tensor]:
         x = self.target_embeddings(previous_ids) * math.sqrt(self.width)
-        cells = []
-        weights = x.new_zeros(())
-        for number, layer in enumerate(cast(Iterable[StudentLayer], self.layers)):
-            x, cell, weights = layer(
-                *(x, rows["cells"][:, number], sources[f"keys_{number}"], sources[f"values_{number}"]),
-                *(sources["mask"], source_rows, row_slots),
-            )
+        cells, weights = [], x.new_zeros(())
+        for number, layer in enumerate(self.layers):
+            source = [source_state[name] for name in (f"keys_{number}", f"values_{number}", "mask")]
+            x, cell, weights = layer(x, row_state["cells"][:, number], source, source_rows, row_slots)
             cells.append(cell)
         return self.output(x), {"cells": torch.stack(cells, 1)}, weights
 
@@ -93,52 +86,48 @@ class StudentLayer(nn.Module):
     def __init__(self, width: int, feed_forward: int) -> None:
         super().__init__()
         self.candidate, self.forget = nn.Linear(width, width, bias=False), nn.Linear(width, width)
-        self.query, self.key, self.value, self.joined = (nn.Linear(width, width) for _ in range(4))
+        self.query, self.joined = nn.Linear(width, width), nn.Linear(width, width)
         self.inner, self.outer = nn.Linear(width, feed_forward), nn.Linear(feed_forward, width)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
 
-    def heads(self, tensor: Tensor) -> Tensor:
-        """Returns [B, heads, N, D / heads] of [B, N, D]."""
-        *shape, width = tensor.shape
-        return tensor.reshape(*shape, NUM_HEADS, width // NUM_HEADS).transpose(1, 2)
-
     def forward(
-        self,
-        x: Tensor,
-        cell: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor,
-        source_rows: Tensor | None,
-        row_slots: Tensor | None,
+        self, x: Tensor, cell: Tensor, source: list[Tensor], source_rows: Tensor, row_slots: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns x [R, D], the new cell [R, D] and the mean weights of attention [R, S]."""
+        """Returns x [R, D], the new cell [R, D] and the mean weights of attention [R, S].
+
+        Args:
+            source: keys and values [B, heads, S, D / heads], mask [B, S].
+        """
         forget = torch.sigmoid(self.forget(x))
         cell = forget * cell + (1 - forget) * self.candidate(x)
         x = self.norms[0](x + torch.relu(cell))
-        query = self.query(x)
-        query = self.heads(query[:, None] if source_rows is None else query[source_rows])
+        keys, values, mask = source
+        query = heads(self.query(x)[source_rows])
         scores = query @ keys.transpose(-1, -2) / math.sqrt(query.shape[-1])
         weights = torch.softmax(scores.masked_fill(~mask[:, None, None], -1e9), -1)
-        parts = [(weights @ values).transpose(1, 2).flatten(2).flatten(0, 1), weights.mean(1).flatten(0, 1)]
-        context, weights = parts if row_slots is None else [part[row_slots] for part in parts]
+        context = (weights @ values).transpose(1, 2).flatten(2).flatten(0, 1)[row_slots]
         x = self.norms[1](x + self.joined(context))
         x = self.norms[2](x + self.outer(torch.relu(self.inner(x))))
-        return x, cell, weights
+        return x, cell, weights.mean(1).flatten(0, 1)[row_slots]
 
 
-def student_bundle(context: Context, *, shares_sources: bool = True) -> Path:
-    """Returns the bundle of a student with seeded random weights, in either form of the contract."""
+def heads(tensor: Tensor) -> Tensor:
+    """Returns [B, heads, N, D / heads] of [B, N, D]."""
+    return tensor.reshape(*tensor.shape[:2], NUM_HEADS, -1).transpose(1, 2)
+
+
+def student_bundle(context: Context) -> Path:
+    """Returns the bundle of a student with seeded random weights."""
     workload = context.workload
 
     def write(path: Path) -> None:
-        with torch.random.fork_rng(), torch.no_grad():
+        with torch.random.fork_rng():
             torch.manual_seed(1)
-            module = Student(TRANSFORMERS[STUDENT], workload, shares_sources=shares_sources)
-            sharpen(module.output.weight, module.output.bias)
+            module = Student(TRANSFORMERS[STUDENT], workload)
+        sharpen(module.output.weight, module.output.bias)
         symbols = [*SPECIAL_TOKENS, *map(word_of, range(NUM_SPECIAL_SYMBOLS, workload.vocabulary_size))]
         model = UserModel(
-            module=cast(Any, module),
+            module=module,
             source_tokenizer=symbols,
             target_tokenizer=symbols,
             max_source_tokens=MAX_TOKENS,
@@ -147,15 +136,7 @@ def student_bundle(context: Context, *, shares_sources: bool = True) -> Path:
         sources = [words_of(source) for source in sentences(workload.job(64))]
         export_model(model, path, sources=sources, precisions=("fp32", "int8"), plan=SMALL_PLAN)
 
-    form = "shared" if shares_sources else "gathered"
-    return cached_bundle(context.cache, f"student-{form}-{workload.hidden_size}", write)
-
-
-def translation_bundle(context: Context) -> Path:
-    """Returns a bundle with the architecture of recipes/translate-debdocs-en-fr, without copying, untied, untrained."""
-    size, decoder = context.workload.hidden_size, DecoderConfig(num_layers=1)
-    changes = {"embedding_size": size, "residual": True, "decoder": decoder}
-    return mt_bundle(context.workload, context.cache, name="translation", changes=changes)
+    return cached_bundle(context, "student", write)
 
 
 def students(context: Context) -> Part:
@@ -164,27 +145,17 @@ def students(context: Context) -> Part:
     Models of about equal size with random weights, 20 source positions and as many steps. The student is a user's own
     module in the fast form of the contract.
     """
+    # The architecture of recipes/translate-debdocs-en-fr, without copying, untied, untrained.
+    translation: dict[str, Any] = {
+        "embedding_size": context.workload.hidden_size,
+        "decoder": DecoderConfig(num_layers=1),
+    }
     bundles = {
-        "LSTM 2+1, as translate-en-fr": partial(translation_bundle, context),
-        f"Transformer + SSRU {STUDENT}": partial(student_bundle, context),
+        "LSTM 2+1, as translate-en-fr": mt_bundle(context, "translation", **translation),
+        f"Transformer + SSRU {STUDENT}": student_bundle(context),
     }
     decoders = list(transformers(context, NUM_WORKERS))
-    for name, make in bundles.items():
-        about = f"{open_bundle(make()).manifest.model['num_parameters'] / 1e6:.1f} M parameters"
-        decoders.append(own_decoder(make, "int8", name=name, num_workers=NUM_WORKERS, about=about))
+    for name, path in bundles.items():
+        about = f"{open_bundle(path).manifest.model['num_parameters'] / 1e6:.1f} M parameters"
+        decoders.append(replace(own_decoder(path, "int8", NUM_WORKERS, name=name), about=about))
     return decoded(context, decoders, many_sentences(context.workload, *SEARCHES))
-
-
-def sharing(context: Context) -> Part:
-    """Sharing a source's tensors among the rows of a beam, beam 4, in process.
-
-    The student in both forms of the contract (docs/export-your-own.md), with the same weights, in turns.
-    """
-    decoders = [
-        own_decoder(
-            partial(student_bundle, context, shares_sources=shares), precision, name=form, num_workers=NUM_WORKERS
-        )
-        for precision in PRECISIONS
-        for form, shares in (("gathered", False), ("shared", True))
-    ]
-    return decoded(context, decoders, many_sentences(context.workload, "beam 4"))

@@ -167,13 +167,9 @@ class Running:
 
         Returns:
             Answers per second; percentiles of the latency in ms, and for streamed answers of the time to the first
-            message; the server's processor time per answer in ms; the number of answers. If the server has metrics: the
-            mean rows of its steps and the share of useful cells.
+            message; the server's processor time per answer in ms; the number of answers. If the server has metrics:
+            their growth, the mean rows of its steps and the share of useful cells.
         """
-        return self.watched(load)[0]
-
-    def watched(self, load: Load) -> tuple[dict[str, float], Mapping[str, float]]:
-        """Returns the figures of `load`, and the growth of the server's metrics during it (see `metrics`)."""
         before, cpu_seconds = self.metrics(), self.process.cpu_seconds()
         self.generator.ask(asdict(load))
         answered = Answered(**self.generator.answer())
@@ -185,19 +181,19 @@ class Running:
         for name, seconds in (("", answered.latencies), ("first_", answered.firsts)):
             if seconds:
                 samples[f"{name}p50"], samples[f"{name}p99"] = (1e3 * np.percentile(seconds, (50, 99))).tolist()
-        growth = {name: value - before.get(name, 0.0) for name, value in self.metrics().items()}
-        if growth:
+        if growth := {name: value - before.get(name, 0.0) for name, value in self.metrics().items()}:
+            samples |= growth
             samples["step_rows"] = mean_of("attendant_step_rows", growth)
             samples["efficiency"] = mean_of("attendant_batch_efficiency_ratio", growth)
-        return samples, growth
+        return samples
 
     def metrics(self) -> Mapping[str, float]:
         """Returns the samples of its metrics, summed over labels; as `name{phase}` over all labels except the phase."""
+        sums: dict[str, float] = defaultdict(float)
         if "metrics" not in self.addresses:
-            return {}
+            return sums
         with urllib.request.urlopen(f"http://{self.addresses['metrics']}/metrics") as response:
             text = response.read().decode()
-        sums: dict[str, float] = defaultdict(float)
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 sums[sample.name] += sample.value
@@ -207,5 +203,5 @@ class Running:
 
 
 def mean_of(name: str, growth: Mapping[str, float]) -> float:
-    """Returns the mean of a histogram's new values."""
+    """Returns the mean of a histogram's new values, by the growth of the metrics."""
     return growth[f"{name}_sum"] / growth[f"{name}_count"]

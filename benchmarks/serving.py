@@ -3,7 +3,10 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
+from statistics import fmean
+
+import numpy as np
 
 from attendant.server.bench.load import MESSAGE_SIZE, Answered, Load
 from attendant.server.engine.scheduler import Scheduler
@@ -56,7 +59,7 @@ def overhead(context: Context) -> Part:
     with running(server) as run:
         num_rows = {load: max(1, round(run.load(loads[load])["step_rows"])) for load in loads}
     jobs = {load: context.workload.job(batch_size=number) for load, number in num_rows.items()}
-    decoder = own_decoder(lambda: context.bundle, "int8", num_workers=NUM_WORKERS)
+    decoder = own_decoder(context.bundle, "int8", NUM_WORKERS)
     systems = [
         under(server, loads),
         decoder.system(jobs, context.visit_seconds),
@@ -93,8 +96,8 @@ def request_time(context: Context) -> Part:
         with running(attendant_server(context, requests=requests_of(work(context.workload)))) as server:
             load = closed(context, num_clients)
             server.load(load)
-            figures, growth = server.watched(load)
-            columns.append(request_parts(1e3 * num_clients / figures["speed"], growth))
+            samples = server.load(load)
+            columns.append(request_parts(1e3 * num_clients / samples["speed"], samples))
     rows: list[list[Cell]] = [[part, *(column[part] for column in columns)] for part in columns[0]]
     rows.append(["all", *(sum(column.values()) for column in columns)])
     return Part(columns=["ms per request", *loads], rows=rows, picture="request-time.svg")
@@ -186,42 +189,34 @@ def open_loops(
     Args:
         model: returns the p50 and p99 in ms that are expected of a server, by its name, at a rate.
     """
-    num_arrivals = _num_arrivals(context)
-    full = closed(context, CAPACITY_CLIENTS)
+    full, num_arrivals = closed(context, CAPACITY_CLIENTS), _num_arrivals(context)
     counted = measure([under(server, {"": full}) for server in servers], num_rounds=1)
-    capacities = [m.median("speed") if m.samples else None for m in counted]
-    rates = _rates(capacity for capacity in capacities if capacity)
-    points = {f"{rate:g}/s": rate for rate in rates}
+    capacities = {m.system.name: m.median("speed") for m in counted if not m.problem}
+    rates = {f"{rate:g}/s": rate for rate in _rates(capacities.values())}
 
-    def arrivals(server: Server, capacity: float) -> System:
+    def arrivals(server: Server) -> System:
         # Above the capacity a queue only grows.
         loads = {
             point: Load(kind="open", seconds=num_arrivals / rate, rate=rate, num_clients=CAPACITY_CLIENTS)
-            for point, rate in points.items()
-            if rate <= max(FRACTIONS) * capacity + 0.1
+            for point, rate in rates.items()
+            if rate <= max(FRACTIONS) * capacities[server.name] + 0.1
         }
         return under(server, loads)
 
-    pairs = [(server, capacity) for server, capacity in zip(servers, capacities, strict=True) if capacity]
-    measurements = measure([arrivals(*pair) for pair in pairs], context.num_rounds)
+    measured = measure([arrivals(server) for server in servers if server.name in capacities], context.num_rounds)
     notes = []
-    for m, (server, capacity) in zip(measurements, pairs, strict=True):
-        p99s = [(rate, at.median("p99")) for point, rate in points.items() if (at := m.at(point)).samples]
+    for name, capacity in capacities.items():
+        p99s = [(rates[m.point], m.median("p99")) for m in measured if m.system.name == name and not m.problem]
         rate = rate_at(p99s, P99_MS)
         highest = f"up to {rate:,.0f}/s with a p99 of at most {P99_MS:g} ms" if rate else f"p99 above {P99_MS:g} ms"
-        notes.append(f"{server.name} {capacity:,.0f} requests/s, {highest}")
-    columns = COLUMNS
+        notes.append(f"{name} {capacity:,.0f} requests/s, {highest}")
+    columns = dict(COLUMNS)
     if model is not None:
-        expected = {
-            (m.system.name, point): model(m.system.name, points[point]) for m in measurements for point in m.points
-        }
-        columns = {
-            **COLUMNS,
-            "modelled p50 ms": lambda m: expected[m.system.name, m.point][0],
-            "modelled p99 ms": lambda m: expected[m.system.name, m.point][1],
-        }
+        expected = cache(model)
+        columns["modelled p50 ms"] = lambda m: expected(m.system.name, rates[m.point])[0]
+        columns["modelled p99 ms"] = lambda m: expected(m.system.name, rates[m.point])[1]
     failed = [m for m in counted if m.problem]
-    return part_of([*failed, *measurements], columns, note=f"Capacity: {'; '.join(notes)}.")
+    return part_of([*failed, *measured], columns, note=f"Capacity: {'; '.join(notes)}.")
 
 
 def _num_arrivals(context: Context) -> int:
@@ -241,7 +236,7 @@ def rate_at(points: Sequence[tuple[float, float]], latency: float) -> float | No
     """Returns the highest load with at most this latency, between two measured loads on a straight line.
 
     Latencies that fall where the load rises are averaged first, so that one disturbed visit does not decide it: the
-    nearest nondecreasing sequence by least squares (pool adjacent violators, Ayer et al. 1955).
+    nearest nondecreasing sequence by least squares (its max-min formula, Barlow et al. 1972).
 
     Args:
         points: (load, latency), by load.
@@ -249,20 +244,13 @@ def rate_at(points: Sequence[tuple[float, float]], latency: float) -> float | No
     Returns:
         None if even the lowest load has a higher latency; the highest load, a lower bound, if none has.
     """
-    pools: list[tuple[float, int]] = []  # means of neighbours, and the number of each
-    for _, latency_here in points:
-        mean, number = latency_here, 1
-        while pools and pools[-1][0] > mean:
-            last_mean, last_number = pools.pop()
-            mean = (mean * number + last_mean * last_number) / (number + last_number)
-            number += last_number
-        pools.append((mean, number))
-    rising = [mean for mean, number in pools for _ in range(number)]
-    loads = [load for load, _ in points]
-    if not rising or rising[0] > latency:
-        return None
-    last = max(index for index, value in enumerate(rising) if value <= latency)
-    if last + 1 == len(rising):
-        return loads[-1]
-    share = (latency - rising[last]) / (rising[last + 1] - rising[last])
-    return loads[last] + (loads[last + 1] - loads[last]) * share
+    loads, latencies = [load for load, _ in points], [latency for _, latency in points]
+    rising = [
+        max(min(fmean(latencies[first : last + 1]) for last in range(index, len(points))) for first in range(index + 1))
+        for index in range(len(points))
+    ]
+    num_below = sum(value <= latency for value in rising)
+    if num_below in (0, len(points)):
+        return loads[-1] if num_below else None
+    pair = slice(num_below - 1, num_below + 1)
+    return float(np.interp(latency, rising[pair], loads[pair]))

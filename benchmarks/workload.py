@@ -8,8 +8,7 @@ import argparse
 import hashlib
 import json
 import random
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from attendant.export.verification.probes import VerificationPlan
 from attendant.runtime.bundle.manifest import DecodingDefaults, Limits, Precision, Provenance
 from attendant.runtime.bundle.tokenizer import EOS_ID
 from attendant.training.data.tokenization import tokenizer_of
-from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig, Seq2Seq
+from attendant.training.model import DecoderConfig, EncoderConfig, ModelConfig, Seq2Seq
 from benchmarks import DATA, ROOT
 from benchmarks.job import NUM_SPECIAL_SYMBOLS, Job, sentences, word_of
 
@@ -104,19 +103,17 @@ class Context:
         cache: the folder of environments and models, kept between runs.
         quick: tiny sizes, which only show that everything runs.
         options: options of the command line.
-        began: start of the command, by time.monotonic().
     """
 
     workload: Workload
     cache: Path
     quick: bool = False
     options: argparse.Namespace = field(default_factory=argparse.Namespace)
-    began: float = field(default_factory=time.monotonic)
 
     @property
     def bundle(self) -> Path:
         """The bundle of the workload's sizes; made at the first use."""
-        return mt_bundle(self.workload, self.cache)
+        return mt_bundle(self)
 
     @property
     def num_rounds(self) -> int:
@@ -143,25 +140,16 @@ def real_work(workload: Workload) -> Work:
 
 
 def mt_bundle(
-    workload: Workload,
-    cache: Path,
-    precisions: tuple[Precision, ...] = ("fp32", "int8"),
-    *,
-    name: str = "mt",
-    changes: Mapping[str, Any] | None = None,
+    context: Context, name: str = "mt", precisions: Sequence[Precision] = ("fp32", "int8"), **changes: Any
 ) -> Path:
-    """Returns a bundle's folder; exports the model if the cache has no bundle of the same code.
-
-    Args:
-        changes: see `mt_model`.
-    """
+    """Returns the folder of a bundle of `mt_model(workload, **changes)`; makes it if the cache has none."""
+    workload = context.workload
     tokenizer = tokenizer_of("word", map(word_of, range(NUM_SPECIAL_SYMBOLS, workload.vocabulary_size)))
-    versions: dict[str, str] = {}
 
     def write(path: Path) -> None:
         exportable = ExportableModel(
             name="mt",
-            model=traceable(mt_model(workload, changes)),
+            model=traceable(mt_model(workload, **changes)),
             source_tokenizer=tokenizer,
             target_tokenizer=tokenizer,
             append_eos=True,
@@ -171,58 +159,54 @@ def mt_bundle(
                 max_beam_size=MAX_BEAM_SIZE,
                 max_num_hypotheses=MAX_BEAM_SIZE,
             ),
-            decoding=DecodingDefaults(beam_size=1, length_penalty=0.6),
+            decoding=DecodingDefaults(length_penalty=0.6),
             provenance=Provenance(
-                commit="", created="", versions=versions, recipe={}, data_digest="", checkpoint="seeded random weights"
+                commit="", created="", versions={}, recipe={}, data_digest="", checkpoint="seeded random weights"
             ),
             sources=[source[:-1] for source in sentences(workload.job(64))],
         )
         write_bundle(exportable, path, precisions=precisions, plan=SMALL_PLAN)
 
-    return cached_bundle(cache, f"{name}-{workload.hidden_size}-{'-'.join(precisions)}", write)
+    return cached_bundle(context, "-".join([name, *precisions]), write)
 
 
-def cached_bundle(cache: Path, name: str, write: Callable[[Path], object]) -> Path:
-    """Returns a bundle's folder; calls `write` with it if the cache has none of the same code."""
+def cached_bundle(context: Context, name: str, write: Callable[[Path], object]) -> Path:
+    """Returns a bundle's folder; calls `write` with it if the cache has none of the same code and size."""
     digest = hashlib.sha256(Path(__file__).read_bytes())
     for code in sorted(code for maker in MAKERS for code in ROOT.glob(maker)):
         digest.update(code.read_bytes())
-    path = cache / "bundles" / f"{name}-{digest.hexdigest()[:12]}"
+    path = context.cache / "bundles" / f"{name}-{context.workload.hidden_size}-{digest.hexdigest()[:12]}"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
         write(path)
     return path
 
 
 def print_bundle(workload: dict[str, float], cache: str) -> None:
     """Prints the bundle's folder: `--against` calls this in the other checkout."""
-    print(mt_bundle(Workload(**workload), Path(cache)))  # type: ignore[arg-type]
+    print(Context(workload=Workload(**workload), cache=Path(cache)).bundle)  # type: ignore[arg-type]
 
 
-def mt_model(workload: Workload, changes: Mapping[str, Any] | None = None) -> Seq2Seq:
+def mt_model(workload: Workload, **changes: Any) -> Seq2Seq:
     """Returns a model with seeded random weights.
 
     Args:
         changes: fields of its configuration that differ from the workload's architecture.
     """
     config = ModelConfig(
-        cell="lstm",
         embedding_size=workload.embedding_size,
         hidden_size=workload.hidden_size,
-        dropout=0.0,
         encoder=EncoderConfig(num_layers=workload.num_layers, hidden_size=workload.hidden_size // 2),
-        attention=AttentionConfig(score="general"),
         decoder=DecoderConfig(num_layers=workload.num_layers, input_feeding=True),
     )
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = Seq2Seq(config.model_copy(update=changes), workload.vocabulary_size, workload.vocabulary_size)
     assert model.output.weight is not None
-    with torch.no_grad():
-        sharpen(model.output.weight, model.output.bias)
+    sharpen(model.output.weight, model.output.bias)
     return model.eval()
 
 
+@torch.no_grad()
 def sharpen(weight: Tensor, bias: Tensor) -> None:
     """Changes a model's output layer: it has a clear best candidate, and no hypothesis ends before its limit."""
     weight.mul_(PEAKEDNESS)
