@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+Command = Callable[..., tuple[int, str, str]]
 CopyRun = Callable[..., Path]
 
 RECIPE = """
@@ -68,7 +69,7 @@ def _torch_threads(torch_threads: None) -> None:
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs `python -m training ...` in this process; returns exit status, standard output and standard error."""
     from attendant.runtime.command import run_command
     from attendant.training.__main__ import main

@@ -2,14 +2,11 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.unit.training.conftest import CopyRun
-
-Command = Callable[..., tuple[int, str, str]]
+from tests.unit.training.conftest import Command, CopyRun
 
 
 def unknown(path: Path, share: float) -> None:

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,7 @@ from attendant.runtime.files import CantWrite
 from attendant.training.evaluation import evaluating
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import open_runs
-from tests.unit.training.conftest import CopyRun
-
-Command = Callable[..., tuple[int, str, str]]
+from tests.unit.training.conftest import Command, CopyRun
 
 
 @pytest.fixture

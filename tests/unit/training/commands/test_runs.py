@@ -3,7 +3,6 @@ with their outputs: pairs, resuming and refusals.
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,7 @@ from attendant.training.commands import runs
 from attendant.training.run.checkpoint import MODEL_FILE, load_tensors, validated_checkpoints
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
-from tests.unit.training.conftest import CopyRun
-
-Command = Callable[..., tuple[int, str, str]]
+from tests.unit.training.conftest import Command, CopyRun
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,7 @@ from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import CorpusFiles
 from attendant.training.run.loading import load_run
-
-Command = Callable[..., tuple[int, str, str]]
+from tests.unit.training.conftest import Command
 
 
 def append(path: Path, text: str) -> None:

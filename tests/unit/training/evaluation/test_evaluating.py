@@ -3,7 +3,6 @@ validation and evaluation is compared with numpy's, computed from the probabilit
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +34,7 @@ from attendant.training.recipe import load_recipe
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 from tests.fakes import SPECIAL_IDS, FakeStepper
+from tests.unit.training.conftest import Command
 
 TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])
 
@@ -145,8 +145,6 @@ def test_outputs_are_a_table_of_one_line_each(tmp_path) -> None:
     assert cells["references"] == "x ||| y z"
     assert float(cells["score"]) == pytest.approx(decoded[0].score, abs=1e-6)
 
-
-Command = Callable[..., tuple[int, str, str]]
 
 # Targets are tokenized by characters: "a b c" has five tokens and EOS, or three words and EOS.
 CHANGES = ("target.tokenizer=character", "model.dropout=0", "batches.max_tokens=100000", "training.max_steps=1")

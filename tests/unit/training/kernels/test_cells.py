@@ -5,58 +5,10 @@ import weakref
 
 import pytest
 import torch
-from torch import Tensor, nn
 
-from attendant.training.kernels.cells import Dropout, LoopedProduct, looped_linear
+from attendant.training.kernels.cells import Dropout, LoopedProduct
 
 NUM_STEPS, NUM_ROWS, OUTPUT_SIZE, INPUT_SIZE = 5, 2, 4, 3
-NEEDED = (NUM_STEPS - 1, 2)
-"""The last step that the loss depends on: the loop's last step, or an earlier one."""
-
-
-@pytest.mark.parametrize("needed", NEEDED)
-@pytest.mark.parametrize(
-    "shape", [(OUTPUT_SIZE, INPUT_SIZE), (NUM_ROWS, OUTPUT_SIZE, INPUT_SIZE)], ids=["one matrix", "a matrix per row"]
-)
-def test_gradients_are_those_of_the_plain_products(shape: tuple[int, ...], needed: int) -> None:
-    torch.manual_seed(0)
-    weight, addends, first = (
-        torch.randn(shape),
-        torch.randn(NUM_STEPS, NUM_ROWS, OUTPUT_SIZE),
-        torch.randn(NUM_ROWS, INPUT_SIZE),
-    )
-
-    def run(weight: Tensor, addends: Tensor, first: Tensor) -> Tensor:
-        product, inputs, outputs = LoopedProduct(addends, weight), first, []
-        for _ in range(NUM_STEPS):
-            outputs.append(inputs := product(inputs)[:, :INPUT_SIZE].tanh())  # each step depends on the one before
-        return outputs[needed]
-
-    def run_plainly(weight: Tensor, addends: Tensor, first: Tensor) -> Tensor:
-        inputs, outputs = first, []
-        for step in range(NUM_STEPS):
-            inputs = (torch.einsum("...gi,...i->...g", weight, inputs) + addends[step])[:, :INPUT_SIZE].tanh()
-            outputs.append(inputs)
-        return outputs[needed]
-
-    arguments = [value.double().requires_grad_() for value in (weight, addends, first)]
-    torch.testing.assert_close(run(*arguments), run_plainly(*arguments))
-    gradients = torch.autograd.grad(run(*arguments).sum(), arguments)
-    torch.testing.assert_close(gradients, torch.autograd.grad(run_plainly(*arguments).sum(), arguments))
-
-
-def test_a_looped_sum_of_products_equals_the_plain_one() -> None:
-    weights = [torch.randn(INPUT_SIZE, size, dtype=torch.float64, requires_grad=True) for size in (INPUT_SIZE, 2)]
-    others = torch.randn(NUM_STEPS, NUM_ROWS, 2, dtype=torch.float64, requires_grad=True)
-    addends = torch.randn(NUM_STEPS, NUM_ROWS, INPUT_SIZE, dtype=torch.float64, requires_grad=True)
-    product, result = LoopedProduct(addends, *weights), torch.ones(NUM_ROWS, INPUT_SIZE, dtype=torch.float64)
-    expected = result
-    for addend, other in zip(addends, others, strict=True):
-        result = product(result, other).tanh()
-        expected = (expected @ weights[0].T + other @ weights[1].T + addend).tanh()
-    torch.testing.assert_close(result, expected)
-    leaves = (*weights, others, addends)
-    torch.testing.assert_close(*(torch.autograd.grad(outputs.sum(), leaves) for outputs in (result, expected)))
 
 
 def test_several_backward_passes_of_a_graph_are_independent() -> None:
@@ -74,20 +26,6 @@ def test_several_backward_passes_of_a_graph_are_independent() -> None:
         torch.testing.assert_close(result, torch.autograd.grad(plain.sum(), leaves))
         # A backward pass for `first` alone must not change the next pass.
         torch.autograd.grad(outputs[4].sum(), first, retain_graph=True)
-
-
-def test_products_have_the_addends_type_and_gradients_their_tensors() -> None:
-    weight, first = (
-        torch.randn(OUTPUT_SIZE, INPUT_SIZE, requires_grad=True),
-        torch.randn(NUM_ROWS, INPUT_SIZE, requires_grad=True),
-    )
-    addends = torch.randn(NUM_STEPS, NUM_ROWS, OUTPUT_SIZE).bfloat16().requires_grad_()
-    with torch.autocast("cpu", torch.float16):
-        product = LoopedProduct(addends, weight)(first)
-    assert product.dtype == torch.bfloat16
-    product.sum().backward()
-    for tensor in (weight, first, addends):
-        assert tensor.grad is not None and tensor.grad.dtype == tensor.dtype
 
 
 def test_data_of_the_steps_is_freed_with_the_graph() -> None:
@@ -108,17 +46,6 @@ def test_data_of_the_steps_is_freed_with_the_graph() -> None:
         assert left() is None
     finally:
         gc.enable()
-
-
-@pytest.mark.parametrize("bias", [False, True])
-def test_a_looped_layer_has_the_gradients_of_the_plain_one(bias: bool) -> None:
-    layer, inputs = nn.Linear(3, 4, bias=bias), torch.randn(5, 2, 3)
-    product = looped_linear(layer, num_rows=2, num_steps=5)
-    torch.stack([product(step) for step in inputs]).square().sum().backward()
-    gradients = [parameter.grad.clone() for parameter in layer.parameters()]
-    layer.zero_grad()
-    layer(inputs).square().sum().backward()
-    torch.testing.assert_close(gradients, [parameter.grad for parameter in layer.parameters()])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -1,7 +1,6 @@
 """Tests of `attendant.evaluate` and `attendant.report`: equality with the commands, pairs in memory, and refusals."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ import pytest
 import attendant
 from attendant.training.run.directory import Run
 from tests.paths import ROOT
+from tests.unit.training.conftest import Command
 
-Command = Callable[..., tuple[int, str, str]]
 BUNDLE = ROOT / "models" / "g2p-en"
 PAIRS = [("ab", "a b"), ("ab", "a"), ("cd", "c d"), ("abcd", "a b c d")]
 
@@ -132,17 +131,22 @@ def test_a_report_is_the_commands_page(
     assert status == 0, errors
     assert (tmp_path / "function.html").read_text() == (tmp_path / "command.html").read_text()
     assert report.runs[0].evaluation.measurements[0].metric == "wer"
-    with pytest.raises(attendant.UserError, match=r"must end in \.html or \.md"):
-        attendant.report(finished_run, output="report.pdf")
-    with pytest.raises(attendant.UserError, match="is a bundle: a report is of a run"):
-        attendant.report(BUNDLE)
-    with pytest.raises(attendant.UserError, match="--length-unit lines: must be of words, tokens"):
-        attendant.report(finished_run, length_unit="lines")
-    with pytest.raises(attendant.UserError, match="--examples -1: must be a number of examples"):
-        attendant.report(finished_run, examples=-1)
-    with pytest.raises(attendant.UserError, match=r"examples=2\.5: must be a number of examples, or a file"):
-        attendant.report(finished_run, examples=2.5)
-    with pytest.raises(attendant.UserError, match="runs=None: must be a path"):
-        attendant.report(None)
-    with pytest.raises(attendant.UserError, match="0 runs: a report compares 1 to 26"):
-        attendant.report([])
+
+
+@pytest.mark.parametrize(
+    ("runs", "options", "message"),
+    [
+        (BUNDLE, {}, "is a bundle: a report is of a run"),
+        ("run", {"length_unit": "lines"}, "--length-unit lines: must be of words, tokens"),
+        ("run", {"examples": -1}, "--examples -1: must be a number of examples"),
+        ("run", {"examples": 2.5}, "examples=2.5: must be a number of examples, or a file"),
+        (None, {}, "runs=None: must be a path"),
+        ([], {}, "0 runs: a report compares 1 to 26"),
+    ],
+)
+def test_invalid_arguments_of_a_report_are_refused(
+    finished_run: Path, monkeypatch: pytest.MonkeyPatch, runs: Any, options: dict[str, Any], message: str
+) -> None:
+    monkeypatch.chdir(finished_run.parent)
+    with pytest.raises(attendant.UserError, match=message):
+        attendant.report(runs, **options)

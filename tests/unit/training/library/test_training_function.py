@@ -21,9 +21,8 @@ from attendant.training.commands.runs import average_run
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 from tests.paths import ROOT
-from tests.unit.training.conftest import CopyRun
+from tests.unit.training.conftest import Command, CopyRun
 
-Command = Callable[..., tuple[int, str, str]]
 SHORT = {"training.max_epochs": 1}
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,7 @@ from attendant.training.model.stepper import Ensemble
 from attendant.training.recipe import load_recipe
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
-from tests.unit.training.conftest import CopyRun
-
-Command = Callable[..., tuple[int, str, str]]
+from tests.unit.training.conftest import Command, CopyRun
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ from attendant.training.loop.update import Processes
 from attendant.training.run.loading import load_run
 from tests.paths import ROOT
 from tests.ports import free_ports
-
-Command = Callable[..., tuple[int, str, str]]
+from tests.unit.training.conftest import Command
 
 # SGD, because Adam divides by the gradient's magnitude and so amplifies the rounding of a gradient near zero.
 OPTIONS = (

@@ -1,6 +1,5 @@
 """Tests of duplicates and shared sources in a training split: they are counted, and left out on request."""
 
-from collections.abc import Callable
 from itertools import compress
 from pathlib import Path
 
@@ -13,11 +12,10 @@ from attendant.training.run.corpora import survey
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 from tests.paths import ROOT
+from tests.unit.training.conftest import Command
 
 PAIRS = [Pair("a", "1"), Pair("b", "1"), Pair("a", "1"), Pair("a", "2"), Pair("c", "3"), Pair("b", "1"), Pair("a1", "")]
 HELD_OUT = {"validation": frozenset({"a", "x"}), "test": frozenset({"a", "c", "y"})}
-
-Command = Callable[..., tuple[int, str, str]]
 
 
 def look(**options: object) -> tuple:

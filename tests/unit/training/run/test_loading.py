@@ -6,7 +6,6 @@ They are loaded only once. A mistake is reported in one line.
 import gzip
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,7 @@ from attendant.training.run import loading
 from attendant.training.run.checkpoint import BEST, MODEL_FILE, checkpoint_path, load_state
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run, read_vectors, words_of
-from tests.unit.training.conftest import CopyRun
-
-Command = Callable[..., tuple[int, str, str]]
+from tests.unit.training.conftest import Command, CopyRun
 
 
 def vectors(path: Path, *words: str, size: int = 8, header: str = "") -> Path:
