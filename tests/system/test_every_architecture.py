@@ -4,11 +4,11 @@ Each stage takes the files of the stage before. tests/parity checks the numbers 
 """
 
 import itertools
-import json
 from pathlib import Path
 
 import pytest
 
+import attendant
 from attendant.export.bundle_writer import write_bundle
 from attendant.export.origins import exportable_run
 from attendant.runtime.bundle.bundle import open_bundle
@@ -16,7 +16,6 @@ from attendant.runtime.bundle_stepper import check_decoding
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.stepper import OnnxStepper
-from attendant.training.__main__ import main
 from attendant.training.model import ModelConfig
 from attendant.training.model.stepper import TorchStepper
 from attendant.training.run.loading import load_run
@@ -58,23 +57,14 @@ QUICK = min(
 pytestmark = pytest.mark.usefixtures("torch_threads")
 
 
-def toml(config: ModelConfig) -> str:
-    """Returns the `[model]` table and its subtables."""
-    plain = config.model_dump(mode="json", exclude_none=True)
-    tables = {"model": plain} | {f"model.{name}": plain.pop(name) for name in ("encoder", "attention", "decoder")}
-    lines = []
-    for table, values in tables.items():
-        lines += [f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
-    return "\n".join(lines) + "\n"
-
-
 async def goes_the_whole_way(config: ModelConfig, folder: Path) -> None:
     # One vocabulary for both sides needs one tokenizer.
     words = [" ".join(word) if config.shared_embeddings else word for word in WORDS]
     (folder / "pairs.tsv").write_text("".join(f"{word}\t{' '.join(word.replace(' ', ''))}\n" for word in words))
     source = "word" if config.shared_embeddings else "character"
-    (folder / "recipe.toml").write_text(RECIPE.format(folder=folder, source=source) + toml(config))
-    main([str(folder / "recipe.toml"), "--output", str(folder / "run")])
+    (folder / "recipe.toml").write_text(RECIPE.format(folder=folder, source=source))
+    model = config.model_dump(mode="json", exclude_none=True)
+    attendant.train(folder / "recipe.toml", output=folder / "run", overrides={"model": model})
     run = load_run(folder / "run", "last")
     write_bundle(exportable_run(run, "walked"), folder / "bundle", plan=TINY_PLAN)
     bundle = open_bundle(folder / "bundle")

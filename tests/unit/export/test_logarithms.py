@@ -4,24 +4,24 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from attendant.export.tracing import by_element
+from tests.unit.export.rewriting.graphs import FLOAT, model_of, run
 
 WIDTH = 64
 
 
-def model_of(operator: str) -> onnx.ModelProto:
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["R", WIDTH]) for name in "xy")
-    graph = helper.make_graph([helper.make_node(operator, ["x"], ["y"])], "logarithms", [x], [y])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+def graph_of(operator: str) -> onnx.ModelProto:
+    shape = (FLOAT, ["R", WIDTH])
+    return model_of([helper.make_node(operator, ["x"], ["y"])], {"x": shape}, {"y": shape}, {})
 
 
 @pytest.mark.parametrize("operator", ["Log", "Softplus"])
 def test_an_element_has_the_same_bits_at_every_place(operator: str) -> None:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 3
-    content = by_element(model_of(operator)).to_bytes()
+    content = by_element(graph_of(operator)).to_bytes()
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     random = np.random.default_rng(0)
     row = random.uniform(1e-30, 1, WIDTH) if operator == "Log" else random.normal(0, 20, WIDTH)
@@ -33,7 +33,6 @@ def test_an_element_has_the_same_bits_at_every_place(operator: str) -> None:
 
 
 def test_softplus_is_exact_at_the_ends() -> None:
-    session = onnxruntime.InferenceSession(by_element(model_of("Softplus")).to_bytes())
     rows = np.resize(np.array([-2e9, -200, -20, -1, 0, 1, 20, 200, 2e9], np.float32), (1, WIDTH))
-    (results,) = session.run(None, {"x": rows})
+    (results,) = run(by_element(graph_of("Softplus")).model, {"x": rows})
     np.testing.assert_allclose(results, np.logaddexp(0, rows.astype(np.float64)), rtol=1e-6, atol=1e-7)

@@ -2,14 +2,14 @@
 
 import random
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from attendant.recipes.papers import alignment, comparison, harness, long_sources
+from attendant.recipes.papers import alignment, harness, long_sources
 from attendant.recipes.papers.harness import load_plan, plan_names
 from attendant.recipes.papers.long_sources import LongSource, run_together
 from attendant.recipes.papers.memory import ADDING, KINDS, TASKS, Kind, Network, Task
@@ -67,15 +67,6 @@ def test_only_missing_runs_are_trained_and_an_interrupted_one_saves_itself(
     training.write_text("#!/bin/sh\nexit 2\n")
     with pytest.raises(UserError, match="ended with status 2"):
         harness.train(plan)
-
-
-@pytest.mark.parametrize("command", [comparison.show, comparison.measure_costs])
-def test_a_plan_without_runs_names_the_training(
-    command: Callable[[harness.Plan], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"python -m recipes\.papers train lesson"):
-        command(load_plan("lesson"))
 
 
 def test_hand_aligned_words_are_read_with_valid_links() -> None:

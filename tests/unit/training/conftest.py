@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 Command = Callable[..., tuple[int, str, str]]
+Runs = Callable[..., str]
 CopyRun = Callable[..., Path]
 
 RECIPE = """
@@ -78,6 +79,30 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
         status = run_command("training", lambda: main([str(argument) for argument in arguments]))
         captured = capsys.readouterr()
         return status, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def succeeds(command: Command) -> Runs:
+    """Runs a command that must succeed; returns its standard output."""
+
+    def run(*arguments: object) -> str:
+        status, message, errors = command(*arguments)
+        assert status == 0, errors
+        return message
+
+    return run
+
+
+@pytest.fixture
+def refused(command: Command) -> Runs:
+    """Runs a command that must be refused in one line; returns this line."""
+
+    def run(*arguments: object) -> str:
+        status, _, errors = command(*arguments)
+        assert status == 2 and len(errors.splitlines()) == 1, errors
+        return errors
 
     return run
 

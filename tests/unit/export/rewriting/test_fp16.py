@@ -3,12 +3,13 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from attendant.export.graph import GraphEditor, TracedGraph, TracedPair
 from attendant.export.rewriting.bounds import Magnitudes
 from attendant.export.rewriting.fp16 import HALF_MAX, convert
 from attendant.runtime.bundle.manifest import StateTensor, TensorSpec
+from tests.unit.export.rewriting.graphs import model_of
 
 Arrays = dict[str, np.ndarray]
 
@@ -16,16 +17,10 @@ Arrays = dict[str, np.ndarray]
 def graph_of(
     nodes: list[onnx.NodeProto], inputs: list[TensorSpec], outputs: list[TensorSpec], constants: Arrays
 ) -> TracedGraph:
-    def values(specs: list[TensorSpec]) -> list[onnx.ValueInfoProto]:
-        elements = [helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)) for spec in specs]
-        return [
-            helper.make_tensor_value_info(spec.name, element, spec.shape)
-            for spec, element in zip(specs, elements, strict=True)
-        ]
+    def values(specs: list[TensorSpec]) -> dict[str, tuple[int, tuple[int | str, ...]]]:
+        return {spec.name: (helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)), spec.shape) for spec in specs}
 
-    initializers = [numpy_helper.from_array(array, name) for name, array in constants.items()]
-    graph = helper.make_graph(nodes, "test", values(inputs), values(outputs), initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    model = model_of(nodes, values(inputs), values(outputs), constants)
     return TracedGraph(model=model, opset=20, inputs=tuple(inputs), outputs=tuple(outputs))
 
 

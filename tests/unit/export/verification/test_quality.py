@@ -7,10 +7,9 @@ import pytest
 from attendant.export.verification import quality
 from attendant.runtime.bundle.manifest import Certificate, Evaluation, Precision, TokenAgreement
 from attendant.training.data.pairs import Example
-from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
-from attendant.training.evaluation.evaluating import EvaluationConfig, TextModel, decode_examples, search_options
+from attendant.training.evaluation.evaluating import EvaluationConfig, decode_examples, search_options
 from attendant.training.evaluation.session import EvaluationData
-from tests.fakes import SPECIAL_IDS, FakeStepper
+from tests.text_models import fake_text_model
 
 
 def entry(metric: str, precision: Precision, difference: float | None) -> Evaluation:
@@ -93,15 +92,7 @@ def test_metrics_that_lose_too_much_are_named_with_their_limit() -> None:
     assert quality.preferred_precision(measured) == "fp32"
 
 
-TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])
-MODEL = TextModel(
-    stepper=FakeStepper(TOKENIZER.vocabulary_size),
-    source_tokenizer=TOKENIZER,
-    target_tokenizer=TOKENIZER,
-    special_ids=SPECIAL_IDS,
-    append_eos=True,
-    max_length=6,
-)
+MODEL = fake_text_model()
 
 
 def measured_where_right_is(right: EvaluationConfig) -> tuple[tuple[Evaluation, ...], list[str]]:

@@ -13,7 +13,7 @@ from attendant.training.commands import runs
 from attendant.training.run.checkpoint import MODEL_FILE, load_tensors, validated_checkpoints
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
-from tests.unit.training.conftest import Command, CopyRun
+from tests.unit.training.conftest import Command, CopyRun, Runs
 
 
 @pytest.fixture
@@ -21,38 +21,37 @@ def finished(copy_run: CopyRun) -> Path:
     return copy_run("run", "training.keep_checkpoints=3", "validation.metric=loss", "validation.every_steps=4")
 
 
-def test_the_last_validated_checkpoints_are_kept_and_averaged(tmp_path: Path, finished: Path, command: Command) -> None:
+def test_the_last_validated_checkpoints_are_kept_and_averaged(tmp_path: Path, finished: Path, succeeds: Runs) -> None:
     kept = validated_checkpoints(Run(finished))
     assert [path.name for path in kept] == ["step-00000008", "step-00000012", "step-00000016"]
-    status, message, _ = command("average", finished, "--last", 2, "--output", tmp_path / "mean")
-    assert status == 0 and "steps 12, 16" in message
+    assert "steps 12, 16" in succeeds("average", finished, "--last", 2, "--output", tmp_path / "mean")
     mean = load_run(tmp_path / "mean").model.state_dict()
     item, other = (load_tensors(path, MODEL_FILE) for path in kept[-2:])
     for name, weight in mean.items():
         torch.testing.assert_close(weight, (item[name] + other[name]) / 2)
     assert not torch.equal(mean["output.weight"], other["output.weight"])
-    assert command("evaluate", tmp_path / "mean", "--metrics", "wer")[0] == 0
+    succeeds("evaluate", tmp_path / "mean", "--metrics", "wer")
     assert json.loads((tmp_path / "mean" / "evaluation.json").read_text())[0]["metric"] == "wer"
 
 
-def test_resuming_the_training_of_an_average_is_refused(tmp_path: Path, finished: Path, command: Command) -> None:
-    assert command("average", finished, "--last", 3, "--output", tmp_path / "mean")[0] == 0
-    status, _, errors = command(finished / "recipe.toml", "--output", tmp_path / "mean", "--resume")
-    assert status == 2 and "averaged weights only, which can't be trained on" in errors
+def test_resuming_the_training_of_an_average_is_refused(
+    tmp_path: Path, finished: Path, refused: Runs, succeeds: Runs
+) -> None:
+    succeeds("average", finished, "--last", 3, "--output", tmp_path / "mean")
+    error = refused(finished / "recipe.toml", "--output", tmp_path / "mean", "--resume")
+    assert "averaged weights only, which can't be trained on" in error
 
 
-def test_invalid_arguments_of_average_are_refused_in_one_line(tmp_path: Path, finished: Path, command: Command) -> None:
+def test_invalid_arguments_of_average_are_refused_in_one_line(tmp_path: Path, finished: Path, refused: Runs) -> None:
     for arguments, message in (
         ((finished, "--last", 4, "--output", tmp_path / "a"), "has 3 validated checkpoints, fewer than --last 4"),
         ((finished, "--last", 0, "--output", tmp_path / "a"), "--last 0: must be at least 1"),
         ((finished, "--output", finished), "exists: --output names another"),
         ((tmp_path / "none", "--output", tmp_path / "a"), "is not a run"),
     ):
-        status, _, errors = command("average", *arguments)
-        assert status == 2 and message in errors and len(errors.splitlines()) == 1
+        assert message in refused("average", *arguments)
     (finished / "versions.json").unlink()
-    status, _, errors = command("average", finished, "--last", 3, "--output", tmp_path / "a")
-    assert status == 2 and "versions.json: can't be read" in errors
+    assert "versions.json: can't be read" in refused("average", finished, "--last", 3, "--output", tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
 
@@ -64,10 +63,9 @@ def sources(tmp_path: Path) -> Path:
 
 
 def test_label_writes_each_source_once_with_its_output(
-    tmp_path: Path, finished_run: Path, sources: Path, command: Command
+    tmp_path: Path, finished_run: Path, sources: Path, succeeds: Runs
 ) -> None:
-    status, message, errors = command("label", finished_run, "--sources", sources, "--output", tmp_path / "out.tsv")
-    assert status == 0, errors
+    message = succeeds("label", finished_run, "--sources", sources, "--output", tmp_path / "out.tsv")
     rows = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
     assert "1 sources have more than 20,000 characters: left out" in message
     labelled = [source for source, _ in rows]
@@ -75,51 +73,51 @@ def test_label_writes_each_source_once_with_its_output(
     assert len(labelled) == 5 or f"{5 - len(labelled)} sources have an empty output" in message
     assert rows and all(target.strip() for _, target in rows)
     # The sources of a .tsv are its first column, so an output file can be labelled again, here by an ensemble.
-    status, _, errors = command(
-        "label", finished_run, finished_run, "--sources", tmp_path / "out.tsv", "--output", tmp_path / "again.tsv"
-    )
-    assert status == 0, errors
+    succeeds("label", finished_run, finished_run, "--sources", tmp_path / "out.tsv", "--output", tmp_path / "again.tsv")
     assert (tmp_path / "again.tsv").read_text() == (tmp_path / "out.tsv").read_text()
 
 
 def test_label_continues_after_an_interruption(
-    tmp_path: Path, finished_run: Path, sources: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    finished_run: Path,
+    sources: Path,
+    command: Command,
+    succeeds: Runs,
+    refused: Runs,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runs, "CHUNK", 1)
     whole, cut = tmp_path / "whole.tsv", tmp_path / "cut.tsv"
-    assert command("label", finished_run, "--sources", sources, "--output", whole)[0] == 0
+    succeeds("label", finished_run, "--sources", sources, "--output", whole)
     content = whole.read_text()
     cut.write_text(content[: content.index("\n") + 4])  # in the middle of the second line
-    status, _, errors = command("label", finished_run, "--sources", sources, "--output", cut)
-    assert status == 2 and "--resume" in errors
+    assert "--resume" in refused("label", finished_run, "--sources", sources, "--output", cut)
     for _ in range(2):
-        assert command("label", finished_run, "--sources", sources, "--output", cut, "--resume")[0] == 0
+        succeeds("label", finished_run, "--sources", sources, "--output", cut, "--resume")
         assert cut.read_text() == content
     with cut.open("a") as writing:
         writing.write("not whole yet")
         writing.flush()
         lock(writing.fileno(), cut)
-        status, _, errors = command("label", finished_run, "--sources", sources, "--output", cut, "--resume")
-    assert status == 2 and "is writing to it" in errors and cut.read_text() == f"{content}not whole yet"
+        error = refused("label", finished_run, "--sources", sources, "--output", cut, "--resume")
+        assert "is writing to it" in error and cut.read_text() == f"{content}not whole yet"
 
 
-def test_sources_that_can_not_be_labelled_are_refused(tmp_path: Path, finished_run: Path, command: Command) -> None:
+def test_sources_that_can_not_be_labelled_are_refused(tmp_path: Path, finished_run: Path, refused: Runs) -> None:
     empty = tmp_path / "empty.txt"
     empty.write_text("\n")
     table = tmp_path / "pairs.CSV.gz"
     for path, words in ((empty, "no source"), (tmp_path / "none.txt", "no such file"), (table, "this is a table")):
-        status, _, errors = command("label", finished_run, "--sources", path, "--output", tmp_path / "out.tsv")
-        assert status == 2 and words in errors and "Traceback" not in errors
+        assert words in refused("label", finished_run, "--sources", path, "--output", tmp_path / "out.tsv")
     words = tmp_path / "words.txt"
     words.write_text("ab\n")
-    status, _, errors = command("label", finished_run, "--sources", words, "--output", tmp_path / "no" / "out.tsv")
-    assert status == 2 and "there is no directory" in errors
+    error = refused("label", finished_run, "--sources", words, "--output", tmp_path / "no" / "out.tsv")
+    assert "there is no directory" in error
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("ab\ta b\ncd\tc d")
-    status, _, errors = command("label", finished_run, "--sources", pairs, "--output", pairs, "--resume")
-    assert status == 2 and "would change" in errors and pairs.read_text() == "ab\ta b\ncd\tc d"
+    error = refused("label", finished_run, "--sources", pairs, "--output", pairs, "--resume")
+    assert "would change" in error and pairs.read_text() == "ab\ta b\ncd\tc d"
     bad = tmp_path / "bad.tsv"
     bad.write_bytes(b"\xff\ta\n")
-    status, _, errors = command("label", finished_run, "--sources", words, "--output", bad, "--resume")
-    assert status == 2 and "is not UTF-8" in errors
+    assert "is not UTF-8" in refused("label", finished_run, "--sources", words, "--output", bad, "--resume")
     assert not (tmp_path / "out.tsv").exists()

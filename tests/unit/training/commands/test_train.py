@@ -11,20 +11,18 @@ import pytest
 import torch
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
-from attendant.runtime.errors import UserError
 from attendant.training.data.config import CorpusFiles
 from attendant.training.run.loading import load_run
-from tests.unit.training.conftest import Command
+from tests.unit.training.conftest import Command, Runs
 
 
 def append(path: Path, text: str) -> None:
     path.write_text(path.read_text() + text)
 
 
-def test_a_run_has_its_files_and_records_each_epoch(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+def test_a_run_has_its_files_and_records_each_epoch(tmp_path: Path, tiny_recipe: Path, succeeds: Runs) -> None:
     output = tmp_path / "a run"
-    status, message, _ = command(tiny_recipe, "--output", output, "--set", "optimizer.learning_rate=0.01")
-    assert status == 0
+    message = succeeds(tiny_recipe, "--output", output, "--set", "optimizer.learning_rate=0.01")
     assert "wer " in message and f"next: attendant export '{output}' --output 'bundles/a run'\n" in message
     assert {path.name for path in output.iterdir()} == {
         "recipe.toml", "versions.json", "data.json", "metrics.jsonl", "tensorboard", "source_tokenizer.json",
@@ -60,47 +58,45 @@ def test_a_run_has_its_files_and_records_each_epoch(tmp_path: Path, tiny_recipe:
     assert load_run(output, "last").state.epoch == 2
 
 
-def test_an_existing_output_is_refused_and_resumed(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+def test_an_existing_output_is_refused_and_resumed(
+    tmp_path: Path, tiny_recipe: Path, succeeds: Runs, refused: Runs
+) -> None:
     output = tmp_path / "run"
-    assert command(tiny_recipe, "--output", output, "--resume", "--set", "training.max_epochs=1")[0] == 0
-    status, _, errors = command(tiny_recipe, "--output", output)
-    assert status == 2 and "--resume continues it" in errors and len(errors.splitlines()) == 1
-    assert command(tiny_recipe, "--output", output, "--resume")[0] == 0
+    succeeds(tiny_recipe, "--output", output, "--resume", "--set", "training.max_epochs=1")
+    assert "--resume continues it" in refused(tiny_recipe, "--output", output)
+    succeeds(tiny_recipe, "--output", output, "--resume")
     assert load_run(output, "last").state.epoch == 2
     evaluation = (output / "evaluation.json").stat().st_mtime_ns
     # A finished run is not measured again.
-    assert command(tiny_recipe, "--output", output, "--resume")[0] == 0
+    succeeds(tiny_recipe, "--output", output, "--resume")
     assert (output / "evaluation.json").stat().st_mtime_ns == evaluation
     for change, begun in (
         ("model.hidden_size=8", "model.hidden_size = 16"),
         ("training.accumulate_batches=2", "training.accumulate_batches = 1"),  # epochs are counted in steps
         ("validation.metric=loss", "validation.metric = 'exact_match'"),  # the best value so far is of this metric
     ):
-        status, _, errors = command(tiny_recipe, "--output", output, "--resume", "--set", change)
-        assert status == 2 and f"was begun with {begun}" in errors
+        assert f"was begun with {begun}" in refused(tiny_recipe, "--output", output, "--resume", "--set", change)
     # The same data may be elsewhere.
     moved = (tmp_path / "train.tsv").rename(tmp_path / "moved.tsv")
     options = ("--output", output, "--resume", "--set", f"data.train={moved}")
-    assert command(tiny_recipe, *options)[0] == 0
+    succeeds(tiny_recipe, *options)
     assert load_run(output).recipe.data.train == CorpusFiles(pairs=(str(moved),))
     append(moved, "dcba\td c b a\n")
-    status, _, errors = command(tiny_recipe, *options)
-    assert status == 2 and "have changed since it was begun" in errors
+    assert "have changed since it was begun" in refused(tiny_recipe, *options)
     moved.unlink()
     os.mkfifo(moved)
-    status, _, errors = command(tiny_recipe, *options)
-    assert status == 2 and "moved.tsv is a pipe" in errors
+    assert "moved.tsv is a pipe" in refused(tiny_recipe, *options)
 
 
 def test_recorded_measurements_belong_to_the_published_weights(
-    tmp_path: Path, tiny_recipe: Path, command: Command
+    tmp_path: Path, tiny_recipe: Path, command: Command, succeeds: Runs
 ) -> None:
     output, first = tmp_path / "run", ("--set", "training.max_epochs=1")
-    assert command(tiny_recipe, "--output", output, *first)[0] == 0
-    assert command("evaluate", output, "--beam-size", 2)[0] == 0
+    succeeds(tiny_recipe, "--output", output, *first)
+    succeeds("evaluate", output, "--beam-size", 2)
     assert len(load_run(output).evaluation) == 4
-    assert command(tiny_recipe, "--output", output, "--resume")[0] == 0
-    assert command("evaluate", output, "--checkpoint", "last", "--beam-size", 3)[0] == 0
+    succeeds(tiny_recipe, "--output", output, "--resume")
+    succeeds("evaluate", output, "--checkpoint", "last", "--beam-size", 3)
     best, last = load_run(output), load_run(output, "last")
     assert best.state.step == last.state.step, "the last weights are the best ones here"
     assert [entry["decoding"]["beam_size"] for entry in best.evaluation] == [1, 1, 3, 3]
@@ -111,20 +107,17 @@ def test_recorded_measurements_belong_to_the_published_weights(
     assert [entry["metric"] for entry in load_run(output).evaluation] == ["wer", "per"]
 
 
-def test_a_training_that_never_saved_a_step_leaves_no_record(
-    tmp_path: Path, tiny_recipe: Path, command: Command
-) -> None:
+def test_a_training_that_never_saved_a_step_leaves_no_record(tmp_path: Path, tiny_recipe: Path, succeeds: Runs) -> None:
     output = tmp_path / "run"
     output.mkdir()
     (output / "left_out.json").write_text('{"test": ["aab"]}')
     (output / "metrics.jsonl").write_bytes(b'{"event": "train", "step": 2}\n\xff\n[]\n{"step')
-    assert command(tiny_recipe, "--output", output, "--resume")[0] == 0
+    succeeds(tiny_recipe, "--output", output, "--resume")
     assert not (output / "left_out.json").exists()
 
 
-def test_only_a_recipe_with_a_fetcher_is_fetched(tiny_recipe: Path, command: Command) -> None:
-    status, _, errors = command("fetch", tiny_recipe)
-    assert status == 2 and "has no [data] fetch" in errors and len(errors.splitlines()) == 1
+def test_only_a_recipe_with_a_fetcher_is_fetched(tiny_recipe: Path, refused: Runs) -> None:
+    assert "has no [data] fetch" in refused("fetch", tiny_recipe)
 
 
 @pytest.mark.parametrize(
@@ -141,11 +134,10 @@ def test_only_a_recipe_with_a_fetcher_is_fetched(tiny_recipe: Path, command: Com
     ids=["bad line", "no pairs", "all too long", "validation beyond a batch", "too large a model"],
 )
 def test_a_refusal_is_one_line_and_leaves_no_folder(
-    file: str, content: str, override: str, message: str, tmp_path: Path, tiny_recipe: Path, command: Command
+    file: str, content: str, override: str, message: str, tmp_path: Path, tiny_recipe: Path, refused: Runs
 ) -> None:
     (tmp_path / file).write_text(content)
-    status, _, errors = command(tiny_recipe, "--output", tmp_path / "run", "--set", override)
-    assert status == 2 and message in errors and len(errors.splitlines()) == 1
+    assert message in refused(tiny_recipe, "--output", tmp_path / "run", "--set", override)
     assert not (tmp_path / "run").exists()
 
 
@@ -187,24 +179,8 @@ def test_a_mistyped_subcommand_is_refused_with_a_suggestion(
     )
 
 
-@pytest.mark.parametrize("error", [UserError("refused"), KeyboardInterrupt()])
-def test_a_training_that_ends_before_the_first_step_leaves_no_folder(
-    tmp_path: Path, tiny_recipe: Path, command: Command, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
-    """Checks that the same command line can be retried: a failed start must not leave a folder that refuses it."""
-
-    def refuse(*arguments: object) -> None:
-        raise error
-
-    with monkeypatch.context() as patched:
-        patched.setattr("attendant.training.library.training.Trainer", refuse)
-        assert command(tiny_recipe, "--output", tmp_path / "run")[0] in (2, 130)
-    assert not (tmp_path / "run").exists()
-    assert command(tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_steps=1")[0] == 0
-
-
 def test_a_training_whose_output_has_no_reader_is_not_done(
-    tmp_path: Path, tiny_recipe: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_recipe: Path, succeeds: Runs, refused: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks `attendant train RECIPE | head`: the exit status was that of a finished training."""
 
@@ -214,23 +190,22 @@ def test_a_training_whose_output_has_no_reader_is_not_done(
 
     with monkeypatch.context() as patch:
         patch.setattr("attendant.training.loop.callbacks.print_line", closed)
-        status, _, errors = command(tiny_recipe, "--output", tmp_path / "run")
-    assert status == 2 and "the training has stopped: --resume continues it" in errors
-    assert command(tiny_recipe, "--output", tmp_path / "run", "--resume")[0] == 0
+        assert "the training has stopped: --resume continues it" in refused(tiny_recipe, "--output", tmp_path / "run")
+    succeeds(tiny_recipe, "--output", tmp_path / "run", "--resume")
 
 
 def test_the_threads_are_those_that_the_container_grants(
-    tmp_path: Path, tiny_recipe: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_recipe: Path, succeeds: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.set_num_threads(2)
     tiny_recipe.write_text(tiny_recipe.read_text().replace("num_threads = 1", ""))
     monkeypatch.setattr("attendant.training.kernels.hardware.available_cpus", lambda: 1)
-    assert command(tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_steps=1")[0] == 0
+    succeeds(tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_steps=1")
     assert torch.get_num_threads() == 1
 
 
 def test_lines_of_megabytes_are_left_out_without_being_tokenized(
-    tmp_path: Path, tiny_recipe: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_recipe: Path, succeeds: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(tmp_path / "train.tsv", f"{'ab' * 2**20}\ta b\nab\t{'a b ' * 2**20}\n")
     lengths: list[int] = []
@@ -241,6 +216,6 @@ def test_lines_of_megabytes_are_left_out_without_being_tokenized(
         return encode(self, texts)
 
     monkeypatch.setattr(Tokenizer, "encode_batch", watched)
-    status, message, errors = command(tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_steps=1")
-    assert status == 0 and "left out: 2 too long" in message, errors
+    message = succeeds(tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_steps=1")
+    assert "left out: 2 too long" in message
     assert max(lengths) < 1000

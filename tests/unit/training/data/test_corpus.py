@@ -2,6 +2,7 @@
 that a training split suggests for the length of outputs.
 """
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from attendant.training.data.pairs import Pair
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
 from attendant.training.recipe import Recipe
 from attendant.training.run.corpora import prepare_training_split
+from tests.unit.training.conftest import Runs
 
 TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])
 
@@ -43,14 +45,6 @@ def config(source: int, target: int, **others: object) -> DataConfig:
 
 def encode(pairs: list[Pair], config: DataConfig, *, append_eos: bool = False) -> Corpus:
     return encode_pairs(pairs, PairEncoder(TOKENIZER, TOKENIZER, config, append_eos=append_eos))
-
-
-def test_sequences_lie_end_to_end() -> None:
-    sequences = TokenSequences.of([[1, 2], [], [3]])
-    assert len(sequences) == 3
-    assert [sequences[index].tolist() for index in range(3)] == [[1, 2], [], [3]]
-    assert sequences.lengths.tolist() == [2, 0, 1]
-    assert len(TokenSequences.of([])) == 0
 
 
 @pytest.mark.parametrize("append_eos", [True, False])
@@ -170,16 +164,12 @@ def test_a_corpus_is_reused_for_the_same_inputs_and_made_again_for_others(tmp_pa
         assert prepare(tmp_path, **options).name == "found"
 
 
-def test_a_run_without_its_corpus_makes_it_again(tmp_path: Path, tiny_recipe: Path, command) -> None:
-    import shutil
-
-    def train(steps: int, *options: object) -> int:
-        return command(tiny_recipe, "--output", tmp_path / "run", "--set", f"training.max_steps={steps}", *options)[0]
-
-    assert train(2) == 0
+def test_a_run_without_its_corpus_makes_it_again(tmp_path: Path, tiny_recipe: Path, succeeds: Runs) -> None:
+    run = (tiny_recipe, "--output", tmp_path / "run")
+    succeeds(*run, "--set", "training.max_steps=2")
     (made,) = (tmp_path / "run" / "corpus").iterdir()
     shutil.rmtree(tmp_path / "run" / "corpus")
-    assert train(4, "--resume") == 0
+    succeeds(*run, "--set", "training.max_steps=4", "--resume")
     assert [path.name for path in (tmp_path / "run" / "corpus").iterdir()] == [made.name]
 
 

@@ -27,9 +27,9 @@ from attendant.training.evaluation.bootstrap import (
     resampled_values,
     value_text,
 )
-from attendant.training.evaluation.evaluating import Decoded, TextModel, source_lengths
+from attendant.training.evaluation.evaluating import Decoded, source_lengths
 from attendant.training.evaluation.metrics import Statistics, TextMetricName, take_statistics
-from tests.fakes import SPECIAL_IDS, FakeStepper
+from tests.text_models import fake_text_model
 
 WORDS = ["the", "court", "of", "a", "green", "river", "ran", "under", "every", "small", "house", "near", "its", "sea"]
 
@@ -154,14 +154,7 @@ def test_a_bin_without_examples_is_left_out_and_no_resamples_give_no_interval() 
 
 def test_words_count_punctuation_and_tokens_are_the_tokenizers_without_eos() -> None:
     decoded = [Decoded(example=Example("ab cd", ("x",)), source_ids=(*TOKENIZER.encode("ab cd"), EOS_ID))]
-    model = TextModel(
-        stepper=FakeStepper(),
-        source_tokenizer=TOKENIZER,
-        target_tokenizer=TOKENIZER,
-        special_ids=SPECIAL_IDS,
-        append_eos=True,
-        max_length=5,
-    )
+    model = fake_text_model(source_tokenizer=TOKENIZER)
     assert source_lengths(model, decoded, "words") == [2]
     assert source_lengths(model, [Decoded(example=Example("Don't do it, ever.", ("x",)))], "words") == [6]
     assert source_lengths(model, decoded, "tokens") == [5]

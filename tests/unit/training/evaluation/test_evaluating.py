@@ -19,7 +19,6 @@ from attendant.training.data.tokenization import TokenizerConfig, train_tokenize
 from attendant.training.evaluation.evaluating import (
     Evaluation,
     EvaluationConfig,
-    TextModel,
     decode_examples,
     evaluate,
     perplexity_statistics,
@@ -34,24 +33,12 @@ from attendant.training.recipe import load_recipe
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 from tests.fakes import SPECIAL_IDS, FakeStepper
-from tests.unit.training.conftest import Command
-
-TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])
-
-
-def text_model(*, append_eos: bool = True) -> TextModel:
-    return TextModel(
-        stepper=FakeStepper(TOKENIZER.vocabulary_size),
-        source_tokenizer=TOKENIZER,
-        target_tokenizer=TOKENIZER,
-        special_ids=SPECIAL_IDS,
-        append_eos=append_eos,
-        max_length=6,
-    )
+from tests.text_models import LETTERS, fake_text_model
+from tests.unit.training.conftest import Runs
 
 
 def measure(examples: list[Example], num_resamples: int = 20, **config: object) -> Evaluation:
-    model, chosen = text_model(), EvaluationConfig.model_validate(config)
+    model, chosen = fake_text_model(), EvaluationConfig.model_validate(config)
     options = search_options(chosen, model)
     decoded = decode_examples(model, examples, options)
     return evaluate(model, decoded, chosen, data_name="words.tsv", num_resamples=num_resamples)
@@ -74,7 +61,7 @@ def test_a_result_carries_its_protocol() -> None:
 
 
 def test_ignored_characters_are_left_out_of_both_sides() -> None:
-    model, options = text_model(), search_options(EvaluationConfig(), text_model())
+    model, options = fake_text_model(), search_options(EvaluationConfig(), fake_text_model())
     (decoded,) = decode_examples(model, [Example("ab", ("AE0 B IY2",))], options)
     outputs = [replace(decoded, text="AE1 B IY2")]
     (stressed,), (plain,) = (
@@ -90,17 +77,17 @@ def test_ignored_characters_are_left_out_of_both_sides() -> None:
 def test_the_decoded_text_is_scored() -> None:
     assert measure([Example("ab", ("?",))], metrics=["exact_match"]).measurements[0].value == 0.0
     ((hypothesis,),) = decode_all(
-        FakeStepper(TOKENIZER.vocabulary_size),
-        [[*TOKENIZER.encode("ab"), EOS_ID]],
+        FakeStepper(LETTERS.vocabulary_size),
+        [[*LETTERS.encode("ab"), EOS_ID]],
         DecodingOptions(max_length=6),
         SPECIAL_IDS,
     )
-    message = TOKENIZER.decode(hypothesis.token_ids)
+    message = LETTERS.decode(hypothesis.token_ids)
     assert measure([Example("ab", ("?", message))], metrics=["exact_match"]).measurements[0].value == 100.0
 
 
 def test_outputs_come_in_the_examples_order_with_scores_and_attention() -> None:
-    model = text_model()
+    model = fake_text_model()
     examples = [Example("ab", ("x",)), Example("a", ("y",)), Example("abcd", ("z",))]
     options = DecodingOptions(max_length=6, beam_size=2, length_penalty=1.0, attention=True)
     finished: list[int] = []
@@ -112,28 +99,21 @@ def test_outputs_come_in_the_examples_order_with_scores_and_attention() -> None:
         length = len(each.token_ids) + (each.finish_reason is FinishReason.EOS)
         assert each.score == pytest.approx(each.log_prob / ((5 + length) / 6))
         assert each.attention is not None and each.attention.shape == (length, len(each.source_ids))
-        assert each.source_ids == (*TOKENIZER.encode(each.example.source), EOS_ID)
+        assert each.source_ids == (*LETTERS.encode(each.example.source), EOS_ID)
 
 
 @pytest.mark.parametrize("append_eos", [True, False])
 def test_a_source_that_leaves_no_token_is_not_decoded(append_eos: bool) -> None:
     # The word tokenizer returns no tokens for white space. A recipe's data has no such source, but another file may.
     words = train_tokenizer(TokenizerConfig(tokenizer="word"), ["a b"])
-    model = TextModel(
-        stepper=FakeStepper(TOKENIZER.vocabulary_size),
-        source_tokenizer=words,
-        target_tokenizer=TOKENIZER,
-        special_ids=SPECIAL_IDS,
-        append_eos=append_eos,
-        max_length=6,
-    )
+    model = fake_text_model(source_tokenizer=words, append_eos=append_eos)
     empty, full = decode_examples(model, [Example(" ", ("x",)), Example("a", ("x",))], DecodingOptions(max_length=6))
     assert (empty.text, empty.source_ids, empty.log_prob, empty.finish_reason) == ("", (), 0.0, None)
     assert full.source_ids and full.finish_reason is not None
 
 
 def test_outputs_are_a_table_of_one_line_each(tmp_path) -> None:
-    model, options = text_model(), DecodingOptions(max_length=6, beam_size=2)
+    model, options = fake_text_model(), DecodingOptions(max_length=6, beam_size=2)
     decoded = decode_examples(model, [Example("a\tb", ("x", "y  z"))], options)
     with outputs_file(tmp_path / "outputs.tsv") as add_outputs:
         add_outputs("runs/mine", options, decoded)
@@ -171,13 +151,12 @@ def by_hand(model: Seq2Seq, run: Run, file: Path) -> tuple[float, float]:
 
 
 def test_perplexity_is_the_same_in_training_validation_and_evaluation(
-    tiny_recipe: Path, tmp_path: Path, command: Command
+    tiny_recipe: Path, tmp_path: Path, succeeds: Runs
 ) -> None:
     untrained = prepare(Run(tmp_path / "untrained"), load_recipe(tiny_recipe, CHANGES))
     at_first, _ = by_hand(untrained.model, untrained.run, tmp_path / "train.tsv")
     changes = [part for change in (*CHANGES, "training.log_every_steps=1") for part in ("--set", change)]
-    status, _, errors = command(tiny_recipe, "--output", tmp_path / "run", *changes)
-    assert status == 0, errors
+    succeeds(tiny_recipe, "--output", tmp_path / "run", *changes)
     step, validation = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     assert step["perplexity"] == pytest.approx(at_first, rel=1e-5)
     assert np.exp(step["loss"]) != pytest.approx(at_first, rel=1e-4), "the loss has label smoothing in it"
@@ -185,10 +164,9 @@ def test_perplexity_is_the_same_in_training_validation_and_evaluation(
     run = Run(tmp_path / "run")
     expected = by_hand(load_run(run.path).model, run, tmp_path / "validation.tsv")
     assert (validation["perplexity"], validation["word_perplexity"]) == pytest.approx(expected, rel=1e-5)
-    status, _, errors = command(
+    succeeds(
         "evaluate", run.path, "--split", "validation", "--metrics", "perplexity,word_perplexity", "--beam-sizes", "1,2"
     )
-    assert status == 0, errors
     result = [(entry["metric"], entry["value"]) for entry in run.evaluations() if "perplexity" in entry["metric"]]
     assert result == [(name, pytest.approx(value, rel=1e-4)) for name, value in zip(NAMES, expected, strict=True)]
 
@@ -197,7 +175,7 @@ NAMES = ("perplexity", "word_perplexity")
 
 
 def test_all_references_count_and_sources_without_tokens_do_not() -> None:
-    model = text_model(append_eos=False)
+    model = fake_text_model(append_eos=False)
     examples = [Example("ab", ("c d", "e")), Example("", ("a",)), Example("cd", ("a",))]
     scored = score_references(model, decode_examples(model, examples, DecodingOptions(max_length=2)))
     assert scored[1:].tolist() == [[6.0, 0.0, 2.0], [5.0, 0.0, 2.0]]

@@ -13,23 +13,23 @@ OUTPUTS = ["K AE T", "D AO G", "B ER D", "Z"]
 REFERENCES = [("K AE T",), ("D AA G", "D AO  G"), ("B IH D", "B ER D Z S"), ("T OW T AH L", "T OW T")]
 
 
-def test_a_word_is_right_if_it_equals_any_reference() -> None:
-    assert take_statistics("wer", OUTPUTS, REFERENCES).value == 50.0
-    assert take_statistics("exact_match", OUTPUTS, REFERENCES).value == 50.0
-    assert "100 - exact_match" in take_statistics("wer", OUTPUTS, REFERENCES).rule
-
-
-def test_per_counts_edits_to_the_nearest_reference() -> None:
-    # bird: 1 edit against 3 symbols, 2 against 5, so 1/3; total: 5 edits against 5 symbols, 3 against 3, so 3/3.
-    assert take_statistics("per", OUTPUTS, REFERENCES).value == pytest.approx(100 * (0 + 0 + 1 + 3) / (3 + 3 + 3 + 3))
-
-
-def test_per_takes_the_longest_of_equally_near_references() -> None:
-    assert take_statistics("per", ["A B"], [("A", "A B C")]).value == pytest.approx(100 / 3)
-
-
-def test_per_of_an_empty_output_is_all_deletions() -> None:
-    assert take_statistics("per", [""], [("A B", "A B C")]).value == 100.0
+@pytest.mark.parametrize(
+    ("metric", "outputs", "references", "value"),
+    [
+        ("exact_match", OUTPUTS, REFERENCES, 50.0),
+        ("wer", OUTPUTS, REFERENCES, 50.0),
+        # bird: 1 edit against 3 symbols, 2 against 5, so 1/3; total: 5 edits against 5 symbols, 3 against 3, so 3/3.
+        ("per", OUTPUTS, REFERENCES, 100 * (0 + 0 + 1 + 3) / (3 + 3 + 3 + 3)),
+        ("per", ["A B"], [("A", "A B C")], 100 / 3),  # the longest of equally near references
+        ("per", [""], [("A B", "A B C")], 100.0),  # all deletions
+        ("per", ["b c d e a"], [("a b c d e",)], 2 * 100 / 5),
+        ("ter", ["b c d e a"], [("a b c d e",)], 100 / 5),  # a shift is one edit
+    ],
+)
+def test_edits_are_those_to_the_nearest_reference(
+    metric: TextMetricName, outputs: list[str], references: list[tuple[str, ...]], value: float
+) -> None:
+    assert take_statistics(metric, outputs, references).value == pytest.approx(value)
 
 
 def test_bleu_and_chrf_are_sacrebleu_with_any_number_of_references() -> None:
@@ -58,11 +58,6 @@ def test_cer_counts_edits_of_characters_to_the_nearest_reference() -> None:
 def test_references_without_a_symbol_have_no_length(metric: TextMetricName) -> None:
     taken = take_statistics(metric, ["", "a"], [("",), ("",)])
     assert taken.values().tolist() == [0.0, 100.0] and taken.value == 100.0
-
-
-def test_ter_counts_a_shift_as_one_edit() -> None:
-    assert take_statistics("ter", ["b c d e a"], [("a b c d e",)]).value == pytest.approx(100 / 5)
-    assert take_statistics("per", ["b c d e a"], [("a b c d e",)]).value == pytest.approx(2 * 100 / 5)
 
 
 @pytest.mark.parametrize(("tokenizer", "is_zero"), [("13a", True), ("zh", False), ("char", False), ("intl", True)])

@@ -10,7 +10,7 @@ import pytest
 import attendant
 from attendant.training.run.directory import Run
 from tests.paths import ROOT
-from tests.unit.training.conftest import Command
+from tests.unit.training.conftest import Runs
 
 BUNDLE = ROOT / "models" / "g2p-en"
 PAIRS = [("ab", "a b"), ("ab", "a"), ("cd", "c d"), ("abcd", "a b c d")]
@@ -23,7 +23,7 @@ def without_times(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_function_equals_the_command_and_prints_nothing(
-    tmp_path: Path, finished_run: Path, command: Command, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, finished_run: Path, succeeds: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls: list[tuple[str, int, int]] = []
     results = attendant.evaluate(
@@ -37,8 +37,7 @@ def test_the_function_equals_the_command_and_prints_nothing(
     )
     assert capsys.readouterr() == ("", "")
     options = ("--split", "validation", "--beam-sizes", "1,2", "--length-penalty", "0.6", "--metrics", "per")
-    status, message, _ = command("evaluate", finished_run, *options, "--json", "--outputs", tmp_path / "command.tsv")
-    assert status == 0
+    message = succeeds("evaluate", finished_run, *options, "--json", "--outputs", tmp_path / "command.tsv")
     assert without_times(results.to_json()) == without_times(json.loads(message))
     assert (tmp_path / "function.tsv").read_text() == (tmp_path / "command.tsv").read_text()
     assert len(results) == 2 and results[1].evaluation.options.beam_size == 2 and results[1].differences
@@ -47,7 +46,7 @@ def test_the_function_equals_the_command_and_prints_nothing(
         for search in ("greedy", "beam 2, length penalty 0.6")
         for done in (0, 16)
     ]
-    _, message, _ = command("evaluate", finished_run, *options)
+    message = succeeds("evaluate", finished_run, *options)
     # The tables are equal too, except the speed.
     words, expected = ([line.split()[:4] for line in text.splitlines()] for text in (str(results), message))
     assert words == expected
@@ -76,28 +75,20 @@ def test_pairs_in_memory_are_data(finished_run: Path) -> None:
     [
         ({"models": []}, "models: there is none"),
         ({"models": None}, "models=None: must be a path"),
-        ({"models": [3]}, "models=3: must be a path"),
-        ({"rescore": 3}, "rescore=3: must be a path"),
         ({"outputs": 3}, "outputs=3: must be a path"),
         ({"data": 3}, r"data=3: must be files of pairs, or pairs \(source, target\)"),
         ({"data": [("a", "b")], "split": "test"}, "--split test: is of a run's own data, and --data gives others"),
         ({"by_length": [3, 2]}, r"--by-length \[3, 2\]: must be whole numbers that rise"),
         ({"length_penalty": [0, 1]}, "--length-penalty 1: has no effect on the greedy search of"),
-        ({"length_penalty": 1, "beam_size": [1]}, "--length-penalty 1: has no effect on the greedy search of"),
         ({"length_penalty_offset": 0}, "--length-penalty-offset 0: has no effect on the greedy search of"),
         ({"length_penalty_offset": 0, "beam_size": 2}, "--length-penalty-offset 0: is of the length penalty"),
         ({"patience": 2}, "--patience 2: has no effect on the greedy search of"),
         ({"bootstrap": 1.5}, r"--bootstrap 1\.5: must be 0"),
-        ({"bootstrap": "10"}, r"--bootstrap '10': must be 0"),
         ({"max_length": 10**20}, "--max-length 1(0{20}): must be less than or equal to 1000000"),
-        ({"beam_size": 10**20}, "--beam-size 1(0{20}): must be less than or equal to 1000000"),
         ({"data": [("a", "b"), ("c", " ")]}, r"data\[1\]: the target is empty"),
         ({"data": [("a", 1)]}, r"data\[0\] = \('a', 1\): must be a pair of texts"),
-        ({"data": []}, "data: has no pairs"),
-        ({"data": "none.tsv"}, "no such file"),
         ({"split": "dev"}, "--split dev: must be of train, validation, test"),
         ({"checkpoint": "first"}, "--checkpoint first: must be of best, last"),
-        ({"outputs": "nowhere/outputs.tsv"}, "there is no directory nowhere"),
     ],
 )
 def test_invalid_options_are_refused(finished_run: Path, options: dict[str, Any], message: str) -> None:
@@ -123,12 +114,11 @@ def test_a_single_example_has_no_intervals(finished_run: Path) -> None:
 
 
 def test_a_report_is_the_commands_page(
-    tmp_path: Path, finished_run: Path, command: Command, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, finished_run: Path, succeeds: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = attendant.report(finished_run, output=[tmp_path / "function.html"], examples=2)
     assert capsys.readouterr() == ("", "")
-    status, _, errors = command("report", finished_run, "--output", tmp_path / "command.html", "--examples", "2")
-    assert status == 0, errors
+    succeeds("report", finished_run, "--output", tmp_path / "command.html", "--examples", "2")
     assert (tmp_path / "function.html").read_text() == (tmp_path / "command.html").read_text()
     assert report.runs[0].evaluation.measurements[0].metric == "wer"
 

@@ -13,7 +13,7 @@ from attendant.training.model.stepper import Ensemble
 from attendant.training.recipe import load_recipe
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
-from tests.unit.training.conftest import Command, CopyRun
+from tests.unit.training.conftest import CopyRun, Runs
 
 
 @pytest.fixture
@@ -46,66 +46,60 @@ def test_batches_have_the_ensembles_distributions(tmp_path: Path, tiny_recipe: P
 
 
 def test_resuming_without_the_teachers_equals_an_uninterrupted_run(
-    tmp_path: Path, tiny_recipe: Path, teachers: list[Path], command: Command
+    tmp_path: Path, tiny_recipe: Path, teachers: list[Path], refused: Runs, succeeds: Runs
 ) -> None:
     options = learning_from(teachers, "training.max_epochs=2")
-    status, message, errors = command(tiny_recipe, "--output", tmp_path / "straight", *options)
-    assert status == 0, errors
+    message = succeeds(tiny_recipe, "--output", tmp_path / "straight", *options)
     assert "predictions of 2 teachers for 192 symbols, once" in message
     first = (*options, "--set", "training.max_steps=5")
-    assert command(tiny_recipe, "--output", tmp_path / "stopped", *first)[0] == 0
+    succeeds(tiny_recipe, "--output", tmp_path / "stopped", *first)
     recorded = json.loads((tmp_path / "stopped" / "teachers.json").read_text())
     assert [item["run"] for item in recorded["runs"]] == list(map(str, teachers))
     for folder in teachers:
         shutil.rmtree(folder)
     torch.manual_seed(99)
-    status, message, errors = command(tiny_recipe, "--output", tmp_path / "stopped", "--resume", *options)
-    assert status == 0, errors
+    message = succeeds(tiny_recipe, "--output", tmp_path / "stopped", "--resume", *options)
     assert "teachers" not in message
     assert json.loads((tmp_path / "stopped" / "teachers.json").read_text()) == recorded
     item, other = (load_run(tmp_path / name, "last").model.state_dict() for name in ("straight", "stopped"))
     assert all(torch.equal(item[name], other[name]) for name in item)
-    status, _, errors = command(tiny_recipe, "--output", tmp_path / "stopped", "--resume")
-    assert status == 2 and "was begun with distillation.teachers = [" in errors
+    error = refused(tiny_recipe, "--output", tmp_path / "stopped", "--resume")
+    assert "was begun with distillation.teachers = [" in error
 
 
 def test_teachers_that_do_not_match_the_recipe_are_refused(
-    tmp_path: Path, tiny_recipe: Path, teachers: list[Path], command: Command
+    tmp_path: Path, tiny_recipe: Path, teachers: list[Path], succeeds: Runs, refused: Runs
 ) -> None:
-    def refused(*options: str) -> str:
-        status, _, errors = command(tiny_recipe, "--output", tmp_path / "run", *options)
-        assert status == 2 and len(errors.splitlines()) == 1
-        return errors
-
-    message = refused(*learning_from(teachers, 'source.normalize=["nfc", "lowercase"]'))
+    training = (tiny_recipe, "--output", tmp_path / "run")
+    message = refused(*training, *learning_from(teachers, 'source.normalize=["nfc", "lowercase"]'))
     assert (
         "distillation.teachers = " in message
         and 'with source.normalize = ["nfc"], and this recipe says ["nfc", "lowercase"]' in message
     )
-    assert "distillation.weight = 0.3 means nothing without" in refused("--set", "distillation.weight=0.3")
+    assert "distillation.weight = 0.3 means nothing without" in refused(*training, "--set", "distillation.weight=0.3")
     few = tmp_path / "few.tsv"
     few.write_text("ab\ta b\nba\tb a\n")
     options = ("--set", f"data.train={few}", "--set", "data.allow_unknown_targets=true")
-    assert command(tiny_recipe, "--output", tmp_path / "other", *options)[0] == 0
-    assert "have different tokenizers" in refused(*learning_from([*teachers, tmp_path / "other"]))
-    message = refused(*learning_from(teachers, f"training.start_from={tmp_path / 'other'}"))
+    succeeds(tiny_recipe, "--output", tmp_path / "other", *options)
+    assert "have different tokenizers" in refused(*training, *learning_from([*teachers, tmp_path / "other"]))
+    message = refused(*training, *learning_from(teachers, f"training.start_from={tmp_path / 'other'}"))
     assert "have different tokenizers" in message and not (tmp_path / "run").exists()
 
 
 def test_a_damaged_store_is_refused_and_made_again_by_the_same_teachers(
-    tmp_path: Path, tiny_recipe: Path, teachers: list[Path], command: Command
+    tmp_path: Path, tiny_recipe: Path, teachers: list[Path], succeeds: Runs, refused: Runs
 ) -> None:
     resumed = (tiny_recipe, "--output", tmp_path / "run", "--resume", *learning_from(teachers))
-    assert command(*resumed)[0] == 0
+    succeeds(*resumed)
     (path,) = (tmp_path / "run").glob("corpus/*/symbols.bin")
     content = path.read_bytes()
     path.write_bytes(content[:-12])
-    status, _, errors = command(*resumed)
-    assert status == 2 and "is damaged" in errors and "it will be made again" in errors
+    error = refused(*resumed)
+    assert "is damaged" in error and "it will be made again" in error
     shutil.rmtree(path.parent)
-    assert command(*resumed)[0] == 0 and path.read_bytes() == content
+    succeeds(*resumed)
+    assert path.read_bytes() == content
     shutil.rmtree(path.parent)
     shutil.rmtree(teachers[0])
     shutil.copytree(teachers[1], teachers[0], symlinks=True)
-    status, _, errors = command(*resumed)
-    assert status == 2 and f"{teachers[0]} has other weights than when" in errors and len(errors.splitlines()) == 1
+    assert f"{teachers[0]} has other weights than when" in refused(*resumed)

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from attendant.training.loop.update import Processes
 from attendant.training.run.loading import load_run
 from tests.paths import ROOT
 from tests.ports import free_ports
-from tests.unit.training.conftest import Command
+from tests.unit.training.conftest import Command, Runs
 
 # SGD, because Adam divides by the gradient's magnitude and so amplifies the rounding of a gradient near zero.
 OPTIONS = (
@@ -101,24 +100,12 @@ def losses(output: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in lines]
 
 
-def test_operations_on_one_process_change_nothing() -> None:
-    alone = Processes()
-    assert alone.is_first and not alone.is_many
-    assert alone.sums([1.5, 2.0]) == alone.of_first([1.5, 2.0]) == [1.5, 2.0]
-    assert alone.any(True) and not alone.any(False)
-    model, state = torch.nn.Linear(1, 1), torch.get_rng_state()
-    alone.broadcast(model)
-    alone.sum_gradients(model.parameters())
-    assert all(weight.grad is None for weight in model.parameters())
-    assert torch.equal(alone.gather(state)[0], state)
-
-
 # Each process has its own random numbers, so the dropout is too small to drop anything.
-def test_two_processes_match_one_process(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+def test_two_processes_match_one_process(tmp_path: Path, tiny_recipe: Path, succeeds: Runs) -> None:
     # Batches of five pairs: the processes have unequal shares.
     options = (*OPTIONS, "model.dropout=1e-9", "batches.max_tokens=40")
     overrides = [part for option in options for part in ("--set", option)]
-    assert command(tiny_recipe, "--output", tmp_path / "1", *overrides)[0] == 0
+    succeeds(tiny_recipe, "--output", tmp_path / "1", *overrides)
     program = tmp_path / "prints_threads.py"
     program.write_text(PRINTS_THREADS)
     message = launch_processes(program, tiny_recipe, "--output", tmp_path / "2", *overrides)
@@ -136,7 +123,7 @@ def test_two_processes_match_one_process(tmp_path: Path, tiny_recipe: Path, comm
     # One process resumes the run of two.
     for number in (1, 2):
         more = ("--set", "training.max_epochs=3", "--resume")
-        assert command(tiny_recipe, "--output", tmp_path / str(number), *overrides, *more)[0] == 0
+        succeeds(tiny_recipe, "--output", tmp_path / str(number), *overrides, *more)
     assert losses(tmp_path / "2") == pytest.approx(losses(tmp_path / "1"), rel=1e-5)
 
 

@@ -9,8 +9,6 @@ import math
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +28,6 @@ from attendant.training.recipe import TrainerConfig, load_recipe
 from attendant.training.run.checkpoint import TrainingState, checkpoint_path, save_checkpoint
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
-from tests.paths import ROOT
 from tests.unit.training.conftest import write_recipe
 
 
@@ -189,10 +186,6 @@ ACCUMULATED = ("training.accumulate_batches=3", "training.ema_decay=0.9", "train
 class Killed(BaseException): ...
 
 
-def kill() -> None:
-    raise Killed
-
-
 @pytest.mark.parametrize(
     ("options", "num_batches"),
     [((), 1), ((), 4), ((), 9), (ACCUMULATED, 8)],
@@ -208,35 +201,26 @@ def test_a_run_that_died_at_any_batch_resumes_to_the_same_weights(
 ) -> None:
     """Raises in the middle of a step, and of an accumulation, so that nothing is saved at the end."""
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "collate", dying_at(num_batches, kill))
+        patch.setattr(trainer, "collate", dying_at(num_batches))
         with pytest.raises(Killed):
             train(tiny_recipe, tmp_path / "killed", *options)
     torch.manual_seed(99)
     train(tiny_recipe, tmp_path / "killed", *options)
-    assert_same_weights(straight(*options)[1], tmp_path / "killed")
+    _, run = straight(*options)
+    assert_same_weights(run, tmp_path / "killed")
+    assert steps_of(tmp_path / "killed") == steps_of(run), "the journal has each step once"
 
 
-def dying_at(num_batches: int, die: Callable[[], object]) -> Callable[..., Batch]:
-    """Returns a `collate` that calls `die` at batch `num_batches` of the training."""
+def dying_at(num_batches: int) -> Callable[..., Batch]:
+    """Returns a `collate` that raises Killed at batch `num_batches` of the training."""
     calls = itertools.count(1)
 
     def result(*arguments: Any) -> Batch:
         if next(calls) == num_batches:
-            die()
+            raise Killed
         return collate(*arguments)
 
     return result
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from attendant.training.loop import trainer
-from tests.unit.training.loop.test_trainer import dying_at, train
-recipe, output, num_batches, *options = sys.argv[1:]
-trainer.collate = dying_at(int(num_batches), lambda: os.kill(os.getpid(), signal.SIGKILL))
-train(Path(recipe), Path(output), *options)
-"""
 
 
 def test_a_run_killed_after_saving_a_validation_logs_it_once(
@@ -245,7 +229,7 @@ def test_a_run_killed_after_saving_a_validation_logs_it_once(
     def save_and_die(*arguments: Any, best: bool, **options: Any) -> None:
         save_checkpoint(*arguments, best=best, **options)
         if best:
-            kill()
+            raise Killed
 
     with monkeypatch.context() as patch:
         patch.setattr(trainer.checkpoint, "save_checkpoint", save_and_die)
@@ -253,23 +237,6 @@ def test_a_run_killed_after_saving_a_validation_logs_it_once(
             train(tiny_recipe, tmp_path / "killed")
     train(tiny_recipe, tmp_path / "killed")
     assert steps_of(tmp_path / "killed") == steps_of(straight()[1])
-
-
-def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(
-    tmp_path: Path, tiny_recipe: Path, straight: Straight
-) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tiny_recipe), str(tmp_path / "killed"), "14", *ACCUMULATED],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == -signal.SIGKILL
-    train(tiny_recipe, tmp_path / "killed", *ACCUMULATED)
-    _, run = straight(*ACCUMULATED)
-    assert_same_weights(run, tmp_path / "killed")
-    assert steps_of(tmp_path / "killed") == steps_of(run), "the journal has each step once"
 
 
 def test_an_epoch_of_accumulated_batches_is_a_whole_epoch(tmp_path: Path, tiny_recipe: Path) -> None:

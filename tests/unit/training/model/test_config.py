@@ -7,11 +7,6 @@ from attendant.training.model import ModelConfig
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"cell": "transformer"}, ["cell", "lstm"]),
-        ({"hidden_siz": 3}, ["hidden_siz"]),
-        ({"hidden_size": 0}, ["hidden_size"]),
-        ({"dropout": 1.0}, ["dropout"]),
-        ({"encoder": {"num_layers": 9}}, ["encoder", "num_layers", "8"]),
         (
             {"hidden_size": 6, "attention": {"score": "dot"}},
             ["model.attention.score", "2 x 6 = 12", "model.encoder.hidden_size = 3"],
@@ -68,8 +63,3 @@ def test_the_remedies_for_a_refused_dot_score_are_accepted() -> None:
     ModelConfig(hidden_size=6, encoder={"hidden_size": 3}, attention={"score": "dot"})
     ModelConfig(hidden_size=6, encoder={"bidirectional": False}, attention={"score": "dot"})
     ModelConfig(hidden_size=6, attention={"score": "dot", "key_size": 4})
-
-
-def test_a_config_is_frozen() -> None:
-    with pytest.raises(ValidationError, match="frozen"):
-        ModelConfig().cell = "gru"

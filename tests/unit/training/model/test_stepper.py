@@ -1,15 +1,13 @@
 """Tests of a step's candidates, of ensembles, whose probabilities are the mean of their members', and of a stepper.
 
-tests/parity compares a stepper's rows, selected and joined, with those of the exported graphs.
+tests/parity compares a stepper's selected rows with those of the exported graphs.
 """
 
 import numpy as np
 import pytest
 import torch
 
-from attendant.runtime.bundle.tokenizer import special_ids
-from attendant.runtime.decoding.batch import decode_all
-from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.stepper import DecoderState
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.stepper import Ensemble, TorchStepper, candidates
 from tests.bundles import tiny_model
@@ -89,17 +87,6 @@ def test_probabilities_of_an_ensemble_are_the_mean() -> None:
         previous = np.full(3, symbol)
 
 
-def test_an_ensemble_of_one_model_twice_decodes_as_the_model() -> None:
-    model = tiny_model()
-    ids = special_ids(model.start_id)
-    options = DecodingOptions(beam_size=3, max_length=12)
-    alone = decode_all(TorchStepper(model), SOURCES, options, ids)
-    together = decode_all(TorchStepper(Ensemble([model, model])), SOURCES, options, ids)
-    for item, other in zip(alone, together, strict=True):
-        assert [each.token_ids for each in item] == [each.token_ids for each in other]
-        assert [each.score for each in other] == pytest.approx([each.score for each in item], abs=1e-5)
-
-
 def test_an_ensemble_of_different_vocabularies_is_refused() -> None:
     with pytest.raises(ValueError, match="same vocabularies"):
         Ensemble([tiny_model(), tiny_model(shared_embeddings=True)])
@@ -110,6 +97,23 @@ def test_an_ensemble_of_different_vocabularies_is_refused() -> None:
 @pytest.fixture
 def stepper() -> TorchStepper:
     return TorchStepper(tiny_model())
+
+
+def test_new_sources_join_running_rows() -> None:
+    """Compares rows that joined with separate rows; those of coverage are as wide as the longest source."""
+    for model in members():
+        stepper, size = TorchStepper(model), model.target_vocabulary_size
+
+        def log_probs(state: DecoderState, previous: list[int]) -> np.ndarray:
+            output, _ = stepper.step(state, np.array(previous), num_candidates=size)  # noqa: B023
+            return np.take_along_axis(output.candidate_log_probs, output.candidate_ids.argsort(1), 1)
+
+        _, running = stepper.step(stepper.encode(SOURCES[:1]), np.array([2]), num_candidates=1)
+        joined = stepper.concat([running, stepper.encode(SOURCES[1:])])
+        assert joined.row_sources.tolist() == [0, 1, 2]
+        together = log_probs(joined, [5, 2, 2])
+        apart = [log_probs(running, [5]), log_probs(stepper.encode(SOURCES[1:]), [2, 2])]
+        np.testing.assert_allclose(together, np.concatenate(apart), rtol=1e-5, atol=1e-5)
 
 
 def test_attention_is_returned_only_when_requested(stepper: TorchStepper) -> None:

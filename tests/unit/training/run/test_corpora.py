@@ -12,7 +12,7 @@ from attendant.training.run.corpora import survey
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 from tests.paths import ROOT
-from tests.unit.training.conftest import Command
+from tests.unit.training.conftest import Runs
 
 PAIRS = [Pair("a", "1"), Pair("b", "1"), Pair("a", "1"), Pair("a", "2"), Pair("c", "3"), Pair("b", "1"), Pair("a1", "")]
 HELD_OUT = {"validation": frozenset({"a", "x"}), "test": frozenset({"a", "c", "y"})}
@@ -57,15 +57,13 @@ def dirty_recipe(tmp_path: Path, tiny_recipe: Path) -> Path:
     return tiny_recipe
 
 
-def run(command: Command, recipe: Path, output: Path, *options: str) -> str:
+def run(succeeds: Runs, recipe: Path, output: Path, *options: str) -> str:
     overrides = [part for option in ("training.max_steps=2", *options) for part in ("--set", option)]
-    status, message, errors = command(recipe, "--output", output, *overrides)
-    assert status == 0, errors
-    return message
+    return succeeds(recipe, "--output", output, *overrides)
 
 
-def test_a_run_reports_duplicates_and_shared_sources(tmp_path: Path, dirty_recipe: Path, command: Command) -> None:
-    message = run(command, dirty_recipe, tmp_path / "run")
+def test_a_run_reports_duplicates_and_shared_sources(tmp_path: Path, dirty_recipe: Path, succeeds: Runs) -> None:
+    message = run(succeeds, dirty_recipe, tmp_path / "run")
     assert "52 of 52 pairs\n" in message and "duplicates in the training split: 1 (" in message
     assert "sources of validation that are in the training split too: 2 (see data.shared_sources)" in message
     assert "sources in both validation and test: 16\n" in message
@@ -74,17 +72,17 @@ def test_a_run_reports_duplicates_and_shared_sources(tmp_path: Path, dirty_recip
     assert facts["num_sources_shared_with_training"] == {"validation": 2, "test": 2}
 
 
-def test_the_training_part_is_cleaned(tmp_path: Path, dirty_recipe: Path, command: Command) -> None:
+def test_the_training_part_is_cleaned(tmp_path: Path, dirty_recipe: Path, succeeds: Runs) -> None:
     options = ("data.drop_duplicates=true", "data.shared_sources=drop_from_train", "data.max_length_ratio=3")
-    message = run(command, dirty_recipe, tmp_path / "run", *options)
+    message = run(succeeds, dirty_recipe, tmp_path / "run", *options)
     assert "48 of 52 pairs; left out: 1 of too unequal lengths, 3 duplicates or of shared sources" in message
     assert "16 examples" in message
     facts = load_run(tmp_path / "run").data
     assert (facts["num_trained_pairs"], facts["num_left_out"], facts["num_unequal"]["train"]) == (48, 3, 1)
 
 
-def test_the_held_out_parts_are_cleaned(tmp_path: Path, dirty_recipe: Path, command: Command) -> None:
-    message = run(command, dirty_recipe, tmp_path / "run", "data.shared_sources=drop_from_held_out")
+def test_the_held_out_parts_are_cleaned(tmp_path: Path, dirty_recipe: Path, succeeds: Runs) -> None:
+    message = run(succeeds, dirty_recipe, tmp_path / "run", "data.shared_sources=drop_from_held_out")
     assert (
         "52 of 52 pairs" in message
         and "14 examples" in message
@@ -93,14 +91,12 @@ def test_the_held_out_parts_are_cleaned(tmp_path: Path, dirty_recipe: Path, comm
     assert load_run(tmp_path / "run").data["num_validation_examples"] == 14
     assert len(Run(tmp_path / "run").left_out("test")) == 2
     assert attendant.evaluate(tmp_path / "run", split="train", bootstrap=0)[0].evaluation.num_examples == 51
-    status, message, _ = command("evaluate", tmp_path / "run", "--split", "validation")
-    assert status == 0 and "14 examples" in message
-    status, message, _ = command("evaluate", tmp_path / "run", "--data", tmp_path / "validation.tsv")
-    assert status == 0 and "16 examples" in message
+    assert "14 examples" in succeeds("evaluate", tmp_path / "run", "--split", "validation")
+    assert "16 examples" in succeeds("evaluate", tmp_path / "run", "--data", tmp_path / "validation.tsv")
 
 
 def test_a_tokenizer_file_next_to_the_recipe_is_used_unchanged(
-    tmp_path: Path, tiny_recipe: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_recipe: Path, refused: Runs, succeeds: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own.model").write_bytes((ROOT / "tests" / "sentencepiece" / "unigram.model").read_bytes())
     (tmp_path / "symbols.txt").write_text("EOS\nd\nc\nb\na\n")
@@ -110,24 +106,21 @@ def test_a_tokenizer_file_next_to_the_recipe_is_used_unchanged(
         .replace('tokenizer = "word"', 'tokenizer = "symbols.txt"')
     )
     monkeypatch.chdir(tmp_path.parent)
-    run(command, tiny_recipe, tmp_path / "run")
+    run(succeeds, tiny_recipe, tmp_path / "run")
     # A run keeps its tokenizers, so it does not need the files again.
     (tmp_path / "own.model").write_bytes(b"")
     loaded = load_run(tmp_path / "run")
     assert loaded.target_tokenizer.tokens_of(range(4, 8)) == ["d", "c", "b", "a"]
     assert loaded.source_tokenizer.vocabulary_size == 200
-    status, _, errors = command(tiny_recipe, "--output", tmp_path / "run", "--resume", "--set", "training.max_steps=3")
-    assert status == 0, errors
-    status, _, errors = command("check", tiny_recipe)
-    assert status == 2 and errors.count("\n") == 1 and "own.model: no SentencePiece model" in errors
+    succeeds(tiny_recipe, "--output", tmp_path / "run", "--resume", "--set", "training.max_steps=3")
+    assert "own.model: no SentencePiece model" in refused("check", tiny_recipe)
 
 
-def test_a_choice_that_leaves_a_split_empty_is_refused(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+def test_a_choice_that_leaves_a_split_empty_is_refused(tmp_path: Path, tiny_recipe: Path, refused: Runs) -> None:
     (tmp_path / "train.tsv").write_text((tmp_path / "validation.tsv").read_text())
     for choice, message in (
         ("drop_from_train", "leaves nothing of "),
         ("drop_from_held_out", "leaves nothing of data."),
     ):
         option = f"data.shared_sources={choice}"
-        status, _, errors = command(tiny_recipe, "--output", tmp_path / choice, "--set", option)
-        assert status == 2 and message in errors and len(errors.splitlines()) == 1
+        assert message in refused(tiny_recipe, "--output", tmp_path / choice, "--set", option)
