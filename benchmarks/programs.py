@@ -16,12 +16,12 @@ import os
 import random
 import signal
 import socket
-import threading
+import sys
 import zipfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict
-from importlib.machinery import PathFinder
 from pathlib import Path
 from string import Template
 from types import SimpleNamespace
@@ -101,7 +101,7 @@ def serve_nothing(refuses: bool = False) -> None:
 
     unary_handler: Any = grpc.unary_unary_rpc_method_handler(unary)
     stream_handler: Any = grpc.stream_stream_rpc_method_handler(stream)
-    handlers: dict[str, Any] = dict.fromkeys(("Generate", "GenerateMany"), unary_handler)
+    handlers = dict.fromkeys(("Generate", "GenerateMany"), unary_handler)
     handlers |= dict.fromkeys(("GenerateBatch", "GenerateBatches"), stream_handler)
     uvloop.run(serve("attendant.v1.Seq2Seq", handlers))
 
@@ -186,10 +186,6 @@ def serve_triton(folder: str, num_instances: int, batch_size: int) -> None:
     from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
     from pytriton.triton import Triton, TritonConfig
 
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
-
     def instance() -> Any:
         loop = onnx_loop(folder)
 
@@ -200,25 +196,23 @@ def serve_triton(folder: str, num_instances: int, batch_size: int) -> None:
 
         return batch(decode)
 
-    sockets = {name: socket.create_server((HOST, 0)) for name in ("grpc_port", "http_port", "metrics_port")}
-    ports = {name: free.getsockname()[1] for name, free in sockets.items()}
-    for free in sockets.values():
-        free.close()
-    triton = Triton(config=TritonConfig(http_address=HOST, grpc_address=HOST, **ports))
-    triton.bind(
-        model_name="mt",
-        infer_func=[instance() for _ in range(num_instances)],
-        inputs=[Tensor(name=name, dtype=np.int64, shape=(-1,)) for name in ("source_ids", "num_steps")],
-        outputs=[Tensor(name="target_ids", dtype=np.int64, shape=(-1,))],
-        config=ModelConfig(max_batch_size=batch_size, batcher=DynamicBatcher(max_queue_delay_microseconds=2000)),
-        strict=False,
-    )
-    triton.run()
-    try:
+    with ExitStack() as exits:
+        names = "grpc_port", "http_port", "metrics_port"
+        sockets = {name: exits.enter_context(socket.create_server((HOST, 0))) for name in names}
+        ports = {name: free.getsockname()[1] for name, free in sockets.items()}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with Triton(config=TritonConfig(http_address=HOST, grpc_address=HOST, **ports)) as triton:
+        triton.bind(
+            model_name="mt",
+            infer_func=[instance() for _ in range(num_instances)],
+            inputs=[Tensor(name=name, dtype=np.int64, shape=(-1,)) for name in ("source_ids", "num_steps")],
+            outputs=[Tensor(name="target_ids", dtype=np.int64, shape=(-1,))],
+            config=ModelConfig(max_batch_size=batch_size, batcher=DynamicBatcher(max_queue_delay_microseconds=2000)),
+            strict=False,
+        )
+        triton.run()
         print(f"serving on {HOST}:{ports['grpc_port']}", flush=True)
-        ended.wait()
-    finally:
-        triton.stop()
+        signal.pause()
 
 
 def make_ctranslate2(
@@ -341,16 +335,15 @@ def work_joeynmt(vocabulary_size: int, hidden_size: int, **sizes: float) -> None
     """
     import torch
     import yaml
+    from joeynmt.config import _check_special_symbols
     from joeynmt.model import build_model
     from joeynmt.search import search
     from joeynmt.vocabulary import Vocabulary
 
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    symbols = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "sep_token": None}
-    symbols |= {"unk_id": 0, "pad_id": 1, "bos_id": 2, "eos_id": 3, "lang_tags": []}  # type: ignore[dict-item]
     words = list(map(word_of, range(NUM_SPECIAL_SYMBOLS, vocabulary_size)))
-    vocabulary = Vocabulary(words, SimpleNamespace(**symbols))
+    vocabulary = Vocabulary(words, SimpleNamespace(**_check_special_symbols({})))
     sizes |= {"hidden_size": hidden_size, "direction_size": hidden_size // 2}
     template = Template((DATA / "joeynmt.yaml").read_text(encoding="utf-8"))
     config = yaml.safe_load(template.safe_substitute(sizes, input_feeding="true"))["model"]
@@ -400,29 +393,27 @@ def make_marian(folder: str, vocabulary: int, embedding: int, width: int) -> Non
 
 def work_marian(folder: str, num_workers: int) -> None:
     """Decodes jobs by the package's compiled module, because importing the package fetches a list of models."""
-    package = importlib.util.find_spec("bergamot")
-    assert package is not None
-    spec = PathFinder.find_spec("_bergamot", package.submodule_search_locations)
-    assert spec is not None and spec.loader is not None
-    bergamot: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(bergamot)
+    sys.path[:0] = importlib.util.find_spec("bergamot").submodule_search_locations  # type: ignore[union-attr, assignment]
+    import _bergamot as bergamot
+
     service = bergamot.Service(bergamot.ServiceConfig(numWorkers=num_workers, cacheSize=0))
     options = bergamot.ResponseOptions(qualityScores=False)
     model = functools.lru_cache(maxsize=None)(service.modelFromConfig)
+
+    files = {"models": [f"{folder}/model.npz"], "vocabs": 2 * [f"{folder}/vocabulary.spm"]}
+    fixed = {"normalize": 0.6, "ssplit-mode": "sentence", "cpu-threads": 1, "workspace": 128, "quiet": True}
 
     def decode(sources: Sources, job: Job) -> None:
         # A batch has a number of source tokens, and no answer is longer than its source. Of the precisions that a model
         # without precomputed scales can have, one is fastest for batches, the other for single sentences.
         settings = {
-            "models": [f"{folder}/model.npz"],
-            "vocabs": 2 * [f"{folder}/vocabulary.spm"],
+            **files,
+            **fixed,
             "beam-size": job.beam_size,
-            "normalize": 0.6,
             "max-length-factor": 1.0,
             "max-length-break": job.num_tokens,
             "mini-batch-words": job.num_tokens * job.batch_size,
             "gemm-precision": "int8" if job.batch_size == 1 else "int8shiftAll",
-            **{"ssplit-mode": "sentence", "cpu-threads": 1, "workspace": 128, "quiet": True},
         }
         # A line is a sentence; all lines of a request are read before the first batch is made.
         lines = bergamot.VectorString(["\n".join(map(words_of, sources))])

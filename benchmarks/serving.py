@@ -1,16 +1,25 @@
 """Measures servers under load: the cost of serving, the parts of a request's time, random arrivals."""
 
+import itertools
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
+from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.bundle.manifest import SpecialIds
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.runtime.stepper import Stepper
 from attendant.server.bench.load import MESSAGE_SIZE, Answered, Load
-from attendant.server.engine.scheduler import Scheduler
-from benchmarks.arrivals_model import measured_costs, modelled
+from attendant.server.engine.engine import Engine
+from attendant.server.engine.messages import EngineRequest
+from attendant.server.engine.scheduler import Budget, Scheduler
 from benchmarks.decoding import NUM_WORKERS, own_decoder
 from benchmarks.harness import COLUMNS, Columns, Samples, System, Visits, measure, part_of
 from benchmarks.own_worker import RequestLevelScheduler
@@ -27,7 +36,7 @@ from benchmarks.servers import (
     running,
     under,
 )
-from benchmarks.workload import Context, equal_work, real_work
+from benchmarks.workload import Context, Work, equal_work, real_work
 
 BULK_IN_FLIGHT = 2048
 
@@ -160,6 +169,7 @@ LEAST_STEP = 1.07
 NUM_ARRIVALS = 2000
 """Arrivals of a visit, and of the model: 20 of them take longer than the p99."""
 
+BUDGET = Budget(max_rows=256, max_source_positions=1 << 16)
 CAPACITY_CLIENTS = 192
 P99_MS = 250.0
 """The highest rate with at most this p99 is noted for each server."""
@@ -177,8 +187,70 @@ def open_loop(context: Context) -> Part:
     server = partial(attendant_server, context, requests=requests_of(work), num_workers=1, num_threads=1)
     schedulers = {"batching per step": Scheduler, "batching per request": RequestLevelScheduler}
     servers = [server(name=name, per_request=kind is not Scheduler) for name, kind in schedulers.items()]
-    costs, num_arrivals = measured_costs(context), _num_arrivals(context)
-    return open_loops(context, servers, lambda name, rate: modelled(costs, work, rate, num_arrivals, schedulers[name]))
+    bundle, num_arrivals = open_bundle(context.bundle), _num_arrivals(context)
+    stepper, special_ids = OnnxStepper(bundle, "int8", "cpu", 1), bundle.manifest.special_ids
+
+    def model(name: str, rate: float) -> tuple[float, float]:
+        return modelled(stepper, special_ids, work, rate, num_arrivals, schedulers[name])
+
+    return open_loops(context, servers, model)
+
+
+class TimedStepper:
+    """A stepper in virtual time, in which only its own calls take time: their processor time.
+
+    Attributes:
+        now: the virtual time in seconds.
+    """
+
+    def __init__(self, stepper: Stepper, clock: Callable[[], float]) -> None:
+        self.now = 0.0
+        self._stepper = stepper
+        self._clock = clock
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        def timed(*arguments: Any, **options: Any) -> Any:
+            began = self._clock()
+            result = getattr(self._stepper, method)(*arguments, **options)
+            self.now += self._clock() - began
+            return result
+
+        return timed
+
+
+def modelled(
+    stepper: Stepper,
+    special_ids: SpecialIds,
+    work: Work,
+    rate: float,
+    num_arrivals: int,
+    scheduler: Callable[[Budget], Scheduler],
+    clock: Callable[[], float] = time.thread_time,
+) -> tuple[float, float]:
+    """Returns the median and the 99th percentile of the latency in ms, from arrival to answer, in virtual time.
+
+    Args:
+        rate: mean arrivals per second, at random moments (Poisson).
+        scheduler: makes the engine's scheduler.
+        clock: measures the stepper's calls.
+    """
+    timed: Any = TimedStepper(stepper, clock)
+    engine = Engine(timed, BUDGET, special_ids, lambda: timed.now, scheduler)
+    generator = random.Random(1)
+    arrivals = list(itertools.accumulate(generator.expovariate(rate) for _ in range(num_arrivals)))
+    seconds: list[float] = []
+    num_submitted = 0
+    while len(seconds) < num_arrivals:
+        if not engine.has_work:
+            timed.now = max(timed.now, arrivals[num_submitted])
+        while num_submitted < num_arrivals and arrivals[num_submitted] <= timed.now:
+            source, num_steps = work[num_submitted % len(work)]
+            options = DecodingOptions(max_length=max(1, num_steps - 1))
+            engine.submit(EngineRequest(num_submitted, tuple(source), options, arrivals[num_submitted]))
+            num_submitted += 1
+        seconds += [timed.now - arrivals[key] for key, _ in engine.step().outcomes]
+    p50, p99 = (1e3 * np.percentile(seconds, (50, 99))).tolist()
+    return p50, p99
 
 
 def open_loops(

@@ -1,21 +1,25 @@
 """Tests of measuring servers: processes, the load generator, request-level batching, figures of loads."""
 
+import itertools
 import sys
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.bench.load import Load
 from attendant.server.engine.messages import EngineRequest, Priority
 from attendant.server.engine.scheduler import Budget, Scheduler
 from attendant_client.v1 import seq2seq_pb2 as messages
-from benchmarks.arrivals_model import Costs, modelled
 from benchmarks.harness import Unavailable
 from benchmarks.own_worker import RequestLevelScheduler
 from benchmarks.servers import Server, empty_service, load_generator, mean_of, running
-from benchmarks.serving import rate_at, request_parts
+from benchmarks.serving import TimedStepper, modelled, rate_at, request_parts
+from tests.fakes import SPECIAL_IDS, FakeStepper
 
 
 def test_no_request_joins_a_running_batch() -> None:
@@ -103,25 +107,25 @@ def test_one_disturbed_visit_does_not_decide_the_highest_load() -> None:
     assert rate_at([(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)], 2.0) == 3.0
 
 
-COSTS = Costs(step=0.001, row=0.0001, call=0.002, cell=0.0001, join=0.0, leave=0.0)
-WORK = [([4] * 8, 10)]
-"""One sentence of 8 positions and 10 steps: alone it takes 2.8 ms to encode and 11 ms to decode."""
+WORK = [([5, 6, 7, 3], 30)]
 
 
-def test_modelled_requests_that_never_meet_take_their_own_time() -> None:
-    assert modelled(COSTS, WORK, 0.01, 100, Scheduler) == pytest.approx((13.8, 13.8))
+def seconds_of_calls() -> Callable[[], float]:
+    """Returns a clock that moves by one second between two readings."""
+    return itertools.count().__next__
 
 
-def test_a_modelled_join_costs_what_it_does_to_the_steps() -> None:
-    costs = replace(COSTS, join=0.01, leave=0.005)
-    alone = modelled(costs, WORK, 0.01, 100, Scheduler)
-    assert alone == pytest.approx((23.8, 23.8)), "the encoder follows the last batch"
-    free, charged = (modelled(each, WORK, 100.0, 300, Scheduler) for each in (COSTS, costs))
-    assert charged[0] > free[0] and charged[1] > free[1] + 10
+def test_modelled_requests_that_never_meet_take_the_time_of_their_calls() -> None:
+    timed = TimedStepper(FakeStepper(vocabulary_size=200), seconds_of_calls())
+    ((source, num_steps),) = WORK
+    decode_all(cast(Any, timed), [source], DecodingOptions(max_length=num_steps - 1), SPECIAL_IDS)
+    alone = modelled(FakeStepper(vocabulary_size=200), SPECIAL_IDS, WORK, 1e-6, 20, Scheduler, seconds_of_calls())
+    assert timed.now > 1 and alone == pytest.approx((1e3 * timed.now, 1e3 * timed.now))
 
 
 def test_modelled_requests_that_meet_wait_for_one_another() -> None:
-    step, request = (modelled(COSTS, WORK, 100.0, 300, scheduler) for scheduler in (Scheduler, RequestLevelScheduler))
-    assert 13.8 < step[0] < request[0], "a newcomer joins before the running requests have ended"
-    # No request is slower than two whole batches of all that can arrive meanwhile.
-    assert step[1] < 10 * 13.8
+    alone, step, request = (
+        modelled(FakeStepper(vocabulary_size=200), SPECIAL_IDS, WORK, rate, 60, scheduler, seconds_of_calls())
+        for rate, scheduler in ((1e-6, Scheduler), (0.03, Scheduler), (0.03, RequestLevelScheduler))
+    )
+    assert alone[0] < step[0] < request[0], "a newcomer joins before the running requests have ended"
