@@ -5,7 +5,6 @@ import inspect
 import shlex
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,11 +40,13 @@ class Suite:
         Raises:
             UserError: there is no such part.
         """
-        names = options.only or ("against" if options.against else "")
-        for name in names.split(",") if names else ():
+        if not options.only and not options.against:
+            return [name for name in self.by_name if name != "against"]
+        names: list[str] = (options.only or "against").split(",")
+        for name in names:
             if name not in self.by_name:
                 raise UserError(f"--only: there is no part {name!r}; there are {', '.join(self.by_name)}")
-        return names.split(",") if names else [name for name in self.by_name if name != "against"]
+        return names
 
 
 SUITES = {
@@ -103,25 +104,19 @@ def run(suites: Mapping[str, Suite], arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the started processes, as Ctrl-C does
     workload = QUICK if options.quick else Workload()
     context = Context(workload=workload, cache=options.cache.resolve(), quick=options.quick, options=options)
-    with tempfile.TemporaryDirectory(prefix="attendant-benchmarks-") as scratch:
-        output = options.output or Path(scratch if options.quick else "benchmarks/results")
-        for name in names:
-            machine = this_machine()
-            log_line(f"{name} ...")
-            part = suite.by_name[name](context)
-            title, _, about = (inspect.getdoc(suite.by_name[name]) or name).partition("\n\n")
-            measured = Measured(
-                title=title.rstrip("."),
-                about=about,
-                command=shlex.join(["python", "-m", "benchmarks", *arguments]),
-                machine=machine,
-                part=part,
-            )
-            print(f"# {measured.title}\n\n{markdown_table(part.columns, part.rows)}\n", flush=True)
+    output = options.output or (None if options.quick else Path("benchmarks/results"))
+    command = shlex.join(["python", "-m", "benchmarks", *arguments])
+    for name in names:
+        machine = this_machine()
+        log_line(f"{name} ...")
+        part = suite.by_name[name](context)
+        title, _, about = (inspect.getdoc(suite.by_name[name]) or name).partition("\n\n")
+        measured = Measured(title=title.rstrip("."), about=about, command=command, machine=machine, part=part)
+        print(f"# {measured.title}\n\n{markdown_table(part.columns, part.rows)}\n", flush=True)
+        if output is not None:
             # The file is read again: another command may have written its part meanwhile.
             parts = add_result(output / f"{options.suite}.json", name, measured)
             write_page(output / f"{options.suite}.md", suite.title, suite.about, parts)
-        if output != Path(scratch):
             log_line(f"written: {options.suite}.json and {options.suite}.md in {output}")
 
 

@@ -4,7 +4,7 @@ The programs are functions of programs.py and plain_model.py.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -36,10 +36,6 @@ SERVED_BATCH_SIZES = (16, 32, 64)
 """Candidates for each peer: with 64 clients, one batch of all of them, or several that take turns."""
 
 SERVED_TRANSFORMER = "12+1"
-MARIAN_BLOCK = 64
-"""Marian's integer products need widths in whole blocks."""
-
-PAD_ID = 0
 
 
 def greedy(context: Context) -> Part:
@@ -75,8 +71,8 @@ def all_decoders(context: Context, num_workers: int = NUM_WORKERS) -> Iterator[D
         return program("programs:work_plain", folder=str(plain_folder(context) / precision))
 
     def joeynmt() -> list[str]:
-        python, sizes = ENVIRONMENTS["joeynmt"].install(context.cache), replace(workload, dropout=0.0)
-        return program("programs:work_joeynmt", python, **asdict(sizes))
+        python = ENVIRONMENTS["joeynmt"].install(context.cache)
+        return program("programs:work_joeynmt", python, **asdict(workload) | {"dropout": 0.0})
 
     for name, command, about in (
         ("plain ORT loop fp32", partial(graphs, "fp32"), "graphs as torch.onnx writes them"),
@@ -88,26 +84,26 @@ def all_decoders(context: Context, num_workers: int = NUM_WORKERS) -> Iterator[D
 
     yield from transformers(context, num_workers)
     # Marian's `s2s` (Junczys-Dowmunt et al. 2018): each direction of the encoder is as wide as the decoder, and a
-    # second cell follows the attention. With three quarters of the width it has 16.0 M parameters.
-    sizes = {"embedding": workload.embedding_size, "width": 3 * workload.hidden_size // 4}
-    sizes = {name: max(MARIAN_BLOCK, size) for name, size in sizes.items()}
-    model = {"vocabulary": workload.vocabulary_size, **sizes}
+    # second cell follows the attention. With three quarters of the width it has 16.0 M parameters. Its integer products
+    # need widths of at least 64.
+    width = max(64, 3 * workload.hidden_size // 4)
+    sizes = {"vocabulary": workload.vocabulary_size, "embedding": max(64, workload.embedding_size), "width": width}
     yield Decoder(
         name=f"Marian s2s LSTM int8, numWorkers={num_workers}",
-        command=partial(peer_program, context, "marian", "work", model, num_workers=num_workers),
+        command=partial(peer_program, context, "marian", "work", sizes, num_workers=num_workers),
         batch_sizes=THREADED_BATCH_SIZES,
-        about=f"{packages['marian']}, the same kind of model, hidden size {sizes['width']}",
+        about=f"{packages['marian']}, the same kind of model, hidden size {width}",
     )
 
 
 def transformers(context: Context, num_workers: int) -> Iterator[Decoder]:
     """Yields CTranslate2 with each of TRANSFORMERS. Its workers are threads of one process."""
-    for layers, sizes in TRANSFORMERS.items():
+    for layers in TRANSFORMERS:
         yield Decoder(
             name=f"CTranslate2 {layers} int8, inter_threads={num_workers}",
             command=partial(ctranslate2_program, context, layers, "work", num_workers=num_workers),
             batch_sizes=THREADED_BATCH_SIZES,
-            about=f"{ENVIRONMENTS['ctranslate2'].package}, Transformer of width {sizes['width']}",
+            about=f"{ENVIRONMENTS['ctranslate2'].package}, Transformer of width {TRANSFORMERS[layers]['width']}",
         )
 
 
@@ -196,7 +192,7 @@ def triton_requests(work: Work) -> list[bytes]:
     """Returns requests with padded sources, because Triton batches only equal shapes."""
     longest, requests = max(len(source) for source, _ in work), []
     for source, num_steps in work:
-        values = {"source_ids": source + [PAD_ID] * (longest - len(source)), "num_steps": [num_steps]}
+        values = {"source_ids": source + [0] * (longest - len(source)), "num_steps": [num_steps]}
         request = inference.ModelInferRequest(
             model_name="mt",
             inputs=[{"name": name, "datatype": "INT64", "shape": [1, len(ids)]} for name, ids in values.items()],

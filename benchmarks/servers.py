@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from attendant.server.bench.command import addresses
+from attendant.server.bench.command import METHOD, addresses
 from attendant.server.bench.load import Answered, Load
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.decoding import NUM_WORKERS
@@ -25,7 +25,6 @@ from benchmarks.workload import Context, Work, equal_work
 START_SECONDS = 180.0
 WARM_UP_SECONDS = 1.0
 MANY_CLIENTS = 64
-UNARY = "/attendant.v1.Seq2Seq/Generate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +43,7 @@ class Server:
     name: str
     command: Callable[[], Sequence[str]]
     requests: Sequence[bytes]
-    method: str = UNARY
+    method: str = METHOD
     max_starts: int = 1
     about: str = ""
 
@@ -136,7 +135,7 @@ def running(server: Server) -> Iterator["Running"]:
 
 
 @contextmanager
-def load_generator(target: str, requests: Sequence[bytes], method: str = UNARY) -> Iterator[Process]:
+def load_generator(target: str, requests: Sequence[bytes], method: str = METHOD) -> Iterator[Process]:
     """Runs a load generator, which sends these requests in turn: questions are `Load`s, answers `Answered`s.
 
     Args:

@@ -60,7 +60,6 @@ TOOLKITS = {
     name: Toolkit(**entry)
     for name, entry in tomllib.loads((DATA / "toolkits.toml").read_text(encoding="utf-8")).items()
 }
-"""Attendant is the last."""
 
 ABOUT = (DATA / "training.md").read_text(encoding="utf-8").strip()
 
@@ -103,9 +102,8 @@ def _part(context: Context, *, input_feeding: bool) -> Part:
         "tokens/processor s": "cpu_speed",
         "parameters": lambda m: f"{m.median('parameters') / 1e6:.2f} M",
     }
-    versions = {
-        ENVIRONMENTS[t.environment].package if t.environment else f"attendant=={VERSION}": None for t, _ in pairs
-    }
+    own = f"attendant=={VERSION}"
+    versions = [ENVIRONMENTS[each.environment].package if each.environment else own for each in TOOLKITS.values()]
     note = f"{', '.join(versions)}. Threads of each: {num_threads}."
     return part_of(measurements, columns, note=note)
 
