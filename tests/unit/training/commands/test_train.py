@@ -13,6 +13,7 @@ import torch
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.training.data.config import CorpusFiles
 from attendant.training.run.loading import load_run
+from tests.unit.training.comparing import events
 from tests.unit.training.conftest import Command, Runs
 
 
@@ -28,9 +29,9 @@ def test_a_run_has_its_files_and_records_each_epoch(tmp_path: Path, tiny_recipe:
         "recipe.toml", "versions.json", "data.json", "metrics.jsonl", "tensorboard", "source_tokenizer.json",
         "target_tokenizer.json", "checkpoints", "evaluation.json", "corpus",
     }  # fmt: skip
-    events = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    assert [event["epoch"] for event in events if event["event"] == "validation"] == [1, 2]
-    assert {"loss", "learning_rate", "gradient_norm", "tokens_per_second", "seconds"} <= events[0].keys()
+    journal = events(output)
+    assert [event["epoch"] for event in journal if event["event"] == "validation"] == [1, 2]
+    assert {"loss", "learning_rate", "gradient_norm", "tokens_per_second", "seconds"} <= journal[0].keys()
     data = json.loads((output / "data.json").read_text())
     assert data["num_pairs"] == {"train": 48, "validation": 16, "test": 16}
     assert data["num_sources_shared_with_training"] == {"validation": 0, "test": 0}

@@ -13,6 +13,7 @@ from attendant.training.model.stepper import Ensemble
 from attendant.training.recipe import load_recipe
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
+from tests.unit.training.comparing import assert_same_weights
 from tests.unit.training.conftest import CopyRun, Runs
 
 
@@ -61,8 +62,7 @@ def test_resuming_without_the_teachers_equals_an_uninterrupted_run(
     message = succeeds(tiny_recipe, "--output", tmp_path / "stopped", "--resume", *options)
     assert "teachers" not in message
     assert json.loads((tmp_path / "stopped" / "teachers.json").read_text()) == recorded
-    item, other = (load_run(tmp_path / name, "last").model.state_dict() for name in ("straight", "stopped"))
-    assert all(torch.equal(item[name], other[name]) for name in item)
+    assert_same_weights(tmp_path / "straight", tmp_path / "stopped")
     error = refused(tiny_recipe, "--output", tmp_path / "stopped", "--resume")
     assert "was begun with distillation.teachers = [" in error
 

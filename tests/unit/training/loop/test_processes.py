@@ -1,7 +1,6 @@
 """Two processes match single-process training up to rounding, and only the first of them writes and prints."""
 
 import itertools
-import json
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import torch
 from attendant.training.run.loading import load_run
 from tests.paths import ROOT
 from tests.ports import free_ports
+from tests.unit.training.comparing import events
 from tests.unit.training.conftest import Command, Runs
 
 # SGD, because Adam divides by the gradient's magnitude and so amplifies the rounding of a gradient near zero.
@@ -96,8 +96,7 @@ def output_of(lines: Sequence[list[str]], environments: Sequence[dict[str, str]]
 
 
 def losses(output: Path) -> list[float]:
-    lines = (output / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["loss"] for line in lines]
+    return [event["loss"] for event in events(output)]
 
 
 # Each process has its own random numbers, so the dropout is too small to drop anything.

@@ -4,7 +4,6 @@ an uninterrupted one.
 
 import functools
 import itertools
-import json
 import math
 import os
 import re
@@ -28,6 +27,7 @@ from attendant.training.recipe import TrainerConfig, load_recipe
 from attendant.training.run.checkpoint import TrainingState, checkpoint_path, save_checkpoint
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
+from tests.unit.training.comparing import assert_same_weights, events, steps_of, weights
 from tests.unit.training.conftest import write_recipe
 
 
@@ -117,25 +117,6 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Straight:
         return train(write_recipe(folder), folder / "run", *options), folder / "run"
 
     return run
-
-
-def weights(output: Path, which: str = "last") -> dict[str, torch.Tensor]:
-    return load_run(output, which).model.state_dict()
-
-
-def events(output: Path) -> list[dict]:
-    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-
-
-def steps_of(output: Path) -> list[tuple[str, int]]:
-    return [(event["event"], event["step"]) for event in events(output)]
-
-
-def assert_same_weights(run: Path, other: Path) -> None:
-    for which in ("last", "best"):
-        first, second = weights(run, which), weights(other, which)
-        assert first.keys() == second.keys()
-        assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_a_training_learns_to_copy(tmp_path: Path, tiny_recipe: Path) -> None:

@@ -66,6 +66,12 @@ def saved(run: Run, step: int, *, best: bool = False, training: Training | None 
     save_checkpoint(run, at.learner, TrainingState(step=step), best=best)
 
 
+def last_of(run: Run) -> Path:
+    path = checkpoint_path(run, "last")
+    assert path is not None
+    return path
+
+
 def names(run: Run) -> set[str]:
     return {path.name for path in run.checkpoints.iterdir()}
 
@@ -77,8 +83,8 @@ def test_a_checkpoint_restores_model_optimizer_and_state(tmp_path: Path, kind: s
     state = TrainingState(step=3, epoch=1, batch=2, seconds=1.5, best_step=2, best_value=0.25, validated_step=2)
     save_checkpoint(run, item.learner, state, best=True)
     item.update()
-    last = checkpoint_path(run, "last")
-    assert last is not None and last == checkpoint_path(run, "best")
+    last = last_of(run)
+    assert last == checkpoint_path(run, "best")
     assert resume_checkpoint(last, other.learner) == state
     other.update()
     assert torch.equal(item.model.weight, other.model.weight)
@@ -90,9 +96,7 @@ def test_the_optimizers_values_come_from_the_recipe_after_resuming(tmp_path: Pat
     item.update()
     saved(run, 1, training=item)
     other.optimizer.param_groups[0]["weight_decay"] = 0.5
-    last = checkpoint_path(run, "last")
-    assert last is not None
-    resume_checkpoint(last, other.learner)
+    resume_checkpoint(last_of(run), other.learner)
     assert other.optimizer.param_groups[0]["weight_decay"] == 0.5
     assert len(other.optimizer.state) == 2
 
@@ -106,8 +110,7 @@ def test_a_moving_average_is_published_and_both_weights_are_restored(tmp_path: P
     ]
     item.update()
     save_checkpoint(run, learners[0], TrainingState(step=1), best=True)
-    last = checkpoint_path(run, "last")
-    assert last is not None
+    last = last_of(run)
     resume_checkpoint(last, learners[1])
     assert torch.equal(other.model.weight, item.model.weight)
     assert torch.equal(averages[1].weight, averages[0].weight)
@@ -122,8 +125,7 @@ def test_a_moving_average_is_published_and_both_weights_are_restored(tmp_path: P
 def test_a_moving_average_may_begin_later(tmp_path: Path) -> None:
     run, item, other = Run(tmp_path), Training(), Training(seed=1)
     saved(run, 1, training=item)
-    last, average = checkpoint_path(run, "last"), nn.Linear(3, 2)
-    assert last is not None
+    last, average = last_of(run), nn.Linear(3, 2)
     resume_checkpoint(last, Learner(model=other.model, optimizer=other.optimizer, averaged=average))
     assert torch.equal(average.weight, item.model.weight)
 
@@ -132,10 +134,8 @@ def test_every_process_restores_its_own_random_state(tmp_path: Path) -> None:
     run, training = Run(tmp_path), Training()
     states = [torch.Generator().manual_seed(seed).get_state() for seed in (4, 5)]
     save_checkpoint(run, training.learner, TrainingState(step=1), best=True, random_states=states)
-    last = checkpoint_path(run, "last")
-    assert last is not None
     for rank, state in enumerate(states):
-        resume_checkpoint(last, training.learner, rank=rank)
+        resume_checkpoint(last_of(run), training.learner, rank=rank)
         assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -257,8 +257,7 @@ def test_a_copy_without_links_has_the_same_checkpoints(tmp_path: Path, has_direc
 def test_a_damaged_file_is_named(tmp_path: Path, file: str) -> None:
     run = Run(tmp_path)
     saved(run, 1)
-    last = checkpoint_path(run, "last")
-    assert last is not None
+    last = last_of(run)
     content = bytearray((last / file).read_bytes())
     content[-1] ^= 1
     (last / file).write_bytes(content)
@@ -270,10 +269,8 @@ def test_a_damaged_file_is_named(tmp_path: Path, file: str) -> None:
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     run = Run(tmp_path)
     saved(run, 1)
-    last = checkpoint_path(run, "last")
-    assert last is not None
     with pytest.raises(UserError, match=r"is of another model: .*weight"):
-        load_weights(last, nn.Linear(3, 5))
+        load_weights(last_of(run), nn.Linear(3, 5))
 
 
 def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path, tiny_recipe: Path) -> None:
