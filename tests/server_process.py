@@ -83,7 +83,7 @@ def command(*arguments: str, program: str = "server") -> tuple[list[str], dict[s
     Args:
         program: the module that Python runs. It takes the server's options.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ATTENDANT_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("ATTENDANT_", "GRPC_"))}
     environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}", "OMP_NUM_THREADS": "1"}
     return [sys.executable, "-m", program, *arguments], environment
 

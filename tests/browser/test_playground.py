@@ -104,21 +104,6 @@ def test_a_selected_symbol_shows_its_attention_on_the_other_side(page: Page) -> 
     expect(caption).to_have_text(re.compile("^Point at a symbol"))
 
 
-def test_choosing_another_word_changes_the_continuation(page: Page) -> None:
-    panel = ask(page)
-    panel.locator(".word").nth(1).click()
-    choices = panel.get_by_role("group", name="Instead of OW1").get_by_role("button")
-    expect(choices.first).to_contain_text("OW1")
-    expect(choices.first).to_be_focused()
-    page.keyboard.press("ArrowDown")
-    other = choices.nth(1).locator("b").inner_text()
-    page.keyboard.press("Enter")
-    expect(text_of(panel)).to_have_text(re.compile(rf"^F {other} "))
-    expect(panel.locator("[data-part=prefix]")).to_contain_text(f"Begins with F {other}")
-    panel.get_by_role("button", name="Let it choose").click()
-    expect(text_of(panel)).to_have_text(SPOKEN)
-
-
 def test_two_settings_and_two_models_are_compared_side_by_side(page: Page) -> None:
     ask(page)
     page.get_by_label("Compare two").check()
@@ -134,16 +119,6 @@ def test_two_settings_and_two_models_are_compared_side_by_side(page: Page) -> No
     second.get_by_label("Model").select_option(label="tiny")
     second.get_by_text("About this model").click()
     expect(second.locator(".facts dd").first).to_have_text("tiny")
-
-
-def test_the_page_shows_a_models_facts_quality_and_certificate(page: Page) -> None:
-    panel = ask(page)
-    panel.get_by_text("About this model").click()
-    facts = panel.locator(".facts")
-    expect(facts).to_contain_text("Decodings identical")
-    expect(facts).to_contain_text("yes, bit for bit")
-    expect(facts).to_contain_text("12,606 examples")
-    expect(facts.get_by_text("WER", exact=True)).to_have_count(1)
 
 
 def test_without_answers_while_typing_the_shortcut_requests_one(page: Page) -> None:

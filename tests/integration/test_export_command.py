@@ -223,13 +223,11 @@ def test_a_bundle_is_signed_once_and_verified(
     ("arguments", "reason"),
     [
         (["{run}", "--output", "{bundle}"], "exists already: add --force"),
-        (["{run}", "--output", "{run}", "--force"], "has no manifest.json"),
         (["{run}", "--output", "{bundle}/new"], "is inside the bundle"),
         (["verify", "{bundle}", "--checkpoint", "last"], "--checkpoint is for --run"),
         (["{run}", "--output", "out", "--beam-size", "99"], "--beam-size 99: this model's beams have 1 to "),
         (["{run}", "--output", "out", "--precision", "fp32,int4"], "'int4' is none of fp32, int8"),
         (["{run}", "--output", "out", "--data", "nowhere.tsv"], "--data nowhere.tsv: nothing is measured on it"),
-        (["inspect", "{run}"], "this is no bundle"),
     ],
 )
 def test_mistakes_are_status_2_and_one_clear_line(

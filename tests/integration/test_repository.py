@@ -143,27 +143,6 @@ def test_replacing_a_version_under_load_drops_no_request(
     eventually(lambda: version_of(stub, "swap") == "")
 
 
-def test_models_share_the_rows_of_the_server(running: Running) -> None:
-    models = "first", "tiny"
-
-    def rows() -> list[float]:
-        metrics = running.metrics()
-        return [metrics[f"attendant_rows_running{json.dumps({'model': model})}"] for model in models]
-
-    async def under_load() -> tuple[list[list[float]], list[list[str]]]:
-        ended = asyncio.Event()
-        asking = asyncio.gather(*(ask_until(running.target, model, ended) for model in models for _ in range(8)))
-        seen = [await asyncio.to_thread(rows) for _ in range(12)]
-        ended.set()
-        return seen, await asking
-
-    seen, answers = asyncio.run(under_load())
-    assert all(answers) and not any(":" in version for versions in answers for version in versions), "an error"
-    assert max(map(sum, seen)) <= MAX_ROWS and all(map(max, zip(*seen, strict=True)))
-    limits = [running.metrics()[f"attendant_rows_limit{json.dumps({'model': model})}"] for model in models]
-    assert limits == [MAX_ROWS, MAX_ROWS]
-
-
 def test_a_broken_version_never_replaces_a_good_one(
     running: Running, stub: Any, repository: Path, tiny_bundle_path: Path
 ) -> None:

@@ -130,18 +130,6 @@ async def test_a_request_for_a_full_queue_is_refused_as_overload() -> None:
         assert (await running).hypotheses and (await waiting).hypotheses
 
 
-async def test_a_deadline_that_the_caller_sees_first_is_no_cancellation() -> None:
-    # About half of the calls are cancelled before the server's own deadline, which starts when they arrive.
-    stepper = gated_stepper()
-    async with served(stepper) as server:
-        calls = [server.stub.Generate(long_request(), timeout=1.0 + number / 100) for number in range(30)]
-        await asyncio.gather(*map(failure, calls))
-        # The server may refuse a request that still waits when its deadline can't be met any more.
-        await server.ended("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", count=30)
-        assert server.num_ended("CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED") == 30
-        stepper.open()
-
-
 async def test_calls_before_the_bundles_are_checked_are_unavailable() -> None:
     async with served(fake_stepper(), ready=False) as server:
         assert await health_of(server) == await health_of(server, SERVICE_NAME) == NOT_SERVING
@@ -154,26 +142,6 @@ async def test_calls_before_the_bundles_are_checked_are_unavailable() -> None:
             error = await failure(call)
             assert error.code() is grpc.StatusCode.UNAVAILABLE
             assert "still checking" in (error.details() or "")
-
-
-async def test_health_is_watched_through_a_drain() -> None:
-    stepper = gated_stepper()
-    async with served(stepper) as server:
-        watch = health_pb2_grpc.HealthStub(server.channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE_NAME))
-        assert (await watch.read()).status == SERVING
-        running = server.stub.Generate(long_request())
-        await stepper.arrival()
-        await server.lifecycle.set_open(False)
-        draining = asyncio.create_task(server.lifecycle.drain([server.model.runner], 20))
-        assert (await watch.read()).status == NOT_SERVING
-        error = await failure(server.stub.Generate(long_request()))
-        assert error.code() is grpc.StatusCode.UNAVAILABLE
-        assert "shutting down" in (error.details() or "")
-        stepper.open()
-        assert (await running).hypotheses
-        await draining
-        watch.cancel()
-    assert server.lifecycle.exit_status == 0
 
 
 async def test_a_drain_ends_calls_after_its_time() -> None:

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +19,7 @@ import pytest
 
 from attendant_client.command import main
 from attendant_client.command.asking import LocalModel
-from attendant_client.command.parser import FURTHER, OWN
+from attendant_client.command.parser import FURTHER, OWN, SHELLS
 from attendant_client.version import VERSION
 from tests.paths import ROOT
 from tests.unit.client.fake_server import Served
@@ -250,21 +249,7 @@ def test_bash_completes_commands_and_options(tmp_path: Path, capsys: pytest.Capt
     assert split >= {"test"} and limits == {"--max-restarts", "--max-rows"}
 
 
-@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish here: apt-get install fish")
-def test_fish_completes_commands_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    script = tmp_path / "attendant.fish"
-    script.write_text(completion("fish", capsys))
-    lines = ("generate --beam", "serve --max-ro", "serve --log-level e")
-    program = f"source {script}; " + "; ".join(f"complete -C'attendant {line}'" for line in lines)
-    done = subprocess.run(["fish", "--no-config", "-c", program], capture_output=True, text=True)
-    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [
-        "--beam-size",
-        "--max-rows",
-        "error",
-    ], done.stderr
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_get_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_gets_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     script = completion(shell, capsys)
     assert all(name in script for name in [*OWN, *FURTHER, "no-repeat-ngram-size", "max-restarts", "by-length"])

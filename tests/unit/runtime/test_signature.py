@@ -1,6 +1,5 @@
 """Tests of signatures: a trusted key or authority must sign a bundle, and under the name that is served."""
 
-import datetime
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -8,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from attendant.runtime.bundle.bundle import BundleRefused, open_bundle
 from attendant.runtime.bundle.manifest import SIGNATURE_NAME
 from attendant.runtime.bundle.signature import open_signed_bundle, sign_bundle
 from attendant.runtime.errors import UserError
+from tests.certificates import Authority, new_authority
 from tests.faults.crafting import field
 
 pytest.importorskip("model_signing", reason="the extra `signing` is not installed")
@@ -145,51 +144,11 @@ def test_a_trusted_file_that_is_neither_key_nor_certificate_is_refused(
         open_signed_bundle(bundle, [tmp_path / "trusted.pem"])
 
 
-def test_a_bundle_certified_by_a_trusted_authority_is_opened(bundle: Path, tmp_path: Path) -> None:
-    authorities = {}
-    for name in ("ours", "other"):
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _certificate(name, key, name, key, is_authority=True)
-        authorities[name] = key, tmp_path / f"{name}.crt"
-        authorities[name][1].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    signer, private, signing = ec.generate_private_key(ec.SECP256R1()), tmp_path / "s.pem", tmp_path / "s.crt"
-    private.write_bytes(_private(signer))
-    certificate = _certificate("signer", signer, "ours", authorities["ours"][0], is_authority=False)
-    signing.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    sign_bundle(bundle, private, certificate=signing)
-    open_signed_bundle(bundle, [authorities["ours"][1]])
-    with pytest.raises(BundleRefused, match=r"other\.crt does not vouch for it"):
-        open_signed_bundle(bundle, [authorities["other"][1]])
-
-
-def _certificate(
-    name: str, key: ec.EllipticCurvePrivateKey, issuer: str, by: ec.EllipticCurvePrivateKey, *, is_authority: bool
-) -> x509.Certificate:
-    def named(common_name: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)])
-
-    now = datetime.datetime.now(datetime.UTC)
-    usages = dict.fromkeys(
-        (
-            "content_commitment",
-            "key_encipherment",
-            "data_encipherment",
-            "key_agreement",
-            "encipher_only",
-            "decipher_only",
-        ),
-        False,
-    )
-    usage = x509.KeyUsage(digital_signature=True, key_cert_sign=is_authority, crl_sign=is_authority, **usages)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(named(name))
-        .issuer_name(named(issuer))
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=2))
-        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-        .add_extension(usage, critical=True)
-        .sign(by, hashes.SHA256())
-    )
+def test_a_bundle_certified_by_a_trusted_authority_is_opened(
+    bundle: Path, authority: Authority, tmp_path: Path
+) -> None:
+    certificate, private = authority.issue("signer", "signer.example")
+    sign_bundle(bundle, private, certificate=certificate)
+    open_signed_bundle(bundle, [authority.certificate])
+    with pytest.raises(BundleRefused, match=r"other/authority\.pem does not vouch for it"):
+        open_signed_bundle(bundle, [new_authority(tmp_path / "other").certificate])

@@ -83,6 +83,13 @@ def test_a_sentence_wrapped_after_a_long_line_is_one_part(text: str, parts: list
     assert [part.text for part in parts_of(text, split=True, protect=True)] == parts
 
 
+UNMARKED = [
+    '"A" or "B"', "(a) or (b)", "'It isn't.'", "**A** and **B**", "-5 files", "(1)", '"', "''", "*a", "- -",
+    "(see (a))", "#include it", "1.5 files",
+]  # fmt: skip
+"""Sentences whose marks belong to them."""
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -97,24 +104,7 @@ def test_a_sentence_wrapped_after_a_long_line_is_one_part(text: str, parts: list
         ("«It.»", "It."),
         ("<p>Use <span>it</span>.</p>", "Use {1}it{2}."),
         ("<b>A</b> or <b>B</b>", "{1}A{2} or {3}B{4}"),
-        *(
-            (text, text)
-            for text in (
-                *(
-                    '"A" or "B"',
-                    "(a) or (b)",
-                    "'It isn't.'",
-                    "**A** and **B**",
-                    "-5 files",
-                    "(1)",
-                    '"',
-                    "''",
-                    "*a",
-                    "- -",
-                ),
-                *("(see (a))", "#include it", "1.5 files"),
-            )
-        ),
+        *((text, text) for text in UNMARKED),
         ("<b>Open</b> it.", "{1}Open{2} it."),
         ("😀 It works", "{1} It works"),
     ],
@@ -145,31 +135,14 @@ def test_a_span_is_never_cut_and_numbered_in_its_part() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "unit",
-    [
-        "A. ",
-        "1. ",
-        "a.  ",
-        "\n ",
-        "<a",
-        "{",
-        "{a",
-        "https://",
-        "/.",
-        "%",
-        "%(a",
-        "a@",
-        "a.",
-        "`a",
-        '."',
-        "~",
-        "../",
-        "\ufe0f",
-        f"{'x' * 50}\n",
-        "x \n",
-    ],
-)
+HOSTILE = [
+    "A. ", "1. ", "a.  ", "\n ", "<a", "{", "{a", "https://", "/.", "%", "%(a", "a@", "a.", "`a", '."', "~", "../",
+    "\ufe0f", f"{'x' * 50}\n", "x \n",
+]  # fmt: skip
+"""Texts that are repeated."""
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
 def test_a_hostile_text_takes_linear_time(unit: str) -> None:
     begun = time.process_time()
     parts_of("x" + unit * (2**16 // len(unit)) + "y", split=True, protect=True)

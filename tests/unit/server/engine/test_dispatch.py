@@ -1,13 +1,15 @@
-"""Tests of the dispatcher on plain values: the worker of each request, and the versions' shares of a server's rows."""
+"""Tests of the dispatcher on plain values: fair queues, the worker of each request, and versions' shares of rows."""
 
 import random
+from collections import Counter
 from functools import partial
 from itertools import product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendant.server.engine.dispatch import ALONE_SECONDS, BULK_AHEAD, Dispatcher, SharedRows
+from attendant.server.engine.dispatch import ALONE_SECONDS, BULK_AHEAD, Dispatcher, FairQueue, SharedRows
 from attendant.server.engine.messages import EngineRequest, Priority
 from tests.unit.server.engine.test_scheduler import BULK, HEAVY, INTERACTIVE, request
 
@@ -349,3 +351,89 @@ def test_the_row_budget_holds_and_all_requests_are_served(seed: int, number: int
         end_one()
         wanted -= 1
     assert wanted == 0
+
+
+def queued(key: int, client: str = "", rows: int = 1, steps: float = 1.0) -> EngineRequest:
+    return request(key, rows=rows, client=client)._replace(expected_steps=steps)
+
+
+def queue_of(*requests: EngineRequest) -> FairQueue:
+    queue = FairQueue()
+    for waiting in requests:
+        queue.add(waiting)
+    return queue
+
+
+def take(queue: FairQueue) -> EngineRequest:
+    first = queue.first()
+    assert first is not None
+    queue.take(first)
+    return first
+
+
+def test_one_client_is_served_in_order() -> None:
+    queue = queue_of(*(queued(key, rows=1 + key % 5) for key in range(9)))
+    assert [take(queue).key for _ in range(9)] == list(range(9))
+    assert queue.first() is None and len(queue) == 0 and queue.work == 0
+
+
+def test_a_small_client_waits_for_one_turn_of_a_flood() -> None:
+    queue = queue_of(*(queued(key, "flood", rows=32, steps=10) for key in range(50)))
+    take(queue)
+    queue.add(queued(99, "other"))
+    assert 99 in [take(queue).key for _ in range(2)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(2, 6))
+def test_work_is_shared_evenly(seed: int, num_clients: int) -> None:
+    rng = random.Random(seed)
+    kinds = {str(number): (rng.randint(1, 32), rng.uniform(1, 40)) for number in range(num_clients)}
+    queue, key = FairQueue(), 0
+    done: Counter[str] = Counter()
+    largest = max(rows * steps for rows, steps in kinds.values())
+    while done.total() < 200 * largest:
+        for client, (rows, steps) in kinds.items():
+            # Client n always has n + 2 requests waiting.
+            while queue.num_of(client) < 2 + int(client):
+                queue.add(queued(key, client, rows, steps))
+                key += 1
+        taken = take(queue)
+        done[taken.client] += taken.work
+    assert max(done.values()) - min(done.values()) <= 4 * largest
+
+
+def test_a_client_is_not_charged_for_time_alone() -> None:
+    queue = queue_of(*(queued(key, "a", rows=4) for key in range(100)))
+    for _ in range(90):
+        take(queue)
+    for key in range(4):
+        queue.add(queued(200 + key, "b", rows=4))
+    assert Counter(take(queue).client for _ in range(8)) == {"a": 4, "b": 4}
+
+
+@pytest.mark.parametrize("key", [0, 1, 2])
+def test_a_removed_request_no_longer_counts(key: int) -> None:
+    queue = queue_of(queued(0, "a", rows=2), queued(1, "a", rows=3), queued(2, "b", rows=4))
+    removed = queue.remove(key)
+    assert removed is not None and removed.key == key
+    assert queue.remove(key) is None
+    assert (len(queue), queue.work) == (2, 9 - removed.work)
+
+
+def test_work_ahead_counts_a_fair_share_of_other_clients() -> None:
+    queue = queue_of(*(queued(key, "flood", rows=10) for key in range(10)), queued(20, "other", rows=3))
+    assert queue.ahead("flood", 10) == (103, 11, 10), "all of its own, and all of the other's"
+    assert queue.ahead("other", 2) == (3 + 5, 1.5, 1), "its own, and as much of the flood's"
+    assert queue.ahead("new", 4) == (4 + 3, 1.4, 0)
+
+
+def test_requests_that_are_put_back_are_the_next_of_their_clients() -> None:
+    queue = queue_of(*(queued(key, "a") for key in range(4)), *(queued(10 + key, "b") for key in range(4)))
+    taken = [take(queue) for _ in range(4)]
+    queue.add(queued(4, "a"))
+    for unfinished in reversed(taken):
+        queue.put_back(unfinished)
+    again = [take(queue).key for _ in range(9)]
+    assert [key for key in again if key < 10] == [0, 1, 2, 3, 4]
+    assert [key for key in again if key >= 10] == [10, 11, 12, 13] and queue.work == 0

@@ -81,18 +81,24 @@ def test_options_of_a_single_request_are_not_remembered() -> None:
     assert messages._dumps.cache_info().currsize == before
 
 
-def test_more_options_than_the_cache_holds_arrive_unchanged() -> None:
-    commands = Commands([request(number, beam(number + 1)) for number in range(2 * MAX_CACHED_OPTIONS)])
-    assert arrived(commands) == commands
+HYPOTHESES = (
+    Hypothesis((4, 5), (-0.5, -0.25, -1.0), -1.75, -1.5, FinishReason.EOS),
+    Hypothesis((6,), (-2.0,), -2.0, -2.0, FinishReason.LENGTH),
+)
 
 
-def test_a_report_arrives_unchanged() -> None:
-    hypotheses = (
-        Hypothesis((4, 5), (-0.5, -0.25, -1.0), -1.75, -1.5, FinishReason.EOS),
-        Hypothesis((6,), (-2.0,), -2.0, -2.0, FinishReason.LENGTH),
-    )
-    report = Report([(1, Result(hypotheses, STATS))], [(2, Progress(3, (4, 5)))], [STEP], (3, 4), 6)
-    assert arrived(report) == report
+@pytest.mark.parametrize(
+    "message",
+    [
+        Commands(),
+        Commands([request(number, beam(number + 1)) for number in range(2 * MAX_CACHED_OPTIONS)]),
+        Report([], [], [], (0, 0), 0),
+        Report([(1, Result(HYPOTHESES, STATS))], [(2, Progress(3, (4, 5)))], [STEP], (3, 4), 6),
+    ],
+    ids=["no commands", "more options than the cache holds", "nothing to report", "a report"],
+)
+def test_a_message_arrives_unchanged(message: object) -> None:
+    assert arrived(message) == message
 
 
 def test_attention_arrives_unchanged() -> None:
@@ -113,11 +119,6 @@ def test_an_error_arrives_among_results() -> None:
     (_, error), (_, result) = report.outcomes
     assert isinstance(error, DeadlineTooShort) and str(error) == str(DeadlineTooShort(0.5, 2.0))
     assert result == Result((), STATS)
-
-
-@pytest.mark.parametrize("message", [Commands(), Report([], [], [], (0, 0), 0)])
-def test_empty_messages_arrive_unchanged(message: object) -> None:
-    assert arrived(message) == message
 
 
 def test_messages_arrive_whole_however_they_are_cut() -> None:

@@ -1,13 +1,14 @@
-"""Tests of requests to engines behind sockets: the worker of each request, and workers that die or hang."""
+"""Tests of requests to engines behind sockets, of workers that die or hang, and of their supervision."""
 
 import asyncio
 import itertools
+import os
 import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,15 +16,35 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import DecoderState
 from attendant.server.config import LIGHT_ROWS, ServerConfig
-from attendant.server.engine import dispatch
+from attendant.server.engine import dispatch, processes
 from attendant.server.engine import pool as pools
 from attendant.server.engine.client import DELIVERED_AT_ONCE, HEAVY_WEIGHT, EngineClient
 from attendant.server.engine.dispatch import Ahead, SharedRows, ThroughputEstimate
-from attendant.server.engine.messages import BulkRoom, Outcome, Outcomes, Priority, Result, StepStats
-from attendant.server.engine.pool import Slot, WorkerLost
+from attendant.server.engine.messages import (
+    BulkRoom,
+    FlightRecord,
+    Outcome,
+    Priority,
+    Result,
+    StepStats,
+    new_record,
+)
+from attendant.server.engine.pool import (
+    MAX_DELAY_SECONDS,
+    MAX_POISONED,
+    RESTARTS_WINDOW_SECONDS,
+    Poisoned,
+    Quarantine,
+    Restarts,
+    RoundBound,
+    Slot,
+    WorkerLost,
+)
+from attendant.server.engine.processes import END_SECONDS, WorkerProcess, WorkerProcesses
 from attendant.server.errors import Cancelled, Draining, EngineDead, OutOfTime, PoisonedRequest
 from tests.fakes import FakeStepper
 from tests.serving import PATIENCE_SECONDS, GatedStepper, answered, eventually, submit
+from tests.unit.server.engine.test_scheduler import BULK, INTERACTIVE, request
 from tests.workers import thread_pool
 
 LONG = DecodingOptions(min_length=30, max_length=30)
@@ -81,23 +102,6 @@ async def test_an_answer_is_delivered_before_its_steps_are_counted() -> None:
         await answered(submit(runner, (4, 5, 3), LONG, None))
         assert sum(step.num_rows for step in stats) < stepper.num_steps
         await eventually(lambda: sum(step.num_rows for step in stats) == stepper.num_steps)
-
-
-async def test_all_workers_share_the_servers_queue() -> None:
-    steppers = GatedStepper(7), GatedStepper(7)
-    async with running(*steppers, max_rows=1) as (runner, _):
-        tasks = [ask(runner) for _ in range(5)]
-        for stepper in steppers:
-            await stepper.arrival()
-        assert runner.num_waiting == 3
-        tasks[4].cancel()
-        await eventually(lambda: runner.num_waiting == 2)
-        steppers[1].open()
-        assert all(isinstance(outcome, Result) for outcome in await ended(*tasks[1:4])), (
-            "one worker does the work of both"
-        )
-        steppers[0].open()
-        assert isinstance((await ended(tasks[0]))[0], Result)
 
 
 async def test_a_request_that_waits_too_long_ends_while_the_worker_is_silent() -> None:
@@ -292,27 +296,6 @@ async def test_every_worker_learns_if_bulk_work_is_alone(monkeypatch: pytest.Mon
         assert isinstance((await ended(waiting))[0], Result)
 
 
-async def test_outcomes_of_one_step_are_delivered_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    lengths: list[int] = []
-    original = EngineClient._deliver
-
-    def counted(runner: EngineClient, outcomes: Outcomes) -> None:
-        lengths.append(len(outcomes))
-        original(runner, outcomes)
-
-    monkeypatch.setattr(EngineClient, "_deliver", counted)
-    stepper = GatedStepper(7)
-    async with running(stepper) as (runner, _):
-        tasks = [ask(runner)]
-        await stepper.arrival()
-        tasks += [ask(runner) for _ in range(3)]
-        await eventually(lambda: runner.num_running == 4)
-        await asyncio.sleep(0.01)  # no event signals that the worker has received them
-        stepper.open()
-        await ended(*tasks)
-        assert [length for length in lengths if length] == [1, 3], "the first is a step ahead of the others"
-
-
 @pytest.mark.parametrize(
     ("priority", "at_once"),
     [(Priority.INTERACTIVE, DELIVERED_AT_ONCE // HEAVY_WEIGHT), (Priority.BULK, DELIVERED_AT_ONCE)],
@@ -358,3 +341,84 @@ async def test_an_idle_engine_does_nothing() -> None:
         rounds = len(stats)
         await ended(ask(runner, DecodingOptions(max_length=1)))
         assert len(stats) <= rounds + 2, "no rounds but those of the requests"
+
+
+def test_suspects_are_tried_one_at_a_time_interactive_ones_first() -> None:
+    quarantine = Quarantine()
+    quarantine.add([request(3, BULK), request(2), request(1, BULK), request(4)])
+    assert (quarantine.num_waiting(INTERACTIVE), quarantine.num_waiting(BULK)) == (2, 2)
+    assert quarantine.cancel(1) and not quarantine.cancel(1)
+    tried = []
+    while (suspect := quarantine.next()) is not None:
+        tried.append(suspect.key)
+        assert len(quarantine) == 4 - len(tried)
+    assert tried == [2, 4, 3] and not quarantine
+
+
+def test_the_same_request_of_any_client_is_poisoned() -> None:
+    poisoned = Poisoned()
+    assert request(1) not in poisoned
+    poisoned.add(request(1, rows=2))
+    assert request(7, BULK, rows=2) in poisoned and request(7, rows=1) not in poisoned
+    for number in range(MAX_POISONED):
+        poisoned.add(request(1)._replace(source_ids=(number,)))
+    assert request(1, rows=2) not in poisoned
+
+
+def test_restarts_are_delayed_increasingly_and_limited() -> None:
+    restarts = Restarts(9)
+    assert [restarts.delay(0.0) for _ in range(9)] == [0.0, 0.5, 1, 2, 4, 8, 16, MAX_DELAY_SECONDS, MAX_DELAY_SECONDS]
+    assert restarts.delay(RESTARTS_WINDOW_SECONDS - 1) is None
+    assert restarts.delay(RESTARTS_WINDOW_SECONDS) == 0.0, "what is long ago is forgotten"
+    assert Restarts(0).delay(0.0) is None
+
+
+def test_notes_are_read_through_another_mapping() -> None:
+    descriptor = new_record(4)
+    theirs, ours = FlightRecord(descriptor), FlightRecord(descriptor)
+    os.close(descriptor)
+    assert ours.read() == set()
+    theirs.note([1, 2**40, 3, 4])
+    assert ours.read() == {1, 2**40, 3, 4}
+    theirs.note([5])
+    assert ours.read() == {5}
+
+
+def test_time_without_reading_is_not_counted_as_silence() -> None:
+    slot = Slot(0, RoundBound(1.0), 0.5, lambda slot, report: None, lambda slot: None)
+    assert slot.tick(60.0) == 0.0, "it has no work"
+    slot.is_loading = True
+    assert [slot.tick(elapsed) for elapsed in (0.5, 60.0, 0.5)] == [0.5, 1.5, 2.0]
+
+
+def test_only_the_requests_that_a_dead_worker_was_computing_are_suspects() -> None:
+    slot = Slot(0, RoundBound(1.0), 0.5, lambda slot, report: None, lambda slot: None)
+    slot.requests = {key: request(key) for key in range(4)}
+    slot._cancelled = {3}
+    slot._worker = cast("WorkerProcess", SimpleNamespace(record=SimpleNamespace(read=lambda: {1, 3})))
+    assert slot.empty() == ([request(1)], [request(0), request(2)])
+    assert not slot.requests
+
+
+def test_hanging_workers_share_the_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, killed = 100.0, list[int]()
+
+    class HangingProcess:
+        def __init__(self, config: ServerConfig) -> None:
+            self.is_running = True
+
+        def hang_up(self) -> None:
+            assert not killed, "every process is asked to end before the server waits for one"
+
+        def wait(self, timeout_seconds: float) -> None:
+            nonlocal now
+            now += timeout_seconds
+            killed.append(id(self))
+
+    monkeypatch.setattr(processes, "_Process", HangingProcess)
+    monkeypatch.setattr("attendant.server.engine.processes.time.monotonic", lambda: now)
+    with WorkerProcesses(ServerConfig(bundles=())) as workers:
+        for _ in range(5):
+            workers._begin(ServerConfig(bundles=()))
+    assert len(set(killed)) == 5
+    assert now == 100.0 + END_SECONDS

@@ -113,19 +113,6 @@ def test_an_answer_has_all_that_its_schema_requires(described: dict[str, Any]) -
             assert not jsonschema.Draft202012Validator(schema).is_valid(lacking)
 
 
-def test_events_have_a_schema_of_their_own(described: dict[str, Any]) -> None:
-    schemas = described["components"]["schemas"]
-    content = described["paths"]["/v1/generate"]["post"]["responses"]["200"]["content"]
-    assert content["text/event-stream"]["schema"] == {"$ref": "#/components/schemas/StreamEvent"}
-    kinds = {
-        event["properties"]["event"]["enum"][0]: event["properties"]["data"]
-        for event in schemas["StreamEvent"]["oneOf"]
-    }
-    names = {name: data["contentSchema"]["$ref"].rpartition("/")[2] for name, data in kinds.items()}
-    assert names == {"delta": "DeltaData", "response": "ResponseData", "error": "Problem"}
-    assert [schemas[names[name]]["required"] for name in ("delta", "response")] == [["delta"], ["response"]]
-
-
 @pytest.mark.parametrize("has_tokens", [False, True])
 @pytest.mark.parametrize("has_inference", [False, True])
 async def test_the_server_adapts_the_document_to_its_options(has_tokens: bool, has_inference: bool) -> None:
