@@ -31,6 +31,11 @@ def framed(message: Message | bytes) -> bytes:
     return b"\0" + len(content).to_bytes(4, "big") + content
 
 
+def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
+    """Returns an HTTP/2 frame."""
+    return len(content).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + content
+
+
 class RawConnection:
     """A connection that does nothing by itself: it reads and answers pings in `receive` only.
 

@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from attendant.server.grpc import port as listening
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.faults.attacker import GENERATE, RawConnection
+from tests.faults.attacker import GENERATE, RawConnection, frame
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_most
 from tests.faults.witness import witness
@@ -27,10 +27,6 @@ HEADERS, RST_STREAM, PING = 1, 3, 6
 END_HEADERS = 4
 CANCEL = 8
 PIECE = 200
-
-
-def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
-    return struct.pack(">I", len(content))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + content
 
 
 def resets(streams: Iterator[int] | range) -> bytes:

@@ -26,7 +26,7 @@ GAUGES = ("requests_waiting", "requests_running", "rows_running")
 TIMEOUT = 300.0
 RESTARTS = 'attendant_engine_restarts_total{"model": "tiny"}'
 SHORT_DELAYS = "MAX_DELAY_SECONDS", "0.05"
-"""Variable of the server's environment; tests/unit/server/engine/test_supervision.py tests the delays of restarts."""
+"""Variable of the server's environment; tests/unit/server/engine/test_pool.py tests the delays of restarts."""
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import pytest
 
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.faults.attacker import RawConnection
+from tests.faults.attacker import RawConnection, frame
 from tests.faults.conftest import Start
 from tests.faults.witness import witness
 
@@ -23,12 +23,7 @@ ENHANCE_YOUR_CALM = 11
 GOAWAY = 7
 
 
-def frame(kind: int, payload: bytes) -> bytes:
-    """Returns an HTTP/2 frame for the whole connection."""
-    return len(payload).to_bytes(3, "big") + bytes([kind, 0]) + bytes(4) + payload
-
-
-FAREWELL = frame(GOAWAY, struct.pack(">II", 0, ENHANCE_YOUR_CALM) + LAST_WORDS)
+FAREWELL = frame(GOAWAY, 0, 0, struct.pack(">II", 0, ENHANCE_YOUR_CALM) + LAST_WORDS)
 
 
 def say(target: str, num_farewells: int) -> int:
