@@ -222,31 +222,9 @@ def test_a_bundle_overrides_the_target_of_the_environment(
     assert nowhere.startswith("attendant: --bundle: the bundle nowhere is refused")
 
 
-COMPLETE = """source {script}
-complete_word() {{
-  COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
-  _shtab_attendant attendant "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD - 1]}}"
-  echo "${{COMPREPLY[@]}}"
-}}
-complete_word attendant ser
-complete_word attendant generate --beam
-complete_word attendant evaluate --split te
-complete_word attendant serve --max-r
-"""
-
-
 def completion(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
     assert main(["completion", shell]) == 0
     return capsys.readouterr().out
-
-
-def test_bash_completes_commands_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    script = tmp_path / "attendant.bash"
-    script.write_text(completion("bash", capsys))
-    done = subprocess.run(["bash", "-c", COMPLETE.format(script=script)], capture_output=True, text=True)
-    command, beam, split, limits = (set(line.split()) for line in done.stdout.splitlines())
-    assert (command, beam) == ({"serve"}, {"--beam-size"})
-    assert split >= {"test"} and limits == {"--max-restarts", "--max-rows"}
 
 
 @pytest.mark.parametrize("shell", SHELLS)

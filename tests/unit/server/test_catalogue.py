@@ -97,6 +97,12 @@ def test_a_policy_that_is_a_fifo_is_refused_at_once(tmp_path: Path) -> None:
     assert read_policy(tmp_path / "linked").stable == "7"
 
 
+def reconciler_of(*repositories: Path, start: Any = None) -> tuple[Reconciler, Catalogue, Metrics]:
+    metrics, catalogue = Metrics(CollectorRegistry()), Catalogue()
+    lifecycle = Lifecycle(catalogue, metrics)
+    return Reconciler(repositories, catalogue, metrics, start or Mock(), lifecycle), catalogue, metrics
+
+
 async def test_a_name_in_two_repositories_stops_no_other_model(tmp_path: Path) -> None:
     def never(*_: Any, **__: Any) -> Any:
         raise UserError("this test has no bundles")
@@ -104,9 +110,7 @@ async def test_a_name_in_two_repositories_stops_no_other_model(tmp_path: Path) -
     repositories = [tmp_path / "one", tmp_path / "other"]
     for path in ("one/a/1", "other/b/1"):
         (tmp_path / path).mkdir(parents=True)
-    metrics = Metrics(CollectorRegistry())
-    catalogue = Catalogue()
-    reconciler = Reconciler(repositories, catalogue, metrics, never, Lifecycle(catalogue, metrics))
+    reconciler, catalogue, _ = reconciler_of(*repositories, start=never)
     assert await reconciler.look([]) == 2
     for path in ("other/a/1", "other/c/1"):
         (tmp_path / path).mkdir(parents=True)
@@ -118,8 +122,7 @@ async def test_a_name_in_two_repositories_stops_no_other_model(tmp_path: Path) -
 
 
 async def test_a_repository_that_has_gone_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    metrics, catalogue = Metrics(CollectorRegistry()), Catalogue()
-    reconciler = Reconciler([tmp_path / "models"], catalogue, metrics, Mock(), Lifecycle(catalogue, metrics))
+    reconciler, _, _ = reconciler_of(tmp_path / "models")
 
     async def num_warnings(**options: bool) -> int:
         caplog.clear()
@@ -197,8 +200,7 @@ async def test_a_load_is_refused_before_the_server_serves_and_when_it_ends(tmp_p
         loading.set()
         await asyncio.Event().wait()
 
-    metrics, catalogue = Metrics(CollectorRegistry()), Catalogue()
-    reconciler = Reconciler([tmp_path], catalogue, metrics, start, Lifecycle(catalogue, metrics))
+    reconciler, catalogue, _ = reconciler_of(tmp_path, start=start)
     with pytest.raises(NotReady):
         await reconciler.load("a")
     catalogue.open()
@@ -210,10 +212,9 @@ async def test_a_load_is_refused_before_the_server_serves_and_when_it_ends(tmp_p
 
 
 async def test_a_model_without_a_stable_version_is_not_loaded(tmp_path: Path) -> None:
-    metrics, catalogue = Metrics(CollectorRegistry()), Catalogue()
+    reconciler, catalogue, _ = reconciler_of(tmp_path)
     catalogue.open()
     (tmp_path / "fake" / "v1").mkdir(parents=True)
-    reconciler = Reconciler([tmp_path], catalogue, metrics, Mock(), Lifecycle(catalogue, metrics))
     with pytest.raises(LoadRefused, match="no stable version: a folder that is named by numbers"):
         await reconciler.load("fake")
     (tmp_path / "fake" / "1").mkdir()

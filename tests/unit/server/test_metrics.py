@@ -138,15 +138,7 @@ def test_a_step_and_an_answer_are_counted(metrics: Metrics, name: str, labels: d
 
 
 def test_a_round_without_a_step_is_not_counted_as_a_step(metrics: Metrics) -> None:
-    empty = StepStats(
-        priority=Priority.INTERACTIVE,
-        num_rows=0,
-        num_encoded=0,
-        cancelled_rows=0,
-        useful_cells=0,
-        computed_cells=0,
-        phase_seconds={"admit": 0.0},
-    )
+    empty = STEP._replace(num_rows=0, num_encoded=0, phase_seconds={"admit": 0.0})
     metrics.of_model("m").stepped(empty)
     assert value(metrics, "steps_total") == 0
     assert value(metrics, "step_rows_count") == 0
