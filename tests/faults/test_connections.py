@@ -18,8 +18,7 @@ from attendant.server.grpc import port as listening
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.faults.attacker import GENERATE, RawConnection, frame
-from tests.faults.conftest import Figure, Start
-from tests.faults.figures import at_most
+from tests.faults.conftest import Start
 from tests.faults.witness import witness
 from tests.serving import fake_stepper, served
 
@@ -173,22 +172,6 @@ async def test_names_of_unknown_services_are_not_kept() -> None:
             assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
             watch.cancel()
         assert len(running.lifecycle.health._server_watchers) <= 3
-
-
-@pytest.mark.reliability
-def test_a_storm_of_resets(start: Start, figure: Figure) -> None:
-    with start() as running:
-        before = peak = running.resident_mebibytes()
-        with storm(running.target, reset_storm, connections=4) as sent, witness(running.target) as seen:
-            began = time.monotonic()
-            while (seconds := time.monotonic() - began) < 20:
-                peak = max(peak, running.resident_mebibytes())
-                time.sleep(0.1)
-            per_second = PIECE * sum(sent) / seconds
-        figure("resets a second, sent on 4 connections", per_second, None, "")
-        figure("other calls that failed meanwhile", seen.num_failed, at_most(0), "calls")
-        figure("the longest of them", max(seen.seconds), at_most(20), "s")
-        figure("memory more", peak - before, at_most(512), "MiB")
 
 
 def shorter(monkeypatch: pytest.MonkeyPatch, option: str, milliseconds: int) -> None:

@@ -16,8 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.faults.breakable_server import Break
-from tests.faults.conftest import Figure, Start
-from tests.faults.figures import at_least, at_most
+from tests.faults.conftest import Start
 from tests.server_process import Running, server
 
 PROGRAM = "tests.faults.breakable_server"
@@ -161,27 +160,3 @@ def test_a_hung_engine_is_replaced(start: Start, monkeypatch: pytest.MonkeyPatch
             else:
                 check_nothing_is_stuck(running)
             assert not any(worker.is_running() for worker in workers)
-
-
-@pytest.mark.reliability
-def test_workers_that_are_killed_under_load(start: Start, figure: Figure) -> None:
-    with start("--workers", "2", "--max-restarts", "100", program=PROGRAM) as running, connected(running) as stub:
-        calls = [ask(stub)]
-        assert calls[0].result().hypotheses
-        descriptors = running.num_descriptors()
-        for number in range(5):
-            calls += [ask(stub) for _ in range(200 - len(calls) % 200)]
-            time.sleep(0.2)  # some are answered, some run, some wait
-            workers_of(running)[0].kill()
-            while running.log().count("serves again") <= number:
-                assert running.process.poll() is None
-                time.sleep(0.05)
-        codes = [code_of(call) for call in calls]
-        check_nothing_is_stuck(running)
-        give_up = time.monotonic() + 20  # the connections of the health and metrics calls are still closing
-        while (more_descriptors := running.num_descriptors() - descriptors) > 0 and time.monotonic() < give_up:
-            time.sleep(0.1)
-        answered = running.metrics()['attendant_requests_total{"code": "OK", "method": "Generate", "model": "tiny"}']
-    figure("5 workers killed under load: calls answered, of 1,000", codes.count("OK"), at_least(1000), "")
-    figure("5 workers killed under load: answers that the server counted", answered, at_most(1000), "")
-    figure("5 workers killed under load: descriptors that stayed open", more_descriptors, at_most(0), "")
