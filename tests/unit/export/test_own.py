@@ -168,10 +168,6 @@ def test_an_unusual_module_answers_as_a_naive_loop(tmp_path: Path) -> None:
     assert_answers(tmp_path / "unusual", model, random_sources(30))
 
 
-class Changed(TutorialTranslator):
-    """Base of the mistaken modules below."""
-
-
 class Plain(nn.Module):
     """The smallest encoder and step with attention, which is traced in less than half of the tutorial's time."""
 
@@ -227,7 +223,7 @@ def changed(change: Callable[[TutorialTranslator], object], **attributes: object
     return type("Mistaken", (TutorialTranslator,), {"__init__": initialize, **attributes})
 
 
-class KeepsState(Changed):
+class KeepsState(TutorialTranslator):
     def step(self, previous_ids, row_state, source_state):
         self.last = previous_ids  # the mistake
         return super().step(previous_ids, row_state, source_state)
@@ -256,42 +252,42 @@ class IndexesByMask(Plain):
         return {**state, "outputs": outputs}
 
 
-class WritesToArguments(Changed):
+class WritesToArguments(TutorialTranslator):
     def step(self, previous_ids, row_state, source_state):
         row_state["hidden"].mul_(0.9)
         return super().step(previous_ids, row_state, source_state)
 
 
-class OtherName(Changed):
+class OtherName(TutorialTranslator):
     def step(self, previous_ids, row_state, source_state):
         return super().step(previous_ids, {"hidden": row_state["h"]}, source_state)  # the mistake
 
 
-class NamesByBatch(Changed):
+class NamesByBatch(TutorialTranslator):
     def encode(self, source_ids, source_lengths):
         state = super().encode(source_ids, source_lengths)
         return state if len(source_ids) > 1 else {**state, "alone": state["hidden"]}
 
 
-class NamesByWidth(Changed):
+class NamesByWidth(TutorialTranslator):
     def encode(self, source_ids, source_lengths):
         state = super().encode(source_ids, source_lengths)
         return state if source_ids.shape[1] > 5 else {**state, "short": state["hidden"]}
 
 
-class StepNamesByBatch(Changed):
+class StepNamesByBatch(TutorialTranslator):
     def step(self, previous_ids, row_state, source_state):
         logits, state, attention = super().step(previous_ids, row_state, source_state)
         return logits, state if len(previous_ids) > 1 else {"other": state["hidden"]}, attention
 
 
-class FewSymbols(Changed):
+class FewSymbols(TutorialTranslator):
     def encode(self, source_ids, source_lengths):
         self.encoder_embedding.weight.data = self.encoder_embedding.weight.data[:4]
         return super().encode(source_ids, source_lengths)
 
 
-class OnAnotherDevice(Changed):
+class OnAnotherDevice(TutorialTranslator):
     def encode(self, source_ids, source_lengths):
         return super().encode(source_ids.to("cuda"), source_lengths)  # the mistake
 
@@ -301,7 +297,7 @@ class Wrapped(nn.DataParallel):
         super().__init__(TutorialTranslator())
 
 
-class OnADeviceWithoutDriver(Changed):
+class OnADeviceWithoutDriver(TutorialTranslator):
     def encode(self, source_ids, source_lengths):
         raise RuntimeError("Found no NVIDIA driver on your system.")  # the mistake
 
