@@ -42,7 +42,7 @@ def connected(running: Running, number: int, says: bytes = b"") -> Iterator[list
 
 
 def test_idle_connections_stay_within_the_limit_and_keep_no_client_out(start: Start) -> None:
-    with start() as running, witness(running.target) as seen:
+    with start() as running, witness(running.target) as codes:
         running.metrics()
         descriptors, threads = running.num_descriptors(), running.num_threads()
         resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (descriptors + MAX_CONNECTIONS + 40,) * 2)
@@ -53,4 +53,4 @@ def test_idle_connections_stay_within_the_limit_and_keep_no_client_out(start: St
                 assert running.num_descriptors() <= descriptors + MAX_CONNECTIONS + FEW
                 assert running.num_threads() <= threads + FEW
         assert running.num_log_bytes() == logged, running.log()
-    assert set(seen.codes) == {"OK"}
+    assert set(codes) == {"OK"}

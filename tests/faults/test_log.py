@@ -42,7 +42,7 @@ def test_no_client_writes_into_the_log(start: Start) -> None:
     with start("--workers", "2") as running, grpc.insecure_channel(running.target) as channel:
         before = running.num_log_bytes()
         host, _, port = running.target.rpartition(":")
-        with witness(running.target) as seen:
+        with witness(running.target) as codes:
             assert say(running.target, 500) > 1e6
             for sent in (b"garbage\n" * 100, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff\n" * 1000):
                 with socket.create_connection((host, int(port))) as connection:
@@ -53,7 +53,7 @@ def test_no_client_writes_into_the_log(start: Start) -> None:
         with pytest.raises(grpc.RpcError):
             seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(messages.GenerateRequest(text=FORGED, model=FORGED))
         assert running.num_log_bytes() == before, running.log()
-        assert set(seen.codes) == {"OK"}
+        assert set(codes) == {"OK"}
 
 
 SECRET = "opensesame"
