@@ -85,4 +85,4 @@ def _serve(parsed: argparse.Namespace, scheduler: type[Any] | None) -> int:
 
 
 if __name__ == "__main__":
-    exit_command("server", main, "cpu")
+    exit_command("attendant serve", main, "cpu")

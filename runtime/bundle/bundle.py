@@ -167,6 +167,7 @@ def open_bundle(path: Path | str) -> Bundle:
     The folder may be untrusted: links are not followed, and no file is read beyond its limit.
 
     Raises:
+        UserError: there is no bundle in this folder.
         BundleRefused: with one line for every file, digest, size or id that differs from the manifest.
     """
     path = Path(path)
@@ -196,7 +197,8 @@ def read_manifest(path: Path) -> Manifest:
     """Reads and checks `manifest.json` alone.
 
     Raises:
-        BundleRefused: no manifest, another format, a field that is missing, unknown or bad, or a wrong digest.
+        UserError: there is no bundle in this folder.
+        BundleRefused: another format, a field that is missing, unknown or bad, or a wrong digest.
     """
 
     def refuse(*lines: str) -> NoReturn:
@@ -205,7 +207,8 @@ def read_manifest(path: Path) -> Manifest:
     try:
         content: Any = reading.parse_json(reading.read_file(path / MANIFEST_NAME, reading.MAX_MANIFEST_BYTES))
     except (FileNotFoundError, NotADirectoryError):
-        refuse(f"{MANIFEST_NAME} is missing: this is no bundle" if path.is_dir() else "no such folder")
+        what = f"is no bundle, because it has no {MANIFEST_NAME}" if path.is_dir() else "is no folder"
+        raise UserError(f"{path} {what}: give the folder of a bundle that attendant export has written") from None
     except (OSError, ValueError) as error:
         refuse(f"{MANIFEST_NAME} can't be read: {_reason(error)}")
     if not isinstance(content, dict):

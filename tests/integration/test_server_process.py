@@ -158,7 +158,7 @@ def test_files_in_the_working_directory_are_not_imported(tmp_path: Path) -> None
     line, environment = command(str(tmp_path / "nothing"))
     line[1:3] = "-c", "from attendant_client.command import main; main()", "serve"
     ended = subprocess.run(line, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=START_SECONDS)
-    assert (ended.returncode, ended.stderr.startswith("server: the bundle ")) == (2, True)
+    assert (ended.returncode, ended.stderr.startswith("attendant serve: ")) == (2, True)
 
 
 def test_workers_of_several_threads_load_their_bundle_each(tiny_bundle_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_options_that_can_not_be_met_are_refused(tiny_bundle_path: Path, tmp_pat
     assert refusal(bundle, bundle).startswith("two bundles hold a model named tiny: ")
     message = refusal(bundle, "--precision", "int8", "--workers", "2")
     assert message == "precision int8 is not in the bundle tiny; it has fp32"
-    assert refusal(str(tmp_path / "nothing")).startswith(f"the bundle {tmp_path}/nothing is refused")
+    assert refusal(str(tmp_path / "nothing")).startswith(f"{tmp_path}/nothing is no folder")
     assert refusal(str(tmp_path)).startswith(f"{tmp_path} is neither a bundle nor a repository: ")
     if not Path("/proc/driver/nvidia/version").exists():
         assert refusal(bundle, "--provider", "cuda").startswith("provider cuda is not available here: ")

@@ -133,17 +133,24 @@ def test_a_changed_manifest_is_refused_by_its_digest(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "reason"),
     [
-        ("nowhere", "no such folder"),
-        ("file", "no such folder"),
-        (".", f"{MANIFEST_NAME} is missing: this is no bundle"),
         ("a\0b", f"{MANIFEST_NAME} can't be read: embedded null byte"),
         ("long" * 100, f"{MANIFEST_NAME} can't be read: File name too long"),
     ],
-    ids=["nowhere", "file", "empty", "null", "long"],
+    ids=["null", "long"],
 )
-def test_a_folder_that_is_no_bundle_is_refused(tmp_path: Path, place: str, reason: str) -> None:
-    (tmp_path / "file").touch()
+def test_a_name_that_can_not_be_a_folder_is_refused(tmp_path: Path, place: str, reason: str) -> None:
     assert refusal_of(tmp_path / place) == (reason,)
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"), [("nowhere", "is no folder"), ("file", "is no folder"), (".", f"it has no {MANIFEST_NAME}")]
+)
+def test_a_folder_without_a_bundle_is_named_in_one_line(tmp_path: Path, place: str, reason: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError) as caught:
+        open_bundle(tmp_path / place)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"{tmp_path / place} ") and reason in line
 
 
 def test_a_folder_that_can_not_be_read_is_named(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
