@@ -13,12 +13,18 @@ from attendant.training.data.pairs import Pair, num_words
 
 EXPECTED = Expected(
     versions={"bookworm": "12.15", "architecture": "amd64"},
-    counts={"train": 35_231, "validation": 1_277, "test": 1_286},
+    counts={"train": 37_231, "validation": 1_277, "test": 1_286},
 )
 SOURCE_WORDS, TARGET_WORDS = range(12, 151), range(2, 21)
 """Numbers of words and punctuation marks that a text and its synopsis may have."""
 
-VARIANTS = {str.upper: 4_000, str.lower: 2_000}
+
+def title(text: str) -> str:
+    """Returns the text with a capital at the beginning of each word."""
+    return " ".join(word[:1].upper() + word[1:] for word in text.split(" "))
+
+
+VARIANTS = {str.upper: 4_000, str.lower: 2_000, title: 2_000}
 """Changes of both sides of a pair -> how many pairs of the training split have such a variant."""
 
 MAX_VARIED_WORDS = 50
@@ -106,7 +112,7 @@ def choose(pairs: Mapping[str, Pair], source_of: Mapping[str, str]) -> Iterator[
 
 
 def variants(pairs: Sequence[Pair], seed: int = 1) -> Iterator[Pair]:
-    """Yields pairs in capitals and in lower case, as people type them. Descriptions of packages have neither."""
+    """Yields pairs in capitals, in lower case, and with a capital at each word, which descriptions are not."""
     drawn = random.Random(seed)
     short = [pair for pair in pairs if num_words(pair.source) <= MAX_VARIED_WORDS]
     for change, num_pairs in VARIANTS.items():

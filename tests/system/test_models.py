@@ -83,10 +83,12 @@ ANSWERS = {
     },
     "summarize-debian": {
         "A C++ library providing safe code for c++ mutexes. This package is a header-only library.": (
-            "C++ library for c++ mutexes"
+            "safe code for c++ mutexes"
         ),
         "FLASK IS A MICRO WEB FRAMEWORK WRITTEN IN PYTHON. IT DOES NOT REQUIRE PARTICULAR TOOLS OR LIBRARIES AND HAS "
         "NO DATABASE ABSTRACTION LAYER.": "MICRO WEB FRAMEWORK WRITTEN IN PYTHON",
+        "Flask Is A Micro Web Framework Written In Python. It Does Not Require Particular Tools Or Libraries And Has "
+        "No Database Abstraction Layer.": "Micro Web Framework",
         "FlatBuffers is an efficient cross platform serialization library for C++, C#, C, Go, Java, JavaScript, "
         "TypeScript, PHP, and Python. It was originally created at Google for game development and other "
         "performance-critical applications. This package contains the runtime library needed for C++ applications.": (
