@@ -219,7 +219,7 @@ def test_a_bundle_overrides_the_target_of_the_environment(
     assert main(["generate", "face", "--bundle", "nowhere"]) == 2
     beam, nowhere, *_ = capsys.readouterr().err.splitlines()
     assert beam.startswith("attendant: decoding.beam_size is 99")
-    assert nowhere.startswith("attendant: --bundle: the bundle nowhere is refused")
+    assert nowhere.startswith("attendant: --bundle: nowhere is no folder")
 
 
 def completion(shell: str, capsys: pytest.CaptureFixture[str]) -> str:

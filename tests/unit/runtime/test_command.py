@@ -124,7 +124,7 @@ MODULE = "runpy.run_module({name!r}, run_name='__main__', alter_sys=True)"
         ("grpc", ["attendant", "health"], ATTENDANT, "attendant"),
         ("torch", ["attendant", "train", "copy"], ATTENDANT, "attendant"),
         ("onnxruntime", ["attendant", "generate", "--bundle", "models/g2p-en", "a"], ATTENDANT, "attendant"),
-        ("grpc", ["server", "models/g2p-en"], MODULE.format(name="attendant.server"), "server"),
+        ("grpc", ["server", "models/g2p-en"], MODULE.format(name="attendant.server"), "attendant serve"),
         ("ray", ["cluster", "serve", "models/g2p-en"], MODULE.format(name="attendant.server.cluster"), "cluster"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",

@@ -121,7 +121,7 @@ def test_the_advice_has_options_latency_and_remarks() -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["nowhere"], "attendant bench: the bundle nowhere is refused"),
+        (["nowhere"], "attendant bench: nowhere is no folder"),
         ([BUNDLE, "--beam-size", "99"], "attendant bench: --beam-size is 99, must be 1 to "),
         ([BUNDLE, "--seconds", "inf"], "attendant bench: --seconds is inf, must be a positive number of seconds"),
         ([BUNDLE, "--seconds", "nan"], "attendant bench: --seconds is nan, must be a positive number of seconds"),
