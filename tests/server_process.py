@@ -63,6 +63,11 @@ class Running:
     def num_threads(self) -> int:
         return psutil.Process(self.process.pid).num_threads()
 
+    def num_connections(self) -> int:
+        """Returns the number of established connections to all of its ports."""
+        connections = psutil.Process(self.process.pid).net_connections("tcp")
+        return sum(connection.status == psutil.CONN_ESTABLISHED for connection in connections)
+
     def log(self) -> str:
         """Returns its standard error so far, at most the first 16 MiB."""
         # Read without seeking: the server shares the file's position and writes there.

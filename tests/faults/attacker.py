@@ -4,10 +4,12 @@ with RawConnection(target) as connection:
     stream = connection.open_stream("/attendant.v1.Seq2Seq/Generate")
     connection.send(stream, framed(request)[:-1])   # a message that never ends
     connection.receive(seconds=0.1)
+    connection.reset(stream)
 """
 
 import socket
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -21,19 +23,12 @@ from google.protobuf.message import Message
 GENERATE = "/attendant.v1.Seq2Seq/Generate"
 GENERATE_BATCH = "/attendant.v1.Seq2Seq/GenerateBatch"
 RECEIVED_BYTES = 1 << 16
-TIMEOUT_SECONDS = 10.0
-"""Longest time that a socket operation may block."""
 
 
 def framed(message: Message | bytes) -> bytes:
     """Returns a message in gRPC's framing: a zero byte (not compressed), the length, the content."""
     content = message if isinstance(message, bytes) else message.SerializeToString()
     return b"\0" + len(content).to_bytes(4, "big") + content
-
-
-def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
-    """Returns an HTTP/2 frame."""
-    return len(content).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + content
 
 
 class RawConnection:
@@ -46,13 +41,29 @@ class RawConnection:
         closed: True if the server has closed the connection.
     """
 
-    def __init__(self, target: str) -> None:
-        """Connects and sends the preface."""
+    def __init__(
+        self,
+        target: str,
+        *,
+        settings: dict[int, int] | None = None,
+        wrap: Callable[[socket.socket], socket.socket] = lambda plain: plain,
+        timeout: float = 10.0,
+    ) -> None:
+        """Connects and sends the preface.
+
+        Args:
+            settings: HTTP/2 settings besides h2's own: {h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0}.
+            wrap: wraps the connected socket, for TLS.
+            timeout: longest time that a socket operation may block, in seconds.
+        """
         host, _, port = target.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS)
+        self.socket = wrap(socket.create_connection((host, int(port)), timeout=timeout))
+        self._timeout = timeout
         # Headers that are malformed on purpose are sent unchanged.
         config = h2.config.H2Configuration(validate_outbound_headers=False, normalize_outbound_headers=False)
         self.http2 = h2.connection.H2Connection(config)
+        if settings:
+            self.http2.local_settings.update(settings)
         self.http2.initiate_connection()
         self.events: list[h2.events.Event] = []
         self.closed = False
@@ -94,8 +105,17 @@ class RawConnection:
             self.flush()
         return sent
 
-    def receive(self, seconds: float = 0.0) -> list[h2.events.Event]:
-        """Reads for `seconds`, or until the server closes the connection; answers settings and pings."""
+    def reset(self, stream: int, *, flush: bool = True) -> None:
+        self.http2.reset_stream(stream)
+        if flush:
+            self.flush()
+
+    def receive(self, seconds: float = 0.0, *, acknowledge: bool = True) -> list[h2.events.Event]:
+        """Reads for `seconds`, or until the server closes the connection; answers settings and pings.
+
+        Args:
+            acknowledge: if False, the server's windows are not refilled, as by a client that stops reading.
+        """
         received: list[h2.events.Event] = []
         give_up = time.monotonic() + seconds
         while not self.closed:
@@ -107,13 +127,13 @@ class RawConnection:
             except ConnectionError:
                 data = b""
             finally:
-                self.socket.settimeout(TIMEOUT_SECONDS)
+                self.socket.settimeout(self._timeout)
             if not data:
                 self.closed = True
                 break
             events = self.http2.receive_data(data)
             for event in events:
-                if isinstance(event, h2.events.DataReceived) and event.flow_controlled_length:
+                if acknowledge and isinstance(event, h2.events.DataReceived) and event.flow_controlled_length:
                     self.http2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             received += events
             self.flush()

@@ -161,6 +161,31 @@ def one_symbol_more(model: onnx.ModelProto) -> None:
         tensor.CopyFrom(numpy_helper.from_array(np.concatenate([values, more]), tensor.name))
 
 
+def values_outside(model: onnx.ModelProto) -> None:
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../../etc/passwd")
+
+
+def foreign_operator(model: onnx.ModelProto) -> None:
+    model.opset_import.append(helper.make_opsetid("evil.example", 1))
+    _beside(model, [helper.make_node("Backdoor", [], ["crafted"], domain="evil.example")])
+
+
+def loop(model: onnx.ModelProto) -> None:
+    """Adds a Loop whose condition stays true."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go_on"], ["still"]), helper.make_node("Identity", ["held"], ["kept"])],
+        "body",
+        [_value("number", TensorProto.INT64), _value("go_on", TensorProto.BOOL), _value("held", TensorProto.FLOAT)],
+        [_value("still", TensorProto.BOOL), _value("kept", TensorProto.FLOAT)],
+    )
+    _constant(model, "yes", np.array(True))
+    _constant(model, "zero", np.array(0, np.float32))
+    _beside(model, [helper.make_node("Loop", ["", "yes", "zero"], ["crafted"], body=body)])
+
+
 def endless(model: onnx.ModelProto) -> None:
     """Adds a Scan over 2^40 positions without elements, which need no memory."""
     _constant(model, "no_elements", np.zeros((1, 0), np.float32))

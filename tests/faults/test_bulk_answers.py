@@ -6,6 +6,9 @@ Refused requests must wait for room like others: a client that sends them and re
 import itertools
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import grpc
 import pytest
@@ -20,6 +23,17 @@ OF_STREAMS = {"grpc_method": "GenerateBatch", "grpc_service": SERVICE_NAME, "grp
 RECEIVED = f"grpc_server_msg_received_total{json.dumps(OF_STREAMS)}"
 
 
+@contextmanager
+def never_reading(target: str, requests: Iterator[messages.GenerateRequest]) -> Iterator[Any]:
+    """Opens a bulk stream on its own connection; the client sends all it can and reads nothing."""
+    # Without bandwidth probing, a connection's window is 64 KiB at any speed.
+    options = [("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
+    with grpc.insecure_channel(target, options) as channel:
+        call = seq2seq_pb2_grpc.Seq2SeqStub(channel).GenerateBatch(requests)
+        yield call
+        call.cancel()
+
+
 @pytest.mark.reliability
 def test_refused_requests_with_long_ids_use_little_memory(start: Start, figure: Figure) -> None:
     """Checks the memory: 9,800 messages with a request_id of 250 kB used to take 2.1 GiB in 7.8 s."""
@@ -27,12 +41,9 @@ def test_refused_requests_with_long_ids_use_little_memory(start: Start, figure: 
     with start() as running:
         before = running.resident_mebibytes()
         most, began = before, time.monotonic()
-        # Without bandwidth probing, a connection's window is 64 KiB at any speed.
-        with grpc.insecure_channel(running.target, [("grpc.http2.bdp_probe", 0)]) as channel:
-            call = seq2seq_pb2_grpc.Seq2SeqStub(channel).GenerateBatch(itertools.repeat(wrong))
+        with never_reading(running.target, itertools.repeat(wrong)):
             while time.monotonic() < began + 60:
                 most = max(most, running.resident_mebibytes())
                 time.sleep(0.1)
-            call.cancel()
         print("requests read:", running.metrics()[RECEIVED])
     figure("memory more, 60 s of refused requests with ids of 250 kB, never read", most - before, at_most(64), "MiB")

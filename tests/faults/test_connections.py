@@ -18,8 +18,9 @@ from attendant.server.grpc import port as listening
 from attendant_client import BlockingClient
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.faults.attacker import GENERATE, RawConnection, frame
-from tests.faults.conftest import Start
+from tests.faults.attacker import GENERATE, RawConnection
+from tests.faults.conftest import Figure, Start
+from tests.faults.figures import at_most
 from tests.faults.witness import witness
 from tests.serving import fake_stepper, served
 
@@ -27,6 +28,10 @@ HEADERS, RST_STREAM, PING = 1, 3, 6
 END_HEADERS = 4
 CANCEL = 8
 PIECE = 200
+
+
+def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
+    return struct.pack(">I", len(content))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + content
 
 
 def resets(streams: Iterator[int] | range) -> bytes:
@@ -90,11 +95,11 @@ def test_other_callers_are_answered_during_a_storm_of_resets(start: Start) -> No
     with (
         start("--max-calls-per-connection", "50") as running,
         storm(running.target, reset_storm, connections=2) as sent,
-        witness(running.target) as codes,
+        witness(running.target) as seen,
     ):
-        while codes.total() < 5 or min(sent) < 5:
+        while seen.num_calls < 5 or min(sent) < 5:
             time.sleep(0.01)
-    assert set(codes) == {"OK"}
+    assert set(seen.codes) == {"OK"}
 
 
 def test_connections_that_are_too_many_are_closed_and_others_served(start: Start) -> None:
@@ -174,6 +179,39 @@ async def test_names_of_unknown_services_are_not_kept() -> None:
             assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
             watch.cancel()
         assert len(running.lifecycle.health._server_watchers) <= 3
+
+
+@pytest.mark.reliability
+def test_a_storm_of_resets(start: Start, figure: Figure) -> None:
+    with start() as running:
+        before = peak = running.resident_mebibytes()
+        with storm(running.target, reset_storm, connections=4) as sent, witness(running.target) as seen:
+            began = time.monotonic()
+            while (seconds := time.monotonic() - began) < 20:
+                peak = max(peak, running.resident_mebibytes())
+                time.sleep(0.1)
+            per_second = PIECE * sum(sent) / seconds
+        figure("resets a second, sent on 4 connections", per_second, None, "")
+        figure("other calls that failed meanwhile", seen.num_failed, at_most(0), "calls")
+        figure("the longest of them", max(seen.seconds), at_most(20), "s")
+        figure("memory more", peak - before, at_most(512), "MiB")
+
+
+@pytest.mark.reliability
+def test_connections_that_never_begin(start: Start, figure: Figure) -> None:
+    with start() as running, ExitStack() as stack:
+        host, port = running.target.split(":")
+        before = running.num_descriptors()
+        for _ in range(500):
+            stack.enter_context(socket.create_connection((host, int(port))))
+        with witness(running.target) as seen:
+            while running.num_descriptors() < before + 400:
+                time.sleep(0.1)
+            began = time.monotonic()
+            while running.num_descriptors() > before + 10:
+                time.sleep(0.1)
+        figure("500 connections that say nothing: closed after", time.monotonic() - began, at_most(15), "s")
+        figure("other calls that failed beside those", seen.num_failed, at_most(0), "calls")
 
 
 def shorter(monkeypatch: pytest.MonkeyPatch, option: str, milliseconds: int) -> None:

@@ -6,19 +6,22 @@ The author of a bundle writes its digests too, so right digests do not make it h
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from attendant.export.__main__ import command as command_of_export
 from attendant.runtime.bundle.manifest import MANIFEST_NAME
 from attendant.runtime.errors import Refusal
-from attendant.runtime.process import LOAD_SECONDS
+from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS
 from attendant.server.engine.loading import load_engine, open_within_limits
 from tests.configuration import parse_config
+from tests.faults.conftest import Figure
 from tests.faults.crafting import (
     ENCODER,
     GOLDEN,
@@ -31,10 +34,12 @@ from tests.faults.crafting import (
     fewer_rows,
     field,
     fifo,
+    foreign_operator,
     golden,
     graph,
     greedy_for_memory,
     link,
+    loop,
     manifest_text,
     many_files,
     nested_scans,
@@ -43,9 +48,11 @@ from tests.faults.crafting import (
     sparse,
     tokenizer,
     unix_socket,
+    values_outside,
 )
+from tests.faults.figures import at_most
 from tests.paths import ROOT
-from tests.server_process import command
+from tests.server_process import MEBIBYTE, command
 
 PADDING = {
     "strategy": {"Fixed": 1000},
@@ -56,6 +63,7 @@ PADDING = {
     "pad_token": "[PAD]",
 }
 TRUNCATION = {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 5}
+TENFOLD = {"type": "Replace", "pattern": {"String": "x"}, "content": "x" * 10}
 UNIGRAM = {
     "type": "Unigram",
     "unk_id": None,
@@ -102,6 +110,8 @@ CASES: dict[str, tuple[Craft, str]] = {
     "a link to a graph": (link(ENCODER), f"{ENCODER}: a symbolic link"),
     "a link to a folder": (link("fp32"), "fp32: a symbolic link"),
     "a link to the manifest": (link(MANIFEST_NAME), f"{MANIFEST_NAME} can't be read: a symbolic link"),
+    "a link to nowhere": (lambda folder: (folder / "x").symlink_to("nowhere"), "x: a symbolic link"),
+    "a link to itself": (lambda folder: (folder / "x").symlink_to(folder), "x: a symbolic link"),
     "a path that leads outside": (listed_elsewhere, "../outside: missing"),
     "a FIFO for the golden examples": (fifo(GOLDEN), f"{GOLDEN}: a FIFO"),
     "a FIFO for the manifest": (fifo(MANIFEST_NAME), f"{MANIFEST_NAME} can't be read: a FIFO"),
@@ -115,6 +125,10 @@ CASES: dict[str, tuple[Craft, str]] = {
     "a bundle of 100 GB": (sparse(ENCODER, 100 * HUGE), "bytes in all, a bundle may have"),
     "a deep manifest": (
         manifest_text(lambda text: '{"format_version": 1, "x": ' + "[" * 200_000),
+        f"{MANIFEST_NAME} can't be read: nested deeper than 64",
+    ),
+    "a manifest somewhat too deep": (
+        manifest_text(lambda text: text.replace('"recipe": {', '"recipe": {"x": ' + "[" * 99 + "]" * 99, 1)),
         f"{MANIFEST_NAME} can't be read: nested deeper than 64",
     ),
     "NaN in the manifest": (
@@ -151,10 +165,22 @@ CASES: dict[str, tuple[Craft, str]] = {
         f"{TARGET}: 16 symbols, and the id 70000",
     ),
     "padding": (tokenizer(SOURCE, change(padding=PADDING)), f"{SOURCE}: padding and truncation must be unset"),
+    "a tokenizer that panics when read": (
+        tokenizer(SOURCE, change(pre_tokenizer={"type": "FixedLength", "length": 0})),
+        f"{SOURCE}: ",
+    ),
     "truncation that panics": (tokenizer(SOURCE, change(truncation=TRUNCATION)), f"{SOURCE}: "),
     "a tokenizer that fails on what it does not know": (
         tokenizer(SOURCE, change(model=UNIGRAM)),
         f"{SOURCE}: 'A b' can't be tokenized: ",
+    ),
+    "a tokenizer that makes much of little": (
+        tokenizer(SOURCE, change(normalizer={"type": "Prepend", "prepend": "a" * 10_000})),
+        f"{SOURCE}: normalizer: prepends more than 4 characters",
+    ),
+    "a tokenizer that makes a million characters of one": (
+        tokenizer(SOURCE, change(normalizer={"type": "Sequence", "normalizers": [TENFOLD] * 6})),
+        f"{SOURCE}: normalizer: replaces 1 characters by 10",
     ),
     "no golden examples": (golden(list.clear), f"{GOLDEN}: no example in fp32"),
     "golden examples of another precision": (golden(every_precision("int8")), f"{GOLDEN}: no example in fp32"),
@@ -170,6 +196,15 @@ CASES: dict[str, tuple[Craft, str]] = {
         lambda folder: ((folder / ENCODER).write_bytes(b"no graph"), seal(folder)),  # type: ignore[func-returns-value]
         f"{ENCODER}: no ONNX model",
     ),
+    "weights in another file": (
+        graph(ENCODER, values_outside),
+        f"{ENCODER}: the values of a tensor lie in ",
+    ),
+    "an operator of a stranger": (
+        graph(ENCODER, foreign_operator),
+        "'Backdoor' of 'evil.example' is not among",
+    ),
+    "a loop": (graph(ENCODER, loop), f"{ENCODER}: the operator 'Loop' of 'ai.onnx' is not among"),
     "scans within each other": (graph(ENCODER, nested_scans), "a graph within a graph within a graph"),
     "a source embedding without the last symbol": (
         graph(ENCODER, fewer_rows("model.source_embedding.weight")),
@@ -186,6 +221,9 @@ CASES: dict[str, tuple[Craft, str]] = {
 }
 SEEN_BY_LOADING = {
     "a graph that is none",
+    "weights in another file",
+    "an operator of a stranger",
+    "a loop",
     "scans within each other",
     "a source embedding without the last symbol",
     "a target embedding without the last symbol",
@@ -236,18 +274,36 @@ def test_a_crafted_bundle_is_refused_with_its_reason(name: str, crafted: Path) -
         assert "\x1b" not in str(refusal.value) and str(refusal.value).count("\n") <= 3
 
 
+def test_a_sealed_sound_bundle_is_served(crafted: Path) -> None:
+    seal(crafted)
+    load(crafted)
+
+
 def test_state_that_would_not_fit_is_refused_before_its_allocation(crafted: Path) -> None:
     field("limits", "max_source_tokens", value=60_000)(crafted)
     with pytest.raises(Refusal, match=r"limits\.max_source_tokens: 4 sources of 60000 tokens take \d+ MiB of state"):
         load(crafted, "--max-source-positions", "999999", "--load-mib", "20")
 
 
-def refusal_by(arguments: list[str], environment: dict[str, str]) -> list[str]:
-    """Runs a command that must refuse a bundle; returns its error lines."""
-    run = subprocess.run(arguments, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=100)
-    assert run.returncode in (1, 2) and not run.stdout, (run.returncode, run.stdout, run.stderr)
-    assert "Traceback" not in run.stderr
-    return [line for line in run.stderr.splitlines() if not line.startswith("time=")]
+def refusal_by(arguments: list[str], environment: dict[str, str]) -> tuple[list[str], float, float]:
+    """Runs a command that must refuse a bundle; returns its error lines, seconds and peak memory in MiB."""
+    began, most = time.monotonic(), 0.0
+    with subprocess.Popen(
+        arguments, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        seen = psutil.Process(process.pid)
+        while process.poll() is None:
+            try:
+                most = max(most, sum(member.memory_info().rss for member in (seen, *seen.children())) / MEBIBYTE)
+            except psutil.NoSuchProcess:
+                break
+            if time.monotonic() - began > 100:
+                process.kill()
+            time.sleep(0.005)
+        output, errors = process.communicate()
+    assert process.returncode in (1, 2) and not output, (process.returncode, output, errors)
+    assert "Traceback" not in errors
+    return [line for line in errors.splitlines() if not line.startswith("time=")], time.monotonic() - began, most
 
 
 def commands(bundle: Path, seconds: float, mib: int) -> dict[str, tuple[list[str], dict[str, str]]]:
@@ -280,5 +336,24 @@ def test_a_process_that_opens_a_crafted_bundle_ends_with_a_message(
 ) -> None:
     craft, reason = (CASES | UNBOUNDED)[name]
     craft(crafted)
-    lines = refusal_by(*commands(crafted, seconds, MIB)[by])
+    lines, _, _ = refusal_by(*commands(crafted, seconds, MIB)[by])
     assert any(reason in line for line in lines) and len(lines) <= 6
+
+
+@pytest.mark.reliability
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("by", OPENERS)
+def test_all_crafted_bundles_are_refused_with_little_time_and_memory(
+    by: str, figure: Figure, tiny_bundle_path: Path, tmp_path: Path
+) -> None:
+    worst = {"seconds": 0.0, "mib": 0.0}
+    cases = {name: case for name, case in CASES.items() if by != "export inspect" or name not in SEEN_BY_LOADING}
+    for number, (name, (craft, reason)) in enumerate(cases.items()):
+        crafted = Path(shutil.copytree(tiny_bundle_path, tmp_path / f"{number}" / "crafted"))
+        craft(crafted)
+        lines, seconds, mib = refusal_by(*commands(crafted, LOAD_SECONDS, LOAD_MIB)[by])
+        assert any(reason in line for line in lines), (name, lines)
+        worst = {"seconds": max(worst["seconds"], seconds), "mib": max(worst["mib"], mib)}
+    what = f"{by}, refusing one of {len(cases)} crafted bundles"
+    figure(f"{what}: from its start to its end", worst["seconds"], at_most(30), "s")
+    figure(f"{what}: its memory, libraries included", worst["mib"], at_most(768), "MiB")

@@ -17,7 +17,10 @@ from typing import Any
 import grpc
 import pytest
 
-from attendant.server.auth import POLL_SECONDS
+from attendant.server.auth import POLL_SECONDS, Access, open_access
+from attendant.server.config import ServerConfig
+from attendant.server.grpc.handlers import GrpcCall
+from attendant.server.grpc.port import bind
 from attendant_client import AttendantClient, AttendantError
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
@@ -27,6 +30,7 @@ from tests.faults.figures import at_most
 from tests.server_process import Running
 
 PATIENCE_SECONDS = 30.0
+NUM_TIMED = 20_000
 
 
 async def log_line(running: Running, words: str, times: int = 1) -> None:
@@ -73,11 +77,9 @@ async def test_secrets_appear_only_in_their_files(start: Start, authority: Autho
     assert "search" not in metrics.replace('"phase": "search"', ""), "labels come from closed sets"
 
 
-async def test_replacing_certificates_and_tokens_fails_no_call(
-    start: Start, authority: Authority, tmp_path: Path
-) -> None:
-    """Makes calls, each on its own connection, while certificate, key and tokens are exchanged."""
-    certificate, key, tokens = tmp_path / "tls.crt", tmp_path / "tls.key", tmp_path / "tokens"
+async def exchanged(start: Start, authority: Authority, folder: Path, rounds: int) -> Counter[str]:
+    """Counts the codes of calls, each on its own connection, while certificate, key and tokens are exchanged."""
+    certificate, key, tokens = folder / "tls.crt", folder / "tls.key", folder / "tokens"
     put(authority.issue("server-0"), (certificate, key))
     kept = secrets.token_urlsafe(32)
     tokens.write_text(f"search {kept}\n")
@@ -96,7 +98,7 @@ async def test_replacing_certificates_and_tokens_fails_no_call(
                         codes[error.code.name] += 1
 
         asking = [asyncio.create_task(ask()) for _ in range(4)]
-        for number in (1, 2):
+        for number in range(1, rounds + 1):
             newer = secrets.token_urlsafe(32)
             new_certificate, new_key = authority.issue(f"server-{number}")
             certificate.write_bytes(new_certificate.read_bytes())
@@ -112,13 +114,20 @@ async def test_replacing_certificates_and_tokens_fails_no_call(
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-    assert set(codes) == {"OK"}, codes
+    return codes
 
 
 def served_certificate(target: str) -> str:
     """Returns the certificate that a new connection gets, as PEM."""
     host, port = target.rsplit(":", 1)
     return ssl.get_server_certificate((host, int(port))).strip()
+
+
+async def test_replacing_certificates_and_tokens_fails_no_call(
+    start: Start, authority: Authority, tmp_path: Path
+) -> None:
+    codes = await exchanged(start, authority, tmp_path, rounds=2)
+    assert set(codes) == {"OK"}, codes
 
 
 async def growth_by_strangers(running: Running, num_calls: int) -> float:
@@ -144,3 +153,61 @@ async def test_calls_with_wrong_tokens_leave_no_memory_behind(start: Start, tmp_
     with start(f"--tokens={tmp_path / 'tokens'}", "--client-requests-per-second=20") as running:
         grown = await growth_by_strangers(running, 40_000)
     figure("memory after 40,000 calls with as many wrong tokens", grown, at_most(16), "MiB more")
+
+
+@pytest.mark.reliability
+async def test_replacing_certificates_and_tokens_20_times_fails_no_call(
+    start: Start, authority: Authority, tmp_path: Path, figure: Figure
+) -> None:
+    codes = await exchanged(start, authority, tmp_path, rounds=20)
+    figure(
+        "calls that failed while certificates and tokens were exchanged 20 times",
+        float(codes.total() - codes["OK"]),
+        at_most(0),
+        f"of {codes.total()}",
+    )
+
+
+@pytest.mark.reliability
+@pytest.mark.parametrize("by", ["address", "token", "certificate"])
+async def test_identifying_a_client_and_checking_its_rate_is_fast(
+    authority: Authority, tmp_path: Path, figure: Figure, by: str
+) -> None:
+    """Measures how long it takes to identify the client and check its rate, in the context of a real call."""
+    token = secrets.token_urlsafe(32)
+    others = "".join(f"client {secrets.token_urlsafe(32)}\n" for _ in range(1000))
+    (tmp_path / "tokens").write_text(f"{others}search {token}\n")
+    certificate, key = authority.issue("server")
+    options: dict[str, Any] = {"client_requests_per_second": 1e9, "client_bytes_per_second": 1e12}
+    if by == "token":
+        options["tokens"] = tmp_path / "tokens"
+    if by == "certificate":
+        options |= {"tls_certificate": certificate, "tls_key": key, "tls_client_ca": authority.certificate}
+    access = open_access(ServerConfig(bundles=(), **options))
+    microseconds = 0.0
+
+    async def answer(request: bytes, context: Any) -> bytes:
+        nonlocal microseconds
+        began = time.perf_counter()
+        for _ in range(NUM_TIMED):
+            access.rates.take(access.client_of(GrpcCall(context)), len(request))
+        microseconds = (time.perf_counter() - began) / NUM_TIMED * 1e6
+        return b""
+
+    server = grpc.aio.server()
+    methods = {"Ask": grpc.unary_unary_rpc_method_handler(answer)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Service", methods),))
+    port = bind(server, "127.0.0.1", 0, access.grpc_credentials())
+    await server.start()
+    async with channel_to(f"127.0.0.1:{port}", access, authority) as channel:
+        await channel.unary_unary("/test.Service/Ask")(b"badge", metadata=(("authorization", f"Bearer {token}"),))
+    await server.stop(None)
+    figure(f"what the gatekeeper costs a call, client known by its {by}", microseconds, at_most(20), "microseconds")
+
+
+def channel_to(target: str, access: Access, authority: Authority) -> grpc.aio.Channel:
+    if access.certificates is None:
+        return grpc.aio.insecure_channel(target)
+    certificate, key = (file.read_bytes() for file in authority.issue("client"))
+    roots = authority.certificate.read_bytes()
+    return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(roots, key, certificate))

@@ -24,7 +24,7 @@ from torch import nn
 from attendant.export.published import publish as publish_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import write_json
+from attendant.runtime.files import new_file, write_json
 from attendant.training.data.config import DataConfig
 from attendant.training.data.corpus import PairEncoder, open_stored, store
 from attendant.training.data.fetch import builders, publish
@@ -123,6 +123,11 @@ def a_result(folder: Path, turn: int) -> None:
     write_json(folder / "evaluation.json", {"turn": turn})
 
 
+def outputs(folder: Path, turn: int) -> None:
+    with new_file(folder / "outputs.tsv") as file:
+        file.writelines(f"{turn}\t{number}\n" for number in range(1000))
+
+
 def a_bundle(folder: Path, turn: int) -> None:
     with publish_bundle(folder / "bundle", force=True) as draft:
         (draft / "fp32").mkdir()
@@ -158,7 +163,7 @@ def stands(folder: Path) -> None:
         load_weights(path, nn.Linear(40, 40))
 
 
-WRITERS = (a_result, a_bundle, fetched_data, a_corpus, a_checkpoint)
+WRITERS = (a_result, outputs, a_bundle, fetched_data, a_corpus, a_checkpoint)
 
 
 @pytest.mark.parametrize("number", REFUSALS)

@@ -220,6 +220,13 @@ def test_values_with_tags_of_more_than_32_bits_are_refused() -> None:
         read_graph(Harm(random.Random(0), 0.0).written(fields))
 
 
+def test_harm_with_probability_0_changes_nothing() -> None:
+    content = sound_model().SerializeToString()
+    assert Harm(random.Random(0), 0.0).written(fields_of(content, DESCRIPTOR)) == content
+    read_graph(content)
+    check_is_as_read(content)
+
+
 @pytest.mark.parametrize("model", list(hostile_models()), ids=("values outside", "a loop", "a function"))
 def test_hostile_models_are_refused(model: onnx.ModelProto) -> None:
     with pytest.raises(Unfit):

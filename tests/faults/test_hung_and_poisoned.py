@@ -1,6 +1,7 @@
 """A hung engine and poisoned requests."""
 
 import os
+import re
 import signal
 import threading
 import time
@@ -16,7 +17,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.faults.breakable_server import Break
-from tests.faults.conftest import Start
+from tests.faults.conftest import Figure, Start
+from tests.faults.figures import at_least, at_most
 from tests.server_process import Running, server
 
 PROGRAM = "tests.faults.breakable_server"
@@ -25,7 +27,7 @@ GAUGES = ("requests_waiting", "requests_running", "rows_running")
 TIMEOUT = 300.0
 RESTARTS = 'attendant_engine_restarts_total{"model": "tiny"}'
 SHORT_DELAYS = "MAX_DELAY_SECONDS", "0.05"
-"""Variable of the server's environment; tests/unit/server/engine/test_pool.py tests the delays of restarts."""
+"""Variable of the server's environment; tests/unit/server/engine/test_supervision.py tests the delays of restarts."""
 
 
 @contextmanager
@@ -160,3 +162,68 @@ def test_a_hung_engine_is_replaced(start: Start, monkeypatch: pytest.MonkeyPatch
             else:
                 check_nothing_is_stuck(running)
             assert not any(worker.is_running() for worker in workers)
+
+
+@pytest.mark.reliability
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_workers_that_are_stopped_for_20_s(start: Start, figure: Figure, num_workers: int) -> None:
+    with start("--workers", str(num_workers), program=PROGRAM) as running, connected(running) as stub:
+        for call in [ask(stub) for _ in range(200)]:
+            assert call.result().hypotheses
+        for worker in workers_of(running):
+            worker.suspend()
+        began = time.monotonic()
+        calls = [ask(stub) for _ in range(64)]
+        codes = [code_of(call) for call in calls]
+        answered = time.monotonic() - began
+        bound = re.search(r"silent_seconds=([0-9.]+)", running.log())
+        assert bound
+        check_nothing_is_stuck(running)
+    layout = f"{num_workers} stopped worker{'s' if num_workers > 1 else ''}"
+    figure(f"{layout}: calls answered by those that replace them, of 64", codes.count("OK"), at_least(64), "")
+    figure(f"{layout}: bound", float(bound[1]), at_most(10), "s")
+    figure(f"{layout}: last call answered, after the bound", answered - float(bound[1]), at_most(15), "s")
+
+
+@pytest.mark.reliability
+def test_a_poisoned_request_among_many(start: Start, figure: Figure) -> None:
+    with start(program=PROGRAM) as running, connected(running) as stub:
+        assert ask(stub).result().hypotheses
+        began = time.monotonic()
+        neighbours = [ask(stub) for _ in range(100)]
+        poisoned = ask(stub, Break.CRASH.text)
+        neighbours += [ask(stub) for _ in range(100)]
+        outcome = code_of(poisoned), time.monotonic() - began
+        codes = [code_of(call) for call in neighbours]
+        seconds = time.monotonic() - began
+        deaths = running.metrics()[RESTARTS]
+        check_nothing_is_stuck(running)
+    assert outcome[0] == "INTERNAL"
+    figure("poisoned request: neighbours answered, of 200", codes.count("OK"), at_least(200), "")
+    figure("poisoned request: engines that it ended", deaths, at_most(2), "")
+    figure("poisoned request: found after", outcome[1], at_most(30), "s")
+    figure("poisoned request: all neighbours answered after", seconds, at_most(30), "s")
+
+
+@pytest.mark.reliability
+def test_workers_that_are_killed_under_load(start: Start, figure: Figure) -> None:
+    with start("--workers", "2", "--max-restarts", "100", program=PROGRAM) as running, connected(running) as stub:
+        calls = [ask(stub)]
+        assert calls[0].result().hypotheses
+        descriptors = running.num_descriptors()
+        for number in range(5):
+            calls += [ask(stub) for _ in range(200 - len(calls) % 200)]
+            time.sleep(0.2)  # some are answered, some run, some wait
+            workers_of(running)[0].kill()
+            while running.log().count("serves again") <= number:
+                assert running.process.poll() is None
+                time.sleep(0.05)
+        codes = [code_of(call) for call in calls]
+        check_nothing_is_stuck(running)
+        give_up = time.monotonic() + 20  # the connections of the health and metrics calls are still closing
+        while (more_descriptors := running.num_descriptors() - descriptors) > 0 and time.monotonic() < give_up:
+            time.sleep(0.1)
+        answered = running.metrics()['attendant_requests_total{"code": "OK", "method": "Generate", "model": "tiny"}']
+    figure("5 workers killed under load: calls answered, of 1,000", codes.count("OK"), at_least(1000), "")
+    figure("5 workers killed under load: answers that the server counted", answered, at_most(1000), "")
+    figure("5 workers killed under load: descriptors that stayed open", more_descriptors, at_most(0), "")

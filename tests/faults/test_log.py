@@ -7,15 +7,18 @@ has no text of callers.
 import contextlib
 import socket
 import struct
+import time
 
 import grpc
 import pytest
 
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.faults.attacker import RawConnection, frame
-from tests.faults.conftest import Start
+from tests.faults.attacker import RawConnection
+from tests.faults.conftest import Figure, Start
+from tests.faults.figures import at_least, at_most
 from tests.faults.witness import witness
+from tests.server_process import MEBIBYTE
 
 FORGED = "\ntime=2026-01-01T00:00:00.000Z level=info logger=attendant.server.app message=forged\n"
 LAST_WORDS = (FORGED * 200).encode()[:16000]
@@ -23,7 +26,12 @@ ENHANCE_YOUR_CALM = 11
 GOAWAY = 7
 
 
-FAREWELL = frame(GOAWAY, 0, 0, struct.pack(">II", 0, ENHANCE_YOUR_CALM) + LAST_WORDS)
+def frame(kind: int, payload: bytes) -> bytes:
+    """Returns an HTTP/2 frame for the whole connection."""
+    return len(payload).to_bytes(3, "big") + bytes([kind, 0]) + bytes(4) + payload
+
+
+FAREWELL = frame(GOAWAY, struct.pack(">II", 0, ENHANCE_YOUR_CALM) + LAST_WORDS)
 
 
 def say(target: str, num_farewells: int) -> int:
@@ -42,7 +50,7 @@ def test_no_client_writes_into_the_log(start: Start) -> None:
     with start("--workers", "2") as running, grpc.insecure_channel(running.target) as channel:
         before = running.num_log_bytes()
         host, _, port = running.target.rpartition(":")
-        with witness(running.target) as codes:
+        with witness(running.target) as seen:
             assert say(running.target, 500) > 1e6
             for sent in (b"garbage\n" * 100, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff\n" * 1000):
                 with socket.create_connection((host, int(port))) as connection:
@@ -53,7 +61,7 @@ def test_no_client_writes_into_the_log(start: Start) -> None:
         with pytest.raises(grpc.RpcError):
             seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(messages.GenerateRequest(text=FORGED, model=FORGED))
         assert running.num_log_bytes() == before, running.log()
-        assert set(codes) == {"OK"}
+        assert set(seen.codes) == {"OK"}
 
 
 SECRET = "opensesame"
@@ -98,3 +106,15 @@ def test_a_request_writes_one_printable_line_which_has_texts_by_option_only(
         if log_format == "text":
             for line, facts in zip(ended, ("request_id=r1 ", "request_id=r2 "), strict=False):
                 assert "level=info" in line and facts in line and "seconds=" in line
+
+
+@pytest.mark.reliability
+def test_messages_of_clients_add_no_log_lines(start: Start, figure: Figure) -> None:
+    with start() as running:
+        before, began, sent = running.num_log_bytes(), time.monotonic(), 0
+        with witness(running.target) as seen:
+            while time.monotonic() - began < 10:
+                sent += say(running.target, 10_000)
+        figure("last words of clients, sent in 10 s", sent / MEBIBYTE, at_least(100), "MiB")
+        figure("log lines that they made", running.num_log_bytes() - before, at_most(0), "bytes")
+        figure("other calls that failed meanwhile", seen.num_failed, at_most(0), "calls")

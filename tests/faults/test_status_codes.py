@@ -1,17 +1,20 @@
 """Status codes under overload and at the end."""
 
 import asyncio
+import random
 import signal
 import time
 from collections import Counter
+from contextlib import ExitStack
 
 import grpc
 import pytest
 
+from attendant_client import AttendantClient
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.faults.conftest import Figure, Start
-from tests.faults.figures import at_most
+from tests.faults.figures import at_least, at_most
 from tests.paths import ROOT
 from tests.server_process import Running, server
 from tests.serving import code_of
@@ -69,6 +72,21 @@ async def test_at_the_end_calls_are_answered_or_unavailable(start: Start) -> Non
 
 
 @pytest.mark.reliability
+async def test_10000_calls_at_once(start: Start, figure: Figure) -> None:
+    with start() as running:
+        codes = await at_once(running.target, 10_000)
+        figure("10,000 calls at once on one connection: answered", codes["OK"], at_least(1), "calls")
+        figure("CANCELLED or any other code that is not retried", _not_retried(codes), at_most(0), "calls")
+    with start() as running:
+        async with AttendantClient(running.target) as client:
+            answers = await asyncio.gather(
+                *(client.generate("badge", timeout=240) for _ in range(10_000)), return_exceptions=True
+            )
+            failed = sum(isinstance(answer, BaseException) for answer in answers)
+            figure("the same by the Python client, which retries: without an answer", failed, at_most(0), "calls")
+
+
+@pytest.mark.reliability
 @pytest.mark.parametrize("workers", ["1", "2"])
 async def test_overload_by_ten_times_gets_documented_status_codes(workers: str, figure: Figure) -> None:
     request = messages.GenerateRequest(text="knowledgeable", decoding=messages.DecodingOptions(beam_size=16))
@@ -99,6 +117,27 @@ async def test_overload_by_ten_times_gets_documented_status_codes(workers: str, 
         at_most(0),
         "calls",
     )
+
+
+@pytest.mark.reliability
+@pytest.mark.timeout(1200)
+async def test_100_ends_under_load(start: Start, figure: Figure) -> None:
+    codes: Counter[str] = Counter()
+    statuses: Counter[int] = Counter()
+    longest = 0.0
+    randomly = random.Random(3)
+    for number in range(100):
+        with ExitStack() as stack:
+            workers = "2" if number % 5 == 0 else "1"
+            running = stack.enter_context(start("--workers", workers, "--drain-seconds", str(DRAIN_SECONDS)))
+            began = time.monotonic()
+            seconds = 0.2 + 0.5 * randomly.random()
+            codes += await until_it_ends(running, num_connections=4, seconds=seconds)
+            longest = max(longest, time.monotonic() - began - seconds)
+            statuses[running.process.returncode] += 1
+    figure("100 times SIGTERM under load: exit status 0", statuses[0], at_least(100), "ends")
+    figure("calls meanwhile with a code that is not retried", _not_retried(codes), at_most(0), "calls")
+    figure("the longest end; the grace was 5 s", longest, at_most(DRAIN_SECONDS + 3), "s")
 
 
 def _not_retried(codes: Counter[str]) -> int:

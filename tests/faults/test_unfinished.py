@@ -11,7 +11,8 @@ import pytest
 from attendant.server.grpc import handlers
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.faults.attacker import GENERATE, GENERATE_BATCH, RawConnection, framed
-from tests.faults.conftest import Start
+from tests.faults.conftest import Figure, Start
+from tests.faults.figures import at_most
 from tests.faults.witness import witness
 from tests.serving import fake_stepper, served
 
@@ -48,7 +49,7 @@ def unfinished(target: str, path: str, *, connections: int, streams: int, sent_b
 
 
 def test_unfinished_calls_are_limited_and_others_are_served(start: Start) -> None:
-    with start() as running, witness(running.target) as codes:
+    with start() as running, witness(running.target) as seen:
         for path, held, reason in (
             (GENERATE, MAX_UNREAD, "unread"),
             (GENERATE_BATCH, MAX_STREAMS // 2, "too_many_streams"),
@@ -56,12 +57,12 @@ def test_unfinished_calls_are_limited_and_others_are_served(start: Start) -> Non
             with unfinished(running.target, path, connections=2, streams=150, sent_bytes=20_000) as num_ended:
                 # A call of the witness may take the place of one of the attacker's.
                 assert 300 - held <= num_ended <= 300 - held + 1
-                before = codes.total()
-                while codes.total() < before + 5:
+                before = seen.num_calls
+                while seen.num_calls < before + 5:
                     time.sleep(0.01)
                 metrics = running.metrics()
                 assert metrics[f'attendant_rejected_total{{"model": "", "reason": "{reason}"}}'] >= 300 - held
-    assert set(codes) == {"OK"}
+    assert set(seen.codes) == {"OK"}
 
 
 async def test_many_messages_that_come_a_little_later_than_their_calls_are_read(
@@ -109,3 +110,23 @@ async def test_callers_that_leave_before_their_message_count_as_no_refusal() -> 
         assert (await running.stub.Generate(messages.GenerateRequest(text="ab"))).hypotheses
         await asyncio.sleep(0.2)
         assert running.sample("attendant_rejected_total", model="", reason="undecodable") == 0
+
+
+@pytest.mark.reliability
+def test_memory_beside_5000_unfinished_calls_on_each_of_4_connections(start: Start, figure: Figure) -> None:
+    for path, name in ((GENERATE, "unary calls"), (GENERATE_BATCH, "streams")):
+        with start() as running:
+            before = running.resident_mebibytes()
+            peak = before
+            with witness(running.target) as seen, ExitStack() as stack:
+                for _ in range(5):
+                    attack = unfinished(running.target, path, connections=4, streams=1000, sent_bytes=60_000)
+                    stack.enter_context(attack)
+                    peak = max(peak, running.resident_mebibytes())
+            figure(
+                f"memory more beside 20,000 unfinished {name} of 60 kB on 20 connections",
+                peak - before,
+                at_most(128),
+                "MiB",
+            )
+            figure(f"other calls that failed beside unfinished {name}", seen.num_failed, at_most(0), "calls")
