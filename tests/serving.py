@@ -199,6 +199,15 @@ class Served:
         """Returns a metric's value; 0 if it has none yet."""
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
+    def num_ended(self, *codes: str) -> float:
+        """Returns the number of Generate calls of the first model that ended with one of these codes."""
+        labels = {"model": self.model.name, "method": "Generate"}
+        return sum(self.sample("attendant_requests_total", code=code, **labels) for code in codes)
+
+    async def ended(self, *codes: str, count: int = 1) -> None:
+        """Waits until `count` Generate calls of the first model have ended with one of these codes."""
+        await eventually(lambda: self.num_ended(*codes) >= count)
+
 
 @asynccontextmanager
 async def served(

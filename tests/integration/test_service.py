@@ -251,3 +251,46 @@ async def test_ended_calls_leave_no_cycle() -> None:
             for _ in range(NUM_CALLS):
                 await call_all(server)
     assert not TYPES_OF_A_CALL & counts.keys()
+
+
+async def test_a_deadline_that_the_caller_sees_first_is_no_cancellation() -> None:
+    # About half of the calls are cancelled before the server's own deadline, which starts when they arrive.
+    stepper = gated_stepper()
+    async with served(stepper) as server:
+        calls = [server.stub.Generate(long_request(), timeout=1.0 + number / 100) for number in range(30)]
+        await asyncio.gather(*map(failure, calls))
+        # The server may refuse a request that still waits when its deadline can't be met any more.
+        await server.ended("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", count=30)
+        assert server.num_ended("CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED") == 30
+        stepper.open()
+
+
+async def test_health_is_watched_through_a_drain() -> None:
+    stepper = gated_stepper()
+    async with served(stepper) as server:
+        watch = health_pb2_grpc.HealthStub(server.channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE_NAME))
+        assert (await watch.read()).status == SERVING
+        running = server.stub.Generate(long_request())
+        await stepper.arrival()
+        await server.lifecycle.set_open(False)
+        draining = asyncio.create_task(server.lifecycle.drain([server.model.runner], 20))
+        assert (await watch.read()).status == NOT_SERVING
+        error = await failure(server.stub.Generate(long_request()))
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert "shutting down" in (error.details() or "")
+        stepper.open()
+        assert (await running).hypotheses
+        await draining
+        watch.cancel()
+    assert server.lifecycle.exit_status == 0
+
+
+async def test_grpc_metrics_of_a_stream_that_the_client_ends() -> None:
+    async with served(fake_stepper()) as server:
+        watch = health_pb2_grpc.HealthStub(server.channel).Watch(health_pb2.HealthCheckRequest())
+        await watch.read()
+        watch.cancel()
+        rpc = {"grpc_type": "server_stream", "grpc_service": "grpc.health.v1.Health", "grpc_method": "Watch"}
+        await eventually(lambda: server.sample("grpc_server_handled_total", grpc_code="CANCELLED", **rpc) == 1)
+        assert server.sample("grpc_server_started_total", **rpc) == 1
+        assert server.sample("grpc_server_handling_seconds_count", **rpc) == 1

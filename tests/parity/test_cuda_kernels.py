@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import TensorSpec
@@ -40,10 +40,13 @@ def test_every_operator_of_a_step_has_a_kernel(kind: str, bundle_of_kind: Callab
         assert not missing, f"{precision}: {sorted(missing)}"
 
 
-def test_reordering_has_kernels() -> None:
+def test_reordering_has_kernels_and_a_missing_kernel_is_reported() -> None:
     specs = [TensorSpec(name=dtype, dtype=dtype, shape=("B", "S")) for dtype in ("float32", "float16", "bool")]
     for graph in (select_graph(specs), join_graph(specs)):
         assert not set(without_kernel(onnx.load_from_string(graph)))
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["R"])
+    graph = helper.make_graph([helper.make_node("Mod", ["x", "x"], ["y"], fmod=1)], "test", [value], [])
+    assert set(without_kernel(helper.make_model(graph))) == {"Mod of float32"}
 
 
 def without_kernel(model: onnx.ModelProto) -> Iterator[str]:

@@ -4,6 +4,9 @@ The two share weights but little code: fused recurrences against cells, projecti
 against whole ones, attention for all positions against rows that share a source.
 """
 
+import itertools
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +16,7 @@ from attendant.runtime.stepper import attention_layout, pad_sources
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.reference import reference_logits
 from attendant.training.model.stepper import TorchStepper
-from tests.architectures import architectures, covering_architectures
+from tests.architectures import architectures, choices_of, covering_architectures
 
 VOCABULARY = 13
 LENGTHS = (5, 1, 9, 3)
@@ -100,3 +103,11 @@ def test_gradients_of_teacher_forcing_equal_those_of_the_steps(config: ModelConf
     (reference_logits(model, ids, lengths, previous_ids) * weighting).sum().backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-9, atol=1e-11, msg=name)
+
+
+def test_the_quick_architectures_cover_every_pair_of_choices() -> None:
+    def meetings(names: Iterable[str]) -> set[frozenset[object]]:
+        return {frozenset(two) for name in names for two in itertools.combinations(choices_of(ARCHITECTURES[name]), 2)}
+
+    assert meetings(QUICK) == meetings(ARCHITECTURES)
+    assert 6 * 5 <= len(QUICK) < len(ARCHITECTURES) / 10, "at least one for each pair of score and readout"

@@ -10,6 +10,7 @@ import pytest
 from attendant_client import (
     AttendantClient,
     AttendantError,
+    DeadlineExceeded,
     InvalidArgument,
     Overloaded,
     Unavailable,
@@ -145,3 +146,18 @@ async def test_keepalive_detects_a_server_that_stops_responding(monkeypatch: pyt
             with await greeting as connection:
                 while await loop.sock_recv(connection, 1024):
                     pass  # until the client closes the connection
+
+
+async def test_the_server_sets_the_retry_delay(client: AttendantClient, server: Served) -> None:
+    server.seq2seq.failures.append(Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, trailers=pushback(400)))
+    began = time.monotonic()
+    await client.generate("a")
+    assert time.monotonic() - began >= 0.4
+
+
+async def test_the_deadline_holds_for_all_attempts_together(client: AttendantClient, server: Served) -> None:
+    server.seq2seq.failures.extend([Failure(grpc.StatusCode.UNAVAILABLE, trailers=pushback(200))] * 9)
+    began = time.monotonic()
+    with pytest.raises((DeadlineExceeded, Unavailable)):
+        await client.generate("a", timeout=0.3)
+    assert time.monotonic() - began < 0.7

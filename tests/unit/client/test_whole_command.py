@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -231,3 +232,47 @@ def completion(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
 def test_every_shell_gets_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     script = completion(shell, capsys)
     assert all(name in script for name in [*OWN, *FURTHER, "no-repeat-ngram-size", "max-restarts", "by-length"])
+
+
+def test_a_mistyped_command_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["evalaute", "run"])
+    assert ended.value.code == 2
+    expected = "attendant: there is no command 'evalaute'; did you mean evaluate? (see attendant --help)\n"
+    assert capsys.readouterr().err == expected
+
+
+COMPLETE = """source {script}
+complete_word() {{
+  COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+  _shtab_attendant attendant "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD - 1]}}"
+  echo "${{COMPREPLY[@]}}"
+}}
+complete_word attendant ser
+complete_word attendant generate --beam
+complete_word attendant evaluate --split te
+complete_word attendant serve --max-r
+"""
+
+
+def test_bash_completes_commands_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "attendant.bash"
+    script.write_text(completion("bash", capsys))
+    done = subprocess.run(["bash", "-c", COMPLETE.format(script=script)], capture_output=True, text=True)
+    command, beam, split, limits = (set(line.split()) for line in done.stdout.splitlines())
+    assert (command, beam) == ({"serve"}, {"--beam-size"})
+    assert split >= {"test"} and limits == {"--max-restarts", "--max-rows"}
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish here: apt-get install fish")
+def test_fish_completes_commands_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "attendant.fish"
+    script.write_text(completion("fish", capsys))
+    lines = ("generate --beam", "serve --max-ro", "serve --log-level e")
+    program = f"source {script}; " + "; ".join(f"complete -C'attendant {line}'" for line in lines)
+    done = subprocess.run(["fish", "--no-config", "-c", program], capture_output=True, text=True)
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [
+        "--beam-size",
+        "--max-rows",
+        "error",
+    ], done.stderr

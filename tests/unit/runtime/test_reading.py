@@ -1,5 +1,6 @@
 """Tests of reading arbitrary bytes: the result is a value or an error with one reason."""
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -83,3 +84,9 @@ def test_a_line_is_printable_and_short(text: str) -> None:
 def test_a_list_of_many_lines_is_shortened() -> None:
     lines = some_lines([f"{number}" for number in range(1000)])
     assert len(lines) == MAX_LINES + 1 and lines[-1] == f"and {1000 - MAX_LINES} more"
+
+
+@given(st.binary())
+def test_arbitrary_bytes_are_read_as_a_graph_or_refused(content: bytes) -> None:
+    with contextlib.suppress(Unfit):
+        read_graph(content)

@@ -24,6 +24,7 @@ from attendant.server.engine.messages import (
     BulkRoom,
     FlightRecord,
     Outcome,
+    Outcomes,
     Priority,
     Result,
     StepStats,
@@ -422,3 +423,41 @@ def test_hanging_workers_share_the_time_to_end(monkeypatch: pytest.MonkeyPatch) 
             workers._begin(ServerConfig(bundles=()))
     assert len(set(killed)) == 5
     assert now == 100.0 + END_SECONDS
+
+
+async def test_all_workers_share_the_servers_queue() -> None:
+    steppers = GatedStepper(7), GatedStepper(7)
+    async with running(*steppers, max_rows=1) as (runner, _):
+        tasks = [ask(runner) for _ in range(5)]
+        for stepper in steppers:
+            await stepper.arrival()
+        assert runner.num_waiting == 3
+        tasks[4].cancel()
+        await eventually(lambda: runner.num_waiting == 2)
+        steppers[1].open()
+        assert all(isinstance(outcome, Result) for outcome in await ended(*tasks[1:4])), (
+            "one worker does the work of both"
+        )
+        steppers[0].open()
+        assert isinstance((await ended(tasks[0]))[0], Result)
+
+
+async def test_outcomes_of_one_step_are_delivered_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+    original = EngineClient._deliver
+
+    def counted(runner: EngineClient, outcomes: Outcomes) -> None:
+        lengths.append(len(outcomes))
+        original(runner, outcomes)
+
+    monkeypatch.setattr(EngineClient, "_deliver", counted)
+    stepper = GatedStepper(7)
+    async with running(stepper) as (runner, _):
+        tasks = [ask(runner)]
+        await stepper.arrival()
+        tasks += [ask(runner) for _ in range(3)]
+        await eventually(lambda: runner.num_running == 4)
+        await asyncio.sleep(0.01)  # no event signals that the worker has received them
+        stepper.open()
+        await ended(*tasks)
+        assert [length for length in lengths if length] == [1, 3], "the first is a step ahead of the others"

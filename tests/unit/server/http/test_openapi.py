@@ -122,3 +122,16 @@ async def test_the_server_adapts_the_document_to_its_options(has_tokens: bool, h
     answer = json.loads((await route.endpoint(Request({"type": "http", "headers": []}))).body)
     assert answer["security"] == [{"token": []}] * has_tokens
     assert any(path.startswith("/v2") for path in answer["paths"]) == has_inference and "/v1/score" in answer["paths"]
+
+
+def test_events_have_a_schema_of_their_own(described: dict[str, Any]) -> None:
+    schemas = described["components"]["schemas"]
+    content = described["paths"]["/v1/generate"]["post"]["responses"]["200"]["content"]
+    assert content["text/event-stream"]["schema"] == {"$ref": "#/components/schemas/StreamEvent"}
+    kinds = {
+        event["properties"]["event"]["enum"][0]: event["properties"]["data"]
+        for event in schemas["StreamEvent"]["oneOf"]
+    }
+    names = {name: data["contentSchema"]["$ref"].rpartition("/")[2] for name, data in kinds.items()}
+    assert names == {"delta": "DeltaData", "response": "ResponseData", "error": "Problem"}
+    assert [schemas[names[name]]["required"] for name in ("delta", "response")] == [["delta"], ["response"]]

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID
+from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from attendant.training.model import ModelConfig, Seq2Seq
 
 SMALL = {"embedding_size": 6, "hidden_size": 6}
@@ -75,3 +75,51 @@ def test_shared_embeddings_are_one_parameter_and_need_one_vocabulary() -> None:
 def test_decoding_starts_with_the_configured_symbol() -> None:
     assert build().start_id == BOS_ID
     assert build(decoder={"start_symbol": "eos"}).start_id == EOS_ID
+
+
+def test_pad_and_bos_are_impossible() -> None:
+    probabilities = teacher_force(build()).softmax(-1)
+    assert not probabilities[..., [PAD_ID, BOS_ID]].any()
+    assert probabilities[..., 3:].all()
+
+
+def test_requested_positions_have_the_same_logits() -> None:
+    model = build()
+    wanted = teacher_force(model, positions=torch.tensor([3, 0]))
+    torch.testing.assert_close(wanted, teacher_force(model)[0, [3, 0]])
+
+
+@pytest.mark.parametrize(
+    ("tables", "rows", "sources"),
+    [
+        ({}, ["hidden", "cell"], ["memory", "source_mask", "keys"]),
+        (
+            {"cell": "gru", "attention": {"score": "additive", "query": "previous"}},
+            ["hidden"],
+            ["memory", "source_mask", "keys"],
+        ),
+        ({"attention": {"score": "none"}}, ["hidden", "cell"], []),
+        ({"attention": {"score": "none"}, "decoder": {"source_vector": True}}, ["hidden", "cell", "vector"], []),
+        (
+            {"cell": "rnn", "attention": {"score": "additive", "coverage": True}},
+            ["hidden", "coverage"],
+            ["memory", "source_mask", "keys", "fertility"],
+        ),
+        (
+            {"encoder": {"hidden_size": 3}, "attention": {"score": "dot"}, "decoder": {"input_feeding": True}},
+            ["hidden", "cell", "attentional"],
+            ["memory", "source_mask"],
+        ),
+    ],
+)
+def test_state_tensors_match_those_of_encode(tables: dict[str, object], rows: list[str], sources: list[str]) -> None:
+    model = build(**tables)
+    tensors = model.state_tensors()
+    assert [tensor.input for tensor in tensors if tensor.scope == "row"] == rows
+    assert [tensor.input for tensor in tensors if tensor.scope == "source"] == sources
+    assert all(tensor.output == (f"{tensor.input}_out" if tensor.scope == "row" else None) for tensor in tensors)
+    encoded = model.encode(torch.tensor([[4, 5, 6], [7, 8, 0]]), torch.tensor([3, 2]))
+    assert list(encoded.row_tensors) == rows
+    assert list(encoded.source_tensors) == sources
+    if sources:
+        assert encoded.source_tensors["source_mask"].tolist() == [[True, True, True], [True, True, False]]
