@@ -133,13 +133,15 @@ def test_a_changed_manifest_is_refused_by_its_digest(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "reason"),
     [
-        ("a\0b", f"{MANIFEST_NAME} can't be read: embedded null byte"),
-        ("long" * 100, f"{MANIFEST_NAME} can't be read: File name too long"),
+        ("a\0b", "embedded null"),
+        ("long" * 100, "File name too long"),
     ],
     ids=["null", "long"],
 )
 def test_a_name_that_can_not_be_a_folder_is_refused(tmp_path: Path, place: str, reason: str) -> None:
-    assert refusal_of(tmp_path / place) == (reason,)
+    (line,) = refusal_of(tmp_path / place)
+    # Python's versions word it differently.
+    assert line.startswith(f"{MANIFEST_NAME} can't be read: ") and reason in line
 
 
 @pytest.mark.parametrize(
