@@ -418,7 +418,7 @@ def _score(command: argparse.ArgumentParser) -> None:
 
 
 def _request_id(command: argparse.ArgumentParser) -> None:
-    meaning = "the id of the request in the server's log (default: the server makes one)"
+    meaning = "the id of the request in the server's log (default: the client makes one)"
     command.add_argument("--request-id", metavar="ID", type=_text, default="", help=meaning)
 
 
