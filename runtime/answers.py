@@ -1,4 +1,4 @@
-"""Answers under the names of the API: their text, also while it grows, their warnings, and signals of their quality.
+"""Answers under the names of the API: their text, their warnings, and signals of their quality.
 
 The signals of an answer need no reference. The population stability index measures the distance of their distribution
 from another one, usually that of held-out texts:
@@ -11,130 +11,19 @@ By the rule of thumb of credit scoring, below 0.1 it means nothing, above 0.25 a
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, get_args
 
 import numpy as np
 
 from attendant.runtime.bundle.bundle import BundleModel
 from attendant.runtime.bundle.manifest import Calibration, Distribution, Reference, Signal
-from attendant.runtime.bundle.tokenizer import BOS_ID, UNK_ID, Tokenizer, combines
+from attendant.runtime.bundle.tokenizer import BOS_ID, UNK_ID, Tokenizer
 from attendant.runtime.confidence import answer_signals, confidence_of, source_signals
-from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, Progress
-from attendant.runtime.decoding.trace import Trace, TracedEnd, TracedSearch
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.decoding.trace import Trace, search_fields
 from attendant.runtime.requests import ReadRequest, shortened
-from attendant.runtime.spans import OPEN_STAND_IN, altered, restored
-from attendant.runtime.stepper import NO_ID, Floats
-
-UNFINISHED = "\ufffd"
-"""A byte tokenizer's text of an incomplete character."""
-
-
-class Piece(NamedTuple):
-    """Tokens, and the text that they add."""
-
-    tokens: list[str]
-    text: str
-
-
-class GrowingText:
-    """Cuts an answer into pieces that are final: joined, they are its tokens and its text.
-
-    No piece ends inside a character, before a mark that combines with the last one, or inside a stand-in, so a token
-    may be held until the next one. If a tokenizer's text of the first tokens may differ from the beginning of the whole
-    text, all is held.
-    """
-
-    def __init__(
-        self, tokenizer: Tokenizer, *, before: str = "", spans: Sequence[str] = (), replaces_unknowns: bool = False
-    ) -> None:
-        """Begins an empty answer.
-
-        Args:
-            before: the text before the answer.
-            spans: of the source, which replace their stand-ins.
-            replaces_unknowns: hold everything from the first UNK on, whose replacement is known at the end.
-        """
-        self._tokenizer = tokenizer
-        self._before = before
-        self._spans = spans
-        self._replaces_unknowns = replaces_unknowns
-        self._num_tokens = self._num_characters = 0
-
-    def grow(self, token_ids: Sequence[int]) -> Piece | None:
-        """Returns the next piece, given all tokens that are certain so far; None if it is not complete yet."""
-        if not self._tokenizer.grows:
-            return None
-        if self._replaces_unknowns and UNK_ID in token_ids:
-            token_ids = token_ids[: token_ids.index(UNK_ID)]
-        text, end = self._tokenizer.decode(token_ids), len(token_ids)
-        known = text.rstrip(UNFINISHED)
-        if len(known) < len(text) or self._tokenizer.combines or self._ends_in_stand_in(text):
-            while end > self._num_tokens:
-                end -= 1
-                text = self._tokenizer.decode(token_ids[:end])
-                if _is_whole(text, known) and not self._ends_in_stand_in(text):
-                    break
-        return self.rest(self._tokenizer.tokens_of(token_ids[:end]), self._before + restored(text, self._spans))
-
-    def _ends_in_stand_in(self, text: str) -> bool:
-        return bool(self._spans) and OPEN_STAND_IN.search(text) is not None
-
-    def rest(self, tokens: Sequence[str], text: str) -> Piece | None:
-        """Returns the part of an answer after the former pieces; None if there is none."""
-        piece = Piece(list(tokens[self._num_tokens :]), text[self._num_characters :])
-        if not (piece.tokens or piece.text):
-            return None
-        self._num_tokens, self._num_characters = len(tokens), len(text)
-        return piece
-
-
-class GrowingAnswer:
-    """Cuts the answer to a request into pieces, part after part: joined, they are its best hypothesis.
-
-    The parts of a text are decoded at the same time. A part's tokens are held until the parts before it have ended.
-    """
-
-    def __init__(self, request: ReadRequest, tokenizer: Tokenizer) -> None:
-        self._units = request.units
-        self._tokenizer = tokenizer
-        self._texts = [
-            GrowingText(
-                tokenizer, before=unit.before, spans=unit.spans, replaces_unknowns=unit.source_words is not None
-            )
-            for unit in self._units
-        ]
-        self._certain: list[list[int]] = [[] for _ in self._units]
-        self._best: list[Hypothesis | None] = [None] * len(self._units)
-        self._place = 0  # The part that grows.
-
-    def add(self, place: int, progress: Progress) -> None:
-        """Adds tokens of a part that are certain. They may come twice."""
-        self._certain[place][progress.first :] = progress.token_ids
-
-    def end(self, place: int, best: Hypothesis) -> None:
-        self._best[place] = best
-
-    def grow(self) -> Piece | None:
-        """Returns the next piece of the certain tokens; None if there is none."""
-        tokens, text = list[str](), ""
-        while self._place < len(self._units):
-            growing, best = self._texts[self._place], self._best[self._place]
-            if best is None:
-                piece = growing.grow(self._certain[self._place])
-            else:
-                piece = growing.rest(*tokens_and_text(best, self._units[self._place], self._tokenizer))
-            if piece is not None:
-                tokens, text = tokens + piece.tokens, text + piece.text
-            if best is None:
-                break
-            self._place += 1
-        return Piece(tokens, text) if tokens or text else None
-
-
-def _is_whole(text: str, known: str) -> bool:
-    """Returns True if a text ends at the end of a character of the longer text `known`."""
-    return known.startswith(text) and len(text) < len(known) and not combines(known[len(text)], text[-1:])
-
+from attendant.runtime.spans import altered, restored
+from attendant.runtime.stepper import Floats
 
 ENOUGH_ATTENTION: Final = 0.5
 """An unknown source symbol replaces one that is already used if it has at least this share of its attention."""
@@ -201,6 +90,7 @@ def answer_fields(
         hypotheses: best first.
     """
     confidences = _confidences(hypotheses, request, model)
+    tokens_of = model.bundle.target_tokenizer.tokens_of
     # A text in parts is right if all its parts are.
     of_whole = [None if each is None else math.prod(each) for each in confidences]
     pairs = zip(hypotheses, of_whole, strict=True)
@@ -208,7 +98,7 @@ def answer_fields(
         "hypotheses": [_hypothesis_fields(hypothesis, confidence, request, model) for hypothesis, confidence in pairs],
         "source_tokens": source_tokens(request, model),
         "warnings": tuple(_warnings(hypotheses[0], confidences[0], request, model)),
-        "trace": None if trace is None else {"searches": [_search_fields(search, model) for search in trace]},
+        "trace": None if trace is None else {"searches": [search_fields(search, tokens_of) for search in trace]},
     }
 
 
@@ -269,41 +159,6 @@ def score_fields(target: Hypothesis, request: ReadRequest, model: BundleModel) -
         "attention": target.attention,
         "warnings": tuple(_of_unknown(request)),
     }
-
-
-def _search_fields(search: TracedSearch, model: BundleModel) -> dict[str, Any]:
-    tokens_of = model.bundle.target_tokenizer.tokens_of
-    columns = (search.candidate_log_probs, search.candidate_totals, search.fates)
-    values = zip(tokens_of(search.candidate_ids.tolist()), *(column.tolist() for column in columns), strict=True)
-    candidates = [dict(zip(("token", "log_prob", "total", "fate"), each, strict=True)) for each in values]
-    ends = search.num_candidates.cumsum().tolist()
-    first, *taken = search.token_ids.tolist()
-    assert first == NO_ID, "a search begins with the empty hypothesis"
-    of_live = (search.parents, search.log_probs, search.totals, search.scores)
-    rows = zip(["", *tokens_of(taken)], *(column.tolist() for column in of_live), strict=True)
-    live = [
-        dict(zip(("token", "parent", "log_prob", "total", "score"), row, strict=True))
-        | {"candidates": candidates[begin:end], "banned": tokens_of(banned)}
-        for row, begin, end, banned in zip(rows, [0, *ends[:-1]], ends, search.banned, strict=True)
-    ]
-    steps: list[dict[str, Any]] = []
-    begin = 0
-    of_steps = zip(search.num_live.tolist(), search.bounds.tolist(), search.best_possible.tolist(), strict=True)
-    for number, *limits in of_steps:
-        end = begin + number
-        named = zip(("bound", "best_possible"), limits, strict=True)
-        step: dict[str, Any] = {name: value for name, value in named if not math.isnan(value)}
-        if search.attention is not None:
-            weights = search.attention[begin:end]
-            step["attention"] = {"rows": number, "columns": weights.shape[1], "weights": weights.ravel().tolist()}
-        steps.append({"live": live[begin:end], **step})
-        begin = end
-    return {"steps": steps, "ended": [_end_fields(end) for end in search.ended], "reason": search.reason}
-
-
-def _end_fields(end: TracedEnd) -> dict[str, Any]:
-    fields = {name: getattr(end, name) for name in ("step", "live", "log_prob", "score", "hypothesis")}
-    return fields | {"finish_reason": f"FINISH_REASON_{'EOS' if end.ended_by_eos else 'LENGTH'}"}
 
 
 def source_tokens(request: ReadRequest, model: BundleModel) -> list[str]:

@@ -25,6 +25,7 @@ from attendant.runtime.decoding.options import (
     length_by_ratio,
     scoring_options,
 )
+from attendant.runtime.decoding.trace import max_trace_bytes
 from attendant.runtime.spans import Part, parts_of, spell_stand_ins
 
 MAX_SHOWN_VIOLATIONS: Final = 8
@@ -646,25 +647,6 @@ def _check_output(output: Mapping[str, Any], model: BundleModel, violations: Vio
 MAX_TRACED_CANDIDATES: Final = 32
 MAX_TRACE_BYTES: Final = 1 << 20
 """Writing it as JSON takes about a second of a thread."""
-LIVE_BYTES: Final = 64
-CANDIDATE_BYTES: Final = 32
-WEIGHT_BYTES: Final = 4
-BAN_BYTES: Final = 8
-"""Bytes of a live hypothesis, a candidate, an attention weight and a banned token in a trace, as it is sent."""
-
-
-def max_trace_bytes(options: DecodingOptions, num_positions: int) -> int:
-    """Returns the estimated size of the largest trace that a request can have, as it is sent; 0 without one.
-
-    Args:
-        num_positions: of the source, its end included.
-    """
-    if not options.trace:
-        return 0
-    live = LIVE_BYTES + WEIGHT_BYTES * num_positions + CANDIDATE_BYTES * (options.trace + 1)
-    if options.no_repeat_ngram_size:
-        live += BAN_BYTES * options.max_length
-    return options.max_rows * (options.max_length + 1) * live
 
 
 def _check_trace(options: DecodingOptions, num_positions: int, violations: Violations) -> None:

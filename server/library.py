@@ -17,12 +17,13 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 import attendant_client
 from attendant.runtime import requests as reading
-from attendant.runtime.answers import GrowingAnswer, answer_fields, score_fields
+from attendant.runtime.answers import answer_fields, score_fields
 from attendant.runtime.bundle.bundle import Bundle, BundleModel, limits_in_force, open_bundle, refuse_few_rows
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_checked
 from attendant.runtime.errors import UserError
+from attendant.runtime.growing_answer import GrowingAnswer
 from attendant.runtime.process import MAX_THREADS, available_cpus, limited
 from attendant.runtime.requests import ReadRequest, Side, Violations, read_decoding, summary
 from attendant.runtime.stepper import Floats

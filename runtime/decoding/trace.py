@@ -9,10 +9,10 @@ Shapes: T steps; N live hypotheses of all steps, step by step; M candidates of a
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -277,3 +277,63 @@ class Recorder:
 
 
 _TAKEN: Final = (Fate.LIVES, Fate.ENDED, Fate.SEARCH_ENDED)
+
+
+LIVE_BYTES: Final = 64
+CANDIDATE_BYTES: Final = 32
+WEIGHT_BYTES: Final = 4
+BAN_BYTES: Final = 8
+"""Bytes of a live hypothesis, a candidate, an attention weight and a banned token in a trace, as it is sent."""
+
+
+def max_trace_bytes(options: DecodingOptions, num_positions: int) -> int:
+    """Returns the estimated size of the largest trace that a request can have, as it is sent; 0 without one.
+
+    Args:
+        num_positions: of the source, its end included.
+    """
+    if not options.trace:
+        return 0
+    live = LIVE_BYTES + WEIGHT_BYTES * num_positions + CANDIDATE_BYTES * (options.trace + 1)
+    if options.no_repeat_ngram_size:
+        live += BAN_BYTES * options.max_length
+    return options.max_rows * (options.max_length + 1) * live
+
+
+def search_fields(search: TracedSearch, tokens_of: Callable[[Sequence[int]], list[str]]) -> dict[str, Any]:
+    """Returns a search under the names of the API.
+
+    Args:
+        tokens_of: returns the symbols of ids.
+    """
+    columns = (search.candidate_log_probs, search.candidate_totals, search.fates)
+    values = zip(tokens_of(search.candidate_ids.tolist()), *(column.tolist() for column in columns), strict=True)
+    candidates = [dict(zip(("token", "log_prob", "total", "fate"), each, strict=True)) for each in values]
+    ends = search.num_candidates.cumsum().tolist()
+    first, *taken = search.token_ids.tolist()
+    assert first == NO_ID, "a search begins with the empty hypothesis"
+    of_live = (search.parents, search.log_probs, search.totals, search.scores)
+    rows = zip(["", *tokens_of(taken)], *(column.tolist() for column in of_live), strict=True)
+    live = [
+        dict(zip(("token", "parent", "log_prob", "total", "score"), row, strict=True))
+        | {"candidates": candidates[begin:end], "banned": tokens_of(banned)}
+        for row, begin, end, banned in zip(rows, [0, *ends[:-1]], ends, search.banned, strict=True)
+    ]
+    steps: list[dict[str, Any]] = []
+    begin = 0
+    of_steps = zip(search.num_live.tolist(), search.bounds.tolist(), search.best_possible.tolist(), strict=True)
+    for number, *limits in of_steps:
+        end = begin + number
+        named = zip(("bound", "best_possible"), limits, strict=True)
+        step: dict[str, Any] = {name: value for name, value in named if not math.isnan(value)}
+        if search.attention is not None:
+            weights = search.attention[begin:end]
+            step["attention"] = {"rows": number, "columns": weights.shape[1], "weights": weights.ravel().tolist()}
+        steps.append({"live": live[begin:end], **step})
+        begin = end
+    return {"steps": steps, "ended": [_end_fields(end) for end in search.ended], "reason": search.reason}
+
+
+def _end_fields(end: TracedEnd) -> dict[str, Any]:
+    fields = {name: getattr(end, name) for name in ("step", "live", "log_prob", "score", "hypothesis")}
+    return fields | {"finish_reason": f"FINISH_REASON_{'EOS' if end.ended_by_eos else 'LENGTH'}"}

@@ -24,6 +24,7 @@ from attendant.runtime.answers import answer_fields, score_fields
 from attendant.runtime.bundle.manifest import TEXT_OPTIONS
 from attendant.runtime.decoding.hypothesis import FinishReason, Progress
 from attendant.runtime.decoding.options import DecodingOptions, default_max_length
+from attendant.runtime.decoding.trace import max_trace_bytes
 from attendant.runtime.requests import ReadRequest, Side, Violation, Violations, cut, read_decoding
 from attendant.runtime.stepper import Floats
 from attendant.server.call import MAX_ID_CHARACTERS, Call, RequestRecord
@@ -86,7 +87,7 @@ class ParsedRequest:
         """Estimate of the most memory that the request and its answer can take."""
         content, options = self.content, self.content.options
         num_tokens = len(content.source_ids) + options.num_hypotheses * (options.max_length + 1)
-        trace = TRACE_OVERHEAD * reading.max_trace_bytes(options, len(content.source_ids))
+        trace = TRACE_OVERHEAD * max_trace_bytes(options, len(content.source_ids))
         return REQUEST_BYTES + TOKEN_BYTES * num_tokens + WEIGHT_BYTES * content.num_attention_cells + trace
 
     def submit(self, call: Call) -> asyncio.Future[Outcome]:

@@ -8,8 +8,8 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
-from attendant.runtime.answers import GrowingAnswer, Piece
 from attendant.runtime.decoding.hypothesis import Progress
+from attendant.runtime.growing_answer import GrowingAnswer, Piece
 from attendant.server.call import Call, RequestLog, RequestRecord
 from attendant.server.catalogue import Catalogue
 from attendant.server.engine.messages import Outcome, Result

@@ -12,7 +12,7 @@ from google.protobuf import json_format
 
 import attendant
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.requests import max_trace_bytes
+from attendant.runtime.decoding.trace import max_trace_bytes
 from attendant_client import AttendantClient, GenerateOptions, InvalidArgument, Sampling
 from attendant_client.messages import trace_of
 from attendant_client.v1 import seq2seq_pb2 as messages

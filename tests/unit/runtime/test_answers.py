@@ -17,9 +17,6 @@ from attendant.runtime.answers import (
     PRIOR,
     SIGNALS,
     DriftWatch,
-    GrowingAnswer,
-    GrowingText,
-    Piece,
     distribution_of,
     replace_unknowns,
     signals_of,
@@ -29,6 +26,7 @@ from attendant.runtime.bundle.manifest import Distribution, Reference
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, Progress
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.growing_answer import GrowingAnswer, GrowingText, Piece
 from attendant.runtime.requests import ReadRequest
 from attendant.training.data.tokenization import TargetConfig, train_tokenizer
 from tests.serving import symbol_tokenizer

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from attendant.runtime.bundle.manifest import TEXT_OPTIONS
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.decoding.options import DecodingOptions, Sampling, scoring_options
-from attendant.runtime.requests import max_trace_bytes
+from attendant.runtime.decoding.trace import max_trace_bytes
 from attendant.server.catalogue import ServedModel
 from attendant.server.errors import InvalidArgument
 from attendant.server.grpc.requests import _read_once, parse, read_generate, read_score, status_of
