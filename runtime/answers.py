@@ -20,7 +20,7 @@ from attendant.runtime.bundle.manifest import Calibration, Distribution, Referen
 from attendant.runtime.bundle.tokenizer import BOS_ID, UNK_ID, Tokenizer
 from attendant.runtime.confidence import answer_signals, confidence_of, source_signals
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
-from attendant.runtime.decoding.trace import Trace, search_fields
+from attendant.runtime.decoding.trace import Trace, trace_fields
 from attendant.runtime.requests import ReadRequest, shortened
 from attendant.runtime.spans import altered, restored
 from attendant.runtime.stepper import Floats
@@ -90,7 +90,6 @@ def answer_fields(
         hypotheses: best first.
     """
     confidences = _confidences(hypotheses, request, model)
-    tokens_of = model.bundle.target_tokenizer.tokens_of
     # A text in parts is right if all its parts are.
     of_whole = [None if each is None else math.prod(each) for each in confidences]
     pairs = zip(hypotheses, of_whole, strict=True)
@@ -98,7 +97,7 @@ def answer_fields(
         "hypotheses": [_hypothesis_fields(hypothesis, confidence, request, model) for hypothesis, confidence in pairs],
         "source_tokens": source_tokens(request, model),
         "warnings": tuple(_warnings(hypotheses[0], confidences[0], request, model)),
-        "trace": None if trace is None else {"searches": [search_fields(search, tokens_of) for search in trace]},
+        "trace": None if trace is None else trace_fields(trace, model.bundle.target_tokenizer.tokens_of),
     }
 
 

@@ -32,7 +32,8 @@ from attendant.server.engine.client import EngineClient
 from attendant.server.engine.loading import in_daemon_thread, open_bundles, open_within_limits
 from attendant.server.engine.pool import WorkerLost, WorkerPool
 from attendant.server.engine.processes import WorkerProcesses
-from attendant.server.grpc.handlers import Bounds, Handlers, library_rpcs, reflection_rpcs
+from attendant.server.grpc.handlers import Bounds, Handlers
+from attendant.server.grpc.library_services import library_rpcs, reflection_rpcs
 from attendant.server.grpc.port import (
     HEADROOM,
     GrpcPort,

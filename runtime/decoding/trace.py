@@ -300,12 +300,16 @@ def max_trace_bytes(options: DecodingOptions, num_positions: int) -> int:
     return options.max_rows * (options.max_length + 1) * live
 
 
-def search_fields(search: TracedSearch, tokens_of: Callable[[Sequence[int]], list[str]]) -> dict[str, Any]:
-    """Returns a search under the names of the API.
+def trace_fields(trace: Trace, tokens_of: Callable[[Sequence[int]], list[str]]) -> dict[str, Any]:
+    """Returns a trace under the names of the API.
 
     Args:
         tokens_of: returns the symbols of ids.
     """
+    return {"searches": [_search_fields(search, tokens_of) for search in trace]}
+
+
+def _search_fields(search: TracedSearch, tokens_of: Callable[[Sequence[int]], list[str]]) -> dict[str, Any]:
     columns = (search.candidate_log_probs, search.candidate_totals, search.fates)
     values = zip(tokens_of(search.candidate_ids.tolist()), *(column.tolist() for column in columns), strict=True)
     candidates = [dict(zip(("token", "log_prob", "total", "fate"), each, strict=True)) for each in values]

@@ -10,23 +10,19 @@ import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from inspect import iscoroutinefunction
 from typing import Any, Final, NoReturn
 from urllib.parse import unquote
 
 import grpc
-from google.protobuf import descriptor_pb2, descriptor_pool, text_format
 from google.protobuf.message import Message
 from grpc_health.v1 import health
-from grpc_reflection.v1alpha import reflection, reflection_pb2
 from prometheus_client import CollectorRegistry
 
 from attendant.server import errors
 from attendant.server.auth import Gate, Shares
-from attendant.server.call import Call, Rpc, UndecodableRequest, guard_of, name_in_certificate, rpcs_of
-from attendant.server.config import Openness
+from attendant.server.call import Call, Rpc, UndecodableRequest, name_in_certificate
 from attendant.server.grpc.requests import AnswerBudget, status_of
 from attendant.server.metrics import REQUEST_BUCKETS, Counter, Histogram
 
@@ -46,30 +42,6 @@ TYPES: Final = {(False, False): "unary", (False, True): "server_stream", (True, 
 
 Context = Any
 """gRPC's servicer context, whose type lacks most of its methods."""
-
-
-def library_rpcs(service: Any, servicer: object, names: Iterable[str], openness: Openness) -> list[Rpc]:
-    """Makes the table of a library's service, whose methods take gRPC's context.
-
-    Args:
-        service: its descriptor.
-        names: of the methods that are served.
-        openness: of `--health` or `--reflection`.
-    """
-    table, guard = rpcs_of(service, servicer), guard_of(openness)
-    return [replace(table[name], answer=_with_context(table[name]), guard=guard, is_counted=False) for name in names]
-
-
-def _with_context(rpc: Rpc) -> Callable[[Any, "GrpcCall"], Any]:
-    def answer(request: Any, call: GrpcCall) -> Any:
-        return rpc.answer(request, call.context)
-
-    async def stream(request: Any, call: GrpcCall) -> AsyncIterator[Any]:
-        await rpc.answer(request, call.context)
-        return
-        yield  # the method has written its responses to the context itself
-
-    return stream if rpc.streams_responses and iscoroutinefunction(rpc.answer) else answer
 
 
 class GrpcCall(Call):
@@ -512,30 +484,3 @@ def _forget_frames(aborted: BaseException, error: BaseException, _: object) -> N
     """Lets a call be freed: gRPC keeps the exception that aborted it, and frames of a traceback keep the call."""
     aborted.__context__ = None
     aborted.__traceback__ = error.__traceback__ = None
-
-
-OLDER: Final = reflection.SERVICE_NAME
-NEWER: Final = OLDER.replace("v1alpha", "v1")
-
-
-def reflection_rpcs(services: list[str], openness: Openness) -> list[Rpc]:
-    """Makes the table of a service that describes these services and itself.
-
-    Newer tools call `v1`, and grpcio-reflection 1.85 has only `v1alpha`; a release that has both will replace this.
-    `v1` has the same messages as `v1alpha`, with the same fields and numbers, so one servicer answers both.
-    """
-    _add_newer_descriptors()
-    servicer = reflection.aio.ReflectionServicer([*services, NEWER, OLDER])
-    service = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
-    older = library_rpcs(service, servicer, ["ServerReflectionInfo"], openness)
-    return [*older, *(replace(rpc, service=NEWER) for rpc in older)]
-
-
-def _add_newer_descriptors() -> None:
-    """Adds the descriptors of `v1`, which clients look up like those of any other service."""
-    older = descriptor_pb2.FileDescriptorProto()
-    reflection_pb2.DESCRIPTOR.CopyToProto(older)
-    text = text_format.MessageToString(older).replace("v1alpha", "v1")
-    newer = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())
-    newer.name = f"{NEWER.rpartition('.')[0].replace('.', '/')}/reflection.proto"
-    descriptor_pool.Default().Add(newer)

@@ -23,12 +23,12 @@ from attendant.runtime import requests as reading
 from attendant.runtime.answers import answer_fields, score_fields
 from attendant.runtime.bundle.manifest import TEXT_OPTIONS
 from attendant.runtime.decoding.hypothesis import FinishReason, Progress
-from attendant.runtime.decoding.options import DecodingOptions, default_max_length
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.decoding.trace import max_trace_bytes
 from attendant.runtime.requests import ReadRequest, Side, Violation, Violations, cut, read_decoding
 from attendant.runtime.stepper import Floats
 from attendant.server.call import MAX_ID_CHARACTERS, Call, RequestRecord
-from attendant.server.catalogue import Role, ServedModel
+from attendant.server.catalogue import ServedModel
 from attendant.server.engine.messages import Outcome, Priority, Result, joined_result
 from attendant.server.errors import AttendantError, InvalidArgument, Overloaded
 from attendant.server.polling import begin
@@ -430,12 +430,6 @@ FINISH_REASONS = {
     FinishReason.EOS: messages.FINISH_REASON_EOS,
     FinishReason.LENGTH: messages.FINISH_REASON_LENGTH,
 }
-ROLES: dict[Role, messages.Role] = {
-    "stable": messages.ROLE_STABLE,
-    "canary": messages.ROLE_CANARY,
-    "shadow": messages.ROLE_SHADOW,
-    "named": messages.ROLE_NAMED,
-}
 TIMINGS = tuple(messages.Timings.DESCRIPTOR.fields_by_name)
 """The names of the fields, which RequestStats has too."""
 timings_of = attrgetter(*TIMINGS)
@@ -498,60 +492,12 @@ def score_response(parsed: ParsedRequest, result: Result) -> messages.ScoreRespo
     )
 
 
-def model_message(model: ServedModel, role: Role) -> messages.Model:
-    manifest, limits = model.manifest, model.limits
-    return messages.Model(
-        name=model.name,
-        version=manifest.version,
-        precision=model.precision,
-        provider=model.provider,
-        architecture=dict(_flattened(manifest.model)),
-        source_vocabulary_size=manifest.source.vocabulary_size,
-        target_vocabulary_size=manifest.target.vocabulary_size,
-        limits=messages.Limits(
-            **limits.model_dump(),
-            max_source_characters=model.bundle.source_tokenizer.max_characters(limits.max_source_tokens),
-            max_target_characters=model.bundle.target_tokenizer.max_characters(limits.max_target_tokens),
-        ),
-        defaults=messages.DecodingOptions(
-            **manifest.decoding.model_dump(exclude={"max_length", "max_length_ratio", *TEXT_OPTIONS}),
-            **{name: getattr(manifest.decoding, name) for name in TEXT_OPTIONS},
-            min_length=0,
-            # That of the longest source, if it depends on the source.
-            max_length=default_max_length(manifest, limits.max_source_tokens),
-            suppress_unk=False,
-        ),
-        evaluation=[
-            messages.EvaluationResult(**evaluation.model_dump(exclude={"precision", "difference"}))
-            for evaluation in manifest.evaluation
-            # Measurements of other graphs say nothing certain about these.
-            if evaluation.precision == model.precision
-        ],
-        manifest_json=manifest.to_text(),
-        label=model.label,
-        role=ROLES[role],
-        description=model.bundle.description,
-        examples=[messages.Example(source=source, target=target) for source, target in model.bundle.examples()],
-    )
-
-
 def _attention(attention: Floats | None) -> messages.Attention | None:
     """Makes a message of weights [summands, source tokens]; None leaves the field unset."""
     if attention is None:
         return None
     rows, columns = attention.shape
     return messages.Attention(rows=rows, columns=columns, weights=attention.ravel().tolist())
-
-
-def _flattened(section: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Returns nested fields by their dotted names, except those that are None."""
-    pairs: list[tuple[str, str]] = []
-    for name, value in section.items():
-        if isinstance(value, dict):
-            pairs += _flattened(value, f"{prefix}{name}.")
-        elif value is not None:
-            pairs.append((prefix + name, str(value).lower() if isinstance(value, bool) else str(value)))
-    return pairs
 
 
 def status_of(error: AttendantError, request_id: str) -> status_pb2.Status:

@@ -15,12 +15,12 @@ from attendant.server.catalogue import Catalogue
 from attendant.server.engine.messages import Outcome, Result
 from attendant.server.errors import Stalled
 from attendant.server.grpc.lists import BatchStream, generate_many
+from attendant.server.grpc.model_facts import model_message
 from attendant.server.grpc.requests import (
     AnswerBudget,
     ParsedRequest,
     generate_fields,
     joined_outcome,
-    model_message,
     num_cells,
     parse,
     read_generate,
