@@ -240,10 +240,10 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
             **search_of(recipe.evaluation) | {"beam_size": beam_size}, max_length_ratio=run.max_length_ratio
         ),
         provenance=provenance_of(
-            commit=run.commit,
+            commit=run.versions["commit"],
             versions=run.versions,
             recipe=recipe.model_dump(mode="json"),
-            data_digest=run.data_digest,
+            data_digest=run.data["digest"],
             checkpoint=run.checkpoint,
         ),
         evaluation=tuple(Evaluation(**{field: entry[field] for field in measured}) for entry in run.evaluation),

@@ -68,14 +68,6 @@ class LoadedRun:
     data: dict[str, Any]
 
     @property
-    def commit(self) -> str:
-        return self.versions["commit"]
-
-    @property
-    def data_digest(self) -> str:
-        return str(self.data["digest"])
-
-    @property
     def max_length_ratio(self) -> float | None:
         """The ratio of training/data/corpus.py; None for runs that are older than this record."""
         ratio: float | None = self.data.get("max_length_ratio")

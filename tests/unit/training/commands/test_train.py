@@ -53,8 +53,8 @@ def test_a_run_has_its_files_and_records_each_epoch(tmp_path: Path, tiny_recipe:
     assert loaded.checkpoint.startswith("sha256:") and {entry["checkpoint"] for entry in evaluation} == {
         loaded.checkpoint
     }
-    assert loaded.data_digest == data["digest"]
-    assert loaded.commit and not loaded.model.training
+    assert loaded.data["digest"] == data["digest"]
+    assert loaded.versions["commit"] and not loaded.model.training
     assert loaded.state.step == loaded.state.best_step
     assert load_run(output, "last").state.epoch == 2
 
