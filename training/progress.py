@@ -1,7 +1,10 @@
 """Output of the commands: lines and tables on standard output, and progress on standard error."""
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from rich.console import Console
 from rich.progress import (
@@ -16,6 +19,8 @@ from rich.progress import (
 from rich.table import Table
 
 PIPE_WIDTH = 10_000  # Columns if standard output is not a terminal, so that nothing is folded.
+FIRST_PAUSE_SECONDS = 10.0
+LONGEST_PAUSE_SECONDS = 600.0
 
 ShowProgress = Callable[[str, int, int], None]
 """Shows the progress of a piece of work: its name, the number of finished items, and the number of all items."""
@@ -42,12 +47,58 @@ def plain_table(*headings: str) -> Table:
     return table
 
 
+class Pauses:
+    """Tells when the next line of progress is due, so that long work does not fill a file.
+
+    The first line comes after ten seconds. Each pause is twice as long as the one before, up to ten minutes.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._last = clock()
+        self._pause = FIRST_PAUSE_SECONDS
+
+    def is_over(self) -> bool:
+        """Returns whether a line is due now; if so, the next pause begins."""
+        now = self._clock()
+        if now - self._last < self._pause:
+            return False
+        self._last, self._pause = now, min(LONGEST_PAUSE_SECONDS, 2 * self._pause)
+        return True
+
+
+def time_left(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes}:{seconds:02d} left"
+
+
+def progress_lines(write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> ShowProgress:
+    """Returns a function that writes the progress of each work as lines of text, for a file."""
+    begun: dict[str, tuple[float, Pauses]] = {}
+
+    def show(work: str, done: int, total: int) -> None:
+        if work not in begun:
+            begun[work] = clock(), Pauses(clock)
+        start, pauses = begun[work]
+        if done >= total:
+            begun.pop(work)
+        elif done and pauses.is_over():
+            write(f"{work}: {done:,} of {total:,}, {time_left((clock() - start) * (total - done) / done)}")
+
+    return show
+
+
 @contextmanager
 def progress_bars() -> Iterator[ShowProgress]:
-    """Yields a function that shows a bar for each work if standard error is a terminal; finished bars are removed."""
+    """Yields a function that shows a bar for each work; finished bars are removed. If standard error is no terminal, it
+    writes lines there.
+    """
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield progress_lines(partial(print, file=sys.stderr, flush=True))
+        return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bars = Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal)
+    bars = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
     tasks: dict[str, TaskID] = {}
 
     def show(work: str, done: int, total: int) -> None:

@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Literal
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from attendant.training.progress import print_line
+from attendant.training.progress import Pauses, print_line, time_left
 
 if TYPE_CHECKING:
     from attendant.training.recipe import Recipe  # needs torch, and a callback does not
-
-FIRST_PAUSE_SECONDS = 10.0
-LONGEST_PAUSE_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +59,7 @@ class StepProgress:
 
     @property
     def time_left(self) -> str:
-        if self.seconds_left is None:
-            return ""
-        minutes, seconds = divmod(round(self.seconds_left), 60)
-        return f"{minutes}:{seconds:02d} left"
+        return "" if self.seconds_left is None else time_left(self.seconds_left)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,26 +107,19 @@ class TrainingCallback:
 
 
 class TrainingProgress(TrainingCallback):
-    """Shows the steps of a training as lines of text, for a file.
-
-    The first line comes after ten seconds. Each pause is twice as long as the one before, up to ten minutes.
-    """
+    """Shows the steps of a training as lines of text, for a file."""
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._write = write
-        self._clock = clock
-        self._last = clock()
-        self._pause = FIRST_PAUSE_SECONDS
+        self._pauses = Pauses(clock)
 
     def step(self, progress: StepProgress) -> None:
-        if self._clock() - self._last < self._pause:
-            return
-        self._last, self._pause = self._clock(), min(LONGEST_PAUSE_SECONDS, 2 * self._pause)
-        self._write(
-            f"epoch {progress.epoch}, batch {progress.batch}/{progress.num_batches}, loss {progress.loss:.3f}, "
-            f"perplexity {progress.perplexity:.4g}, {progress.tokens_per_second:,.0f} tokens/s"
-            + (progress.time_left and f", {progress.time_left}")
-        )
+        if self._pauses.is_over():
+            self._write(
+                f"epoch {progress.epoch}, batch {progress.batch}/{progress.num_batches}, loss {progress.loss:.3f}, "
+                f"perplexity {progress.perplexity:.4g}, {progress.tokens_per_second:,.0f} tokens/s"
+                + (progress.time_left and f", {progress.time_left}")
+            )
 
     def record(self, record: Record) -> None:
         """Shows validations."""

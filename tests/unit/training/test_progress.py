@@ -9,7 +9,7 @@ from rich.console import Console
 
 from attendant.training.loop.callbacks import LiveProgress, Record, StepProgress, TrainingProgress, TrainingStart
 from attendant.training.loop.journal import Journal
-from attendant.training.progress import plain_console
+from attendant.training.progress import plain_console, progress_lines
 from attendant.training.run.directory import Run
 
 AT = StepProgress(
@@ -43,6 +43,21 @@ def test_a_long_training_does_not_fill_a_file() -> None:
     for _ in range(1000):
         progress.step(AT)
     assert 6 < len(lines) < 20
+
+
+def test_the_progress_of_a_long_work_is_written_to_a_file() -> None:
+    lines: list[str] = []
+    now = 0.0
+    show = progress_lines(lines.append, clock=lambda: now)
+    show("labelling", 0, 2000)
+    for now, done in ((5.0, 100), (20.0, 400), (30.0, 600), (40.0, 800), (90.0, 1900)):  # noqa: B007 - the clock's time
+        show("labelling", done, 2000)
+    show("labelling", 2000, 2000)
+    assert lines == [
+        "labelling: 400 of 2,000, 1:20 left",
+        "labelling: 800 of 2,000, 1:00 left",
+        "labelling: 1,900 of 2,000, 0:05 left",
+    ]
 
 
 def test_users_texts_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
