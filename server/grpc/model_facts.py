@@ -16,6 +16,7 @@ ROLES: dict[Role, messages.Role] = {
 
 
 def model_message(model: ServedModel, role: Role) -> messages.Model:
+    """Returns the message about a served model in that role."""
     manifest, limits = model.manifest, model.limits
     return messages.Model(
         name=model.name,
