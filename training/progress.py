@@ -68,6 +68,7 @@ class Pauses:
 
 
 def time_left(seconds: float) -> str:
+    """Returns `1:05 left`: minutes and seconds."""
     minutes, seconds = divmod(round(seconds), 60)
     return f"{minutes}:{seconds:02d} left"
 

@@ -5,7 +5,6 @@ Nearly half of CMUdict's words are such names.
 """
 
 import re
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -47,9 +46,8 @@ def build(directory: Path, announce: Announce) -> None:
         apt = Apt(Path(folder))
         apt.download([PACKAGE])
         words = choose([*(apt.root / WORD_LIST).read_text(encoding="utf-8").splitlines(), *names])
-        shutil.copyfile(apt.root / TERMS, directory / "LICENSE")
-    with (directory / "LICENSE").open("a", encoding="utf-8") as terms:
-        terms.write(TERMS_OF_NAMES)
+        terms = (apt.root / TERMS).read_text(encoding="utf-8") + TERMS_OF_NAMES
+    (directory / "LICENSE").write_text(terms, encoding="utf-8")
     (directory / "words.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
     announce(f"{len(words):,} words")
 
