@@ -74,9 +74,9 @@ SUITES = {
     ),
     "training": Suite("Training speed", training.ABOUT, (training.input_feeding, training.no_input_feeding)),
     "gpu": Suite(
-        "One decoder step on a GPU",
-        "The time of a step against PyTorch.",
-        (gpu.greedy, gpu.beam),
+        "Decoding on a GPU",
+        "The time of a step against PyTorch, and the server against itself on the CPU.",
+        (gpu.greedy, gpu.beam, gpu.served),
     ),
 }
 

@@ -1,7 +1,7 @@
-"""Measures one decoder step on a GPU (benchmarks/gpu.sh) in under 8 minutes. Tests marked `cuda` compare its results.
+"""Measures a GPU (benchmarks/gpu.sh) in under 8 minutes. Tests marked `cuda` compare its results.
 
-Our stepper, PyTorch eager and compiled, in fp32 and fp16. A step is timed from the upload of the ids to the download of
-the candidates.
+A decoder step of our stepper, of PyTorch eager and compiled, in fp32 and fp16, from the upload of the ids to the
+download of the candidates; and the server on the GPU and on the CPU.
 """
 
 import time
@@ -17,19 +17,22 @@ from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import Precision, TensorSpec
 from attendant.runtime.onnx.device import DeviceStepper, select_graph
 from attendant.runtime.onnx.session import BoundSession
+from attendant.runtime.process import available_cpus
 from attendant.runtime.stepper import Stepper
 from attendant.training.model.stepper import TorchStepper
 from benchmarks.harness import Samples, System, Visits, measure, part_of
 from benchmarks.results import Part
-from benchmarks.workload import Context, mt_bundle, mt_model
+from benchmarks.servers import attendant_server, closed, requests_of, under
+from benchmarks.workload import Context, mt_bundle, mt_model, real_work
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16")
 BEAM_SIZE = 4
 NUM_ROWS, QUICK_ROWS = tuple(2**power for power in range(11)), (1, 8)
 WARM_STEPS = 24
-PART_SECONDS = 225.0
-"""No measurement of a part starts after this time."""
+PART_SECONDS = 150.0
+"""No measurement of a step starts after this time."""
 
+SERVED_CLIENTS = (1, 64, 256)
 COMPILED_ROWS, COMPILE_SECONDS = (1, 64, 1024), 60.0
 """Row counts at which torch.compile is measured; it takes a minute or so for each."""
 
@@ -49,6 +52,27 @@ def beam(context: Context) -> Part:
     As before, with four rows per source, reordered after every step as in a search; the reordering is part of the step.
     """
     return _steps(context, per_source=BEAM_SIZE)
+
+
+def served(context: Context) -> Part:
+    """Served, lengths of real sentences, greedy.
+
+    Clients in a closed loop, which share the machine with the server: each sends its next request after each answer.
+    CPU ms: processor time of all the server's processes per answer. The CPU's row has one engine on all cores.
+    """
+    provider, requests = context.options.provider, requests_of(real_work(context.workload))
+    server = partial(attendant_server, context, requests=requests, num_workers=1)
+    bundle = mt_bundle(context, precisions=PRECISIONS)
+    graphs: list[Precision] = ["fp32"] if provider == "cpu" else [*PRECISIONS]
+    servers = [
+        *(
+            server(name=f"{provider}, {name}", bundle=bundle, precision=name, provider=provider, num_threads=1)
+            for name in graphs
+        ),
+        server(name="cpu, int8", num_threads=available_cpus()),
+    ]
+    loads = {f"{num} clients": closed(context, num) for num in SERVED_CLIENTS}
+    return part_of([row for each in servers for row in measure([under(each, loads)], num_rounds=1)])
 
 
 def _steps(context: Context, per_source: int) -> Part:

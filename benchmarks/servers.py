@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
+from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.server.bench.command import METHOD, addresses
 from attendant.server.bench.load import Answered, Load
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -66,8 +67,10 @@ def attendant_server(
     num_workers: int = NUM_WORKERS,
     num_threads: int = NUM_WORKERS,
     per_request: bool = False,
+    precision: Precision = "int8",
+    provider: Provider = "cpu",
 ) -> Server:
-    """Returns our server, in int8.
+    """Returns our server.
 
     Args:
         bundle: if None, the context's.
@@ -77,7 +80,8 @@ def attendant_server(
     """
     layout = f"--workers {num_workers} --threads {num_threads}"
     # The load generator acts as many clients, and the server sees one address.
-    options = f"--port 0 --metrics-port 0 --log-level warning --precision int8 {layout} --light-rows 4096".split()
+    graphs = f"--precision {precision} --provider {provider}"
+    options = f"--port 0 --metrics-port 0 --log-level warning {graphs} {layout} --light-rows 4096".split()
 
     def command() -> list[str]:
         arguments = [str(bundle or context.bundle), *options]
@@ -86,7 +90,7 @@ def attendant_server(
         return [sys.executable, "-m", "server", *arguments]
 
     requests = requests or requests_of(equal_work(context.workload))
-    return Server(name=name, command=command, requests=requests, about=f"int8, {layout}")
+    return Server(name=name, command=command, requests=requests, about=f"{precision}, {layout}")
 
 
 def empty_service(requests: Sequence[bytes], *, refuses: bool = False) -> Server:

@@ -188,6 +188,10 @@ class MovingAverage:
     def __init__(self, model: Seq2Seq, decay: float) -> None:
         self.model = copy.deepcopy(model)
         self.model.requires_grad_(False)
+        for module in self.model.modules():
+            if isinstance(module, nn.RNNBase):
+                # The copies of its weights no longer share one block of a GPU's memory, as cuDNN wants them.
+                module.flatten_parameters()
         self._decay = decay
 
     @torch.no_grad()

@@ -160,6 +160,11 @@ def product_dtype(like: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else like.dtype
 
 
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Returns [...] in 32 bits if it has 16: sums of exponentials need them, and -1e9 is beyond float16."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
 @contextmanager
 def without_autocast(device: torch.device) -> Iterator[None]:
     """Runs operations in the types of their inputs. Enters in far less time than torch's own context."""

@@ -16,9 +16,16 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
-from attendant.training.kernels.hardware import product_dtype, without_autocast
+from attendant.training.kernels.hardware import at_least_float32, product_dtype, without_autocast
 
 NEVER_GENERATED = (PAD_ID, BOS_ID)
+
+
+def logits_of(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Returns W x + b [..., V] of inputs [..., H], for W [V, H] and b [V], which is -1e9 where nothing is generated."""
+    if product_dtype(weight) == torch.float16:
+        return F.linear(inputs, weight).float() + bias  # -1e9 is beyond float16
+    return F.linear(inputs, weight, bias)
 
 
 class SoftTargets(NamedTuple):
@@ -53,7 +60,7 @@ def smoothed_cross_entropy(
     Returns:
         the sum in nats, a scalar; the caller divides by the number of tokens over all batches and processes.
     """
-    logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    logits = at_least_float32(logits)
     symbols, masses, rest = target_masses(target_ids, label_smoothing, soft_targets, like=logits)
     losses = torch.logsumexp(logits, -1) - (masses * logits.gather(1, symbols)).sum(1)
     if label_smoothing > 0:
@@ -124,7 +131,7 @@ class Copies(NamedTuple):
 
 def mixed(logits: Tensor, copies: Copies) -> Tensor:
     """Returns logits [N, V] whose softmax is the mixture of that of `logits` [N, V] and of the copies."""
-    log_probs = torch.log_softmax(logits, -1)
+    log_probs = torch.log_softmax(at_least_float32(logits), -1)
     return mixed_in(log_probs, log_probs.gather(1, copies.symbols), copies)
 
 
@@ -171,9 +178,8 @@ def output_loss(
     """
     dtype = product_dtype(weight)
     if dtype == torch.float16:
-        # The gradients are outside its range as long as the loss is not scaled, and it is scaled only after this. The
-        # bias comes on top in float32: float16 has no finite number for what can't be generated.
-        logits = F.linear(inputs, weight).float() + bias
+        # The gradients are outside its range as long as the loss is not scaled, and it is scaled only after this.
+        logits = logits_of(inputs, weight, bias)
         logits = logits if copies is None else mixed(logits, copies)
         loss = smoothed_cross_entropy(logits, target_ids, label_smoothing=label_smoothing, soft_targets=soft_targets)
         return loss, F.cross_entropy(logits.detach(), target_ids, reduction="sum")

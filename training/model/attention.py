@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
 from attendant.training.kernels.cells import LoopedProduct, looped_linear
+from attendant.training.kernels.hardware import at_least_float32
 from attendant.training.kernels.loss import Copies
 from attendant.training.model.config import ModelConfig, ScoreKind
 from attendant.training.model.readout import IMPOSSIBLE
@@ -230,7 +231,7 @@ class Attention(nn.Module):
         if self.coverage is not None:
             assert coverage is not None
             evidence = (self.coverage.evidence(coverage),)
-        scores = self.score(query, source.get("keys", memory), *evidence)
+        scores = at_least_float32(self.score(query, source.get("keys", memory), *evidence))
         weights = torch.softmax(torch.where(mask.unsqueeze(1), scores, MASKED_SCORE), -1)
         if self.coverage is not None:
             assert coverage is not None
@@ -306,5 +307,5 @@ class Copying(nn.Module):
             context, hidden, embedded: [..., C], [..., H] and [..., E], as the readout takes them.
         """
         gates = self.gate(torch.cat([context, hidden, embedded], -1))
-        scores = torch.log(shares.clamp(min=LEAST_SHARE)) - gates
+        scores = torch.log(at_least_float32(shares).clamp(min=LEAST_SHARE)) - gates
         return Copies(symbols, torch.where((symbols == PAD_ID) | (symbols == BOS_ID), NOTHING, scores))

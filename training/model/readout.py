@@ -11,10 +11,9 @@ from typing import Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from attendant.training.kernels.cells import looped_linear
-from attendant.training.kernels.loss import NEVER_GENERATED
+from attendant.training.kernels.loss import NEVER_GENERATED, logits_of
 from attendant.training.model.config import ModelConfig, ReadoutKind
 
 IMPOSSIBLE = -1e9
@@ -44,7 +43,7 @@ class Output(nn.Module):
         Args:
             embedding_weight: [V, P] the target embeddings, used if they are tied.
         """
-        return F.linear(inputs, *self.matrix_and_bias(embedding_weight))
+        return logits_of(inputs, *self.matrix_and_bias(embedding_weight))
 
     def matrix_and_bias(self, embedding_weight: Tensor) -> tuple[Tensor, Tensor]:
         """Returns W [V, P] and b [V]; in b, PAD and BOS are impossible."""

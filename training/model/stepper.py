@@ -27,6 +27,7 @@ from attendant.runtime.stepper import (
     select_sources,
     state_of,
 )
+from attendant.training.kernels.hardware import at_least_float32
 from attendant.training.model.readout import IMPOSSIBLE
 from attendant.training.model.seq2seq import Encoded, Seq2Seq
 
@@ -46,7 +47,7 @@ def candidates(
         log-probabilities [R, K], normalized over V, in falling order; their ids [R, K], ties by the lower id; and the
         log-probabilities [R] of the forced symbols, 0 where none.
     """
-    log_probs = torch.log_softmax(ban(logits, banned_ids), -1)
+    log_probs = torch.log_softmax(ban(at_least_float32(logits), banned_ids), -1)
     forced = log_probs.gather(1, forced_ids.clamp(min=0).unsqueeze(1)).squeeze(1)
     forced = torch.where(forced_ids < 0, 0.0, forced)
     return *top(log_probs, num_candidates), forced

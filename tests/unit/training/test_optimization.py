@@ -1,6 +1,7 @@
 """Tests of optimizers, schedules and the moving average on values worked out by hand."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -117,3 +118,14 @@ def test_the_decay_of_a_moving_average_grows_to_its_limit() -> None:
     # The trained weights are unchanged, and the average has no gradients.
     assert model.weight.item() == 19.0
     assert not average.model.weight.requires_grad and model.weight.requires_grad
+
+
+@pytest.mark.cuda
+def test_a_gpu_keeps_the_averaged_weights_of_a_layer_in_one_block() -> None:
+    """PyTorch warns otherwise, and moves the weights at every call."""
+    if not torch.cuda.is_available():
+        pytest.skip("torch finds no GPU")
+    average = MovingAverage(nn.LSTM(4, 4, 2).to("cuda"), 0.5)  # type: ignore[arg-type]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        average.model(torch.zeros(1, 1, 4, device="cuda"))

@@ -3,14 +3,17 @@
 tests/parity/test_teacher_forcing.py compares the cells and the training loop with plain steps and with torch's layers.
 """
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from attendant.runtime.stepper import attention_layout
 from attendant.training.kernels.cells import RNN_CLASSES, STATE_NAMES, CellKind
 from attendant.training.kernels.loss import smoothed_cross_entropy
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.decoder import CellLoop, DecoderCell
+from attendant.training.model.stepper import TorchStepper, candidates, evaluating
 from tests.architectures import covering_architectures, skip_without_bfloat16_lstm
 
 NUM_ROWS, NUM_STEPS, INPUT_SIZE, HIDDEN_SIZE = 3, 5, 4, 6
@@ -45,26 +48,74 @@ def test_states_keep_32_bits_where_products_have_16(kind: CellKind) -> None:
 ARCHITECTURES = covering_architectures()
 
 
-def gradient(model: Seq2Seq, *, is_low: bool) -> torch.Tensor:
+def gradient(model: Seq2Seq, dtype: torch.dtype | None = None, device: str = "cpu") -> Tensor:
     generator = torch.Generator().manual_seed(0)
-    source_ids, previous_ids, next_ids = (torch.randint(3, 11, (4, 6), generator=generator) for _ in range(3))
-    model.zero_grad()
-    with torch.autocast("cpu", torch.bfloat16, enabled=is_low):
-        logits = model(source_ids, torch.tensor([6, 3, 1, 5]), previous_ids, torch.arange(24))
+    source_ids, previous_ids, next_ids = (
+        torch.randint(4, 11, (4, 6), generator=generator).to(device) for _ in range(3)
+    )
+    source_lengths, positions = (torch.tensor(values, device=device) for values in ([6, 3, 1, 5], range(24)))
+    model.to(device).zero_grad()
+    with torch.autocast(device, dtype or torch.bfloat16, enabled=dtype is not None):
+        logits = model(source_ids, source_lengths, previous_ids, positions)
         loss = smoothed_cross_entropy(logits, next_ids.flatten(), label_smoothing=0.1)
+    assert loss.isfinite()
     loss.backward()
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).cpu()
 
 
-@pytest.mark.parametrize("config", ARCHITECTURES.values(), ids=ARCHITECTURES)
-def test_gradients_in_bfloat16_are_close_to_those_in_float32(config: ModelConfig) -> None:
+def model_of(config: ModelConfig) -> Seq2Seq:
+    torch.manual_seed(0)
+    return Seq2Seq(config, 11, 11).eval()
+
+
+def skip_without_lstm(config: ModelConfig, dtype: torch.dtype) -> None:
+    if config.cell == "lstm" and dtype == torch.float16:
+        pytest.skip("oneDNN has no LSTMs in float16")
     if config.cell == "lstm":
         skip_without_bfloat16_lstm()
-    torch.manual_seed(0)
-    model = Seq2Seq(config, 11, 11).eval()
-    full, low = gradient(model, is_low=False), gradient(model, is_low=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("config", ARCHITECTURES.values(), ids=ARCHITECTURES)
+def test_gradients_in_16_bits_are_close_to_those_in_float32(config: ModelConfig, dtype: torch.dtype) -> None:
+    skip_without_lstm(config, dtype)
+    model = model_of(config)
+    full, low = gradient(model), gradient(model, dtype)
     assert low.dtype == torch.float32
     assert torch.cosine_similarity(full, low, dim=0) > 0.97
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("config", ARCHITECTURES.values(), ids=ARCHITECTURES)
+def test_weights_and_probabilities_have_32_bits_where_products_have_16(config: ModelConfig, dtype: torch.dtype) -> None:
+    """On CUDA, the score of padding and the logit of a ban, -1e9, are refused for float16."""
+    skip_without_lstm(config, dtype)
+    model = model_of(config)
+    stepper = TorchStepper(model)
+    state = stepper.encode([[4, 5, 6], [4]])
+    layout = map(torch.from_numpy, attention_layout(state.row_sources, state.num_sources))
+    with evaluating(model), torch.autocast("cpu", dtype):
+        logits, _, weights = model.step(torch.tensor([4, 5]), state.row_tensors, state.source_tensors, *layout)
+        log_probs, _, _ = candidates(logits, torch.tensor([7, 7]), torch.tensor([[5], [-1]]), 9)
+    assert {each.dtype for each in (log_probs, weights) if each is not None} == {torch.float32}
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("config", ARCHITECTURES.values(), ids=ARCHITECTURES)
+def test_gradients_on_a_gpu_are_close_to_those_on_the_cpu(config: ModelConfig, dtype: torch.dtype | None) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("torch finds no GPU")
+    model = model_of(config)
+    cpu, gpu = gradient(model), gradient(model, dtype, "cuda")
+    assert torch.cosine_similarity(cpu, gpu, dim=0) > (0.97 if dtype else 0.9999)
+    previous = np.full(2, 4)
+    with torch.autocast("cuda", dtype or torch.bfloat16, enabled=dtype is not None):
+        stepper = TorchStepper(model, "cuda")
+        output, _ = stepper.step(
+            stepper.encode([[4, 5, 6], [4]]), previous, num_candidates=9, banned_ids=np.array([[5], [-1]])
+        )
+    assert np.isfinite(output.candidate_log_probs).all()
 
 
 def random_inputs(kind: CellKind) -> list[Tensor]:
