@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Literal, Self, Unpack, get_args, overload
+from typing import Any, ClassVar, Final, Literal, Self, Unpack, get_args, overload
 
 import grpc
+import numpy as np
 from tokenizers import Tokenizer as LibraryTokenizer
 
 import attendant_client
@@ -32,8 +33,9 @@ from attendant.server.engine.messages import EngineRequest, Outcome, Result, Ste
 from attendant.server.engine.scheduler import Budget
 from attendant_client import Answers, Delta, FinishReason, InvalidArgument, Sampling, Source
 from attendant_client.client import Streamed
+from attendant_client.errors import of_source
 from attendant_client.messages import (
-    checked_source,
+    checked_sources,
     generate_request,
     plain_number,
     score_request,
@@ -107,8 +109,24 @@ class FunctionTokenizer(Tokenizer):
         return text
 
 
+class _WithArrays:
+    """Compares a dataclass whose fields may be arrays, for which `==` returns no truth value."""
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    log_prob: float
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and all(
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in self.__dataclass_fields__
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.log_prob)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Hypothesis(attendant_client.Hypothesis):
+class Hypothesis(_WithArrays, attendant_client.Hypothesis):
     """The client's hypothesis, with attention as an array.
 
     Attributes:
@@ -130,7 +148,7 @@ class Generation(attendant_client.Generation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Score(attendant_client.Score):
+class Score(_WithArrays, attendant_client.Score):
     """The client's score, with attention as an array; `request_id` is empty.
 
     Attributes:
@@ -379,19 +397,12 @@ class Model:
             request = read_generate(source, options, self._facts)
             return self.generation(request, *self._decode([request]))
         read: list[ReadRequest | InvalidArgument] = []
-        for place, item in enumerate(source):
-            checked = checked_source(item)
-            if isinstance(checked, InvalidArgument):
-                if not return_errors:
-                    kind = ValueError if isinstance(item, str) else TypeError
-                    raise kind(f"source {place}: {checked.message}")
-                read.append(checked)
-                continue
+        for place, item in enumerate(checked_sources(source, return_errors=return_errors)):
             try:
-                read.append(read_generate(checked, options, self._facts))
+                read.append(item if isinstance(item, InvalidArgument) else read_generate(item, options, self._facts))
             except InvalidArgument as error:
                 if not return_errors:
-                    raise _of_source(place, error) from None
+                    raise of_source(place, error) from None
                 read.append(error)
         results = iter(self._decode([item for item in read if isinstance(item, ReadRequest)]))
         return Answers(
@@ -455,7 +466,10 @@ class Model:
             try:
                 requests.append(read(source_item, target_item))
             except InvalidArgument as error:
-                raise _of_source(place, error) from None
+                raise of_source(place, error) from None
+            except (TypeError, ValueError) as error:
+                error.add_note(f"in source {place} or its target")
+                raise
         return self._scores(requests)
 
     def generation(self, request: ReadRequest, result: Result) -> Generation:
@@ -531,14 +545,9 @@ class GenerationStream(Streamed[Generation]):
 
 def _is_one(source: object) -> bool:
     """Returns whether it is a single source, or an invalid value that is refused as one."""
-    return isinstance(source, str | tuple | bytes | bytearray) or not isinstance(source, Iterable)
+    return isinstance(source, str | tuple | bytes | bytearray | Mapping) or not isinstance(source, Iterable)
 
 
 def _answered(outcome: Outcome) -> Result:
     assert isinstance(outcome, Result), "without deadlines and cancellations everything is answered"
     return outcome
-
-
-def _of_source(place: int, error: InvalidArgument) -> InvalidArgument:
-    """Returns the error with the place of its source in a list."""
-    return InvalidArgument(error.code, f"source {place}: {error.message}", error.violations)

@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from attendant_client import messages
 from attendant_client.bulk import Bulk, in_order, result_of
-from attendant_client.errors import AttendantError, InvalidArgument, NotFound, error_of
+from attendant_client.errors import AttendantError, InvalidArgument, NotFound, error_of, of_source
 from attendant_client.target import DEFAULT_PORT, is_this_machine, with_port
 from attendant_client.types import (
     Answers,
@@ -85,11 +85,16 @@ class GenerationStream(Streamed[Generation]):
         AttendantError: while it is iterated over.
     """
 
-    def __init__(self, call: Any, request_id: str) -> None:
+    def __init__(self, call: Any, request_id: str, timeout: float | None) -> None:
         self._call = call
         self._request_id = request_id
+        self._timeout = timeout
+        self._is_begun = False
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
+        if self._is_begun or self._call.cancelled():  # gRPC's call would raise CancelledError, as if the task had been
+            raise RuntimeError("this stream has been read or closed before; make another one")
+        self._is_begun = True
         try:
             async for event in self._call:
                 if event.WhichOneof("event") == "response":
@@ -97,7 +102,7 @@ class GenerationStream(Streamed[Generation]):
                 else:
                     yield Delta(tokens=tuple(event.delta.tokens), text=event.delta.text)
         except grpc.aio.AioRpcError as error:
-            raise error_of(error, self._request_id) from error
+            raise error_of(error, self._request_id, self._timeout) from error
         finally:
             self._call.cancel()
 
@@ -269,7 +274,7 @@ class AttendantClient:
         if not isinstance(source, list):
             request = messages.generate_request(source, request_id, options)
             return messages.generation_of(await self._call("Generate", request, options))
-        checked = [messages.checked_source(item) for item in source] if return_errors else source
+        checked = messages.checked_sources(source, return_errors=return_errors)
         sources = [item for item in checked if not isinstance(item, InvalidArgument)]
         if not sources:
             return Answers(checked)
@@ -277,9 +282,9 @@ class AttendantClient:
         results = iter(answers.results)
         all_results = Answers(c if isinstance(c, InvalidArgument) else result_of(next(results)) for c in checked)
         if not return_errors:
-            for result in all_results:
+            for place, result in enumerate(all_results):
                 if isinstance(result, AttendantError):
-                    raise result
+                    raise of_source(place, result)
         return all_results
 
     def stream(self, source: Source, *, request_id: str = "", **options: Unpack[GenerateOptions]) -> GenerationStream:
@@ -296,8 +301,8 @@ class AttendantClient:
         method = self._method("GenerateStream")
         request = messages.generate_request(source, request_id, options)
         request_id, metadata = self._named(request)
-        call = method(request, timeout=self._timeout_of(options), metadata=metadata)
-        return GenerationStream(call, request_id)
+        timeout = self._timeout_of(options)
+        return GenerationStream(method(request, timeout=timeout, metadata=metadata), request_id, timeout)
 
     @overload
     def generate_many(
@@ -436,10 +441,11 @@ class AttendantClient:
     async def _call(self, name: str, request: Any, options: Deadline) -> Any:
         method = self._method(name)
         request_id, metadata = self._named(request)
+        timeout = self._timeout_of(options)
         try:
-            return await method(request, timeout=self._timeout_of(options), metadata=metadata)
+            return await method(request, timeout=timeout, metadata=metadata)
         except grpc.aio.AioRpcError as error:
-            raise error_of(error, request_id) from error
+            raise error_of(error, request_id, timeout) from error
 
     def _named(self, request: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
         """Returns the request's id and the call's metadata, which has the id if the request has none.

@@ -112,6 +112,8 @@ class ServerError(AttendantError):
     default_message = "the server failed"
 
 
+_Error = TypeVar("_Error", bound=AttendantError)
+
 _CLASSES: dict[grpc.StatusCode, type[AttendantError]] = {
     grpc.StatusCode.NOT_FOUND: NotFound,
     grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
@@ -124,14 +126,28 @@ _CLASSES: dict[grpc.StatusCode, type[AttendantError]] = {
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
-def error_of(error: grpc.aio.AioRpcError, request_id: str) -> AttendantError:
+_OWN_DEADLINE = "Deadline Exceeded"
+"""gRPC's message if the deadline has passed here; a server's messages are other ones."""
+
+
+def error_of(error: grpc.aio.AioRpcError, request_id: str, timeout: float | None = None) -> AttendantError:
     """Returns the error of a failed call, with its google.rpc details.
 
     Args:
         request_id: the client's; the server's has precedence.
+        timeout: the call's, in seconds.
     """
-    status = _status(error.trailing_metadata())
-    return _with_id(_error(error.code(), error.details() or "", status), status, request_id)
+    status, message = _status(error.trailing_metadata()), error.details() or ""
+    if message == _OWN_DEADLINE and timeout is not None:
+        message = f"no answer within {timeout:g} s; timeout= gives it more time"
+    return _with_id(_error(error.code(), message, status), status, request_id)
+
+
+def of_source(place: int, error: _Error) -> _Error:
+    """Returns the error of a source of a list; its message now begins with the place."""
+    error.message = f"source {place}: {error.message}"
+    error.args = (error.message,)
+    return error
 
 
 def error_of_status(status: status_pb2.Status) -> AttendantError:

@@ -1,7 +1,7 @@
 """Plain values to the API's messages and back: the only file, except the stubs' caller, that uses protobuf."""
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict
 from typing import Any, TypeVar, cast
 
@@ -9,7 +9,7 @@ import grpc
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from attendant_client.errors import InvalidArgument, Violation
+from attendant_client.errors import InvalidArgument, Violation, of_source
 from attendant_client.trace import (
     Fate,
     FinishReason,
@@ -85,6 +85,23 @@ def checked_source(source: Any) -> Source | InvalidArgument:
     except (TypeError, ValueError) as error:
         field = "text" if isinstance(source, str) else "tokens"
         return InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, str(error), (Violation(field, str(error)),))
+    return checked
+
+
+def checked_sources(sources: Iterable[Any], *, return_errors: bool) -> list[Source | InvalidArgument]:
+    """Returns the sources of a list as `checked_source` does.
+
+    Raises:
+        TypeError, ValueError, InvalidArgument: unless `return_errors`, an item is no source, or too long; the message
+            has its place.
+    """
+    checked = []
+    for place, source in enumerate(sources):
+        checked.append(checked_source(source))
+        if isinstance(error := checked[-1], InvalidArgument) and not return_errors:
+            if not error.violations:  # too long
+                raise of_source(place, error)
+            raise (ValueError if isinstance(source, str) else TypeError)(f"source {place}: {error.message}")
     return checked
 
 
@@ -234,7 +251,7 @@ def _field(name: str, value: Any) -> Any:
 def _tokens(tokens: Sequence[str], name: str) -> pb.Tokens:
     if isinstance(tokens, bytes | bytearray):
         raise TypeError(f"{name}: is bytes, must be a text or its tokens; decode it first")
-    if not isinstance(tokens, Iterable):
+    if not isinstance(tokens, Iterable) or isinstance(tokens, Mapping | Set):
         raise TypeError(f"{name}={_shown(tokens)}: must be a text or its tokens")
     several = tuple(tokens)
     try:

@@ -70,8 +70,16 @@ async def test_a_list_is_one_call(client: AttendantClient, server: Served) -> No
     assert [request.WhichOneof("source") for request in request.requests] == ["text", "tokens"]
     assert [request.decoding.beam_size for request in request.requests] == [2, 2]
     assert await client.generate([]) == []
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgument, match=r"^source 1: text: 'bad' is bad") as refused:
         await client.generate(["ab", "bad"])
+    assert refused.value.violations and str(pickle.loads(pickle.dumps(refused.value))) == refused.value.message
+    for items, kind in (
+        (["ab", None], TypeError),
+        (["a", "\ud800"], ValueError),
+        (["a", "c" * 300_000], InvalidArgument),
+    ):
+        with pytest.raises(kind, match=r"^source 1: "):
+            await client.generate(items)
     answers = await client.generate(["ab", "bad"], return_errors=True)
     assert isinstance(answers[0], Generation) and isinstance(answers[1], InvalidArgument)
 
@@ -131,15 +139,21 @@ async def test_a_stream_gives_pieces_and_then_the_answer(client: AttendantClient
     assert stream.generation.best.text == "AB"
     with pytest.raises(InvalidArgument):
         [delta async for delta in client.stream("bad")]
-    async for delta in client.stream("abc"):
+    left, closed = client.stream("abc"), client.stream("abc")
+    async for delta in left:
         assert delta.text == "A"
         break
+    await closed.aclose()
+    for used in (stream, left, closed):
+        with pytest.raises(RuntimeError, match="make another one"):
+            [delta async for delta in used]
 
 
 @pytest.mark.parametrize(
     ("source", "options", "error", "message"),
     [
         (None, {}, TypeError, "source=None: must be a text or its tokens"),
+        ({"text": "ab"}, {}, TypeError, "source={'text': 'ab'}: must be a text or its tokens"),
         ("ab", {"sampling": 1}, TypeError, r"sampling=1: must be a Sampling, such as"),
         ("a" * 300_000, {}, InvalidArgument, "the request has 300,004 bytes, must have at most 262,144"),
         ("\udc80", {}, ValueError, "text="),
@@ -289,9 +303,11 @@ async def test_a_call_has_an_id_of_the_clients_unless_the_request_has_one(
     for request_id in ("", "mine"):
         with pytest.raises(DeadlineExceeded) as passed:
             await client.generate("slower", request_id=request_id, timeout=0.3)
+        assert "0.3 s" in str(passed.value)
         assert passed.value.request_id == (request_id or server.seq2seq.metadata[-1]["x-request-id"])
         with pytest.raises(DeadlineExceeded) as passed:
             _ = [delta async for delta in client.stream("slower", request_id=request_id, timeout=0.3)]
+        assert "0.3 s" in str(passed.value)
         assert passed.value.request_id == (request_id or server.seq2seq.metadata[-1]["x-request-id"])
         with pytest.raises(DeadlineExceeded) as passed:
             await client.generate(["slower", "a"], request_id=request_id, timeout=0.3)

@@ -94,6 +94,9 @@ def test_attention_is_an_array(model: attendant.Model) -> None:
     assert model.generate("face").best.attention is None
     scored = model.score("face", "F EY1 S", attention=True)
     assert scored.attention is not None and scored.attention.shape == (4, 5)
+    again, other = model.generate("face", attention=True).best, model.generate("badge", attention=True).best
+    assert answer.best == again != other and {answer.best, again, other} == {again, other}
+    assert scored == model.score("face", "F EY1 S", attention=True) != model.score("face", "F EY1 S")
 
 
 def test_scores_are_those_of_the_answers(model: attendant.Model) -> None:
@@ -106,6 +109,9 @@ def test_scores_are_those_of_the_answers(model: attendant.Model) -> None:
         model.score(["face", "badge"], ["F"])
     with pytest.raises(TypeError, match="target='F EY1 S': must be a list, as source is"):
         model.score(["face"], "F EY1 S")
+    with pytest.raises(TypeError, match="target=nan") as refused:
+        model.score(["face", "badge"], ["F", float("nan")])  # type: ignore[list-item]
+    assert "source 1" in refused.value.__notes__[0]
 
 
 def test_a_tuple_is_the_tokens_of_one_source_as_to_the_client(model: attendant.Model) -> None:
@@ -155,8 +161,9 @@ def test_every_item_that_is_no_source_has_its_error_in_its_place(model: attendan
     with pytest.raises(TypeError, match="source 1: source=None: must be a text or its tokens"):
         model.generate(items)
     for ask in (model.generate, model.stream, lambda source: model.score(source, "F")):
-        with pytest.raises(TypeError, match="source=7: must be a text or its tokens"):
-            ask(7)
+        for wrong in (7, {"text": "face"}):
+            with pytest.raises(TypeError, match=re.escape(f"source={wrong}: must be a text or its tokens")):
+                ask(wrong)
     with pytest.raises(ValueError, match="source 0: text="):
         model.generate(items[2:])
     with pytest.raises(TypeError, match="there is no option beams"):
