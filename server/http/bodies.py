@@ -235,11 +235,27 @@ def _fields(descriptor: Descriptor) -> Mapping[str, FieldDescriptor]:
 
 
 def unknown_members(body: Mapping[str, Any], known: Mapping[str, Any], path: str) -> Iterator[Violation]:
-    """Yields one violation for all members of an object that are not known."""
+    """Yields one violation for all members of an object that are not known.
+
+    It names the places of those that belong deeper, and begins with the names that start as the first one does,
+    since messages are cut.
+    """
     if unknown := [name for name in body if name not in known]:
-        names = ", ".join(dict.fromkeys(getattr(field, "name", name) for name, field in known.items()))
-        limit = f"one with some of {names}"
+        names = dict.fromkeys(getattr(field, "name", name) for name, field in known.items())
+        ordered = ", ".join(sorted(names, key=lambda name: name[:3] != unknown[0][:3]))
+        deeper = "".join(f"{name} in {place}, and " for name in unknown[:3] for place in _places_of(name, known))
+        limit = f"one with {deeper}some of {ordered}"
         yield Violation(path, f"an object with {shortened(', '.join(unknown))}", limit, quoted=True)
+
+
+def _places_of(name: str, fields: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the paths of the messages in these fields that have a field of this name."""
+    for field in dict.fromkeys(fields.values()):
+        if field is not None and field.message_type is not None:
+            below = _fields(field.message_type)
+            if name in below:
+                yield field.name
+            yield from (f"{field.name}.{place}" for place in _places_of(name, below))
 
 
 def _set(message: Any, field: FieldDescriptor, value: Any, where: str, faults: list[Violation]) -> None:

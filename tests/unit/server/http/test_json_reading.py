@@ -68,6 +68,15 @@ def error_of(body: Any) -> Exception:
         ({"decoding": {"suppressUnk": "yes"}}, 'decoding.suppress_unk is "yes", must be true or false'),
         ({"decoding": {"sampling": {"topK": "x" * 99}}}, f'decoding.sampling.top_k is "{"x" * 28}..., {WHOLE}'),
         ({"output": {"attenton": True}}, "output is an object with 'attenton', must be one with some of attention"),
+        (
+            {"beamSize": 4, "temperature": 1},
+            "body is an object with 'beamSize, temperature', must be one with beamSize in decoding, and temperature in "
+            "decoding.sampling, and some of request_id, ",
+        ),
+        (
+            {"decoding": {"max_lenght_ratio": 2}},
+            "decoding is an object with 'max_lenght_ratio', must be one with some of max_length, max_length_ratio, ",
+        ),
     ],
 )
 def test_a_fault_is_named_by_its_path(body: Any, message: str) -> None:
