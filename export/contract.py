@@ -120,7 +120,11 @@ def shares_sources(module: object) -> bool:
 def step_gathered(
     module: UserModule, previous_ids: Tensor, row_state: State, source_state: State
 ) -> tuple[Tensor, State, Tensor | None]:
-    """Runs a module's step with its source's tensors gathered for each row [R, S, ...], in either form."""
+    """Runs a module's step with its source's tensors gathered for each row [R, S, ...], in either form.
+
+    The step may write to the dictionaries, such as to return the row state that it got.
+    """
+    row_state, source_state = dict(row_state), dict(source_state)
     if not shares_sources(module):
         return cast(Seq2SeqModule, module).step(previous_ids, row_state, source_state)
     places = torch.arange(len(previous_ids), device=previous_ids.device)
@@ -398,6 +402,8 @@ def _check_step(stepped: Any, rows: State, target: Vocabulary, num_rows: int, wi
         raise UserError(f"step returns attention of shape {tuple(attention.shape)}, must be [{num_rows}, {width}]")
     if attention is not None and attention.isnan().any():
         raise UserError(f"step returns attention that is NaN: {NO_NAN}")
+    if attention is not None and (attention < 0).any():
+        raise UserError("step returns attention below 0: return the weights after the softmax, or None")
 
 
 @contextlib.contextmanager

@@ -45,9 +45,9 @@ ALONE: Final = "sources are encoded one by one, which is slower"
 
 REMEDY: Final = (
     "the graphs compute something else than the module alone, without padding: mask all positions beyond "
-    "source_lengths (before every softmax, and in convolutions and sums over positions), let no `if` of Python depend "
-    "on a size, since a trace keeps one branch, give each row its own result by row_slots if it has shares_sources, "
-    "and read docs/export-your-own.md#padding"
+    "source_lengths (before every softmax, and in convolutions and sums over positions; for ONNX graphs, see whether "
+    "mask_is_true_on is right), let no `if` of Python depend on a size, since a trace keeps one branch, give each row "
+    "its own result by row_slots if it has shares_sources, and read docs/export-your-own.md#padding"
 )
 
 

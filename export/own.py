@@ -307,7 +307,7 @@ class WrappedModel(nn.Module):
             if not is_shared:
                 arguments = ({name: tensor[row_sources] for name, tensor in padded.items()},)
             with self._lengths.known((valid_sources if is_shared else valid).sum(1), valid.shape[1]):
-                logits, rows, weights = cast(Any, module).step(own, row_tensors, *arguments)
+                logits, rows, weights = cast(Any, module).step(own, dict(row_tensors), *arguments)
         weights = valid.float() * 0.0 if weights is None else weights.float() * valid
         return self._ordered(logits), dict(rows), weights
 

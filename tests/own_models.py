@@ -268,7 +268,7 @@ def naive_search(model: UserModel, source: Sequence[str], beam_size: int, max_le
             pool = []
             for tokens, total, rows in live:
                 previous = torch.tensor([tokens[-1] if tokens else bos])
-                logits, new, _ = module.step(previous, rows, sources)
+                logits, new, _ = module.step(previous, dict(rows), sources)
                 logits[:, never] = -1e9
                 log_probs = torch.log_softmax(logits.float(), -1)[0]
                 if len(tokens) == max_length:

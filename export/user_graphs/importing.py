@@ -3,6 +3,7 @@
 import difflib
 import logging
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -102,6 +103,8 @@ def completed(
     Raises:
         UserError: a tensor is missing, or its role can't be guessed.
     """
+    if twice := [name for name, number in Counter(tensor.input for tensor in state).items() if number > 1]:
+        raise UserError(f"state: {twice[0]!r} is described twice: leave one out")
     needed = tuple(dict.fromkeys(tensor.encoder for tensor in state if tensor.encoder is not None))
     _require(encoder, encoder.outputs, needed, "output", "state.encoder")
     encoder_places = _encoder_places(encoder, of_encoder, needed)
@@ -110,7 +113,11 @@ def completed(
     named = [name for name in outputs if name]
     _require(step, step.outputs, named, "output", "step or state")
     places = place_step(step, of_step, sources, encoder_places, named)
+    described = bool(state)
     state = state or _guessed_state(sources, places)
+    if not any(tensor.output for tensor in state):
+        fault = "no [[state]] has an output" if described else "no output has the shape of a state that it takes"
+        raise UserError(f"{step.file}: {fault}: a step returns its new state")
     left = [name for name in places.outputs if name not in {tensor.output for tensor in state}]
     scores = _scores(places, of_step.scores, left, num_symbols)
     attention = None
@@ -264,10 +271,6 @@ def _guessed_state(sources: Mapping[str, str | None], places: StepPlaces) -> lis
                 f"{places.graph.file}: the input {places.graph.inputs[tensor.input]} is no output of the encoder and "
                 "none of the step: describe it by a [[state]]"
             )
-    if not any(tensor.output for tensor in state):
-        raise UserError(
-            f"{places.graph.file}: no output has the shape of a state that it takes: a step returns its new state"
-        )
     return state
 
 

@@ -201,7 +201,7 @@ def place_encoder(graph: UserGraph, table: EncoderTable, needed: Sequence[str]) 
     if not problems:
         problems = [f"{graph.file}: {declared} takes no sources of several positions"]
     raise UserError(
-        f"{problems[0]}; export the encoder with axes for sources and positions that are not fixed "
+        f"{problems[0]}; the first graph must be the encoder, with axes for sources and positions that are not fixed "
         "(dynamic_shapes or dynamic_axes of torch.onnx.export)"
     )
 

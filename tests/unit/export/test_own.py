@@ -116,7 +116,8 @@ class Encoder(nn.LSTM):
 
 class Unusual(nn.Module):
     """A module with positions on other axes than the second, masks that are not zero on padding, a counter per row, a
-    TopK, float64, a symbol that is banned by -inf, and recurrent layers whose attributes and hooks it uses.
+    TopK, float64, a symbol that is banned by -inf, and recurrent layers whose attributes and hooks it uses. Its step
+    returns the dictionary that it got.
     """
 
     row_state = ("hidden", "earlier", "count")
@@ -155,8 +156,9 @@ class Unusual(nn.Module):
         weights = torch.softmax(scores.masked_fill(source_state["padding"], -1e4), -1)
         context = (source_state["columns"] @ weights[..., None]).squeeze(2)
         logits = 3 * self.out(torch.cat([output[0], context], -1)) + row_state["count"][:, None]
-        rows = {"earlier": torch.stack([weights, row_state["earlier"][:, 0]], 1), "count": row_state["count"] + 1}
-        return logits - logits.topk(3)[0][:, :1], {"hidden": hidden.transpose(0, 1), **rows}, weights.double()
+        row_state["earlier"] = torch.stack([weights, row_state["earlier"][:, 0]], 1)
+        row_state["hidden"], row_state["count"] = hidden.transpose(0, 1), row_state["count"] + 1
+        return logits - logits.topk(3)[0][:, :1], row_state, weights.double()
 
 
 def test_an_unusual_module_answers_as_a_naive_loop(tmp_path: Path) -> None:
@@ -347,6 +349,7 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
         (steps(0, lambda x: x[:, :9]), r"step returns logits of shape .*, must be \[2 rows, 14 symbols"),
         (steps(2, lambda x: x[:, None]), r"step returns attention of shape \(2, 1, 5\), must be \[2, 5\]"),
         (steps(2, lambda x: x * math.nan), "step returns attention that is NaN"),
+        (steps(2, torch.log), "step returns attention below 0: return the weights after the softmax"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
