@@ -67,6 +67,11 @@ def one_line(text: str) -> str:
     return shown if len(shown) <= MAX_LINE else shown[: MAX_LINE - 3] + "..."
 
 
+def shown(value: object) -> str:
+    """Returns a value of the caller's for a message, such as a data frame: a line, cut to MAX_LINE."""
+    return one_line(repr(value))
+
+
 def reason_of(error: BaseException) -> str:
     """Returns the message of a library's exception, or its class if it has none."""
     return one_line(str(error)) or type(error).__name__

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from attendant.runtime.errors import UserError
+from attendant.runtime.errors import UserError, shown
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -153,7 +153,7 @@ def _holder(descriptor: int) -> str:
 def path_of(field: str, value: object) -> Path:
     """Returns an argument as a path. Raises UserError: it is no path; the message names the argument."""
     if not isinstance(value, str | os.PathLike):
-        raise UserError(f"{field}={value!r}: must be a path")
+        raise UserError(f"{field}={shown(value)}: must be a path")
     return Path(value)
 
 

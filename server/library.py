@@ -23,7 +23,7 @@ from attendant.runtime.bundle.bundle import Bundle, BundleModel, limits_in_force
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_checked
-from attendant.runtime.errors import UserError
+from attendant.runtime.errors import UserError, shown
 from attendant.runtime.growing_answer import GrowingAnswer
 from attendant.runtime.process import MAX_THREADS, available_cpus, limited
 from attendant.runtime.requests import ReadRequest, Side, Violations, read_decoding, summary
@@ -235,7 +235,7 @@ def load(
     """
     threads, max_rows = plain_number(threads), plain_number(max_rows)
     if not isinstance(path, str | os.PathLike):
-        raise UserError(f"path={path!r}: must be the folder of a bundle")
+        raise UserError(f"path={shown(path)}: must be the folder of a bundle")
     folder = Path(path)
     if precision is not None:
         _check_choice("precision", precision, Precision, ", or None for the bundle's own choice")
@@ -272,7 +272,7 @@ def _with_functions(side: str, tokenizer: Tokenizer, encode: Encode | None, deco
     }
     for name, value in functions.items():
         if not callable(value):
-            raise UserError(f"{name}={value!r}: must be a function")
+            raise UserError(f"{name}={shown(value)}: must be a function")
         if tokenizer.takes_texts:
             raise UserError(f"{name}: this bundle segments texts itself, by its {side}_tokenizer.json: leave it out")
     return tokenizer if encode is decode is None else FunctionTokenizer(tokenizer, encode, decode)
@@ -281,12 +281,12 @@ def _with_functions(side: str, tokenizer: Tokenizer, encode: Encode | None, deco
 def _check_choice(name: str, value: object, choices: Any, otherwise: str = "") -> None:
     *others, last = get_args(choices)
     if value not in get_args(choices):
-        raise UserError(f"{name}={value!r}: must be {', '.join(others)} or {last}{otherwise}")
+        raise UserError(f"{name}={shown(value)}: must be {', '.join(others)} or {last}{otherwise}")
 
 
 def _check_count(name: str, value: object, most: int, otherwise: str = "") -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise UserError(f"{name}={value!r}: must be a whole number from 1 to {most}{otherwise}")
+        raise UserError(f"{name}={shown(value)}: must be a whole number from 1 to {most}{otherwise}")
 
 
 def _loaded_again(path: Path, version: str, options: Mapping[str, Any]) -> "Model":
@@ -458,7 +458,7 @@ class Model:
         if _is_one(source):
             return self._scores([read(source, target)])[0]
         if isinstance(target, str) or not isinstance(target, Iterable):
-            raise TypeError(f"target={target!r}: must be a list, as source is")
+            raise TypeError(f"target={shown(target)}: must be a list, as source is")
         sources, targets, requests = list(source), list(target), []
         if len(sources) != len(targets):
             raise ValueError(f"target: has {len(targets)} items, must have as many as source, which has {len(sources)}")

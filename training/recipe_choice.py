@@ -9,7 +9,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
-from attendant.runtime.errors import UserError, escaped
+from attendant.runtime.errors import UserError, escaped, shown
 from attendant.training import recipe
 from attendant.training.data.config import CorpusFiles, SplitFiles
 from attendant.training.data.pairs import InMemoryPairs, Pair, PairReader, is_in_memory, no_pairs
@@ -288,6 +288,7 @@ def named_inputs(inputs: Any) -> list[str]:
     names = inputs if isinstance(inputs, list | tuple) else [inputs]
     if not all(isinstance(name, str | os.PathLike) for name in names):
         raise UserError(
-            f"recipe={inputs!r}: must be a recipe's file, folder, name or tables, files of pairs, or pairs in memory"
+            f"recipe={shown(inputs)}: must be a recipe's file, folder, name or tables, files of pairs, or pairs in "
+            "memory"
         )
     return [os.fspath(name) for name in names]

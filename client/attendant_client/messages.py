@@ -297,7 +297,7 @@ def plain_number(value: Any) -> Any:
 
 def _shown(value: object) -> str:
     """Returns a value for an error message: one line, shortened if it is long."""
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[: MAX_SHOWN_CHARACTERS - 3]}..."
 
 

@@ -14,7 +14,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
-from attendant.runtime.errors import UserError
+from attendant.runtime.errors import UserError, shown
 from attendant.training.data.config import Columns, CorpusFiles, Split, SplitFiles, SplitShares
 from attendant.training.data.lines import JSON_SUFFIXES, Problems, format_of, readable_lines
 from attendant.training.table import Table
@@ -318,7 +318,9 @@ def pairs_in_memory(name: str, data: InMemoryPairs) -> list[Pair]:
     """
     pairs = []
     if not isinstance(data, Iterable):
-        raise UserError(f"{name}={data!r}: must be files of pairs, or pairs (source, target)")
+        raise UserError(f"{name}={shown(data)}: must be files of pairs, or pairs (source, target)")
+    if hasattr(data, "columns"):  # it would be iterated over by its columns
+        raise UserError(f"{name} is a data frame: give its rows, such as frame[['en', 'fr']].values.tolist()")
     for place, item in enumerate(data):
         texts = () if isinstance(item, str | Mapping) or not isinstance(item, Iterable) else tuple(item)
         if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
@@ -329,6 +331,8 @@ def pairs_in_memory(name: str, data: InMemoryPairs) -> list[Pair]:
         except ValueError as error:
             raise UserError(f"{name}[{place}]: {error}: remove the character, or the pair") from None
         pairs.append(Pair(*(str(text).strip() for text in texts)))
+    if not pairs:
+        raise UserError(f"{name} has no pairs")
     return pairs
 
 

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attendant.runtime.errors import UserError
+from attendant.runtime.errors import UserError, shown
 from attendant.runtime.files import only_writer, path_of
 from attendant.training.data.fetch import fetch
 from attendant.training.data.pairs import MOST_CHARACTERS, is_in_memory
@@ -116,7 +116,7 @@ def train(
     if processes.is_first and run.path.exists() and not resume:
         raise UserError(f"{run.path} exists: --resume continues it, --output names another")
     if not isinstance(callbacks, Sequence) or not all(isinstance(each, TrainingCallback) for each in callbacks):
-        raise UserError(f"callbacks = {callbacks!r}: must be a list of objects of subclasses of TrainingCallback")
+        raise UserError(f"callbacks = {shown(callbacks)}: must be a list of objects of subclasses of TrainingCallback")
     announce = print_line if verbose and processes.is_first else lambda line: None
     with ExitStack() as stack:
         stack.callback(processes.leave)

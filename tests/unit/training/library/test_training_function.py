@@ -9,7 +9,7 @@ import sys
 import threading
 import tomllib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -144,11 +144,28 @@ def test_pairs_alone_have_a_recipe_chosen_and_resume(tmp_path: Path) -> None:
         attendant.train([tmp_path / "other.tsv"] * 2, output=tmp_path / "file", resume=True)
 
 
+class Names(type):
+    def __repr__(cls) -> str:
+        return "   en  fr\n" * 300
+
+
+class Frame(metaclass=Names):
+    """A data frame, which is iterated over by its columns and shown in many lines."""
+
+    columns = ("en", "fr")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+
 @pytest.mark.parametrize(
     ("recipe", "options", "message"),
     [
         (None, {}, "recipe=None: must be a recipe's file, folder, name or tables, files of pairs, or pairs in memory"),
         ([3, "a"], {}, r"data.train\[0\] = 3: must be a pair of texts"),
+        ([], {}, r"^data\.train has no pairs"),
+        (Frame(), {}, r"data\.train is a data frame: give its rows"),
+        (Frame, {}, r"recipe=.{1,400}: must be a recipe's file"),
         ({}, {"output": None}, "output: a recipe or pairs in memory have no name"),
         ([("a", "b"), ("a",)], {}, r"data.train\[1\] = \('a',\): must be a pair of texts, \(source, target\)"),
         ([{"en": "a", "fr": "b"}], {}, r"data.train\[0\] = \{'en': 'a', 'fr': 'b'\}: must be a pair of texts"),
