@@ -155,6 +155,8 @@ def check_names(options: Iterable[str], fields: type) -> None:
     """Checks the names of options. Raises TypeError, which lists the choices, if `fields`, a TypedDict, lacks one."""
     if unknown := set(options) - fields.__annotations__.keys():
         choices = ", ".join(sorted(fields.__annotations__))
+        if sampled := sorted(unknown & Sampling.__annotations__.keys()):
+            choices = f"sampling=Sampling({sampled[0]}=...), or from {choices}"
         raise TypeError(f"there is no option {', '.join(sorted(unknown))}; choose from {choices}")
 
 

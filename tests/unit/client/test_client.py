@@ -158,6 +158,7 @@ async def test_a_stream_gives_pieces_and_then_the_answer(client: AttendantClient
         ("a" * 300_000, {}, InvalidArgument, "the request has 300,004 bytes, must have at most 262,144"),
         ("\udc80", {}, ValueError, "text="),
         ("ab", {"beam_sise": 4}, TypeError, "no option beam_sise; choose from alternatives, attention, beam_size"),
+        ("ab", {"temperature": 0.8}, TypeError, r"no option temperature; choose from sampling=Sampling\(temperature="),
         (("a", 1), {}, TypeError, r"source=\('a', 1\): each token must be a text"),
         ("ab", {"target_prefix_text": ["A"]}, TypeError, r"target_prefix_text=\['A'\]: must be a text"),
         ("ab", {"masked_source_positions": [0, -1]}, ValueError, r"\(0, -1\): must be a list of places, each a whole"),
