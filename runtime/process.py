@@ -129,6 +129,10 @@ class _Capture:
 
     def __init__(self) -> None:
         self.num_users = 0
+        # A daemon may have closed its standard streams; another file must not get their numbers.
+        while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
+            pass
+        os.close(spare)
         # In memory, because a read-only file system has no folder for temporary files.
         self._kept = os.memfd_create("attendant-stderr")
         self._stderr, self._stdout = os.dup(2), sys.stdout

@@ -2,6 +2,8 @@
 
 import os
 import platform
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import Future, wait
@@ -21,6 +23,7 @@ from attendant.runtime.process import (
     processor,
     quiet_stderr,
 )
+from tests.paths import ROOT
 
 
 def make(root: Path, **limits: str) -> Path:
@@ -168,6 +171,16 @@ def test_work_that_is_abandoned_gives_standard_streams_back(capfd: pytest.Captur
     print("seen")
     os.write(2, b"seen")
     assert capfd.readouterr() == ("seen\n", "seen")
+
+
+def test_standard_error_is_captured_in_a_program_whose_standard_streams_are_closed() -> None:
+    program = (
+        "import os; from attendant.runtime.process import quiet_stderr\n"
+        "with quiet_stderr() as captured: os.write(2, b'native')\n"
+        "assert captured.text == 'native' and os.fstat(2).st_rdev"
+    )
+    closed = ["bash", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, program]
+    assert subprocess.run(closed, cwd=ROOT, check=False, timeout=60).returncode == 0
 
 
 def test_log_lines_of_a_server_that_loads_a_model_are_kept(capfd: pytest.CaptureFixture[str]) -> None:
