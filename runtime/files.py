@@ -139,6 +139,15 @@ def lock(descriptor: int, path: Path) -> None:
         return
 
 
+@contextmanager
+def taking_turns(path: Path) -> Iterator[None]:
+    """Waits until no other such block has this file. Without effect on a file system without locks."""
+    with path.open("rb") as file:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def _holder(descriptor: int) -> str:
     """Returns the process that has locked a file, as far as the system shows it."""
     status = os.fstat(descriptor)

@@ -35,7 +35,7 @@ import torch
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.commit import commit
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import translate_os_errors, write_json, write_text
+from attendant.runtime.files import taking_turns, translate_os_errors, write_json, write_text
 from attendant.runtime.process import processor
 from attendant.training.data.pairs import InMemoryPairs, pairs_in_memory
 from attendant.training.kernels.hardware import onednn_is_exact
@@ -123,8 +123,10 @@ class Run:
             UserError: the recorded measurements can't be read.
         """
         new = [entry | {"checkpoint": checkpoint} for entry in measurements]
-        entries = {(entry["metric"], entry["protocol"]): entry for entry in (*self.evaluations(), *new)}
-        write_json(self.evaluation_path, list(entries.values()))
+        # Several evaluations of a run may end at once. Not the folder: a training that records has locked it.
+        with taking_turns(self.recipe_path):
+            entries = {(entry["metric"], entry["protocol"]): entry for entry in (*self.evaluations(), *new)}
+            write_json(self.evaluation_path, list(entries.values()))
 
 
 def read_json(path: Path, kind: type[Content], *keys: str) -> Content:

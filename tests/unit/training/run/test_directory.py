@@ -1,10 +1,14 @@
 import json
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from attendant.runtime.errors import UserError
+from attendant.runtime.files import write_json
 from attendant.training.run import directory as run
 from attendant.training.run.directory import Run, versions
 from attendant.training.run.loading import load_run
@@ -52,6 +56,23 @@ def test_a_key_that_is_missing_is_named(tmp_path: Path, file: str, key: str) -> 
 
 @pytest.mark.parametrize("content", ["", "[", "{}", "[1]", '[{"metric": "wer"}]'])
 def test_damaged_measurements_are_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "recipe.toml").touch()
     (tmp_path / "evaluation.json").write_text(content)
     with pytest.raises(UserError, match=r"evaluation\.json: can't be read: "):
         Run(tmp_path).record_evaluations([], "sha256:1")
+
+
+def test_evaluations_that_end_at_once_are_all_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "recipe.toml").touch()
+    metrics = ["wer", "per", "cer", "bleu"]
+
+    def written_late(path: Path, content: Any) -> None:
+        time.sleep(0.02)  # all that read before a record is whole would lose it
+        write_json(path, content)
+
+    monkeypatch.setattr(run, "write_json", written_late)
+    with ThreadPoolExecutor(len(metrics)) as pool:
+        for metric in metrics:
+            entry = {"metric": metric, "value": 1.0, "protocol": "greedy", "num_examples": 1}
+            pool.submit(Run(tmp_path).record_evaluations, [entry], "sha256:1")
+    assert {entry["metric"] for entry in Run(tmp_path).evaluations()} == set(metrics)
