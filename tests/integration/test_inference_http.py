@@ -136,7 +136,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"inputs": {}}, "inputs is an object, must be a list of objects"),
     ({"inputs": ["a"]}, 'inputs[0] is "a", must be an object'),
     ({"inputs": [{}] * 99}, "inputs is 99 items long, must be at most 16 items long"),
-    ({"inputs": [tensor()], "input": 1}, "body is an object with 'input', must be one with some of id, parameters, "),
+    ({"inputs": [tensor()], "input": 1}, "body is an object with 'input', must be one with some of inputs, id, "),
     ({"inputs": [tensor()], "id": 5}, "id is 5, must be a string"),
     ({"inputs": [tensor()], "id": "\ud800"}, 'id is "\\ud800", must be a string without half'),
     ({"inputs": [tensor()], "model_name": "other"}, "model_name is \"other\", must be 'fake', as in the path"),
