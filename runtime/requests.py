@@ -203,7 +203,7 @@ def _tokens_long(number: int) -> str:
     return f"{number} {'token' if number == 1 else 'tokens'} long"
 
 
-FIELD: Final = "decoding.target_prefix_text"
+PREFIX_TEXT: Final = "decoding.target_prefix_text"
 
 MAX_COMPLETED_CHARACTERS: Final = 64
 """A longer last word is segmented by the tokenizer and taken as complete."""
@@ -219,18 +219,18 @@ def read_prefix_text(
         most: the allowed number of tokens.
     """
     if not tokenizer.takes_texts:
-        violations.say(FIELD, "a text", TOKENS_ONLY)
+        violations.say(PREFIX_TEXT, "a text", TOKENS_ONLY)
         return (), ()
     if len(text) > (most_characters := tokenizer.max_characters(most)):
-        violations.say(FIELD, f"{len(text)} characters long", f"at most {most_characters} characters long")
+        violations.say(PREFIX_TEXT, f"{len(text)} characters long", f"at most {most_characters} characters long")
         return (), ()
     ids, word = tokenizer.opening(text)
     spelled = tokenizer.spelled(word)
     completion = completion_of(word, tokenizer) if len(word) <= MAX_COMPLETED_CHARACTERS else ()
     if UNK_ID in ids or (UNK_ID in spelled and not completion):
-        violations.add(FIELD, text, "a text that the symbols of the target's vocabulary spell")
+        violations.add(PREFIX_TEXT, text, "a text that the symbols of the target's vocabulary spell")
     elif len(ids) + len(spelled) > most:
-        violations.say(FIELD, f"{len(ids) + len(spelled)} tokens long", f"0 to {most} tokens long")
+        violations.say(PREFIX_TEXT, f"{len(ids) + len(spelled)} tokens long", f"0 to {most} tokens long")
     elif not completion:
         return (*ids, *spelled), ()
     elif len(completion) == 1 and len(only := completion[0].ids) == 1:
