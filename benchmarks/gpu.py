@@ -15,12 +15,13 @@ import torch
 
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import Precision, TensorSpec
+from attendant.runtime.errors import one_line
 from attendant.runtime.onnx.device import DeviceStepper, select_graph
 from attendant.runtime.onnx.session import BoundSession
 from attendant.runtime.process import available_cpus
 from attendant.runtime.stepper import Stepper
 from attendant.training.model.stepper import TorchStepper
-from benchmarks.harness import Samples, System, Visits, measure, part_of
+from benchmarks.harness import Samples, System, Unavailable, Visits, measure, part_of
 from benchmarks.results import Part
 from benchmarks.servers import attendant_server, closed, requests_of, under
 from benchmarks.workload import Context, mt_bundle, mt_model, real_work
@@ -88,8 +89,11 @@ def _steps(context: Context, per_source: int) -> Part:
             def visit(count: int, number: int) -> Samples:
                 if time.monotonic() > latest:
                     return {}
-                step = stepping(stepper, count // per_source, per_source, context.workload.num_tokens)
-                return {"ms": time_step(step, context.visit_seconds / 5)}
+                try:
+                    step = stepping(stepper, count // per_source, per_source, context.workload.num_tokens)
+                    return {"ms": time_step(step, context.visit_seconds / 5)}
+                except RuntimeError as error:  # of PyTorch: the other systems keep their rows
+                    raise Unavailable(one_line(str(error))) from error
 
             chosen = QUICK_ROWS if context.quick else counts
             yield {f"{count} rows": partial(visit, count) for count in chosen if count % per_source == 0}
