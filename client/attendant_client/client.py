@@ -64,6 +64,9 @@ SERVICE_CONFIG = {
 
 AnyGeneration = TypeVar("AnyGeneration", bound=Generation)
 
+AnySource = TypeVar("AnySource", bound=Source)
+"""A list of texts is no `list[Source]` to a type checker, because one could append tokens to it."""
+
 
 class Streamed(Generic[AnyGeneration]):
     """A stream that has the whole answer after the iteration."""
@@ -231,7 +234,7 @@ class AttendantClient:
     @overload
     async def generate(  # type: ignore[overload-overlap]  # a list is a sequence too, but never one source's tokens
         self,
-        source: list[Source],
+        source: list[AnySource],
         *,
         request_id: str = "",
         return_errors: Literal[False] = False,
@@ -241,7 +244,7 @@ class AttendantClient:
     @overload
     async def generate(
         self,
-        source: list[Source],
+        source: list[AnySource],
         *,
         request_id: str = "",
         return_errors: Literal[True],
@@ -255,7 +258,7 @@ class AttendantClient:
 
     async def generate(
         self,
-        source: Source | list[Source],
+        source: Source | list[AnySource],
         *,
         request_id: str = "",
         return_errors: bool = False,
