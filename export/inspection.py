@@ -22,11 +22,11 @@ from attendant.runtime.inspection import OF_POSITIONS, OF_SOURCE, Inspection, Re
 from attendant.runtime.onnx.inspection import watched
 from attendant.runtime.stepper import NO_ID
 from attendant.training.evaluation.evaluating import TextModel
-from attendant.training.evaluation.session import is_bundle
+from attendant.training.evaluation.session import PathName, is_bundle
 
 
 def inspect(
-    path: Path | str,
+    path: PathName,
     source: str | Sequence[str],
     target: str | Sequence[str] | None = None,
     *,

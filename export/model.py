@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -134,7 +135,7 @@ def _refuse_wrong_values(model: UserModel) -> None:
 
 def export_model(
     model: UserModel,
-    output: str | Path,
+    output: str | os.PathLike[str],
     *,
     sources: Sequence[str] = (),
     data: Data | None = None,

@@ -227,7 +227,7 @@ def is_recipe(name: str) -> bool:
     return path.suffix.lower() == ".toml" or (path / recipe.RECIPE_NAME).is_file() or is_bare or is_hidden
 
 
-Inputs = str | os.PathLike[str] | Sequence[str] | Mapping[str, Any] | recipe.Recipe | InMemoryPairs
+Inputs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mapping[str, Any] | recipe.Recipe | InMemoryPairs
 """A recipe: a file, a folder, a name, tables; or pairs for which one is chosen: files, or pairs in memory."""
 
 
