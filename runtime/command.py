@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.files import FULL, UNWRITABLE, CantWrite
-from attendant.runtime.process import has_abandoned_work
+from attendant.runtime.process import has_abandoned_work, open_standard_streams
 from attendant_client.command import INTERRUPTED
 from attendant_client.command import ended_by_interrupts as ended_by_interrupts  # noqa: PLC0414  # Commands import it from here.
 from attendant_client.command import give_up_output as give_up_output  # noqa: PLC0414  # The server imports it from here.
@@ -130,13 +130,10 @@ def _thread_failed(failure: threading.ExceptHookArgs) -> None:
         threading.__excepthook__(failure)
 
 
-def _open_standard_streams() -> None:
-    """Opens closed streams (`2>&-`): else sockets would take their numbers."""
+def _open_python_streams() -> None:
+    """Opens closed standard streams, and gives Python their objects."""
+    open_standard_streams()
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
@@ -156,7 +153,7 @@ def exit_command(name: str, main: Callable[[], int | None], extras: str = "") ->
     abandoned native code still runs: a normal exit may crash then.
     """
     threading.excepthook = _thread_failed
-    _open_standard_streams()
+    _open_python_streams()
     # Half-made objects of an interruption, e.g. an event loop, print a traceback when they are freed. So the
     # interruption's frames are kept until the process ends.
     interruptions: list[BaseException] = []

@@ -111,6 +111,15 @@ def processor(cpuinfo: Path = CPUINFO) -> str:
     return f"{name} ({', '.join(flag for flag in INSTRUCTIONS if flag in flags)})"
 
 
+def open_standard_streams() -> None:
+    """Opens closed streams (`2>&-`, a daemon's): else other files and sockets would take their numbers."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
 class CapturedText:
     """The text that was written to standard error; set when the context has ended."""
 
@@ -129,10 +138,7 @@ class _Capture:
 
     def __init__(self) -> None:
         self.num_users = 0
-        # A daemon may have closed its standard streams; another file must not get their numbers.
-        while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
-            pass
-        os.close(spare)
+        open_standard_streams()
         # In memory, because a read-only file system has no folder for temporary files.
         self._kept = os.memfd_create("attendant-stderr")
         self._stderr, self._stdout = os.dup(2), sys.stdout

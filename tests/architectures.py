@@ -153,6 +153,9 @@ def _mixed(choices: list[Any]) -> list[Any]:
     return [choices[index * stride % len(choices)] for index in range(len(choices))]
 
 
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
+
+
 def skip_without_bfloat16_lstm() -> None:
     """Skips a test of LSTMs in bfloat16 on processors on which recipes with bf16 are refused."""
     if not torch.cpu.get_capabilities().get("avx512_f"):

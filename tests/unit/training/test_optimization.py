@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from attendant.training.optimization import MovingAverage, OptimizerConfig, Schedule, ScheduleConfig, make_optimizer
+from tests.architectures import NEEDS_GPU
 
 
 def test_adadelta_takes_the_steps_of_its_paper() -> None:
@@ -121,10 +122,9 @@ def test_the_decay_of_a_moving_average_grows_to_its_limit() -> None:
 
 
 @pytest.mark.cuda
+@NEEDS_GPU
 def test_a_gpu_keeps_the_averaged_weights_of_a_layer_in_one_block() -> None:
     """PyTorch warns otherwise, and moves the weights at every call."""
-    if not torch.cuda.is_available():
-        pytest.skip("torch finds no GPU")
     average = MovingAverage(nn.LSTM(4, 4, 2).to("cuda"), 0.5)  # type: ignore[arg-type]
     with warnings.catch_warnings():
         warnings.simplefilter("error")

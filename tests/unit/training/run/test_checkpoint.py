@@ -24,6 +24,7 @@ from attendant.training.run.checkpoint import (
 )
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
+from tests.architectures import NEEDS_GPU
 
 CPU = torch.device("cpu")
 
@@ -36,7 +37,7 @@ def test_the_random_state_of_a_gpu_is_ignored_without_a_gpu() -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
+@NEEDS_GPU
 def test_the_random_state_of_a_gpu_is_restored() -> None:
     device = torch.device("cuda")
     state = random_state(device)
