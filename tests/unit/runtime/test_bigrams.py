@@ -39,6 +39,17 @@ def test_the_symbols_that_begin_and_end_sources_count() -> None:
     assert seen.unseen_share([5, 6]) == pytest.approx(1 / 3)  # 6 EOS
 
 
+def test_kept_memberships_are_bounded_and_change_no_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bigrams, "MAX_KEPT", 50)
+    members, others = random_sources(100, seed=5), random_sources(100, seed=6)
+    seen = SeenBigrams.of_sources(members)
+    shares = [SeenBigrams(seen.content).unseen_share(source) for source in others]
+    for _ in range(2):
+        assert [seen.unseen_share(source) for source in others] == shares
+        assert not any(map(seen.unseen_share, members))
+    assert len(seen._is_member) <= 50 + 8
+
+
 def test_no_bigram_reaches_from_one_source_into_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compares with sources that are added one at a time, so that no bigram can span two of them."""
     sources = random_sources(300, seed=4)
