@@ -5,9 +5,10 @@ import json
 import math
 import os
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
+from itertools import count
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 
 import grpc
@@ -28,6 +29,7 @@ from attendant_client.types import (
     RequestOptions,
     Score,
     Source,
+    check_deadline,
 )
 from attendant_client.v1 import seq2seq_pb2 as pb
 from attendant_client.v1 import seq2seq_pb2_grpc as stubs
@@ -183,6 +185,8 @@ class AttendantClient:
         ):
             if not isinstance(value, bytes | None):
                 raise TypeError(f"{name}: is {type(value).__name__}, must be PEM as bytes, such as a file's content")
+            if value == b"":  # it would mean the default
+                raise ValueError(f"{name}: is empty, must be PEM, such as a file's content")
         for name, text in (("server_name", server_name), ("token", token)):
             if not isinstance(text, str | None):
                 raise TypeError(f"{name}: is {type(text).__name__}, must be a text")
@@ -347,12 +351,16 @@ class AttendantClient:
                 the first one is raised.
             options: of every request, see `GenerateOptions`; `timeout` limits the seconds without an answer.
         """
-        if isinstance(sources, str | bytes):
-            raise TypeError(f"sources={sources[:32]!r}: must be a list of texts, or an iterable of them")
+        are_several = isinstance(sources, Iterable | AsyncIterable)
+        if not are_several or isinstance(sources, str | bytes | bytearray | Mapping):
+            raise TypeError(f"sources={messages.shown(sources)}: must be a list of texts, or an iterable of them")
         own_options = cast(RequestOptions, {name: value for name, value in options.items() if name != "timeout"})
         deadline: Deadline = {"timeout": options["timeout"]} if "timeout" in options else {}
 
+        places = count()
+
         async def answer(source: Source) -> Generation | AttendantError:
+            place = next(places)  # calls begin in the order of their sources
             checked = messages.checked_source(source) if return_errors else source
             if isinstance(checked, InvalidArgument):
                 return checked
@@ -361,6 +369,11 @@ class AttendantClient:
             except AttendantError as error:
                 if return_errors:
                     return error
+                if isinstance(error, InvalidArgument):
+                    of_source(place, error)
+                raise
+            except (TypeError, ValueError):  # of the source, or else of an option
+                messages.checked_sources([source], return_errors=False, first_place=place)
                 raise
 
         num_calls = messages.plain_number(concurrency)
@@ -379,6 +392,7 @@ class AttendantClient:
         Args:
             deadline: `timeout` limits the seconds without an answer while some are awaited.
         """
+        check_deadline(deadline)
         self._check_open()
 
         def open_stream() -> Any:
@@ -409,6 +423,7 @@ class AttendantClient:
             request_id: echoed, and written to the server's log.
             deadline: `timeout`, in seconds.
         """
+        check_deadline(deadline)
         request = messages.score_request(
             source,
             target,
@@ -422,16 +437,19 @@ class AttendantClient:
 
     async def models(self, **deadline: Unpack[Deadline]) -> tuple[ModelInfo, ...]:
         """Returns the models that the server serves, every version of them."""
+        check_deadline(deadline)
         response = await self._call("ListModels", pb.ListModelsRequest(), deadline)
         return tuple(messages.model_info_of(model) for model in response.models)
 
     async def model(self, name: str = "", version: str = "", **deadline: Unpack[Deadline]) -> ModelInfo:
         """Returns a model; `name` may be empty if the server serves one, `version` for the stable version."""
+        check_deadline(deadline)
         request = messages.fill(pb.GetModelRequest(), {"model": name, "version": version})
         return messages.model_info_of(await self._call("GetModel", request, deadline))
 
     async def health(self, service: str = "", **deadline: Unpack[Deadline]) -> HealthStatus:
         """Returns the health of the server, or of one of its services. Not retried."""
+        check_deadline(deadline)
         request = messages.fill(health_pb2.HealthCheckRequest(), {"service": service})
         try:
             response = await self._call("Check", request, deadline)

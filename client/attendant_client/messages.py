@@ -88,15 +88,20 @@ def checked_source(source: Any) -> Source | InvalidArgument:
     return checked
 
 
-def checked_sources(sources: Iterable[Any], *, return_errors: bool) -> list[Source | InvalidArgument]:
+def checked_sources(
+    sources: Iterable[Any], *, return_errors: bool, first_place: int = 0
+) -> list[Source | InvalidArgument]:
     """Returns the sources of a list as `checked_source` does.
+
+    Args:
+        first_place: place of the first one.
 
     Raises:
         TypeError, ValueError, InvalidArgument: unless `return_errors`, an item is no source, or too long; the message
             has its place.
     """
     checked = []
-    for place, source in enumerate(sources):
+    for place, source in enumerate(sources, first_place):
         checked.append(checked_source(source))
         if isinstance(error := checked[-1], InvalidArgument) and not return_errors:
             if not error.violations:  # too long
@@ -238,27 +243,25 @@ def _field(name: str, value: Any) -> Any:
             raise TypeError(f"sampling={value!r}: must be a Sampling, such as Sampling(temperature=0.8)")
         return fill(pb.SamplingOptions(), asdict(value))
     if name == "target_prefix" and value is not None:
-        if isinstance(value, str):
-            raise TypeError(f"{name}={_shown(value)}: must be a list of tokens; a text belongs into target_prefix_text")
-        return _tokens(value, name)
+        return _tokens(value, name, "a list of tokens; a text belongs into target_prefix_text")
     if name == "masked_source_positions" and value is not None:
         if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-            raise TypeError(f"{name}={_shown(value)}: must be a list of places")
+            raise TypeError(f"{name}={shown(value)}: must be a list of places")
         return tuple(map(plain_number, value))
     return value
 
 
-def _tokens(tokens: Sequence[str], name: str) -> pb.Tokens:
+def _tokens(tokens: Sequence[str], name: str, must_be: str = "a text or its tokens") -> pb.Tokens:
     if isinstance(tokens, bytes | bytearray):
-        raise TypeError(f"{name}: is bytes, must be a text or its tokens; decode it first")
-    if not isinstance(tokens, Iterable) or isinstance(tokens, Mapping | Set):
-        raise TypeError(f"{name}={_shown(tokens)}: must be a text or its tokens")
+        raise TypeError(f"{name}: is bytes, must be {must_be}; decode it first")
+    if not isinstance(tokens, Iterable) or isinstance(tokens, str | Mapping | Set):
+        raise TypeError(f"{name}={shown(tokens)}: must be {must_be}")
     several = tuple(tokens)
     try:
         return pb.Tokens(tokens=several)
     except (TypeError, ValueError) as error:
         kind = ValueError if isinstance(error, ValueError) else TypeError
-        raise kind(f"{name}={_shown(several)}: each token must be {_VALUES[FieldDescriptor.CPPTYPE_STRING]}") from None
+        raise kind(f"{name}={shown(several)}: each token must be {_VALUES[FieldDescriptor.CPPTYPE_STRING]}") from None
 
 
 _VALUES = {
@@ -286,7 +289,7 @@ def fill(message: _Filled, values: Mapping[str, Any]) -> _Filled:
             kind = ValueError if isinstance(error, OverflowError | ValueError) else TypeError
             field = message.DESCRIPTOR.fields_by_name[name]
             most = "a list of places, each " if field.is_repeated else ""
-            raise kind(f"{name}={_shown(value)}: must be {most}{_VALUES[field.cpp_type]}") from None
+            raise kind(f"{name}={shown(value)}: must be {most}{_VALUES[field.cpp_type]}") from None
     return message
 
 
@@ -295,7 +298,7 @@ def plain_number(value: Any) -> Any:
     return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """Returns a value for an error message: one line, shortened if it is long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[: MAX_SHOWN_CHARACTERS - 3]}..."

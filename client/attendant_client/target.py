@@ -59,6 +59,8 @@ def _address(text: str) -> str:
         if not (bracket and _is_ipv6(host[1:]) and port[:1] in ("", ":")):
             raise ValueError("is not an IPv6 address and a port, such as [::1]:50051")
         return f"{host}]:{_port(port[1:]) if port else DEFAULT_PORT}"
+    if "," in text:
+        raise ValueError("has several servers; list their addresses as ipv4:10.0.0.1:50051,10.0.0.2:50051")
     if text.count(":") > 1:
         raise ValueError("has several colons; an IPv6 address with a port is written [::1]:50051")
     host, colon, port = text.partition(":")

@@ -160,6 +160,12 @@ def check_names(options: Iterable[str], fields: type) -> None:
         raise TypeError(f"there is no option {', '.join(sorted(unknown))}; choose from {choices}")
 
 
+def check_deadline(deadline: Iterable[str]) -> None:
+    """Checks the further keywords of a call without options. Raises TypeError: one is not `timeout`."""
+    if unknown := sorted(set(deadline) - Deadline.__annotations__.keys()):
+        raise TypeError(f"this call has no option {', '.join(unknown)}")
+
+
 def options_of(fields: type) -> dict[str, tuple[Any, Option]]:
     """Returns the type and the description of each option of a TypedDict, by name."""
     hints = get_type_hints(fields, include_extras=True)

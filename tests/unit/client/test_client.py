@@ -160,6 +160,7 @@ async def test_a_stream_gives_pieces_and_then_the_answer(client: AttendantClient
         ("ab", {"beam_sise": 4}, TypeError, "no option beam_sise; choose from alternatives, attention, beam_size"),
         ("ab", {"temperature": 0.8}, TypeError, r"no option temperature; choose from sampling=Sampling\(temperature="),
         (("a", 1), {}, TypeError, r"source=\('a', 1\): each token must be a text"),
+        ("ab", {"target_prefix": 3}, TypeError, "target_prefix=3: must be a list of tokens; a text belongs into"),
         ("ab", {"target_prefix_text": ["A"]}, TypeError, r"target_prefix_text=\['A'\]: must be a text"),
         ("ab", {"masked_source_positions": [0, -1]}, ValueError, r"\(0, -1\): must be a list of places, each a whole"),
         ("ab", {"length_penalty": 10**400}, ValueError, "length_penalty=100.*: must be a number"),
@@ -323,9 +324,31 @@ async def test_generate_many_keeps_the_order_of_its_sources(client: AttendantCli
     assert all(request.decoding.beam_size == 1 for request in server.seq2seq.requests)
 
 
-async def test_a_text_is_no_list_of_sources(client: AttendantClient) -> None:
-    with pytest.raises(TypeError, match="sources='face': must be a list of texts"):
-        await anext(client.generate_many("face"))
+@pytest.mark.parametrize("sources", ["face", {"id": "face"}, None])
+async def test_a_text_is_no_list_of_sources(client: AttendantClient, sources: Any) -> None:
+    with pytest.raises(TypeError, match=f"^sources={sources!r}: must be a list of texts"):
+        await anext(client.generate_many(sources))
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [(None, TypeError), ("\ud800", ValueError), ("c" * 300_000, InvalidArgument), ("bad", InvalidArgument)],
+)
+async def test_an_error_of_generate_many_has_its_sources_place(
+    client: AttendantClient, source: Any, error: type[Exception]
+) -> None:
+    answers = client.generate_many(["slow", "b", source, "bad"], concurrency=2)
+    assert [(await anext(answers)).best.text for _ in range(2)] == ["SLOW", "B"]
+    with pytest.raises(error, match=r"^source 2: "):
+        await anext(answers)
+
+
+async def test_calls_without_options_refuse_them(client: AttendantClient) -> None:
+    for call in (partial(client.score, "a", "b"), client.models, client.model, client.health):
+        with pytest.raises(TypeError, match="no option beam_size"):
+            await call(beam_size=4)  # type: ignore[operator]
+    with pytest.raises(TypeError, match="no option beam_size"):
+        client.bulk(beam_size=4)  # type: ignore[call-arg]
 
 
 def test_the_blocking_client_has_every_call(server: Served) -> None:

@@ -374,6 +374,7 @@ def test_incompatible_options_are_refused(
         (["health", "--target", "http://localhost:9090"], "is a URL; give the server as HOST:PORT"),
         (["health", "--tls", "--insecure"], "--insecure excludes --tls, certificates and --server-name"),
         (["health", "--client-key", __file__], "--client-certificate and --client-key need each other"),
+        (["health", "--root-certificates", "/dev/null"], "'/dev/null' is empty"),
         (["health", "--token-file", __file__], "does not hold one line of printable ASCII"),
         (
             ["--target", "localhost:1", "health"],
@@ -408,6 +409,16 @@ def test_a_wrong_variable_is_named(
         main(["health"])
     message = capsys.readouterr().err
     assert (ended.value.code, reason in message, f"(from {variable})" in message) == (2, True, True)
+
+
+@pytest.mark.parametrize(("variable", "arguments"), [("ROOT_CERTIFICATES", ["--insecure"]), ("CLIENT_KEY", [])])
+def test_a_variable_that_excludes_an_option_is_named(
+    variable: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(f"ATTENDANT_{variable}", __file__)
+    with pytest.raises(SystemExit):
+        main(["health", *arguments])
+    assert f"ATTENDANT_{variable} (see" in capsys.readouterr().err
 
 
 def test_a_token_that_can_not_be_sent_is_refused(

@@ -77,6 +77,7 @@ def test_a_target_without_a_port_has_the_servers_default_port(target: str, meant
         ("models:7/v1", ValueError, "has a path"),
         ("two words:7", ValueError, "is not a host and port"),
         ("unix:", ValueError, "names nothing after unix:"),
+        ("a:1,b:2", ValueError, "has several servers; list their addresses as ipv4:"),
         ("ipv4:1.2.3.4:70000,6.7.8.9:5", ValueError, "port '70000'"),
     ],
 )
@@ -97,6 +98,13 @@ async def test_an_invalid_target_is_refused(target: Any, error: type[Exception],
 def test_credentials_of_another_type_are_refused(name: str, value: Any, words: str) -> None:
     with pytest.raises(TypeError, match=f"^{name}: {words}"):
         AttendantClient(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["root_certificates", "client_certificate", "client_key"])
+def test_an_empty_file_of_certificates_is_refused(name: str) -> None:
+    """It would mean the public authorities, or no certificate."""
+    with pytest.raises(ValueError, match=f"^{name}: is empty"):
+        AttendantClient(**{name: b""})
 
 
 async def test_calls_are_encrypted_except_to_this_machine(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +149,7 @@ async def test_this_machine_is_reached_without_a_proxy(
 
 async def test_incompatible_or_incomplete_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="client_certificate and client_key need each other"):
-        AttendantClient(client_key=b"")
+        AttendantClient(client_key=b"key")
     with pytest.raises(ValueError, match="tls=False excludes certificates"):
         AttendantClient(tls=False, root_certificates=b"PEM")
 
