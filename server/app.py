@@ -37,7 +37,7 @@ from attendant.server.grpc.library_services import library_rpcs, reflection_rpcs
 from attendant.server.grpc.port import (
     HEADROOM,
     GrpcPort,
-    allow_descriptors,
+    allowed_connections,
     authority,
     bounded,
     grpc_server,
@@ -102,14 +102,14 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
         answer_budget=answer_budget,
         hang_up=hang_up_on,
     )
+    max_connections = allowed_connections(config.max_connections)
     make_server = partial(
         grpc_server,
         handlers,
-        max_connections=config.max_connections + HEADROOM,
+        max_connections=max_connections + HEADROOM,
         max_calls_per_connection=config.max_calls_per_connection,
         connection_seconds=config.connection_seconds,
     )
-    allow_descriptors(config.max_connections + HEADROOM)
     port = GrpcPort(make_server, metrics, config.host, config.port, access.grpc_credentials())
     access.warn_if_exposed(config.host)
     app = http_app(metrics.registry, lambda: lifecycle.is_serving)
@@ -125,7 +125,7 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
         lifecycle.install_signal_handlers(partial(_reload, access, reconciler, catalogue))
         await lifecycle.set_open(False)
         await port.start()
-        until_the_end.enter_context(bounded(port.port, config.max_connections, handlers.connection_calls))
+        until_the_end.enter_context(bounded(port.port, max_connections, handlers.connection_calls))
         metrics.watch_server(
             {
                 "grpc_connections": partial(num_connections, port.port),

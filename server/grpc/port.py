@@ -37,8 +37,8 @@ ANSWER_SECONDS = 1.0
 REBIND_SECONDS = 0.01
 """Interval at which a port is tried until the former server has released it."""
 
-OTHER_DESCRIPTORS = 256
-"""Open files except gRPC's connections: HTTP connections, workers, libraries."""
+OTHER_DESCRIPTORS = 512
+"""Open files except gRPC's connections: HTTP connections and their handshakes, at most 320, workers, libraries."""
 
 LOOPBACK = ("127.0.0.1", "::1")
 """The addresses of `localhost`, which gRPC's clients try also if the system's file of hosts has only one of them."""
@@ -264,17 +264,24 @@ async def _ended(server: grpc.aio.Server) -> None:
         await server.wait_for_termination()
 
 
-def allow_descriptors(max_connections: int) -> None:
-    """Raises the limit of open files for the connections, as far as the system allows."""
-    needed = max_connections + OTHER_DESCRIPTORS
+def allowed_connections(max_connections: int) -> int:
+    """Raises the limit of open files for the connections, and returns how many of them the system allows.
+
+    With more of them than that, idle ones could not be closed, because even looking for them takes a descriptor.
+    """
+    needed = max_connections + HEADROOM + OTHER_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
+        return max_connections
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    if allowed < needed:
-        facts = {"open_files": allowed, "needed": needed}
-        log.warning("the system allows too few open files for --max-connections", extra=facts)
+    if allowed == needed:
+        return max_connections
+    # At least a quarter of a small number, since other files are rarely as many as they may be.
+    fitting = max(allowed // 4, max_connections - (needed - allowed))
+    facts = {"open_files": allowed, "needed": needed, "max_connections": fitting}
+    log.warning("the system allows too few open files for --max-connections, which is lowered", extra=facts)
+    return fitting
 
 
 def authority(host: str, port: int) -> str:

@@ -1,6 +1,7 @@
 """Tests of messages and connections of the gRPC port, whose callers connect and leave."""
 
 import asyncio
+import resource
 import socket
 import struct
 from contextlib import closing
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from attendant.server.grpc.handlers import ConnectionCalls, read
-from attendant.server.grpc.port import make_room
+from attendant.server.grpc.port import allowed_connections, make_room
 
 
 class Call:
@@ -72,3 +73,23 @@ def test_connections_reset_by_their_peer_are_skipped() -> None:
             clients[2].recv(1)
         for peer in (*clients[1:], *accepted):
             peer.close()
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "connections", "raised"),
+    [
+        (1024, 1 << 20, 1000, 1576),
+        (4096, 4096, 1000, None),
+        (1024, resource.RLIM_INFINITY, 1000, 1576),
+        (1024, 1024, 448, 1024),
+        (256, 400, 100, 400),
+    ],
+)
+def test_connections_leave_descriptors_to_look_for_idle_ones(
+    soft: int, hard: int, connections: int, raised: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: limits.append(pair))
+    assert allowed_connections(1000) == connections
+    assert limits == ([] if raised is None else [(raised, hard)])
