@@ -22,13 +22,17 @@ BZIP2_BLOCK: Final = b"1AY&SY"  # Follows "BZh" and a digit; a text may begin wi
 NOT_TEXT: Final = {
     b"PK\x03\x04": "is a zip archive or a spreadsheet: unpack it, or save it as TSV or CSV",
     b"\x28\xb5\x2f\xfd": "is compressed by zstd: unpack it (unzstd), or take gzip or xz",
-    b"PAR1": "is a Parquet file: write it as TSV, CSV or JSONL",
+    **dict.fromkeys((b"PAR1", b"ARROW1"), "is a Parquet or Arrow file: write it as TSV, CSV or JSONL"),
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": "is a spreadsheet or document of Office: save it as TSV or CSV",
+    b"%PDF-": "is a PDF: write its texts as TSV, CSV or JSONL",
+    **dict.fromkeys((b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07"), "is an archive (7z, RAR): unpack it"),
+    b"\x04\x22\x4d\x18": "is compressed by LZ4: unpack it (unlz4), or take gzip or xz",
     b"\xff\xfe\0\0": "is UTF-32: convert it, e.g. with iconv -f UTF-32 -t UTF-8",
     b"\xff\xfe": "is UTF-16: convert it, e.g. with iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "is UTF-16: convert it, e.g. with iconv -f UTF-16 -t UTF-8",
 }
 TAR_MAGIC, TAR_PLACE = b"ustar", 257
-MANY_NULS: Final = 0.25  # Share of a file's first bytes.
+LAST_CONTROL, MANY_CONTROLS = 6, 0.25  # NUL and control characters; their share of a file's first bytes.
 
 COMPRESSIONS: Final = (".gz", ".xz", ".bz2")
 JSON_SUFFIXES: Final = (".jsonl", ".ndjson", ".json")
@@ -139,8 +143,12 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
                     raise UserError(f"{path} {reason}")
             if head[TAR_PLACE:].startswith(TAR_MAGIC):
                 raise UserError(f"{path} is a tar archive: unpack it")
-            if head.count(0) > MANY_NULS * len(head):
-                raise UserError(f"{path} has NULs, as UTF-16 has: convert it, e.g. with iconv -f UTF-16LE -t UTF-8")
+            # A half of each Latin, Greek, Cyrillic, Hebrew or Arabic letter in UTF-16 is such a character.
+            if sum(byte <= LAST_CONTROL for byte in head) > MANY_CONTROLS * len(head):
+                code = "UTF-16BE" if head[0] <= LAST_CONTROL else "UTF-16LE"
+                raise UserError(
+                    f"{path} has control characters as UTF-16 has: convert it, e.g. with iconv -f {code} -t UTF-8"
+                )
             yield file
 
 

@@ -168,7 +168,9 @@ def _csv_rows(path: Path, problems: Problems) -> Iterator[Row]:
 
     def regularity(delimiter: str) -> tuple[int, bool]:
         """Returns the number of rows with the most frequent number of columns above one, and whether these are two."""
-        widths = Counter(len(row) for row in csv.reader((line for _, line in head), delimiter=delimiter))
+        # A carriage return outside of quotes, which the reader refuses, belongs to no delimiter.
+        texts = (line.replace("\r", " ") for _, line in head)
+        widths = Counter(len(row) for row in csv.reader(texts, delimiter=delimiter, skipinitialspace=True))
         return max(((count, width == 2) for width, count in widths.items() if width > 1), default=(0, False))
 
     csv.field_size_limit(MAX_FIELD)
@@ -181,7 +183,9 @@ def _csv_rows(path: Path, problems: Problems) -> Iterator[Row]:
             return
         except csv.Error as error:
             begun = f"; the row begins in line {former + 1}" if place > former + 1 else ""
-            problems.add("csv", path, place, f"{error}{begun}")
+            is_return = str(error).startswith("new-line character")  # The library's advice is for programmers.
+            reason = "a carriage return outside of quotes: make it a line feed, or remove it" if is_return else error
+            problems.add("csv", path, place, f"{reason}{begun}")
         else:
             yield place, row
 

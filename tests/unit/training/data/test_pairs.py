@@ -72,8 +72,14 @@ def test_two_parallel_files_are_read(tmp_path: Path) -> None:
         (b"en\tfr\na\tb\n", "pairs.tsv:1: 'en' and 'fr' look like the names of columns: set data.columns = "),
         ("a\tb\n".encode("utf-16"), "pairs.tsv is UTF-16: convert it"),
         ("a\tb\n".encode("utf-32"), "pairs.tsv is UTF-32: convert it"),
-        ("a\tb\n".encode("utf-16-le"), "pairs.tsv has NULs, as UTF-16 has: convert it"),
+        ("a\tb\n".encode("utf-16-le"), "control characters as UTF-16 has: convert it, e.g. with iconv -f UTF-16LE"),
+        (
+            "мир\tмонде\n".encode("utf-16-be"),
+            "control characters as UTF-16 has: convert it, e.g. with iconv -f UTF-16BE",
+        ),
         (b"PK\x03\x04", "pairs.tsv is a zip archive or a spreadsheet"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\0", "pairs.tsv is a spreadsheet"),
+        (b"7z\xbc\xaf\x27\x1c\0", "pairs.tsv is an archive"),
         (b"a\t  \n", "pairs.tsv:1: the target is empty"),
         (b"a\tb\nab\xff\tc\n", "pairs.tsv:2: byte 3 of the line is not UTF-8"),
     ],
@@ -224,6 +230,8 @@ def test_a_field_of_csv_may_hold_commas_quotes_line_feeds_and_megabytes(tmp_path
         ("a.csv", "id,en,fr\n1,a,b\n", (3, 2), 'set data.columns = ["fr", "en"]'),
         ("a.csv", "a,b\nc,d,e\n", None, "a.csv:2: 3 columns"),
         ("a.csv", 'a,"b\n', None, "a.csv:1: unexpected end of data: "),
+        ("a.csv", "a,b\rc,d\r", None, "a.csv:1: a carriage return outside of quotes"),
+        ("a.csv", "a;b\nc;d\re\n", None, "a.csv:2: a carriage return outside of quotes"),
         ("a.csv", 'a,b\nc,"d\ne,f\n', None, "a.csv:3: unexpected end of data; the row begins in line 2: "),
         ("a.tsv", "en\tfr\na\tb\n", ("en", "de"), "'de', and the header row has 'en', 'fr'"),
         ("a.tsv", "en\ten\na\tb\n", ("en", "fr"), "'en', and the header row names it twice"),
@@ -251,6 +259,11 @@ def test_the_delimiter_of_a_csv_cuts_all_rows_alike(tmp_path: Path) -> None:
     for counts in ((1, 2, 3), (2, 2, 2)):
         (tmp_path / "a.csv").write_text("".join(f"a{', b' * count};c\n" for count in counts))
         assert [pair.target for pair in read_pairs(CorpusFiles(pairs=(str(tmp_path / "a.csv"),)))] == ["c"] * 3
+    (tmp_path / "a.csv").write_text('"a; b", "c; d, e"\n"f; g", "h; i, j"\n')
+    assert list(read_pairs(CorpusFiles(pairs=(str(tmp_path / "a.csv"),)))) == [
+        Pair("a; b", "c; d, e"),
+        Pair("f; g", "h; i, j"),
+    ]
 
 
 def test_lines_of_a_csv_are_counted_with_those_that_cannot_be_read(tmp_path: Path) -> None:
