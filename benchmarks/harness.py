@@ -24,7 +24,6 @@ from typing import Any, Final, Self
 import psutil
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import new_folder
 from benchmarks import DATA, ROOT
 from benchmarks.job import READY
 from benchmarks.results import Cell, Part
@@ -291,18 +290,18 @@ class Environment:
     """A peer's environment: an entry of environments.toml.
 
     Attributes:
-        package: the peer with its version.
-        requirements: other packages to install.
-        own_dependencies: False if the package's own dependencies are not installed, because they pin old versions.
+        installs: arguments of each `pip install`; the last one is the peer with its version.
         interpreters: the first that exists and runs makes the environment; if empty, this Python. Names are looked up
             on the path, then among pyenv's versions.
     """
 
     name: str
-    package: str
-    requirements: Sequence[str] = ()
-    own_dependencies: bool = True
+    installs: Sequence[Sequence[str]]
     interpreters: Sequence[str] = ()
+
+    @property
+    def package(self) -> str:
+        return self.installs[-1][-1]
 
     def install(self, cache: Path) -> Path:
         """Returns the environment's interpreter; makes the environment if it is not complete in the cache.
@@ -312,17 +311,16 @@ class Environment:
         """
         folder = cache / self.name
         python, done = folder / "bin" / "python", folder / "installed.txt"
-        wanted = "\n".join([*self.requirements, self.package]) + "\n"
+        wanted = json.dumps(self.installs)
         cache.mkdir(parents=True, exist_ok=True)
         with (cache / f"{self.name}.lock").open("w") as lock:
             # Tests in several processes install the same environments.
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not done.exists() or done.read_text(encoding="utf-8") != wanted:
                 output_of([self._interpreter(), "-m", "venv", "--clear", str(folder)])
-                pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-                if self.requirements:
-                    output_of([*pip, *self.requirements])
-                output_of([*pip, *([] if self.own_dependencies else ["--no-deps"]), self.package])
+                for arguments in self.installs:
+                    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+                    output_of([*pip, *arguments])
                 done.write_text(wanted, encoding="utf-8")
         return python
 
@@ -343,11 +341,3 @@ ENVIRONMENTS = {
         Template((DATA / "environments.toml").read_text(encoding="utf-8")).substitute(torch=TORCH)
     ).items()
 }
-
-
-def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
-    """Returns the folder; if it does not exist, `make` fills it first."""
-    if not folder.exists():
-        with new_folder(folder) as new:
-            make(new)
-    return folder

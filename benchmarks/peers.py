@@ -3,20 +3,20 @@
 The programs are functions of programs.py and plain_model.py.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
+from attendant.runtime.files import new_folder
 from attendant.server.bench.load import LIST_SIZE
 from attendant.server.inference.v2 import open_inference_pb2 as inference
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.decoding import NUM_WORKERS, Decoder, decoded, layout, many_sentences, one_by_one, own_decoders
-from benchmarks.harness import ENVIRONMENTS, TORCH, made_once, measure, output_of, part_of
+from benchmarks.harness import ENVIRONMENTS, TORCH, measure, output_of, part_of
 from benchmarks.job import Job, program, words_of
-from benchmarks.plain_model import export_plain
 from benchmarks.programs import G2P_BUNDLE, g2p_words
 from benchmarks.results import Part
 from benchmarks.servers import MANY_CLIENTS, Server, attendant_server, closed, requests_of, under
@@ -68,7 +68,7 @@ def all_decoders(context: Context, num_workers: int = NUM_WORKERS) -> Iterator[D
     workload, packages = context.workload, {name: env.package for name, env in ENVIRONMENTS.items()}
 
     def graphs(precision: str) -> list[str]:
-        return program("programs:work_plain", folder=str(plain_folder(context) / precision))
+        return program("programs:work_plain", folder=plain_folder(context, precision))
 
     def joeynmt() -> list[str]:
         python = ENVIRONMENTS["joeynmt"].install(context.cache)
@@ -107,10 +107,9 @@ def transformers(context: Context, num_workers: int) -> Iterator[Decoder]:
         )
 
 
-def plain_folder(context: Context) -> Path:
-    """Returns the folder of the plain graphs; made at the first use."""
-    folder = context.cache / "models" / f"plain-{context.workload.hidden_size}"
-    return made_once(folder, partial(export_plain, context.workload))
+def plain_folder(context: Context, precision: str) -> str:
+    """Returns the folder of the plain graphs in a precision."""
+    return f"{model_folder(context, 'plain_model:export_plain', asdict(context.workload))}/{precision}"
 
 
 def ctranslate2_program(context: Context, transformer: str, function: str, **arguments: int) -> list[str]:
@@ -125,13 +124,18 @@ def peer_program(context: Context, peer: str, function: str, sizes: Mapping[str,
     Raises:
         Unavailable: the environment or the model can't be made.
     """
-    python = ENVIRONMENTS[peer].install(context.cache)
+    python = str(ENVIRONMENTS[peer].install(context.cache))
+    folder = model_folder(context, f"programs:make_{peer}", sizes, python)
+    return program(f"programs:{function}_{peer}", python, folder=folder, **arguments)
 
-    def make(folder: Path) -> None:
-        output_of(program(f"programs:make_{peer}", python, folder=str(folder), **sizes))
 
-    folder = made_once(context.cache / "models" / "-".join([peer, *map(str, sizes.values())]), make)
-    return program(f"programs:{function}_{peer}", python, folder=str(folder), **arguments)
+def model_folder(context: Context, maker: str, sizes: Mapping[str, float], python: str = sys.executable) -> str:
+    """Returns the folder of a model; a function of this package makes it at the first use. Raises Unavailable."""
+    folder = context.cache / "models" / "-".join([maker.rpartition(":")[2], *map(str, sizes.values())])
+    if not folder.exists():
+        with new_folder(folder) as new:
+            output_of(program(maker, python, folder=str(new), **sizes))
+    return str(folder)
 
 
 def served(context: Context) -> Part:
@@ -173,7 +177,7 @@ def _closed(context: Context, work: Work, clients: Sequence[int]) -> Part:
 
 def _triton(context: Context, work: Work, batch_size: int) -> Server:
     def command() -> list[str]:
-        python, folder = ENVIRONMENTS["triton"].install(context.cache), str(plain_folder(context) / "int8")
+        python, folder = ENVIRONMENTS["triton"].install(context.cache), plain_folder(context, "int8")
         sizes = {"num_instances": NUM_WORKERS, "batch_size": batch_size}
         return program("programs:serve_triton", python, folder=folder, **sizes)
 

@@ -94,15 +94,15 @@ def torch_loop(workload: Workload) -> PlainLoop:
     return PlainLoop(*map(eager, plain_model(workload)))
 
 
-def export_plain(workload: Workload, folder: Path) -> None:
+def export_plain(folder: str, **workload: Any) -> None:
     """Writes fp32 graphs by torch.onnx, and int8 graphs by onnxruntime's `quantize_dynamic`."""
-    encoder, step = plain_model(workload)
-    source_ids = torch.ones(3, workload.num_tokens, dtype=torch.int64)
+    encoder, step = plain_model(Workload(**workload))
+    source_ids = torch.ones(3, 5, dtype=torch.int64)
     memory, keys, hidden, cell = encoder(source_ids)
-    step_inputs = torch.ones(3, dtype=torch.int64), hidden, cell, torch.zeros(3, workload.hidden_size), memory, keys
+    step_inputs = torch.ones(3, dtype=torch.int64), hidden, cell, torch.zeros_like(hidden[0]), memory, keys
     batch, width = torch.export.Dim("B", min=2, max=4096), torch.export.Dim("S", min=2, max=4096)
     both, first, second = {0: batch, 1: width}, {0: batch}, {1: batch}
-    fp32, int8 = folder / "fp32", folder / "int8"
+    fp32, int8 = Path(folder, "fp32"), Path(folder, "int8")
     for precision_folder in (fp32, int8):
         precision_folder.mkdir()
     for name, module, inputs, shapes, input_names, output_names in (

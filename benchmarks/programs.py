@@ -223,36 +223,20 @@ def make_ctranslate2(
     import numpy as np
 
     spec = ctranslate2.specs.TransformerSpec.from_config((num_encoder_layers, num_decoder_layers), num_heads=8)
-    generator = np.random.default_rng(1)
+    generator, sizes = np.random.default_rng(1), {"vocabulary": vocabulary_size, "feed_forward": feed_forward}
+    sizes |= {"positions": 512, "width": width, "two_widths": 2 * width, "three_widths": 3 * width}
+    # Rows and columns of the matrices that are not square, by the last parts of CTranslate2's names.
+    shapes = json.loads((DATA / "ctranslate2_shapes.json").read_text(encoding="utf-8"))
 
-    def matrix(rows: int, columns: int) -> Array:
-        return generator.normal(0, SCALE, (rows, columns)).astype(np.float32)
+    def fill(layer: Any, name: str, value: object) -> None:
+        *scope, kind = name.split("/")
+        rows, columns = (sizes[size] for size in shapes.get("/".join(scope[-2:]), ("width", "width")))
+        if kind in {"weight", "encodings"}:
+            setattr(layer, kind, generator.normal(0, SCALE, (rows, columns)).astype(np.float32))
+        elif kind in {"gamma", "beta", "bias"}:
+            setattr(layer, kind, np.full(rows, kind == "gamma", np.float32))
 
-    def linear(layer: Any, rows: int, columns: int) -> None:
-        layer.weight, layer.bias = matrix(rows, columns), np.zeros(rows, np.float32)
-
-    def norm(layer: Any) -> None:
-        layer.gamma, layer.beta = np.ones(width, np.float32), np.zeros(width, np.float32)
-
-    def attention(layer: Any, factors: tuple[int, ...]) -> None:
-        norm(layer.layer_norm)
-        for number, factor in enumerate(factors):
-            linear(layer.linear[number], factor * width, width)
-
-    for side, embeddings in ((spec.encoder, spec.encoder.embeddings[0]), (spec.decoder, spec.decoder.embeddings)):
-        embeddings.weight = matrix(vocabulary_size, width)
-        side.scale_embeddings = True
-        side.position_encodings.encodings = matrix(512, width)
-        norm(side.layer_norm)
-        for layer in side.layer:
-            # Self-attention projects queries, keys and values at once; attention to the source has queries apart.
-            attention(layer.self_attention, (3, 1))
-            if side is spec.decoder:
-                attention(layer.attention, (1, 2, 1))
-            norm(layer.ffn.layer_norm)
-            linear(layer.ffn.linear_0, feed_forward, width)
-            linear(layer.ffn.linear_1, width, feed_forward)
-    linear(spec.decoder.projection, vocabulary_size, width)
+    ctranslate2.specs.model_spec.visit_spec(spec, fill)
     words = ["<pad>", "<unk>", "<s>", "</s>", *map(word_of, range(NUM_SPECIAL_SYMBOLS, vocabulary_size))]
     spec.register_source_vocabulary(words)
     spec.register_target_vocabulary(words)

@@ -1,6 +1,7 @@
 """Tests of the peers: sizes of their models, results of the plain loops, and configurations of trainings."""
 
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ def test_a_student_has_nearly_as_many_parameters_as_the_transformer_of_its_sizes
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_plain_loop_computes_what_its_model_does(tmp_path: Path) -> None:
-    export_plain(QUICK, tmp_path)
+    export_plain(str(tmp_path), **asdict(QUICK))
     loop = onnx_loop(str(tmp_path / "fp32"))
     sources = sentences(Job(num_sentences=3, num_tokens=7, vocabulary_size=QUICK.vocabulary_size))
     encoder, step = plain_model(QUICK)
