@@ -1,6 +1,5 @@
 """python -m benchmarks: how fast Attendant decodes, serves and trains, compared with its peers."""
 
-import argparse
 import inspect
 import shlex
 import signal
@@ -33,20 +32,6 @@ class Suite:
     @property
     def by_name(self) -> dict[str, Callable[[Context], Part]]:
         return {part.__name__.replace("_", "-"): part for part in self.parts}
-
-    def chosen(self, options: argparse.Namespace) -> list[str]:
-        """Returns the parts that --only names; otherwise `against` if --against is given, else all others.
-
-        Raises:
-            UserError: there is no such part.
-        """
-        if not options.only and not options.against:
-            return [name for name in self.by_name if name != "against"]
-        names: list[str] = (options.only or "against").split(",")
-        for name in names:
-            if name not in self.by_name:
-                raise UserError(f"--only: there is no part {name!r}; there are {', '.join(self.by_name)}")
-        return names
 
 
 SUITES = {
@@ -100,7 +85,10 @@ def run(suites: Mapping[str, Suite], arguments: Sequence[str]) -> None:
     option("--provider", choices=["cuda", "cpu"], default="cuda", help="gpu: where the graphs run")
     options = parser.parse_args(arguments)
     suite = suites[options.suite]
-    names = suite.chosen(options)
+    others = [name for name in suite.by_name if name != "against"]
+    names = options.only.split(",") if options.only else ["against"] if options.against else others
+    if unknown := set(names) - set(suite.by_name):
+        raise UserError(f"--only: there is no part {min(unknown)!r}; there are {', '.join(suite.by_name)}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the started processes, as Ctrl-C does
     workload = QUICK if options.quick else Workload()
     context = Context(workload=workload, cache=options.cache.resolve(), quick=options.quick, options=options)

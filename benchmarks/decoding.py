@@ -69,13 +69,18 @@ class Decoder:
 
 
 def own_decoder(
-    bundle: Path, precision: str, num_workers: int = 1, num_threads: int = 1, name: str = "Attendant"
+    bundle: Path,
+    precision: str,
+    num_workers: int = 1,
+    num_threads: int = 1,
+    name: str = "Attendant",
+    prefix: Sequence[str] = (),
 ) -> Decoder:
-    """Returns Attendant's own decoding."""
+    """Returns Attendant's own decoding. The command begins with `prefix`."""
     command = program("own_worker:work", path=str(bundle), precision=precision, num_threads=num_threads)
     return Decoder(
         name=f"{name} {precision}, {layout(num_workers, num_threads)}",
-        command=lambda: command,
+        command=lambda: [*prefix, *command],
         num_workers=num_workers,
         batch_sizes=(32, 64, 128, 256),
     )
@@ -196,6 +201,10 @@ def against(context: Context) -> Part:
     folder: Path | None = context.options.against
     if folder is None or not (folder / "benchmarks").is_dir():
         raise UserError(f"--against must name another checkout of this project, got {folder}")
+    there = ["env", f"--chdir={folder.resolve()}", f"PYTHONPATH={folder.resolve()}:{folder.resolve() / 'client'}"]
+    workload, cache = asdict(context.workload), str(context.cache / "against")
+    printed = harness.output_of([*there, *program("workload:print_bundle", workload=workload, cache=cache)])
+    bundle = Path(printed.strip().splitlines()[-1])
     jobs: dict[str, Job] = {}
     for search, size in SEARCHES.items():
         together = context.workload.job(NUM_TRIED // size, beam_size=size, batch_size=NUM_ROWS // size)
@@ -203,7 +212,7 @@ def against(context: Context) -> Part:
         jobs[f"{search}, 1 sentence"] = replace(together, num_sentences=NUM_ALONE // size, batch_size=1)
     rows: list[list[Cell]] = []
     for precision in PRECISIONS:
-        decoders = own_decoder(context.bundle, precision), _other_decoder(context, folder.resolve(), precision)
+        decoders = own_decoder(context.bundle, precision), own_decoder(bundle, precision, name="other", prefix=there)
         measured = harness.measure([each.system(jobs, context.visit_seconds) for each in decoders], context.num_rounds)
         for point in jobs:
             new, old = (m for m in measured if m.problem or m.point == point)
@@ -213,16 +222,3 @@ def against(context: Context) -> Part:
     commit = subprocess.run(revision, capture_output=True, text=True, check=False).stdout.strip()
     columns = ["", "sentences/s", "slowest-fastest", "the other's", "slowest-fastest", "ratio"]
     return Part(columns=columns, rows=rows, note=f"The other: {commit or folder.name}.")
-
-
-def _other_decoder(context: Context, folder: Path, precision: str) -> Decoder:
-    """Returns Attendant by the code of another checkout, which makes its own bundle and answers the same jobs."""
-    python = ["env", f"--chdir={folder}", f"PYTHONPATH={folder}:{folder / 'client'}"]
-
-    def command() -> Sequence[str]:
-        workload, cache = asdict(context.workload), str(context.cache / "against")
-        lines = harness.output_of([*python, *program("workload:print_bundle", workload=workload, cache=cache)])
-        path = lines.strip().splitlines()[-1]
-        return [*python, *program("own_worker:work", path=path, precision=precision, num_threads=1)]
-
-    return Decoder(name=f"the other checkout, {precision}", command=command)

@@ -39,6 +39,8 @@ from benchmarks.servers import (
 from benchmarks.workload import Context, Work, equal_work, real_work
 
 BULK_IN_FLIGHT = 2048
+LEAD_SECONDS = 0.5
+"""Time from the start of bulk work to the first measured call, and from the last one to its end."""
 
 
 def first_token(context: Context) -> Part:
@@ -134,9 +136,9 @@ def priority(context: Context) -> Part:
 
     10 unary calls per second, at random moments, alongside one bulk stream with 2,048 requests in flight.
     """
-    server, lead_seconds = attendant_server(context), 0.5
+    server = attendant_server(context)
     calls = Load(kind="open", rate=10.0, seconds=12 * context.visit_seconds)
-    bulk = Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=calls.seconds + 2 * lead_seconds)
+    bulk = Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=calls.seconds + 2 * LEAD_SECONDS)
 
     def start() -> Iterator[Visits]:
         with running(server) as run, load_generator(run.addresses["serving"], server.requests) as other:
@@ -144,20 +146,14 @@ def priority(context: Context) -> Part:
 
             def loaded(number: int) -> Samples:
                 other.ask(asdict(bulk))
-                time.sleep(lead_seconds)
-                samples, results = interactive(number), Answered(**other.answer())
-                return {**samples, "bulk_speed": len(results.latencies) / results.seconds}
+                time.sleep(LEAD_SECONDS)
+                samples, answered = interactive(number), Answered(**other.answer())
+                return {**samples, "bulk_speed": len(answered.latencies) / answered.seconds}
 
             yield {"nothing else": interactive, "bulk work": loaded}
 
-    system = System(name="interactive requests", start=start)
-    columns: Columns = {
-        "alongside": lambda m: m.point,
-        "p50 ms": "p50",
-        "p99 ms": "p99",
-        "bulk requests/s": "bulk_speed",
-    }
-    return part_of(measure([system], context.num_rounds), columns)
+    system = System(name="interactive requests", start=start, about=server.about)
+    return part_of(measure([system], context.num_rounds), {**COLUMNS, "bulk requests/s": "bulk_speed"})
 
 
 FRACTIONS = (0.3, 0.5, 0.65, 0.8, 0.95)
@@ -190,10 +186,17 @@ def open_loop(context: Context) -> Part:
     bundle, num_arrivals = open_bundle(context.bundle), _num_arrivals(context)
     stepper, special_ids = OnnxStepper(bundle, "int8", "cpu", 1), bundle.manifest.special_ids
 
-    def model(name: str, rate: float) -> tuple[float, float]:
+    @cache
+    def model(name: str, point: str) -> tuple[float, float]:
+        rate = float(point.removesuffix("/s"))
         return modelled(stepper, special_ids, work, rate, num_arrivals, schedulers[name])
 
-    return open_loops(context, servers, model)
+    columns: Columns = {
+        **COLUMNS,
+        "modelled p50 ms": lambda m: model(m.system.name, m.point)[0],
+        "modelled p99 ms": lambda m: model(m.system.name, m.point)[1],
+    }
+    return open_loops(context, servers, columns)
 
 
 class TimedStepper:
@@ -253,14 +256,8 @@ def modelled(
     return p50, p99
 
 
-def open_loops(
-    context: Context, servers: Sequence[Server], model: Callable[[str, float], tuple[float, float]] | None = None
-) -> Part:
-    """Loads all servers by Poisson arrivals at the same rates, each up to its capacity.
-
-    Args:
-        model: returns the p50 and p99 in ms that are expected of a server, by its name, at a rate.
-    """
+def open_loops(context: Context, servers: Sequence[Server], columns: Columns = COLUMNS) -> Part:
+    """Loads all servers by Poisson arrivals at the same rates, each up to its capacity."""
     full, num_arrivals = closed(context, CAPACITY_CLIENTS), _num_arrivals(context)
     counted = measure([under(server, {"": full}) for server in servers], num_rounds=1)
     capacities = {m.system.name: m.median("speed") for m in counted if not m.problem}
@@ -282,11 +279,6 @@ def open_loops(
         rate = rate_at(p99s, P99_MS)
         highest = f"up to {rate:,.0f}/s with a p99 of at most {P99_MS:g} ms" if rate else f"p99 above {P99_MS:g} ms"
         notes.append(f"{name} {capacity:,.0f} requests/s, {highest}")
-    columns = dict(COLUMNS)
-    if model is not None:
-        expected = cache(model)
-        columns["modelled p50 ms"] = lambda m: expected(m.system.name, rates[m.point])[0]
-        columns["modelled p99 ms"] = lambda m: expected(m.system.name, rates[m.point])[1]
     failed = [m for m in counted if m.problem]
     return part_of([*failed, *measured], columns, note=f"Capacity: {'; '.join(notes)}.")
 
