@@ -22,6 +22,10 @@ from attendant.runtime.files import new_file
 MAX_SIGNATURE_BYTES: Final = MIB
 MAX_PEM_BYTES: Final = MIB
 PUBLIC_KEY, CERTIFICATE = "PUBLIC KEY", "CERTIFICATE"
+UNFIT: Final = {
+    PUBLIC_KEY: "it is not ECDSA on P-256, P-384 or P-521, or the bundle is signed under a certificate",
+    CERTIFICATE: "the bundle is signed by a key without a certificate",
+}
 
 
 def open_signed_bundle(path: Path, trusted: Sequence[Path], *, by_name: bool = False) -> Bundle:
@@ -76,7 +80,9 @@ def _refusal(path: Path, signature: bytes, trusted: Path) -> str:
             verifying.verify(path, Path(copied.name))
         # Any exception that an untrusted signature causes means that it is not verified.
         except Exception as error:
-            return f"{trusted} does not vouch for it: {str(error) or type(error).__name__}"
+            # The library reads an attribute that a key of another kind, or a signature of the other form, lacks.
+            reason = UNFIT[kind] if isinstance(error, AttributeError) else str(error) or type(error).__name__
+            return f"{trusted} does not vouch for it: {reason}"
     return ""
 
 

@@ -36,9 +36,7 @@ def keys(tmp_path: Path) -> Keys:
         key = ec.generate_private_key(ec.SECP256R1())
         private, public = tmp_path / f"{name}.pem", tmp_path / f"{name}.pub"
         private.write_bytes(_private(key, password))
-        public.write_bytes(
-            key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-        )
+        public.write_bytes(_public(key))
         return private, public
 
     return make
@@ -47,6 +45,11 @@ def keys(tmp_path: Path) -> Keys:
 def _private(key: Any, password: bytes | None = None) -> bytes:
     how = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
     return bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how))
+
+
+def _public(key: Any) -> bytes:
+    info = serialization.PublicFormat.SubjectPublicKeyInfo
+    return bytes(key.public_key().public_bytes(serialization.Encoding.PEM, info))
 
 
 def test_a_bundle_signed_by_a_trusted_key_is_opened(bundle: Path, keys: Keys) -> None:
@@ -68,10 +71,14 @@ def test_an_encrypted_key_needs_its_passphrase(bundle: Path, keys: Keys) -> None
 
 
 @pytest.mark.parametrize("key", [rsa.generate_private_key(65537, 2048), ed25519.Ed25519PrivateKey.generate()])
-def test_a_key_of_another_kind_is_refused(bundle: Path, tmp_path: Path, key: Any) -> None:
+def test_a_key_of_another_kind_is_refused(bundle: Path, keys: Keys, tmp_path: Path, key: Any) -> None:
     (tmp_path / "key.pem").write_bytes(_private(key))
     with pytest.raises(UserError, match=r"--key .*key\.pem: it is of another kind; a key is ECDSA on P-256"):
         sign_bundle(bundle, tmp_path / "key.pem")
+    sign_bundle(bundle, keys("ours")[0])
+    (tmp_path / "trusted.pub").write_bytes(_public(key))
+    with pytest.raises(BundleRefused, match=r"trusted\.pub does not vouch for it: it is not ECDSA on P-256"):
+        open_signed_bundle(bundle, [tmp_path / "trusted.pub"])
 
 
 def test_a_wrong_certificate_is_named(bundle: Path, keys: Keys) -> None:
@@ -145,10 +152,16 @@ def test_a_trusted_file_that_is_neither_key_nor_certificate_is_refused(
 
 
 def test_a_bundle_certified_by_a_trusted_authority_is_opened(
-    bundle: Path, authority: Authority, tmp_path: Path
+    bundle: Path, authority: Authority, keys: Keys, tmp_path: Path
 ) -> None:
+    own, public = keys("ours")
+    sign_bundle(bundle, own)
+    with pytest.raises(BundleRefused, match="the bundle is signed by a key without a certificate"):
+        open_signed_bundle(bundle, [authority.certificate])
     certificate, private = authority.issue("signer", "signer.example")
     sign_bundle(bundle, private, certificate=certificate)
     open_signed_bundle(bundle, [authority.certificate])
     with pytest.raises(BundleRefused, match=r"other/authority\.pem does not vouch for it"):
         open_signed_bundle(bundle, [new_authority(tmp_path / "other").certificate])
+    with pytest.raises(BundleRefused, match="or the bundle is signed under a certificate"):
+        open_signed_bundle(bundle, [public])
