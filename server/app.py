@@ -184,7 +184,7 @@ async def _reload(access: Access, reconciler: Reconciler, catalogue: Catalogue) 
     log.info("reloading")
     await asyncio.to_thread(access.reload)
     if catalogue.is_open:
-        await reconciler.follow(at_once=True)
+        await reconciler.follow_now()
 
 
 def _announce(config: ServerConfig, catalogue: Catalogue, target: str, metrics: str, scheme: str) -> None:

@@ -248,7 +248,8 @@ class ServerConfig:
     repository_seconds: float = _option(
         2.0,
         SECONDS,
-        "interval at which repositories of models are checked for changes; 0: only when an administrator loads a model",
+        "interval at which repositories of models are checked for changes; 0: only when an administrator loads a "
+        "model, and on SIGHUP",
     )
     load_seconds: float = _option(
         LOAD_SECONDS, SOME_SECONDS, "longest time for loading and checking a bundle; a slower one is refused"

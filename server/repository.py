@@ -16,6 +16,7 @@ have a lease of the old version end there, and its engine ends after them. A ver
 
 import asyncio
 import logging
+import os
 import re
 import tomllib
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
@@ -99,7 +100,14 @@ def _versions(model: Path) -> list[Path]:
 
 
 def _folders(path: Path, pattern: re.Pattern[str]) -> list[Path]:
-    return sorted(inner for inner in path.iterdir() if pattern.fullmatch(inner.name) and inner.is_dir())
+    return sorted(inner for inner in path.iterdir() if pattern.fullmatch(inner.name) and _is_folder(inner))
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:
+        return True  # one that can't be reached now has not been removed
 
 
 def _order(folder: Path) -> tuple[list[int], str]:
@@ -152,11 +160,11 @@ def read_policy(path: Path) -> Policy:
     """
     try:
         # Links are followed, e.g. in a volume of Kubernetes. `read_file` refuses a FIFO, which would block.
-        text = read_file(path.resolve(), MAX_POLICY_BYTES).decode()
+        text = read_file(Path(os.path.realpath(path, strict=True)), MAX_POLICY_BYTES).decode("utf-8-sig")
         return Policy.model_validate(tomllib.loads(text))
-    except FileNotFoundError:
-        return Policy()
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not path.is_symlink():
+            return Policy()
         raise UserError(f"{path} can't be read: {error.strerror or error}") from None
     except ValidationError as error:
         first = error.errors()[0]
@@ -315,6 +323,11 @@ class Reconciler:
                 self._unreadable = str(error)
                 log.warning("the repositories are not followed now", extra={"reason": self._unreadable})
 
+    async def follow_now(self) -> None:
+        """Takes all changes at once, unless the server ends before that."""
+        if not self._catalogue.closing.is_set():
+            await asyncio.wait([begin(self.follow(at_once=True), self._tasks)])
+
     async def load(self, name: str) -> None:
         """Brings a model to the state of its folder, even if that was refused or unloaded before.
 
@@ -387,7 +400,8 @@ class Reconciler:
             return ""
         if model.unloaded:
             return "unloaded"
-        return "refused: the server's log says why" if label in model.refused else "no policy asks for it"
+        is_refused = label in model.refused or POLICY_NAME in model.refused
+        return "refused: the server's log says why" if is_refused else "no policy asks for it"
 
     async def _look(self) -> dict[str, ModelFolder]:
         """Returns the models of all repositories. A name that is in two places keeps its folder, and is logged once."""

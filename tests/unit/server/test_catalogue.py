@@ -95,6 +95,13 @@ def test_a_policy_that_is_a_fifo_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "policy").write_text('stable = "7"')
     (tmp_path / "linked").symlink_to("policy")
     assert read_policy(tmp_path / "linked").stable == "7"
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("dangling", "loop"):  # which is not the policy of a model without one
+        with pytest.raises(UserError, match=f"{name} can't be read: "):
+            read_policy(tmp_path / name)
+    put(tmp_path / "marked", "\ufeff" + 'stable = "7"')
+    assert read_policy(tmp_path / "marked").stable == "7"
 
 
 def reconciler_of(*repositories: Path, start: Any = None) -> tuple[Reconciler, Catalogue, Metrics]:
@@ -141,21 +148,28 @@ async def test_a_repository_that_has_gone_is_logged_once(tmp_path: Path, caplog:
 async def test_a_folder_that_can_not_be_read_stops_no_other_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for path in ("a/1", "b/1/fp32", "c/1"):
+    for path in ("a/1", "b/1/fp32", "c/1", "c/2", "d/1"):
         (tmp_path / path).mkdir(parents=True)
-    list_folder = Path.iterdir
+    list_folder, is_dir = Path.iterdir, Path.is_dir
 
     def iterdir(path: Path) -> Any:
-        if path.name in ("a", "fp32"):
+        if path.name in ("a", "fp32", "d"):
             raise PermissionError(13, "Permission denied")
         return list_folder(path)
 
+    def is_folder(path: Path) -> bool:
+        if path in (tmp_path / "d", tmp_path / "c" / "2"):  # links into folders that can't be searched, stale mounts
+            raise OSError(116, "Stale file handle")
+        return is_dir(path)
+
     monkeypatch.setattr(Path, "iterdir", iterdir)
+    monkeypatch.setattr(Path, "is_dir", is_folder)
     assert is_repository(tmp_path)
     assert {name: list(folder.versions) for name, folder in look_into(tmp_path).items()} == {
         "a": [],
         "b": ["1"],
-        "c": ["1"],
+        "c": ["1", "2"],
+        "d": [],
     }
 
 
@@ -211,6 +225,28 @@ async def test_a_load_is_refused_before_the_server_serves_and_when_it_ends(tmp_p
         await load
 
 
+async def test_a_look_at_once_ends_with_the_server(tmp_path: Path) -> None:
+    """On SIGHUP, just before SIGTERM: a version that was loaded during the drain would answer, and then be killed."""
+    (tmp_path / "a").mkdir()
+    loading = asyncio.Event()
+
+    async def start(*_: Any, **__: Any) -> Any:
+        loading.set()
+        await asyncio.Event().wait()
+
+    reconciler, catalogue, _ = reconciler_of(tmp_path, start=start)
+    catalogue.open()
+    with reconciler.following(60):
+        (tmp_path / "a" / "1").mkdir()
+        look = asyncio.create_task(reconciler.follow_now())
+        await asyncio.wait_for(loading.wait(), PATIENCE_SECONDS)
+    await asyncio.wait_for(asyncio.wait([look]), PATIENCE_SECONDS)
+    loading.clear()
+    catalogue.closing.set()
+    await asyncio.wait_for(reconciler.follow_now(), PATIENCE_SECONDS)
+    assert not loading.is_set()
+
+
 async def test_a_model_without_a_stable_version_is_not_loaded(tmp_path: Path) -> None:
     reconciler, catalogue, _ = reconciler_of(tmp_path)
     catalogue.open()
@@ -242,6 +278,9 @@ async def test_a_version_of_several_roles_is_loaded_once_and_none_without_a_stab
     await reconciler.follow(at_once=True)
     assert not loads and not catalogue.all()
     assert metrics.registry.get_sample_value("attendant_ready", {"model": "fake"}) == 0, "which alerts"
+    put(tmp_path / "fake" / "serving.toml", 'stable = "none')
+    await reconciler.follow(at_once=True)
+    assert {entry.reason for entry in reconciler.index()} == {"refused: the server's log says why"}
     roles = 'canary = "1"\ncanary_percent = 5\nshadow = "1"\nnamed = ["2", "1", "1"]'
     put(tmp_path / "fake" / "serving.toml", roles)
     await reconciler.follow(at_once=True)
