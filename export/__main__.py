@@ -319,8 +319,8 @@ def _add_decoding(parser: argparse.ArgumentParser, default: str) -> None:
     defaults.add_argument(
         "--patience",
         metavar="P",
-        type=_in_range(0.01, 10),
-        help="a beam ends when P times its size have ended, 0.01 to 10",
+        type=_in_range(0, 10),
+        help="a beam ends when P times its size have ended, 0 to 10; 0: when no live one can enter the best",
     )
     for name, meaning in (
         ("protect-spans", "return a text's placeholders, tags, addresses, paths and emoji as they are written"),

@@ -369,10 +369,14 @@ def held_out_sources(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -
 def with_defaults(exportable: AnyExportable, **defaults: float | None) -> AnyExportable:
     """Returns the exportable with other decoding defaults; those that are None stay as they are.
 
+    A patience of 0 means none, as in a request.
+
     Raises:
         UserError: a value is out of its range, or the beam is wider than the bundle's limit.
     """
-    chosen = {name: value for name, value in defaults.items() if value is not None}
+    chosen: dict[str, float | None] = {name: value for name, value in defaults.items() if value is not None}
+    if chosen.get("patience") == 0:
+        chosen["patience"] = None
     try:
         decoding = DecodingDefaults.model_validate(exportable.decoding.model_dump() | chosen)
     except ValidationError as error:

@@ -115,6 +115,7 @@ export class Bundle {
    */
   async generate(source, options = {}) {
     const { decoding, limits, special_ids, source: side } = this.manifest;
+    if (typeof source !== "string" && !Array.isArray(source)) throw new Error("the source must be a text or a list of tokens");
     const ids = typeof source === "string" ? this.source.idsOfText(source) : this.source.knownIds(source);
     const length = ids.length; // without BOS and EOS
     if (length === 0) throw new Error("the source is empty");
@@ -130,7 +131,7 @@ export class Bundle {
       lengthPenalty: options.lengthPenalty ?? decoding.length_penalty,
       lengthPenaltyOffset: options.lengthPenaltyOffset ?? decoding.length_penalty_offset ?? 5,
       maxLength: options.maxLength ?? defaultMaxLength(decoding, limits, length),
-      patience: options.patience === undefined ? decoding.patience : options.patience,
+      patience: options.patience ?? decoding.patience ?? 0,
     };
     const unknown = Object.keys(options).filter((name) => !(name in search));
     if (unknown.length) throw new Error(`there is no option ${unknown.join(", ")}; choose from ${Object.keys(search).join(", ")}`);
@@ -138,9 +139,9 @@ export class Bundle {
     refuseUnless(isWhole(search.beamSize, limits.max_beam_size), search, "beamSize", `1 to ${limits.max_beam_size}`);
     refuseUnless(isWhole(search.numHypotheses, mostHypotheses), search, "numHypotheses", `1 to ${mostHypotheses}`);
     refuseUnless(isWhole(search.maxLength, limits.max_target_tokens), search, "maxLength", `1 to ${limits.max_target_tokens}`);
-    for (const name of ["lengthPenalty", "lengthPenaltyOffset"]) refuseUnless(isWithin(search[name], 0), search, name, "0 to 10");
-    const isPatience = search.patience == null || isWithin(search.patience, Number.MIN_VALUE);
-    refuseUnless(isPatience, search, "patience", "more than 0 and at most 10");
+    for (const name of ["lengthPenalty", "lengthPenaltyOffset", "patience"]) {
+      refuseUnless(Number.isFinite(search[name]) && search[name] >= 0 && search[name] <= 10, search, name, "0 to 10");
+    }
     const hypotheses = await this.#search(ids, search);
     return { sourceTokens, hypotheses };
   }
@@ -170,7 +171,7 @@ export class Bundle {
     // A live hypothesis matters if its score can exceed this.
     const bound = () => {
       const found = numHypotheses > 1 ? bestTexts(ended) : ended;
-      if (patience != null) {
+      if (patience) {
         const enough = Math.max(numHypotheses, Math.ceil(patience * beamSize - 1e-5)); // 1.1 * 10 is 11
         return found.length < enough ? -Infinity : Infinity;
       }
@@ -285,7 +286,6 @@ function bestTexts(ended) {
 }
 
 const isWhole = (value, most) => Number.isInteger(value) && value >= 1 && value <= most;
-const isWithin = (value, least) => Number.isFinite(value) && value >= least && value <= 10;
 
 function refuseUnless(held, options, name, limit) {
   if (!held) throw new Error(`${name} is ${options[name]}, must be ${limit}`);

@@ -14,7 +14,7 @@ export async function goldenDifferences(bundle, golden) {
       lengthPenalty: example.length_penalty,
       lengthPenaltyOffset: example.length_penalty_offset ?? 5,
       maxLength: example.max_length,
-      patience: null,
+      patience: 0,
     });
     const [best] = hypotheses;
     const expected = example.target_tokens.join(" ");

@@ -108,7 +108,7 @@ class DecodingTable(Table):
     beam_size: Count = 1
     length_penalty: Annotated[float, Field(ge=0, le=10)] = 0.0
     length_penalty_offset: Annotated[float, Field(ge=0, le=10)] = GNMT_OFFSET
-    patience: Annotated[float, Field(ge=0.01, le=10)] | None = None
+    patience: Annotated[float, Field(ge=0, le=10)] | None = None
     protect_spans: bool = False
     split_sentences: bool = False
 

@@ -117,12 +117,13 @@ def tokens_or_errors(folder: Path, cases: list[tuple[Any, dict[str, Any]]], **de
         ("word", {"beamSize": 2, "numHypotheses": 3}, "numHypotheses is 3, must be 1 to 2"),
         ("word", {"lengthPenalty": -1}, "lengthPenalty is -1, must be 0 to 10"),
         ("word", {"lengthPenaltyOffset": "5"}, "lengthPenaltyOffset is 5, must be 0 to 10"),
-        ("word", {"patience": 0}, "patience is 0, must be more than 0 and at most 10"),
+        ("word", {"patience": -1}, "patience is -1, must be 0 to 10"),
         (
             "word",
             {"beam_size": 4},
             "there is no option beam_size; choose from beamSize, numHypotheses, ",
         ),
+        (None, {}, "the source must be a text or a list of tokens"),
         (["w", "zz"], {}, "the source has tokens that are not in the vocabulary: zz"),
     ],
 )
@@ -141,7 +142,12 @@ def test_the_search_uses_the_manifests_patience_and_length(javascript: Path) -> 
     cases = [(text, {"beamSize": 8, "numHypotheses": n}) for text in texts for n in (1, 3)]
     impatient = [expected(text, num_hypotheses=options["numHypotheses"], patience=0.1) for text, options in cases]
     assert tokens_or_errors(javascript, cases, patience=0.1) == impatient
-    assert impatient != [expected(text, num_hypotheses=options["numHypotheses"]) for text, options in cases]
+    patient = [expected(text, num_hypotheses=options["numHypotheses"]) for text, options in cases]
+    assert (
+        tokens_or_errors(javascript, [(text, options | {"patience": 0}) for text, options in cases], patience=0.1)
+        == patient
+    )
+    assert impatient != patient
     # 1.1 times 10 tokens, and 10 more.
     assert len((longest := expected("wwwwwwwwww", max_length=21))[0]) == 21
     case = "wwwwwwwwww", {"beamSize": 8, "numHypotheses": 1}

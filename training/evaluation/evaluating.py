@@ -231,8 +231,8 @@ class EvaluationConfig(Table):
         length_penalty: log P is divided by ((k + length) / (k + 1)) ^ length_penalty. 0 disables it.
         length_penalty_offset: k. 5 as in GNMT (Wu et al. 2016, eq. 14); with 0 and a penalty of 1, the score is divided
             by the length.
-        patience: a beam ends when patience * beam_size hypotheses have ended (Kasai et al. 2022). If None, the server's
-            default rule applies.
+        patience: a beam ends when patience * beam_size hypotheses have ended (Kasai et al. 2022). If None or 0, the
+            server's default rule applies.
         max_length: target tokens after which an output is cut. If None, data.max_target_tokens. Raise it to measure the
             model on longer texts than those it was trained on.
         length_edges: also measures every metric by the length of the source, in bins that end at these lengths. If
@@ -249,7 +249,7 @@ class EvaluationConfig(Table):
     beam_size: Annotated[Count, Field(le=MAX_COUNT)] = 1
     length_penalty: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
     length_penalty_offset: Annotated[float, Field(ge=0.0, le=10.0)] = GNMT_OFFSET
-    patience: Annotated[float, Field(gt=0.0)] | None = None
+    patience: Annotated[float, Field(ge=0.0, le=10.0)] | None = None
     max_length: Annotated[Count, Field(le=MAX_COUNT)] | None = None
     length_edges: Annotated[tuple[Count, ...], Field(min_length=1)] | None = None
     length_unit: LengthUnit = "words"
@@ -261,6 +261,11 @@ class EvaluationConfig(Table):
         if value is not None and list(value) != sorted(set(value)):
             raise ValueError("must be whole numbers that rise")
         return value
+
+    @field_validator("patience")
+    @classmethod
+    def none_is_zero(cls, value: float | None) -> float | None:
+        return value or None
 
     def measured_as(self, first: Self) -> Self:
         """Returns this configuration with the metrics of another, so that the results can be compared."""

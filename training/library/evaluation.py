@@ -336,8 +336,8 @@ def _refuse_idle_search(path: Path, configs: Sequence[EvaluationConfig], choices
         name: value
         for name, values in zip(SEARCH_OPTIONS, choices, strict=True)
         for value in values
-        # A penalty of 0 is what greedy search has.
-        if name != "beam_size" and value is not None and (name != "length_penalty" or float(value))
+        # A penalty and a patience of 0 are what greedy search has.
+        if name != "beam_size" and value is not None and (name == "length_penalty_offset" or float(value))
     }
     if chosen and all(config.beam_size == 1 for config in configs):
         name, value = next(iter(chosen.items()))

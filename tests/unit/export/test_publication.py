@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from attendant.export.origins import exportable_bundle, with_defaults
 from attendant.export.published import describe, publish, refuse_occupied
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME
@@ -58,3 +59,9 @@ def test_a_certificate_without_lengths_and_errors_is_shown(tiny_bundle_path: Pat
     seal(path, empty)
     lines = [line.split()[0] for line in describe(open_bundle(path)) if line]
     assert "certificate:" in lines and "largest" not in lines
+
+
+def test_a_patience_of_0_replaces_another(tiny_bundle_path: Path) -> None:
+    patient = with_defaults(exportable_bundle(open_bundle(tiny_bundle_path)), patience=2)
+    assert patient.decoding.patience == 2.0
+    assert with_defaults(patient, patience=0).decoding.patience is None

@@ -99,8 +99,8 @@ def test_results_that_can_not_be_recorded_are_still_printed(
             ["beam 2, length penalty 0", "beam 2, length penalty 1, offset 0", "beam 2, length penalty 1"],
         ),
         (
-            ("--beam-sizes", "1,2", "--patience", "0.5,2"),
-            ["greedy", "beam 2, length penalty 0, patience 0.5", "beam 2, length penalty 0, patience 2"],
+            ("--beam-sizes", "1,2", "--patience", "0,2"),
+            ["greedy", "beam 2, length penalty 0", "beam 2, length penalty 0, patience 2"],
         ),
     ],
     ids=["penalties", "offsets", "patience"],
