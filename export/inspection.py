@@ -16,7 +16,7 @@ from attendant.runtime.bundle.tokenizer import Tokenizer, UnknownTokenError
 from attendant.runtime.bundle_stepper import default_precision
 from attendant.runtime.command import needed
 from attendant.runtime.decoding.options import default_max_length
-from attendant.runtime.errors import UserError
+from attendant.runtime.errors import UserError, shown
 from attendant.runtime.files import path_of
 from attendant.runtime.inspection import OF_POSITIONS, OF_SOURCE, Inspection, Record
 from attendant.runtime.onnx.inspection import watched
@@ -32,7 +32,7 @@ def inspect(
     *,
     masked_source_positions: Sequence[int] = (),
     precision: Precision | None = None,
-    checkpoint: Literal["best", "last"] = "best",
+    checkpoint: Literal["best", "last"] | None = None,
 ) -> Inspection:
     """Returns a decoder's inner quantities: scores, weights, query, keys, context, gates, p_gen.
 
@@ -43,18 +43,20 @@ def inspect(
             greedy answer.
         masked_source_positions: places of the source's tokens, from 0, that attention must not look at.
         precision: of a bundle's graphs; if None, fp32, or the bundle's default if it has none.
-        checkpoint: of a run.
+        checkpoint: of a run; if None, the best.
 
     Raises:
         UserError: the path is neither, the bundle is refused, or the source or target is invalid.
     """
     path = path_of("path", path)
     if is_bundle(path):
+        if checkpoint is not None:
+            raise UserError(f"checkpoint: is {checkpoint}, must be None: the bundle {path} has one set of weights")
         subject = _of_bundle(path, precision)
     elif precision is not None:
         raise UserError(f"precision: is {precision}, must be None: {path} is a run, which is computed in fp32")
     else:
-        subject = _of_run(path, checkpoint)
+        subject = _of_run(path, checkpoint or "best")
     return subject.inspect(source, target, masked_source_positions)
 
 
@@ -148,9 +150,13 @@ def _ids(field: str, value: str | Sequence[str], tokenizer: Tokenizer) -> list[i
             raise UserError(
                 f"{field}: is a text, must be tokens: this model's texts are segmented by its user's program"
             )
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{field}: is {shown(value)}, must be a text without half a surrogate pair") from None
         return list(tokenizer.encode(value))
     if not isinstance(value, Sequence) or not all(isinstance(token, str) for token in value):
-        raise UserError(f"{field}: is {value!r}, must be a text or a list of tokens")
+        raise UserError(f"{field}: is {shown(value)}, must be a text or a list of tokens")
     try:
         return list(tokenizer.ids_of(value))
     except UnknownTokenError as error:

@@ -523,6 +523,10 @@ def read_generate(
         if masked:
             first, num_positions = num_positions, num_positions + len(source_ids) + model.manifest.source.num_special
             own = [position - first for position in masked if first <= position < num_positions]
+            if source_ids and model.masks_positions and len(set(own)) == num_positions - first:
+                limit = f"positions, but not all of part {place}, {first} to {num_positions - 1}"
+                violations.say("decoding.masked_source_positions", cut(", ".join(map(str, masked))), limit)
+                own = []
             read_options = partial(
                 read_decoding, {**decoding, "masked_source_positions": own}, model, attention=attention, trace=0
             )

@@ -1,7 +1,7 @@
 """Decodes a test set and measures the outputs."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Annotated, Any, Final, Self
 
@@ -213,8 +213,12 @@ def perplexity_statistics(metric: PerplexityName, scored: Floats64) -> Statistic
         metric=metric,
         rule=f"exp of the mean negative log-probability per {unit} of all references, their ends counted",
         rows=np.stack([scored[0], scored[row]], 1),
-        value_of=lambda totals: perplexity(*totals.tolist()),
+        value_of=_perplexity_of,
     )
+
+
+def _perplexity_of(totals: Floats64) -> float:
+    return perplexity(*totals.tolist())
 
 
 class EvaluationConfig(Table):
@@ -310,7 +314,7 @@ class Evaluation:
     """
 
     options: DecodingOptions
-    statistics: tuple[Statistics, ...]
+    statistics: tuple[Statistics, ...] = field(compare=False, repr=False)
     measurements: tuple[Measurement, ...]
 
     @property

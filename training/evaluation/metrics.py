@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from typing import Any, Final, Literal, get_args
 
@@ -226,8 +226,12 @@ def _sacrebleu(
         metric=name,
         rule=f"sacrebleu {metric.get_signature()}",
         rows=np.asarray(rows, np.float64),
-        value_of=lambda totals: float(metric._compute_score_from_stats(totals.tolist()).score),
+        value_of=partial(_sacrebleu_value, metric),
     )
+
+
+def _sacrebleu_value(metric: Any, totals: Floats64) -> float:
+    return float(metric._compute_score_from_stats(totals.tolist()).score)
 
 
 def _rouge(kind: str, outputs: Sequence[str], references: References) -> list[tuple[float, float]]:

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from attendant.runtime.bundle.manifest import SEARCH_OPTIONS, Precision, Provider
 from attendant.runtime.command import require
-from attendant.runtime.errors import UserError
+from attendant.runtime.errors import UserError, shown
 from attendant.runtime.files import CantWrite, is_device, path_of
 from attendant.training.data.config import Split
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, LengthUnit, compare
@@ -416,8 +416,8 @@ def report(
     from attendant.training.report.measuring import MAX_RUNS, choose_examples, measure_runs  # noqa: PLC0415
     from attendant.training.report.page import check_form, compose, write_report  # noqa: PLC0415
 
-    if not isinstance(examples, int | str | os.PathLike):
-        raise UserError(f"examples={examples!r}: must be a number of examples, or a file of sources")
+    if not isinstance(examples, int | np.integer | str | os.PathLike):
+        raise UserError(f"examples={shown(examples)}: must be a number of examples, or a file of sources")
     paths, outputs = paths_of("runs", runs), paths_of("output", output)
     _check_choice("length-unit", length_unit, LengthUnit)
     if not 1 <= len(paths) <= MAX_RUNS:

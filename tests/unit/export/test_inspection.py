@@ -120,6 +120,8 @@ def test_inspecting_int8_shows_values_that_are_not_quantized() -> None:
     [
         ({"source": ""}, "source: is empty"),
         ({"source": "3", "target": [3]}, r"target: is \[3\], must be a text or a list of tokens"),
+        ({"source": "\ud800"}, r"source: is '\\ud800', must be a text without half a surrogate pair"),
+        ({"source": "3", "checkpoint": "last"}, "checkpoint: is last, must be None: the bundle"),
         ({"source": ["§"]}, r"source: has tokens that are not in the vocabulary: '§'"),
         ({"source": "3", "masked_source_positions": [9]}, r"masked_source_positions: is \[9\], must be positions"),
         ({"source": "3", "masked_source_positions": 0}, "masked_source_positions: is 0, must be places of tokens"),

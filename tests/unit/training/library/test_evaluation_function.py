@@ -1,6 +1,7 @@
 """Tests of `attendant.evaluate` and `attendant.report`: equality with the commands, pairs in memory, and refusals."""
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,9 @@ def test_invalid_options_are_refused(finished_run: Path, options: dict[str, Any]
 
 
 def test_numbers_may_be_numpys(finished_run: Path) -> None:
-    results = attendant.evaluate(finished_run, beam_size=np.array([1, 2]), bootstrap=np.int64(10))
+    metrics = ("wer", "bleu", "chrf", "ter", "perplexity")
+    results = attendant.evaluate(finished_run, metrics=metrics, beam_size=np.array([1, 2]), bootstrap=np.int64(10))
+    assert pickle.loads(pickle.dumps(results)) == results and results.index(results[1]) == 1
     assert [result.evaluation.options.beam_size for result in results] == [1, 2]
     assert Run(finished_run).evaluations()[0]["num_resamples"] == 10
 
@@ -117,7 +120,7 @@ def test_a_single_example_has_no_intervals(finished_run: Path) -> None:
 def test_a_report_is_the_commands_page(
     tmp_path: Path, finished_run: Path, succeeds: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = attendant.report(finished_run, output=[tmp_path / "function.html"], examples=2)
+    report = attendant.report(finished_run, output=[tmp_path / "function.html"], examples=np.int64(2))  # type: ignore[arg-type]
     assert capsys.readouterr() == ("", "")
     succeeds("report", finished_run, "--output", tmp_path / "command.html", "--examples", "2")
     assert (tmp_path / "function.html").read_text() == (tmp_path / "command.html").read_text()
