@@ -53,19 +53,69 @@ class Decoder:
     about: str = ""
 
     def system(self, jobs: Mapping[str, Job], seconds: float) -> harness.System:
-        """Returns a system that runs each job in every round, for about `seconds`; a job without a batch size takes the
-        fastest one.
+        """Returns a system that runs each job in every round, for about `seconds`.
+
+        A job's num_sentences is the size of a trial. A job without a batch size takes the fastest one.
         """
 
         def start() -> Iterator[harness.Visits]:
-            with workers(self) as pool:
-                yield {name: visit(pool, job) for name, job in jobs.items()}
+            with self.workers() as processes:
+                yield {name: visit(processes, job) for name, job in jobs.items()}
 
-        def visit(pool: Workers, job: Job) -> harness.Visit:
-            fastest = pool.fastest(job, seconds, [job.batch_size] if job.batch_size else self.batch_sizes)
-            return lambda number: pool.run(replace(fastest, seed=number))
+        def visit(processes: Sequence[harness.Process], job: Job) -> harness.Visit:
+            def sized(num_sentences: float, batch_size: int) -> Job:
+                """Returns the job in whole batches for every worker, at least one."""
+                group = batch_size * len(processes)
+                return replace(job, batch_size=batch_size, num_sentences=max(1, round(num_sentences / group)) * group)
+
+            sizes = [job.batch_size] if job.batch_size else self.batch_sizes
+            speeds = {size: warm_speed(processes, sized(job.num_sentences, size)) for size in sizes}
+            best = max(speeds, key=lambda size: speeds[size])
+            fastest = sized(speeds[best] * seconds, best)
+            return lambda number: decode(processes, replace(fastest, seed=number))
 
         return harness.System(name=self.name, start=start, about=self.about)
+
+    @contextmanager
+    def workers(self) -> Iterator[list[harness.Process]]:
+        """Runs the worker processes. Raises Unavailable."""
+        command, environment = self.command(), harness.KEEP_MEMORY | ONE_THREAD
+        with ExitStack() as exits:
+            processes = [
+                exits.enter_context(harness.Process(command, environment, answers=True))
+                for _ in range(self.num_workers)
+            ]
+            for process in processes:
+                process.await_ready()
+            yield processes
+
+
+def decode(processes: Sequence[harness.Process], job: Job) -> dict[str, float]:
+    """Shares a job among the workers of a decoder and waits for all. Raises Unavailable.
+
+    Returns:
+        Sentences per second, the workers' processor time per sentence, and the size of a batch; for sentences one after
+        the other, their median latency.
+    """
+    began = time.perf_counter()
+    for number, process in enumerate(processes):
+        process.ask(asdict(job.share(number, len(processes))))
+    answers = [process.answer() for process in processes]
+    num, seconds = job.num_sentences, time.perf_counter() - began
+    cpu_seconds = sum(answer["cpu_seconds"] for answer in answers)
+    samples = {"speed": num / seconds, "cpu_ms": 1e3 * cpu_seconds / num, "batch": job.batch_size}
+    if job.batch_size == 1:
+        samples["ms"] = 1e3 * statistics.median(latency for answer in answers for latency in answer["latencies"])
+    return samples
+
+
+def warm_speed(processes: Sequence[harness.Process], job: Job) -> float:
+    speed = decode(processes, job)["speed"]
+    for _ in range(MAX_WARM_UPS):
+        before, speed = speed, decode(processes, job)["speed"]
+        if speed < before * WARM:
+            return max(before, speed)
+    return speed
 
 
 def own_decoder(
@@ -90,67 +140,6 @@ def layout(num_workers: int, num_threads: int = 1) -> str:
     """Returns text on the worker processes and the threads of each."""
     counts = ((num_workers, "worker"), (num_threads, "thread"))
     return " x ".join(f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in counts)
-
-
-@contextmanager
-def workers(decoder: Decoder) -> Iterator["Workers"]:
-    """Runs the worker processes. Raises Unavailable."""
-    command, environment = decoder.command(), harness.KEEP_MEMORY | ONE_THREAD
-    with ExitStack() as exits:
-        processes = [
-            exits.enter_context(harness.Process(command, environment, answers=True)) for _ in range(decoder.num_workers)
-        ]
-        for process in processes:
-            process.await_ready()
-        yield Workers(processes)
-
-
-class Workers:
-    """The worker processes of one toolkit."""
-
-    def __init__(self, processes: Sequence[harness.Process]) -> None:
-        self._processes = processes
-
-    def run(self, job: Job) -> dict[str, float]:
-        """Shares a job among the workers and waits for all. Raises Unavailable.
-
-        Returns:
-            Sentences per second, the workers' processor time per sentence, and the size of a batch; for sentences one
-            after the other, their median latency.
-        """
-        began = time.perf_counter()
-        for number, process in enumerate(self._processes):
-            process.ask(asdict(job.share(number, len(self._processes))))
-        answers = [process.answer() for process in self._processes]
-        num, seconds = job.num_sentences, time.perf_counter() - began
-        cpu_seconds = sum(answer["cpu_seconds"] for answer in answers)
-        samples = {"speed": num / seconds, "cpu_ms": 1e3 * cpu_seconds / num, "batch": job.batch_size}
-        if job.batch_size == 1:
-            samples["ms"] = 1e3 * statistics.median(latency for answer in answers for latency in answer["latencies"])
-        return samples
-
-    def fastest(self, job: Job, seconds: float, batch_sizes: Sequence[int]) -> Job:
-        """Returns the job with the fastest batch size, and as many sentences as take `seconds`.
-
-        Args:
-            job: its num_sentences is the size of a trial.
-        """
-        speeds = {size: self._warm_speed(self._sized(job, size)) for size in batch_sizes}
-        best = max(speeds, key=lambda size: speeds[size])
-        return self._sized(replace(job, num_sentences=int(speeds[best] * seconds)), best)
-
-    def _sized(self, job: Job, batch_size: int) -> Job:
-        """Rounds the job to whole batches for every worker, at least one."""
-        group = batch_size * len(self._processes)
-        return replace(job, batch_size=batch_size, num_sentences=max(1, round(job.num_sentences / group)) * group)
-
-    def _warm_speed(self, job: Job) -> float:
-        speed = self.run(job)["speed"]
-        for _ in range(MAX_WARM_UPS):
-            before, speed = speed, self.run(job)["speed"]
-            if speed < before * WARM:
-                return max(before, speed)
-        return speed
 
 
 def many_sentences(workload: Workload, *searches: str) -> dict[str, Job]:

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import SUITES, run
-from benchmarks.decoding import own_decoder, workers
+from benchmarks.decoding import decode, own_decoder
 from benchmarks.job import Job
 
 
 def test_our_own_workers_decode(tiny_bundle_path: Path) -> None:
-    with workers(own_decoder(tiny_bundle_path, "fp32")) as pool:
-        samples = pool.run(Job(num_sentences=3, num_tokens=5, vocabulary_size=12, batch_size=1))
+    with own_decoder(tiny_bundle_path, "fp32").workers() as processes:
+        samples = decode(processes, Job(num_sentences=3, num_tokens=5, vocabulary_size=12, batch_size=1))
     assert samples["speed"] > 0 and samples["ms"] > 0 and samples["batch"] == 1
 
 
