@@ -61,15 +61,13 @@ def served(context: Context) -> Part:
     Clients in a closed loop, which share the machine with the server: each sends its next request after each answer.
     CPU ms: processor time of all the server's processes per answer. The CPU's row has one engine on all cores.
     """
-    provider, requests = context.options.provider, requests_of(real_work(context.workload))
-    server = partial(attendant_server, context, requests=requests, num_workers=1)
-    bundle = mt_bundle(context, precisions=PRECISIONS)
-    graphs = PRECISIONS[: 1 if provider == "cpu" else 2]
-    servers = [
-        server(name=f"{provider}, {name}", bundle=bundle, precision=name, provider=provider, num_threads=1)
-        for name in graphs
-    ]
-    servers.append(server(name="cpu, int8", num_threads=available_cpus()))
+    provider, bundle = context.options.provider, mt_bundle(context, precisions=PRECISIONS)
+    server = partial(attendant_server, context, requests=requests_of(real_work(context.workload)))
+    servers = []
+    for precision in PRECISIONS[: 1 if provider == "cpu" else 2]:
+        options = f"--precision {precision} --provider {provider} --workers 1 --threads 1"
+        servers.append(server(options, name=f"{provider}, {precision}", bundle=bundle))
+    servers.append(server(f"--precision int8 --workers 1 --threads {available_cpus()}", name="cpu, int8"))
     loads = {f"{num} clients": closed(context, num) for num in SERVED_CLIENTS}
     return part_of([row for each in servers for row in measure([under(each, loads)], num_rounds=1)])
 

@@ -186,8 +186,6 @@ def _triton(context: Context, work: Work, batch_size: int) -> Server:
         command=command,
         requests=triton_requests(work),
         method="/inference.GRPCInferenceService/ModelInfer",
-        # A start fails if its processes don't find each other within a second.
-        max_starts=3,
         about=f"{ENVIRONMENTS['triton'].package}, {NUM_WORKERS} instances of the plain int8 loop",
     )
 
@@ -225,8 +223,7 @@ def pronunciation(context: Context) -> Part:
     """
 
     def g2p_en() -> list[str]:
-        python = ENVIRONMENTS["g2p-en"].install(context.cache)
-        return program("programs:work_g2p_en", python, folder=str(context.cache / "models" / "g2p_en"))
+        return program("programs:work_g2p_en", ENVIRONMENTS["g2p-en"].install(context.cache))
 
     job = Job(num_sentences=LIST_SIZE, batch_size=0)
     decoding = messages.DecodingOptions(beam_size=1)
@@ -242,8 +239,7 @@ def pronunciation(context: Context) -> Part:
             named = f"{name}, {layout(num)}"
             decoder = Decoder(name=named, command=command, num_workers=num, batch_sizes=sizes)
             systems.append(decoder.system({"in process": job}, context.visit_seconds))
-        server = attendant_server(
-            context, name="Attendant served", bundle=G2P_BUNDLE, requests=requests, num_workers=num
-        )
+        options = f"--precision int8 --workers {num} --threads {NUM_WORKERS}"
+        server = attendant_server(context, options, name="Attendant served", bundle=G2P_BUNDLE, requests=requests)
         servers.append(under(server, loads))
     return part_of(measure([*systems, *servers], context.num_rounds))

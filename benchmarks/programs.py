@@ -12,12 +12,10 @@ import functools
 import importlib.util
 import itertools
 import json
-import os
 import random
 import signal
 import socket
 import sys
-import zipfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -416,17 +414,12 @@ def g2p_words(job: Job) -> list[str]:
     return random.Random(job.seed).choices(words, k=job.num_sentences)
 
 
-def work_g2p_en(folder: str) -> None:
+def work_g2p_en() -> None:
     """Pronounces words one by one, because the package has no batches."""
-    # When imported it fetches a dictionary and a tagger. Single words need neither; these contain one word.
-    corpora = {"corpora/cmudict.zip": {"cmudict/cmudict": "A 1 AH0\n"}, "taggers/averaged_perceptron_tagger.zip": {}}
-    for name, files in corpora.items():
-        path = Path(folder, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with zipfile.ZipFile(path, "w") as archive:
-            for member, text in files.items():
-                archive.writestr(member, text)
-    os.environ["NLTK_DATA"] = folder
+    import nltk.corpus
+
+    # When imported it fetches a dictionary and a tagger, which single words that the model pronounces don't need.
+    nltk.download, nltk.corpus.cmudict = (lambda name: True), SimpleNamespace(dict=dict)
     from g2p_en import G2p
 
     model = G2p()

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.server.bench.command import METHOD, addresses
 from attendant.server.bench.load import Answered, Load
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -23,7 +22,11 @@ from benchmarks.harness import KEEP_MEMORY, Process, System, Unavailable, Visit,
 from benchmarks.job import program, words_of
 from benchmarks.workload import Context, Work, equal_work
 
+OPTIONS = f"--precision int8 --workers {NUM_WORKERS} --threads {NUM_WORKERS}"
 START_SECONDS = 180.0
+MAX_STARTS = 3
+"""A start of Triton fails if its processes don't find each other within a second."""
+
 WARM_UP_SECONDS = 1.0
 MANY_CLIENTS = 64
 
@@ -38,14 +41,12 @@ class Server:
             may add `metrics on HOST:PORT`. Raises Unavailable.
         requests: serialized; the load generator sends them in turn.
         method: the full path of its unary call.
-        max_starts: attempts to start it.
     """
 
     name: str
     command: Callable[[], Sequence[str]]
     requests: Sequence[bytes]
     method: str = METHOD
-    max_starts: int = 1
     about: str = ""
 
 
@@ -60,37 +61,33 @@ def requests_of(work: Work) -> list[bytes]:
 
 def attendant_server(
     context: Context,
+    options: str = OPTIONS,
     *,
     name: str = "Attendant",
     bundle: Path | None = None,
     requests: Sequence[bytes] = (),
-    num_workers: int = NUM_WORKERS,
-    num_threads: int = NUM_WORKERS,
     per_request: bool = False,
-    precision: Precision = "int8",
-    provider: Provider = "cpu",
 ) -> Server:
     """Returns our server.
 
     Args:
+        options: its command line's, besides those that all benchmarks share.
         bundle: if None, the context's.
         requests: if empty, sentences of the workload's length.
-        num_threads: threads of all workers together.
         per_request: batches whole requests instead of steps.
     """
-    layout = f"--workers {num_workers} --threads {num_threads}"
     # The load generator acts as many clients, and the server sees one address.
-    graphs = f"--precision {precision} --provider {provider}"
-    options = f"--port 0 --metrics-port 0 --log-level warning {graphs} {layout} --light-rows 4096".split()
+    shared = "--port 0 --metrics-port 0 --log-level warning --light-rows 4096"
 
     def command() -> list[str]:
-        arguments = [str(bundle or context.bundle), *options]
+        arguments = [str(bundle or context.bundle), *shared.split(), *options.split()]
         if per_request:
             return program("own_worker:serve_per_request", arguments=arguments)
         return [sys.executable, "-m", "server", *arguments]
 
-    requests = requests or requests_of(equal_work(context.workload))
-    return Server(name=name, command=command, requests=requests, about=f"{precision}, {layout}")
+    return Server(
+        name=name, command=command, requests=requests or requests_of(equal_work(context.workload)), about=options
+    )
 
 
 def empty_service(requests: Sequence[bytes], *, refuses: bool = False) -> Server:
@@ -124,7 +121,7 @@ def under(server: Server, loads: Mapping[str, Load]) -> System:
 def running(server: Server) -> Iterator["Running"]:
     """Runs a server and its load generator. Raises Unavailable."""
     command = server.command()
-    for num_left in reversed(range(server.max_starts)):
+    for num_left in reversed(range(MAX_STARTS)):
         with ExitStack() as exits:
             process = exits.enter_context(Process(command, KEEP_MEMORY))
             give_up = time.monotonic() + START_SECONDS

@@ -180,7 +180,8 @@ def open_loop(context: Context) -> Part:
     model take time, as much as they do in a process that has a core of its own.
     """
     work = real_work(context.workload)
-    server = partial(attendant_server, context, requests=requests_of(work), num_workers=1, num_threads=1)
+    options = "--precision int8 --workers 1 --threads 1"
+    server = partial(attendant_server, context, options, requests=requests_of(work))
     schedulers = {"batching per step": Scheduler, "batching per request": RequestLevelScheduler}
     servers = [server(name=name, per_request=kind is not Scheduler) for name, kind in schedulers.items()]
     bundle, num_arrivals = open_bundle(context.bundle), _num_arrivals(context)
