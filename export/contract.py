@@ -162,9 +162,11 @@ class _Batch(NamedTuple):
     logits: Tensor
 
 
-def tried(module: UserModule, source: Vocabulary, target: Vocabulary, max_positions: int) -> Trial:
-    """Runs a module on batches of several sizes, up to sources of `max_positions`. Raises UserError if it breaks the
-    contract.
+def tried(
+    module: UserModule, source: Vocabulary, target: Vocabulary, *, max_positions: int, max_target_tokens: int
+) -> Trial:
+    """Runs a module on batches of several sizes, up to sources of `max_positions` and the steps of the longest target.
+    Raises UserError if it breaks the contract.
     """
     _check_module(module)
     generator = torch.Generator().manual_seed(0)
@@ -197,6 +199,7 @@ def tried(module: UserModule, source: Vocabulary, target: Vocabulary, max_positi
     if sources_only:
         state.append(StateTensor(input=VALID, output=None, scope="source"))
         positional[VALID] = 1
+    _try_steps(module, last, max_target_tokens)
     encode_alone = _tried_padded(module, last, positional, max_positions)
     has_bans = any(bool(batch.logits.isneginf().any()) for batch in batches)
     return Trial(tuple(state), positional, on_padding, has_bans, encode_alone)
@@ -266,6 +269,20 @@ def _refuse_other_names(name: str, state: State, other: State) -> None:
     """Raises UserError if a method returned tensors of other names for other arguments."""
     if differing := sorted(state.keys() ^ other.keys()):
         raise UserError(f"{name} returns {differing[0]} only for some batches: return the same names for every batch")
+
+
+def _try_steps(module: UserModule, tensors: State, max_target_tokens: int) -> None:
+    """Steps a row to the end of the longest target if its state may count the steps, as for learned positions. Raises
+    UserError if the module fails.
+    """
+    sources = dict(tensors)
+    rows: State = {name: sources.pop(name) for name in module.row_state}
+    if all(tensor.is_floating_point() for tensor in rows.values()):
+        return
+    call = f"step, called {max_target_tokens + 1} times for {max_target_tokens} symbols and EOS (max_target_tokens),"
+    with _watched(module, call, f"steps reach {max_target_tokens}"), torch.no_grad():
+        for _ in range(max_target_tokens + 1):
+            _, rows, _ = step_gathered(module, torch.zeros(1, dtype=torch.int64), rows, sources)
 
 
 def _tried_padded(module: UserModule, tensors: State, positional: Mapping[str, int], max_positions: int) -> bool:
@@ -374,7 +391,8 @@ def _check_state(module: UserModule, tensors: State, num_sources: int, case: str
 
 def _check_step(stepped: Any, rows: State, target: Vocabulary, num_rows: int, width: int) -> None:
     if not isinstance(stepped, tuple) or len(stepped) != 3:
-        raise UserError("step must return (logits, row state, attention or None)")
+        actual = f"{len(stepped)} values" if isinstance(stepped, tuple) else type(stepped).__name__
+        raise UserError(f"step must return a tuple (logits, row state, attention or None), got {actual}")
     logits, new, attention = stepped
     _refuse_others("step", {"logits": logits} if attention is None else {"logits": logits, "attention": attention})
     _refuse_others("step", new)
@@ -398,6 +416,11 @@ def _check_step(stepped: Any, rows: State, target: Vocabulary, num_rows: int, wi
                 f"step returns {name} as {tensor.dtype} {tuple(tensor.shape)}, must stay "
                 f"{rows[name].dtype} {tuple(rows[name].shape)}"
             )
+    if attention is not None and not width:
+        raise UserError(
+            "step returns attention, and all tensors of encode are row state: leave those that steps do not change, "
+            "such as the encoder's outputs and the mask, out of row_state"
+        )
     if attention is not None and tuple(attention.shape) != (num_rows, width):
         raise UserError(f"step returns attention of shape {tuple(attention.shape)}, must be [{num_rows}, {width}]")
     if attention is not None and attention.isnan().any():
@@ -418,7 +441,8 @@ def _watched(module: Any, call: str, reaching: str = "") -> Iterator[None]:
     plain = nn.Module.__setattr__
 
     def recorded(self: nn.Module, name: str, value: Any) -> None:
-        if id(self) in parts:
+        # torch's recurrent layers keep weights that they compute again.
+        if id(self) in parts and not (isinstance(self, nn.RNNBase) and name.startswith("_flat_weight")):
             own = [frame for frame in traceback.extract_stack() if frame.filename in files]
             place = f"{_short(own[-1].filename)}:{own[-1].lineno}" if own else "an unknown line"
             kept.append(f"self.{name} at {place}")
@@ -502,10 +526,20 @@ def explained(error: Exception, module: Any) -> UserError:
     text = " ".join(str(cause) for cause in causes)
     if isinstance(error, NotPortable):
         remedy = "write it with other operations, such as torch.where or masked_fill instead of x[mask]"
-    elif re.search(r"data-dependent|GuardOnDataDependent|Could not guard|_local_scalar_dense|item\(\)", text):
+    elif missing := re.search(r"No ONNX function found for <OpOverload\(op='\w+\.(\w+)'", text):
+        remedy = (
+            f"torch can't export {missing[1]} to ONNX: write it with other operations; if it computes weights, make "
+            "them permanent by torch.nn.utils.parametrize.remove_parametrizations"
+        )
+    elif "_Packed" in text:
+        remedy = (
+            "a packed sequence may only go through nn.LSTM, nn.GRU, nn.RNN and pad_packed_sequence: change the padded "
+            "tensor before it is packed, or after it is unpacked"
+        )
+    elif re.search(r"data-dependent|GuardOnDataDependent|Could not guard|_local_scalar_dense|(item|numpy)\(\)", text):
         remedy = (
             "Python's control flow depends on a tensor's values: use torch.where, masks or torch.arange(width) < "
-            "lengths instead of if, while, .item(), .tolist() and max() of lengths"
+            "lengths instead of if, while, .item(), .tolist(), .numpy() and max() of lengths"
         )
     elif re.search(r"specializ|Constraints violated|inferred ranges", text):
         remedy = (

@@ -133,6 +133,7 @@ def _refuse_wrong_values(model: UserModel) -> None:
         ) from None
 
 
+@torch.inference_mode(False)
 def export_model(
     model: UserModel,
     output: str | os.PathLike[str],
@@ -172,7 +173,9 @@ def export_model(
     _warn_of_other_symbols(source, model)
     # Two, at least, show the axes of positions.
     max_positions = max(2, model.max_source_tokens + model.append_eos + model.prepend_bos)
-    traced = traceable_module(model.module, source, target, max_positions=max_positions)
+    traced = traceable_module(
+        model.module, source, target, max_positions=max_positions, max_target_tokens=model.max_target_tokens
+    )
     if traced.encode_alone:
         logger.warning("the encoder takes only %d positions, so padding has no place: %s", max_positions, ALONE)
     pairs = None if data is None else read_data(data)

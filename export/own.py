@@ -383,12 +383,13 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def traceable_module(
-    module: UserModule, source: Vocabulary, target: Vocabulary, *, max_positions: int
+    module: UserModule, source: Vocabulary, target: Vocabulary, *, max_positions: int, max_target_tokens: int
 ) -> TraceableModel:
     """Returns a user's module for tracing.
 
     Args:
         max_positions: of a source, with BOS and EOS.
+        max_target_tokens: limit of a request.
 
     Raises:
         UserError: the module breaks the contract of Seq2SeqModule; the message names the module's own line, if there
@@ -403,7 +404,7 @@ def traceable_module(
         remedy = "give its own module, .module" if isinstance(inner, nn.Module) else "see docs/export-your-own.md"
         raise UserError(f"{type(module).__name__} is no model to export: it {lacks}: {remedy}")
     with _evaluating(module):
-        trial = tried(module, source, target, max_positions)
+        trial = tried(module, source, target, max_positions=max_positions, max_target_tokens=max_target_tokens)
     own = copied(module)
     module = cast(UserModule, own)
     wrapped = WrappedModel(module, source, target, trial).eval()

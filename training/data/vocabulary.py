@@ -87,7 +87,7 @@ def read_vocabulary(
         if path.suffix == ".json":
             return _of_library(name, text, special)
         symbols = text.removesuffix("\n").split("\n")
-    if isinstance(symbols, Mapping | bytes) or not isinstance(symbols, Iterable):
+    if isinstance(symbols, Mapping | bytes | set | frozenset) or not isinstance(symbols, Iterable):
         raise UserError(
             f"{name} is of type {type(symbols).__name__}, must be a file, or a list of symbols by their ids"
         )

@@ -57,7 +57,7 @@ def test_a_students_attention_in_several_layers_and_heads_stays_in_fp32() -> Non
     workload = Workload(vocabulary_size=60)
     vocabulary = read_vocabulary([*SPECIAL_TOKENS, *map(word_of, range(4, 60))], field="source_tokenizer")
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2, "width": 32, "feed_forward": 64}
-    model = traceable_module(Student(sizes, workload), vocabulary, vocabulary, max_positions=41)
+    model = traceable_module(Student(sizes, workload), vocabulary, vocabulary, max_positions=41, max_target_tokens=40)
     rewritten = quantize(trace_graphs(model))
     dtypes = {spec.name: spec.dtype for spec in rewritten.decoder_step.inputs}
     assert dtypes["keys_0"] == dtypes["values_1"] == "float32"

@@ -23,6 +23,7 @@ from attendant.export import model as own_export
 from attendant.export.__main__ import main
 from attendant.export.bundle_writer import REWRITERS
 from attendant.export.model import load_user_model
+from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.onnx.device import DeviceStepper
 from tests.own_models import (
@@ -116,8 +117,8 @@ class Encoder(nn.LSTM):
 
 class Unusual(nn.Module):
     """A module with positions on other axes than the second, masks that are not zero on padding, a counter per row, a
-    TopK, float64, a symbol that is banned by -inf, and recurrent layers whose attributes and hooks it uses. Its step
-    returns the dictionary that it got.
+    TopK, float64, a symbol that is banned by -inf, and recurrent layers whose attributes and hooks it uses, one with
+    normalized weights. Its step returns the dictionary that it got.
     """
 
     row_state = ("hidden", "earlier", "count")
@@ -128,6 +129,7 @@ class Unusual(nn.Module):
         self.embedding = nn.Embedding(len(SYMBOLS), 32)
         self.encoder = Encoder(32, 16, bidirectional=True, batch_first=True)
         self.decoder = nn.GRU(32, 32)
+        nn.utils.parametrizations.weight_norm(self.decoder, "weight_hh_l0")
         self.decoder.register_forward_hook(lambda layer, inputs, results: (results[0] * 3, results[1]))
         self.out = nn.Linear(64, len(SYMBOLS))
         self.out.bias.data[SYMBOLS.index("b")] = -math.inf
@@ -165,7 +167,9 @@ def test_an_unusual_module_answers_as_a_naive_loop(tmp_path: Path) -> None:
     model = user_model(Unusual())
     # 70 sources with beams of 4 are decoded in two groups, whose tensors are joined.
     plan = replace(TINY, num_decoded=70, beam_sizes=(4,))
-    bundle = export_model(model, tmp_path / "unusual", sources=SOURCES, precisions=("fp32", "int8", "fp16"), plan=plan)
+    precisions: tuple[Precision, ...] = ("fp32", "int8", "fp16")
+    with torch.inference_mode():
+        bundle = export_model(model, tmp_path / "unusual", sources=SOURCES, precisions=precisions, plan=plan)
     assert not bundle.manifest.graphs["fp32"].encode_alone
     assert_answers(tmp_path / "unusual", model, random_sources(30))
 
@@ -283,6 +287,47 @@ class StepNamesByBatch(TutorialTranslator):
         return logits, state if len(previous_ids) > 1 else {"other": state["hidden"]}, attention
 
 
+class TwelveSteps(Plain):
+    """A module with learned places for 12 steps; its limit of 12 symbols takes 13 steps."""
+
+    row_state = ("hidden", "place")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Embedding(12, 16)
+
+    def encode(self, source_ids, source_lengths):
+        return {**super().encode(source_ids, source_lengths), "place": torch.zeros_like(source_lengths)}
+
+    def step(self, previous_ids, row_state, source_state):
+        place = row_state["place"]
+        hidden = row_state["hidden"] + self.places(place)  # the mistake
+        logits, state, weights = super().step(previous_ids, {"hidden": hidden}, source_state)
+        return logits, {**state, "place": place + 1}, weights
+
+
+class NamesSourcesAsRows(Plain):
+    row_state = ("hidden", "outputs", "mask")
+
+    def step(self, previous_ids, row_state, source_state):
+        logits, state, weights = super().step(previous_ids, row_state, row_state)
+        return logits, {**row_state, **state}, weights
+
+
+class Cumulates(Plain):
+    def encode(self, source_ids, source_lengths):
+        state = super().encode(source_ids, source_lengths)
+        return {**state, "outputs": state["outputs"].cumprod(1)}
+
+
+class ChangesPacked(Plain):
+    def encode(self, source_ids, source_lengths):
+        state = super().encode(source_ids, source_lengths)
+        packed = nn.utils.rnn.pack_padded_sequence(state["outputs"], source_lengths, True, enforce_sorted=False)
+        packed = packed._replace(data=torch.tanh(packed.data))  # the mistake
+        return {**state, "outputs": nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)[0]}
+
+
 class FewSymbols(TutorialTranslator):
     def encode(self, source_ids, source_lengths):
         self.encoder_embedding.weight.data = self.encoder_embedding.weight.data[:4]
@@ -323,6 +368,10 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
         (NamesByWidth, r"encode returns short only for some batches: return the same names"),
         (StepNamesByBatch, r"step returns hidden only for some batches: return the same names"),
         (FewSymbols, r"index out of range .* at .*; ids reach 13, .*, and positions \d: the embedding needs"),
+        (TwelveSteps, r"index out of range .* at .*:{line}: .*; steps reach 12: the embedding needs that many rows"),
+        (NamesSourcesAsRows, r"step returns attention, .* out of row_state"),
+        (Cumulates, r"Cumulates can't be traced: torch can't export prod to ONNX: write it with other operations"),
+        (ChangesPacked, r"can't be traced at .*:{line}: .*a packed sequence may only go through nn\.LSTM"),
         (OnAnotherDevice, r"OnAnotherDevice\.encode.*:{line}: .*; the export runs on the CPU: make tensors on the arg"),
         (OnADeviceWithoutDriver, r":{line}: .*; the export runs on the CPU: make tensors on the arg"),
         (Wrapped, r"Wrapped is no model to export: it lacks row_state, encode, step: give its own module, \.module"),
@@ -340,6 +389,7 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
         (changed(id, encode=lambda *_: torch.zeros(1)), "encode must return a dictionary of tensors, got Tensor"),
         (encodes("hidden", lambda x: (x, x)), "encode returns hidden as tuple, must be a tensor"),
         (encodes("hidden", lambda x: x[None].repeat(2, 1, 1)), r"hidden of shape \(2, .*transpose\(0, 1\)"),
+        (changed(id, step=lambda *_: [1, 2, 3]), "step must return a tuple .*, got list"),
         (encodes("enc_out", lambda x: x), "encode returns 'enc_out': .* that does not end with _out"),
         (encodes("hidden", lambda x: torch.dropout(x, 0.5, True)), "encode gives other hidden for the same arguments"),
         (encodes("hidden", lambda x: x / 0 * 0), "encode returns hidden with NaN for 1 sources of 5 positions"),
@@ -613,6 +663,7 @@ def test_a_module_without_its_description_is_refused(tmp_path: Path) -> None:
         ("max_source_tokens", "20", "max_source_tokens is '20': must be a whole number from 1 to 65536"),
         ("source_kind", "char", "source_tokenizer: its kind is 'char', must be one of word, character, tokens"),
         ("source_tokenizer", ["<unk>", "</s>", 3], r"source_tokenizer\[2\] = 3: must be a text"),
+        ("source_tokenizer", set(SYMBOLS), "source_tokenizer is of type set, must be a file, or a list"),
         ("target_tokenizer", None, "target_tokenizer is of type NoneType, must be a file, or a list"),
         ("module", TutorialTranslator, r"module is the class TutorialTranslator: give an object of it"),
         ("origin", {"loss": math.nan}, "origin is {'loss': nan}: must be a dictionary of texts, numbers"),
