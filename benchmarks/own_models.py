@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,9 +27,6 @@ NUM_HEADS = 8
 STUDENT = "6+2"
 """The layers of encoder and decoder, of TRANSFORMERS."""
 
-LONGEST = 256
-"""Source positions that have an encoding."""
-
 State = Mapping[str, Tensor]
 
 
@@ -42,7 +39,6 @@ class Student(nn.Module):
 
     row_state: Sequence[str] = ("cells",)
     shares_sources: Literal[True] = True
-    positions: Tensor
 
     def __init__(self, sizes: Mapping[str, int], workload: Workload) -> None:
         super().__init__()
@@ -55,9 +51,7 @@ class Student(nn.Module):
         self.memories = nn.ModuleList(nn.Linear(width, 2 * width) for _ in range(num_layers))
         self.layers = nn.ModuleList(StudentLayer(width, feed_forward) for _ in range(num_layers))
         self.output = nn.Linear(width, workload.vocabulary_size)
-        frequencies = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
-        angles = torch.arange(LONGEST)[:, None] * frequencies
-        self.register_buffer("positions", torch.stack([angles.sin(), angles.cos()], -1).flatten(1))
+        self.positions = nn.Parameter(torch.randn(2 * MAX_TOKENS, width))
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> dict[str, Tensor]:
         mask = torch.arange(source_ids.shape[1]) < source_lengths[:, None]
@@ -146,14 +140,10 @@ def students(context: Context) -> Part:
     module in the fast form of the contract.
     """
     # The architecture of recipes/translate-debdocs-en-fr, without copying, untied, untrained.
-    translation: dict[str, Any] = {
-        "embedding_size": context.workload.hidden_size,
-        "decoder": DecoderConfig(num_layers=1),
-    }
-    bundles = {
-        "LSTM 2+1, as translate-en-fr": mt_bundle(context, "translation", **translation),
-        f"Transformer + SSRU {STUDENT}": student_bundle(context),
-    }
+    lstm = mt_bundle(
+        context, "translation", embedding_size=context.workload.hidden_size, decoder=DecoderConfig(num_layers=1)
+    )
+    bundles = {"LSTM 2+1, as translate-en-fr": lstm, f"Transformer + SSRU {STUDENT}": student_bundle(context)}
     decoders = list(transformers(context, NUM_WORKERS))
     for name, path in bundles.items():
         about = f"{open_bundle(path).manifest.model['num_parameters'] / 1e6:.1f} M parameters"
