@@ -87,7 +87,7 @@ def all_decoders(context: Context, num_workers: int = NUM_WORKERS) -> Iterator[D
     # second cell follows the attention. With three quarters of the width it has 16.0 M parameters. Its integer products
     # need widths of at least 64.
     width = max(64, 3 * workload.hidden_size // 4)
-    sizes = {"vocabulary": workload.vocabulary_size, "embedding": max(64, workload.embedding_size), "width": width}
+    sizes = {"embedding": max(64, workload.embedding_size), "width": width}
     yield Decoder(
         name=f"Marian s2s LSTM int8, numWorkers={num_workers}",
         command=partial(peer_program, context, "marian", "work", sizes, num_workers=num_workers),
@@ -98,24 +98,18 @@ def all_decoders(context: Context, num_workers: int = NUM_WORKERS) -> Iterator[D
 
 def transformers(context: Context, num_workers: int) -> Iterator[Decoder]:
     """Yields CTranslate2 with each of TRANSFORMERS. Its workers are threads of one process."""
-    for layers in TRANSFORMERS:
+    for layers, sizes in TRANSFORMERS.items():
         yield Decoder(
             name=f"CTranslate2 {layers} int8, inter_threads={num_workers}",
-            command=partial(ctranslate2_program, context, layers, "work", num_workers=num_workers),
+            command=partial(peer_program, context, "ctranslate2", "work", sizes, num_workers=num_workers),
             batch_sizes=THREADED_BATCH_SIZES,
-            about=f"{ENVIRONMENTS['ctranslate2'].package}, Transformer of width {TRANSFORMERS[layers]['width']}",
+            about=f"{ENVIRONMENTS['ctranslate2'].package}, Transformer of width {sizes['width']}",
         )
 
 
 def plain_folder(context: Context, precision: str) -> str:
     """Returns the folder of the plain graphs in a precision."""
     return f"{model_folder(context, 'plain_model:export_plain', asdict(context.workload))}/{precision}"
-
-
-def ctranslate2_program(context: Context, transformer: str, function: str, **arguments: int) -> list[str]:
-    """Returns the command of `function` with one of TRANSFORMERS. Raises Unavailable."""
-    sizes = {**TRANSFORMERS[transformer], "vocabulary_size": context.workload.vocabulary_size}
-    return peer_program(context, "ctranslate2", function, sizes, **arguments)
 
 
 def peer_program(context: Context, peer: str, function: str, sizes: Mapping[str, int], **arguments: int) -> list[str]:
@@ -125,6 +119,7 @@ def peer_program(context: Context, peer: str, function: str, sizes: Mapping[str,
         Unavailable: the environment or the model can't be made.
     """
     python = str(ENVIRONMENTS[peer].install(context.cache))
+    sizes = {**sizes, "vocabulary_size": context.workload.vocabulary_size}
     folder = model_folder(context, f"programs:make_{peer}", sizes, python)
     return program(f"programs:{function}_{peer}", python, folder=folder, **arguments)
 
@@ -205,10 +200,10 @@ def triton_requests(work: Work) -> list[bytes]:
 
 
 def _ctranslate2(context: Context, work: Work, batch_size: int) -> Server:
-    sizes = {"num_workers": NUM_WORKERS, "batch_size": batch_size}
+    model, options = TRANSFORMERS[SERVED_TRANSFORMER], {"num_workers": NUM_WORKERS, "batch_size": batch_size}
     return Server(
         name=f"CTranslate2 {SERVED_TRANSFORMER} behind grpc.aio, batches up to {batch_size}",
-        command=lambda: ctranslate2_program(context, SERVED_TRANSFORMER, "serve", **sizes),
+        command=partial(peer_program, context, "ctranslate2", "serve", model, **options),
         requests=[f"{num_steps} {words_of(source)} </s>".encode() for source, num_steps in work],
         method="/benchmarks.CTranslate2/Translate",
         about=f"{ENVIRONMENTS['ctranslate2'].package}, inter_threads={NUM_WORKERS}, int8",
@@ -225,21 +220,14 @@ def pronunciation(context: Context) -> Part:
     def g2p_en() -> list[str]:
         return program("programs:work_g2p_en", ENVIRONMENTS["g2p-en"].install(context.cache))
 
-    job = Job(num_sentences=LIST_SIZE, batch_size=0)
+    pronounce = partial(Decoder, command=partial(program, "own_worker:pronounce"), batch_sizes=(64, 256))
+    decoders = [pronounce(name=f"Attendant int8, {layout(num)}", num_workers=num) for num in (1, NUM_WORKERS)]
+    decoders.append(Decoder(name=f"{ENVIRONMENTS['g2p-en'].package}, {layout(1)}", command=g2p_en, batch_sizes=(1,)))
+    job = {"in process": Job(num_sentences=LIST_SIZE, batch_size=0)}
     decoding = messages.DecodingOptions(beam_size=1)
     texts = [messages.GenerateRequest(text=word, decoding=decoding) for word in g2p_words(Job(NUM_REQUESTS))]
     requests = [text.SerializeToString() for text in texts]
+    server = attendant_server(context, name="Attendant served", bundle=G2P_BUNDLE, requests=requests)
     loads = {f"{MANY_CLIENTS} clients": closed(context), f"lists of {LIST_SIZE}": closed(context, 1, "list")}
-    systems, servers = [], []
-    for num in (1, NUM_WORKERS):
-        for name, command, sizes in (
-            ("Attendant int8", partial(program, "own_worker:pronounce"), (64, 256)),
-            (ENVIRONMENTS["g2p-en"].package, g2p_en, (1,)),
-        ):
-            named = f"{name}, {layout(num)}"
-            decoder = Decoder(name=named, command=command, num_workers=num, batch_sizes=sizes)
-            systems.append(decoder.system({"in process": job}, context.visit_seconds))
-        options = f"--precision int8 --workers {num} --threads {NUM_WORKERS}"
-        server = attendant_server(context, options, name="Attendant served", bundle=G2P_BUNDLE, requests=requests)
-        servers.append(under(server, loads))
-    return part_of(measure([*systems, *servers], context.num_rounds))
+    systems = [decoder.system(job, context.visit_seconds) for decoder in decoders]
+    return part_of(measure([*systems, under(server, loads)], context.num_rounds))

@@ -344,13 +344,13 @@ def work_joeynmt(vocabulary_size: int, hidden_size: int, **sizes: float) -> None
     answer_jobs(decode)
 
 
-def make_marian(folder: str, vocabulary: int, embedding: int, width: int) -> None:
+def make_marian(folder: str, vocabulary_size: int, embedding: int, width: int) -> None:
     """Writes a model of seeded random weights, and a vocabulary with a piece for each word."""
     import numpy as np
     import sentencepiece
 
     generator, eos_id, arrays = np.random.default_rng(1), 0, dict[str, Any]()
-    sizes = {"vocabulary": vocabulary, "embedding": embedding, "width": width}
+    sizes = {"vocabulary": vocabulary_size, "embedding": embedding, "width": width}
     sizes |= {"context": 2 * width, "gates": 4 * width, "one": 1}
     # Rows and columns of every parameter, by Marian's name.
     shapes = json.loads((DATA / "marian_shapes.json").read_text(encoding="utf-8"))
@@ -362,13 +362,13 @@ def make_marian(folder: str, vocabulary: int, embedding: int, width: int) -> Non
     arrays["decoder_ff_logit_l2_Wt"] *= 40.0
     arrays["decoder_ff_logit_l2_b"][0, eos_id] = -50.0
     template = Template((DATA / "marian.yml").read_text(encoding="utf-8"))
-    text = template.substitute(vocabulary=vocabulary, embedding=embedding, width=width)
+    text = template.substitute(vocabulary=vocabulary_size, embedding=embedding, width=width)
     # Marian expects a C string.
     arrays["special:model.yml"] = np.frombuffer(text.encode() + b"\0", np.int8)
     np.savez(Path(folder, "model.npz"), **arrays)
-    words = map(word_of, range(NUM_SPECIAL_SYMBOLS - 2, vocabulary))  # Marian has two special symbols
+    words = map(word_of, range(NUM_SPECIAL_SYMBOLS - 2, vocabulary_size))  # Marian has two special symbols
     with Path(folder, "vocabulary.spm").open("wb") as file:
-        options: dict[str, Any] = {"model_type": "word", "vocab_size": vocabulary, "minloglevel": 2}
+        options: dict[str, Any] = {"model_type": "word", "vocab_size": vocabulary_size, "minloglevel": 2}
         options |= {"bos_id": -1, "pad_id": -1, "eos_id": eos_id, "unk_id": 1}
         sentencepiece.SentencePieceTrainer.train(sentence_iterator=words, model_writer=file, **options)
 
