@@ -372,7 +372,7 @@ def settings_of(overrides: Overrides) -> dict[str, Any]:
 
 def _fields_of(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yields the fields of a table by their dotted names; anything else, such as the files of a split, as it is."""
-    if isinstance(value, Mapping) and value and ("." not in key or key.startswith("model.")):
+    if isinstance(value, Mapping) and ("." not in key or key.startswith("model.") or key == "data.split"):
         for name, each in value.items():
             yield from _fields_of(f"{key}.{name}", each)
     else:

@@ -74,6 +74,8 @@ def problems_of(error: ValidationError) -> list[ErrorDetails]:
     problems: dict[tuple[int | str, ...], ErrorDetails] = {}
     for problem in error.errors():
         field = tuple(part for part in problem["loc"] if "[" not in str(part))
+        if problem["type"] == "extra_forbidden" and "[" in str(problem["loc"][-1]):
+            field = (*field, problem["loc"][-1])  # a key, such as `metrics[0]`
         value = problem["input"]
         shown = list(value) if isinstance(value, tuple) else value
         former = problems.setdefault(field, {**problem, "loc": field, "input": shown})

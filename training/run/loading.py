@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from attendant.runtime.bundle.tokenizer import Tokenizer, special_ids
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import sha256_of
+from attendant.runtime.requests import MAX_LENGTH_RATIO
 from attendant.runtime.stepper import Stepper
 from attendant.training.data.config import Split, SplitFiles
 from attendant.training.data.lines import Problems, numbered_lines
@@ -69,9 +70,11 @@ class LoadedRun:
 
     @property
     def max_length_ratio(self) -> float | None:
-        """The ratio of training/data/corpus.py; None for runs that are older than this record."""
+        """The ratio of training/data/corpus.py; None for runs that are older than this record, and if it is beyond what
+        a bundle can have: its default is then the longest target.
+        """
         ratio: float | None = self.data.get("max_length_ratio")
-        return ratio
+        return ratio if ratio is not None and ratio <= MAX_LENGTH_RATIO else None
 
     def text_model(self, stepper: Stepper) -> TextModel:
         """Returns a text model around a stepper of this run's weights."""

@@ -52,6 +52,10 @@ def test_a_table_of_overrides_changes_the_fields_that_it_names(tmp_path: Path) -
     recipe = load_recipe(tmp_path / "small.toml", changes)
     assert recipe.training.max_epochs == before.training.max_epochs and recipe.data.train == before.data.train
     assert recipe.data.validation == CorpusFiles(pairs=("other.tsv",)) and recipe.training.label_smoothing == 0.3
+    assert load_recipe(tmp_path / "small.toml", {"training": {}}).training.max_epochs == 1
+    shares = {"validation": None, "split": {"validation": 0.1, "test": 0.2}}
+    split = load_recipe(tmp_path / "small.toml", {"data": shares, "data.split": {"test": 0.3}}).data.split
+    assert split is not None and (split.validation, split.test) == (0.1, 0.3)
 
 
 def test_overrides_may_be_numbers_of_numpy(tmp_path: Path) -> None:
@@ -83,6 +87,8 @@ def test_overrides_may_be_numbers_of_numpy(tmp_path: Path) -> None:
         ("evaluation.metrics=bleu", "evaluation.metrics = 'bleu': must be a list, e.g. ["),
         ("data.split=0.1", "data.split = 0.1: must be a table"),
         ("data.drop_empty=1", "data.drop_empty = 1: must be a valid boolean"),
+        ("evaluation.metrics[0]=bleu", "unknown key evaluation.metrics[0]; did you mean metrics?"),
+        ("model[0]=gru", "unknown key model[0]; did you mean model?"),
         ('model.hidden_size="160"', "model.hidden_size = '160': must be a valid integer"),
         ("seed", "--set seed: must be table.key=value"),
         (".a=1", "must be table.key=value"),

@@ -26,13 +26,14 @@ def test_versions_record_the_libraries_that_determine_results(
     assert all(isinstance(value, str) for value in json.loads(json.dumps(result)).values())
 
 
-def test_a_run_that_recorded_no_length_ratio_has_none(tmp_path: Path) -> None:
+def test_a_run_without_a_length_ratio_that_a_bundle_can_have_has_none(tmp_path: Path) -> None:
     path = tmp_path / "run"
     shutil.copytree(ROOT / "models" / "runs" / "normalize-numbers-en", path, symlinks=True)
     facts = json.loads((path / "data.json").read_text())
     assert load_run(path).max_length_ratio == facts.pop("max_length_ratio")
-    (path / "data.json").write_text(json.dumps(facts))
-    assert load_run(path).max_length_ratio is None
+    for recorded in ({}, {"max_length_ratio": 100.5}):  # earlier versions; a source of one token with a long target
+        (path / "data.json").write_text(json.dumps(facts | recorded))
+        assert load_run(path).max_length_ratio is None
 
 
 @pytest.mark.parametrize(
