@@ -226,14 +226,14 @@ class Tokens:
         self._limits: dict[str, Limits] = {}
         for token in tokens:
             self._candidates.setdefault(token.digest[: self._INDEXED_BYTES], []).append(token)
-            if any(token.limits):
-                self._limits.setdefault(token.name, token.limits)
+            requests, num_bytes = self.limits_of(token.name)
+            self._limits[token.name] = requests or token.limits[0], num_bytes or token.limits[1]
 
     def __len__(self) -> int:
         return len(self._candidates)
 
     def limits_of(self, client: str) -> Limits:
-        """Returns the limits in the first line of the client that has any."""
+        """Returns the limits of a client, each from the first of its lines that has it."""
         return self._limits.get(client, (None, None))
 
     def name_of(self, authorization: str) -> str:
@@ -266,7 +266,7 @@ def read_tokens(path: Path, option: str = TOKENS) -> Tokens:
     """
     tokens: dict[bytes, Token] = {}
     try:
-        lines = read_bytes(option, path).decode().splitlines()
+        lines = read_bytes(option, path).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise UserError(f"{option}: {path} is not UTF-8") from None
     for number, line in enumerate(lines, start=1):

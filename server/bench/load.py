@@ -74,8 +74,9 @@ async def run_load(target: str, method: str, payloads: "itertools.cycle[bytes]",
         method: the full path of the call that fits the kind of load.
         payloads: serialized requests, sent in turn.
     """
-    # Retries would hide the server's refusals.
-    async with grpc.aio.insecure_channel(target, [("grpc.enable_retries", 0)]) as channel:
+    # Retries would hide the server's refusals; for a proxy, a loopback address is its own.
+    options = [("grpc.enable_retries", 0), ("grpc.enable_http_proxy", 0)]
+    async with grpc.aio.insecure_channel(target, options) as channel:
         await asyncio.wait_for(channel.channel_ready(), 30)
         unary: Any = channel.unary_unary(method)
         streamed: Any = channel.unary_stream(method)

@@ -133,7 +133,9 @@ def starts() -> Iterator[Start]:
             grace = pod.get("terminationGracePeriodSeconds")
             if grace is not None:
                 grace -= container["lifecycle"]["preStop"]["sleep"]["seconds"]
-            yield Start(origin, container.get("args", ()), environment, ports, grace)
+            # Options there would take precedence over variables that an overlay sets.
+            assert "args" not in container
+            yield Start(origin, (), environment, ports, grace)
     service = load(ROOT / "compose.yaml")["services"]["attendant"]
     ports = frozenset(int(port.rsplit(":", 1)[1]) for port in service["ports"])
     grace = float(service["stop_grace_period"].removesuffix("s"))

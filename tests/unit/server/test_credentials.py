@@ -111,6 +111,12 @@ def test_tokens_expire_and_have_limits_of_their_own(tmp_path: Path) -> None:
         tokens.name_of(f"Bearer {SEARCH}")
     assert tokens.name_of(f"Bearer {MAIL}") == "search"
     assert (tokens.limits_of("search"), tokens.limits_of("other")) == ((2.0, 1e6), (None, None))
+    tokens = read(
+        tmp_path,
+        f"\ufeffsearch {SEARCH} requests_per_second=2",  # with a byte order mark, as some editors write it
+        f"search {hashed(MAIL)} requests_per_second=3 bytes_per_second=1e6",
+    )
+    assert tokens.limits_of("search") == (2.0, 1e6), "each from the first line that has it"
 
 
 def test_the_last_token_can_be_revoked_but_a_file_must_begin_with_one(tmp_path: Path) -> None:
