@@ -68,7 +68,7 @@ class Side {
   }
 
   knownIds(tokens) {
-    const unknown = tokens.filter((token) => !this.ids.has(token));
+    const unknown = tokens.filter((token) => !this.ids.has(token) || this.neverInText.includes(this.ids.get(token)));
     if (unknown.length) throw new Error(`the source has tokens that are not in the vocabulary: ${unknown.join(" ")}`);
     return this.idsOfTokens(tokens);
   }

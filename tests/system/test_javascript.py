@@ -124,7 +124,7 @@ def tokens_or_errors(folder: Path, cases: list[tuple[Any, dict[str, Any]]], **de
             "there is no option beam_size; choose from beamSize, numHypotheses, ",
         ),
         (None, {}, "the source must be a text or a list of tokens"),
-        (["w", "zz"], {}, "the source has tokens that are not in the vocabulary: zz"),
+        (["w", "zz", "</s>"], {}, "the source has tokens that are not in the vocabulary: zz </s>"),
     ],
 )
 def test_invalid_options_are_refused(javascript: Path, source: Any, options: dict[str, Any], message: str) -> None:

@@ -86,6 +86,8 @@ class Run:
     def recipe(self) -> Recipe:
         """Returns the run's recipe. Raises UserError: the directory is not a run."""
         if not self.recipe_path.is_file():
+            if not self.path.exists():
+                raise UserError(f"{self.path} is not there: give a run's folder")
             raise UserError(f"{self.path} is not a run: it has no {self.recipe_path.name}")
         return load_recipe(self.recipe_path)
 

@@ -47,7 +47,7 @@ def test_invalid_arguments_of_average_are_refused_in_one_line(tmp_path: Path, fi
         ((finished, "--last", 4, "--output", tmp_path / "a"), "has 3 validated checkpoints, fewer than --last 4"),
         ((finished, "--last", 0, "--output", tmp_path / "a"), "--last 0: must be at least 1"),
         ((finished, "--output", finished), "exists: --output names another"),
-        ((tmp_path / "none", "--output", tmp_path / "a"), "is not a run"),
+        ((tmp_path / "none", "--output", tmp_path / "a"), "is not there: give a run's folder"),
     ):
         assert message in refused("average", *arguments)
     (finished / "versions.json").unlink()

@@ -276,6 +276,8 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
 
 def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path, tiny_recipe: Path) -> None:
     with pytest.raises(UserError, match="is not a run"):
+        load_run(tmp_path)
+    with pytest.raises(UserError, match="is not there"):
         load_run(tmp_path / "none")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.toml").write_text(tiny_recipe.read_text())
