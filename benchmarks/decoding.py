@@ -49,7 +49,7 @@ class Decoder:
     name: str
     command: Callable[[], Sequence[str]]
     num_workers: int = 1
-    batch_sizes: Sequence[int] = (64, 128)
+    batch_sizes: Sequence[int] = (32, 64, 128, 256)
     about: str = ""
 
     def system(self, jobs: Mapping[str, Job], seconds: float) -> harness.System:
@@ -132,7 +132,6 @@ def own_decoder(
         name=f"{name} {precision}, {layout(num_workers, num_threads)}",
         command=lambda: [*prefix, *command],
         num_workers=num_workers,
-        batch_sizes=(32, 64, 128, 256),
     )
 
 

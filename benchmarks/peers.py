@@ -29,9 +29,6 @@ TRANSFORMERS = {
 }
 """Transformers (Vaswani et al. 2017) with about as many parameters as the model of the workload: 17.2 and 17.5 M."""
 
-THREADED_BATCH_SIZES = (32, 64, 128)
-"""Candidates for peers whose workers are threads of one process."""
-
 SERVED_BATCH_SIZES = (16, 32, 64)
 """Candidates for each peer: with 64 clients, one batch of all of them, or several that take turns."""
 
@@ -91,7 +88,6 @@ def all_decoders(context: Context, num_workers: int = NUM_WORKERS) -> Iterator[D
     yield Decoder(
         name=f"Marian s2s LSTM int8, numWorkers={num_workers}",
         command=partial(peer_program, context, "marian", "work", sizes, num_workers=num_workers),
-        batch_sizes=THREADED_BATCH_SIZES,
         about=f"{packages['marian']}, the same kind of model, hidden size {width}",
     )
 
@@ -102,7 +98,6 @@ def transformers(context: Context, num_workers: int) -> Iterator[Decoder]:
         yield Decoder(
             name=f"CTranslate2 {layers} int8, inter_threads={num_workers}",
             command=partial(peer_program, context, "ctranslate2", "work", sizes, num_workers=num_workers),
-            batch_sizes=THREADED_BATCH_SIZES,
             about=f"{ENVIRONMENTS['ctranslate2'].package}, Transformer of width {sizes['width']}",
         )
 
@@ -220,14 +215,21 @@ def pronunciation(context: Context) -> Part:
     def g2p_en() -> list[str]:
         return program("programs:work_g2p_en", ENVIRONMENTS["g2p-en"].install(context.cache))
 
-    pronounce = partial(Decoder, command=partial(program, "own_worker:pronounce"), batch_sizes=(64, 256))
-    decoders = [pronounce(name=f"Attendant int8, {layout(num)}", num_workers=num) for num in (1, NUM_WORKERS)]
-    decoders.append(Decoder(name=f"{ENVIRONMENTS['g2p-en'].package}, {layout(1)}", command=g2p_en, batch_sizes=(1,)))
-    job = {"in process": Job(num_sentences=LIST_SIZE, batch_size=0)}
     decoding = messages.DecodingOptions(beam_size=1)
     texts = [messages.GenerateRequest(text=word, decoding=decoding) for word in g2p_words(Job(NUM_REQUESTS))]
     requests = [text.SerializeToString() for text in texts]
-    server = attendant_server(context, name="Attendant served", bundle=G2P_BUNDLE, requests=requests)
+    job = {"in process": Job(num_sentences=LIST_SIZE, batch_size=0)}
     loads = {f"{MANY_CLIENTS} clients": closed(context), f"lists of {LIST_SIZE}": closed(context, 1, "list")}
-    systems = [decoder.system(job, context.visit_seconds) for decoder in decoders]
-    return part_of(measure([*systems, under(server, loads)], context.num_rounds))
+    systems, servers = [], []
+    for num in (1, NUM_WORKERS):
+        for name, command, sizes in (
+            ("Attendant int8", partial(program, "own_worker:pronounce"), (64, 256)),
+            (ENVIRONMENTS["g2p-en"].package, g2p_en, (1,)),
+        ):
+            named = f"{name}, {layout(num)}"
+            decoder = Decoder(name=named, command=command, num_workers=num, batch_sizes=sizes)
+            systems.append(decoder.system(job, context.visit_seconds))
+        options = f"--precision int8 --workers {num} --threads {NUM_WORKERS}"
+        server = attendant_server(context, options, name="Attendant served", bundle=G2P_BUNDLE, requests=requests)
+        servers.append(under(server, loads))
+    return part_of(measure([*systems, *servers], context.num_rounds))
