@@ -36,7 +36,9 @@ MAX_COUNTED: Final = 200_000  # Distinct sources that are counted; with more, th
 SPELLED_WORDS: Final = 1.5  # Mean words of a text below which characters are its symbols.
 SPELLED_LENGTH: Final = 8.0  # Mean characters above which a text is a sentence in a script without spaces.
 # By the main script of the targets, if spaces do not separate its words.
-BLEU_TOKENIZERS: Final = {"Han": "zh"} | dict.fromkeys(("Hiragana", "Katakana", "Thai", "Lao", "Khmer"), "char")
+BLEU_TOKENIZERS: Final = {"Han": "zh"} | dict.fromkeys(
+    ("Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan", "Javanese", "Balinese", "Yi"), "char"
+)
 LEAST_KANA: Final = 0.1  # Share of kana among the letters of Japanese.
 FEW_PAIRS: Final = 1000  # With fewer pairs, parts of words are too rare to be learned.
 # Largest number of pairs -> vocabulary size; LARGEST_BPE beyond.

@@ -4,6 +4,7 @@ import argparse
 import os
 import shlex
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO, get_args
@@ -12,7 +13,7 @@ import torch
 
 from attendant.runtime.command import CommandParser
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import lock, new_folder, translate_os_errors
+from attendant.runtime.files import is_device, lock, new_folder, translate_os_errors
 from attendant.training.commands.evaluate import add_data_options
 from attendant.training.data.lines import numbered_lines, read_sources
 from attendant.training.data.pairs import MOST_CHARACTERS, Example
@@ -162,7 +163,10 @@ def run_label(arguments: argparse.Namespace) -> None:
     output: Path = arguments.output
     if arguments.beam_size is not None and arguments.beam_size < 1:
         raise UserError(f"--beam-size {arguments.beam_size}: must be at least 1")
-    if output.exists() and not arguments.resume:
+    is_stream = is_device(output)
+    if is_stream and arguments.resume:
+        raise UserError(f"--resume continues a file, and {output} is none: leave --resume out")
+    if output.exists() and not arguments.resume and not is_stream:
         raise UserError(f"{output} exists: --resume continues it; --output names another")
     check_folder("--output", output, [arguments.sources])
     texts = read_sources(arguments.sources)
@@ -171,15 +175,17 @@ def run_label(arguments: argparse.Namespace) -> None:
     sources = dict.fromkeys(text.replace("\t", " ") for text in short)
     opened = open_runs(arguments.paths, "label")
     with translate_os_errors(output), output.open("a", encoding="utf-8") as file:
-        lock(file.fileno(), output)
-        done = _labelled(output)
+        if not is_stream:
+            lock(file.fileno(), output)
+        done = set() if is_stream else _labelled(output)
         waiting = [source for source in sources if source not in done]
         num_empty = _label(opened, waiting, arguments.beam_size or opened.config.beam_size, file)
-    print(f"{output}: {len(waiting) - num_empty:,} pairs written")
+    lines = [f"{output}: {len(waiting) - num_empty:,} pairs written"]
     if num_empty:
-        print(f"{num_empty:,} sources have an empty output, which is no pair: left out")
+        lines.append(f"{num_empty:,} sources have an empty output, which is no pair: left out")
     if num_long := len(texts) - len(short):
-        print(f"{num_long:,} sources have more than {MOST_CHARACTERS:,} characters: left out")
+        lines.append(f"{num_long:,} sources have more than {MOST_CHARACTERS:,} characters: left out")
+    print("\n".join(lines), file=sys.stderr if is_stream else sys.stdout)  # Standard output may have the pairs.
 
 
 def _labelled(output: Path) -> set[str]:

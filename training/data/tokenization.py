@@ -83,19 +83,26 @@ def _trim_punctuation() -> list[Normalizer]:
     ]
 
 
+APOSTROPHE: Final = f"['{APOSTROPHES}]"
+MARK: Final = rf"[\p{{P}}<>`&&[^\-.&@#%‰/\\'{APOSTROPHES}]]"
+EDGE: Final = f"[{MARK}.-]"
+
+
+LOW: Final = "|".join(rf"‚[^\s‚]{{{length}}}" for length in range(2, MAX_QUOTED + 1))
+LOW_CLOSED: Final = rf"(?={APOSTROPHE})(?<={LOW}){APOSTROPHE}+(?={EDGE}{{0,16}}(?!\S))"
+"""The apostrophe after a word in low quotes, as in German: ‚word‘."""
+
+
 def _without_punctuation() -> list[Normalizer]:
     """Returns the steps that remove punctuation around words: `(word)`, `**word**`, `'word'`, `word.`, `word(s)`
 
     Apostrophes at one end of a word stay (`'tis`, `goin'`), and so do a single period before it (`.net`), a hyphen
     before a number, marks that are read aloud (`50%`), and the last period of letters with a period each (`U.S.`).
     """
-    apostrophe = f"['{APOSTROPHES}]"
-    mark = rf"[\p{{P}}<>`&&[^\-.&@#%‰/\\'{APOSTROPHES}]]"
-    edge = f"[{mark}.-]"
+    apostrophe, mark, edge = APOSTROPHE, MARK, EDGE
     any_mark = f"[{mark}{apostrophe}.-]"
     lengths = range(2, MAX_QUOTED + 1)
     quoted = "|".join(rf"{start}{apostrophe}\S{{{length}}}" for start in (r"\A", r"\s") for length in lengths)
-    low = "|".join(rf"‚[^\s‚]{{{length}}}" for length in lengths)  # As in German: ‚word‘.
     initials = "|".join(rf"{start}\p{{L}}\.\p{{L}}" for start in (r"\A", r"\P{L}"))
     last = rf"(?<!{edge})(?!(?<={initials})\.){edge}"
     after = "|".join(rf"(?<={start}\p{{L}}\.\p{{L}}\.){any_mark}" for start in (r"\A", r"\P{L}"))
@@ -105,7 +112,7 @@ def _without_punctuation() -> list[Normalizer]:
     brackets = rf"(?<={letter})\((?={letter}{{1,{MAX_BRACKETED}}}\))|(?=\))(?<={opened})\)(?={letter})"
     # What is looked for behind a place is looked for only where the mark itself is.
     return [
-        normalizers.Replace(Regex(rf"(?={apostrophe})(?<={low}){apostrophe}+(?={edge}{{0,16}}(?!\S))"), ""),
+        normalizers.Replace(Regex(LOW_CLOSED), ""),
         normalizers.Replace(Regex(brackets), ""),
         normalizers.Replace(Regex(rf"(?<!\S){any_mark}*(?:{mark}|\.\.)"), ""),
         hyphens,
@@ -121,8 +128,8 @@ def _without_punctuation() -> list[Normalizer]:
 ORDER: Final[tuple[NormalizationName, ...]] = get_args(NormalizationName)
 STEPS: Final[Mapping[NormalizationName, Sequence[Normalizer]]] = {
     "apostrophes": [replace_any(APOSTROPHES, "'")],
-    "quotes": [replace_any(QUOTES, '"')],
-    "drop_quotes": [replace_any(QUOTES + '"', "")],
+    "quotes": [normalizers.Replace(Regex(f"[{QUOTES}]|{LOW_CLOSED}"), '"')],
+    "drop_quotes": [normalizers.Replace(Regex(f'[{QUOTES}"]|{LOW_CLOSED}'), "")],
     "nfc": [normalizers.NFC()],
     "nfkc": [normalizers.NFKC()],
     "dashes": [replace_any(DASHES, "-")],

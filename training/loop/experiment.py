@@ -18,6 +18,7 @@ from attendant.runtime.files import translate_os_errors, write_json, write_text
 from attendant.training.data.batches import all_batches, collate
 from attendant.training.data.corpus import Corpus, open_soft_targets, positions_of, store_soft_targets
 from attendant.training.data.pairs import sample_evenly
+from attendant.training.data.vocabulary import tokenizer_for
 from attendant.training.evaluation.evaluating import decode_examples
 from attendant.training.evaluation.metrics import perplexity, refuse_missing, take_statistics
 from attendant.training.kernels import hardware
@@ -155,7 +156,7 @@ def prepare(
     resumed = checkpoint_path(run, LAST) is not None
     fixed = (*FIXED_ON_RESUME, "evaluation.bleu_tokenizer") if recipe.validation.metric == "bleu" else FIXED_ON_RESUME
     for field, _, begun in recipe.differences(run.recipe(), fixed) if resumed else ():
-        if field not in FREE_ON_RESUME:
+        if field not in FREE_ON_RESUME and not _is_tokenizer_of(run, field, recipe):
             raise UserError(f"{run.path} was begun with {field} = {begun!r}: take that, or another --output")
     start = None if resumed else loading.starting_run(recipe)
     teachers = [] if resumed else loading.teaching_runs(recipe, start)
@@ -185,6 +186,14 @@ def prepare(
     # Here, and not when it first validates: a pair beyond the budget is refused before the training.
     validator = Validator(recipe, corpora, all_batches(corpora.validation, recipe.batches))
     return Experiment(run, recipe, model, corpus, validator, device, facts, warnings_of(corpora))
+
+
+def _is_tokenizer_of(run: Run, field: str, recipe: Recipe) -> bool:
+    """Returns True if a field names a file with the tokenizer that the run has, which may be another file's copy."""
+    for config, own in zip((recipe.source, recipe.target), run.tokenizers(), strict=True):
+        if field == f"{config.TABLE}.tokenizer" and config.file is not None:
+            return tokenizer_for(config, ()).to_text() == own.to_text()
+    return False
 
 
 def check_memory(

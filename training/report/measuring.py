@@ -16,7 +16,7 @@ from attendant.runtime.decoding.trace import TracedSearch
 from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import Floats
 from attendant.training.data.lines import source_lines
-from attendant.training.data.pairs import Example, num_words, sample_evenly
+from attendant.training.data.pairs import MOST_CHARACTERS, Example, num_words, sample_evenly
 from attendant.training.evaluation.bootstrap import DEFAULT_EDGES, Difference, LengthUnit, compare
 from attendant.training.evaluation.evaluating import (
     Decoded,
@@ -71,7 +71,7 @@ def choose_examples(option: str, examples: Sequence[Example]) -> list[Example]:
     A line of the file is a source, or a source, a tab and a reference.
 
     Raises:
-        UserError: a negative number; no such file, bad UTF-8, a table, or no source in it.
+        UserError: a negative number; no such file, bad UTF-8, a table, no source in it, or a text that is too long.
     """
     if option.startswith("-") and option[1:].isdecimal():
         raise UserError(f"--examples {option}: must be a number of examples, 0 or more, or a file of sources")
@@ -85,6 +85,8 @@ def choose_examples(option: str, examples: Sequence[Example]) -> list[Example]:
     ]
     if not chosen:
         raise UserError(f"--examples {option}: has no sources: write one per line")
+    if any(len(text) > MOST_CHARACTERS for example in chosen for text in (example.source, *example.references)):
+        raise UserError(f"--examples {option}: has a text of more than {MOST_CHARACTERS:,} characters: shorten it")
     return chosen
 
 

@@ -90,12 +90,14 @@ RANDOM_STATE, TRAINED = "random_state.", "trained."
 def checkpoint_path(run: Run, which: str) -> Path | None:
     """Returns the directory that `best` or `last` names; None if there is none.
 
-    Without links, the last checkpoint is the one of the highest step, and its state has the best one's step.
+    Without links, the last checkpoint is the one of the highest step, and its state has the best one's step. A copy may
+    also have the contents of one link alone.
     """
     link = run.checkpoints / which
     if link.is_dir():
         return link.resolve()
-    paths = sorted(run.checkpoints.glob("step-*"))
+    other = run.checkpoints / (LAST if which == BEST else BEST)
+    paths = sorted(run.checkpoints.glob("step-*")) or [other] * other.is_dir()
     if which == LAST:
         return paths[-1].resolve() if paths else None
     last = checkpoint_path(run, LAST)

@@ -115,6 +115,8 @@ def test_sentences_are_parts_of_words_if_there_are_enough(tmp_path: Path) -> Non
         ("漢", 20, "bleu", "zh"),
         ("の", 20, "bleu", "char"),
         ("東京タ", 7, "bleu", "char"),
+        ("བོད་", 7, "bleu", "char"),
+        ("မြန်", 7, "bleu", "char"),
         ("漢", 2, "exact_match", "13a"),
         ("w", 20, "exact_match", "13a"),
     ],

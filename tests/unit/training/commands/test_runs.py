@@ -3,6 +3,7 @@ with their outputs: pairs, resuming and refusals.
 """
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def sources(tmp_path: Path) -> Path:
 
 
 def test_label_writes_each_source_once_with_its_output(
-    tmp_path: Path, finished_run: Path, sources: Path, succeeds: Runs
+    tmp_path: Path, finished_run: Path, sources: Path, succeeds: Runs, refused: Runs
 ) -> None:
     message = succeeds("label", finished_run, "--sources", sources, "--output", tmp_path / "out.tsv")
     rows = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
@@ -72,6 +73,14 @@ def test_label_writes_each_source_once_with_its_output(
     assert labelled == [source for source in ("ab", "cd", "abc", "bcd", "b d") if source in labelled]
     assert len(labelled) == 5 or f"{5 - len(labelled)} sources have an empty output" in message
     assert rows and all(target.strip() for _, target in rows)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pipe.open("r+b", buffering=0) as reader:  # Linux opens it without waiting for a writer.
+        assert succeeds("label", finished_run, "--sources", sources, "--output", pipe) == ""
+        assert reader.read(2**16) == (tmp_path / "out.tsv").read_bytes()
+        assert "leave --resume out" in refused(
+            "label", finished_run, "--sources", sources, "--output", pipe, "--resume"
+        )
     # The sources of a .tsv are its first column, so an output file can be labelled again, here by an ensemble.
     succeeds("label", finished_run, finished_run, "--sources", tmp_path / "out.tsv", "--output", tmp_path / "again.tsv")
     assert (tmp_path / "again.tsv").read_text() == (tmp_path / "out.tsv").read_text()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -82,11 +83,16 @@ def test_an_existing_output_is_refused_and_resumed(
     options = ("--output", output, "--resume", "--set", f"data.train={moved}")
     succeeds(tiny_recipe, *options)
     assert load_run(output).recipe.data.train == CorpusFiles(pairs=(str(moved),))
+    tokenizer = shutil.copy(output / "source_tokenizer.json", tmp_path / "copy.json")
+    with_file = (*options, "--set", f"source.tokenizer={tokenizer}")
+    succeeds(tiny_recipe, *with_file)
+    other = shutil.copy(output / "target_tokenizer.json", tmp_path / "other.json")
+    assert "begun with source.tokenizer" in refused(tiny_recipe, *options, "--set", f"source.tokenizer={other}")
     append(moved, "dcba\td c b a\n")
-    assert "have changed since it was begun" in refused(tiny_recipe, *options)
+    assert "have changed since it was begun" in refused(tiny_recipe, *with_file)
     moved.unlink()
     os.mkfifo(moved)
-    assert "moved.tsv is a pipe" in refused(tiny_recipe, *options)
+    assert "moved.tsv is a pipe" in refused(tiny_recipe, *with_file)
 
 
 def test_recorded_measurements_belong_to_the_published_weights(

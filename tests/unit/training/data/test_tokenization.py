@@ -65,6 +65,8 @@ def test_steps_together_are_applied_in_their_own_order() -> None:
     names = "strip_accents", "lowercase", "nfkc", "quotes", "apostrophes"
     tokenizer = trained("character", ['l\'ete "fin"'], *names)
     assert tokenizer.encode("  L´ÉTÉ\u00a0“ＦＩＮ” ") == tokenizer.encode('l\'ete "fin"')
+    german = trained("character", ["so"], "quotes", "drop_punctuation")
+    assert german.encode("‚so‘, „so“") == german.encode("so so")
     exponent = trained("character", ["10-3"], "dashes", "nfkc")
     assert exponent.encode("10⁻³") == exponent.encode("10-3")
     assert trained("character", ["a"], *names).to_text() == trained("character", ["a"], *names[::-1]).to_text()
@@ -79,6 +81,8 @@ def test_steps_together_are_applied_in_their_own_order() -> None:
         ("drop_punctuation", "-five --six seven- -5 (-.5) 6-", "five six seven -5 -.5 6"),
         ("drop_punctuation", "3,000 2:30 well-known a/b 50%; #1! C# .net", "3,000 2:30 well-known a/b 50% #1 C# .net"),
         ("drop_punctuation", "word(s), (re)start colo(u)r f(1) ‚so‘ (‚so‘),", "words restart colour f(1 so so"),
+        ("drop_quotes", "‚so‘, (‚dogs’).", "so, (dogs)."),
+        ("quotes", "‚so‘, dogs’ „so“", '"so", dogs’ "so"'),
         ("drop_punctuation", "• one — two", "one two"),
         ("drop_punctuation", "-'face' **'face'** '-ing' '-5'", "face face ing -5"),
         ("drop_punctuation", "?! … -", ""),

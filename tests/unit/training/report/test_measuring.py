@@ -216,6 +216,9 @@ def test_examples_are_a_number_or_a_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.txt"
     path.write_text("l'été\tsummer\n\nphoneme\r\n")
     assert choose_examples(str(path), examples) == [Example("l'été", ("summer",)), Example("phoneme", ())]
+    path.write_text(f"l'été\t{'summer ' * 4000}\n")
+    with pytest.raises(UserError, match="a text of more than 20,000 characters"):
+        choose_examples(str(path), examples)
     path.write_text("\n")
     with pytest.raises(UserError, match="write one per line"):
         choose_examples(str(path), examples)

@@ -252,6 +252,12 @@ def test_a_copy_without_links_has_the_same_checkpoints(tmp_path: Path, has_direc
     assert steps() == [2, 5]
     save_checkpoint(run, training.learner, TrainingState(step=6, best_step=6), best=True)
     assert names(run) == {"best", "last", "step-00000006"} and steps() == [6, 6]
+    for which in ("best", "last"):  # A copy of the contents of one link, which are the best and the last checkpoint.
+        only = Run(tmp_path / which)
+        shutil.copytree(run.checkpoints / which, only.checkpoints / which)
+        remove_strays(only)
+        paths = [checkpoint_path(only, each) for each in ("best", "last")]
+        assert paths == [only.checkpoints / which] * 2
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors"])
