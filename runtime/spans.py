@@ -21,7 +21,10 @@ from attendant.runtime.stepper import Floats
 
 SPANS: Final = re.compile(
     r"""
-      (?:https?://|(?<![\w.@/-])www\.)[^\s<>"]*[^\s<>"'”’».,;:!?)\]}]     # addresses of pages
+      (?:(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,15}://|(?<![\w.@/-])(?i:www)\.)
+      [^\s<>"]*[^\s<>"'”’».,;:!?)\]}]                               # addresses of pages
+    | (?<![\w.@/-])(?:[A-Za-z0-9][A-Za-z0-9-]{0,62}\.){1,8}(?:com|dev|edu|eu|de|fr|gov|io|net|org|uk)(?:\.[a-z]{2})?
+      (?![\w-]|\.\w)(?:[:/][^\s<>"]*[^\s<>"'”’».,;:!?)\]}])?          # domains, and addresses in them
     | (?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+                      # e-mail addresses
     | <(?:/?[A-Za-z]|!--|[!?][A-Za-z])[^<>\n]*>                     # tags, comments
     | &(?:\#[Xx]?[0-9A-Fa-f]{1,7}|[A-Za-z][0-9A-Za-z]{1,31});       # entities
@@ -34,7 +37,7 @@ SPANS: Final = re.compile(
     | (?<!\w)[A-Z]:\\[\w\\.+@%-]*[\w\\+@%-]                         # Windows's
     | (?<![\w./~+@-])[\w./+-]*\w\.(?i:bat|cfg|conf|css|csv|docx?|exe|gif|gz|html?|ini|jar|java|jpe?g|js|json|log|md|
       mp[34]|od[fgpst]|pdf|php|png|pptx?|py|rst|sh|sql|svg|tar|toml|tsv?|txt|xlsx?|xml|ya?ml|zip)(?![\w-])    # files
-    | (?<![\w`])`[^`\s](?:[^`\n]{0,62}[^`\s])?`(?![\w`])            # code
+    | (?<![\w`])(`{1,2})[^`\s](?:[^`\n]{0,62}[^`\s])?\1(?![\w`])     # code
     | (?:(?:[\U0001f000-\U0001faff\u231a\u231b\u23e9-\u23fa\u2600-\u27bf\u2b1b\u2b1c\u2b50\u2b55]|\S[\ufe0f\u20e3])
       [\ufe0e\ufe0f\u200d\u20e3\U000e0020-\U000e007f]*)+          # emoji, also those that only U+FE0F makes one
     """,

@@ -24,8 +24,10 @@ from attendant.runtime.spans import altered, joined, parts_of, restored
         ("%(a)s%(b.c).2f of x%(n)03d, 100%%(x)s", ["%(a)s", "%(b.c).2f", "%(n)03d"]),
         ("&frac12; &#X1F600; R&D; ../../a/b", ["&frac12;", "&#X1F600;", "../../a/b"]),
         ("See www.a.org/b, not awww.b", ["www.a.org/b"]),
+        ("HTTPS://A.org/B, ftp://a/b; (WWW.A.ORG)", ["HTTPS://A.org/B", "ftp://a/b", "WWW.A.ORG"]),
+        ("a.com, b.co.uk/c?d. Not java.io.File, end.Fr or io", ["a.com", "b.co.uk/c?d"]),
         ("Edit src/a.yaml, B.TXT. Not e.g. 1.5 or a.txts", ["src/a.yaml", "B.TXT"]),
-        ("Run `make all`, not `this' and `that'", ["`make all`"]),
+        ("Run `make all` or ``b c``, not `this' and `that'", ["`make all`", "``b c``"]),
         ("Nothing: 5 $ of it, {a, [b] (c)", []),
     ],
 )
@@ -137,7 +139,7 @@ def test_a_span_is_never_cut_and_numbered_in_its_part() -> None:
 
 HOSTILE = [
     "A. ", "1. ", "a.  ", "\n ", "<a", "{", "{a", "https://", "/.", "%", "%(a", "a@", "a.", "`a", '."', "~", "../",
-    "\ufe0f", f"{'x' * 50}\n", "x \n",
+    "\ufe0f", f"{'x' * 50}\n", "x \n", " ab+", " ab.",
 ]  # fmt: skip
 """Texts that are repeated."""
 
