@@ -146,6 +146,12 @@ def configure_logging(
     for library in ("asyncio", "grpc"):
         # Their debug lines, several per call, are about themselves.
         logging.getLogger(library).setLevel(max(logging.INFO, logging.getLogger().level))
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_quotes_no_header)
+
+
+def _quotes_no_header(record: logging.LogRecord) -> bool:
+    """Drops the line with which grpcio (1.85) logs headers that are not UTF-8, such as tokens."""
+    return not str(record.msg).startswith("Invalid encoding on")
 
 
 def configure_audit(level: AuditLevel, log_format: LogFormat, stream: TextIO = sys.stderr) -> None:

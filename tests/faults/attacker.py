@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import h2.config
 import h2.connection
@@ -84,10 +84,10 @@ class RawConnection:
         except (ConnectionError, TimeoutError):
             self.closed = True
 
-    def open_stream(self, path: str, headers: dict[str, str] | None = None, *, flush: bool = True) -> int:
+    def open_stream(self, path: str, headers: dict[str, Any] | None = None, *, flush: bool = True) -> int:
         """Begins a call with `headers` besides those of every call. `flush=False` lets many calls be sent together."""
         stream = self.http2.get_next_available_stream_id()
-        always = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "localhost"}
+        always: dict[str, Any] = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "localhost"}
         always |= {"te": "trailers", "content-type": "application/grpc"}
         self.http2.send_headers(stream, list((always | (headers or {})).items()))
         if flush:

@@ -10,16 +10,18 @@ import struct
 import time
 
 import grpc
+import h2.events
 import pytest
 
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.faults.attacker import RawConnection
+from tests.faults.attacker import GENERATE, RawConnection, framed
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_least, at_most
 from tests.faults.witness import witness
 from tests.server_process import MEBIBYTE
 
+SECRET = "opensesame"
 FORGED = "\ntime=2026-01-01T00:00:00.000Z level=info logger=attendant.server.app message=forged\n"
 LAST_WORDS = (FORGED * 200).encode()[:16000]
 ENHANCE_YOUR_CALM = 11
@@ -58,13 +60,16 @@ def test_no_client_writes_into_the_log(start: Start) -> None:
                     connection.settimeout(1)
                     with contextlib.suppress(OSError):
                         connection.recv(1000)
+        with RawConnection(running.target) as connection:
+            headers = {"authorization": b"Bearer \xff" + SECRET.encode(), "x-other": b"\xff" + FORGED.strip().encode()}
+            stream = connection.open_stream(GENERATE, headers)
+            connection.send(stream, framed(messages.GenerateRequest(text="abc")), end=True)
+            while not any(isinstance(event, h2.events.StreamEnded) for event in connection.receive(0.1)):
+                assert not connection.closed
         with pytest.raises(grpc.RpcError):
             seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(messages.GenerateRequest(text=FORGED, model=FORGED))
         assert running.num_log_bytes() == before, running.log()
         assert set(seen.codes) == {"OK"}
-
-
-SECRET = "opensesame"
 
 
 @pytest.mark.parametrize(("log_format", "log_texts"), [("text", ()), ("json", ("--log-texts", "on"))])
