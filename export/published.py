@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -213,7 +213,7 @@ def verify(
     bundle: str | os.PathLike[str],
     *,
     run: str | os.PathLike[str] | None = None,
-    checkpoint: Literal["best", "last"] = "best",
+    checkpoint: Literal["best", "last"] | None = None,
     provider: Provider = "cpu",
     signature: Sequence[Path] = (),
     load_seconds: float = LOAD_SECONDS,
@@ -224,7 +224,7 @@ def verify(
     Args:
         run: the run that it was exported from. Its model is then compared with the fp32 graphs, and these with the
             int8 graphs.
-        checkpoint: of the run.
+        checkpoint: of the run; if None, the best.
         signature: public keys or certificates, one of which must have signed the bundle; if empty, it may be unsigned.
         load_seconds, load_mib: limits of opening it, and of checking each precision.
 
@@ -240,8 +240,11 @@ def verify(
     run_path = None if run is None else path_of("run", run)
     if provider not in get_args(Provider):
         raise UserError(f"provider={provider!r}: must be {' or '.join(get_args(Provider))}")
-    if isinstance(signature, str | os.PathLike):
+    if isinstance(signature, str | os.PathLike) or not isinstance(signature, Iterable):
         raise UserError(f"signature={signature!r}: must be a list of paths")
+    signature = [path_of("signature", key) for key in signature]
+    if run_path is None and checkpoint is not None:
+        raise UserError("--checkpoint is for --run, a run to compare the graphs with")
     if run_path is not None:
         require("torch", "cpu,export")
         require("onnx", "cpu,export")
@@ -280,7 +283,7 @@ def verify(
         how = ", through conversions: CUDA's kernels have not run" if (precision, provider) == ("fp16", "cpu") else ""
         checks.append(golden(text=f"{precision} on {provider}: {num_examples} golden examples hold{how}"))
         if run_path is not None and not (precision == "fp16" and "fp32" in manifest.graphs):
-            compared = _compared_with_run(opened, precision, stepper, run_path, checkpoint)
+            compared = _compared_with_run(opened, precision, stepper, run_path, checkpoint or "best")
             text = f"{precision} on {provider}: {compared}"
             checks.append(Check(subject="run", precision=precision, held="fp32" in manifest.graphs, text=text))
     return tuple(checks)
@@ -338,12 +341,10 @@ def _compared_with_run(
 
 def show_verified(options: argparse.Namespace) -> str:
     """Checks a bundle. Returns the checks, one line each."""
-    if options.checkpoint is not None and options.run is None:
-        raise UserError("--checkpoint is for --run, a run to compare the graphs with")
     checks = verify(
         options.bundle,
         run=options.run,
-        checkpoint=options.checkpoint or "best",
+        checkpoint=options.checkpoint,
         provider=options.provider,
         signature=options.signature,
         load_seconds=options.load_seconds,

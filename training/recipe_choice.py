@@ -12,7 +12,7 @@ from typing import Any, Final
 from attendant.runtime.errors import UserError, escaped, shown
 from attendant.training import recipe
 from attendant.training.data.config import CorpusFiles, SplitFiles
-from attendant.training.data.pairs import InMemoryPairs, Pair, PairReader, is_in_memory, no_pairs
+from attendant.training.data.pairs import InMemoryPairs, Pair, PairReader, is_in_memory
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
 
 NUM_SAMPLED: Final = 4096  # Pairs of the sample, at even distances.
@@ -124,8 +124,11 @@ def shortened(pair: Pair, width: int = 60) -> str:
     return " → ".join(text if len(text) <= width else text[: width - 1] + "…" for text in texts)
 
 
-def choose_recipe(files: CorpusFiles) -> tuple[dict[str, Any], list[str]]:
+def choose_recipe(files: CorpusFiles, name: str = "") -> tuple[dict[str, Any], list[str]]:
     """Returns the content of a recipe for these files, and lines that explain it. The same files give the same recipe.
+
+    Args:
+        name: how errors name the files; if empty, by their paths.
 
     Raises:
         UserError: bad rows; no pairs; too few different sources to hold some out.
@@ -139,11 +142,12 @@ def choose_recipe(files: CorpusFiles) -> tuple[dict[str, Any], list[str]]:
             yield pair
 
     sample, num_pairs = sample_of(counted())
+    name = name or str(files)
     if not num_pairs:
-        raise no_pairs(files)
+        raise UserError(f"{name} has no pairs")
     if len(sources) < MIN_SOURCES:
         raise UserError(
-            f"{files} has {len(sources)} different sources, and {MIN_SOURCES} are needed to hold some out for "
+            f"{name} has {len(sources)} different sources, and {MIN_SOURCES} are needed to hold some out for "
             "validation and test: give more pairs, or a recipe (docs/training.md)"
         )
     texts = {side: [getattr(pair, side) for pair in sample] for side in ("source", "target")}
@@ -254,7 +258,7 @@ def recipe_of_inputs(
     if isinstance(inputs, Mapping):
         return recipe.recipe_from(inputs, "recipe", overrides, keep_pairs=keep_pairs), []
     if is_in_memory(inputs) and keep_pairs is not None:
-        content, lines = choose_recipe(CorpusFiles.model_validate(keep_pairs("train", inputs)))
+        content, lines = choose_recipe(CorpusFiles.model_validate(keep_pairs("train", inputs)), "data.train")
         return recipe.recipe_from(content, "pairs", overrides, keep_pairs=keep_pairs), lines
     inputs = named_inputs(inputs)
     recipes = [name for name in inputs if is_recipe(name)]

@@ -123,8 +123,11 @@ def test_export_run_refuses_invalid_arguments(run: Path, tmp_path: Path) -> None
             attendant.export_run(run, tmp_path / "bundle", name=name)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="provider='gpu': must be cpu or cuda"):
         attendant.verify(tmp_path, provider="gpu")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"signature='release\.pub': must be a list of paths"):
-        attendant.verify(tmp_path, signature="release.pub")  # type: ignore[arg-type]
+    for signature in ("release.pub", 3):
+        with pytest.raises(UserError, match=f"signature={signature!r}: must be a list of paths"):
+            attendant.verify(tmp_path, signature=signature)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="--checkpoint is for --run"):
+        attendant.verify(tmp_path, checkpoint="last")
 
 
 def test_it_is_verified_again_with_its_run_and_inspected(

@@ -164,6 +164,8 @@ class Frame(metaclass=Names):
         (None, {}, "recipe=None: must be a recipe's file, folder, name or tables, files of pairs, or pairs in memory"),
         ([3, "a"], {}, r"data.train\[0\] = 3: must be a pair of texts"),
         ([], {}, r"^data\.train has no pairs"),
+        ([("a", " ")], {}, r"^data\.train has no pairs"),
+        ([("a", "b")], {}, r"^data\.train has 1 different sources, and 20 are needed"),
         (Frame(), {}, r"data\.train is a data frame: give its rows"),
         (Frame, {}, r"recipe=.{1,400}: must be a recipe's file"),
         ({}, {"output": None}, "output: a recipe or pairs in memory have no name"),
