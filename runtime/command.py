@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import io
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
-from attendant.runtime.errors import UserError, VerificationFailed
+from attendant.runtime.errors import UserError, VerificationFailed, shown
 from attendant.runtime.files import FULL, UNWRITABLE, CantWrite
 from attendant.runtime.process import has_abandoned_work, open_standard_streams
 from attendant_client.command import INTERRUPTED
@@ -84,8 +85,8 @@ def run_command(name: str, main: Callable[[], int | None], extras: str = "") -> 
         status = main() or 0
         sys.stdout.flush()
         return status
-    except (UserError, ModuleNotFoundError) as error:
-        _say(f"{name}: {error if isinstance(error, UserError) else needed(error, extras)}")
+    except (UserError, UnicodeEncodeError, ModuleNotFoundError) as error:
+        _say(f"{name}: {_mistake(error, extras)}")
         return 2
     except VerificationFailed as error:
         _say(f"{name}: {error}")
@@ -112,6 +113,16 @@ def run_command(name: str, main: Callable[[], int | None], extras: str = "") -> 
         return 2
 
 
+def _mistake(error: UserError | UnicodeEncodeError | ModuleNotFoundError, extras: str) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return needed(error, extras)
+    if isinstance(error, UserError):
+        return str(error)
+    # Linux takes any bytes as a name; recipes, records and libraries have UTF-8.
+    part = error.object[max(0, error.start - 40) : error.end + 40]
+    return f"{shown(part)} is not UTF-8: rename the file or folder that is named so"
+
+
 def needed(missing: ModuleNotFoundError, extras: str) -> str:
     """Returns a message with the missing package and its installation. Raises the error again if no extra has it."""
     if not extras or missing.name is None or missing.name.startswith("attendant"):
@@ -136,6 +147,9 @@ def _open_python_streams() -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a character that its encoding lacks is shown escaped
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _is_interruption(error: BaseException | None) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from attendant.runtime.bundle.bundle import BundleRefused
 from attendant.runtime.command import NO_MEMORY, run_command
 from attendant.runtime.errors import UserError, VerificationFailed
+from attendant.runtime.files import write_json
 from tests.paths import ROOT
 
 REFUSED = "the bundle x is refused; export or copy it again:"
@@ -94,6 +95,20 @@ def test_a_command_whose_standard_streams_are_closed_goes_on() -> None:
     )
     closed = ["bash", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, program]
     assert subprocess.run(closed, cwd=ROOT, check=False, timeout=60).returncode == 0
+
+
+def test_a_character_that_the_output_lacks_is_escaped() -> None:
+    program = "from attendant.runtime.command import exit_command; exit_command('x', lambda: print('a → b'))"
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "a \\u2192 b\n", "")
+
+
+def test_a_name_that_is_not_utf_8_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = os.fsdecode(b"caf\xe9.tsv")
+    assert run_command("x", lambda: write_json(tmp_path / "record.json", {"data": data})) == 2
+    line = capsys.readouterr().err
+    assert "caf\\udce9.tsv" in line and line.count("\n") == 1 and not list(tmp_path.iterdir())
 
 
 INTERRUPTED_IMPORT = """
