@@ -38,6 +38,7 @@ from attendant_client.messages import (
     checked_sources,
     generate_request,
     plain_number,
+    refuse_frame,
     score_request,
     set_fields,
     timings_of,
@@ -454,6 +455,8 @@ class Model:
             TypeError, ValueError: `target` is not a list as `source`; the lengths differ.
         """
         self._open_stepper()
+        for name, value in (("source", source), ("target", target)):
+            refuse_frame(name, value)
         read = partial(read_score, model=self._facts, include_eos=include_eos, attention=attention)
         if _is_one(source):
             return self._scores([read(source, target)])[0]

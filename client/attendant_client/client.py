@@ -351,6 +351,7 @@ class AttendantClient:
                 the first one is raised.
             options: of every request, see `GenerateOptions`; `timeout` limits the seconds without an answer.
         """
+        messages.refuse_frame("sources", sources)
         are_several = isinstance(sources, Iterable | AsyncIterable)
         if not are_several or isinstance(sources, str | bytes | bytearray | Mapping):
             raise TypeError(f"sources={messages.shown(sources)}: must be a list of texts, or an iterable of them")

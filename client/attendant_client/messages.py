@@ -100,6 +100,7 @@ def checked_sources(
         TypeError, ValueError, InvalidArgument: unless `return_errors`, an item is no source, or too long; the message
             has its place.
     """
+    refuse_frame("source", sources)
     checked = []
     for place, source in enumerate(sources, first_place):
         checked.append(checked_source(source))
@@ -108,6 +109,12 @@ def checked_sources(
                 raise of_source(place, error)
             raise (ValueError if isinstance(source, str) else TypeError)(f"source {place}: {error.message}")
     return checked
+
+
+def refuse_frame(name: str, value: object) -> None:
+    """Raises TypeError if sources are a data frame: it would be iterated over by its columns."""
+    if hasattr(value, "columns"):
+        raise TypeError(f"{name} is a data frame: give the texts of a column, such as frame['text'].tolist()")
 
 
 def _fill_source(request: pb.GenerateRequest, source: Any) -> None:
@@ -254,6 +261,7 @@ def _field(name: str, value: Any) -> Any:
 def _tokens(tokens: Sequence[str], name: str, must_be: str = "a text or its tokens") -> pb.Tokens:
     if isinstance(tokens, bytes | bytearray):
         raise TypeError(f"{name}: is bytes, must be {must_be}; decode it first")
+    refuse_frame(name, tokens)
     if not isinstance(tokens, Iterable) or isinstance(tokens, str | Mapping | Set):
         raise TypeError(f"{name}={shown(tokens)}: must be {must_be}")
     several = tuple(tokens)

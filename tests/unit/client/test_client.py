@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -328,6 +329,14 @@ async def test_generate_many_keeps_the_order_of_its_sources(client: AttendantCli
 async def test_a_text_is_no_list_of_sources(client: AttendantClient, sources: Any) -> None:
     with pytest.raises(TypeError, match=f"^sources={sources!r}: must be a list of texts"):
         await anext(client.generate_many(sources))
+
+
+async def test_a_data_frame_is_no_list_of_sources(client: AttendantClient) -> None:
+    """Its columns' names would be decoded."""
+    frame: Any = SimpleNamespace(columns=["text"])
+    for call in (client.generate, lambda frame: anext(client.generate_many(frame)), partial(client.score, "a")):
+        with pytest.raises(TypeError, match="is a data frame: give the texts of a column"):
+            await call(frame)
 
 
 @pytest.mark.parametrize(

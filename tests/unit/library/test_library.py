@@ -149,6 +149,12 @@ def test_a_notebook_shows_hypotheses_and_attention(model: attendant.Model) -> No
     assert model.score("face", "F EY1 S", attention=True)._repr_html_().count("<table>") == 2
 
 
+class Frame(list[str]):
+    """A data frame, which is iterated over by its columns."""
+
+    columns = ("text",)
+
+
 def test_every_item_that_is_no_source_has_its_error_in_its_place(model: attendant.Model) -> None:
     items: list[Any] = ["face", None, "\ud800", 7, float("nan"), b"face", ["f", None], "", ["nope"], iter("face"), "a"]
     answers = model.generate(items, return_errors=True, beam_size=1)
@@ -164,6 +170,10 @@ def test_every_item_that_is_no_source_has_its_error_in_its_place(model: attendan
         for wrong in (7, {"text": "face"}):
             with pytest.raises(TypeError, match=re.escape(f"source={wrong}: must be a text or its tokens")):
                 ask(wrong)
+        with pytest.raises(TypeError, match=r"source is a data frame: give the texts of a column"):
+            ask(Frame())
+    with pytest.raises(TypeError, match=r"target is a data frame"):
+        model.score(["face"], Frame())
     with pytest.raises(ValueError, match="source 0: text="):
         model.generate(items[2:])
     with pytest.raises(TypeError, match="there is no option beams"):
