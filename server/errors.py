@@ -128,10 +128,16 @@ class Overloaded(AttendantError):
 class QueueFull(Overloaded):
     reason = "queue_full"
 
-    def __init__(self, num_waiting: int, num_own: int, retry_seconds: float) -> None:
+    def __init__(
+        self, num_waiting: int, num_own: int, retry_seconds: float, *, num_listed: int = 0, num_free: int = 0
+    ) -> None:
+        """Makes the error. Of a list, `num_listed` requests would wait, and `num_free` may."""
+        why = "it may send no more"
+        if num_listed > 1:
+            why = f"{num_free} more may wait, and {num_listed} of this list would, where parts of texts count"
+            why += ": send a shorter list, or bulk work"
         super().__init__(
-            f"{num_waiting} requests are waiting, {num_own} of them from this client: it may send no more",
-            retry_seconds,
+            f"{num_waiting} requests are waiting, {num_own} of them from this client: {why}", retry_seconds
         )
 
 

@@ -240,7 +240,13 @@ class OverloadControl:
         self._check_client(client, len(rows), num_rows, wait + service)
         num_waiting = pool.num_waiting(Priority.INTERACTIVE) + pool.num_waiting(Priority.HEAVY)
         if num_waiting + ahead.num_own + 2 * num_before >= config.max_waiting:
-            raise errors.QueueFull(num_waiting, ahead.num_own, max(wait / 2, MIN_RETRY_SECONDS))
+            raise errors.QueueFull(
+                num_waiting,
+                ahead.num_own,
+                max(wait / 2, MIN_RETRY_SECONDS),
+                num_listed=round(num_before) + 1,
+                num_free=max(0, config.max_waiting - num_waiting - ahead.num_own) // 2,
+            )
         if wait > config.max_wait_seconds:
             raise errors.WaitTooLong(wait, config.max_wait_seconds)
         start_within = None if timeout_seconds is None else self._start_within(timeout_seconds, wait, service)

@@ -267,6 +267,8 @@ def test_a_list_is_accepted_as_a_whole_or_not_at_all() -> None:
     assert harness.accepts_list(5), "nothing of the other one is in"
     assert not harness.accepts_list(1)
     assert harness.accepts_list(5, client="other")
+    with pytest.raises(errors.QueueFull, match="0 of them from this client: 5 more may wait, and 8 of this list would"):
+        Harness(max_waiting=10).accept_list(12)
     # The last request decides whether the list meets its deadline.
     assert Harness().accepts_list(8, timeout=0.26 / FILL)
     assert not Harness().accepts_list(100, timeout=0.26 / FILL)
