@@ -5,7 +5,7 @@ most attention on the source's end has no link, nor has the target's end. Attent
 docs/experiments/alignment.md measures the difference.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from attendant_client.types import EOS, Generation, Score, attention_of
 
@@ -23,20 +23,20 @@ def links(answer: Generation | Score, *, hypothesis: int = 0) -> tuple[Link, ...
         ValueError: the answer has no attention.
     """
     weights, tokens = attention_of(answer, hypothesis)
-    end = len(answer.source_tokens) - 1 if answer.source_tokens[-1] == EOS else None
-    return hard_links(weights, len(tokens), end)
+    ends = [place for place, token in enumerate(answer.source_tokens) if token == EOS]  # each part of a text has one
+    return hard_links(weights, len(tokens), ends)
 
 
-def hard_links(weights: Sequence[Sequence[float]], num_tokens: int, end: int | None = None) -> tuple[Link, ...]:
+def hard_links(weights: Sequence[Sequence[float]], num_tokens: int, ends: Collection[int] = ()) -> tuple[Link, ...]:
     """Returns the links of attention weights [T, S].
 
     Args:
         num_tokens: of the target; a row of its end has no link.
-        end: the column of the source's end; None if there is none.
+        ends: columns of the source's ends.
     """
     rows = weights[:num_tokens]
     largest = (max(range(len(row)), key=row.__getitem__) for row in rows)
-    return tuple((source, target) for target, source in enumerate(largest) if source != end)
+    return tuple((source, target) for target, source in enumerate(largest) if source not in ends)
 
 
 def as_text(pairs: Sequence[Link]) -> str:

@@ -173,7 +173,7 @@ def _needed_rows(weights: Sequence[Floats], changed: Sequence[Sequence[bool]]) -
 def attention_links(weights: Sequence[Floats], words: Sequence[AlignedWord]) -> list[tuple[Link, ...]]:
     """Returns the hard links of attention. Attention on the source's end makes no link."""
     return [
-        hard_links(own.tolist(), len(word.sounds), len(word.word)) for own, word in zip(weights, words, strict=True)
+        hard_links(own.tolist(), len(word.sounds), [len(word.word)]) for own, word in zip(weights, words, strict=True)
     ]
 
 

@@ -55,6 +55,8 @@ def test_each_target_token_has_the_source_token_that_it_looked_at_most() -> None
     assert links(several, hypothesis=1) == pairs
     without_end = replace(SCORE, source_tokens=("a", "b", "c"))
     assert links(without_end) == ((0, 0), (2, 1), (0, 2))
+    of_parts = replace(SCORE, source_tokens=("</s>", "b", "c"))
+    assert links(of_parts) == ((2, 1),)
 
 
 def test_a_score_has_perplexities_per_token_and_word() -> None:
