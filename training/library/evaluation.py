@@ -215,9 +215,11 @@ def check_folder(option: str, path: Path, used: Iterable[Path] = ()) -> None:
         used: files that it must not be, and folders that it must not be in.
 
     Raises:
-        UserError: it has no directory, or is in use.
+        UserError: it is a directory, has none, or is in use.
         CantWrite: its directory can't be written to.
     """
+    if path.is_dir():
+        raise UserError(f"{option} {path}: is a directory: name a file in it")
     if not path.parent.is_dir():
         raise UserError(f"{option} {path}: there is no directory {path.parent}: make it first")
     if not (os.access(path.parent, os.W_OK) or is_device(path)):

@@ -235,6 +235,7 @@ def test_an_interruption_keeps_the_results_measured_so_far(
         (("--bleu-tokenizer", "zh"), "--bleu-tokenizer zh: is of bleu, and the metrics are wer, per"),
         (("--length-unit", "tokens"), "--length-unit tokens: is of the bins by length: give --by-length too"),
         (("--output", "nowhere/found.json"), "--output nowhere/found.json: there is no directory nowhere"),
+        (("--outputs", "/tmp"), "--outputs /tmp: is a directory"),
         (("--output", "both", "--outputs", "both"), "--output and --outputs are both both: name two files"),
         (("--outputs", "{run}/../validation.tsv"), "validation.tsv, which this command uses: name another file"),
         (("--output", "{run}/evaluation.json"), "evaluation.json, which this command uses: name another file"),

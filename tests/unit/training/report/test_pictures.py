@@ -85,7 +85,7 @@ def test_a_bin_without_an_interval_does_not_hide_the_others() -> None:
     assert "FillBetween" in svg and "nan" not in svg
 
 
-@pytest.mark.parametrize("name", ["a$b$\\frac.txt", "$x.txt", "_under.txt"])
+@pytest.mark.parametrize("name", ["a$b$\\frac.txt", "$x.txt", "_under.txt", "中文.txt"])
 def test_a_file_s_name_is_a_label_of_the_diagram(name: str) -> None:
     confidences = np.array([0.9, 0.8, 0.3])
     result = reliability(
