@@ -9,6 +9,7 @@ import contextlib
 import inspect
 import linecache
 import re
+import sys
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, cast, runtime_chec
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from attendant.export.tracing import NotPortable
 from attendant.runtime.bundle.manifest import StateTensor
@@ -279,10 +281,16 @@ def _try_steps(module: UserModule, tensors: State, max_target_tokens: int) -> No
     rows: State = {name: sources.pop(name) for name in module.row_state}
     if all(tensor.is_floating_point() for tensor in rows.values()):
         return
-    call = f"step, called {max_target_tokens + 1} times for {max_target_tokens} symbols and EOS (max_target_tokens),"
-    with _watched(module, call, f"steps reach {max_target_tokens}"), torch.no_grad():
-        for _ in range(max_target_tokens + 1):
-            _, rows, _ = step_gathered(module, torch.zeros(1, dtype=torch.int64), rows, sources)
+    call = f"step, called {max_target_tokens + 1} times in turn,"
+    try:
+        with _watched(module, call, f"steps reach {max_target_tokens}"), torch.no_grad():
+            for _ in range(max_target_tokens + 1):
+                _, rows, _ = step_gathered(module, torch.zeros(1, dtype=torch.int64), rows, sources)
+    except UserError as error:
+        raise UserError(
+            f"{error.summary}; a target has up to {max_target_tokens} symbols and EOS: lower max_target_tokens (of "
+            "ONNX graphs, target.max_tokens) if the module takes fewer"
+        ) from None
 
 
 def _tried_padded(module: UserModule, tensors: State, positional: Mapping[str, int], max_positions: int) -> bool:
@@ -323,6 +331,8 @@ def _check_module(module: UserModule) -> None:
                 "module.cpu().float() first"
             )
     for weight, tensor in (*own.named_parameters(), *own.named_buffers()):
+        if is_lazy(tensor):
+            raise UserError(f"{name}'s weights {weight} have no values yet: load trained weights into the module first")
         # A bias may ban symbols by -inf; a buffer may be a table of bounds.
         if tensor.isnan().any() or (isinstance(tensor, nn.Parameter) and tensor.isposinf().any()):
             raise UserError(
@@ -441,8 +451,8 @@ def _watched(module: Any, call: str, reaching: str = "") -> Iterator[None]:
     plain = nn.Module.__setattr__
 
     def recorded(self: nn.Module, name: str, value: Any) -> None:
-        # torch's recurrent layers keep weights that they compute again.
-        if id(self) in parts and not (isinstance(self, nn.RNNBase) and name.startswith("_flat_weight")):
+        # torch's own layers keep what they compute again, and lazy ones become others in their first call.
+        if id(self) in parts and not sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
             own = [frame for frame in traceback.extract_stack() if frame.filename in files]
             place = f"{_short(own[-1].filename)}:{own[-1].lineno}" if own else "an unknown line"
             kept.append(f"self.{name} at {place}")

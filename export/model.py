@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch.nn.parameter import is_lazy
 
 from attendant.export import origins
 from attendant.export.bundle_writer import precisions_of, write_bundle
@@ -343,10 +344,10 @@ def _load_weights(module: Any, path: Path) -> None:
             content = {key.removeprefix(wrapper): value for key, value in content.items()}
     own = module.state_dict()
     # safetensors saves one of several tied weights.
-    for name in own.keys() - content.keys():
+    for name in (name for name in own.keys() - content.keys() if not is_lazy(own[name])):
         tied = [other for other in own.keys() & content.keys() if own[name].is_set_to(own[other])]
         content |= {name: content[tied[0]]} if tied else {}
     fill(module, content, f"{path}: the weights don't fit {type(module).__name__}")
-    for name, tensor in own.items():
+    for name, tensor in module.state_dict().items():
         if not torch.equal(tensor.nan_to_num(), content[name].to(tensor.dtype).nan_to_num()):
             raise UserError(f"{path}: the weights {name} differ from those to which {type(module).__name__} ties them")

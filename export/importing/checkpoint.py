@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from attendant.runtime.bundle.manifest import DecodingDefaults
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
@@ -382,7 +383,8 @@ def fill(module: nn.Module, tensors: Mapping[str, Any], refusal: str) -> None:
         if names
     ]
     for name, tensor in expected.items():
-        if name in tensors and getattr(tensors[name], "shape", None) != tensor.shape:
+        # A lazy weight takes any shape.
+        if name in tensors and not is_lazy(tensor) and getattr(tensors[name], "shape", None) != tensor.shape:
             actual = list(getattr(tensors[name], "shape", ())) or type(tensors[name]).__name__
             wrong.append(f"{name} is {actual}, must be {list(tensor.shape)}")
     if wrong:

@@ -141,7 +141,7 @@ def _encoder_places(graph: UserGraph, table: EncoderTable, needed: Sequence[str]
     if source_ids is None:
         ids = [declared for declared in left if declared.dtype != "float32" and len(declared.shape) <= 2] or left[:1]
         if len(ids) != 1:
-            raise _unclear(graph, ids, "source's ids", "encoder.source_ids")
+            raise _unclear(graph, ids, "the source's ids", "encoder.source_ids")
         source_ids = ids[0].name
     _require(graph, graph.inputs, [source_ids, *table.zeros], "input", "encoder")
     # A recurrent encoder's first state.
@@ -199,7 +199,7 @@ def _with_padding(graph: UserGraph, table: AnyTable, field: str, state: Collecti
 
 def _unclear(graph: UserGraph, choices: Sequence[Declared], what: str, field: str) -> UserError:
     listed = ", ".join(map(str, choices or graph.inputs.values()))
-    return UserError(f"{graph.file}: which input takes the {what} is not clear among {listed}: name it as {field}")
+    return UserError(f"{graph.file}: which input takes {what} is not clear among {listed}: name it as {field}")
 
 
 def _require(graph: UserGraph, known: Mapping[str, Any], names: Iterable[str], kind: str, field: str) -> None:
