@@ -34,7 +34,7 @@ def print_line(line: str) -> None:
 def plain_console() -> Console:
     """Returns a console for standard output that prints users' texts as they are."""
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-    if not console.is_terminal:
+    if not sys.stdout.isatty():  # FORCE_COLOR, as in CI, makes rich take a file for a terminal of 80 columns
         console.width = PIPE_WIDTH
     return console
 

@@ -21,7 +21,14 @@ from attendant.training.evaluation.bootstrap import DEFAULT_EDGES, DEFAULT_RESAM
 from attendant.training.evaluation.confidence import Measured, Reliability, measure_confidence
 from attendant.training.evaluation.metrics import BleuTokenizer, MetricName
 from attendant.training.evaluation.session import is_bundle
-from attendant.training.library.evaluation import check_bootstrap, check_folder, chosen_data, evaluate, kept_by
+from attendant.training.library.evaluation import (
+    check_bootstrap,
+    check_folder,
+    chosen_data,
+    data_files,
+    evaluate,
+    kept_by,
+)
 from attendant.training.library.results import Results
 from attendant.training.progress import counter, plain_console, plain_table, progress_bars
 
@@ -132,11 +139,10 @@ def evaluate_parser() -> CommandParser:
 
 
 def run_evaluate(arguments: argparse.Namespace) -> None:
-    data = () if arguments.data is None else CorpusFiles.named(arguments.data).paths
-    used = [*kept_by(arguments.paths), *data, *arguments.foreign]
-    for option in ("output", "chart"):
-        if (path := getattr(arguments, option)) is not None:
-            check_folder(f"--{option}", path, used)
+    written = {f"--{name}": path for name in ("output", "chart") if (path := getattr(arguments, name)) is not None}
+    used = [*kept_by(arguments.paths), *_data_files(arguments), *arguments.foreign] if written else []
+    for option, path in written.items():
+        check_folder(option, path, used)
     if arguments.output is not None and arguments.output == arguments.outputs:
         raise UserError(f"--output and --outputs are both {arguments.output}: name two files")
     if arguments.confidence:
@@ -156,6 +162,13 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
     with progress_bars() as progress:
         results = evaluate(arguments.paths, **options, rescore=rescore, by_length=by_length, progress=progress)
     show_results(results, as_json=arguments.json, output=arguments.output)
+
+
+def _data_files(arguments: argparse.Namespace) -> tuple[Path, ...]:
+    if arguments.data is not None:
+        return CorpusFiles.named(arguments.data).paths
+    runs = [path for path in arguments.paths if not is_bundle(path)]
+    return data_files(runs[0], arguments.split or "test") if runs else ()
 
 
 def show_results(results: Results, *, as_json: bool = False, output: Path | None = None) -> None:

@@ -260,6 +260,14 @@ def chosen_data(data: Data | None, split: Split | None, runs: Sequence[Path]) ->
     return read_held_out(runs, split)
 
 
+def data_files(run: Path, split: Split) -> tuple[Path, ...]:
+    """Returns the files of a run's split. Raises UserError: it has no such split, or torch is not installed."""
+    require("torch", "cpu,training")
+    from attendant.training.run.loading import held_out_files  # noqa: PLC0415
+
+    return held_out_files(run, split).paths
+
+
 def open_runs(paths: Sequence[Path], option: str, checkpoint: Checkpoint = "best") -> OpenedModel:
     """Opens a run, or several as an ensemble. Raises UserError: it can't be opened, or PyTorch is not installed."""
     require("torch", "cpu,training")

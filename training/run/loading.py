@@ -217,7 +217,7 @@ def read_held_out(runs: Sequence[Path], split: Split) -> EvaluationData:
     Raises:
         UserError: a recipe names no such split, or another one than the first; bad or no data.
     """
-    files_of_runs = [_held_out_files(path, split) for path in runs]
+    files_of_runs = [held_out_files(path, split) for path in runs]
     first = files_of_runs[0]
     for path, files in zip(runs, files_of_runs, strict=True):
         if files != first and digests_of({split: files})[1] != digests_of({split: first})[1]:
@@ -228,7 +228,8 @@ def read_held_out(runs: Sequence[Path], split: Split) -> EvaluationData:
     return read_data(first, frozenset().union(*(Run(path).left_out(split) for path in runs)))
 
 
-def _held_out_files(path: Path, split: Split) -> SplitFiles:
+def held_out_files(path: Path, split: Split) -> SplitFiles:
+    """Returns the files of a held-out split of the recipe of a run. Raises UserError: it names none."""
     files = Run(path).recipe().data.files(split)
     if files is None:
         other = ", or --split validation" if split == "test" else ""

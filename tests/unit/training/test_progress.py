@@ -9,7 +9,7 @@ from rich.console import Console
 
 from attendant.training.loop.callbacks import LiveProgress, Record, StepProgress, TrainingProgress, TrainingStart
 from attendant.training.loop.journal import Journal
-from attendant.training.progress import plain_console, progress_lines
+from attendant.training.progress import plain_console, plain_table, progress_lines
 from attendant.training.run.directory import Run
 
 AT = StepProgress(
@@ -60,10 +60,17 @@ def test_the_progress_of_a_long_work_is_written_to_a_file() -> None:
     ]
 
 
-def test_users_texts_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_users_texts_are_printed_as_they_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = "a [bold] :heart: http://x 1"
     plain_console().print(text)
     assert capsys.readouterr().out == f"{text}\n"
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    table = plain_table("")
+    table.add_row(text * 9)
+    plain_console().print(table)
+    assert text * 9 in capsys.readouterr().out.splitlines()[-1], "not folded, as the output is no terminal"
 
 
 def test_the_live_bar_shows_progress_and_keeps_messages() -> None:

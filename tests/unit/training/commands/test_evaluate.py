@@ -238,6 +238,7 @@ def test_an_interruption_keeps_the_results_measured_so_far(
         (("--outputs", "/tmp"), "--outputs /tmp: is a directory"),
         (("--output", "both", "--outputs", "both"), "--output and --outputs are both both: name two files"),
         (("--outputs", "{run}/../validation.tsv"), "validation.tsv, which this command uses: name another file"),
+        (("--output", "{run}/../validation.tsv"), "validation.tsv, which this command uses: name another file"),
         (("--output", "{run}/evaluation.json"), "evaluation.json, which this command uses: name another file"),
     ],
 )
