@@ -187,6 +187,8 @@ class AttendantClient:
                 raise TypeError(f"{name}: is {type(value).__name__}, must be PEM as bytes, such as a file's content")
             if value == b"":  # it would mean the default
                 raise ValueError(f"{name}: is empty, must be PEM, such as a file's content")
+        if not isinstance(tls, bool | None):
+            raise TypeError(f"tls: is {type(tls).__name__}, must be True, False or None")
         for name, text in (("server_name", server_name), ("token", token)):
             if not isinstance(text, str | None):
                 raise TypeError(f"{name}: is {type(text).__name__}, must be a text")

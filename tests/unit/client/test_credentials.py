@@ -91,6 +91,7 @@ async def test_an_invalid_target_is_refused(target: Any, error: type[Exception],
     [
         ("root_certificates", "ca.pem", "is str, must be PEM as bytes, such as a file's content"),
         ("client_key", Path("key.pem"), "is PosixPath, must be PEM as bytes"),
+        ("tls", "no", "is str, must be True, False or None"),
         ("server_name", 7, "is int, must be a text"),
         ("token", b"secret", "is bytes, must be a text"),
     ],
