@@ -54,6 +54,8 @@ _Filled = TypeVar("_Filled", bound=Message)
 _Plain = TypeVar("_Plain")
 
 MAX_REQUEST_BYTES = 256 * 1024
+MAX_LIST = 256
+LONGER_LISTS = "; generate_many takes any number of sources"
 
 MAX_SHOWN_CHARACTERS = 64
 
@@ -123,9 +125,12 @@ def _fill_source(request: pb.GenerateRequest, source: Any) -> None:
 
 def many_request(sources: Sequence[Source], request_id: str, options: Mapping[str, Any]) -> pb.GenerateManyRequest:
     """Makes a message of several requests. If it fails as a whole, its first request's id identifies it."""
+    if len(sources) > MAX_LIST:
+        message = f"the list has {len(sources)} sources, may have {MAX_LIST}{LONGER_LISTS}"
+        raise InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, message)
     request = pb.GenerateManyRequest(requests=[generate_request(source, request_id, options) for source in sources])
     request.requests[0].request_id = request_id or uuid.uuid4().hex
-    return sized(request)
+    return sized(request, LONGER_LISTS)
 
 
 def score_request(
@@ -147,10 +152,10 @@ def score_request(
     return sized(request)
 
 
-def sized(request: _Filled) -> _Filled:
+def sized(request: _Filled, remedy: str = "") -> _Filled:
     """Returns the request. Raises InvalidArgument if it is too large: a server would refuse it as if overloaded."""
     if request.ByteSize() > MAX_REQUEST_BYTES:
-        message = f"the request has {request.ByteSize():,} bytes, must have at most {MAX_REQUEST_BYTES:,}"
+        message = f"the request has {request.ByteSize():,} bytes, must have at most {MAX_REQUEST_BYTES:,}{remedy}"
         raise InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, message)
     return request
 

@@ -81,6 +81,9 @@ async def test_a_list_is_one_call(client: AttendantClient, server: Served) -> No
     ):
         with pytest.raises(kind, match=r"^source 1: "):
             await client.generate(items)
+    for sources in (["a"] * 257, ["c" * 100_000] * 3):
+        with pytest.raises(InvalidArgument, match="; generate_many takes any number of sources"):
+            await client.generate(sources)
     answers = await client.generate(["ab", "bad"], return_errors=True)
     assert isinstance(answers[0], Generation) and isinstance(answers[1], InvalidArgument)
 
