@@ -24,7 +24,7 @@ from google.protobuf.message import Message
 from starlette.requests import Request
 
 from attendant.runtime.requests import Violation, cut, shortened
-from attendant.server.call import Rpc, UndecodableRequest
+from attendant.server.call import Rpc, UndecodableRequest, model_of
 from attendant.server.errors import AttendantError, InvalidArgument, Undecodable
 from attendant.server.grpc.lists import MAX_REQUESTS
 from attendant.server.grpc.port import MAX_REQUEST_BYTES
@@ -99,7 +99,7 @@ class Body:
         except Exception as raised:
             log.warning("undecodable message", extra={"method": rpc.name, "bytes": len(self.raw)})
             error = raised if isinstance(raised, AttendantError) else Undecodable(len(self.raw))
-            return UndecodableRequest(len(self.raw), error, self.own_id)
+            return UndecodableRequest(len(self.raw), error, self.own_id, model_of(self))
 
     def read(self, rpc: Rpc) -> Message:
         """Returns the request. Raises InvalidArgument, Undecodable."""

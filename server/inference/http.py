@@ -73,6 +73,10 @@ class InferenceBody(bodies.Body):
     header_length: int | None = None
     binary: dict[str | None, bool] = field(default_factory=dict)
 
+    @property
+    def model_name(self) -> str:
+        return self.parameters.get("name", "")
+
     def read(self, rpc: Rpc) -> Message:
         """Returns the message that the body and the path stand for. Raises InvalidArgument, Undecodable."""
         head = self.raw[: self.header_length]

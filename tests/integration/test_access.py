@@ -123,7 +123,9 @@ class TestTokens:
             ("127.0.0.1", "Generate", "UNAUTHENTICATED"),
         }
 
-    async def test_http_paths_require_tokens(self, tokens: Path, tmp_path: Path) -> None:
+    async def test_http_paths_require_tokens(
+        self, tokens: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         load = "/v2/repository/models/nobody/load"
         paths: tuple[tuple[str, Any, tuple[int, int, int]], ...] = (
             ("/", None, (200, 200, 200)),
@@ -150,7 +152,13 @@ class TestTokens:
                         answer = await (web.get(path, **headers) if body is None else web.post(path, body, **headers))
                         assert (path, answer.status) == (path, status)
                         assert status != 401 or answer.headers["www-authenticate"] == "Bearer"
-            assert server.sample("attendant_rejected_total", model="fake", reason="unauthenticated") == 10
+            assert server.sample("attendant_rejected_total", model="fake", reason="unauthenticated") == 8
+            facts = [vars(record) for record in caplog.records if record.name == "audit"]
+            assert [(fact["code"], fact["model"]) for fact in facts if fact["method"] == "RepositoryModelLoad"] == [
+                (code, "nobody")
+                for last in ("NOT_FOUND", "INVALID_ARGUMENT")
+                for code in ("UNAUTHENTICATED", "PERMISSION_DENIED", last)
+            ]
             async with http_served(server, access_to(tokens, tmp_path, health="closed")) as web:
                 assert (await web.get("/v2/health/live")).status == 401
                 assert (await web.get("/v2/health/live", **authorization(SEARCH))).status == 200
