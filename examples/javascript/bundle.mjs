@@ -118,7 +118,7 @@ export class Bundle {
     if (typeof source !== "string" && !Array.isArray(source)) throw new Error("the source must be a text or a list of tokens");
     const ids = typeof source === "string" ? this.source.idsOfText(source) : this.source.knownIds(source);
     const length = ids.length; // without BOS and EOS
-    if (length === 0) throw new Error("the source is empty");
+    if (length === 0) throw new Error(`the source is empty${source.length ? " once it is normalized" : ""}`);
     if (length > limits.max_source_tokens) {
       throw new Error(`the source has ${length} tokens, may have ${limits.max_source_tokens}`);
     }

@@ -123,6 +123,7 @@ def tokens_or_errors(folder: Path, cases: list[tuple[Any, dict[str, Any]]], **de
             {"beam_size": 4},
             "there is no option beam_size; choose from beamSize, numHypotheses, ",
         ),
+        ("...", {}, "the source is empty once it is normalized"),
         (None, {}, "the source must be a text or a list of tokens"),
         (["w", "zz", "</s>"], {}, "the source has tokens that are not in the vocabulary: zz </s>"),
     ],
