@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hmac import compare_digest
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import grpc
 
@@ -161,6 +161,8 @@ def read_certificates(certificate_path: Path, key_path: Path, client_ca: Path | 
         # A resumed session is not verified again, and a ticket would allow that for hours.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
+        if reason := _outdated(context):
+            log.warning("clients of an authority are refused", extra={"file": str(client_ca), "reason": reason})
     if reason := _clients_reason(context, certificate):
         log.warning("clients refuse the certificate", extra={"file": str(certificate_path), "reason": reason})
     return Certificates(grpc.ssl_server_certificate_configuration([(key, certificate)], roots), context)
@@ -190,6 +192,18 @@ def _clients_reason(context: ssl.SSLContext, certificate: bytes) -> str:
                 end.do_handshake()
     except ssl.SSLError as error:
         return getattr(error, "verify_message", "") or _reason(error)
+    return ""
+
+
+def _outdated(context: ssl.SSLContext) -> str:
+    """Returns why clients of an authority that a context trusts are refused now, or an empty string."""
+    now, authorities = time.time(), cast(list[Any], context.get_ca_certs())
+    for authority in authorities:
+        name = ", ".join(value for part in authority["subject"] for _, value in part)
+        if ssl.cert_time_to_seconds(authority["notAfter"]) < now:
+            return f"the certificate of the authority {name} has expired"
+        if ssl.cert_time_to_seconds(authority["notBefore"]) > now:
+            return f"the certificate of the authority {name} is not yet valid"
     return ""
 
 

@@ -7,6 +7,7 @@ import math
 import os
 import socket
 import ssl
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -254,6 +255,21 @@ def test_a_certificate_that_clients_refuse_is_read_with_a_warning(
         assert read_certificates(*files, clients) is not None
     warned = [(record.getMessage(), vars(record)["reason"]) for record in caplog.records]
     assert warned == [("clients refuse the certificate", reason)] * (2 if reason else 0)
+
+
+@pytest.mark.parametrize(("year", "reason"), [(2026, None), (4000, "has expired"), (1980, "is not yet valid")])
+def test_an_authority_that_is_not_valid_now_is_read_with_a_warning(
+    authority: Authority,
+    year: int,
+    reason: str | None,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files, now = authority.issue("server"), datetime(year, 12, 1, tzinfo=UTC).timestamp()
+    monkeypatch.setattr(time, "time", lambda: now)
+    assert read_certificates(*files, authority.certificate) is not None
+    reasons = [str(vars(record)["reason"]) for record in caplog.records]
+    assert len(reasons) == bool(reason) and all(each.endswith(str(reason)) for each in reasons)
 
 
 def test_a_key_of_another_certificate_is_refused(authority: Authority) -> None:
