@@ -178,7 +178,7 @@ def show_results(results: Results, *, as_json: bool = False, output: Path | None
         CantWrite: `output` or a run's evaluation.json can't be written. A read-only run is measured without a record.
     """
     if as_json:
-        print(json.dumps(results.to_json(), indent=2, sort_keys=True, ensure_ascii=False))
+        print(json.dumps(results.to_json(), indent=2, sort_keys=True))
     else:
         plain_console().print(results)
     if output is not None:
@@ -246,7 +246,7 @@ def _show_confidences(arguments: argparse.Namespace, data_name: str, results: di
         "results": [{"model": name, **asdict(result)} for name, result in results.items()],
     }
     if arguments.json:
-        print(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False))
+        print(json.dumps(document, indent=2, sort_keys=True))
     else:
         _print_confidences(data_name, results, arguments.bootstrap, plain_console())
     if arguments.output is not None:

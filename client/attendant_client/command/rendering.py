@@ -1,6 +1,7 @@
 """Renders answers as text, for people and for `cut`, and as JSON for programs; errors as a line and an exit status."""
 
 import json
+import math
 import re
 import shutil
 import sys
@@ -238,7 +239,8 @@ def score_as_text(score: Score, options: Namespace) -> str:
 
 
 def score_as_json(score: Score) -> str:
-    return _json({**asdict(score), "perplexity": score.perplexity})
+    # JSON has no infinity.
+    return _json({**asdict(score), "perplexity": score.perplexity if math.isfinite(score.perplexity) else None})
 
 
 def model_as_text(model: ModelInfo) -> str:

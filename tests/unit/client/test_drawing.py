@@ -1,5 +1,6 @@
 """Tests of what is computed and drawn from an answer: links, perplexities, maps of attention, trees of searches."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from attendant_client import FinishReason, Generation, Hypothesis, Score, Timings
 from attendant_client.alignment import as_text, links
 from attendant_client.attention_map import draw, draw_weights
-from attendant_client.command.rendering import draw_trace
+from attendant_client.command.rendering import draw_trace, score_as_json
 from attendant_client.messages import trace_of
 from attendant_client.trace import Fate, SearchEnd, Trace
 
@@ -65,6 +66,7 @@ def test_a_score_has_perplexities_per_token_and_word() -> None:
     without_end = replace(SCORE, token_log_probs=SCORE.token_log_probs[:3], log_prob=-2.5)
     assert without_end.word_perplexity("X YZ") == pytest.approx(np.exp(2.5 / 2))
     assert replace(SCORE, log_prob=-3000.0).word_perplexity("XYZ") == np.inf, "a long word that is improbable"
+    assert json.loads(score_as_json(replace(SCORE, log_prob=-3000.0)))["perplexity"] is None, "JSON has no infinity"
 
 
 def test_rows_are_target_tokens_and_columns_source_tokens() -> None:

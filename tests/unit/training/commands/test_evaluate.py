@@ -35,8 +35,8 @@ def entries(run: Path) -> list[dict]:
 
 def test_evaluate_accepts_other_data_and_other_searches(tmp_path: Path, finished_run: Path, succeeds: Runs) -> None:
     before = entries(finished_run)
-    (tmp_path / "more.tsv").write_text("ab\ta b\nab\ta\ncd\tc d\n")
-    options = ("--data", tmp_path / "more.tsv", "--beam-size", 2, "--metrics", "wer,bleu", "--checkpoint", "last")
+    (tmp_path / "más.tsv").write_text("ab\ta b\nab\ta\ncd\tc d\n")
+    options = ("--data", tmp_path / "más.tsv", "--beam-size", 2, "--metrics", "wer,bleu", "--checkpoint", "last")
     for _ in range(2):
         message = succeeds("evaluate", finished_run, *options, "--max-length", 5)
         assert "2 examples" in message and "beam 2" in message
@@ -46,6 +46,8 @@ def test_evaluate_accepts_other_data_and_other_searches(tmp_path: Path, finished
     assert actual[2]["decoding"] == {"beam_size": 2, "length_penalty": 0.0, "max_length": 5}
     assert "last checkpoint" in actual[2]["protocol"]
     assert actual[2]["interval"].keys() == {"low", "high"} and actual[2]["num_resamples"] == 1000
+    printed = succeeds("evaluate", finished_run, *options, "--json")
+    assert printed.isascii() and "más.tsv" in json.loads(printed)["data"], "any encoding of standard output has ASCII"
 
 
 def test_a_run_without_a_test_split_is_refused_with_a_suggestion(finished_run: Path, refused: Runs) -> None:
