@@ -438,14 +438,17 @@ class Agreement:
 def relative_error(value: NDArray[Any], reference: NDArray[Any]) -> float:
     """Returns the largest |a - b| / max(1, |b|), a in `value` and b in `reference`, of any shape and dtype.
 
-    It is infinite if the shapes differ or either contains a value that is not a number.
+    It is infinite if the shapes differ, if either contains a value that is not a number, or if one of two values is
+    infinite.
     """
     if value.shape != reference.shape:
         return float("inf")
     if not value.size:
         return 0.0
     a, b = value.astype(np.float64), reference.astype(np.float64)
-    error = float(np.max(np.abs(a - b) / np.maximum(1.0, np.abs(b))))
+    with np.errstate(invalid="ignore"):
+        # States in the domain of logarithms have infinities.
+        error = float(np.max(np.where(a == b, 0.0, np.abs(a - b) / np.maximum(1.0, np.abs(b)))))
     return error if np.isfinite(error) else float("inf")
 
 
@@ -474,7 +477,8 @@ def _mean_difference(a: NDArray[Any], b: NDArray[Any]) -> float:
     width = min(a.shape[-1], b.shape[-1])
     a, b = a[..., :width].astype(np.float64), b[..., :width].astype(np.float64)
     possible = ~((a <= LEAST_POSSIBLE) | (b <= LEAST_POSSIBLE))
-    return float(np.abs(a - b)[possible].mean())
+    with np.errstate(invalid="ignore"):
+        return float(np.abs(a - b)[possible].mean())
 
 
 def tensor_name(key: str) -> str:

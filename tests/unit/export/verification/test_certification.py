@@ -110,6 +110,9 @@ class Tied(NoisyStepper):
         ([float("nan")], [1.0], float("inf")),
         ([1.0], [float("nan")], float("inf")),
         ([1.0], [1.0, 1.0], float("inf")),
+        ([-np.inf, 1.0], [-np.inf, 1.0], 0.0),
+        ([1.0], [-np.inf], float("inf")),
+        ([np.inf], [-np.inf], float("inf")),
         ([], [], 0.0),
     ],
 )
