@@ -22,6 +22,7 @@ from attendant.runtime.command import require
 from attendant.runtime.errors import UserError, shown
 from attendant.runtime.files import CantWrite, is_device, path_of
 from attendant.training.data.config import Split
+from attendant.training.data.lines import COMPRESSIONS
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, LengthUnit, compare
 from attendant.training.evaluation.evaluating import (
     EvaluationConfig,
@@ -215,11 +216,13 @@ def check_folder(option: str, path: Path, used: Iterable[Path] = ()) -> None:
         used: files that it must not be, and folders that it must not be in.
 
     Raises:
-        UserError: it is a directory, has none, or is in use.
+        UserError: it is a directory, has none, is in use, or has the name of a compressed file.
         CantWrite: its directory can't be written to.
     """
     if path.is_dir():
         raise UserError(f"{option} {path}: is a directory: name a file in it")
+    if path.suffix.lower() in COMPRESSIONS:
+        raise UserError(f"{option} {path}: is written as plain text: leave {path.suffix} out")
     if not path.parent.is_dir():
         raise UserError(f"{option} {path}: there is no directory {path.parent}: make it first")
     if not (os.access(path.parent, os.W_OK) or is_device(path)):

@@ -238,6 +238,7 @@ def test_an_interruption_keeps_the_results_measured_so_far(
         (("--length-unit", "tokens"), "--length-unit tokens: is of the bins by length: give --by-length too"),
         (("--output", "nowhere/found.json"), "--output nowhere/found.json: there is no directory nowhere"),
         (("--outputs", "/tmp"), "--outputs /tmp: is a directory"),
+        (("--output", "results.json.gz"), "results.json.gz: is written as plain text: leave .gz out"),
         (("--output", "both", "--outputs", "both"), "--output and --outputs are both both: name two files"),
         (("--outputs", "{run}/../validation.tsv"), "validation.tsv, which this command uses: name another file"),
         (("--output", "{run}/../validation.tsv"), "validation.tsv, which this command uses: name another file"),
