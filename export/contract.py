@@ -341,6 +341,8 @@ def _check_module(module: UserModule) -> None:
             )
     parameters = set(map(id, own.parameters()))
     for path, part in own.named_modules(prefix=name):
+        if isinstance(part, torch.jit.ScriptModule):
+            raise UserError(f"{path} is TorchScript, which can't be traced: give the Python module that it was made of")
         if any(type(hook).__module__.startswith("torch.nn.utils") for hook in part._forward_pre_hooks.values()):
             raise UserError(
                 f"{path} computes its weights in a hook: make them permanent first, by remove_weight_norm, "

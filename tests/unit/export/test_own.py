@@ -382,6 +382,11 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
             changed(lambda module: nn.utils.spectral_norm(module.keys)),
             r"\.keys computes its weights in a hook: .*remove",
         ),
+        pytest.param(
+            changed(lambda module: setattr(module, "out", torch.jit.script(module.out))),
+            r"\.out is TorchScript, .*: give",
+            marks=pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated"),
+        ),
         (changed(lambda module: setattr(module, "words", (w for w in "ab"))), "can't be copied, .* cannot pickle"),
         (changed(id, row_state=("h", "h")), "must be a tuple of names, each once"),
         (changed(id, row_state=("cell",)), "row_state names cell, which encode does not return"),
