@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -198,7 +199,7 @@ def export_model(
         provenance=origins.provenance_of(
             commit="a model of a user's own",
             versions={"torch": torch.__version__},
-            recipe={"module": type(model.module).__qualname__, **model.origin},
+            recipe={"module": type(model.module).__qualname__, **{str(key): model.origin[key] for key in model.origin}},
             data_digest="",
             checkpoint="",
         ),
@@ -333,7 +334,7 @@ def _load_weights(module: Any, path: Path) -> None:
         except (OSError, SafetensorError) as error:
             raise UserError(f"{path}: can't be read: {reason_of(error)}") from None
     else:
-        content = read_torch(path, remedy=remedy)
+        content = read_torch(path, Namespace, remedy=remedy)
     for key in CONTAINERS:
         if isinstance(content.get(key), Mapping):
             content = content[key]

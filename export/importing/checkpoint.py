@@ -300,7 +300,7 @@ class Weights:
         """Returns a tensor in float32, and anything else as it is."""
         if not isinstance(value, Tensor):
             return value
-        if not value.is_floating_point() or value.layout is not torch.strided:
+        if not _is_dense(value):
             actual = value.dtype if value.layout is torch.strided else value.layout
             raise UserError(f"{self._path}: the weights {name} are {actual}, must be dense floating-point numbers")
         value = value.float()
@@ -361,6 +361,12 @@ class Weights:
             raise UserError(f"{self._path}: weights of what can't be imported: {', '.join(sorted(self._left))}")
 
 
+def _is_dense(value: Any) -> bool:
+    """Returns True if a value is a tensor that holds floating-point numbers, one at each place."""
+    is_float = isinstance(value, Tensor) and value.is_floating_point()
+    return is_float and value.layout is torch.strided and not value.is_meta
+
+
 NUM_NAMED: Final = 3
 
 
@@ -387,6 +393,10 @@ def fill(module: nn.Module, tensors: Mapping[str, Any], refusal: str) -> None:
         if name in tensors and not is_lazy(tensor) and getattr(tensors[name], "shape", None) != tensor.shape:
             actual = list(getattr(tensors[name], "shape", ())) or type(tensors[name]).__name__
             wrong.append(f"{name} is {actual}, must be {list(tensor.shape)}")
+        elif name in tensors and tensor.is_floating_point() and not _is_dense(tensors[name]):
+            value = tensors[name]
+            kind = value.type() if isinstance(value, Tensor) else type(value).__name__
+            wrong.append(f"{name} is of type {kind}, must hold dense floating-point numbers")
     if wrong:
         more = f"; and {len(wrong) - NUM_NAMED} more" if len(wrong) > NUM_NAMED else ""
         raise UserError(f"{refusal}: {'; '.join(wrong[:NUM_NAMED])}{more}")

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +45,7 @@ from tests.own_models import (
 def tutorial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, UserModel]:
     """Exports the tutorial's model with every field set, for texts that its user segments."""
     fields = {"source_kind": "tokens", "target_kind": "tokens", "prepend_bos": True, "length_penalty": 0.5}
-    origin = {"evaluation": "BLEU 30"}  # the name of a recipe's table
+    origin = {"evaluation": "BLEU 30", 1: 2}  # the name of a recipe's table
     model = UserModel(**{**vars(random_model("tutorial")), **fields, "beam_size": 3, "origin": origin})
     path = tmp_path_factory.mktemp("tutorial") / "mine"
     cast(nn.Module, model.module).train()
@@ -593,12 +594,16 @@ def test_weights_of_wrapped_modules_are_loaded(prefix: str, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(PROGRAM)
     weights = {name: tensor + 1 for name, tensor in TutorialTranslator().half().state_dict().items()}
-    torch.save({"epoch": 3, "state_dict": {prefix + name: tensor for name, tensor in weights.items()}}, "w.pt")
+    content = {"epoch": 3, "args": Namespace(size=32), "state_dict": {prefix + name: w for name, w in weights.items()}}
+    torch.save(content, "w.pt")
     save_file({prefix + name: tensor for name, tensor in weights.items()}, "w.safetensors")
     for file in ("w.pt", "w.safetensors"):
         loaded = load_user_model("mine.py:build", Path(file)).module.state_dict()
         for name, tensor in weights.items():
             assert torch.equal(loaded[name], tensor.float())
+    torch.save({name: tensor.int() for name, tensor in weights.items()}, "w.pt")
+    with pytest.raises(UserError, match=r"encoder_embedding.weight is of type torch.IntTensor, must hold dense"):
+        load_user_model("mine.py:build", Path("w.pt"))
 
 
 TIED = """
