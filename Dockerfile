@@ -45,13 +45,13 @@ FROM build AS root-cpu
 # --build-arg LOCKS="server-cpu signing" adds the packages for --require-signature; "server-cpu otel" those for --traces.
 ARG LOCKS=server-cpu
 # hadolint ignore=SC2086
-RUN /opt/build/bin/python image.py $LOCKS --environment /opt/attendant --root /image --mounted bundle
+RUN /opt/build/bin/python image.py $LOCKS --environment /opt/attendant --root /image --folders bundle empty
 
 FROM build AS root-gpu
-RUN /opt/build/bin/python image.py server-gpu --environment /opt/attendant --root /image --mounted bundle
+RUN /opt/build/bin/python image.py server-gpu --environment /opt/attendant --root /image --folders bundle empty
 
 FROM build AS root-trainer
-RUN /opt/build/bin/python image.py server-cpu training --environment /opt/attendant --root /image --mounted work
+RUN /opt/build/bin/python image.py server-cpu training --environment /opt/attendant --root /image --folders work
 
 FROM scratch AS any
 ARG VERSION
@@ -73,8 +73,6 @@ ENTRYPOINT ["attendant"]
 CMD ["--help"]
 
 FROM any AS server
-# An empty folder that belongs to root: no relative path leads to a file.
-WORKDIR /empty
 # All interfaces of the container; -p decides which ports the host opens.
 ENV ATTENDANT_HOST=0.0.0.0 ATTENDANT_BUNDLES=/bundle
 EXPOSE 50051 9090
@@ -84,8 +82,12 @@ ENTRYPOINT ["attendant", "serve"]
 
 FROM server AS server-gpu
 COPY --from=root-gpu /image /
+WORKDIR /empty
 ENV ATTENDANT_PROVIDER=cuda NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
 # The last stage is the default of a build without --target.
 FROM server AS server-cpu
 COPY --from=root-cpu /image /
+# An empty folder that belongs to root: no relative path leads to a file. It comes with the files, because one that is made
+# here would have the time of the build.
+WORKDIR /empty

@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument("locks", nargs="+", metavar="LOCK", help="name of a file in deploy/locks")
     parser.add_argument("--environment", type=Path, required=True, help="virtual environment that the image runs")
     parser.add_argument("--root", type=Path, required=True, help="folder to make")
-    parser.add_argument("--mounted", required=True, help="empty folder in it, to mount something there")
+    parser.add_argument("--folders", nargs="+", required=True, help="empty folders in it, to mount there or to work in")
     options = parser.parse_args()
     root: Path = options.root
     install(options.locks, options.environment)
@@ -55,7 +55,8 @@ def main() -> int:
     for name, text in ACCOUNTS.items():
         within(root, Path("/etc") / name).write_text(text)
     (root / "tmp").mkdir(mode=0o1777)
-    (root / options.mounted).mkdir()
+    for name in options.folders:
+        (root / name).mkdir()
     subprocess.run(["ldconfig", "-r", root, "-X"], check=True)
     # ldconfig's cache contains times.
     shutil.rmtree(root / "var/cache", ignore_errors=True)
