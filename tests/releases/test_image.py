@@ -124,19 +124,19 @@ def container(
 
     The volume is a bundle, or the trainer's work.
     """
-    root, folder = image.root, image.config["WorkingDir"] or "/"
+    root, folder = image.root, image.config["WorkingDir"]
+    variables = dict(variable.split("=", 1) for variable in image.config["Env"])
     for name in ("proc", "dev"):
         (root / name).mkdir(exist_ok=True)
     enter = f"""
     mount --bind {root} {root}
     cd {root}
-    mount --bind {volume} {folder.strip("/") or "bundle"}
+    mount --bind {volume} {variables.get("ATTENDANT_BUNDLES", folder).strip("/")}
     mount --bind /dev dev
     mount -t proc proc proc
     mount -o remount,bind,ro {root}
     exec unshare --root={root} --wd={folder} --setgid={USER} --setuid={USER} /opt/attendant/bin/"$@"
     """
-    variables = dict(variable.split("=", 1) for variable in image.config["Env"])
     variables["PATH"] += ":" + os.environ["PATH"]
     with subprocess.Popen(
         ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", enter, "sh", *command],
