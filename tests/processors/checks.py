@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from attendant.runtime.bundle.bundle import Bundle, GoldenExample, open_bundle
@@ -25,6 +26,15 @@ from attendant.runtime.stepper import Stepper
 
 NUM_EXAMPLES: Final = 8
 """Maximum number of examples per way to decode that are decoded alone and scored: emulation is slow."""
+
+MAX_OF_INT8: Final = 0.05
+MAX_MEDIAN: Final = 1e-4
+"""Largest differences of a token's log-probability between processors in int8, and of half of all tokens'.
+
+The products are the same integers, but floating-point sums are in another order, so that a few activations, which are
+halfway between two codes, get the other one. Between an emulated Nehalem and AMX, the largest of 737 differences of the
+shipped models was 0.024, and half of them were below 2e-6.
+"""
 
 
 @dataclass(frozen=True)
@@ -99,7 +109,9 @@ class CheckedGraphs:
         yield from check_decoding(self.bundle, self.stepper, self.precision, "cpu")
         yield from self._dependent_on_batch_mates()
         if expected is not None:
-            yield from differences(scored, expected, score_tolerance(self.bundle, self.precision, "cpu"))
+            is_int8 = self.precision == "int8"
+            tolerance = MAX_OF_INT8 if is_int8 else score_tolerance(self.bundle, self.precision, "cpu")
+            yield from differences(scored, expected, tolerance)
 
     def scored(self) -> list[ScoredTarget]:
         """Scores the examples' targets with teacher forcing."""
@@ -136,15 +148,20 @@ def _bits(hypotheses: Iterable[Hypothesis]) -> list[tuple[tuple[int, ...], tuple
 
 
 def differences(scored: Sequence[ScoredTarget], expected: Sequence[ScoredTarget], tolerance: float) -> Iterator[str]:
-    """Yields a line for each target whose tokens' log-probabilities differ by more than the certificate's tolerance."""
+    """Yields a line for each target with a token whose log-probability differs by more than the tolerance, and one if
+    half of all tokens differ by more than MAX_MEDIAN.
+    """
+    every: list[float] = []
     for own, other in zip(scored, expected, strict=True):
         pairs = list(zip(own.token_log_probs, other.token_log_probs, strict=True))
+        relative = [abs(value - reference) / max(1.0, abs(reference)) for value, reference in pairs]
+        every += relative
         # Written so that NaN fails.
-        if own.target_tokens != other.target_tokens or not all(
-            abs(value - reference) <= tolerance * max(1.0, abs(reference)) for value, reference in pairs
-        ):
-            largest = max((abs(value - reference) for value, reference in pairs), default=float("nan"))
+        if own.target_tokens != other.target_tokens or not all(value <= tolerance for value in relative):
+            largest = max(relative, default=float("nan"))
             yield f"{' '.join(own.target_tokens)}: scores differ by {largest:.2g}, may by {tolerance:g}"
+    if every and not median(every) <= MAX_MEDIAN:
+        yield f"half of the tokens' scores differ by {median(every):.2g} or more, may by {MAX_MEDIAN:g}"
 
 
 def read_scores(path: Path) -> ScoredTargets:

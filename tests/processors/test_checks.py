@@ -25,3 +25,12 @@ def test_checks_on_this_host_pass_and_report_scores_that_differ(
     scores.write_text(json.dumps(content))
     assert checks.main([str(STORED), "--compare", str(scores)]) == 1
     assert "scores differ by 0.01" in capsys.readouterr().out
+
+
+def test_kernels_that_are_wrong_everywhere_differ_in_half_of_the_tokens() -> None:
+    right = [checks.ScoredTarget(["a", "b", "</s>"], [-0.1, -0.2, -0.3])]
+    rounded = [checks.ScoredTarget(["a", "b", "</s>"], [-0.1, -0.22, -0.3])]
+    wrong = [checks.ScoredTarget(["a", "b", "</s>"], [-0.1, -0.22, -0.31])]
+    assert list(checks.differences(rounded, right, checks.MAX_OF_INT8)) == []
+    (line,) = checks.differences(wrong, right, checks.MAX_OF_INT8)
+    assert line.startswith("half of the tokens")
