@@ -29,7 +29,7 @@ from attendant_client.types import (
     RequestOptions,
     Score,
     Source,
-    check_deadline,
+    check_names,
 )
 from attendant_client.v1 import seq2seq_pb2 as pb
 from attendant_client.v1 import seq2seq_pb2_grpc as stubs
@@ -395,7 +395,7 @@ class AttendantClient:
         Args:
             deadline: `timeout` limits the seconds without an answer while some are awaited.
         """
-        check_deadline(deadline)
+        check_names(deadline, Deadline)
         self._check_open()
 
         def open_stream() -> Any:
@@ -426,7 +426,7 @@ class AttendantClient:
             request_id: echoed, and written to the server's log.
             deadline: `timeout`, in seconds.
         """
-        check_deadline(deadline)
+        check_names(deadline, Deadline)
         request = messages.score_request(
             source,
             target,
@@ -440,19 +440,19 @@ class AttendantClient:
 
     async def models(self, **deadline: Unpack[Deadline]) -> tuple[ModelInfo, ...]:
         """Returns the models that the server serves, every version of them."""
-        check_deadline(deadline)
+        check_names(deadline, Deadline)
         response = await self._call("ListModels", pb.ListModelsRequest(), deadline)
         return tuple(messages.model_info_of(model) for model in response.models)
 
     async def model(self, name: str = "", version: str = "", **deadline: Unpack[Deadline]) -> ModelInfo:
         """Returns a model; `name` may be empty if the server serves one, `version` for the stable version."""
-        check_deadline(deadline)
+        check_names(deadline, Deadline)
         request = messages.fill(pb.GetModelRequest(), {"model": name, "version": version})
         return messages.model_info_of(await self._call("GetModel", request, deadline))
 
     async def health(self, service: str = "", **deadline: Unpack[Deadline]) -> HealthStatus:
         """Returns the health of the server, or of one of its services. Not retried."""
-        check_deadline(deadline)
+        check_names(deadline, Deadline)
         request = messages.fill(health_pb2.HealthCheckRequest(), {"service": service})
         try:
             response = await self._call("Check", request, deadline)

@@ -155,15 +155,10 @@ def check_names(options: Iterable[str], fields: type) -> None:
     """Checks the names of options. Raises TypeError, which lists the choices, if `fields`, a TypedDict, lacks one."""
     if unknown := set(options) - fields.__annotations__.keys():
         choices = ", ".join(sorted(fields.__annotations__))
-        if sampled := sorted(unknown & Sampling.__annotations__.keys()):
+        sampled = sorted(unknown & Sampling.__annotations__.keys())
+        if sampled and "sampling" in fields.__annotations__:
             choices = f"sampling=Sampling({sampled[0]}=...), or from {choices}"
         raise TypeError(f"there is no option {', '.join(sorted(unknown))}; choose from {choices}")
-
-
-def check_deadline(deadline: Iterable[str]) -> None:
-    """Checks the further keywords of a call without options. Raises TypeError: one is not `timeout`."""
-    if unknown := sorted(set(deadline) - Deadline.__annotations__.keys()):
-        raise TypeError(f"this call has no option {', '.join(unknown)}")
 
 
 def options_of(fields: type) -> dict[str, tuple[Any, Option]]:

@@ -75,7 +75,7 @@ class SeenBigrams:
         except KeyError:
             are_members = self._are_members(symbols)
             if len(self._is_member) > MAX_KEPT:
-                self._is_member = {}
+                self._is_member = {}  # not cleared: another thread may be reading it
             self._is_member.update(zip(bigrams, are_members, strict=True))
         return 1.0 - sum(are_members) / len(bigrams)
 

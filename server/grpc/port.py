@@ -277,7 +277,7 @@ def allowed_connections(max_connections: int) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed == needed:
         return max_connections
-    # At least a quarter of a small number, since other files are rarely as many as they may be.
+    # A process that may open few files keeps a quarter of them for connections: OTHER_DESCRIPTORS is rarely used up.
     fitting = max(allowed // 4, max_connections - (needed - allowed))
     facts = {"open_files": allowed, "needed": needed, "max_connections": fitting}
     log.warning("the system allows too few open files for --max-connections, which is lowered", extra=facts)

@@ -86,10 +86,9 @@ def _trim_punctuation() -> list[Normalizer]:
 APOSTROPHE: Final = f"['{APOSTROPHES}]"
 MARK: Final = rf"[\p{{P}}<>`&&[^\-.&@#%‰/\\'{APOSTROPHES}]]"
 EDGE: Final = f"[{MARK}.-]"
-
-
-LOW: Final = "|".join(rf"‚[^\s‚]{{{length}}}" for length in range(2, MAX_QUOTED + 1))
-LOW_CLOSED: Final = rf"(?={APOSTROPHE})(?<={LOW}){APOSTROPHE}+(?={EDGE}{{0,16}}(?!\S))"
+QUOTED_LENGTHS: Final = range(2, MAX_QUOTED + 1)
+LOW_QUOTED: Final = "|".join(rf"‚[^\s‚]{{{length}}}" for length in QUOTED_LENGTHS)
+LOW_CLOSED: Final = rf"(?={APOSTROPHE})(?<={LOW_QUOTED}){APOSTROPHE}+(?={EDGE}{{0,16}}(?!\S))"
 """The apostrophe after a word in low quotes, as in German: ‚word‘."""
 
 
@@ -99,14 +98,12 @@ def _without_punctuation() -> list[Normalizer]:
     Apostrophes at one end of a word stay (`'tis`, `goin'`), and so do a single period before it (`.net`), a hyphen
     before a number, marks that are read aloud (`50%`), and the last period of letters with a period each (`U.S.`).
     """
-    apostrophe, mark, edge = APOSTROPHE, MARK, EDGE
-    any_mark = f"[{mark}{apostrophe}.-]"
-    lengths = range(2, MAX_QUOTED + 1)
-    quoted = "|".join(rf"{start}{apostrophe}\S{{{length}}}" for start in (r"\A", r"\s") for length in lengths)
+    any_mark = f"[{MARK}{APOSTROPHE}.-]"
+    quoted = "|".join(rf"{start}{APOSTROPHE}\S{{{length}}}" for start in (r"\A", r"\s") for length in QUOTED_LENGTHS)
     initials = "|".join(rf"{start}\p{{L}}\.\p{{L}}" for start in (r"\A", r"\P{L}"))
-    last = rf"(?<!{edge})(?!(?<={initials})\.){edge}"
+    last = rf"(?<!{EDGE})(?!(?<={initials})\.){EDGE}"
     after = "|".join(rf"(?<={start}\p{{L}}\.\p{{L}}\.){any_mark}" for start in (r"\A", r"\P{L}"))
-    hyphens = normalizers.Replace(Regex(rf"(?<!\S)-+(?=[\p{{L}}{apostrophe}])"), "")  # Before and in quotation marks.
+    hyphens = normalizers.Replace(Regex(rf"(?<!\S)-+(?=[\p{{L}}{APOSTROPHE}])"), "")  # Before and in quotation marks.
     letter = r"[\p{L}\p{M}]"
     opened = "|".join(rf"\({letter}{{{length}}}" for length in range(1, MAX_BRACKETED + 1))
     brackets = rf"(?<={letter})\((?={letter}{{1,{MAX_BRACKETED}}}\))|(?=\))(?<={opened})\)(?={letter})"
@@ -114,10 +111,10 @@ def _without_punctuation() -> list[Normalizer]:
     return [
         normalizers.Replace(Regex(LOW_CLOSED), ""),
         normalizers.Replace(Regex(brackets), ""),
-        normalizers.Replace(Regex(rf"(?<!\S){any_mark}*(?:{mark}|\.\.)"), ""),
+        normalizers.Replace(Regex(rf"(?<!\S){any_mark}*(?:{MARK}|\.\.)"), ""),
         hyphens,
-        normalizers.Replace(Regex(rf"(?={apostrophe})(?<={quoted}){apostrophe}+(?={edge}{{0,16}}(?!\S))"), END),
-        normalizers.Replace(Regex(rf"(?<!\S){apostrophe}{{1,16}}(?=[^\s{END}]{{2,{MAX_QUOTED}}}{END})"), ""),
+        normalizers.Replace(Regex(rf"(?={APOSTROPHE})(?<={quoted}){APOSTROPHE}+(?={EDGE}{{0,16}}(?!\S))"), END),
+        normalizers.Replace(Regex(rf"(?<!\S){APOSTROPHE}{{1,16}}(?=[^\s{END}]{{2,{MAX_QUOTED}}}{END})"), ""),
         normalizers.Replace(END, ""),
         hyphens,
         normalizers.Replace(Regex(rf"(?={any_mark})(?:{last}|{after}){any_mark}{{0,64}}(?!\S)"), ""),
