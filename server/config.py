@@ -385,7 +385,8 @@ def config_parser() -> CommandParser:
         prog="attendant serve",
         description="Serves bundles over gRPC, with health checks and reflection, and metrics over HTTP.",
         epilog="The command line takes precedence over the environment. Exit status: 0 drained after SIGTERM or "
-        "SIGINT; 1 an engine failed permanently; 2 an invalid option, a port in use, a refused bundle or provider.",
+        "SIGINT; 1 the engines of the last model failed permanently; 2 an invalid option, a port in use, a refused "
+        "bundle or provider.",
     )
     parser.add_argument(
         "bundles",
