@@ -1,5 +1,5 @@
-# The commands of this project; CI and the contributor's page are the same ones.
-#   make demo   the whole way on real data            make test   the tests
+# The commands of this project; CI and CONTRIBUTING.md use the same ones.
+#   make demo   everything, on real data              make test   the tests
 #   make help   every target
 
 SHELL := /bin/bash
@@ -37,7 +37,7 @@ $(VENV)/.installed-$(ACCELERATOR): pyproject.toml setup.py client/pyproject.toml
 	@$(PIP_INSTALL) --no-deps --editable ./client
 	@rm -f $(VENV)/.installed-* && touch $@
 
-demo: setup ## Train a small real model, export it, serve it and ask it (about 6 minutes)
+demo: setup ## Train a small real model, export it, serve it and call it (about 6 minutes)
 	@$(BIN)/python recipes/g2p-cmudict-small/demo.py
 
 serve: setup ## Serve the demo's bundle in the foreground (BUNDLE=... for another)
@@ -54,7 +54,7 @@ test: setup ## Lint, types, and the tests without `slow`, `cuda` and `reliabilit
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not cuda and not reliability'
 
-test-slow: setup ## What needs long, the network, apt or a GPU
+test-slow: setup ## Tests that take long, or need the network, apt or a GPU
 	@$(BIN)/python -m pytest $(PARALLEL) -m 'slow or cuda'
 
 test-processors: setup ## Bundles on emulated processors: AVX2 without VNNI, no AVX, 64-bit ARM (Debian's qemu-user-static)
@@ -76,10 +76,10 @@ reliability: setup ## Attack a server over loopback at full size, into benchmark
 bench: setup ## Measure decoding and serving on this machine, which should do nothing else (about an hour)
 	@$(BIN)/python -m benchmarks
 
-bench-peers: setup ## The same work beside what one would take instead (about an hour, and its installation)
+bench-peers: setup ## Measure other systems on the same work (about an hour, and their installation)
 	@$(BIN)/python -m benchmarks peers
 
-docs: setup ## The pages as a site, in build/docs; fails for a link that leads nowhere
+docs: setup ## The pages as a site, in build/docs; fails if a link is broken
 	@$(BIN)/sphinx-build -q -W --keep-going -c docs . build/docs
 	@echo '<meta http-equiv="refresh" content="0; url=docs/index.html">' > build/docs/index.html
 	@echo "docs: build/docs/index.html"
