@@ -6,9 +6,9 @@
         |-- NotFound          NOT_FOUND            no such model
         |-- Unauthenticated   UNAUTHENTICATED      missing or wrong credentials
         |-- Unimplemented     UNIMPLEMENTED        the server is too old for this call
-        |-- Overloaded        RESOURCE_EXHAUSTED   after the retries; .retry_seconds: when to come again
+        |-- Overloaded        RESOURCE_EXHAUSTED   after the retries; .retry_seconds: the time to wait
         |-- Unavailable       UNAVAILABLE          after the retries; not reachable, not ready or shutting down
-        |   `-- TlsFailed                          no encrypted connection: the server is another than was expected
+        |   `-- TlsFailed                          no TLS, or a certificate that is not accepted
         |-- DeadlineExceeded  DEADLINE_EXCEEDED    the timeout passed
         `-- ServerError       all others           a fault of the server or of a proxy
 
