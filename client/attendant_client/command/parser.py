@@ -125,7 +125,7 @@ environment:
 
 exit status:
   0  done
-  1  no answer: unavailable, overloaded, past the deadline, or the server failed
+  1  no answer: unavailable, overloaded, missing or wrong credentials, past the deadline, or the server failed
   2  an invalid option, an invalid source, an unknown model
 """
 
