@@ -51,6 +51,8 @@ COURSES: Final = (
     (200_000, (128, 256, 0.2, 4096, 12)),
 )
 LARGEST_COURSE: Final = (256, 512, 0.2, 4096, 8)
+# Pairs that a training sees at least, repeated. Words and their reversal are learned by heart from about 6,000.
+MIN_SEEN: Final = 12_000
 MAX_WARMUP_STEPS: Final = 100
 COVERED_SHARE: Final = 0.999
 MAX_TOKENS: Final = 1000
@@ -158,6 +160,11 @@ def choose_recipe(files: CorpusFiles, name: str = "") -> tuple[dict[str, Any], l
     embedding_size, hidden_size, dropout, max_tokens, max_epochs = next(
         (course for most, course in COURSES if num_pairs <= most), LARGEST_COURSE
     )
+    validation = {}
+    if num_pairs * max_epochs < MIN_SEEN:
+        max_epochs = ceil(MIN_SEEN / num_pairs)
+        # At the end alone: a dozen held-out pairs prefer weights that have not learned the training pairs yet.
+        validation = {"every_steps": max_epochs * num_pairs}
     content = {
         "data": {
             "train": {name: value for name, value in files.model_dump(mode="json").items() if value is not None},
@@ -175,6 +182,7 @@ def choose_recipe(files: CorpusFiles, name: str = "") -> tuple[dict[str, Any], l
         # Few pairs may make one batch, and so a step, of an epoch.
         "schedule": {"kind": "cosine", "warmup_steps": min(MAX_WARMUP_STEPS, num_pairs // 10)},
         "training": {"max_epochs": max_epochs},
+        "validation": validation,
         "evaluation": _evaluation(tables["target"]["tokenizer"], texts["target"]),
     }
     sides = [

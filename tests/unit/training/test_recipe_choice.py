@@ -142,6 +142,14 @@ def test_a_larger_share_is_held_out_if_there_are_few_pairs(tmp_path: Path, count
     assert recipe.data.split is not None and recipe.data.split.validation == recipe.data.split.test == share
 
 
+@pytest.mark.parametrize(("count", "num_epochs"), [(40, 300), (199, 61), (200, 60), (700, 60)])
+def test_few_pairs_are_repeated_and_do_not_choose_the_weights(tmp_path: Path, count: int, num_epochs: int) -> None:
+    recipe = chosen(tmp_path, [(word, word) for word in WORDS[:count]])
+    assert recipe.training.max_epochs == num_epochs
+    every = recipe.validation.every_steps  # An epoch has a step a pair at most.
+    assert every is None if count >= 200 else every is not None and every >= num_epochs * count
+
+
 def test_the_same_files_give_the_same_recipe_and_overrides_change_it(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("".join(f"{word},x,{word}\n" for word in WORDS[:50]) + ",x,\n")
     name = f"{tmp_path / 'a.csv'}[1,3]"
