@@ -19,7 +19,7 @@ from attendant.export.published import REFERENCES, publish, refuse_occupied, wri
 from attendant.export.user_graphs.importing import draft_spec, import_graphs
 from attendant.export.user_graphs.spec import read_spec
 from attendant.export.verification import quality
-from attendant.export.verification.probes import FULL_PLAN, VerificationPlan
+from attendant.export.verification.probes import FULL_PLAN, VerificationPlan, checked_plan
 from attendant.runtime.bundle.bundle import BIGRAMS_NAME, Bundle, open_bundle
 from attendant.runtime.bundle.manifest import (
     MANIFEST_NAME,
@@ -100,7 +100,7 @@ def export_run(
     """
     origin, output = path_of("origin", origin), path_of("output", output)
     refuse_occupied(output, force=force)
-    wanted = precisions_of(precisions)
+    wanted, plan = precisions_of(precisions), checked_plan(plan)
     defaults = {
         "beam_size": beam_size,
         "length_penalty": length_penalty,

@@ -27,7 +27,7 @@ from attendant.export.importing.checkpoint import fill, read_torch
 from attendant.export.own import traceable_module
 from attendant.export.published import refuse_occupied
 from attendant.export.tracing import TraceableModel, trace_graphs
-from attendant.export.verification.probes import FULL_PLAN, VerificationPlan
+from attendant.export.verification.probes import FULL_PLAN, VerificationPlan, checked_plan
 from attendant.export.verification.quality import NUM_REFERENCE, QualityMeasurement
 from attendant.runtime.bundle import manifest
 from attendant.runtime.bundle.bundle import Bundle
@@ -162,7 +162,7 @@ def export_model(
     """
     output = path_of("output", output)
     refuse_occupied(output, force=force)
-    wanted = precisions_of(precisions)
+    wanted, plan = precisions_of(precisions), checked_plan(plan)
     _refuse_wrong_values(model)
     texts = [*sources] if isinstance(sources, Iterable) else [sources]
     if isinstance(sources, str) or not all(isinstance(text, str) for text in texts):
@@ -321,8 +321,20 @@ def load_user_model(named: str, weights: Path | None) -> UserModel:
 CONTAINERS: Final = ("state_dict", "model_state_dict", "model")
 """Usual keys of the weights in a checkpoint that has other values, too."""
 
-WRAPPERS: Final = ("module.", "_orig_mod.")
-"""Beginnings of names in weights that nn.DataParallel, DistributedDataParallel and torch.compile have saved."""
+
+def _unwrapped(weights: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns weights without the names of objects in which the module was saved: all names begin with them.
+
+    nn.DataParallel saves "module.", torch.compile "_orig_mod.", and programs the attribute that the module is, such as
+    "model." in PyTorch Lightning.
+
+    Args:
+        own: the module's state_dict.
+    """
+    shared = os.path.commonprefix([*weights]).split(".")[:-1]  # noqa: RUF071
+    prefixes = ["".join(f"{name}." for name in shared[:count]) for count in range(len(shared) + 1)]
+    prefix = max(prefixes, key=lambda each: sum(name.removeprefix(each) in own for name in weights))
+    return {name.removeprefix(prefix): value for name, value in weights.items()}
 
 
 def _load_weights(module: Any, path: Path) -> None:
@@ -339,11 +351,8 @@ def _load_weights(module: Any, path: Path) -> None:
         if isinstance(content.get(key), Mapping):
             content = content[key]
             break
-    content = {str(key): value for key, value in content.items()}
-    for wrapper in WRAPPERS * 2:
-        if content and all(key.startswith(wrapper) for key in content):
-            content = {key.removeprefix(wrapper): value for key, value in content.items()}
     own = module.state_dict()
+    content = _unwrapped({str(key): value for key, value in content.items()}, own)
     # safetensors saves one of several tied weights.
     for name in (name for name in own.keys() - content.keys() if not is_lazy(own[name])):
         tied = [other for other in own.keys() & content.keys() if own[name].is_set_to(own[other])]

@@ -17,6 +17,7 @@ import torch
 from attendant.runtime.bundle.graph_io import position_axis
 from attendant.runtime.bundle.manifest import GraphPair, Manifest
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID
+from attendant.runtime.errors import UserError, shown
 from attendant.runtime.onnx.stepper import narrowed
 from attendant.runtime.stepper import Array, DecoderState, Ids, Stepper
 
@@ -45,6 +46,13 @@ class VerificationPlan:
 
 
 FULL_PLAN = VerificationPlan()
+
+
+def checked_plan(plan: VerificationPlan) -> VerificationPlan:
+    """Returns the plan. Raises UserError: it is of another type."""
+    if not isinstance(plan, VerificationPlan):
+        raise UserError(f"plan={shown(plan)}: must be a VerificationPlan, or be left out")
+    return plan
 
 
 Trace = Mapping[str, Array]

@@ -589,7 +589,7 @@ def test_the_command_refuses_mistakes(
     assert not Path("bundle").exists()
 
 
-@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.module."])
+@pytest.mark.parametrize("prefix", ["", "_orig_mod.module.", "model.net."])
 def test_weights_of_wrapped_modules_are_loaded(prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(PROGRAM)
@@ -675,8 +675,11 @@ def test_data_may_be_a_path_or_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyP
         export_model(random_model("tutorial"), tmp_path / "mine", data=data)
         exportable = write.call_args.args[0]
         assert len(exportable.sources) == 1 and exportable.validation_name.startswith(name)
-    with pytest.raises(UserError, match="sources: must be a list of texts"):
-        export_model(random_model("tutorial"), tmp_path / "mine", sources=path)  # type: ignore[arg-type]
+    for field, message in (("sources", "must be a list of texts"), ("plan", "must be a VerificationPlan")):
+        with pytest.raises(UserError, match=f"{field}.*: {message}"):
+            export_model(random_model("tutorial"), tmp_path / "mine", **{field: path})  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="plan=None: must be a VerificationPlan"):
+        attendant.export_run(tmp_path / "run", tmp_path / "mine", plan=None)  # type: ignore[arg-type]
 
 
 def test_a_module_without_its_description_is_refused(tmp_path: Path) -> None:
