@@ -69,7 +69,11 @@ def one_line(text: str) -> str:
 
 def shown(value: object) -> str:
     """Returns a value of the caller's for a message, such as a data frame: a line, cut to MAX_LINE."""
-    return one_line(repr(value))
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits, whose decimal form Python refuses to compute
+        text = "a number that is far too large"
+    return one_line(text)
 
 
 def reason_of(error: BaseException) -> str:

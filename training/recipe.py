@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from attendant.runtime.command import suggestion
-from attendant.runtime.errors import UserError
+from attendant.runtime.errors import UserError, shown
 from attendant.training.data.config import BatchConfig, DataConfig, Split
 from attendant.training.data.corpus import DistillationConfig
 from attendant.training.data.fetch import RECIPES
@@ -27,7 +27,7 @@ from attendant.training.evaluation.metrics import TextMetricName
 from attendant.training.kernels.hardware import WantedDevice, WantedPrecision
 from attendant.training.model import ModelConfig
 from attendant.training.optimization import DECAYS_TO_AN_END, OptimizerConfig, ScheduleConfig
-from attendant.training.table import Count, Share, Table, problems_of, requirement
+from attendant.training.table import Count, Share, Table, parsed_toml, problems_of, requirement
 
 RECIPE_NAME: Final = "recipe.toml"
 
@@ -258,7 +258,7 @@ def load_recipe(path: Path, overrides: Overrides = (), *, keep_pairs: KeepPairs 
     elif not path.is_file():
         path = recipes.get(path.as_posix(), path)
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UserError(
             f"{path}: there is no such recipe{suggestion(path.stem, recipes)}; give a file, a folder with a "
@@ -266,8 +266,7 @@ def load_recipe(path: Path, overrides: Overrides = (), *, keep_pairs: KeepPairs 
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: can't be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path}: not TOML: {error}") from None
+    content = parsed_toml(text, str(path))
     return recipe_from(content, str(path), overrides, folder=path.parent, keep_pairs=keep_pairs)
 
 
@@ -364,7 +363,7 @@ def settings_of(overrides: Overrides) -> dict[str, Any]:
             raise UserError(f"--set {override}: must be table.key=value, e.g. --set training.max_epochs=3")
         try:
             value = tomllib.loads(f"value = {text.strip()}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             value = text.strip()
         settings |= _fields_of(key.strip(), value)
     return settings
@@ -410,7 +409,7 @@ def _explain(problem: ErrorDetails) -> str:
             text = str(problem["ctx"]["error"])
             return text if not location or text.startswith(f"{location[0]}.") else f"{field}: {text}"
         case _:
-            return f"{field} = {problem['input']!r}: {requirement(problem)}"
+            return f"{field} = {shown(problem['input'])}: {requirement(problem)}"
 
 
 def _table_at(location: Sequence[str]) -> type[BaseModel]:

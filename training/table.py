@@ -1,10 +1,13 @@
 """The base class of a recipe's tables: frozen, keyword-only, and strict about its keys."""
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
+
+from attendant.runtime.errors import UserError
 
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -55,6 +58,16 @@ class Table(BaseModel):
     def fields(self) -> dict[str, Any]:
         """Returns each field by its dotted name, those of inner tables included; values as in JSON."""
         return dict(_flattened(self.model_dump(mode="json")))
+
+
+def parsed_toml(text: str, name: str) -> dict[str, Any]:
+    """Returns the content of a TOML file. Raises UserError, whose message begins with `name`: it is not TOML."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{name}: is not TOML: {error}") from None
+    except (ValueError, RecursionError):
+        raise UserError(f"{name}: an integer has thousands of digits, or lists are nested too deep") from None
 
 
 def _flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -3,7 +3,6 @@
 All other fields may be missing: they are found by trying the graphs (layout.py), and `draft` writes them.
 """
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,10 +11,10 @@ import tomli_w
 from pydantic import Field, ValidationError
 
 from attendant.runtime.bundle.manifest import GNMT_OFFSET, MAX_TOKENS
-from attendant.runtime.errors import UserError
+from attendant.runtime.errors import UserError, shown
 from attendant.runtime.files import read_text
 from attendant.training.data.vocabulary import SymbolKind
-from attendant.training.table import Count, Table, problems_of, requirement
+from attendant.training.table import Count, Table, parsed_toml, problems_of, requirement
 
 ScoresAre = Literal["logits", "log_probs", "probabilities"]
 
@@ -137,9 +136,8 @@ def read_spec(path: Path) -> Spec:
         UserError: it can't be read, or a field, which is named, is wrong.
     """
     try:
-        spec = Spec.model_validate(tomllib.loads(read_text(path, f"--spec {path}")), strict=True)
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"--spec {path}: is not TOML: {error}") from None
+        content = parsed_toml(read_text(path, f"--spec {path}"), f"--spec {path}")
+        spec = Spec.model_validate(content, strict=True)
     except ValidationError as error:
         problem = problems_of(error)[0]
         field = ".".join(map(str, problem["loc"]))
@@ -160,7 +158,7 @@ def _explained(problem: Any) -> str:
         return "is missing"
     if problem["type"] == "extra_forbidden":
         return "there is no such field (docs/import-onnx.md)"
-    return f"{requirement(problem)}, got {problem['input']!r}"
+    return f"{requirement(problem)}, got {shown(problem['input'])}"
 
 
 def draft(encoder: EncoderTable, step: StepTable, state: tuple[StateTable, ...]) -> str:

@@ -60,7 +60,9 @@ def checked_columns(value: Any) -> Any:
         return None
     is_pair = isinstance(value, list | tuple) and len(value) == 2 and value[0] != value[1]
     names = is_pair and all(isinstance(each, str) and each for each in value)
-    numbers = is_pair and all(isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in value)
+    numbers = is_pair and all(
+        isinstance(each, int) and not isinstance(each, bool) and 0 < each < 2**31 for each in value
+    )
     if not (names or numbers):
         raise ValueError('must be the two names of a header row, e.g. ["en", "fr"], or two numbers from 1, e.g. [1, 3]')
     return tuple(value)

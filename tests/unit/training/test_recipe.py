@@ -90,6 +90,7 @@ def test_overrides_may_be_numbers_of_numpy(tmp_path: Path) -> None:
         ("evaluation.metrics[0]=bleu", "unknown key evaluation.metrics[0]; did you mean metrics?"),
         ("model[0]=gru", "unknown key model[0]; did you mean model?"),
         ('model.hidden_size="160"', "model.hidden_size = '160': must be a valid integer"),
+        (f"seed={'9' * 5000}", "small.toml: seed = '9999"),
         ("seed", "--set seed: must be table.key=value"),
         (".a=1", "must be table.key=value"),
     ],
@@ -111,6 +112,15 @@ def test_an_error_names_field_value_and_remedy_in_one_line(tmp_path: Path, overr
         ('tokenizer = "word"', "", "target.tokenizer is missing"),
         ("[target]", "[goal]", "unknown key goal"),
         ("[data]", "[data", "not TOML"),
+        ("max_epochs = 1", f"max_epochs = {'9' * 5000}", "an integer has thousands of digits"),
+        (
+            "max_epochs = 1",
+            f"max_epochs = 0x{'f' * 5000}",
+            "training.max_epochs = a number that is far too large: must",
+        ),
+        ("[data]", f"[data]\ncolumns = [1, 0x{'f' * 5000}]", "data.columns: must be"),
+        ("max_epochs = 1", f"max_epochs = {'[' * 2000}{']' * 2000}", "lists are nested too deep"),
+        ("max_epochs = 1", "max_epochs = 2026-11-28", "training.max_epochs = datetime.date(2026, 11, 28): must be"),
         ("[training]", "[model]\nshared_embeddings=true\n[training]", "source.tokenizer = 'character' differs"),
         (
             '"character"\n[target]\ntokenizer = "word"\n[training]',
