@@ -21,6 +21,7 @@ from attendant.training.table import Table
 
 NUM_PROBED_ROWS: Final = 100  # Rows at the beginning of a file by which its delimiter and its quotes are judged.
 DELIMITERS: Final = (",", ";", "\t")
+DECLARATION: Final = re.compile(r'"?sep=([^\w\s"]|\t)"?\n', re.IGNORECASE)  # Excel's first line.
 MAX_FIELD: Final = 2**31 - 1
 JSON_ARRAY: Final = re.compile(r"\s*\[\s*(\{|$)")  # The beginning of a file.
 NAMES = """
@@ -158,7 +159,9 @@ def _unquoted(cell: str) -> str:
 def _csv_rows(path: Path, problems: Problems) -> Iterator[Row]:
     lines = ((number, f"{line}\n") for number, line in readable_lines(path, problems) if line is not None)
     head = list(islice(lines, NUM_PROBED_ROWS))
-    place = 0  # The last line that was read; the reader's own count lacks lines that can't be read.
+    declared = DECLARATION.fullmatch(head[0][1]) if head else None
+    # The last line that was read; the reader's own count lacks lines that can't be read.
+    place = head.pop(0)[0] if declared else 0
 
     def counted() -> Iterator[str]:
         nonlocal place
@@ -174,7 +177,8 @@ def _csv_rows(path: Path, problems: Problems) -> Iterator[Row]:
         return max(((count, width == 2) for width, count in widths.items() if width > 1), default=(0, False))
 
     csv.field_size_limit(MAX_FIELD)
-    reader = csv.reader(counted(), delimiter=max(DELIMITERS, key=regularity), strict=True, skipinitialspace=True)
+    delimiter = declared[1] if declared else max(DELIMITERS, key=regularity)
+    reader = csv.reader(counted(), delimiter=delimiter, strict=True, skipinitialspace=True)
     while True:
         former = place
         try:
