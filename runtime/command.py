@@ -35,7 +35,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         _, _, unknown = message.partition("unrecognized arguments: ")
-        near = suggestion(unknown.partition("=")[0].split()[0], self._option_string_actions) if unknown else ""
+        words = unknown.partition("=")[0].split()
+        near = suggestion(words[0], self._option_string_actions) if words else ""
         raise UserError(f"{message}{near or f'; see {self.prog} --help'}")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attendant.runtime.bundle.bundle import BundleRefused
-from attendant.runtime.command import NO_MEMORY, run_command
+from attendant.runtime.command import NO_MEMORY, CommandParser, run_command
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.files import write_json
 from tests.paths import ROOT
@@ -45,6 +45,12 @@ def test_each_exception_has_its_status_and_message(
 
     assert run_command("name", main) == status
     assert capsys.readouterr().err == message
+
+
+@pytest.mark.parametrize("argument", ["", " ", "=3", "--verson=3"])
+def test_an_unknown_argument_is_refused_in_one_line(argument: str) -> None:
+    with pytest.raises(UserError, match=r"unrecognized arguments: .*(see name --help|did you mean --version\?)$"):
+        CommandParser(prog="name").parse_args([argument])
 
 
 def test_a_bug_keeps_its_traceback() -> None:
