@@ -6,6 +6,7 @@ Shapes: V symbols, H hidden size, G gates.
 
 import pickle
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,11 +42,14 @@ def read_torch(
         UserError: the file can't be read, or names something else.
     """
     try:
-        with torch.serialization.safe_globals([*plain, *_NUMPY_READERS]):
+        # torch warns of TorchScript before it refuses it.
+        with torch.serialization.safe_globals([*plain, *_NUMPY_READERS]), warnings.catch_warnings(action="ignore"):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
     except Exception as error:  # damaged content raises a dozen kinds of errors
+        if "TorchScript" in str(error):
+            raise UserError(f"{path}: it is TorchScript, a program that would have to be executed: {remedy}") from None
         if named := re.search(r"(?:GLOBAL|Unsupported class) (\S+)", str(error)):
             raise UserError(f"{path}: it is made of {named[1]}, which would have to be executed: {remedy}") from None
         raise _unreadable(path, "checkpoint that torch has saved") from None

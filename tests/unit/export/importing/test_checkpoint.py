@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -63,6 +64,14 @@ def test_nothing_of_a_checkpoint_is_executed(
     with pytest.raises(UserError, match=r"it is made of posix\.system, which would have to be executed"):
         read(Path("model.pt"), *options)
     assert not Path("executed").exists()
+
+
+def test_torchscript_is_named(tmp_path: Path) -> None:
+    with ZipFile(tmp_path / "model.pt", "w") as archive:  # as by torch.jit.save, without its content
+        for name in ("constants.pkl", "data.pkl", "version"):
+            archive.writestr(f"model/{name}", "3\n")
+    with pytest.raises(UserError, match=r"model\.pt: it is TorchScript, a program .*: save it again, as tensors"):
+        read_torch(tmp_path / "model.pt")
 
 
 @pytest.mark.parametrize("archive", [True, False])
