@@ -19,6 +19,7 @@ import numpy as np
 from attendant.training.evaluation.metrics import Floats64, Statistics
 
 DEFAULT_RESAMPLES = 1000
+MAX_RESAMPLES = 1_000_000  # More would take hours, and change no digit that is shown.
 CONFIDENCE = 0.95
 SEED = 12345
 MIN_EXAMPLES = 2  # Of an interval.

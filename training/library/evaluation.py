@@ -23,7 +23,7 @@ from attendant.runtime.errors import UserError, shown
 from attendant.runtime.files import CantWrite, is_device, path_of
 from attendant.training.data.config import Split
 from attendant.training.data.lines import COMPRESSIONS
-from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, LengthUnit, compare
+from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, MAX_RESAMPLES, LengthUnit, compare
 from attendant.training.evaluation.evaluating import (
     EvaluationConfig,
     TextModel,
@@ -233,9 +233,10 @@ def check_folder(option: str, path: Path, used: Iterable[Path] = ()) -> None:
 
 
 def check_bootstrap(num_resamples: int) -> None:
-    """Raises UserError: the number of resamples is negative, or not a whole number."""
-    if not isinstance(num_resamples, int) or num_resamples < 0:
-        raise UserError(f"--bootstrap {num_resamples!r}: must be 0 (no intervals) or more, e.g. {DEFAULT_RESAMPLES}")
+    """Raises UserError: the number of resamples is out of range, or not a whole number."""
+    if not isinstance(num_resamples, int) or not 0 <= num_resamples <= MAX_RESAMPLES:
+        limits = f"0 (no intervals) to {MAX_RESAMPLES}, e.g. {DEFAULT_RESAMPLES}"
+        raise UserError(f"--bootstrap {num_resamples!r}: must be {limits}")
 
 
 def _several(value: Any) -> list[Any]:

@@ -86,6 +86,7 @@ def test_pairs_in_memory_are_data(finished_run: Path) -> None:
         ({"patience": 2}, "--patience 2: has no effect on the greedy search of"),
         ({"patience": 11, "beam_size": 2}, "--patience 11: must be less than or equal to 10"),
         ({"bootstrap": 1.5}, r"--bootstrap 1\.5: must be 0"),
+        ({"bootstrap": 10**12}, r"--bootstrap 1(0{12}): must be 0 .* to 1000000"),
         ({"max_length": 10**20}, "--max-length 1(0{20}): must be less than or equal to 1000000"),
         ({"data": [("a", "b"), ("c", " ")]}, r"data\[1\]: the target is empty"),
         ({"data": [("a", 1)]}, r"data\[0\] = \('a', 1\): must be a pair of texts"),
