@@ -165,7 +165,7 @@ class DeadlineTooShort(Overloaded):
 
     def __init__(self, remaining_seconds: float, expected_seconds: float) -> None:
         super().__init__(
-            f"the deadline leaves {max(0.0, remaining_seconds):.3f} s, the answer takes about {expected_seconds:.3f} s",
+            f"the deadline leaves {remaining_seconds:.3f} s, the answer takes about {expected_seconds:.3f} s",
             expected_seconds,
         )
 

@@ -156,7 +156,7 @@ class OverloadControl:
             sources: at least one.
 
         Raises:
-            QueueFull, WaitTooLong, ClientLimit, DeadlineTooShort: of interactive requests.
+            QueueFull, WaitTooLong, ClientLimit, DeadlineTooShort, DeadlineExceeded: of interactive requests.
         """
         rows = [options.max_rows for _, options in sources]
         steps = [self._lengths.expected(len(source_ids), options) for source_ids, options in sources]
@@ -254,9 +254,11 @@ class OverloadControl:
 
     def _start_within(self, remaining: float, wait: float, service: float) -> float | None:
         """Returns the seconds within which a request must begin to meet its deadline; None if it is only tried."""
-        if remaining > 0 and wait / FILL + service / SERVICE_FILL <= remaining:
+        if remaining <= 0:
+            raise errors.DeadlineExceeded
+        if wait / FILL + service / SERVICE_FILL <= remaining:
             return remaining - service
-        if remaining > 0 and not any(self._rows.values()) and service <= IDLE_DEADLINE_SLACK * remaining:
+        if not any(self._rows.values()) and service <= IDLE_DEADLINE_SLACK * remaining:
             return None
         raise errors.DeadlineTooShort(remaining, max(wait + service, MIN_RETRY_SECONDS))
 
@@ -423,7 +425,7 @@ class EngineClient:
 
         Raises:
             EngineDead, Draining
-            QueueFull, WaitTooLong, ClientLimit, DeadlineTooShort: of interactive requests.
+            QueueFull, WaitTooLong, ClientLimit, DeadlineTooShort, DeadlineExceeded: of interactive requests.
         """
         if self._dead:
             raise errors.EngineDead

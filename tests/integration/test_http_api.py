@@ -191,6 +191,11 @@ class TestProblems:
         assert answer.status == 400
         assert answer.json["detail"].startswith(f"Request-Timeout is '{seconds}', must be ")
 
+    async def test_a_deadline_that_has_passed_is_exceeded(self, web: Http) -> None:
+        for path in ("/v1/generate", "/v1/generate?stream=1"):
+            answer = await web.post(path, GENERATE, request_timeout="0.000000001")
+            assert (answer.status, answer.json["code"]) == (504, "DEADLINE_EXCEEDED")
+
 
 class TestRanges:
     """Tests that ranges in the OpenAPI document are the server's, except limits that each model sets itself."""
