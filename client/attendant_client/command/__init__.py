@@ -63,7 +63,8 @@ def _ended(arguments: Sequence[str] | None) -> int:
     except OSError as error:
         with suppress(OSError):
             place = error.filename or "standard input or output"
-            print(f"attendant: {place}: {error.strerror or error}", file=sys.stderr)
+            reason = error.strerror or str(error) or type(error).__name__  # e.g. TimeoutError() has only its class
+            print(f"attendant: {place}: {reason}", file=sys.stderr)
         give_up_output()
         return 1
 

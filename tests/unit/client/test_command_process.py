@@ -3,6 +3,7 @@
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -147,7 +148,36 @@ def test_closed_outputs_are_not_written(environment: dict[str, str], arguments: 
     assert b"Traceback" not in done.stderr
 
 
-def test_a_file_that_an_error_of_the_system_names_is_shown(environment: dict[str, str]) -> None:
-    program = "from attendant_client import command; command._run = lambda _: open('/none/x'); command.main([])"
+@pytest.mark.parametrize(
+    ("failing", "line"),
+    [
+        ("open('/none/x')", b"/none/x: No such file or directory"),
+        ("asyncio.run(asyncio.wait_for(asyncio.sleep(1), 0))", b"standard input or output: TimeoutError"),
+    ],
+)
+def test_an_error_of_the_system_is_a_line_with_its_file_and_reason(
+    environment: dict[str, str], failing: str, line: bytes
+) -> None:
+    program = (
+        f"import asyncio; from attendant_client import command; command._run = lambda _: {failing}; command.main()"
+    )
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False)
-    assert done.stderr == b"attendant: /none/x: No such file or directory\n"
+    assert done.stderr == b"attendant: " + line + b"\n"
+
+
+def frame(kind: int, payload: bytes) -> bytes:
+    """Returns an HTTP/2 frame for the whole connection."""
+    return len(payload).to_bytes(3, "big") + bytes([kind, 0]) + bytes(4) + payload
+
+
+def test_what_a_server_sends_at_its_end_is_not_printed(environment: dict[str, str]) -> None:
+    settings, last_words = frame(4, b""), frame(7, bytes(7) + b"\x0b" + b"too_many_pings")
+    environment.pop("GRPC_VERBOSITY", None)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        target = f"127.0.0.1:{listener.getsockname()[1]}"
+        with start(environment, "health", "--target", target, "--timeout", "0.3") as process:
+            connection, _ = listener.accept()
+            connection.sendall(settings + last_words)
+            _, err = process.communicate(timeout=PATIENCE_SECONDS)
+            connection.close()
+    assert process.returncode == 1 and err.count(b"\n") == 1 and b"too_many_pings" not in err
