@@ -19,6 +19,7 @@ from attendant.runtime.process import has_abandoned_work, open_standard_streams
 from attendant_client.command import INTERRUPTED
 from attendant_client.command import ended_by_interrupts as ended_by_interrupts  # noqa: PLC0414  # Commands import it from here.
 from attendant_client.command import give_up_output as give_up_output  # noqa: PLC0414  # The server imports it from here.
+from attendant_client.command import set_variables as set_variables  # noqa: PLC0414  # The server imports it from here.
 from attendant_client.command import suggestion as suggestion  # noqa: PLC0414  # Training imports it from here.
 from attendant_client.version import VERSION
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc
 
+from attendant.runtime.command import set_variables
 from attendant.runtime.errors import UserError
 from attendant.server.call import Call, Guard, RequestLog, Rpc
 from attendant.server.config import Openness, OpennessOrOff, ServerConfig
@@ -269,13 +270,16 @@ def open_access(config: ServerConfig) -> Access:
         files = (config.tls_certificate, config.tls_key, config.tls_client_ca)
         certificates = Reloaded([path for path in files if path], partial(read_certificates, *files))
     elif config.tls_certificate != config.tls_key:
-        raise UserError(f"{CERTIFICATE} and {KEY} need each other; one of them is missing")
+        names = set_variables("tls_certificate", "tls_key")
+        raise UserError(f"{CERTIFICATE} and {KEY} need each other; one of them is missing{names}")
     elif config.tls_client_ca is not None:
-        raise UserError(f"{CLIENT_CA} needs {CERTIFICATE} and {KEY}: clients show certificates over TLS alone")
+        names = set_variables("tls_client_ca")
+        raise UserError(f"{CLIENT_CA} needs {CERTIFICATE} and {KEY}: clients show certificates over TLS alone{names}")
     tokens, admin_tokens = _open_tokens(TOKENS, config.tokens), _open_tokens(ADMIN_TOKENS, config.admin_tokens)
-    for option, value in (("--health", config.health), ("--reflection", config.reflection)):
+    for name, value in (("health", config.health), ("reflection", config.reflection)):
         if value == "closed" and tokens is None and config.tls_client_ca is None:
-            raise UserError(f"{option} is 'closed', but the server accepts no credentials; add {TOKENS}")
+            remedy = f"add {TOKENS}{set_variables(name)}"
+            raise UserError(f"--{name} is 'closed', but the server accepts no credentials; {remedy}")
     return Access(
         certificates=certificates,
         asks_for_certificates=config.tls_client_ca is not None,

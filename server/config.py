@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from attendant.runtime.bundle.manifest import Precision, Provider
-from attendant.runtime.command import CommandParser, suggestion
+from attendant.runtime.command import CommandParser, set_variables, suggestion
 from attendant.runtime.errors import UserError
 from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS, MAX_THREADS
 
@@ -418,7 +418,10 @@ def config_of(parsed: argparse.Namespace, environment: Mapping[str, str]) -> Ser
     arguments = vars(parsed)
     values = {option.name: option.value(arguments.get(option.name), environment) for option in OPTIONS}
     if values["http_origins"] and values["no_http"] == "on":
-        raise UserError("--http-origins: may use the API over HTTP, which --no-http takes away; leave one of them out")
+        names = set_variables("http_origins", "no_http", environment=environment)
+        raise UserError(
+            f"--http-origins: may use the API over HTTP, which --no-http takes away; leave one of them out{names}"
+        )
     bundles = arguments["bundles"] or [path for path in environment.get(BUNDLES_VARIABLE, "").split(os.pathsep) if path]
     if not bundles:
         raise UserError(f"no bundle: name at least one folder that `attendant export` made, or set {BUNDLES_VARIABLE}")

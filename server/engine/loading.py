@@ -17,6 +17,7 @@ from attendant.runtime.bundle.graph_io import position_bytes
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle.signature import open_signed_bundle
 from attendant.runtime.bundle_stepper import default_precision, open_checked
+from attendant.runtime.command import set_variables
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError, reason_of
@@ -38,7 +39,8 @@ def open_bundles(config: ServerConfig) -> list[Bundle]:
             --require-signature.
     """
     if config.signed_names == "on" and not config.require_signature:
-        raise UserError("--signed-names: needs --require-signature; add it, or leave --signed-names out")
+        names = set_variables("signed_names")
+        raise UserError(f"--signed-names: needs --require-signature; add it, or leave --signed-names out{names}")
     bundles = [open_within_limits(path, config) for path in config.bundles]
     paths: dict[str, object] = {}
     for bundle in bundles:

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from typing import TextIO
@@ -106,6 +106,12 @@ def suggestion(word: str, choices: Iterable[str], prefix: str = "") -> str:
     choices = list(choices)
     near = [choice for choice in choices if choice.startswith(word)] or get_close_matches(word, choices, n=1)
     return f"; did you mean {prefix}{near[0]}?" if near else ""
+
+
+def set_variables(*names: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Returns the end of a message: which of these options have a variable of the environment that is set."""
+    variables = [variable for name in names if environment.get(variable := f"ATTENDANT_{name.upper()}")]
+    return f"; set in the environment: {', '.join(variables)}" if variables else ""
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 import shtab
 
 from attendant_client.client import DEFAULT_CONCURRENCY, DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS
-from attendant_client.command import ended_by_interrupts, suggestion
+from attendant_client.command import ended_by_interrupts, set_variables, suggestion
 from attendant_client.command.asking import generate, health, models, remedy, score
 from attendant_client.target import with_port
 from attendant_client.types import OF_BUNDLE, DecodingFields, Option, OutputFields, RequestOptions, Sampling, options_of
@@ -198,24 +198,18 @@ def _check_connection(parser: argparse.ArgumentParser, options: argparse.Namespa
     if not (options.token.isascii() and options.token.isprintable()):
         parser.error("ATTENDANT_TOKEN holds characters that a header can't have; printable ASCII can")
     if (options.client_certificate is None) != (options.client_key is None):
-        names = _set_variables("client_certificate", "client_key")
+        names = set_variables("client_certificate", "client_key")
         parser.error(f"--client-certificate and --client-key need each other; one of them is missing{names}")
     if options.insecure and (
         options.tls or options.root_certificates or options.client_certificate or options.server_name
     ):
-        names = _set_variables("root_certificates", "client_certificate", "client_key", "server_name")
+        names = set_variables("root_certificates", "client_certificate", "client_key", "server_name")
         parser.error(f"--insecure excludes --tls, certificates and --server-name{names}")
     options.tls = options.tls or (False if options.insecure else None)
     if getattr(options, "bundle", None) is not None:
         _check_bundle(parser, options)
     elif getattr(options, "precision", None) is not None:
         parser.error("--precision: chooses among a bundle's graphs, so it needs --bundle; a server has its own")
-
-
-def _set_variables(*names: str) -> str:
-    """Returns the end of a message: which of these options have a variable of the environment that is set."""
-    variables = [variable for name in names if os.environ.get(variable := f"ATTENDANT_{name.upper()}")]
-    return f"; set in the environment: {', '.join(variables)}" if variables else ""
 
 
 def _check_bundle(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

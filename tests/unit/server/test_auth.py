@@ -1,5 +1,6 @@
 """Tests of clients' addresses, names and rates, of options that need another one, and of the log's warnings."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,13 @@ def test_administrators_have_the_limits_in_their_file(tmp_path: Path) -> None:
 def test_options_that_need_another_one_are_refused_alone(option: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         open_access(parse_config(["bundle", option if "=" in option else f"{option}=file"], {}))
+
+
+@pytest.mark.parametrize("variable", ["HEALTH", "REFLECTION", "TLS_CERTIFICATE", "TLS_KEY", "TLS_CLIENT_CA"])
+def test_a_variable_that_needs_another_option_is_named(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"ATTENDANT_{variable}", "closed")
+    with pytest.raises(UserError, match=f"; set in the environment: ATTENDANT_{variable}$"):
+        open_access(parse_config(["bundle"], os.environ))
 
 
 @pytest.mark.parametrize(
