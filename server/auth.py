@@ -232,12 +232,20 @@ class Access:
         return [files for files in (self.certificates, self.tokens, self.admin_tokens) if files is not None]
 
     def following_files(self) -> AbstractContextManager[None]:
-        """Takes over changes of certificates and tokens until the end of the context."""
+        """Takes over changes of certificates and tokens until the end of the context.
+
+        Certificates that expire are read again, so that the log warns.
+        """
+        looked_at = time.time()
 
         async def look() -> None:
+            nonlocal looked_at
             for files in self._files():
                 # The disk may be slow, and certificates take milliseconds to check.
                 await asyncio.to_thread(files.look)
+            before, looked_at = looked_at, time.time()
+            if self.certificates is not None and before < self.certificates.value.expires_at <= looked_at:
+                await asyncio.to_thread(self.certificates.reload)
 
         return checking(POLL_SECONDS, look)
 

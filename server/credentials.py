@@ -122,10 +122,16 @@ def read_bytes(option: str, path: Path) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """The same certificates in the forms that gRPC's port and the HTTP port need."""
+    """The same certificates in the forms that gRPC's port and the HTTP port need.
+
+    Attributes:
+        expires_at: in seconds since 1970, when the first of those that are valid now expires, clients' authorities
+            included.
+    """
 
     for_grpc: grpc.ServerCertificateConfiguration
     for_http: ssl.SSLContext
+    expires_at: float
 
 
 def read_certificates(certificate_path: Path, key_path: Path, client_ca: Path | None = None) -> Certificates:
@@ -163,9 +169,12 @@ def read_certificates(certificate_path: Path, key_path: Path, client_ca: Path | 
         context.num_tickets = 0
         if reason := _outdated(context):
             log.warning("clients of an authority are refused", extra={"file": str(client_ca), "reason": reason})
-    if reason := _clients_reason(context, certificate):
+    reason, expiry = _clients_view(context, certificate)
+    if reason:
         log.warning("clients refuse the certificate", extra={"file": str(certificate_path), "reason": reason})
-    return Certificates(grpc.ssl_server_certificate_configuration([(key, certificate)], roots), context)
+    expiries = [expiry, *(ssl.cert_time_to_seconds(authority["notAfter"]) for authority in _authorities(context))]
+    expires_at = min((each for each in expiries if each > time.time()), default=math.inf)
+    return Certificates(grpc.ssl_server_certificate_configuration([(key, certificate)], roots), context, expires_at)
 
 
 def _ascii(pem: bytes) -> str:
@@ -173,8 +182,8 @@ def _ascii(pem: bytes) -> str:
     return pem.decode("ascii", errors="ignore")
 
 
-def _clients_reason(context: ssl.SSLContext, certificate: bytes) -> str:
-    """Returns why every client refuses a certificate, e.g. because it has expired, or an empty string.
+def _clients_view(context: ssl.SSLContext, certificate: bytes) -> tuple[str, float]:
+    """Returns why every client refuses a certificate, e.g. because it has expired, or an empty string; and its expiry.
 
     A client in this process, which trusts the certificate itself, shakes hands with it. So names and authorities, which
     clients judge differently, don't count.
@@ -191,20 +200,24 @@ def _clients_reason(context: ssl.SSLContext, certificate: bytes) -> str:
             with suppress(ssl.SSLWantReadError):
                 end.do_handshake()
     except ssl.SSLError as error:
-        return getattr(error, "verify_message", "") or _reason(error)
-    return ""
+        return getattr(error, "verify_message", "") or _reason(error), math.inf
+    shown = cast(dict[str, Any], client.getpeercert())
+    return "", ssl.cert_time_to_seconds(shown["notAfter"])
 
 
 def _outdated(context: ssl.SSLContext) -> str:
     """Returns why clients of an authority that a context trusts are refused now, or an empty string."""
-    now, authorities = time.time(), cast(list[Any], context.get_ca_certs())
-    for authority in authorities:
+    for authority in _authorities(context):
         name = ", ".join(value for part in authority["subject"] for _, value in part)
-        if ssl.cert_time_to_seconds(authority["notAfter"]) < now:
+        if ssl.cert_time_to_seconds(authority["notAfter"]) < time.time():
             return f"the certificate of the authority {name} has expired"
-        if ssl.cert_time_to_seconds(authority["notBefore"]) > now:
+        if ssl.cert_time_to_seconds(authority["notBefore"]) > time.time():
             return f"the certificate of the authority {name} is not yet valid"
     return ""
+
+
+def _authorities(context: ssl.SSLContext) -> list[Any]:
+    return cast(list[Any], context.get_ca_certs())
 
 
 def _reason(error: OSError | ValueError) -> str:

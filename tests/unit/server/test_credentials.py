@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 from starlette.applications import Starlette
 
 from attendant.runtime.errors import UserError
+from attendant.server import auth
 from attendant.server.auth import Access, open_access
 from attendant.server.credentials import Reloaded, Token, Tokens, digest_of, read_certificates, read_tokens
 from attendant.server.errors import Unauthenticated
@@ -32,7 +33,7 @@ from attendant.server.http import port as http
 from attendant.server.http.port import http_server
 from tests.certificates import Authority, new_authority
 from tests.configuration import parse_config
-from tests.serving import PATIENCE_SECONDS
+from tests.serving import PATIENCE_SECONDS, eventually
 
 SEARCH, MAIL = "search-token-0123456789", "mail+token/0123456789=="
 
@@ -320,6 +321,19 @@ def access(authority: Authority) -> Access:
     certificate, key = authority.issue("server")
     files = "--tls-certificate", str(certificate), "--tls-key", str(key), "--tls-client-ca", str(authority.certificate)
     return open_access(parse_config(["bundle", *files], {}))
+
+
+async def test_the_log_warns_once_when_certificates_expire_while_the_server_runs(
+    access: Access, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "POLL_SECONDS", 0.005)
+    with access.following_files():
+        await asyncio.sleep(0.02)
+        assert not caplog.records
+        monkeypatch.setattr(time, "time", lambda: datetime(4000, 1, 1, tzinfo=UTC).timestamp())
+        await eventually(lambda: caplog.records)
+        await asyncio.sleep(0.05)
+    assert [record.getMessage() for record in caplog.records] == ["clients of an authority are refused"]
 
 
 class Client:
