@@ -10,17 +10,19 @@ other has written, so only the ids change, which are copied. A run's outputs bel
 releases them.
 """
 
+import atexit
 import functools
 import io
 import os
 import re
 import threading
+import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -70,6 +72,35 @@ runs, and under load the number of rows changes every few steps."""
 MAX_HELD_BYTES = 1 << 20
 """A binding keeps inputs up to this size alive until it gets others: onnxruntime binds an array in a quarter of the
 time that it takes to bind an address. Large ones, the sources of a whole batch, are bound by their address."""
+
+END_SECONDS = 10.0
+"""Longest time that the end of the interpreter waits for native code."""
+
+
+class _Native(threading.local):
+    """The lock of a thread, which it holds while native code runs without the interpreter's lock.
+
+    Until Python 3.14 (CPython's issue 87135), a thread that comes back from native code after the interpreter's end
+    aborts the process. So the end takes all locks: it waits for daemon threads, and they begin nothing more.
+    """
+
+    locks: ClassVar[weakref.WeakSet[Any]] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.locks.add(self.lock)
+
+
+_native = _Native()
+# A fork has none of the other threads, whose locks would stay taken.
+os.register_at_fork(after_in_child=_Native.locks.clear)
+
+
+@atexit.register
+def _wait_for_native_code() -> None:
+    give_up = time.monotonic() + END_SECONDS
+    for lock in list(_Native.locks):
+        lock.acquire(timeout=max(0.0, give_up - time.monotonic()))
 
 
 @dataclass(slots=True)
@@ -146,7 +177,8 @@ class BoundRuns(ArrayPool):
             self._num_repeats = self._num_repeats + 1 if shapes == self._last else 0
             self._last = shapes
             if self._num_repeats < MIN_REPEATS:
-                return list(self._session.run(list(shapes), inputs))
+                with _native.lock:
+                    return list(self._session.run(list(shapes), inputs))
             binding = _Binding(self._session, shapes, self._dtypes, self._copied)
             self._add(shapes, binding.outputs, binding)
         return binding.run(inputs)
@@ -181,7 +213,8 @@ class _Binding:
                 # An address of an array that died is replaced before the next run reads it.
                 self._binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
             bound[name] = weakref.ref(array)
-        self._session.run_with_iobinding(self._binding)
+        with _native.lock:
+            self._session.run_with_iobinding(self._binding)
         return self.outputs.copy()
 
     def _copy(self, name: str, array: Array) -> Array:
@@ -236,7 +269,8 @@ class OnnxSession:
         """
         if in_place and isinstance(outputs, Mapping) and self._bound_runs is not None:
             return self._bound_runs.run(outputs, inputs)
-        return list(self._session.run(list(outputs), inputs))
+        with _native.lock:
+            return list(self._session.run(list(outputs), inputs))
 
     def release(self, array: Array) -> None:
         """Lets later runs in place write to the outputs of an earlier run, which is found by any one of them."""
@@ -291,7 +325,8 @@ class BoundSession:
             binding.bind_output(name, self._provider)
         for name in on_host:
             binding.bind_output(name, "cpu")
-        self._session.run_with_iobinding(binding)
+        with _native.lock:
+            self._session.run_with_iobinding(binding)
         values = binding.get_outputs()
         return [*values[: len(outputs)], *(np.array(value.numpy()) for value in values[len(outputs) :])]
 
@@ -319,7 +354,8 @@ class PlainSession:
             UserError: onnxruntime refuses the inputs, or fails.
         """
         try:
-            return list(self._session.run(outputs, dict(inputs)))
+            with _native.lock:
+                return list(self._session.run(outputs, dict(inputs)))
         except Exception as error:  # onnxruntime's exceptions have no common base of their own
             raise UserError(f"{self._label}: {_one_line(str(error))}") from None
 
@@ -345,7 +381,7 @@ def _load(label: str, graph: bytes, provider: Provider, num_threads: int) -> ort
         _prepare_cuda()
     name, options = PROVIDERS[provider]
     try:
-        with quiet_stderr() as captured:
+        with quiet_stderr() as captured, _native.lock:
             session = ort.InferenceSession(graph, _session_options(num_threads, provider), providers=[(name, options)])
     # onnxruntime's exceptions have no common base of their own.
     except Exception as error:

@@ -303,3 +303,27 @@ def test_the_library_needs_no_torch_and_imports_lazily() -> None:
     assert re.fullmatch(
         r"attendant\.TrainingCallback: [\w.]+ is not installed: pip install '.*\[cpu,training\]'", missing
     )
+
+
+DECODING = """
+import sys, threading, attendant
+model = attendant.load(sys.argv[1], threads=1)
+decoding = threading.Semaphore(0)
+
+def decode():
+    while True:
+        model.generate(["knowledgeable"] * 20, beam_size=4)
+        decoding.release()
+
+for _ in range(3):
+    threading.Thread(target=decode, daemon=True).start()
+for _ in range(4):
+    decoding.acquire()
+"""
+
+
+def test_a_program_ends_in_order_while_daemon_threads_decode() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", DECODING, BUNDLE], env={"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}, capture_output=True
+    )
+    assert (run.returncode, run.stderr) == (0, b"")
