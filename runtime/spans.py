@@ -21,23 +21,59 @@ from attendant.runtime.stepper import Floats
 
 SPANS: Final = re.compile(
     r"""
-      (?:(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,15}://|(?<![\w.@/-])(?i:www)\.)
+      (?<!`)```(?:[^`]++|`(?!``))*+```                              # blocks of code
+    | <(?i:(pre|script|style))(?![\w-])[^<>]*>(?:[^<]++|<(?!/?\1))*+</\1>
+    | (?:(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,15}://|(?<![\w.@/-])(?i:www)\.)
       [^\s<>"]*[^\s<>"'”’».,;:!?)\]}]                               # addresses of pages
     | (?<![\w.@/-])(?:[A-Za-z0-9][A-Za-z0-9-]{0,62}\.){1,8}(?:com|dev|edu|eu|de|fr|gov|io|net|org|uk)(?:\.[a-z]{2})?
       (?![\w-]|\.\w)(?:[:/][^\s<>"]*[^\s<>"'”’».,;:!?)\]}])?          # domains, and addresses in them
-    | (?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+                      # e-mail addresses
+    | (?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)*(?::[~/]?\w[\w./~+-]*)?  # e-mail addresses, user@host:path
+    | (?<![\w.-])localhost(?::\d{1,5})?(?![\w-])
     | <(?:/?[A-Za-z]|!--|[!?][A-Za-z])[^<>\n]*>                     # tags, comments
+    | <%[^%\n]{1,64}%>                                              # <%= name %>
+    | <<[^<>\s](?:[^<>\n]{0,62}[^<>\s])?>>
     | &(?:\#[Xx]?[0-9A-Fa-f]{1,7}|[A-Za-z][0-9A-Za-z]{1,31});       # entities
     | \$?\{\{[^{}\n]{0,64}\}\}                                      # {{name}}
     | [$\#%]?\{[^{}\n]{0,64}\}                                      # {name}, ${NAME}, #{name}
+    | \[\[[^][\n]{1,64}\]\]                                         # [[name]]
+    | (?<![\w\])])\[[A-Za-z_][\w.-]{1,63}\](?![\w([])               # [name], but no link
+    | (?<!\w)[A-Za-z_]\w*\[\d{1,9}\]                                # name[0]
+    | \$\([^()\n]{1,64}\)                                           # $(command)
+    | (?<![\w$])\${1,2}[^\s$]{1,64}\${1,2}(?![\w${(])               # formulas of LaTeX
     | \$[A-Za-z_]\w{0,63}                                           # $NAME
+    | \\[A-Za-z]{2,32}(?:\{[^{}\n]{0,64}\}){1,4}                    # commands of LaTeX
+    | (?<![\w%])%[A-Za-z_]\w{1,63}%(?![\w%])                        # %NAME%
     | (?<![\d%])%(?:\d{1,2}\$)?[-+\#0]?\d{0,3}(?:\.\d{1,2})?(?:hh?|ll?|[Lzjt])?[diouxXeEfFgGaAcspn@]   # printf's
     | (?<!%)%\([\w.-]{1,64}\)[-+\#0]?\d{0,3}(?:\.\d{1,2})?[diouxXeEfFgGcrsa]                         # Python's
+    | (?<![^\s("'[]):[A-Za-z_]\w{1,63}:?(?!\w)                      # :name
+    | (?<![\w.@])@{1,2}[A-Za-z_]\w{0,63}(?:@{1,2}|/[\w.-]*\w)?      # @name
+    | (?<![\w\#&])\#(?=[A-Z_]{0,63}[0-9a-z])\w{1,64}                # #tag, #12
+    | (?<![\w+-])(?:(?:Alt|AltGr|Cmd|Command|Control|Ctrl|Fn|Meta|Option|Super|Win)[+-]){1,3}(?:F?\d{1,2}|[A-Z]|Tab)
+      (?![\w+-])                                                    # keys; Enter, space, arrows and Shift have names
+    | (?<![\w+-])(?:(?:Alt|AltGr|Cmd|Command|Control|Ctrl|Fn|Meta|Option|Shift|Super|Win)[+-]){1,3}
+      (?:Back[Ss]pace|Del(?:ete)?|End|Esc(?:ape)?|Home|Ins(?:ert)?|P(?:age|g)(?:Dn|Down|Up))(?![\w+-])
+    | (?<![\w:.-])(?:(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{1,4}|(?:[0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2})(?![\w:-])
+    | (?<![\w-])(?:[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|(?=[a-f]{0,64}\d)(?=\d{0,64}[a-f])[0-9a-f]{7,128})
+      (?![\w-])                                                     # hashes
+    | (?<![\w.])v?\d{1,5}\.\d{1,5}\.\d[\w.+~-]*(?<![.+~-])(?:[:/]\d{1,5})?(?!\w|\.\d)   # versions, IPv4
+    | (?<![\w.])v\d{1,5}(?:\.\d{1,5})?(?!\w)
+    | (?<![\w.+-])\+(?=(?:[ ().-]{0,2}\d){8})\d[\d ().-]{6,24}\d(?!\w)      # phone numbers
+    | (?<![\w./-])(?:application|audio|font|image|multipart|text|video)/(?:(?:x-|vnd\.)[\w.+-]*\w|[\w-]+\+\w+|bmp|
+      css|csv|form-data|gif|html|javascript|jpe?g|json|markdown|mixed|mp[34]|mpeg|octet-stream|ogg|pdf|plain|png|tiff|wav|web[mp]|
+      xml|zip)(?![\w-])                                             # types of content
+    | (?<![\w<>=!-])-{0,2}[A-Za-z_][\w.-]{0,63}=(?:"[^"\n]{0,64}"|[^\s=<>"',;()[\]{}]{1,64}(?<![.:!?]))
+    | (?<!\w)[A-Za-z_]\w*(?:::\w+)+(?:\(\))?                        # a::b
+    | (?<!\w)[a-z_]\w*->\w+(?:\(\))?                                # a->b
     | (?<![\w/.~])(?:~|\.{1,2}(?:/\.\.)*)?(?:/[\w.+@%-]*[\w+@%-])+/?          # paths
     | (?<!\w)[A-Z]:\\[\w\\.+@%-]*[\w\\+@%-]                         # Windows's
-    | (?<![\w./~+@-])[\w./+-]*\w\.(?i:bat|cfg|conf|css|csv|docx?|exe|gif|gz|html?|ini|jar|java|jpe?g|js|json|log|md|
-      mp[34]|od[fgpst]|pdf|php|png|pptx?|py|rst|sh|sql|svg|tar|toml|tsv?|txt|xlsx?|xml|ya?ml|zip)(?![\w-])    # files
-    | (?<![\w`])(`{1,2})[^`\s](?:[^`\n]{0,62}[^`\s])?\1(?![\w`])     # code
+    | (?<![\w./~+@-])[\w./+-]*\w\.(?:(?i:7z|avi|bat|bmp|cfg|conf|cpp|css|csv|deb|dll|docx?|epub|exe|flac|gif|gz|heic|
+      hpp|html?|ini|ipynb|iso|jar|java|jpe?g|js|jsx|json|log|md|mkv|mov|mp[34]|od[fgpst]|ogg|parquet|pdf|php|png|pptx?|py|rar|
+      rpm|rst|rtf|scss|sh|sql|svg|tar|tex|tgz|tiff?|toml|tsv?|tsx|txt|wav|webm|webp|xlsx?|xml|ya?ml|zip)
+      |bak|c|db|env|go|h|key|lock|lua|pl|rb|rs|so(?:\.\d+)*|vue|xz)(?![\w-])                          # files
+    | (?<![\w.])(?=[A-Z]*[a-z_])[A-Za-z_]\w*(?:\.\w+)*\(\)          # name()
+    | (?<![\w.])[a-z]{2,64}[A-Z][a-z]\w*                            # camelCase
+    | (?<![\w.])(?=[A-Za-z0-9]{0,64}_)(?!_[^\W_]+_(?!\w))[A-Za-z_]\w*[^\W_]_*(?!\w)  # snake_case, __name__
+    | (?<![\w`])(`{1,2})[^`\s](?:[^`\n]{0,62}[^`\s])?\2(?![\w`])     # code
     | (?:(?:[\U0001f000-\U0001faff\u231a\u231b\u23e9-\u23fa\u2600-\u27bf\u2b1b\u2b1c\u2b50\u2b55]|\S[\ufe0f\u20e3])
       [\ufe0e\ufe0f\u200d\u20e3\U000e0020-\U000e007f]*)+          # emoji, also those that only U+FE0F makes one
     """,
@@ -54,8 +90,14 @@ MAX_SPANS: Final = 999
 SENTENCE_END: Final = re.compile(
     r"""(?<=[.!?…])(?<!\]\.\.\.)["'”’»)\]]*(?P<blank>[ \t\u00a0]+)(?=["'“‘«(\[{¿¡]*[ \u00a0]?[\w{$%<])"""
     r"""|(?<=[。！？])["'”’」』）]*(?P<nothing>)(?=[^\s"'”’」』）])"""
+    r"""|(?<=[A-Z]{2}:)(?:\*\*)?(?P<label>[ \t\u00a0]+)(?=\S)"""
 )
-"""The end of a sentence: blanks between two sentences, or, in scripts without blanks, the place between them."""
+"""The end of a sentence: blanks between two sentences, or, in scripts without blanks, the place between them. Also the
+blanks after a label such as `NOTE:`."""
+LABEL: Final = re.compile(r"(?:[-*•·–—>#(0-9.)]{1,6}[ \t\u00a0]+){0,4}(?:[A-Z]{2,12}:|\*\*[A-Z]{2,12}:\*\*)")
+"""The beginning of a line or sentence that is only a label. It is a part: in French, a blank precedes its colon."""
+MAX_LABEL: Final = 32
+"""Characters of a label and the marks before it."""
 ABBREVIATION: Final = re.compile(
     r"\b(?:[a-z]|e\.g|i\.e|p\.ex|etc|vs|cf|ca|approx|nos?|vol|fig|sec|ch|chap|pp?|eds?|mr|mrs|ms|dr|prof|st|jr|sr|inc|ltd|co"
     r"|corp|mt|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\.\Z",
@@ -77,10 +119,8 @@ WRAPPED: Final = re.compile(r"(?=\s)(?<=[^\n\r]{50})(?<![\s.!?:;…|])[ \t\u00a0
 WRAPS: Final = re.compile(r"[ \t\u00a0]*\r?\n[ \t\u00a0]*")
 """The ends of wrapped lines in a part, which has no others."""
 
-ITEM: Final = re.compile(
-    r"(?:(?:[-*•·–—>#]{1,6}|\(?[0-9]{1,3}[.)]|[A-Z]{2,12}:|\*\*[A-Z]{2,12}:\*\*)[ \t\u00a0]+){1,4}"
-)
-"""The marks at the beginning of a list's item, a heading or a quoted line, and a label such as `NOTE:`."""
+ITEM: Final = re.compile(r"(?:(?:[-*•·–—>#]{1,6}|\(?[0-9]{1,3}[.)])[ \t\u00a0]+){1,4}")
+"""The marks at the beginning of a list's item, a heading or a quoted line."""
 CLOSING: Final = dict(zip("\"'“‘«„([*_`", "\"'”’»“)]*_`", strict=True))
 """Marks that may enclose a sentence."""
 TAG: Final = re.compile(r"</?([A-Za-z][\w:-]*)")
@@ -217,6 +257,8 @@ def _cuts(text: str, first: int, last: int, spans: Sequence[Place]) -> list[Plac
 
 def _is_sentence(text: str, begin: int, end: int, next_begin: int) -> bool:
     """Returns True if a sentence ends at `end`, which a mark and a blank suggest."""
+    if text[end - 1] == ":" or text.endswith(":**", begin, end):
+        return end - begin <= MAX_LABEL and LABEL.fullmatch(text, begin, end) is not None
     last_word = text[max(begin, end - ABBREVIATION_CHARACTERS) : end]
     return not (text[next_begin].islower() or ABBREVIATION.search(last_word) or ITEM_NUMBER.fullmatch(text, begin, end))
 
