@@ -110,8 +110,12 @@ ITEM_NUMBER: Final = re.compile(r"\(?(?:[0-9]{1,3}|[A-Za-z]|[ivx]{1,4})[.)]")
 BLOCK_TAG: Final = r"</?(?:[bh]r|p|div|[duo]l|li|d[dt]|h[1-6]|t[dhr]|tbody|thead|blockquote)(?![\w-])[^<>\n]*>"
 LINE_END: Final = re.compile(
     rf"(?<![ \t\u00a0])[ \t\u00a0]*(?:\r\n|[\n\r\x0b\x0c\x85\u2028\u2029]|{BLOCK_TAG})(?:\s|{BLOCK_TAG})*"
+    r"|(?<![ \t\u00a0.)])[ \u00a0]*\t[ \t\u00a0]*"
 )
-"""The end of a line, or the tags between two paragraphs, items or cells of HTML."""
+"""The end of a line, a tab between cells, or the tags between two paragraphs, items or cells of HTML."""
+TABLE_ROW: Final = re.compile(r"^[ \t]*\|.*\|[ \t]*$", re.MULTILINE)
+"""A row of a table in Markdown: `| one | two |`"""
+CELL_END: Final = re.compile(r"(?<![ \t\\])[ \t]*\|[ \t]*")
 NAMED_TAG: Final = re.compile(rf"(?<=[\w,])[ \u00a0](?!</?[bh]r){BLOCK_TAG}[ \u00a0](?=\w)")
 """A tag between words: a sentence names it if the next word begins with a small letter: `Use the <p> element.`"""
 WRAPPED: Final = re.compile(r"(?=\s)(?<=[^\n\r]{50})(?<![\s.!?:;…|])[ \t\u00a0]*\r?\n[ \t\u00a0]*(?=\w)")
@@ -241,6 +245,8 @@ def _cuts(text: str, first: int, last: int, spans: Sequence[Place]) -> list[Plac
     matches = [*WRAPPED.finditer(text, first, last), *NAMED_TAG.finditer(text, first, last)]
     within = {match.span() for match in matches if text[match.end()].islower()}
     line_ends = {match.span() for match in LINE_END.finditer(text, first, last)} - within
+    for row in TABLE_ROW.finditer(text, first, last):
+        line_ends.update(match.span() for match in CELL_END.finditer(text, *row.span()))
     sentence_ends = {match.span(match.lastgroup or 0) for match in SENTENCE_END.finditer(text, first, last)}
     cuts: list[Place] = []
     begun, place = first, 0

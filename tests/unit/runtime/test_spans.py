@@ -88,6 +88,8 @@ def test_protected_spans_are_found_and_restored(text: str, spans: list[str]) -> 
         ("---\nOne.\n|--|\n\n* Two\n\u200b\n===", ["One.", "Two"]),
         ("--\n!", ["--\n!"]),
         ("<ul> <li>One</li><li>Two. Three</li></ul>", ["One", "Two.", "Three"]),
+        ("one\ttwo three \tFour\n1.\tFive\n-\tsix", ["one", "two three", "Four", "Five", "six"]),
+        ("| One two | three |\n|---|:--|\n| a\\|b | 5 |\n\nls | sort", ["One two", "three", "a\\|b", "5", "ls | sort"]),
         ("<p>One. <p>Two<br/>\nThree</p><hr>", ["One.", "Two", "Three"]),
         ("one\x0btwo\x0cthree\x85four\u2028five\u2029six", ["one", "two", "three", "four", "five", "six"]),
         ("", [""]),
@@ -170,6 +172,7 @@ HOSTILE = [
     "A. ", "1. ", "a.  ", "\n ", "<a", "{", "{a", "https://", "/.", "%", "%(a", "a@", "a.", "`a", '."', "~", "../",
     "\ufe0f", f"{'x' * 50}\n", "x \n", " ab+", " ab.", "```", "``` ", "<pre>", "<pre", "[[", "[ab", "<<a", "<%a", "a_",
     "aB", "$x", "$(", "1:", "a:", "ab1", "1.1.", "+1 ", "a::", "a->", "a=", "@a", "Ctrl+", "\\ab{", "AB: ", "1. AB: ",
+    "\n| a |", "| ", "a \t",
 ]  # fmt: skip
 """Texts that are repeated."""
 
