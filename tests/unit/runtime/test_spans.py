@@ -42,7 +42,7 @@ from attendant.runtime.spans import altered, joined, parts_of, restored
             "root@server1:/tmp localhost:8080, text/plain image/svg+xml",
             ["root@server1:/tmp", "localhost:8080", "text/plain", "image/svg+xml"],
         ),
-        ("1a2b3c4 550e8400-e29b-41d4-a716-446655440000", ["1a2b3c4", "550e8400-e29b-41d4-a716-446655440000"]),
+        ("md5:1a2b3c4 550e8400-e29b-41d4-a716-446655440000", ["md5:1a2b3c4", "550e8400-e29b-41d4-a716-446655440000"]),
         ("+33 1 23 45 67 89 or +1 (555) 123-4567.", ["+33 1 23 45 67 89", "+1 (555) 123-4567"]),
         (r"$x^2$ $$a+b$$ \textbf{it}", ["$x^2$", "$$a+b$$", r"\textbf{it}"]),
         (
