@@ -410,8 +410,8 @@ class Reconciler:
         for repository in self.repositories:
             for name, folder in (await in_daemon_thread(partial(look_into, repository))).items():
                 if name in folders or name in self._others:
-                    why = f"two models are named {name}, one of them in {folder.path}; requests choose by it"
-                    conflicts[name] = why
+                    other = folders[name].path if name in folders else "a bundle of its own"
+                    conflicts[name] = f"two models are named {name}, {other} and {folder.path}: serve one of them"
                 else:
                     folders[name] = folder
         for name, why in conflicts.items():

@@ -80,11 +80,12 @@ class Body:
     """A request that is not parsed yet, since credentials and rates are checked first.
 
     Attributes:
-        own_id: the request's, if it has a valid one; read also from a body that is refused.
+        own_id, own_model: the request's, if it has valid ones; read also from a body that is refused.
     """
 
     raw: bytes
     own_id: str = ""
+    own_model: str = ""
 
     def ByteSize(self) -> int:  # noqa: N802  # like protobuf's messages
         return len(self.raw)
@@ -99,7 +100,7 @@ class Body:
         except Exception as raised:
             log.warning("undecodable message", extra={"method": rpc.name, "bytes": len(self.raw)})
             error = raised if isinstance(raised, AttendantError) else Undecodable(len(self.raw))
-            return UndecodableRequest(len(self.raw), error, self.own_id, model_of(self))
+            return UndecodableRequest(len(self.raw), error, self.own_id, self.own_model or model_of(self))
 
     def read(self, rpc: Rpc) -> Message:
         """Returns the request. Raises InvalidArgument, Undecodable."""
@@ -108,7 +109,7 @@ class Body:
             _read_texts(request, body, faults)
         else:
             _read(request, body, "", faults)
-        self.own_id = getattr(request, "request_id", "")
+        self.own_id, self.own_model = getattr(request, "request_id", ""), model_of(request)
         if faults:
             raise InvalidArgument(*faults)
         return request

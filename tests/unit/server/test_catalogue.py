@@ -124,7 +124,7 @@ async def test_a_name_in_two_repositories_stops_no_other_model(tmp_path: Path) -
     await reconciler.follow(at_once=True)  # as on SIGHUP; otherwise a change is applied at the second poll
     assert {(entry.name, entry.label) for entry in reconciler.index()} == {("a", "1"), ("b", "1"), ("c", "1")}
     catalogue.open()
-    with pytest.raises(LoadRefused, match="two models are named a"):
+    with pytest.raises(LoadRefused, match=r"two models are named a, \S+/one/a and \S+/other/a: "):
         await reconciler.load("a")
 
 

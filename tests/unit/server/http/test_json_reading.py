@@ -211,8 +211,9 @@ class TestTexts:
         assert str(request.error).startswith(message)
 
 
-def test_the_requests_own_id_is_kept() -> None:
-    assert decoded(b'{"requestId": "mine", "decoding": 5}').request_id == "mine"
+def test_the_requests_own_id_and_model_are_kept() -> None:
+    refused = decoded(b'{"requestId": "mine", "model": "g2p", "decoding": 5}')
+    assert (refused.request_id, refused.model) == ("mine", "g2p")
     assert decoded(b'{"request_id": 5}').request_id == ""
     assert decoded(b'{"requestId": "half \\ud800"}').request_id == "", "no answer could hold it"
 
