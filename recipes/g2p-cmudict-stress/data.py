@@ -6,7 +6,7 @@ the training split, the names of the letters and those of the numbers.
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -50,27 +50,28 @@ def typed(words: Mapping[str, Sequence[str]], dictionary: Mapping[str, Sequence[
         dictionary: all words: the names of letters and numbers are read from it, and unusual clusters of consonants
             are recognized.
     """
-    typist = _Typist(words, dictionary)
+    typist = Typist(words, dictionary, SEED)
+    draws = {typist.initials: 2500, typist.with_number: 2500, typist.hyphened: 2000, typist.with_spelled_ending: 1000}
+    return distinct(draws, dictionary)
+
+
+def distinct(draws: Mapping[Callable[[], Pair], int], known: Container[str]) -> list[Pair]:
+    """Calls each function until it has returned that number of sources that are neither known nor returned before."""
     pairs: dict[str, str] = {}
-    for draw, number in (
-        (typist.initials, 2500),
-        (typist.with_number, 2500),
-        (typist.hyphened, 2000),
-        (typist.with_spelled_ending, 1000),
-    ):
+    for draw, number in draws.items():
         num_wanted = len(pairs) + number
         while len(pairs) < num_wanted:
             pair = draw()
-            if pair.source not in dictionary:
+            if pair.source not in known:
                 pairs.setdefault(pair.source, pair.target)
     return [Pair(source, target) for source, target in pairs.items()]
 
 
-class _Typist:
+class Typist:
     """Draws words as people type them, with their pronunciations."""
 
-    def __init__(self, words: Mapping[str, Sequence[str]], dictionary: Mapping[str, Sequence[str]]) -> None:
-        self._random = random.Random(SEED)
+    def __init__(self, words: Mapping[str, Sequence[str]], dictionary: Mapping[str, Sequence[str]], seed: int) -> None:
+        self._random = random.Random(seed)
         self._dictionary = dictionary
         self._words = words
         self._plain = [word for word in words if word.isalpha() and len(word) > 2]
@@ -91,7 +92,7 @@ class _Typist:
     def with_number(self) -> Pair:
         """Returns a number, alone or after a word or letters."""
         number = self._random.randrange(10 ** self._random.choice((1, 2, 2, 2, 3, 4)))
-        phones = " ".join(self._dictionary[word][0] for word in number_words(number))
+        phones = self._spoken(number_words(number))
         form = self._random.choice(("alone", "word", "letters"))
         if form == "alone":
             return Pair(str(number), phones)
@@ -117,6 +118,9 @@ class _Typist:
     def _word(self) -> tuple[str, str]:
         word = self._random.choice(self._plain)
         return word, self._words[word][0]
+
+    def _spoken(self, words: Iterable[str]) -> str:
+        return " ".join(self._dictionary[word][0] for word in words)
 
     def _drawn(self, letters: str, least: int, most: int) -> str:
         return "".join(self._random.choices(letters, k=self._random.randint(least, most)))

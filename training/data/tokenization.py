@@ -47,6 +47,7 @@ NormalizationName = Literal[
     "dashes",
     "trim_punctuation",
     "drop_punctuation",
+    "spell_capitals",
     "strip_accents",
     "lowercase",
 ]
@@ -121,6 +122,29 @@ def _without_punctuation() -> list[Normalizer]:
     ]
 
 
+MAX_CAPITALS: Final = 6
+"""Capitals that are spelled within a word."""
+
+
+def _spelled_capitals() -> list[Normalizer]:
+    """Returns the step that writes periods between capitals with small letters beside them: `Chat.G.P.T`, `D.V.D.s`
+
+    Before small letters of the same word there are at least three capitals (`N.Y.Times`, not `McDonald`); those before
+    a final `s` alone are two or more. Words in capitals alone stay.
+    """
+    capital, small = r"\p{Lu}", r"\p{Ll}"
+    few = f"{{1,{MAX_CAPITALS - 2}}}"
+    after = "|".join(rf"{small}{capital}{{{length}}}" for length in range(1, MAX_CAPITALS))
+    plural = r"s(?![\p{L}\p{M}])"
+    places = (
+        rf"(?<={small})(?={capital}{{2}})",
+        rf"(?<={after})(?={capital})",
+        rf"(?<={capital})(?={capital}{few}(?:{small}{{2}}|{plural}))",
+        rf"(?<={capital}{{2}})(?={plural})",
+    )
+    return [normalizers.Replace(Regex("|".join(places)), ".")]
+
+
 # The order in which the steps are applied. NFKC decomposes some apostrophes and makes some dashes (of ⁻).
 ORDER: Final[tuple[NormalizationName, ...]] = get_args(NormalizationName)
 STEPS: Final[Mapping[NormalizationName, Sequence[Normalizer]]] = {
@@ -132,6 +156,7 @@ STEPS: Final[Mapping[NormalizationName, Sequence[Normalizer]]] = {
     "dashes": [replace_any(DASHES, "-")],
     "trim_punctuation": _trim_punctuation(),
     "drop_punctuation": _without_punctuation(),
+    "spell_capitals": _spelled_capitals(),
     "strip_accents": [normalizers.NFD(), normalizers.StripAccents(), normalizers.NFC()],
     "lowercase": [
         normalizers.Lowercase(),
@@ -193,7 +218,9 @@ class TokenizerConfig(Table):
             resolves ligatures and fullwidth letters; "apostrophes", "quotes" and "dashes": typographic ones become
             those of ASCII; "drop_quotes": removes double quotes; "trim_punctuation": removes quotation marks,
             brackets or emphasis around the whole text, and a final semicolon, colon or ellipsis; "drop_punctuation":
-            removes punctuation around words, such as commas, brackets and final periods; "strip_accents": removes
+            removes punctuation around words, such as commas, brackets and final periods; "spell_capitals": writes
+            periods between capitals within a word (ChatGPT, DVDs), so that a model can learn that they are spelled;
+            "strip_accents": removes
             combining marks, in every script; "lowercase": capital letters become small ones, İ becomes i, and a Σ at a
             word's end becomes ς. They are applied in a fixed order. White space and invisible characters are always
             normalized, see docs/training.md.
