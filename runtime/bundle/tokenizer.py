@@ -141,7 +141,7 @@ MAX_OF_A_TYPE: Final = {"NFC": 2, "NFD": 2, "NFKC": 1, "NFKD": 1, "Prepend": 1, 
 MULTIPLYING: Final = frozenset({"NFKC", "NFKD", "Precompiled"})
 """`Precompiled` may not be with the others: both would multiply a text's length."""
 
-MAX_INSERTIONS: Final = 7
+MAX_INSERTIONS: Final = 8
 """Replacements by an expression, which may match the empty text at every character and so add one to each. A recipe
 with all normalization steps has this many."""
 

@@ -1,6 +1,7 @@
 """Tests of CMUdict's format, split and download, and of the list of English words to label."""
 
 import itertools
+import re
 import subprocess
 import zipfile
 from importlib import import_module
@@ -18,6 +19,7 @@ from attendant.training.data.pairs import read_pairs
 
 cmudict = import_module("attendant.recipes.g2p-cmudict.data")
 stress = import_module("attendant.recipes.g2p-cmudict-stress.data")
+tuned = import_module("attendant.recipes.g2p-cmudict-tuned.data")
 numbers = import_module("attendant.recipes.normalize-numbers-en.words")
 english_words = import_module("attendant.recipes.g2p-cmudict-distilled.data")
 
@@ -70,6 +72,41 @@ def test_words_as_people_type_them_are_made_of_known_sounds() -> None:
     assert spelled and all(target == f"{source[0].upper()}2 {source[1].upper()}1" for source, target in spelled.items())
     with_ampersand = next(source for source in typed if len(source) == 3 and source[1] == "&")
     assert typed[with_ampersand] == f"{with_ampersand[0].upper()}1 AE1 N D {with_ampersand[2].upper()}1"
+
+
+@pytest.mark.parametrize(
+    ("form", "pattern"),
+    [
+        ("unusual_letters", "[a-z]{3,5}"),
+        ("letters_in_word", r"cat\.[a-z](\.[a-z]){1,3}|[a-z](\.[a-z]){1,3}\.cat"),
+        ("plural_letters", r"[a-z]{2,4}'?s|[a-z](\.[a-z]){1,3}\.s"),
+        ("letter_and_word", "[a-z]-cat|cat-[a-z]|[a-z]{3,5}-[a-z]"),
+        ("number_first", "[0-9]+(-cat|[a-z]{1,2})"),
+        ("number_inside", "[a-z]{1,2}[0-9]+[a-z][0-9]?"),
+        ("ordinal", "[0-9]+(st|nd|rd|th)"),
+        ("decade", "[0-9]+0'?s"),
+        ("decimal", r"[0-9]+\.[0-9]{1,2}"),
+        ("large_number", "[0-9]{5,9}"),
+        ("two_numbers", "[0-9]+-[0-9]+"),
+        ("several_words", "cat(-[a-z]+){1,2}-cat"),
+    ],
+)
+def test_forms_of_the_second_stage_have_every_part_in_their_pronunciation(form: str, pattern: str) -> None:
+    letters = {f"{letter}.": [f"{letter.upper()}1"] for letter in stress.LETTERS}
+    plurals = {f"{letter}'s": [f"{letter.upper()}1 Z"] for letter in stress.LETTERS}
+    scales = ("hundred", "thousand", "million", "oh", "point")
+    spoken = {word for number in range(100) for word in numbers.ordinal(number).split("-")}
+    decades = {"hundreds", "tens", *(f"{ten.removesuffix('y')}ies" for ten in numbers.TENS[2:])}
+    words = {*numbers.ONES, *numbers.TENS[2:], *scales, *spoken, *decades, *tuned.LINKS, "hundredth", "thousandth"}
+    typist = tuned.Typist({"cat": ["KAT1"]}, letters | plurals | {word: [word] for word in words}, 1)
+    for _ in range(100):
+        pair = getattr(typist, form)()
+        assert re.fullmatch(pattern, pair.source)
+        assert pair.target.count("KAT1") == pair.source.count("cat")
+        if form.endswith("letters"):
+            assert pair.target.split()[-1].rstrip("12") == (
+                "Z" if form.startswith("plural") else pair.source[-1].upper()
+            )
 
 
 def test_words_are_split_by_their_index() -> None:

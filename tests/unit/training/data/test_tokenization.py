@@ -44,6 +44,7 @@ def trained(kind: TokenizerKind, texts: list[str], *names: str, **options: objec
             "drop_punctuation",
             ["face", "(face)", "face,", "face.", "'face.'", "**face**:", "¡face!", "'face'…"],
         ),
+        ("spell_capitals", ["Chat.G.P.T", "ChatGPT"]),
         ("dashes", ["a-b", "a–b", "a—b", "a−b", "a‑b"]),
         ("nfc", ["café", "cafe\u0301"]),
         ("nfkc", ["fine 12", "ﬁne １２", "ｆine 12"]),
@@ -81,6 +82,8 @@ def test_steps_together_are_applied_in_their_own_order() -> None:
         ("drop_punctuation", "-five --six seven- -5 (-.5) 6-", "five six seven -5 -.5 6"),
         ("drop_punctuation", "3,000 2:30 well-known a/b 50%; #1! C# .net", "3,000 2:30 well-known a/b 50% #1 C# .net"),
         ("drop_punctuation", "word(s), (re)start colo(u)r f(1) ‚so‘ (‚so‘),", "words restart colour f(1 so so"),
+        ("spell_capitals", "MySQL, iOS NYTimes DVDs CEOs’ ÉtéTV", "My.S.Q.L, i.O.S N.Y.Times D.V.D.s C.E.O.s’ Été.T.V"),
+        *(("spell_capitals", text, text) for text in ("NASA's USB-C PhDs", "McKay LinkedIn iPhone As IS", "GPT-4o")),
         ("drop_quotes", "‚so‘, (‚dogs’).", "so, (dogs)."),
         ("quotes", "‚so‘, dogs’ „so“", '"so", dogs’ "so"'),
         ("drop_punctuation", "• one — two", "one two"),
@@ -98,7 +101,7 @@ def test_steps_together_are_applied_in_their_own_order() -> None:
         ),
     ],
 )
-def test_only_punctuation_around_words_or_the_whole_text_is_removed(
+def test_punctuation_and_capitals_are_changed_in_their_places_only(
     name: NormalizationName, text: str, normalized: str
 ) -> None:
     steps = normalization_steps([name], keep_spaces=False, marks_words=False)
