@@ -55,8 +55,6 @@ SPANS: Final = re.compile(
     | (?<![\w:.-])(?:(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{1,4}|(?:[0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2})(?![\w:-])
     | (?<![\w-])(?:[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}
       |(?:(?:md5|sha\d{1,3}):)?(?=[a-f]{0,64}\d)(?=\d{0,64}[a-f])[0-9a-f]{7,128})(?![\w-])          # UUIDs, hashes
-    | (?<![\w.])v?\d{1,5}\.\d{1,5}\.\d[\w.+~-]*(?<![.+~-])(?:[:/]\d{1,5})?(?!\w|\.\d)   # versions, IPv4
-    | (?<![\w.])v\d{1,5}(?:\.\d{1,5})?(?!\w)
     | (?<![\w.+-])\+(?=(?:[ ().-]{0,2}\d){8})\d[\d ().-]{6,24}\d(?!\w)      # phone numbers
     | (?<![\w./-])(?:application|audio|font|image|multipart|text|video)/(?:(?:x-|vnd\.)[\w.+-]*\w|[\w-]+\+\w+|bmp|
       css|csv|form-data|gif|html|javascript|jpe?g|json|markdown|mixed|mp[34]|mpeg|octet-stream|ogg|pdf|plain|png|tiff|wav|web[mp]|
@@ -66,14 +64,17 @@ SPANS: Final = re.compile(
     | (?<!\w)[a-z_]\w*->\w+(?:\(\))?                                # a->b
     | (?<![\w/.~])(?:~|\.{1,2}(?:/\.\.)*)?(?:/[\w.+@%-]*[\w+@%-])+/?          # paths
     | (?<!\w)[A-Z]:\\[\w\\.+@%-]*[\w\\+@%-]                         # Windows's
-    | (?<![\w./~+@-])[\w./+-]*\w\.(?:(?i:7z|avi|bat|bmp|cfg|conf|cpp|css|csv|deb|dll|docx?|epub|exe|flac|gif|gz|heic|
+    | (?P<name>
+      (?<![\w./~+@-])[\w./+-]*\w\.(?:(?i:7z|avi|bat|bmp|cfg|conf|cpp|css|csv|deb|dll|docx?|epub|exe|flac|gif|gz|heic|
       hpp|html?|ini|ipynb|iso|jar|java|jpe?g|js|jsx|json|log|md|mkv|mov|mp[34]|od[fgpst]|ogg|parquet|pdf|php|png|pptx?|py|rar|
       rpm|rst|rtf|scss|sh|sql|svg|tar|tex|tgz|tiff?|toml|tsv?|tsx|txt|wav|webm|webp|xlsx?|xml|ya?ml|zip)
       |bak|c|db|env|go|h|key|lock|lua|pl|rb|rs|so(?:\.\d+)*|vue|xz)(?![\w-])                          # files
     | (?<![\w.])(?=[A-Z]*[a-z_])[A-Za-z_]\w*(?:\.\w+)*\(\)          # name()
     | (?<![\w.])[a-z]{2,64}[A-Z][a-z]\w*                            # camelCase
     | (?<![\w.])(?=[A-Za-z0-9]{0,64}_)(?!_[^\W_]+_(?!\w))[A-Za-z_]\w*[^\W_]_*(?!\w)  # snake_case, __name__
-    | (?<![\w`])(`{1,2})[^`\s](?:[^`\n]{0,62}[^`\s])?\2(?![\w`])     # code
+    | (?<![\w.])v?\d{1,5}\.\d{1,5}\.\d[\w.+~-]*(?<![.+~-])(?:[:/]\d{1,5})?(?!\w|\.\d)   # versions, IPv4
+    | (?<![\w.])v\d{1,5}(?:\.\d{1,5})?(?!\w))
+    | (?<![\w`])(`{1,2})[^`\s](?:[^`\n]{0,62}[^`\s])?\3(?![\w`])     # code
     | (?:(?:[\U0001f000-\U0001faff\u231a\u231b\u23e9-\u23fa\u2600-\u27bf\u2b1b\u2b1c\u2b50\u2b55]|\S[\ufe0f\u20e3])
       [\ufe0e\ufe0f\u200d\u20e3\U000e0020-\U000e007f]*)+          # emoji, also those that only U+FE0F makes one
     """,
@@ -86,6 +87,9 @@ OPEN_STAND_IN: Final = re.compile(r"\{[0-9]{0,3}\Z")
 ALL_DIGITS: Final = "{1} {23} {456} {7890}"
 MAX_SPANS: Final = 999
 """Spans of one part that are protected; later ones are left as they are."""
+MAX_SPANS_WITH_NAMES: Final = 8
+"""In a part with more spans, files, identifiers and versions are left as they are: models copy them better than so many
+stand-ins."""
 
 SENTENCE_END: Final = re.compile(
     r"""(?<=[.!?…])(?<!\]\.\.\.)["'”’»)\]]*(?P<blank>[ \t\u00a0]+)(?=["'“‘«(\[{¿¡]*[ \u00a0]?[\w{$%<])"""
@@ -160,7 +164,9 @@ def parts_of(text: str, *, split: bool, protect: bool) -> list[Part]:
         protect: replace its spans by stand-ins.
     """
     text = text.strip()
-    spans = [match.span() for match in SPANS.finditer(text)] if protect else []
+    matches = list(SPANS.finditer(text)) if protect else []
+    spans = [match.span() for match in matches]
+    names = {match.span() for match in matches if match.lastgroup == "name"}
     begin, end, cuts = 0, len(text), list[Place]()
     if split:
         begin, end, spans = _inner(text, begin, end, spans)
@@ -174,6 +180,8 @@ def parts_of(text: str, *, split: bool, protect: bool) -> list[Part]:
                 inside.append(spans[place])
             place += 1
         first, last, inside = _inner(text, begin, end, inside) if split else (begin, end, inside)
+        if len(inside) > MAX_SPANS_WITH_NAMES:
+            inside = [span for span in inside if span not in names]
         part = _part(text, first, last, inside[:MAX_SPANS])
         if split:
             part = part._replace(text=WRAPS.sub(" ", str(part.text)))

@@ -67,6 +67,11 @@ def test_protected_spans_are_found_and_restored(text: str, spans: list[str]) -> 
     assert [f"{{{number}}}" in part.text for number in range(1, len(spans) + 1)] == [True] * len(spans)
 
 
+def test_names_are_protected_only_where_spans_are_few() -> None:
+    few, many = (f"{'%s ' * number}of a_b, c.txt and 1.2.3" for number in (5, 6))
+    assert [len(parts_of(text, split=False, protect=True)[0].spans) for text in (few, many)] == [8, 6]
+
+
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
