@@ -91,8 +91,8 @@ def write_bundle(
     graphs can only be published in its own precision. Without a measurement, nothing is measured.
 
     Raises:
-        UserError: `output` is occupied, the model is too large, or it protects spans by default and its vocabularies
-            can't spell stand-ins.
+        UserError: `output` is occupied, the model is too large or has no clear answer, or it protects spans by default
+            and its vocabularies can't spell stand-ins.
         VerificationFailed: the graphs or the golden examples differ from the reference, or int8 depends on the batch.
             Nothing is published.
     """
@@ -275,7 +275,7 @@ def choose_golden(
     Sources, ids without EOS, that no request may have are left out.
 
     Raises:
-        VerificationFailed: no source has a clear margin: the model's outcomes are ties.
+        UserError: no source has a clear margin: the model's outcomes are ties.
     """
     manifest, margin = bundle.manifest, MARGIN[stepper.precision]
     candidates = [
@@ -313,7 +313,8 @@ def choose_golden(
             ]
         if examples:
             return tuple(examples)
-    raise VerificationFailed(
-        "no golden example can be chosen",
-        [f"of {len(candidates)} sources none keeps its tokens when log-probabilities move by {margin:g}"],
+    raise UserError(
+        f"no golden example can be chosen: of {len(candidates)} sources, none keeps its {stepper.precision} answer "
+        f"when log-probabilities move by {margin:g}, as of a model without training: load trained weights, or give "
+        "more held-out sources"
     )

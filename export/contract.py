@@ -543,15 +543,20 @@ def explained(error: Exception, module: Any) -> UserError:
             f"torch can't export {missing[1]} to ONNX: write it with other operations; if it computes weights, make "
             "them permanent by torch.nn.utils.parametrize.remove_parametrizations"
         )
+    elif re.search(r"data-dependent|GuardOnDataDependent|Could not guard|_local_scalar_dense|(item|numpy)\(\)", text):
+        remedy = (
+            "Python's control flow depends on a tensor's values: use torch.where, masks or torch.arange(width) < "
+            "lengths instead of if, while, .item(), .tolist(), .numpy() and max() of lengths"
+        )
     elif "_Packed" in text:
         remedy = (
             "a packed sequence may only go through nn.LSTM, nn.GRU, nn.RNN and pad_packed_sequence: change the padded "
             "tensor before it is packed, or after it is unpacked"
         )
-    elif re.search(r"data-dependent|GuardOnDataDependent|Could not guard|_local_scalar_dense|(item|numpy)\(\)", text):
+    elif "only 4D query" in text:
         remedy = (
-            "Python's control flow depends on a tensor's values: use torch.where, masks or torch.arange(width) < "
-            "lengths instead of if, while, .item(), .tolist(), .numpy() and max() of lengths"
+            "scaled_dot_product_attention needs an axis of heads: add it by query.unsqueeze(1), also to keys and "
+            "values, and take it off the result"
         )
     elif re.search(r"specializ|Constraints violated|inferred ranges", text):
         remedy = (

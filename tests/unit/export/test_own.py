@@ -23,6 +23,7 @@ from attendant.export import UserModel, export_model
 from attendant.export import model as own_export
 from attendant.export.__main__ import main
 from attendant.export.bundle_writer import REWRITERS
+from attendant.export.contract import explained
 from attendant.export.model import load_user_model
 from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.errors import UserError, VerificationFailed
@@ -685,6 +686,21 @@ def test_data_may_be_a_path_or_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_module_without_its_description_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="model is of type TutorialTranslator: must be a UserModel"):
         export_model(TutorialTranslator(), tmp_path / "mine")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("only 4D query, key, and value are supported", r"query\.unsqueeze\(1\)"),
+        (
+            "return _Packed(padded, lengths)\nCould not extract specialized integer from data-dependent u0",
+            r"\.tolist\(\)",
+        ),
+        ("'_Packed' object has no attribute 'data'", "change the padded tensor"),
+    ],
+)
+def test_errors_of_the_exporter_have_their_remedy(text: str, remedy: str) -> None:
+    assert re.search(remedy, str(explained(RuntimeError(text), Plain())))
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from attendant.export import bundle_writer
 from attendant.export.origins import exportable_bundle, with_defaults
 from attendant.export.published import describe, publish, refuse_occupied
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME
+from attendant.runtime.bundle_stepper import open_stepper
 from attendant.runtime.errors import UserError
 from tests.faults.crafting import seal
 
@@ -65,3 +67,10 @@ def test_a_patience_of_0_replaces_another(tiny_bundle_path: Path) -> None:
     patient = with_defaults(exportable_bundle(open_bundle(tiny_bundle_path)), patience=2)
     assert patient.decoding.patience == 2.0
     assert with_defaults(patient, patience=0).decoding.patience is None
+
+
+def test_a_model_without_a_clear_answer_is_named(tiny_bundle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = open_bundle(tiny_bundle_path)
+    monkeypatch.setitem(bundle_writer.MARGIN, "fp32", 1e3)
+    with pytest.raises(UserError, match=r"of 1 sources, none keeps its fp32 answer when .*: load trained weights"):
+        bundle_writer.choose_golden(bundle, open_stepper(bundle, "fp32"), [[4]])
