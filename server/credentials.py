@@ -183,7 +183,8 @@ def _ascii(pem: bytes) -> str:
 
 
 def _clients_view(context: ssl.SSLContext, certificate: bytes) -> tuple[str, float]:
-    """Returns why every client refuses a certificate, e.g. because it has expired, or an empty string; and its expiry.
+    """Returns why every client refuses a certificate, e.g. because it has expired, or an empty string; and its expiry,
+    which is infinite if it is unknown.
 
     A client in this process, which trusts the certificate itself, shakes hands with it. So names and authorities, which
     clients judge differently, don't count.
@@ -201,8 +202,10 @@ def _clients_view(context: ssl.SSLContext, certificate: bytes) -> tuple[str, flo
                 end.do_handshake()
     except ssl.SSLError as error:
         return getattr(error, "verify_message", "") or _reason(error), math.inf
-    shown = cast(dict[str, Any], client.getpeercert())
-    return "", ssl.cert_time_to_seconds(shown["notAfter"])
+    with suppress(ValueError):  # TLS 1.2 would need a round in which the server asks for a client's certificate
+        shown = cast(dict[str, Any], client.getpeercert())
+        return "", ssl.cert_time_to_seconds(shown["notAfter"])
+    return "", math.inf
 
 
 def _outdated(context: ssl.SSLContext) -> str:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import pytest
@@ -235,6 +236,17 @@ def test_a_file_that_is_touched_is_read_again(path: Path, number: Reloaded[int])
 
 def test_a_matching_certificate_and_key_are_read(authority: Authority) -> None:
     assert read_certificates(*authority.issue("server")) is not None
+    assert read_certificates(*authority.issue("server"), authority.certificate) is not None
+
+
+def test_a_system_may_have_switched_off_tls_13(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrap = ssl.SSLContext.wrap_bio
+
+    def wrap_old(context: ssl.SSLContext, *bios: ssl.MemoryBIO, **options: Any) -> ssl.SSLObject:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        return wrap(context, *bios, **options)
+
+    monkeypatch.setattr(ssl.SSLContext, "wrap_bio", wrap_old)
     assert read_certificates(*authority.issue("server"), authority.certificate) is not None
 
 
