@@ -46,7 +46,7 @@ class ExportedBundle(Bundle):
     """A bundle that was just published. It is accepted as a path; `print` shows the same lines as the command.
 
     Attributes:
-        advice: lines about the measured quality, e.g. that beams are worse than greedy search.
+        advice: lines for the user, e.g. that beams are worse than greedy search, or that answers have no confidence.
     """
 
     advice: tuple[str, ...]
@@ -113,6 +113,7 @@ def export_run(
     if is_bundle and checkpoint is not None:
         raise UserError(f"--checkpoint is for runs: the bundle {origin} has one set of weights")
     measurement: quality.QualityMeasurement | None = None
+    advice: list[str] = []
     exportable: origins.Exportable
     if is_bundle:
         former = origins.exportable_bundle(open_bundle(origin), None if name is None else origins.bundle_name(name, ""))
@@ -125,6 +126,11 @@ def export_run(
         exportable = origins.with_defaults(origins.exportable_run(run, name), **defaults)
         if _measures(measure, wanted, exportable.decoding, data):
             measurement = quality.measurement_of_run(run, data, exportable.decoding, required="int8" in wanted)
+        if exportable.held_out is None:
+            advice.append(
+                f"no confidence, and no reference for drift: the validation split {exportable.validation_name} is "
+                f"missing; export where it is, or add both by `attendant reference {output} --data FILE --output NEW`"
+            )
     bundle = write_bundle(
         exportable,
         output,
@@ -134,7 +140,7 @@ def export_run(
         measurement=measurement,
     )
     published = {field.name: getattr(bundle, field.name) for field in fields(bundle)}
-    return ExportedBundle(**published, advice=() if measurement is None else tuple(measurement.advice))
+    return ExportedBundle(**published, advice=(*advice, *(measurement.advice if measurement else ())))
 
 
 def _measures(measure: bool, precisions: Sequence[Precision], decoding: DecodingDefaults, data: Data | None) -> bool:

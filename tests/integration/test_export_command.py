@@ -113,6 +113,12 @@ def test_the_function_publishes_the_same_graphs(
     assert {entry.num_examples for entry in again.manifest.evaluation if entry.precision == "int8"} == {4}
     with attendant.load(again) as model:
         assert model.version == again.manifest.version
+    # On another machine, the data may be missing.
+    monkeypatch.chdir(tmp_path)
+    elsewhere = attendant.export_run(run, tmp_path / "elsewhere", plan=TINY_PLAN)
+    assert elsewhere.manifest.confidence is None
+    (line,) = elsewhere.advice
+    assert "data/reverse/validation.tsv" in line and "attendant reference" in line
 
 
 def test_export_run_refuses_invalid_arguments(run: Path, tmp_path: Path) -> None:
