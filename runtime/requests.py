@@ -442,7 +442,7 @@ class ReadRequest:
         source_words: the word at each position of the source; None if unknown symbols are not replaced.
         unknown_source, unknown_target: parts of the texts that are not in the vocabularies.
         is_unknown: the vocabulary has no symbol of the source.
-        spans: the source's protected spans, in the order of their stand-ins.
+        spans: the source's protected spans, as `Part` has them.
         parts: of a text that is decoded in several parts, a request for each; otherwise empty. The fields above are
             those of all parts together; `options` has the sum of their maximum lengths.
         before, after: the texts around a part, which its answer gets unchanged.

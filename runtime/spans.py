@@ -143,7 +143,7 @@ class Part(NamedTuple):
 
     Attributes:
         text: with a stand-in for each of its spans; or tokens, which are never cut or changed.
-        spans: the protected spans, in the order of their stand-ins.
+        spans: the protected spans, in the order of their stand-ins, and then names that are left in the text.
         before, after: the text around it, which the answer gets unchanged. `after` includes the blanks or the line end
             before the next part.
     """
@@ -180,9 +180,9 @@ def parts_of(text: str, *, split: bool, protect: bool) -> list[Part]:
                 inside.append(spans[place])
             place += 1
         first, last, inside = _inner(text, begin, end, inside) if split else (begin, end, inside)
-        if len(inside) > MAX_SPANS_WITH_NAMES:
-            inside = [span for span in inside if span not in names]
-        part = _part(text, first, last, inside[:MAX_SPANS])
+        left = names.intersection(inside) if len(inside) > MAX_SPANS_WITH_NAMES else set()
+        part = _part(text, first, last, [span for span in inside if span not in left][:MAX_SPANS])
+        part = part._replace(spans=(*part.spans, *dict.fromkeys(text[begin:end] for begin, end in sorted(left))))
         if split:
             part = part._replace(text=WRAPS.sub(" ", str(part.text)))
         if not split or any(map(str.isalnum, STAND_IN.sub("", str(part.text)))):
@@ -296,9 +296,10 @@ def restored(text: str, spans: Sequence[str]) -> str:
 
 
 def altered(text: str, spans: Sequence[str]) -> list[str]:
-    """Returns the spans whose stand-ins a text does not have exactly once."""
+    """Returns the spans whose stand-ins a text does not have exactly once, and that it does not have themselves."""
     counts = Counter(int(match[1]) for match in STAND_IN.finditer(text))
-    return [span for number, span in enumerate(spans, 1) if counts[number] != 1]
+    rest = STAND_IN.sub("", text)
+    return [span for number, span in enumerate(spans, 1) if counts[number] != 1 and span not in rest]
 
 
 def joined(
