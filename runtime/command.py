@@ -93,8 +93,8 @@ def run_command(name: str, main: Callable[[], int | None], extras: str = "") -> 
     except VerificationFailed as error:
         _say(f"{name}: {error}")
         return 1
-    except KeyboardInterrupt:
-        _say(f"\n{name}: interrupted")
+    except KeyboardInterrupt as interruption:  # a training's names the step that it saved
+        _say(f"\n{name}: {str(interruption) or 'interrupted'}")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output went away (`| head`): not our failure.
@@ -181,7 +181,7 @@ def exit_command(name: str, main: Callable[[], int | None], extras: str = "") ->
             if not _is_interruption(error):
                 raise
             interruptions.append(error)
-            raise KeyboardInterrupt from None
+            raise KeyboardInterrupt(*(error.args if isinstance(error, KeyboardInterrupt) else ())) from None
 
     status = run_command(name, interruptible, extras)
     # The work is done. An interruption of the interpreter's end would make native code abort.

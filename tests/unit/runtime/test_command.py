@@ -61,7 +61,7 @@ def test_a_bug_keeps_its_traceback() -> None:
 IN_GENERATED_CODE = """
 from runtime.command import exit_command
 
-exit_command("x", lambda: exec("raise KeyboardInterrupt"))
+exit_command("x", lambda: exec("raise KeyboardInterrupt('stopped at step 7')"))
 """
 AS_A_CAUSE = """
 from runtime.command import exit_command
@@ -88,10 +88,17 @@ exit_command("x", EventLoop)
 """
 
 
-@pytest.mark.parametrize("program", [IN_GENERATED_CODE, AS_A_CAUSE, IN_A_CONSTRUCTOR])
-def test_an_interruption_at_any_place_is_one_line_and_status_130(program: str) -> None:
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        (IN_GENERATED_CODE, "stopped at step 7"),
+        (AS_A_CAUSE, "interrupted"),
+        (IN_A_CONSTRUCTOR, "interrupted"),
+    ],
+)
+def test_an_interruption_at_any_place_is_one_line_and_status_130(program: str, line: str) -> None:
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert (run.returncode, run.stderr) == (130, "\nx: interrupted\n")
+    assert (run.returncode, run.stderr) == (130, f"\nx: {line}\n")
 
 
 def test_a_command_whose_standard_streams_are_closed_goes_on() -> None:
