@@ -28,6 +28,10 @@ from attendant.runtime.spans import altered, joined, parts_of, restored
         ("a.com, b.co.uk/c?d. Not java.io.File, end.Fr or io", ["a.com", "b.co.uk/c?d"]),
         ("Edit src/a.yaml, B.TXT. Not e.g. 1.5 or a.txts", ["src/a.yaml", "B.TXT"]),
         ("Run `make all` or ``b c``, not `this' and `that'", ["`make all`", "``b c``"]),
+        (
+            "{n, plural, one {# file} other {{n} files}}, {a: {b: c}} {d {e}",
+            ["{n, plural, one {# file} other {{n} files}}", "{a: {b: c}}", "{e}"],
+        ),
         ("[name] of [[first name]] or <<a b>>, [a link](x) [text][1] [1]", ["[name]", "[[first name]]", "<<a b>>"]),
         ("<%= name %> $(pwd) %PATH% (:name) #tag #123", ["<%= name %>", "$(pwd)", "%PATH%", ":name", "#tag", "#123"]),
         ("Ctrl+Alt+Delete, Ctrl-C, Ctrl+Shift+Esc, Alt+F4", ["Ctrl+Alt+Delete", "Ctrl-C", "Ctrl+Shift+Esc", "Alt+F4"]),
@@ -179,7 +183,7 @@ HOSTILE = [
     "A. ", "1. ", "a.  ", "\n ", "<a", "{", "{a", "https://", "/.", "%", "%(a", "a@", "a.", "`a", '."', "~", "../",
     "\ufe0f", f"{'x' * 50}\n", "x \n", " ab+", " ab.", "```", "``` ", "<pre>", "<pre", "[[", "[ab", "<<a", "<%a", "a_",
     "aB", "$x", "$(", "1:", "a:", "ab1", "1.1.", "+1 ", "a::", "a->", "a=", "@a", "Ctrl+", "\\ab{", "AB: ", "1. AB: ",
-    "\n| a |", "| ", "a \t",
+    "\n| a |", "| ", "a \t", "{{a}", "{a{",
 ]  # fmt: skip
 """Texts that are repeated."""
 
