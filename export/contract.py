@@ -294,7 +294,8 @@ def _try_steps(module: UserModule, tensors: State, max_target_tokens: int) -> No
 
 
 def _tried_padded(module: UserModule, tensors: State, positional: Mapping[str, int], max_positions: int) -> bool:
-    """Runs a module on the longest source, whose state is `tensors`, with as much padding as servers add.
+    """Runs a module's step on the longest source, whose state is `tensors`, with as much padding as servers add, and
+    its encoder on a source of that width.
 
     Returns:
         Trial.encode_alone.
@@ -306,7 +307,7 @@ def _tried_padded(module: UserModule, tensors: State, positional: Mapping[str, i
         step_gathered(module, torch.zeros(1, dtype=torch.int64), rows, wide)
     try:
         with torch.no_grad():
-            module.encode(torch.zeros(1, width, dtype=torch.int64), torch.tensor([max_positions]))
+            module.encode(torch.zeros(1, width, dtype=torch.int64), torch.tensor([width]))
     except Exception:  # whatever a module raises
         return True
     return False

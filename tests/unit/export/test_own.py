@@ -503,6 +503,22 @@ def test_an_encoder_without_weights_for_padding_encodes_sources_one_by_one(
         export_model(user_model(TenPositions(), max_source_tokens=10), tmp_path / "longer", plan=TINY)
 
 
+class MasksUnpacked(Plain):
+    """Its unpacked outputs are as wide as the longest source of the batch, its mask as wide as the batch."""
+
+    def encode(self, source_ids, source_lengths):
+        state = super().encode(source_ids, source_lengths)
+        packed = nn.utils.rnn.pack_padded_sequence(state["outputs"], source_lengths, True, enforce_sorted=False)
+        outputs, _ = nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)
+        return {**state, "outputs": outputs * state["mask"][..., None]}
+
+
+def test_an_encoder_that_unpacks_encodes_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_export, "write_bundle", write := Mock())
+    export_model(user_model(MasksUnpacked(), max_source_tokens=9), tmp_path / "mine")
+    assert not write.call_args.args[0].encode_alone
+
+
 def test_functions_of_the_caller_segment_texts(tutorial: tuple[Path, UserModel]) -> None:
     path, _ = tutorial
     plain = attendant.load(path)
