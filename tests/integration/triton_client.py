@@ -56,7 +56,7 @@ def documented(target: str) -> Any:
     names: dict[str, Any] = {}
     with redirect_stdout(None):
         exec(code.replace("localhost:50051", target).replace('"g2p-en"', '"tiny"'), names)
-    return plain(names["found"].as_numpy("text"))
+    return plain(names["answer"].as_numpy("text"))
 
 
 def main(target: str, admin_token: str, folder: Path) -> dict[str, Any]:

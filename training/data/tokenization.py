@@ -220,10 +220,9 @@ class TokenizerConfig(Table):
             brackets or emphasis around the whole text, and a final semicolon, colon or ellipsis; "drop_punctuation":
             removes punctuation around words, such as commas, brackets and final periods; "spell_capitals": writes
             periods between capitals within a word (ChatGPT, DVDs), so that a model can learn that they are spelled;
-            "strip_accents": removes
-            combining marks, in every script; "lowercase": capital letters become small ones, İ becomes i, and a Σ at a
-            word's end becomes ς. They are applied in a fixed order. White space and invisible characters are always
-            normalized, see docs/training.md.
+            "strip_accents": removes combining marks, in every script; "lowercase": capital letters become small ones,
+            İ becomes i, and a Σ at a word's end becomes ς. They are applied in a fixed order. White space and invisible
+            characters are always normalized, see docs/training.md.
         byte_fallback: bpe and unigram spell a character outside the vocabulary as its UTF-8 bytes, which take 256
             entries, so that no character of a text is lost. In training, the rarest characters of the training split,
             0.05 % of all, are spelled in this way too, so that the model learns it.
