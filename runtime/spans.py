@@ -89,8 +89,8 @@ ALL_DIGITS: Final = "{1} {23} {456} {7890}"
 MAX_SPANS: Final = 999
 """Spans of one part that are protected; later ones are left as they are."""
 MAX_SPANS_WITH_NAMES: Final = 8
-"""In a part with more spans, files, identifiers and versions are left as they are: models copy them better than so many
-stand-ins."""
+"""A part with more spans has no stand-ins for files, identifiers and versions: models copy such names better than they
+keep a long list of stand-ins apart."""
 
 SENTENCE_END: Final = re.compile(
     r"""(?<=[.!?…])(?<!\]\.\.\.)["'”’»)\]]*(?P<blank>[ \t\u00a0]+)(?=["'“‘«(\[{¿¡]*[ \u00a0]?[\w{$%<])"""
@@ -181,9 +181,8 @@ def parts_of(text: str, *, split: bool, protect: bool) -> list[Part]:
                 inside.append(spans[place])
             place += 1
         first, last, inside = _inner(text, begin, end, inside) if split else (begin, end, inside)
-        left = names.intersection(inside) if len(inside) > MAX_SPANS_WITH_NAMES else set()
-        part = _part(text, first, last, [span for span in inside if span not in left][:MAX_SPANS])
-        part = part._replace(spans=(*part.spans, *dict.fromkeys(text[begin:end] for begin, end in sorted(left))))
+        left = sorted(names.intersection(inside)) if len(inside) > MAX_SPANS_WITH_NAMES else []
+        part = _part(text, first, last, sorted({*inside}.difference(left))[:MAX_SPANS], left)
         if split:
             part = part._replace(text=WRAPS.sub(" ", str(part.text)))
         if not split or any(map(str.isalnum, STAND_IN.sub("", str(part.text)))):
@@ -195,12 +194,14 @@ def parts_of(text: str, *, split: bool, protect: bool) -> list[Part]:
     return parts
 
 
-def _part(text: str, begin: int, end: int, spans: Sequence[Place]) -> Part:
+def _part(text: str, begin: int, end: int, spans: Sequence[Place], left: Sequence[Place]) -> Part:
+    """Returns a part with stand-ins for `spans`, whose names in `left` stay in its text."""
     pieces = []
     for number, (first, last) in enumerate(spans, 1):
         pieces += [text[begin:first], f"{{{number}}}"]
         begin = last
-    return Part("".join([*pieces, text[begin:end]]), tuple(text[first:last] for first, last in spans))
+    names = dict.fromkeys(text[first:last] for first, last in left)
+    return Part("".join([*pieces, text[begin:end]]), (*(text[first:last] for first, last in spans), *names))
 
 
 def _inner(text: str, begin: int, end: int, spans: list[Place]) -> tuple[int, int, list[Place]]:

@@ -6,6 +6,7 @@ the training split, the names of the letters and those of the numbers.
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -75,7 +76,7 @@ class Typist:
         self._dictionary = dictionary
         self._words = words
         self._plain = [word for word in words if word.isalpha() and len(word) > 2]
-        self._clusters = {word[place : place + 3] for word in dictionary for place in range(len(word) - 2)}
+        self._clusters = clusters(dictionary).keys()
 
     def initials(self) -> Pair:
         """Returns letters that are spelled: consonants alone, or with dots, or with an ampersand."""
@@ -129,6 +130,11 @@ class Typist:
         """Returns the names of letters; as in most of CMUdict's initialisms, the last one has the primary stress."""
         names = [self._dictionary[f"{letter}."][0] for letter in letters]
         return " ".join([*(name.replace("1", "2") for name in names[:-1]), names[-1]])
+
+
+def clusters(words: Iterable[str]) -> Counter[str]:
+    """Counts the groups of three letters that stand side by side in words."""
+    return Counter(word[place : place + 3] for word in words for place in range(len(word) - 2))
 
 
 def number_words(number: int) -> list[str]:

@@ -4,8 +4,7 @@ Letters that are spelled within a word have periods between them (`chat.g.p.t`),
 are capitals (`ChatGPT`).
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -48,7 +47,9 @@ class Typist(stress.Typist):  # type: ignore[misc]
 
     def __init__(self, words: Mapping[str, Sequence[str]], dictionary: Mapping[str, Sequence[str]], seed: int) -> None:
         super().__init__(words, dictionary, seed)
-        self._usual = {cluster for cluster, number in _clusters(dictionary).items() if number >= MIN_WORDS}
+        # With their ends: hardly a word ends in `sb`.
+        counts = stress.clusters(f" {word} " for word in dictionary)
+        self._usual = {cluster for cluster, number in counts.items() if number >= MIN_WORDS}
 
     def counts(self) -> Mapping[Any, int]:
         """Returns the forms, each with the number of its texts in the training split."""
@@ -71,7 +72,7 @@ class Typist(stress.Typist):  # type: ignore[misc]
         """Returns letters whose clusters hardly any word has, and that are spelled: `usb`"""
         while True:
             letters = self._drawn(stress.LETTERS, 3, 5)
-            if len(_clusters([letters]).keys() - self._usual) >= len(letters) - 2:
+            if len(stress.clusters([f" {letters} "]).keys() - self._usual) >= len(letters) - 2:
                 return Pair(letters, self._spelled(letters))
 
     def letters_in_word(self) -> Pair:
@@ -85,8 +86,8 @@ class Typist(stress.Typist):  # type: ignore[misc]
         """Returns spelled letters with an `s`: `dvds`, `dvd's`, `c.e.o.s`"""
         form = self._random.choice(("s", "'s", ".s"))
         letters = self._drawn(stress.CONSONANTS if form == "s" else stress.LETTERS, 2, 4)
-        last = self._dictionary[f"{letters[-1]}'s"][0]
-        phones = f"{self._spelled(letters).rsplit(self._dictionary[letters[-1] + '.'][0], 1)[0]}{last}"
+        (last, *_), (plural, *_) = self._dictionary[f"{letters[-1]}."], self._dictionary[f"{letters[-1]}'s"]
+        phones = f"{self._spelled(letters)}{plural.removeprefix(last)}"
         return Pair(f"{'.'.join(letters) if form == '.s' else letters}{form}", phones)
 
     def letter_and_word(self) -> Pair:
@@ -126,25 +127,26 @@ class Typist(stress.Typist):  # type: ignore[misc]
         """Returns an ordinal: `21st`"""
         number = self._random.randrange(1, 10 ** self._random.choice((1, 2, 2, 3, 4)))
         ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
-        return Pair(f"{number}{ending}", self._spoken(numbers.ordinal(number).replace("-", " ").split()))
+        return Pair(f"{number}{ending}", self._read(numbers.ordinal(number)))
 
     def decade(self) -> Pair:
         """Returns a decade: `1980s`, `80s`, `80's`"""
         number = self._random.choice((*range(20, 100, 10), *range(1100, 2000, 10)))
         *before, last = stress.number_words(number)
         plural = f"{last.removesuffix('y')}ies" if last.endswith("y") else f"{last}s"
-        return Pair(f"{number}{self._random.choice(('s', chr(39) + 's'))}", self._spoken([*before, plural]))
+        ending = self._random.choice(("s", "'s"))
+        return Pair(f"{number}{ending}", self._spoken([*before, plural]))
 
     def decimal(self) -> Pair:
-        """Returns a number with one or two decimals: `3.5`"""
+        """Returns a number with decimals: `3.5`"""
         figures = f"{self._random.randrange(100)}.{self._drawn('0123456789', 1, 2)}"
-        return Pair(figures, self._spoken(numbers.amount(figures).replace("-", " ").split()))
+        return Pair(figures, self._read(numbers.amount(figures)))
 
     def large_number(self) -> Pair:
         """Returns a number from 10,000 to 999,999,999, mostly a round one: `25000`"""
         number = self._random.randrange(100, 1000) * 10 ** self._random.randrange(2, 7)
         number += self._random.randrange(1000) if self._random.random() < 0.3 else 0
-        return Pair(str(number), self._spoken(numbers.cardinal(number).replace("-", " ").split()))
+        return Pair(str(number), self._read(numbers.cardinal(number)))
 
     def two_numbers(self) -> Pair:
         """Returns two numbers with a hyphen: `50-50`, `1914-1918`"""
@@ -162,17 +164,16 @@ class Typist(stress.Typist):  # type: ignore[misc]
         number = self._random.randrange(10**digits)
         return str(number), self._spoken(stress.number_words(number))
 
+    def _read(self, text: str) -> str:
+        """Returns the phones of words that are separated by spaces or hyphens."""
+        phones: str = self._spoken(text.replace("-", " ").split())
+        return phones
+
     def _short_word(self) -> tuple[str, str]:
         while True:
             word, phones = self._word()
             if len(word) <= 7:
                 return word, phones
-
-
-def _clusters(words: Iterable[str]) -> Counter[str]:
-    """Counts the groups of three letters of words; a space marks their start and end."""
-    marked = (f" {word} " for word in words)
-    return Counter(word[place : place + 3] for word in marked for place in range(len(word) - 2))
 
 
 DATA_SETS: dict[str, Builder] = {"typed-words": build}
