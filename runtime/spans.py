@@ -36,6 +36,8 @@ SPANS: Final = re.compile(
     | \$?\{\{[^{}\n]{0,64}\}\}                                      # {{name}}
     | \{(?:[^{}\n]{0,64}\{(?:[^{}\n]{0,64}\{[^{}\n]{0,64}\}){0,4}[^{}\n]{0,64}\}){1,8}[^{}\n]{0,64}\}  # messages of ICU
     | [$\#%]?\{[^{}\n]{0,64}\}                                      # {name}, ${NAME}, #{name}
+    | (?:\[?!)?\[(?=[^][\n]{1,100}\]\([^()\s]{1,300}(?:\([^()\s]{0,100}\)[^()\s]{0,100})?(?:[ ]"[^"\n]{0,100}")?\))
+    | (?:\]\([^()\s]{1,300}(?:\([^()\s]{0,100}\)[^()\s]{0,100})?(?:[ ]"[^"\n]{0,100}")?\)){1,2}  # links of Markdown
     | \[\[[^][\n]{1,64}\]\]                                         # [[name]]
     | (?<![\w\])])\[[A-Za-z_][\w.-]{1,63}\](?![\w([])               # [name], but no link
     | (?<!\w)[A-Za-z_]\w*\[\d{1,9}\]                                # name[0]
@@ -64,7 +66,7 @@ SPANS: Final = re.compile(
     | (?<!\w)[A-Za-z_]\w*(?:::\w+)+(?:\(\))?                        # a::b
     | (?<!\w)[a-z_]\w*->\w+(?:\(\))?                                # a->b
     | (?<![\w/.~])(?:~|\.{1,2}(?:/\.\.)*)?(?:/[\w.+@%-]*[\w+@%-])+/?          # paths
-    | (?<!\w)[A-Z]:\\[\w\\.+@%-]*[\w\\+@%-]                         # Windows's
+    | (?<!\w)[A-Z]:\\(?:[\w.+@%-]{1,64}(?:[ ][\w.+@%()-]{1,64}){1,3}\\){0,4}[\w\\.+@%-]*[\w\\+@%-]  # Windows's
     | (?P<name>
       (?<![\w./~+@-])[\w./+-]*\w\.(?:(?i:7z|avi|bat|bmp|cfg|conf|cpp|css|csv|deb|dll|docx?|epub|exe|flac|gif|gz|heic|
       hpp|html?|ini|ipynb|iso|jar|java|jpe?g|js|jsx|json|log|md|mkv|mov|mp[34]|od[fgpst]|ogg|parquet|pdf|php|png|pptx?|py|rar|
@@ -72,7 +74,7 @@ SPANS: Final = re.compile(
       |bak|c|db|env|go|h|key|lock|lua|pl|rb|rs|so(?:\.\d+)*|vue|xz)(?![\w-])                          # files
     | (?<![\w.])(?=[A-Z]*[a-z_])[A-Za-z_]\w*(?:\.\w+)*\(\)          # name()
     | (?<![\w.])[a-z]{2,64}[A-Z][a-z]\w*                            # camelCase
-    | (?<![\w.])(?=[A-Za-z0-9]{0,64}_)(?!_[^\W_]+_(?!\w))[A-Za-z_]\w*[^\W_]_*(?!\w)  # snake_case, __name__
+    | (?<![\w.])(?=[A-Za-z0-9]{0,64}_)(?!_(?:[^\W_]+_|[A-Z][a-z]+)(?!\w))[A-Za-z_]\w*[^\W_]_*(?!\w)  # a_b, __a__
     | (?<![\w.])v?\d{1,5}\.\d{1,5}\.\d[\w.+~-]*(?<![.+~-])(?:[:/]\d{1,5})?(?!\w|\.\d)   # versions, IPv4
     | (?<![\w.])v\d{1,5}(?:\.\d{1,5})?(?!\w))
     | (?<![\w`])(`{1,2})[^`\s](?:[^`\n]{0,62}[^`\s])?\3(?![\w`])     # code
@@ -83,9 +85,11 @@ SPANS: Final = re.compile(
 )
 """The spans of a text that are protected. Each alternative takes time linear in the text."""
 
-STAND_IN: Final = re.compile(r"\{([1-9][0-9]{0,2})\}")
+STAND_IN: Final = re.compile(r"\{([1-9][0-9]{0,2})\}( ?)")
 OPEN_STAND_IN: Final = re.compile(r"\{[0-9]{0,3}\Z")
 ALL_DIGITS: Final = "{1} {23} {456} {7890}"
+QUOTED: Final = frozenset(("''", "`'", "‘’", "“”", "„“", "«»"))
+"""Marks around a span that are protected with it. Models lose one of them; plain quotation marks they keep."""
 MAX_SPANS: Final = 999
 """Spans of one part that are protected; later ones are left as they are."""
 MAX_SPANS_WITH_NAMES: Final = 8
@@ -105,10 +109,12 @@ MAX_LABEL: Final = 32
 """Characters of a label and the marks before it."""
 ABBREVIATION: Final = re.compile(
     r"\b(?:[a-z]|e\.g|i\.e|p\.ex|etc|vs|cf|ca|approx|nos?|vol|fig|sec|ch|chap|pp?|eds?|mr|mrs|ms|dr|prof|st|jr|sr|inc|ltd|co"
-    r"|corp|mt|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\.\Z",
+    r"|corp|mt|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec"
+    r"|(?:app|art|eqs?|refs?|sect|tab)(?=\.\s+(?:\d|[A-Z](?![\w\s]))))\.(?=\s+.{1,2}\Z)",
     re.IGNORECASE,
 )
-"""An abbreviation or an initial at the end of a text: no sentence ends there."""
+"""An abbreviation or an initial before blanks and two characters: no sentence ends there. Some are abbreviations only
+if a number or letter follows: `see tab. 3`"""
 ABBREVIATION_CHARACTERS: Final = 8
 ITEM_NUMBER: Final = re.compile(r"\(?(?:[0-9]{1,3}|[A-Za-z]|[ivx]{1,4})[.)]")
 """The beginning of a sentence that is only the number of a list's item."""
@@ -128,8 +134,11 @@ WRAPPED: Final = re.compile(r"(?=\s)(?<=[^\n\r]{50})(?<![\s.!?:;…|])[ \t\u00a0
 WRAPS: Final = re.compile(r"[ \t\u00a0]*\r?\n[ \t\u00a0]*")
 """The ends of wrapped lines in a part, which has no others."""
 
-ITEM: Final = re.compile(r"(?:(?:[-*•·–—>#]{1,6}|\(?[0-9]{1,3}[.)])[ \t\u00a0]+){1,4}")
-"""The marks at the beginning of a list's item, a heading or a quoted line."""
+ITEM: Final = re.compile(
+    r"(?:(?:[-*+•·‣⁃◦○●▪▫■□→»–—>#]{1,6}|\(?[0-9]{1,3}[.)]|[A-Za-z]\)|\[[ xX]\]|\[\^?[\w.-]{1,32}\]:)"
+    r"[ \t\u00a0]+){0,4}(?:[&~](?=[A-Z][a-z])|_(?=[A-Z][a-z])(?![^_\n]{0,100}_))?"
+)
+"""The marks at the beginning of a list's item, a heading, a quoted line, a footnote, or a label with a mnemonic."""
 CLOSING: Final = dict(zip("\"'“‘«„([*_`", "\"'”’»“)]*_`", strict=True))
 """Marks that may enclose a sentence."""
 TAG: Final = re.compile(r"</?([A-Za-z][\w:-]*)")
@@ -166,7 +175,7 @@ def parts_of(text: str, *, split: bool, protect: bool) -> list[Part]:
     """
     text = text.strip()
     matches = list(SPANS.finditer(text)) if protect else []
-    spans = [match.span() for match in matches]
+    spans = _quoted(text, matches)
     names = {match.span() for match in matches if match.lastgroup == "name"}
     begin, end, cuts = 0, len(text), list[Place]()
     if split:
@@ -192,6 +201,17 @@ def parts_of(text: str, *, split: bool, protect: bool) -> list[Part]:
         return parts_of(text, split=False, protect=protect)
     parts[-1] = parts[-1]._replace(after=parts[-1].after + text[done:])
     return parts
+
+
+def _quoted(text: str, matches: Sequence[re.Match[str]]) -> list[Place]:
+    """Returns the places of protected spans, with the quotation marks around each that is not a name."""
+    places: list[Place] = []
+    for match in matches:
+        begin, end = match.span()
+        is_free = begin > (places[-1][1] if places else 0) and match.lastgroup != "name"
+        width = is_free and text[begin - 1] + text[end : end + 1] in QUOTED
+        places.append((begin - width, end + width))
+    return places
 
 
 def _part(text: str, begin: int, end: int, spans: Sequence[Place], left: Sequence[Place]) -> Part:
@@ -226,8 +246,10 @@ def _inner(text: str, begin: int, end: int, spans: list[Place]) -> tuple[int, in
 
 
 def _is_pair(text: str, spans: Sequence[Place]) -> bool:
-    """Returns True if the first and last of these spans are a tag and its end, and it is opened only once."""
+    """Returns True if the first and last of these spans are a tag or link and its end, and it is opened only once."""
     pieces = [text[first:last] for first, last in spans]
+    if pieces[0].endswith("["):
+        return [piece.startswith("](") for piece in pieces[1:]] == [False] * (len(pieces) - 2) + [True]
     opened, *inner = [tag[1] if (tag := TAG.match(piece)) else "" for piece in pieces[:-1]]
     return bool(opened) and not pieces[0].startswith("</") and pieces[-1] == f"</{opened}>" and opened not in inner
 
@@ -275,7 +297,7 @@ def _is_sentence(text: str, begin: int, end: int, next_begin: int) -> bool:
     """Returns True if a sentence ends at `end`, which a mark and a blank suggest."""
     if text[end - 1] == ":" or text.endswith(":**", begin, end):
         return end - begin <= MAX_LABEL and LABEL.fullmatch(text, begin, end) is not None
-    last_word = text[max(begin, end - ABBREVIATION_CHARACTERS) : end]
+    last_word = text[max(begin, end - ABBREVIATION_CHARACTERS) : next_begin + 2]
     return not (text[next_begin].islower() or ABBREVIATION.search(last_word) or ITEM_NUMBER.fullmatch(text, begin, end))
 
 
@@ -288,11 +310,16 @@ def spell_stand_ins(*tokenizers: Tokenizer) -> bool:
 
 
 def restored(text: str, spans: Sequence[str]) -> str:
-    """Returns a text with stand-ins replaced by their spans. A number without a span stays as it is."""
+    """Returns a text with stand-ins replaced by their spans. A number without a span stays as it is.
+
+    The blank after the beginning of a link is left out: models write some.
+    """
 
     def span(match: re.Match[str]) -> str:
         number = int(match[1])
-        return spans[number - 1] if number <= len(spans) else match[0]
+        if number > len(spans):
+            return match[0]
+        return spans[number - 1] + ("" if spans[number - 1].endswith("[") else match[2])
 
     return STAND_IN.sub(span, text) if spans else text
 

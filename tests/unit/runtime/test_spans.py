@@ -16,9 +16,10 @@ from attendant.runtime.spans import altered, joined, parts_of, restored
         ("%s, %d, %1$s, %(name)s, %-5.2f and 50% of it, 5%d", ["%s", "%d", "%1$s", "%(name)s", "%-5.2f"]),
         ('<b>Save</b> <a href="x">&amp; go</a>, a < b', ["<b>", "</b>", '<a href="x">', "&amp;", "</a>"]),
         ("<!-- a --> <!DOCTYPE html> <?xml a?> <- b>", ["<!-- a -->", "<!DOCTYPE html>", "<?xml a?>"]),
-        ("See https://a.org/b?c=d#e. Or (“http://b.org”).", ["https://a.org/b?c=d#e", "http://b.org"]),
+        ('See https://a.org/b?c=d#e. Or ("http://b.org").', ["https://a.org/b?c=d#e", "http://b.org"]),
         ("Write to jean.d@mail.example.fr, @home", ["jean.d@mail.example.fr", "@home"]),
         ("In /etc/fstab, ~/.a/b and C:\\x\\y.z. And/or 1/2 km/h", ["/etc/fstab", "~/.a/b", "C:\\x\\y.z"]),
+        ("C:\\Program Files (x86)\\A b\\c to D:\\e\\", ["C:\\Program Files (x86)\\A b\\c", "D:\\e\\"]),
         ("Done 🎉🎉, thanks 👍🏽!", ["🎉🎉", "👍🏽"]),
         ("⭐⏰ ▶️ 1️⃣ 🏴󠁧󠁢󠁥󠁮󠁧󠁿 ❤︎ 12", ["⭐⏰", "▶️", "1️⃣", "🏴󠁧󠁢󠁥󠁮󠁧󠁿", "❤︎"]),
         ("%(a)s%(b.c).2f of x%(n)03d, 100%%(x)s", ["%(a)s", "%(b.c).2f", "%(n)03d"]),
@@ -32,7 +33,15 @@ from attendant.runtime.spans import altered, joined, parts_of, restored
             "{n, plural, one {# file} other {{n} files}}, {a: {b: c}} {d {e}",
             ["{n, plural, one {# file} other {{n} files}}", "{a: {b: c}}", "{e}"],
         ),
-        ("[name] of [[first name]] or <<a b>>, [a link](x) [text][1] [1]", ["[name]", "[[first name]]", "<<a b>>"]),
+        (
+            "[name] of [[first name]] or <<a b>>, [a link](x) [text][1] [1]",
+            ["[name]", "[[first name]]", "<<a b>>", "[", "](x)"],
+        ),
+        ('See ![it](a(b).png "A b") or [![c d](e)](f), [g](h i)', ["![", '](a(b).png "A b")', "[![", "](e)](f)"]),
+        (
+            "‘%s’ “{a}”, '%d''%s', `{b}', \"%s\" 'a_b' '%s's",
+            ["‘%s’", "“{a}”", "'%d'", "'%s'", "`{b}'", "%s", "a_b", "'%s'"],
+        ),
         ("<%= name %> $(pwd) %PATH% (:name) #tag #123", ["<%= name %>", "$(pwd)", "%PATH%", ":name", "#tag", "#123"]),
         ("Ctrl+Alt+Delete, Ctrl-C, Ctrl+Shift+Esc, Alt+F4", ["Ctrl+Alt+Delete", "Ctrl-C", "Ctrl+Shift+Esc", "Alt+F4"]),
         (
@@ -59,7 +68,7 @@ from attendant.runtime.spans import altered, joined, parts_of, restored
             [],
         ),
         (
-            "At 5:30 from -100% to +100 of 1,000,000 files: 1234567, 2.5; well-known, _so_, U.S.A., a = b. :) end.So",
+            "At 5:30 from -100% to +100 of 1,000,000 files: 1234567, 2.5; _so_, _So, U.S.A., a = b. :) end.So",
             [],
         ),
     ],
@@ -85,6 +94,10 @@ def test_names_are_protected_only_where_spans_are_few() -> None:
         (
             "See e.g. Fig. 3 by Dr. J. Smith etc. and more. Then stop.",
             ["See e.g. Fig. 3 by Dr. J. Smith etc. and more.", "Then stop."],
+        ),
+        (
+            "See eq. 5, Ref. 2 and tab. B. Close the tab. Stop.",
+            ["See eq. 5, Ref. 2 and tab. B. Close the tab.", "Stop."],
         ),
         ("SEE FIG. 3 BY DR. NO ETC. ABOVE. Stop.", ["SEE FIG. 3 BY DR. NO ETC. ABOVE.", "Stop."]),
         ('("One. Two!")', ["One.", "Two!"]),
@@ -131,7 +144,7 @@ def test_a_sentence_wrapped_after_a_long_line_is_one_part(text: str, parts: list
 
 UNMARKED = [
     '"A" or "B"', "(a) or (b)", "'It isn't.'", "**A** and **B**", "-5 files", "(1)", '"', "''", "*a", "- -",
-    "(see (a))", "#NAME it", "1.5 files",
+    "(see (a))", "#NAME it", "1.5 files", "_Any_ of it", "&c", "AT&T", "[a] [b]",
 ]  # fmt: skip
 """Sentences whose marks belong to them."""
 
@@ -146,6 +159,15 @@ UNMARKED = [
         ("1. **_It_** ", "It"),
         ("<p>Open <b>it</b>.</p>", "Open {1}it{2}."),
         ("«It.»", "It."),
+        ("+ [x] It.", "It."),
+        ("▪ a) It.", "It."),
+        ("[^1]: It.", "It."),
+        ("_Open File…", "Open File…"),
+        ("• &Open %s", "Open {1}"),
+        ("- [Open it](a/b.md).", "{1}Open it{2}."),
+        ("[Open it](a/b.md)", "Open it"),
+        ("![An image](a.png)", "An image"),
+        ("[a b](c) [d e](f)", "{1}a b{2} {3}d e{4}"),
         ("<p>Use <span>it</span>.</p>", "Use {1}it{2}."),
         ("<b>A</b> or <b>B</b>", "{1}A{2} or {3}B{4}"),
         *((text, text) for text in UNMARKED),
@@ -183,7 +205,7 @@ HOSTILE = [
     "A. ", "1. ", "a.  ", "\n ", "<a", "{", "{a", "https://", "/.", "%", "%(a", "a@", "a.", "`a", '."', "~", "../",
     "\ufe0f", f"{'x' * 50}\n", "x \n", " ab+", " ab.", "```", "``` ", "<pre>", "<pre", "[[", "[ab", "<<a", "<%a", "a_",
     "aB", "$x", "$(", "1:", "a:", "ab1", "1.1.", "+1 ", "a::", "a->", "a=", "@a", "Ctrl+", "\\ab{", "AB: ", "1. AB: ",
-    "\n| a |", "| ", "a \t", "{{a}", "{a{",
+    "\n| a |", "| ", "a \t", "{{a}", "{a{", "[a](", "](a", "![a](b", "_A", "C:\\a b ", "'%s", "[a]: ",
 ]  # fmt: skip
 """Texts that are repeated."""
 
@@ -193,6 +215,10 @@ def test_a_hostile_text_takes_linear_time(unit: str) -> None:
     begun = time.process_time()
     parts_of("x" + unit * (2**16 // len(unit)) + "y", split=True, protect=True)
     assert time.process_time() - begun < 3.0
+
+
+def test_no_blank_follows_the_beginning_of_a_link() -> None:
+    assert restored("{1} le {3}{2} {1}", ["[", "](a)", "%s"]) == "[le %s](a) ["
 
 
 def test_altered_spans_of_an_answer_are_reported() -> None:
