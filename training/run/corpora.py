@@ -413,11 +413,20 @@ def warnings_of(corpora: Corpora) -> list[str]:
 
 
 def _changed_targets(corpora: Corpora) -> Iterator[str]:
-    """Yields a line for each held-out split of which the tokenizer changes many targets, except for white space."""
+    """Yields a line for each held-out split of which the tokenizer changes many targets, except for white space, and
+    for each of which it joins the lines of many.
+    """
     tokenizer = corpora.train.target_tokenizer
     longest = tokenizer.max_characters(MAX_SEARCHED)
     for split, pairs in corpora.held_out.items():
-        texts = [tokenizer.spaced(pair.target) for pair in pairs[:MAX_SEARCHED] if len(pair.target) <= longest]
+        targets = [pair.target for pair in pairs[:MAX_SEARCHED] if len(pair.target) <= longest]
+        texts = [tokenizer.spaced(target) for target in targets]
+        joined = sum("\n" in old.strip() and "\n" not in new for old, new in zip(targets, texts, strict=True))
+        if joined > WARNED_UNKNOWN_SHARE * len(texts):
+            yield (
+                f"warning: {joined / len(texts):.1%} of {split}'s targets have several lines, and outputs have one: "
+                'target.keep_spaces = true keeps line feeds (not with target.tokenizer = "word")'
+            )
         changed = [
             (text, written)
             for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True)

@@ -2,8 +2,9 @@
 pairs: tokenizers, limits and split shares that suit the data.
 """
 
+import json
 import random
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,36 @@ def test_sentences_are_parts_of_words_if_there_are_enough(tmp_path: Path) -> Non
     assert 12 <= recipe.data.max_source_tokens <= 60
     assert recipe.evaluation.metrics == ("bleu", "chrf")
     assert chosen(tmp_path, [(sentence, "x") for sentence in sentences[:200]]).source.tokenizer == "character"
+
+
+def test_short_texts_are_characters_unless_they_are_many(tmp_path: Path) -> None:
+    pairs = [(f"move {word} to {other}", f"mv {word} {other}") for word, other in product(WORDS, WORDS[:20])]
+    few = chosen(tmp_path, pairs[:9000])
+    assert few.source.tokenizer == few.target.tokenizer == "character"
+    assert few.evaluation.metrics == ("bleu", "chrf")
+    many = chosen(tmp_path, pairs[:11_000])
+    assert many.source.tokenizer == many.target.tokenizer == "bpe"
+
+
+@pytest.mark.parametrize("count", [1, 40, 2000])
+def test_lines_of_targets_are_kept(tmp_path: Path, count: int) -> None:
+    path = tmp_path / "pairs.jsonl"
+    words = (WORDS * 3)[:2000]
+    targets = [f"a{word}\nb c" if place < count else f"a{word} b c" for place, word in enumerate(words)]
+    lines = (json.dumps({"source": word, "target": target}) for word, target in zip(words, targets, strict=True))
+    path.write_text("\n".join(lines))
+    recipe, (note,) = recipe_of_inputs([str(path)])
+    keeps_lines = count > 0.05 * len(words)
+    assert recipe.target.keep_spaces == keeps_lines == ("with line feeds" in note)
+    assert not recipe.source.keep_spaces
+
+
+def test_symbols_on_several_lines_are_characters(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("\n".join(json.dumps({"source": "\n".join(word), "target": "\n".join(word)}) for word in WORDS))
+    recipe, _ = recipe_of_inputs([str(path)])
+    for side in (recipe.source, recipe.target):
+        assert (side.tokenizer, side.keep_spaces) == ("character", True)
 
 
 @pytest.mark.parametrize(

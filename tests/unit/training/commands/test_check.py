@@ -85,6 +85,19 @@ def test_targets_that_the_tokenizer_changes_are_a_warning(tmp_path: Path, tiny_r
         assert (words in message) == warns
 
 
+def test_lines_of_targets_that_are_joined_are_a_warning(tmp_path: Path, tiny_recipe: Path, succeeds: Runs) -> None:
+    names = ("train", "validation")
+    for name in names:
+        pairs = [line.split("\t") for line in (tmp_path / f"{name}.tsv").read_text().splitlines()]
+        lines = [json.dumps({"source": source, "target": target.replace(" ", "\n")}) for source, target in pairs]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    options = [f"--set=data.{name}={tmp_path / name}.jsonl" for name in names]
+    for keeps_spaces, warns in (("false", True), ("true", False)):
+        kind = ("--set=target.tokenizer=character", f"--set=target.keep_spaces={keeps_spaces}")
+        message = succeeds("check", tiny_recipe, *options, *kind)
+        assert ("warning: 100.0% of validation's targets have several lines" in message) == warns
+
+
 def test_bad_lines_of_all_splits_are_reported_together(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
     for name in ("train", "validation"):
         path = tmp_path / f"{name}.tsv"
