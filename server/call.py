@@ -309,7 +309,10 @@ class RequestRecord:
         trace: None if requests are not traced.
     """
 
-    __slots__ = ("_began", "_call", "_has_ended", "_leases", "_log", "_method", "_model", "request_id", "trace")
+    __slots__ = (
+        *("_began", "_call", "_has_ended", "_label", "_leases", "_log", "_method", "_model"),
+        *("request_id", "trace"),
+    )
 
     def __init__(self, requests: RequestLog, method: str, call: Call, request_id: str, model: str) -> None:
         self._log = requests
@@ -317,6 +320,7 @@ class RequestRecord:
         self._call = call
         self.request_id = request_id[:MAX_ID_CHARACTERS]
         self._model = model[:MAX_ID_CHARACTERS]
+        self._label = ""
         self._began = time.monotonic()
         self._leases: list[Leases] = []
         self._has_ended = False
@@ -340,6 +344,7 @@ class RequestRecord:
         """
         leased = self._log.catalogue.lease(model, version)
         self._leases.append(leased.leases)
+        self._label = leased.name  # which may not be served any more when the request ends
         if self._has_ended:
             self._release()
         return leased
@@ -369,7 +374,7 @@ class RequestRecord:
         self._has_ended = True
         self._release()
         requests, client = self._log, self._call.client
-        label, seconds = requests.catalogue.label_of(self._model), time.monotonic() - self._began
+        label, seconds = self._label or requests.catalogue.label_of(self._model), time.monotonic() - self._began
         error = error_of(raised)
         facts = _facts(self.request_id, client, self._method, label)
         if error is not None and error.code == "INTERNAL":

@@ -11,13 +11,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from attendant.runtime.errors import UserError
+from attendant.server.call import RequestLog
 from attendant.server.catalogue import Catalogue, Retirement, Routes, ServedModel
 from attendant.server.engine.client import EngineClient
 from attendant.server.errors import Draining, LoadRefused, NotReady
 from attendant.server.lifecycle import ENGINE_DIED, Lifecycle
 from attendant.server.metrics import Metrics
 from attendant.server.repository import Policy, Reconciler, is_repository, look_into, read_policy
-from tests.serving import PATIENCE_SECONDS, eventually, fake_bundle, fake_stepper, serve_fake
+from attendant_client.v1 import seq2seq_pb2 as messages
+from tests.serving import PATIENCE_SECONDS, FakeCall, eventually, fake_bundle, fake_stepper, serve_fake
 from tests.unit.server.test_metrics import REFERENCE
 
 
@@ -341,3 +343,15 @@ async def test_a_request_between_two_routes_gets_the_new_version(metrics: Metric
     catalogue.put(Routes(stable=old))
     catalogue.open()
     assert catalogue.lease("fake") is new
+
+
+@pytest.mark.parametrize("name", ["", "fake"])
+async def test_a_request_counts_for_its_model_if_that_is_removed_meanwhile(metrics: Metrics, name: str) -> None:
+    catalogue = Catalogue()
+    catalogue.put(Routes(stable=version(metrics)))
+    catalogue.open()
+    with RequestLog(catalogue, metrics).begin("Score", FakeCall(), messages.ScoreRequest(model=name)) as record:
+        record.lease(name, "")
+        catalogue.drop("fake")
+    labels = {"model": "fake", "method": "Score", "code": "OK"}
+    assert metrics.registry.get_sample_value("attendant_requests_total", labels) == 1
