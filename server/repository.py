@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from pydantic import Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, NAME_PATTERN, Section
 from attendant.runtime.bundle.reading import read_file
@@ -167,11 +168,22 @@ def read_policy(path: Path) -> Policy:
             return Policy()
         raise UserError(f"{path} can't be read: {error.strerror or error}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UserError(f"{path}: {f'{where}: ' if where else ''}{one_line(first['msg'])}") from None
+        raise UserError(f"{path}: {one_line(_problem(error.errors()[0]))}") from None
     except ValueError as error:
         raise UserError(f"{path}: {one_line(str(error))}") from None
+
+
+MUST_BE: Final = {"string_type": 'a version in quotes, e.g. "3"', "tuple_type": 'a list of versions, e.g. ["3"]'}
+
+
+def _problem(error: ErrorDetails) -> str:
+    """Returns what is wrong with a policy: the field, the value and the remedy."""
+    where, kind = ".".join(map(str, error["loc"])), error["type"]
+    if kind == "value_error":
+        return str(error["ctx"]["error"])
+    if kind == "extra_forbidden":
+        return f"{where} is no field, must be one of {', '.join(Policy.model_fields)}"
+    return f"{where} is {error['input']!r}, must be {MUST_BE.get(kind, 'a number from 0 to 100')}"
 
 
 StartVersion = Callable[..., Awaitable[ServedModel]]

@@ -74,10 +74,13 @@ def test_the_stable_version_follows_the_policy(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("stabel = '1'", "stabel: Extra inputs are not permitted"),
-        ("stable = 1", "stable: Input should be a valid string"),
-        ("canary = '2'", "canary_percent is unset, must be 0 to 100"),
-        ("canary = '2'\ncanary_percent = 101", "canary_percent: Input should be less than or equal to 100"),
+        ("stabel = '1'", "stabel is no field, must be one of stable, canary, "),
+        ("stable = 1", 'stable is 1, must be a version in quotes, e.g. "3"'),
+        ("named = '1'", "named is '1', must be a list"),
+        ("named = [1]", "named.0 is 1, must be a version in quotes"),
+        ("canary = '2'", ": canary_percent is unset, must be 0 to 100"),
+        ("canary = '2'\ncanary_percent = 101", "canary_percent is 101, must be a number from 0 to 100"),
+        ("canary_percent = [5]", "canary_percent is [5], must be a number from 0 to 100"),
         ("canary", "Expected '='"),
         ("stable = '\udcff'", "'utf-8' codec can't decode"),
     ],
