@@ -6,6 +6,8 @@ while to import, so it is imported only when it is needed.
 
 # ruff: noqa: PLC0415
 
+import logging
+import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import TracerProvider
 
+log = logging.getLogger(__name__)
+
 FLUSH_SECONDS = 1.0
 """When the server ends, the last spans may take this long to be sent. A collector that hangs delays it no longer."""
 
@@ -29,6 +33,12 @@ FAILURES = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL
 """Codes that are the server's failures, by OpenTelemetry's conventions for RPCs; others are their callers'."""
 
 CONVENTIONS = "https://opentelemetry.io/schemas/1.40.0"
+FIXED = {
+    ("OTEL_TRACES_EXPORTER",): "otlp",
+    ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"): "grpc",
+}
+"""Variables of OpenTelemetry with a single possible value here; of several, the first that is set counts."""
+
 # Provisional names, until the conventions for RPCs are declared stable.
 METHOD, STATUS_CODE, SYSTEM = "rpc.method", "rpc.response.status_code", "rpc.system.name"
 
@@ -110,11 +120,23 @@ def tracing(traces: Switch) -> Iterator[Tracer | None]:
         raise UserError(f"--traces needs the extra `otel` ({error}): pip install 'attendant-seq2seq[otel]'") from error
     except Exception as error:  # for some of its variables OpenTelemetry has an error of its own
         raise UserError(f"--traces: OpenTelemetry can't use one of its variables OTEL_*: {reason_of(error)}") from error
+    _warn_of_fixed()
     try:
         yield Tracer(provider)
     finally:
         sending, _ = on_a_thread(provider.shutdown, "traces")
         sending.join(FLUSH_SECONDS)
+
+
+def _warn_of_fixed() -> None:
+    """Logs a warning for each variable that has no effect, e.g. because it is set in all pods of a cluster."""
+    for names, only in FIXED.items():
+        variable = next((name for name in names if os.environ.get(name)), "")
+        if variable and (value := os.environ[variable]) != only:
+            log.warning(
+                f"traces are sent by OTLP over gRPC, usually to port 4317; {variable} must be {only} or unset",
+                extra={"value": value},
+            )
 
 
 def otlp_provider() -> "TracerProvider":

@@ -172,6 +172,23 @@ def test_a_variable_that_opentelemetry_refuses_is_a_line(monkeypatch: pytest.Mon
         pass
 
 
+@pytest.mark.parametrize(
+    ("variables", "warned_of"),
+    [
+        ({"OTEL_TRACES_EXPORTER": "console"}, "OTEL_TRACES_EXPORTER"),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, "OTEL_EXPORTER_OTLP_PROTOCOL"),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc"}, ""),
+    ],
+)
+def test_variables_without_effect_are_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, variables: dict[str, str], warned_of: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with tracing("on"):
+        assert warned_of in caplog.text and bool(warned_of) == bool(caplog.records)
+
+
 def test_without_tracing_its_library_is_not_imported(environment: dict[str, str]) -> None:
     program = "import sys, attendant.server.app; sys.exit('opentelemetry' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], env=environment, cwd=ROOT).returncode == 0
