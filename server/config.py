@@ -78,7 +78,8 @@ def _one_of(literal: Any) -> Kind:
 
 
 PORT = _whole("PORT", 0, 65535)
-ADDRESS = Kind(str.strip, bool, "an address or a name", "ADDRESS")
+# IPv6 may be in brackets, as in the addresses that the server prints.
+ADDRESS = Kind(lambda text: text.strip().strip("[]"), bool, "an address or a name", "ADDRESS")
 FILE = Kind(lambda text: text.strip() and Path(text), bool, "a file", "FILE")
 PER_SECOND = Kind(float, lambda value: 0 < value < math.inf, "a number above 0", "NUMBER")
 SECONDS = Kind(float, lambda value: 0 <= value < math.inf, "a number of seconds, 0 or more", "SECONDS")

@@ -58,6 +58,10 @@ def test_an_error_names_the_flag_or_the_variable(option: Option) -> None:
                 parse("b", f"{option.flag}={text}")
 
 
+def test_a_host_may_be_in_brackets() -> None:
+    assert parse("b", "--host", "[::1]").host == "::1"
+
+
 def test_origins_need_the_api() -> None:
     with pytest.raises(UserError, match=r"^--http-origins: may .* --no-http .*: ATTENDANT_HTTP_ORIGINS$"):
         parse("b", "--no-http", ATTENDANT_HTTP_ORIGINS="https://example.org")
