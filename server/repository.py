@@ -483,7 +483,8 @@ class Reconciler:
         if live is not None and live.dead:
             live = None
         if state is None:
-            self._refuse(name, label, (), UserError(f"there is no folder {folder.path / label}"))
+            why = "there is no folder" if LABEL.fullmatch(label) else "its name must be numbers, e.g. 3 or 2026-11-22:"
+            self._refuse(name, label, (), UserError(f"{why} {folder.path / label}"))
             return None
         if live is not None and live.state == state:
             return live

@@ -258,6 +258,10 @@ async def test_a_model_without_a_stable_version_is_not_loaded(tmp_path: Path) ->
     (tmp_path / "fake" / "v1").mkdir(parents=True)
     with pytest.raises(LoadRefused, match="no stable version: a folder that is named by numbers"):
         await reconciler.load("fake")
+    for label, why in (("v1", "must be numbers"), ("2", "no folder")):
+        put(tmp_path / "fake" / "serving.toml", f'stable = "{label}"')
+        with pytest.raises(LoadRefused, match=f"{why}.*/fake/{label}$"):
+            await reconciler.load("fake")
     (tmp_path / "fake" / "1").mkdir()
     put(tmp_path / "fake" / "serving.toml", 'canary = "1"\ncanary_percent = 5')
     with pytest.raises(LoadRefused, match="neither canary nor shadow"):
