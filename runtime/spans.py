@@ -136,7 +136,7 @@ WRAPS: Final = re.compile(r"[ \t\u00a0]*\r?\n[ \t\u00a0]*")
 
 ITEM: Final = re.compile(
     r"(?:(?:[-*+•·‣⁃◦○●▪▫■□→»–—>#]{1,6}|\(?[0-9]{1,3}[.)]|[A-Za-z]\)|\[[ xX]\]|\[\^?[\w.-]{1,32}\]:)"
-    r"[ \t\u00a0]+){0,4}(?:[&~](?=[A-Z][a-z])|_(?=[A-Z][a-z])(?![^_\n]{0,100}_))?"
+    r"[ \t\u00a0]+){0,4}(?:[&~_](?=[A-Z][a-z])(?![^_\n]{0,100}(?:_|[^.]\.\Z)))?"
 )
 """The marks at the beginning of a list's item, a heading, a quoted line, a footnote, or a label with a mnemonic."""
 CLOSING: Final = dict(zip("\"'“‘«„([*_`", "\"'”’»“)]*_`", strict=True))

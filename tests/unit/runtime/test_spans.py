@@ -144,7 +144,7 @@ def test_a_sentence_wrapped_after_a_long_line_is_one_part(text: str, parts: list
 
 UNMARKED = [
     '"A" or "B"', "(a) or (b)", "'It isn't.'", "**A** and **B**", "-5 files", "(1)", '"', "''", "*a", "- -",
-    "(see (a))", "#NAME it", "1.5 files", "_Any_ of it", "&c", "AT&T", "[a] [b]",
+    "(see (a))", "#NAME it", "1.5 files", "_Any_ of it", "_Bool is it.", "&c", "AT&T", "[a] [b]",
 ]  # fmt: skip
 """Sentences whose marks belong to them."""
 
@@ -164,6 +164,7 @@ UNMARKED = [
         ("[^1]: It.", "It."),
         ("_Open File…", "Open File…"),
         ("• &Open %s", "Open {1}"),
+        ("&Open...", "Open..."),
         ("- [Open it](a/b.md).", "{1}Open it{2}."),
         ("[Open it](a/b.md)", "Open it"),
         ("![An image](a.png)", "An image"),
