@@ -129,11 +129,6 @@ class TrainingProgress(TrainingCallback):
             best = " (best)" if record.is_best else ""
             self._write(f"epoch {record.epochs:.3g}, step {record.step}: validation {shown}{best}")
 
-    def end(self, error: BaseException | None) -> None:
-        """Shows at which step Ctrl-C has stopped the training."""
-        if isinstance(error, KeyboardInterrupt) and error.args:
-            self._write(str(error))
-
 
 class LiveProgress(TrainingProgress):
     """Shows the running epoch as a bar."""
@@ -168,7 +163,6 @@ class LiveProgress(TrainingProgress):
         )
 
     def end(self, error: BaseException | None) -> None:
-        super().end(error)
         self._progress.stop()
 
 

@@ -150,10 +150,9 @@ def test_an_interrupted_and_resumed_run_equals_an_uninterrupted_one(
     options = (*options, "training.max_epochs=3")
     expected, run = straight(*options)
     watcher = Watcher({stop: terminate})
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match=f"stopped at step {stop};"):
         train(tiny_recipe, tmp_path / "stopped", *options, watcher=watcher)
     assert load_run(tmp_path / "stopped", "last").state.step == stop
-    assert watcher.lines[-1] == f"stopped at step {stop}; --resume goes on from there"
     torch.manual_seed(99)  # another process has another random state
     resumed = train(tiny_recipe, tmp_path / "stopped", *options)
     assert_same_weights(run, tmp_path / "stopped")
