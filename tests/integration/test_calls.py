@@ -17,7 +17,7 @@ from tests.http_serving import Http, http_served
 from tests.integration.test_confidence import CALIBRATION, KNOWN
 from tests.integration.test_service import long_request
 from tests.integration.test_spans import bundle_of, stepper
-from tests.serving import Served, eventually, fake_stepper, gated_stepper, served
+from tests.serving import Served, eventually, failure, fake_stepper, gated_stepper, served
 
 Generate = messages.GenerateRequest
 Many = messages.GenerateManyRequest
@@ -141,11 +141,17 @@ async def test_every_call_has_the_outcome_of_generate(server: Served, web: Http,
         assert await outcome(door, server, web, request) == expected, name
 
 
-@pytest.mark.parametrize("door", DOORS)
-async def test_every_call_is_unavailable_before_the_bundles_are_checked(door: Door) -> None:
+async def test_every_call_is_unavailable_before_the_bundles_are_checked() -> None:
     async with served(fake_stepper(), ready=False) as server, http_served(server) as web:
-        code, _ = await outcome(door, server, web, Generate(text="abc"))
-        assert code == grpc.StatusCode.UNAVAILABLE.value[0]
+        for door in (by_generate, *DOORS):
+            code, _ = await outcome(door, server, web, Generate(text="abc"))
+            assert code == grpc.StatusCode.UNAVAILABLE.value[0], door
+        for call in (
+            server.stub.Score(messages.ScoreRequest(source_text="a", target_text="B")),
+            server.stub.GetModel(messages.GetModelRequest()),
+            server.stub.ListModels(messages.ListModelsRequest()),
+        ):
+            assert (await failure(call)).code() is grpc.StatusCode.UNAVAILABLE
 
 
 LONG, IN_PARTS = long_request(beam_size=2), long_request(text="ab\ncd")

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import logging
 import runpy
 import ssl
 import tracemalloc
@@ -20,9 +21,11 @@ from attendant.server.grpc.port import MAX_REQUEST_BYTES
 from attendant.server.http import app
 from attendant.server.http import port as http
 from attendant.server.http.bodies import to_json
+from attendant.server.logs import LineFormatter
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.certificates import new_authority
 from tests.http_serving import Answer, Http, http_served
+from tests.integration.test_request_ids import id_in, logged
 from tests.paths import ROOT
 from tests.serving import Served, eventually, fake_stepper, gated_stepper, served
 
@@ -136,42 +139,62 @@ class TestStreams:
 
 class TestProblems:
     @pytest.mark.parametrize(
-        ("path", "body", "status", "code", "says"),
+        ("path", "body", "headers", "status", "code", "says"),
         [
-            ("/v1/generate", {"text": ""}, 400, "INVALID_ARGUMENT", "text is"),
-            ("/v1/generate", {"text": "a", "decoding": {"beamSize": 99}}, 400, "INVALID_ARGUMENT", "must be 1 to 6"),
-            ("/v1/generate", {"text": "a", "model": "no"}, 404, "NOT_FOUND", "choose from fake"),
-            ("/v1/generate?%ED%A0%80=1", {}, 400, "INVALID_ARGUMENT", "query is"),
-            ("/v1/generate?stream=%ED%A0%80", {}, 400, "INVALID_ARGUMENT", "stream is"),
+            ("/v1/generate", {"text": ""}, {}, 400, "INVALID_ARGUMENT", "text is"),
+            ("/v1/generate", {"text": "a", "model": "no"}, {}, 404, "NOT_FOUND", "choose from fake"),
+            ("/v1/generate?%ED%A0%80=1", {}, {}, 400, "INVALID_ARGUMENT", "query is"),
+            ("/v1/generate?stream=%ED%A0%80", {}, {}, 400, "INVALID_ARGUMENT", "stream is"),
             # Bodies are tested in tests/unit/server/http/test_json_reading.py.
-            ("/v1/generate?stream=1", {"text": "a", "requestId": "\ud800"}, 400, "INVALID_ARGUMENT", "request_id is "),
-            ("/v1/score", {"sourceText": "abc"}, 400, "INVALID_ARGUMENT", "target"),
-            ("/v1/generate?stream=yes", {"text": "a"}, 400, "INVALID_ARGUMENT", "stream is 'yes', must be 0 or 1"),
+            ("/v1/generate", b"not JSON", {}, 400, "INVALID_ARGUMENT", "the request, 8 bytes, is no message"),
+            ("/v1/generate?stream=1", {"requestId": "\ud800"}, {}, 400, "INVALID_ARGUMENT", "request_id is "),
+            ("/v1/score", {"sourceText": "abc"}, {}, 400, "INVALID_ARGUMENT", "target"),
+            ("/v1/generate?stream=yes", {}, {}, 400, "INVALID_ARGUMENT", "stream is 'yes', must be 0 or 1"),
+            ("/v1/generate?steam=1", {}, {}, 400, "INVALID_ARGUMENT", "query is 'steam', must be some of stream"),
             (
-                "/v1/generate?steam=1",
-                {"text": "a"},
+                "/v1/models/fake?verson=2",
+                None,
+                {},
                 400,
                 "INVALID_ARGUMENT",
-                "query is 'steam', must be some of stream",
+                "query is 'verson', must be some of version",
             ),
-            ("/v1/score?stream=1", SCORE, 400, "INVALID_ARGUMENT", "query is 'stream', must be empty"),
-            ("/v1/generate?stream=1", {"text": ""}, 400, "INVALID_ARGUMENT", "text is"),
-            ("/v1/nothing", {}, 404, "NOT_FOUND", "/openapi.json"),
-            ("/v1/models", {}, 405, "UNIMPLEMENTED", "/openapi.json"),
+            ("/v1/score?stream=1", SCORE, {}, 400, "INVALID_ARGUMENT", "query is 'stream', must be empty"),
+            ("/v1/generate?stream=1", {"text": ""}, {}, 400, "INVALID_ARGUMENT", "text is"),
+            ("/v1/secret", {}, {}, 404, "NOT_FOUND", "/openapi.json"),
+            ("/secret", None, {}, 404, "NOT_FOUND", "/openapi.json"),
+            ("/v1/models", {}, {}, 405, "UNIMPLEMENTED", "/openapi.json"),
+            ("/v1/generate", b" " * (MAX_REQUEST_BYTES + 1), {}, 413, "RESOURCE_EXHAUSTED", ""),
+            ("/v1/generate", b"{}", {"content_type": "text/plain"}, 415, "INVALID_ARGUMENT", "Content-Type"),
+            ("/v1/models", None, {"host": "evil.example"}, 421, "", ""),
         ],
     )
-    async def test_a_wrong_request_is_answered_with_problem_details(
-        self, web: Http, path: str, body: Any, status: int, code: str, says: str
+    async def test_a_wrong_request_is_answered_with_problem_details_and_logged_by_its_id(
+        self,
+        web: Http,
+        path: str,
+        body: Any,
+        headers: dict[str, str],
+        status: int,
+        code: str,
+        says: str,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
-        answer = await web.post(path, body)
-        assert answer.headers["content-type"] == "application/problem+json"
-        problem = answer.json
-        assert (answer.status, problem["status"], problem["code"]) == (status, status, code)
-        assert says in problem["detail"] and problem["title"] and problem["type"] == "about:blank"
-
-    async def test_an_unknown_query_parameter_is_refused(self, web: Http) -> None:
-        answer = await web.get("/v1/models/fake?verson=2")
-        assert (answer.status, answer.json["detail"]) == (400, "query is 'verson', must be some of version")
+        caplog.set_level(logging.DEBUG, "attendant.server")
+        for own_id in ({}, {"x_request_id": "mine"}):
+            answer = await asyncio.to_thread(
+                web.ask, "GET" if body is None else "POST", path, body, **headers, **own_id
+            )
+            assert answer.headers["content-type"] == "application/problem+json"
+            problem = answer.json
+            assert (answer.status, problem["status"], code in problem["code"]) == (status, status, True)
+            assert says in problem["detail"] and problem["title"] and problem["type"] == "about:blank"
+            request_id = id_in(problem)
+            assert request_id == "mine" if own_id else request_id
+            (line,) = await logged(caplog, request_id)
+            assert (line["code"], line["client"]) == (problem["code"], "127.0.0.1")
+        written = "".join(map(LineFormatter("json", "off").format, caplog.records))
+        assert "secret" not in written, "what callers write is not logged"
 
     async def test_problems_have_the_details_of_the_grpc_status(self, web: Http) -> None:
         out_of_range = {"requestId": "mine", "text": "", "decoding": {"beamSize": 99}}

@@ -13,10 +13,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from attendant.server.auth import open_access
 from attendant.server.config import ServerConfig
 from attendant.server.grpc.handlers import DETAILS_KEY, REQUEST_ID_KEY, Bounds
-from attendant.server.grpc.port import MAX_REQUEST_BYTES
-from attendant.server.logs import LineFormatter
 from attendant_client.v1 import seq2seq_pb2 as messages
-from tests.http_serving import Http, http_served
+from tests.http_serving import http_served
 from tests.serving import PATIENCE_SECONDS, eventually, fake_stepper, gated_stepper, served
 
 GARBAGE = b"\x0a\xff\xff\xff\xff\x0f"
@@ -124,40 +122,6 @@ async def test_a_request_without_an_id_has_that_of_its_call() -> None:
         assert await id_of(server.stub.GetModel(messages.GetModelRequest(model="no"), metadata=MINE)) == "mine"
         wrong, long = messages.GenerateRequest(text=""), (("x-request-id", "x" * 500),)
         assert await id_of(server.stub.Generate(wrong, metadata=long)) == "x" * 128
-
-
-@pytest.mark.parametrize(
-    ("verb", "path", "body", "headers", "status"),
-    [
-        ("GET", "/secret", None, {}, 404),
-        ("POST", "/v1/models", b"{}", {}, 405),
-        ("POST", "/v1/generate", b" " * (MAX_REQUEST_BYTES + 1), {}, 413),
-        ("POST", "/v1/generate", b"{}", {"content_type": "text/plain"}, 415),
-        ("GET", "/v1/models", None, {"host": "evil.example"}, 421),
-        ("POST", "/v1/generate", b"{}", {"request_timeout": "x"}, 400),
-        ("POST", "/v1/generate?stream=yes", b"{}", {}, 400),
-        ("POST", "/v1/generate", b"not JSON", {}, 400),
-    ],
-)
-@pytest.mark.asyncio(loop_scope="module")
-async def test_answers_over_http_have_an_id(
-    web: Http,
-    verb: str,
-    path: str,
-    body: bytes | None,
-    headers: dict[str, str],
-    status: int,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    for own_id in ({}, {"x_request_id": "mine"}):
-        answer = await asyncio.to_thread(web.ask, verb, path, body, **headers, **own_id)
-        assert answer.status == status
-        request_id = id_in(answer.json)
-        assert request_id == "mine" if own_id else request_id
-        (line,) = await logged(caplog, request_id)
-        assert (line["code"], line["client"]) == (answer.json["code"], "127.0.0.1")
-    formatter = LineFormatter("json", "off")
-    assert "secret" not in "".join(map(formatter.format, caplog.records)), "what callers write is not logged"
 
 
 async def test_exceeded_deadlines_over_http_have_an_id(caplog: pytest.LogCaptureFixture) -> None:
