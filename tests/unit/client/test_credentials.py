@@ -87,25 +87,24 @@ async def test_an_invalid_target_is_refused(target: Any, error: type[Exception],
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("credentials", "error", "words"),
     [
-        ("root_certificates", "ca.pem", "is str, must be PEM as bytes, such as a file's content"),
-        ("client_key", Path("key.pem"), "is PosixPath, must be PEM as bytes"),
-        ("tls", "no", "is str, must be True, False or None"),
-        ("server_name", 7, "is int, must be a text"),
-        ("token", b"secret", "is bytes, must be a text"),
+        ({"root_certificates": "ca.pem"}, TypeError, "^root_certificates: is str, must be PEM as bytes, such as a"),
+        ({"client_key": Path("key.pem")}, TypeError, "^client_key: is PosixPath, must be PEM as bytes"),
+        ({"tls": "no"}, TypeError, "^tls: is str, must be True, False or None"),
+        ({"server_name": 7}, TypeError, "^server_name: is int, must be a text"),
+        ({"token": b"secret"}, TypeError, "^token: is bytes, must be a text"),
+        # Nothing would mean the public authorities, or no certificate.
+        ({"root_certificates": b""}, ValueError, "^root_certificates: is empty"),
+        ({"client_certificate": b""}, ValueError, "^client_certificate: is empty"),
+        ({"client_key": b""}, ValueError, "^client_key: is empty"),
+        ({"client_key": b"key"}, ValueError, "client_certificate and client_key need each other"),
+        ({"tls": False, "root_certificates": b"PEM"}, ValueError, "tls=False excludes certificates"),
     ],
 )
-def test_credentials_of_another_type_are_refused(name: str, value: Any, words: str) -> None:
-    with pytest.raises(TypeError, match=f"^{name}: {words}"):
-        AttendantClient(**{name: value})
-
-
-@pytest.mark.parametrize("name", ["root_certificates", "client_certificate", "client_key"])
-def test_an_empty_file_of_certificates_is_refused(name: str) -> None:
-    """It would mean the public authorities, or no certificate."""
-    with pytest.raises(ValueError, match=f"^{name}: is empty"):
-        AttendantClient(**{name: b""})
+async def test_unusable_credentials_are_refused(credentials: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        AttendantClient(**credentials)
 
 
 async def test_calls_are_encrypted_except_to_this_machine(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,13 +145,6 @@ async def test_this_machine_is_reached_without_a_proxy(
     monkeypatch.setenv("grpc_proxy", f"http://{closed_target}")
     async with AttendantClient(server.target) as client:
         assert (await client.generate("a")).best.text == "A"
-
-
-async def test_incompatible_or_incomplete_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="client_certificate and client_key need each other"):
-        AttendantClient(client_key=b"key")
-    with pytest.raises(ValueError, match="tls=False excludes certificates"):
-        AttendantClient(tls=False, root_certificates=b"PEM")
 
 
 def test_the_command_takes_credentials_from_options_and_environment(

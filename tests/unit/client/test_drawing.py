@@ -81,9 +81,6 @@ def test_rows_are_target_tokens_and_columns_source_tokens() -> None:
         "",
         "     at least: ░░ 5%  ▒▒ 20%  ▓▓ 40%  ██ 70%",
     ]
-
-
-def test_a_score_is_drawn_in_the_same_way() -> None:
     score = replace(SCORE, source_tokens=("h", "i", "</s>"), target_tokens=("HH", "AY"), attention=DRAWN)
     assert draw(score) == draw(generation(DRAWN))
 

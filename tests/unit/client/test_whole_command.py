@@ -100,14 +100,6 @@ def test_a_servers_environment_verifies_inspects_and_evaluates_bundles(tmp_path:
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1) and done.stderr.startswith(error)
 
 
-def test_the_library_names_a_missing_package() -> None:
-    program = f"import sys; sys.modules['onnxruntime'] = None; import attendant; attendant.load({BUNDLE!r})"
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    expected = "onnxruntime is not installed: pip install 'attendant-seq2seq[cpu]', or with [gpu] for CUDA"
-    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {expected}"
-
-
 def test_a_failure_is_one_line_without_messages_of_grpc(server: Served) -> None:
     done = run("health", "--target", server.target, "--tls")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
@@ -232,14 +224,6 @@ def completion(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
 def test_every_shell_gets_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     script = completion(shell, capsys)
     assert all(name in script for name in [*OWN, *FURTHER, "no-repeat-ngram-size", "max-restarts", "by-length"])
-
-
-def test_a_mistyped_command_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["evalaute", "run"])
-    assert ended.value.code == 2
-    expected = "attendant: there is no command 'evalaute'; did you mean evaluate? (see attendant --help)\n"
-    assert capsys.readouterr().err == expected
 
 
 COMPLETE = """source {script}

@@ -51,7 +51,7 @@ def test_a_list_is_decoded_together_and_answered_in_its_order(model: attendant.M
 def test_threads_share_a_model(model: attendant.Model) -> None:
     """Threads switch as often as possible, so that arrays that several threads write to are noticed."""
     words = ["face", "knowledgeable", "a", "badge", "onnx"]
-    requests = [(words[number % 5 :], 1 + number % 3) for number in range(150)]
+    requests = [(words[number % 5 :], 1 + number % 3) for number in range(60)]
 
     def answer(request: tuple[list[str], int]) -> list[tuple[str, float]]:
         sources, beam_size = request
@@ -283,6 +283,12 @@ for name in ("torch", "attendant.training", "attendant.export", "onnx", "jinja2"
     sys.modules[name] = None
 import attendant
 assert not {"numpy", "onnxruntime", "grpc", "pydantic"} & sys.modules.keys(), "it is imported when it is asked for"
+sys.modules["onnxruntime"] = None
+try:
+    attendant.load(sys.argv[1])
+except ModuleNotFoundError as error:
+    print(error)
+del sys.modules["onnxruntime"]
 print(attendant.load(sys.argv[1]).generate("phoneme").best.text, attendant.runtime.__name__)
 del sys.modules["attendant.training"]
 sys.modules["rich"] = None
@@ -298,7 +304,8 @@ def test_the_library_needs_no_torch_and_imports_lazily() -> None:
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM, BUNDLE], env={"PYTHONPATH": path}, capture_output=True, text=True
     )
-    answer, missing = run.stdout.splitlines()
+    no_runtime, answer, missing = run.stdout.splitlines()
+    assert no_runtime == "onnxruntime is not installed: pip install 'attendant-seq2seq[cpu]', or with [gpu] for CUDA"
     assert answer == "F OW1 N IY0 M attendant.runtime", run.stderr
     assert re.fullmatch(
         r"attendant\.TrainingCallback: [\w.]+ is not installed: pip install '.*\[cpu,training\]'", missing
