@@ -1,4 +1,4 @@
-"""Tests of measuring servers: processes, the load generator, request-level batching, figures of loads."""
+"""Tests of measuring servers: processes, the load generator, figures of loads."""
 
 import itertools
 import sys
@@ -12,31 +12,13 @@ import pytest
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.bench.load import Load
-from attendant.server.engine.messages import EngineRequest, Priority
-from attendant.server.engine.scheduler import Budget, Scheduler
+from attendant.server.engine.scheduler import Scheduler
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.harness import Unavailable
 from benchmarks.own_worker import RequestLevelScheduler
 from benchmarks.servers import Server, empty_service, load_generator, mean_of, running
 from benchmarks.serving import TimedStepper, modelled, rate_at, request_parts
 from tests.fakes import SPECIAL_IDS, FakeStepper
-
-
-def test_no_request_joins_a_running_batch() -> None:
-    scheduler = RequestLevelScheduler(Budget(max_rows=8, max_source_positions=512))
-
-    def admitted() -> list[int]:
-        return [request.key for request in scheduler.admit(Priority.INTERACTIVE)]
-
-    requests = [EngineRequest(key, (4, 3), DecodingOptions(max_length=4), submitted=0.0) for key in range(3)]
-    scheduler.add(requests[0])
-    scheduler.add(requests[1])
-    assert admitted() == [0, 1]
-    scheduler.add(requests[2])
-    scheduler.remove(0)
-    assert admitted() == []
-    scheduler.remove(1)
-    assert admitted() == [2]
 
 
 def tiny_server(bundle: Path, requests: list[bytes]) -> Server:

@@ -234,11 +234,6 @@ def test_a_file_that_is_touched_is_read_again(path: Path, number: Reloaded[int])
     assert settle(number) == 9, "same size, same time of modification"
 
 
-def test_a_matching_certificate_and_key_are_read(authority: Authority) -> None:
-    assert read_certificates(*authority.issue("server")) is not None
-    assert read_certificates(*authority.issue("server"), authority.certificate) is not None
-
-
 def test_a_system_may_have_switched_off_tls_13(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     wrap = ssl.SSLContext.wrap_bio
 
