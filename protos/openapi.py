@@ -1,7 +1,7 @@
 """Writes the OpenAPI document of the HTTP API: python protos/openapi.py, which `make protos` runs.
 
 The calls of Seq2Seq are made of the proto's descriptors and comments, and of the limits of requests. `openapi.json` has
-the rest: errors, events, and the Open Inference Protocol, to which the decoding options are added.
+the rest: errors, events, and the Open Inference Protocol, to which the decoding options and outputs are added.
 """
 
 import itertools
@@ -25,7 +25,7 @@ from attendant.server.grpc.service import SERVICE
 from attendant.server.http.app import ROUTES, STREAM, ApiRoute, path_parameters, query_parameters
 from attendant.server.http.bodies import JSON, TEXTS
 from attendant.server.http.endpoints import EVENT_STREAM, MEDIA_TYPE
-from attendant.server.inference.service import FIELDS, MASKED, PREFIX, SAMPLING
+from attendant.server.inference.service import FIELDS, MASKED, OUTPUTS, PREFIX, SAMPLING
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -82,11 +82,17 @@ OPTIONS: Final = {
 }
 """Parameters of ModelInfer."""
 
+ALWAYS_SET: Final = frozenset({"timings", "limits", "defaults"})
+"""Fields with presence that every answer has."""
+
 
 def document() -> Schema:
     whole: Schema = json.loads((PROTOS / "openapi.json").read_text(encoding="utf-8"))
     parts = whole["components"]["schemas"]
-    parts["InferRequest"]["properties"]["parameters"]["properties"] = OPTIONS
+    infer = parts["InferRequest"]["properties"]
+    infer["parameters"]["properties"] = OPTIONS
+    infer["outputs"]["items"]["properties"]["name"]["enum"] = list(OUTPUTS)
+    infer["outputs"]["maxItems"] = len(OUTPUTS)
     schemas = _Schemas(parts)
     for route in ROUTES:
         schemas.add(SERVICE.methods_by_name[route.method].input_type, is_sent=True)
@@ -149,7 +155,9 @@ class _Schemas:
         }
         if not is_sent:
             # Fields without presence are always there.
-            schema["required"] = [field.json_name for field in message.fields if not field.has_presence]
+            schema["required"] = [
+                field.json_name for field in message.fields if not field.has_presence or field.name in ALWAYS_SET
+            ]
             return _ref(name)
         schema["additionalProperties"] = False
         both = [

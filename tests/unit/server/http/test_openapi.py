@@ -16,6 +16,7 @@ from starlette.routing import Route
 from attendant.server.http.app import ROUTES, add_pages
 from attendant.server.http.bodies import to_json
 from attendant.server.inference.http import INFERENCE_ROUTES, PREFIX
+from attendant.server.inference.service import OUTPUTS
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.paths import ROOT
 
@@ -54,6 +55,15 @@ def test_the_document_has_every_field_of_every_message(described: dict[str, Any]
         "items": {"type": "string"},
     }
     assert schemas["Model"]["properties"]["architecture"]["additionalProperties"] == {"type": "string"}
+
+
+def test_the_document_has_every_output_and_what_answers_always_have(described: dict[str, Any]) -> None:
+    schemas = described["components"]["schemas"]
+    outputs = schemas["InferRequest"]["properties"]["outputs"]
+    assert outputs["items"]["properties"]["name"]["enum"] == list(OUTPUTS)
+    assert outputs["maxItems"] == len(OUTPUTS)
+    assert "timings" in schemas["GenerateResponse"]["required"]
+    assert {"limits", "defaults"} <= set(schemas["Model"]["required"])
 
 
 @pytest.mark.parametrize(
