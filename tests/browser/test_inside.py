@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
-from tests.browser.playground import SPOKEN, STREAM, WORD, ask, panel_of, reload_with, request_bodies, source, text_of
+from tests.browser.playground import (
+    SPOKEN,
+    STREAM,
+    WORD,
+    answer_with,
+    ask,
+    hypothesis,
+    panel_of,
+    reload_with,
+    request_bodies,
+    source,
+    text_of,
+)
 
 
 def opened(panel: Locator, name: str) -> Locator:
@@ -200,6 +212,17 @@ def test_a_search_too_long_to_trace_is_answered_without(page: Page) -> None:
     tree = opened(panel, "tree")
     expect(tree).to_contain_text("too long to be shown")
     expect(text_of(panel)).to_have_text(SPOKEN)
+
+
+def test_long_symbols_do_not_overlap(page: Page) -> None:
+    attention = {"rows": 2, "columns": 3, "weights": [0.5, 0.25, 0.25] * 2}
+    answers = [hypothesis(SPOKEN, ["a"]) | {"attention": attention}]
+    panel = answer_with(page, SPOKEN, ["a"], sourceTokens=["internationalization"] * 3, hypotheses=answers)
+    labels = opened(panel, "steps").locator(".weights bdi")
+    expect(labels).to_have_count(3)
+    boxes = labels.evaluate_all("all => all.map((each) => each.getBoundingClientRect().toJSON())")
+    edges = [edge for box in boxes for edge in (box["left"], box["right"])]
+    assert edges == sorted(edges)
 
 
 def test_two_answers_with_all_their_parts_fit(page: Page) -> None:

@@ -7,7 +7,7 @@ import { shown } from "./text.js";
 import { ending, FATES, searchOf } from "./trace.js";
 
 const NUM_CUT = 4; // of each step: those that came nearest
-const [COLUMN, ROW, WIDTH, HEIGHT] = [104, 30, 74, 24];
+const [COLUMN, ROW, WIDTH, HEIGHT] = [118, 30, 88, 24];
 const [THIN, THICK] = [1, 9];
 
 // The nodes of the tree: {column, row, token, logProb, total, fate, parent}. The first column is the empty hypothesis; a
