@@ -78,8 +78,8 @@ class UnknownModel(AttendantError):
     code = "NOT_FOUND"
     reason = "unknown_model"
 
-    def __init__(self, name: str, served: list[str]) -> None:
-        self._what = f"is not served here; {_choose_from(served)}"
+    def __init__(self, name: str, served: list[str], what: str = "is not served here") -> None:
+        self._what = f"{what}; {_choose_from(served)}"
         super().__init__(f"model {shortened(name)} {self._what}")
 
     @property
@@ -101,7 +101,7 @@ class UnknownVersion(AttendantError):
 
 
 def _choose_from(served: list[str]) -> str:
-    return f"choose from {', '.join(sorted(served))}" if served else "no model is served now"
+    return f"choose from {', '.join(sorted(served))}" if served else "there is none to choose from"
 
 
 class LoadRefused(AttendantError):

@@ -52,6 +52,8 @@ LABEL: Final = re.compile(r"(?=.{1,64}\Z)\d+([._-]\d+)*", re.ASCII)
 
 NO_VERSION: Final = "it has no stable version: a folder that is named by numbers, and neither canary nor shadow"
 
+IN_NO_REPOSITORY: Final = "is in no repository"
+
 MAX_FILES = 64
 """Files of a version that are checked for changes: a bundle has fewer, and is refused if it has more."""
 
@@ -351,10 +353,7 @@ class Reconciler:
             NotReady: the server has not loaded its first models yet.
             Draining
         """
-        if not self._catalogue.is_open:
-            raise NotReady
-        if self._catalogue.closing.is_set():
-            raise Draining
+        self._require_serving()
         loading = begin(self._load(name), self._tasks)
         try:
             await asyncio.shield(loading)
@@ -363,6 +362,12 @@ class Reconciler:
                 raise Draining from None
             raise
 
+    def _require_serving(self) -> None:
+        if not self._catalogue.is_open:
+            raise NotReady
+        if self._catalogue.closing.is_set():
+            raise Draining
+
     async def _load(self, name: str) -> None:
         try:
             async with self._changing:
@@ -370,7 +375,7 @@ class Reconciler:
                 if name in self._conflicts:
                     raise UserError(self._conflicts[name])
                 if name not in folders:
-                    raise UnknownModel(name, list(folders))
+                    raise UnknownModel(name, list(folders), IN_NO_REPOSITORY)
                 model = self._model(name)
                 model.unloaded = False
                 model.refused.clear()
@@ -388,10 +393,13 @@ class Reconciler:
 
         Raises:
             UnknownModel: it is not served from a repository.
+            NotReady, Draining: as `load`.
         """
+        self._require_serving()
         async with self._changing:
             if not (name in self._models and self._models[name].live):
-                raise UnknownModel(name, [name for name, model in self._models.items() if model.live])
+                served = [name for name, model in self._models.items() if model.live]
+                raise UnknownModel(name, served, f"{IN_NO_REPOSITORY}, or is not served")
             self._drop(name)
             self._models[name].unloaded = True
 

@@ -111,7 +111,7 @@ def test_administrators_load_and_unload_models(replies: Any, running: Running, t
     ready, states = replies["after"]
     assert ready, "the version before the broken one"
     assert states["first/1"] == "READY" and states["first/2"] == "UNAVAILABLE"
-    assert replies["nowhere"] == "StatusCode.NOT_FOUND: model 'nobody' is not served here; choose from first"
+    assert replies["nowhere"] == "StatusCode.NOT_FOUND: model 'nobody' is in no repository; choose from first"
     metrics = running.metrics()
     calls = 'attendant_requests_total{"code": "OK", "method": "ModelInfer", "model": "first"}'
     assert metrics[calls] == 4

@@ -14,7 +14,7 @@ from attendant.runtime.errors import UserError
 from attendant.server.call import RequestLog
 from attendant.server.catalogue import Catalogue, Retirement, Routes, ServedModel
 from attendant.server.engine.client import EngineClient
-from attendant.server.errors import Draining, LoadRefused, NotReady
+from attendant.server.errors import Draining, LoadRefused, NotReady, UnknownModel
 from attendant.server.lifecycle import ENGINE_DIED, Lifecycle
 from attendant.server.metrics import Metrics
 from attendant.server.repository import Policy, Reconciler, is_repository, look_into, read_policy
@@ -220,9 +220,13 @@ async def test_a_load_is_refused_before_the_server_serves_and_when_it_ends(tmp_p
         await asyncio.Event().wait()
 
     reconciler, catalogue, _ = reconciler_of(tmp_path, start=start)
-    with pytest.raises(NotReady):
-        await reconciler.load("a")
+    for change in (reconciler.load, reconciler.unload):
+        with pytest.raises(NotReady):
+            await change("a")
     catalogue.open()
+    for change in (reconciler.load, reconciler.unload):
+        with pytest.raises(UnknownModel, match="'alone' is in no repository"):  # it may be served from a bundle
+            await change("alone")
     with reconciler.following(60):
         load = asyncio.create_task(reconciler.load("a"))
         await loading.wait()
