@@ -412,7 +412,8 @@ def _check_step(stepped: Any, rows: State, target: Vocabulary, num_rows: int, wi
     if tuple(logits.shape) != (num_rows, target.num_module_ids):
         raise UserError(
             f"step returns logits of shape {tuple(logits.shape)}, must be [{num_rows} rows, {target.num_module_ids} "
-            "symbols of target_tokenizer]; leave out symbols that the module pads its vocabulary with"
+            "symbols of target_tokenizer]; leave out symbols that the module pads its vocabulary with, and add the "
+            "probability of a copied position to the symbol of its source id (scatter_add)"
         )
     # -inf bans a symbol.
     if not (logits < torch.inf).all() or logits.isneginf().all(1).any():
@@ -427,7 +428,8 @@ def _check_step(stepped: Any, rows: State, target: Vocabulary, num_rows: int, wi
         if tensor.shape != rows[name].shape or tensor.dtype != rows[name].dtype:
             raise UserError(
                 f"step returns {name} as {tensor.dtype} {tuple(tensor.shape)}, must stay "
-                f"{rows[name].dtype} {tuple(rows[name].shape)}"
+                f"{rows[name].dtype} {tuple(rows[name].shape)}; a state that grows with the steps gets its last size "
+                "in encode, and a count of the steps, at which a step fills it by torch.where"
             )
     if attention is not None and not width:
         raise UserError(
@@ -538,7 +540,10 @@ def explained(error: Exception, module: Any) -> UserError:
     where = next((line for cause in reversed(causes) if (line := line_in(cause, files))), "")
     text = " ".join(str(cause) for cause in causes)
     if isinstance(error, NotPortable):
-        remedy = "write it with other operations, such as torch.where or masked_fill instead of x[mask]"
+        remedy = (
+            "write it with other operations, such as torch.where or masked_fill instead of x[mask], and topk(1) "
+            "instead of argmax and of max over an axis"
+        )
     elif missing := re.search(r"No ONNX function found for <OpOverload\(op='\w+\.(\w+)'", text):
         remedy = (
             f"torch can't export {missing[1]} to ONNX: write it with other operations; if it computes weights, make "
@@ -562,7 +567,8 @@ def explained(error: Exception, module: Any) -> UserError:
     elif re.search(r"specializ|Constraints violated|inferred ranges", text):
         remedy = (
             "a size is frozen to the example's: take it from an argument's shape (x.shape[0], not len(x), int(...) or "
-            "a number), and replace a loop over positions by nn.LSTM or nn.GRU, or by operations on all positions"
+            "a number), replace a loop over positions by nn.LSTM, nn.GRU, operations on all positions or torch's scan "
+            "(docs/export-your-own.md#cells-of-your-own), and F.one_hot(x, size) by x[..., None] == torch.arange(size)"
         )
     else:
         remedy = "torch.export can't trace this; write it with operations on tensors, without .data"

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -245,7 +246,9 @@ def export_model(
             logger.warning("padding changes %s: %s; %s", ", ".join(tensors), ALONE, ENCODER)
             return write(replace(exportable, encode_alone=True))
     except VerificationFailed as error:
-        raise VerificationFailed(f"{error.summary}; {REMEDY}", error.differences) from None
+        rewritten = [precision for precision in wanted if precision != "fp32" and precision in error.summary]
+        remedy = f"leave {rewritten[0]} out of the precisions" if rewritten else REMEDY
+        raise VerificationFailed(f"{error.summary}; {remedy}", error.differences) from None
 
 
 def _within(plan: VerificationPlan, longest: int) -> VerificationPlan:
@@ -319,22 +322,24 @@ def load_user_model(named: str, weights: Path | None) -> UserModel:
 
 
 CONTAINERS: Final = ("state_dict", "model_state_dict", "model")
-"""Usual keys of the weights in a checkpoint that has other values, too."""
+"""Usual keys of the weights in a checkpoint that has other values, too; they come before all others."""
 
 
-def _unwrapped(weights: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns weights without the names of objects in which the module was saved: all names begin with them.
+def _unwrapped(weights: Mapping[Any, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns weights without the names of objects in which the module was saved, and without these objects' own.
 
     nn.DataParallel saves "module.", torch.compile "_orig_mod.", and programs the attribute that the module is, such as
-    "model." in PyTorch Lightning.
+    "model." in PyTorch Lightning, beside a loss. If several objects fit alike, all weights are returned.
 
     Args:
         own: the module's state_dict.
     """
-    shared = os.path.commonprefix([*weights]).split(".")[:-1]  # noqa: RUF071
-    prefixes = ["".join(f"{name}." for name in shared[:count]) for count in range(len(shared) + 1)]
-    prefix = max(prefixes, key=lambda each: sum(name.removeprefix(each) in own for name in weights))
-    return {name.removeprefix(prefix): value for name, value in weights.items()}
+    named: dict[str, Any] = {str(name): value for name, value in weights.items()}
+    counts = Counter(name.removesuffix(each) for name in named for each in own if f".{name}".endswith(f".{each}"))
+    (prefix, most), (_, second) = [*counts.most_common(2), ("", 0), ("", 0)][:2]
+    if not prefix or most == second:
+        return named
+    return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
 
 
 def _load_weights(module: Any, path: Path) -> None:
@@ -347,12 +352,12 @@ def _load_weights(module: Any, path: Path) -> None:
             raise UserError(f"{path}: can't be read: {reason_of(error)}") from None
     else:
         content = read_torch(path, Namespace, remedy=remedy)
-    for key in CONTAINERS:
-        if isinstance(content.get(key), Mapping):
-            content = content[key]
-            break
     own = module.state_dict()
-    content = _unwrapped({str(key): value for key, value in content.items()}, own)
+    nested = [content[key] for key in (*CONTAINERS, *content) if isinstance(content.get(key), Mapping)]
+    if not any(key in content for key in CONTAINERS):
+        nested = [weights for weights in nested if _unwrapped(weights, own).keys() & own.keys()]
+        nested = nested if len(nested) == 1 else []  # of a teacher and its student, neither is chosen
+    content = _unwrapped(nested[0] if nested else content, own)
     # safetensors saves one of several tied weights.
     for name in (name for name in own.keys() - content.keys() if not is_lazy(own[name])):
         tied = [other for other in own.keys() & content.keys() if own[name].is_set_to(own[other])]

@@ -64,6 +64,9 @@ INT8_DISTANCE = 0.2
 """Limit of `distance` between int8 and fp32, for every teacher-forced step's log-probabilities and attention. Rounding
 makes it 0.02 to 0.05 on random models, a matrix whose rows are in the wrong order 0.3 to 5."""
 
+LEAST_DISTANCE = 1e-4
+"""Least divisor of `distance`: where a step's attention is the same for all sources, rounding is no share of it."""
+
 SCORE_TOLERANCE: Final[Mapping[Precision, float]] = {"fp32": 1e-4, "int8": 1e-2, "fp16": 2e-2}
 """Tolerance of a golden example's scores on another host, where last bits differ at each of many steps. If such a bit
 tips a rounding to the next code, an int8 activation moves by a whole step. fp16 is certified and served by other
@@ -468,7 +471,7 @@ def distance(name: str, traces: Sequence[Trace], references: Sequence[Trace]) ->
         pairs = zip(traces, references, strict=True)
         own = [_mean_difference(trace[key], reference[key]) for trace, reference in pairs]
         others = [_mean_difference(first[key][:1], second[key][:1]) for first, second in itertools.pairwise(references)]
-        share = float(np.mean(own)) / max(float(np.mean(others)), float(np.finfo(np.float32).tiny))
+        share = float(np.mean(own)) / max(float(np.mean(others)), LEAST_DISTANCE)
         largest = max(largest, share if np.isfinite(share) else np.inf)
     return largest
 

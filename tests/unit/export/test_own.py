@@ -17,6 +17,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers.models import WordLevel
 from tokenizers.processors import BertProcessing
 from torch import nn
+from torch._higher_order_ops import scan
 
 import attendant
 from attendant.export import UserModel, export_model
@@ -119,8 +120,9 @@ class Encoder(nn.LSTM):
 
 class Unusual(nn.Module):
     """A module with positions on other axes than the second, masks that are not zero on padding, a counter per row, a
-    TopK, float64, a symbol that is banned by -inf, and recurrent layers whose attributes and hooks it uses, one with
-    normalized weights. Its step returns the dictionary that it got.
+    TopK, float64, a symbol that is banned by -inf, a loop over positions by torch's scan,
+    and recurrent layers whose attributes and hooks it uses, one with normalized weights. Its step returns the
+    dictionary that it got.
     """
 
     row_state = ("hidden", "earlier", "count")
@@ -140,6 +142,8 @@ class Unusual(nn.Module):
     def encode(self, source_ids, source_lengths):
         self.encoder.flatten_parameters()
         outputs, _ = self.encoder(3 * self.embedding(source_ids), source_lengths)
+        decayed = outputs.new_zeros(outputs.shape[0], outputs.shape[2])
+        _, outputs = scan(lambda last, own: (last / 2 + own, last / 2 + own), decayed, outputs, dim=1)
         num_sources, num_layers = source_ids.shape[0], self.decoder.num_layers * (1 + self.decoder.bidirectional)
         hidden = torch.zeros(num_sources, num_layers, self.decoder.hidden_size, dtype=self.decoder.weight_hh_l0.dtype)
         padding = ~valid(source_ids, source_lengths)
@@ -308,6 +312,17 @@ class TwelveSteps(Plain):
         return logits, {**state, "place": place + 1}, weights
 
 
+class Grows(Plain):
+    row_state = ("hidden", "past")
+
+    def encode(self, source_ids, source_lengths):
+        return {**super().encode(source_ids, source_lengths), "past": torch.zeros(len(source_ids), 0, 16)}
+
+    def step(self, previous_ids, row_state, source_state):
+        logits, state, weights = super().step(previous_ids, row_state, source_state)
+        return logits, {**state, "past": torch.cat([row_state["past"], state["hidden"][:, None]], 1)}, weights
+
+
 class NamesSourcesAsRows(Plain):
     row_state = ("hidden", "outputs", "mask")
 
@@ -371,6 +386,7 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
         (StepNamesByBatch, r"step returns hidden only for some batches: return the same names"),
         (FewSymbols, r"index out of range .* at .*; ids reach 13, .*, and positions \d: the embedding needs"),
         (TwelveSteps, r"index out of range .* at .*:{line}: .*; steps reach 12: .* lower max_target_tokens"),
+        (Grows, r"step returns past as .*, must stay .* \(2, 0, 16\); a state that grows .* its last size in encode"),
         (NamesSourcesAsRows, r"step returns attention, .* out of row_state"),
         (Cumulates, r"Cumulates can't be traced: torch can't export prod to ONNX: write it with other operations"),
         (ChangesPacked, r"can't be traced at .*:{line}: .*a packed sequence may only go through nn\.LSTM"),
@@ -404,6 +420,7 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
         (steps(0, lambda x: x.softmax(-1)), "step returns probabilities: return the logits"),
         (steps(0, lambda x: x.masked_fill(x > 0, math.inf)), "step returns logits that are infinite: mask by -1e9"),
         (steps(0, lambda x: x[:, :9]), r"step returns logits of shape .*, must be \[2 rows, 14 symbols"),
+        (steps(0, lambda x: torch.cat([x, x[:, :5]], 1)), "a copied position to the symbol of its source id"),
         (steps(2, lambda x: x[:, None]), r"step returns attention of shape \(2, 1, 5\), must be \[2, 5\]"),
         (steps(2, lambda x: x * math.nan), "step returns attention that is NaN"),
         (steps(2, torch.log), "step returns attention below 0: return the weights after the softmax"),
@@ -611,13 +628,23 @@ def test_weights_of_wrapped_modules_are_loaded(prefix: str, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(PROGRAM)
     weights = {name: tensor + 1 for name, tensor in TutorialTranslator().half().state_dict().items()}
-    content = {"epoch": 3, "args": Namespace(size=32), "state_dict": {prefix + name: w for name, w in weights.items()}}
+    saved = {prefix + name: tensor for name, tensor in weights.items()}
+    # What holds the module may have weights of its own, such as a loss's.
+    others = {"loss.weight": torch.ones(3)} if prefix else {}
+    content = {"epoch": 3, "args": Namespace(size=32), "state_dict" if prefix else "net": saved | others}
     torch.save(content, "w.pt")
-    save_file({prefix + name: tensor for name, tensor in weights.items()}, "w.safetensors")
+    save_file(saved, "w.safetensors")
     for file in ("w.pt", "w.safetensors"):
         loaded = load_user_model("mine.py:build", Path(file)).module.state_dict()
         for name, tensor in weights.items():
             assert torch.equal(loaded[name], tensor.float())
+    for copies in (
+        {"ema": weights, "net": weights},
+        {part + name: w for name, w in weights.items() for part in ("a.", "b.")},
+    ):
+        torch.save(copies, "w.pt")
+        with pytest.raises(UserError, match="more missing in the file"):
+            load_user_model("mine.py:build", Path("w.pt"))
     torch.save({name: tensor.int() for name, tensor in weights.items()}, "w.pt")
     with pytest.raises(UserError, match=r"encoder_embedding.weight is of type torch.IntTensor, must hold dense"):
         load_user_model("mine.py:build", Path("w.pt"))
@@ -713,6 +740,7 @@ def test_a_module_without_its_description_is_refused(tmp_path: Path) -> None:
             r"\.tolist\(\)",
         ),
         ("'_Packed' object has no attribute 'data'", "change the padded tensor"),
+        ("conflicts between user-specified ranges and inferred ranges", r"torch's scan .*F\.one_hot"),
     ],
 )
 def test_errors_of_the_exporter_have_their_remedy(text: str, remedy: str) -> None:

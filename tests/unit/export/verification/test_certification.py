@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from attendant.export.verification.certification import (
+    INT8_DISTANCE,
     TOLERANCE,
     Agreement,
     NoisyStepper,
@@ -147,6 +148,10 @@ def test_a_distance_is_a_share_of_that_between_sources_at_the_worst_step() -> No
     assert distance("log_probs", traces, references) == pytest.approx((12 + 0.1 + 0.1) / 3 / 4)
     traces[0] = {**traces[0], "step 1/log_probs": np.full((2, 3), np.nan)}
     assert distance("log_probs", traces, references) == np.inf
+    # Attention that is the same for all sources, as on their first position, up to a rounding.
+    same = [{"step 1/attention": np.array([[1.0, 0.0]])}] * 2
+    rounded = [{"step 1/attention": np.array([[1.0, 1e-11]])}] * 2
+    assert distance("attention", rounded, same) < INT8_DISTANCE
 
 
 def test_impossible_symbols_are_ignored_in_a_distance() -> None:
