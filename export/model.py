@@ -251,10 +251,17 @@ def export_model(
         raise VerificationFailed(f"{error.summary}; {remedy}", error.differences) from None
 
 
+MAX_PROBED: Final = 256
+"""Longest probed source: some modules add up over positions, and lose what a short source has beside a long one."""
+
+
 def _within(plan: VerificationPlan, longest: int) -> VerificationPlan:
-    """Returns the plan with sources that the model takes: a module may have learned positions up to a limit."""
-    lengths = tuple(dict.fromkeys(min(length, longest) for length in plan.source_lengths))
-    return replace(plan, source_lengths=lengths)
+    """Returns the plan with sources that the model takes: a module may have learned positions up to a limit.
+
+    The full plan also gets a source as long as the model takes.
+    """
+    lengths = (*plan.source_lengths, MAX_PROBED) if plan == FULL_PLAN else plan.source_lengths
+    return replace(plan, source_lengths=tuple(dict.fromkeys(min(length, longest) for length in lengths)))
 
 
 def _require(module_ids: Sequence[int], roles: Sequence[str], side: str) -> None:

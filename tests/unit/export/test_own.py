@@ -26,6 +26,7 @@ from attendant.export.__main__ import main
 from attendant.export.bundle_writer import REWRITERS
 from attendant.export.contract import explained
 from attendant.export.model import load_user_model
+from attendant.export.verification.probes import FULL_PLAN
 from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.onnx.device import DeviceStepper
@@ -67,6 +68,13 @@ def test_fields_of_a_user_model_reach_the_bundle(tutorial: tuple[Path, UserModel
     golden = (path / "golden.jsonl").read_text()
     assert {tuple(json.loads(line)["source_tokens"]) for line in golden.splitlines()} <= {tuple("abc"), tuple("defg")}
     assert_answers(path, model, random_sources(6))
+
+
+@pytest.mark.parametrize(("longest", "probed"), [(10, 10), (200, 200), (9999, own_export.MAX_PROBED)])
+def test_sources_as_long_as_a_module_takes_are_probed(longest: int, probed: int) -> None:
+    """A sum over positions may lose what a short source has beside a long one."""
+    assert max(own_export._within(FULL_PLAN, longest).source_lengths) == probed
+    assert max(own_export._within(TINY, longest).source_lengths) == min(longest, max(TINY.source_lengths))
 
 
 def test_the_origin_of_a_user_model_is_no_recipe(tutorial: tuple[Path, UserModel], tmp_path: Path) -> None:
