@@ -386,7 +386,7 @@ def line_of_the_mistake(module: type[nn.Module]) -> str:
         (KeepsState, r"KeepsState\.step, .* keeps self\.last at \S*test_own\.py:{line}: .* return it"),
         (DependsOnValues, r"DependsOnValues can't be traced at \S*test_own\.py:{line}: if .*: Python's control flow"),
         (LoopsOverPositions, r"can't be traced.*: a size is frozen .* replace a loop over positions by nn.LSTM"),
-        (IndexesByMask, r"IndexesByMask can't be traced: .*masked_fill instead of x\[mask\] \(bundles may not"),
+        (IndexesByMask, r"IndexesByMask can't be traced: .*masked_fill instead of x\[mask\].* \(bundles may not"),
         (WritesToArguments, r"WritesToArguments\.step changes its argument hidden in place: make a new tensor"),
         (OtherName, r"OtherName\.step, .* failed: 'h' at \S*:{line}: .*row_state in its second argument"),
         (NamesByBatch, r"encode returns alone only for some batches: return the same names"),
