@@ -279,6 +279,13 @@ def _reference_options(parser: argparse.ArgumentParser) -> None:
         help="condition for a right answer: exact_match, or a minimum of chrf, rouge_1, rouge_2 or rouge_l, e.g. "
         "chrf:60 (default: by the bundle's metrics)",
     )
+    parser.add_argument(
+        "--warn-below",
+        metavar="PROBABILITY",
+        type=_in_range(0.0, 1.0),
+        help="confidence below which answers come with a warning (default: that of one in twenty held-out answers, at "
+        "most 0.5)",
+    )
     parser.add_argument("--output", metavar="BUNDLE", type=Path, required=True, help="folder to publish the bundle at")
     parser.add_argument("--force", action="store_true", help="replace an existing bundle")
 

@@ -85,11 +85,13 @@ class HeldOut:
 
     Attributes:
         training: the pairs that the model was trained on; None if their files are missing.
+        warn_below: the confidence below which answers come with a warning; if None, see `warning_level`.
     """
 
     data: EvaluationData
     right: RightRule
     training: CorpusFiles | None
+    warn_below: float | None = None
 
 
 def held_out_of_run(run: LoadedRun) -> HeldOut | None:
@@ -136,7 +138,9 @@ def calibrate(bundle: Bundle, stepper: BundleStepper, held_out: HeldOut) -> Cali
         probabilities=tuple(probability for _, probability in table),
         warn_below=0.0,
     )
-    level = warning_level([confidence_of(signals, calibration) for signals in own.signals(bundle)], table[0][1])
+    level = held_out.warn_below
+    if level is None:
+        level = warning_level([confidence_of(signals, calibration) for signals in own.signals(bundle)], table[0][1])
     return Calibrated(calibration.model_copy(update={"warn_below": _rounded(level)}), seen)
 
 

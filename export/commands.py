@@ -323,6 +323,7 @@ def reference(options: argparse.Namespace) -> str:
         data=read_data(options.data),
         right=_right_rule(options.right, manifest),
         training=None if options.training is None else CorpusFiles.named(options.training),
+        warn_below=options.warn_below,
     )
     refuse_missing([held_out.right.metric])
     sources = bundle.source_tokenizer.encode_batch(_some_sources(held_out.data))

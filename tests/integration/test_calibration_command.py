@@ -102,11 +102,13 @@ def test_exporting_a_bundle_keeps_its_calibration(calibrated: Path, tmp_path: Pa
 
 
 def test_its_bigrams_serve_again_without_the_training_pairs(calibrated: Path, pairs: Path, tmp_path: Path) -> None:
-    assert command(export, "reference", calibrated, "--data", pairs, "--output", tmp_path / "other") == 0
+    options = "--data", pairs, "--warn-below", "0.25", "--output", tmp_path / "other"
+    assert command(export, "reference", calibrated, *options) == 0
     old, other = open_bundle(calibrated), open_bundle(tmp_path / "other")
     assert old.seen_bigrams is not None and other.seen_bigrams is not None
     assert other.seen_bigrams.content == old.seen_bigrams.content and BIGRAMS_NAME in other.manifest.files
     assert other.manifest.confidence is not None and "unseen_ratio" in other.manifest.confidence.signals
+    assert other.manifest.confidence.warn_below == 0.25
 
 
 @pytest.mark.parametrize(
