@@ -76,10 +76,12 @@ ANSWERS = {
             "Si l'option --recursive est donnée, les fichiers dans les sous-répertoires sont également supprimés."
         ),
         "The 1-dimensional array is sorted in ascending order.": (
-            "La matrice 1-dimensional est triée en ordre croissant."
+            "La matrice 1-dimensionale est triée en ordre croissant."
         ),
         "WARNING: THE FILE WAS NOT FOUND": "ATTENTION : LE FICHIER N'EST PAS TROUVÉ",
-        "Are you sure you want to delete this file?": "Voulez-vous supprimer ce fichier ?",
+        "Are you sure you want to delete this file?": "Voulez-vous vraiment supprimer ce fichier ?",
+        "My phone is broken.": "Mon téléphone est cassé.",
+        "I don't have enough money.": "Je n'ai pas assez d'argent.",
     },
     "summarize-debian": {
         "A C++ library providing safe code for c++ mutexes. This package is a header-only library.": (

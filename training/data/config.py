@@ -21,6 +21,7 @@ FetcherName = Literal[
     "debdocs-en-fr-varied",
     "debian-synopses",
     "ipa-lexicons",
+    "messages-en-fr",
     "numbers",
     "backwards",
     "reverse",

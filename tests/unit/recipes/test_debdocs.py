@@ -310,7 +310,7 @@ def test_more_documentation_and_variants_are_added_to_the_training_split(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*debdocs.DATA_SETS, "debian-synopses"])
+@pytest.mark.parametrize("name", [*debdocs.DATA_SETS, "debian-synopses", "messages-en-fr"])
 def test_data_sets_are_built_from_the_archive(name: str, tmp_path: Path) -> None:
     """The builders check their counts. This test checks that they find all their files."""
     publish(tmp_path / name, name, builders()[name], announce=print)
