@@ -175,7 +175,7 @@ def parts_of(text: str, *, split: bool, protect: bool) -> list[Part]:
     """
     text = text.strip()
     matches = list(SPANS.finditer(text)) if protect else []
-    spans = _quoted(text, matches)
+    spans = _places(text, matches)
     names = {match.span() for match in matches if match.lastgroup == "name"}
     begin, end, cuts = 0, len(text), list[Place]()
     if split:
@@ -203,12 +203,19 @@ def parts_of(text: str, *, split: bool, protect: bool) -> list[Part]:
     return parts
 
 
-def _quoted(text: str, matches: Sequence[re.Match[str]]) -> list[Place]:
-    """Returns the places of protected spans, with the quotation marks around each that is not a name."""
+def _places(text: str, matches: Sequence[re.Match[str]]) -> list[Place]:
+    """Returns the places of protected spans, with the quotation marks around each that is not a name.
+
+    Spans with only a colon between them, such as `{host}:{port}`, are one: models write blanks around it.
+    """
     places: list[Place] = []
     for match in matches:
         begin, end = match.span()
-        is_free = begin > (places[-1][1] if places else 0) and match.lastgroup != "name"
+        last_begin, last_end = places[-1] if places else (0, 0)
+        if places and text[last_end:begin] == ":" and not {text[last_begin], text[begin]} & {*"<[]"}:
+            places[-1] = (last_begin, end)
+            continue
+        is_free = begin > last_end and match.lastgroup != "name"
         width = is_free and text[begin - 1] + text[end : end + 1] in QUOTED
         places.append((begin - width, end + width))
     return places

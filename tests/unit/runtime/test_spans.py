@@ -42,6 +42,7 @@ from attendant.runtime.spans import altered, joined, parts_of, restored
             "‘%s’ “{a}”, '%d''%s', `{b}', \"%s\" 'a_b' '%s's",
             ["‘%s’", "“{a}”", "'%d'", "'%s'", "`{b}'", "%s", "a_b", "'%s'"],
         ),
+        (":%s, {a}:{b}:%d, %s: %s, <b>:{c}, '%s':{d}", ["%s", "{a}:{b}:%d", "%s", "%s", "<b>", "{c}", "'%s':{d}"]),
         ("<%= name %> $(pwd) %PATH% (:name) #tag #123", ["<%= name %>", "$(pwd)", "%PATH%", ":name", "#tag", "#123"]),
         ("Ctrl+Alt+Delete, Ctrl-C, Ctrl+Shift+Esc, Alt+F4", ["Ctrl+Alt+Delete", "Ctrl-C", "Ctrl+Shift+Esc", "Alt+F4"]),
         (
