@@ -7,7 +7,6 @@ The file reads from top to bottom: which pairs are kept, the help's HTML, the ma
 import gzip
 import json
 import re
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from xml.etree import ElementTree
 
-from attendant.training.data.fetch import Announce, Apt, Builder, Expected, split_by_key
+from attendant.training.data.fetch import Announce, Apt, Builder, Expected, copy_licences, split_by_key
 from attendant.training.data.pairs import Pair, num_words
 
 # The folder's name is not an identifier.
@@ -117,18 +116,22 @@ def build(directory: Path, announce: Announce, *, unit: Unit) -> None:
         if unit.varied:
             downloaded = apt.download(apt.available(MORE_VERSIONS))
             more_pages = [page for page in (*manual_pages(apt.root), *desktop_pages(apt.root)) if page[0] not in pages]
-        for package in downloaded:
-            shutil.copyfile(apt.root / f"usr/share/doc/{package}/copyright", directory / f"copyright.{package}.txt")
+        copy_licences(apt.root, downloaded, directory)
     splits = split_by_key((key, unit.pairs(paragraphs)) for key, paragraphs in pages.items())
     if unit.varied:
         _vary(splits, [pair for _, paragraphs in more_pages for pair in unit.pairs(paragraphs)])
     Expected(versions=versions, counts=unit.counts).write(directory, splits, downloaded, announce)
 
 
+def checked_sources() -> set[str]:
+    """Returns the sources of CHECKS in lower case."""
+    return {json.loads(line)["source"].casefold() for line in CHECKS.read_text("utf-8").splitlines()}
+
+
 def _vary(splits: dict[str, list[Pair]], more: Iterable[Pair]) -> None:
     """Adds `more` pairs, and variants of sentences, to the training split; sources to be tested on are left out."""
     held_out = {pair.source.casefold() for name in ("validation", "test") for pair in splits[name]}
-    held_out |= {json.loads(line)["source"].casefold() for line in CHECKS.read_text("utf-8").splitlines()}
+    held_out |= checked_sources()
     train = list(dict.fromkeys([*splits["train"], *(pair for pair in more if pair.source.casefold() not in held_out)]))
     sentences = [cut for pair in train for cut in _sentences(pair.source, pair.target)]
     varied = dict.fromkeys(variants(sentences, len(splits["train"])))

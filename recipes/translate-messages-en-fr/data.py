@@ -4,9 +4,7 @@ They are read from the programs' catalogues (GNU gettext's .mo files). The texts
 copyright files are copied beside them.
 """
 
-import json
 import re
-import shutil
 import struct
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -15,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from attendant.training.data.fetch import Announce, Apt, Builder, Expected
+from attendant.training.data.fetch import Announce, Apt, Builder, Expected, copy_licences
 from attendant.training.data.pairs import Pair
 
 # The folder's name is not an identifier.
@@ -56,8 +54,7 @@ def build(directory: Path, announce: Announce) -> None:
         apt = Apt(Path(folder))
         downloaded = apt.download(apt.available(VERSIONS))
         splits = split(catalogues(apt.root))
-        for package in downloaded:
-            shutil.copyfile(apt.root / f"usr/share/doc/{package}/copyright", directory / f"copyright.{package}.txt")
+        copy_licences(apt.root, downloaded, directory)
     Expected(versions=VERSIONS, counts=COUNTS).write(directory, splits, downloaded, announce)
 
 
@@ -65,13 +62,13 @@ DATA_SETS: dict[str, Builder] = {"messages-en-fr": build}
 
 
 def split(catalogues: Iterable[tuple[str, list[Pair]]]) -> dict[str, list[Pair]]:
-    """Returns split -> pairs, each source once, and in one split only."""
+    """Returns the pairs of each split. A source, in upper or lower case, occurs once, and in one split only."""
     sides: dict[str, dict[str, Pair]] = {"train": {}, "validation": {}, "test": {}}
     for name, pairs in catalogues:
         for pair in pairs:
             sides[HELD_OUT.get(name, "train")].setdefault(pair.source.casefold(), pair)
-    checked = {json.loads(line)["source"].casefold() for line in documentation.CHECKS.read_text("utf-8").splitlines()}
-    others = {"train": checked, "validation": sides["train"], "test": sides["train"] | sides["validation"]}
+    train, validation = sides["train"], sides["validation"]
+    others = {"train": documentation.checked_sources(), "validation": train, "test": train | validation}
     return {name: [pair for key, pair in pairs.items() if key not in others[name]] for name, pairs in sides.items()}
 
 
@@ -102,9 +99,9 @@ def catalogue(content: bytes) -> Iterator[tuple[str, str]]:
 
 
 def lines(english: str, french: str) -> Iterator[tuple[str, str]]:
-    """Yields the lines of a message without the marks of keys; as one line if the two sides have different numbers.
+    """Yields the pairs of lines of a message, without accelerators. Messages that are not plain language are left out.
 
-    Messages that are not plain language are left out.
+    If the two sides have different numbers of lines, each side becomes one line.
     """
     sides = [ACCELERATOR.sub("", side) if len(ACCELERATOR.findall(side)) == 1 else side for side in (english, french)]
     if any(SPECIAL.search(side) for side in sides):

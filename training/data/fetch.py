@@ -186,6 +186,12 @@ def hash_of(text: str) -> int:
     return int(hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), 16)
 
 
+def copy_licences(root: Path, packages: Iterable[str], directory: Path) -> None:
+    """Copies the copyright files of unpacked Debian packages into a data set's directory."""
+    for package in packages:
+        shutil.copyfile(root / f"usr/share/doc/{package}/copyright", directory / f"copyright.{package}.txt")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """The number of pairs that a data set has, if it is built from certain versions of packages.
