@@ -330,7 +330,10 @@ class Tokenizer:
     @classmethod
     def from_text(cls, text: str) -> "Tokenizer":
         """Reads the library's JSON. Raises ValueError if it is invalid, or as the constructor does."""
-        check_content(text)
+        try:
+            check_content(text)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a tokenizer file: a component is malformed: {error}") from None
         try:
             library = LibraryTokenizer.from_str(text)
         except BaseException as error:  # the library raises plain Exception for every malformed file, or panics

@@ -179,11 +179,29 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_unsupported_components_are_refused(what: str) -> None:
-    words, parts = REFUSED[what]
+@pytest.mark.parametrize("name", REFUSED)
+def test_unsupported_components_are_refused(name: str) -> None:
+    words, parts = REFUSED[name]
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):
         check_content(json.dumps(SOUND | parts))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"normalizer": {"type": "Sequence", "normalizers": 5}},
+        {"normalizer": {"type": ["NFC"]}},
+        {"normalizer": {"type": "Replace", "content": "x"}},
+        {"normalizer": {"type": "Replace", "pattern": {"Regex": 5}, "content": "x"}},
+        {"normalizer": {"type": "Replace", "pattern": {"String": "a"}, "content": None}},
+        {"normalizer": {"type": "Prepend", "prepend": 5}},
+        {"decoder": {"type": "Sequence", "decoders": 5}},
+    ],
+    ids=json.dumps,
+)
+def test_components_with_missing_fields_or_fields_of_other_types_are_refused(parts: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="not a tokenizer file"):
+        Tokenizer.from_text(json.dumps(SOUND | parts))
 
 
 def test_insertions_by_an_expression_are_limited() -> None:
