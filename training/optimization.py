@@ -86,7 +86,7 @@ class ScheduleConfig(Table):
     patience: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
-    def warm_up_fits_the_kind(self) -> Self:
+    def values_fit_the_kind(self) -> Self:
         if self.kind == "inverse_sqrt" and not self.warmup_steps:
             raise ValueError(
                 'schedule.kind = "inverse_sqrt" is relative to its warm-up: set schedule.warmup_steps, e.g. to 4000'
@@ -96,20 +96,16 @@ class ScheduleConfig(Table):
                 f'schedule.warmup_steps = {self.warmup_steps}: "one_cycle" rises over the first 30 % of the run; leave '
                 'it out, or take "cosine", which rises over warmup_steps'
             )
-        return self
-
-    @model_validator(mode="after")
-    def each_value_has_an_effect(self) -> Self:
+        if self.kind == "milestones" and not self.milestones:
+            raise ValueError(
+                'schedule.kind = "milestones" falls at none: set schedule.milestones to epochs, e.g. to [5.0, 5.5, 6.0]'
+            )
         owners = {
             "final_factor": DECAYS_TO_AN_END,
             "factor": ("plateau", "milestones"),
             "patience": ("plateau",),
             "milestones": ("milestones",),
         }
-        if self.kind == "milestones" and not self.milestones:
-            raise ValueError(
-                'schedule.kind = "milestones" falls at none: set schedule.milestones to epochs, e.g. to [5.0, 5.5, 6.0]'
-            )
         self.refuse_idle("schedule", self.kind, owners)
         return self
 
@@ -190,7 +186,7 @@ class MovingAverage:
         self.model.requires_grad_(False)
         for module in self.model.modules():
             if isinstance(module, nn.RNNBase):
-                # The copies of its weights no longer share one block of a GPU's memory, as cuDNN wants them.
+                # The copies of its weights do not share one block of a GPU's memory, which cuDNN expects.
                 module.flatten_parameters()
         self._decay = decay
 

@@ -116,13 +116,8 @@ def next_state(kind: CellKind, products: Sequence[Tensor], state: CellState) -> 
             return (products[0].tanh(),)
 
 
-def step(rnn: nn.RNNBase, kind: CellKind, inputs: Tensor, state: CellState) -> CellState:
-    """Runs one step of a layer in one direction, from inputs [R, I] and the old state, [R, H] each."""
-    return step_of(weights_of(rnn), kind, inputs, state)
-
-
 def step_of(weights: RecurrentWeights, kind: CellKind, inputs: Tensor, state: CellState) -> CellState:
-    """Runs one step by weights, as `step`."""
+    """Runs one step of a layer in one direction, from inputs [R, I] and the old state, [R, H] each."""
     projected, recurrent = products_of(weights, inputs, state)
     return next_state(kind, (projected + recurrent,) if adds(kind) else (projected, recurrent), state)
 

@@ -23,7 +23,7 @@ from attendant.training.model.readout import IMPOSSIBLE
 
 
 class Score(nn.Module):
-    """A score in three parts, by what each depends on: the source alone, the decoder state alone, both.
+    """A score in three parts, which depend on the source alone, on the decoder state alone, and on both.
 
     Attributes:
         is_product: the score is the product of query and key.
@@ -74,7 +74,7 @@ class DotScore(Score):
             self.project_query = nn.Linear(config.hidden_size, config.attention.key_size, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        # Keys times query, not query times keys: a beam's rows then get the same bits whatever their neighbours.
+        # Keys times query, not query times keys: a beam's rows then get the same bits with any neighbours.
         return torch.matmul(keys, query.transpose(1, 2)).transpose(1, 2)
 
 
@@ -209,10 +209,6 @@ class Attention(nn.Module):
         if self.coverage is not None:
             tensors["fertility"] = self.coverage.fertility(encoder_outputs)
         return tensors
-
-    def query(self, hidden: Tensor) -> Tensor:
-        """Returns the queries [..., A] of decoder states [..., H]."""
-        return self.score.query(hidden)
 
     def forward(
         self, query: Tensor, source: Mapping[str, Tensor], coverage: Tensor | None = None

@@ -22,7 +22,7 @@ from attendant.training.kernels.cells import (
     adds,
     at_every_step,
     next_state,
-    step,
+    step_of,
     unroll,
     weights_of,
 )
@@ -55,7 +55,7 @@ class DecoderCell(nn.Module):
 
     def step(self, inputs: Tensor, state: CellState) -> CellState:
         """Returns the state after one step from inputs [R, I + F]."""
-        return step(self.rnn, self.kind, inputs, state)
+        return step_of(weights_of(self.rnn), self.kind, inputs, state)
 
 
 class CellLoop:
@@ -83,7 +83,7 @@ class CellLoop:
             self._products = [LoopedProduct(projected, fed_weight), LoopedProduct(recurrent, weights.of_hidden)]
 
     def step(self, fed: Tensor, state: CellState) -> CellState:
-        """Returns the next state from fed inputs [R, F]. It has at least 32 bits, whatever the products have."""
+        """Returns the next state from fed inputs [R, F]. It has at least 32 bits, also if the products have 16."""
         inputs = [(fed, state[0])] if adds(self._kind) else [(fed,), (state[0],)]
         products = [product(*each) for product, each in zip(self._products, inputs, strict=True)]
         wide = [product.to(torch.promote_types(product.dtype, torch.float32)) for product in products]
@@ -138,7 +138,7 @@ class Decoder(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.asks_before = config.attention.query == "previous"
+        self.attends_first = config.attention.query == "previous"
         self.feeds_input = config.decoder.input_feeding
         self.has_coverage = config.attention.coverage
         self.has_vector = config.decoder.source_vector
@@ -146,7 +146,7 @@ class Decoder(nn.Module):
         self.first_residual_layer = config.first_residual_layer
         self.state_names = STATE_NAMES[config.cell]
         known_size = config.embedding_size + (config.context_size if self.has_vector else 0)
-        feed_size = config.context_size if self.asks_before else config.readout_size if self.feeds_input else 0
+        feed_size = config.context_size if self.attends_first else config.readout_size if self.feeds_input else 0
         sizes = [(known_size, feed_size), *[(config.hidden_size, 0)] * (config.decoder.num_layers - 1)]
         cells = nn.ModuleList(DecoderCell(config.cell, *size, config.hidden_size) for size in sizes)
         self.cells = cast("Sequence[DecoderCell]", cells)
@@ -194,7 +194,7 @@ class Decoder(nn.Module):
             keep_attention: return the attention's weights, whether the model copies or not.
         """
         keep_attention |= self.copying is not None
-        if self.asks_before or self.feeds_input:
+        if self.attends_first or self.feeds_input:
             return self._loop(embedded, rows, source, keep_attention)
         hidden, context, weights = embedded, None, None
         if self.has_vector:
@@ -215,7 +215,7 @@ class Decoder(nn.Module):
         Only coverage makes a step's attention depend on the step before.
         """
         if not self.has_coverage:
-            context, weights, _ = attention(attention.query(hidden), source)
+            context, weights, _ = attention(attention.score.query(hidden), source)
             return context, weights
         loop, steps = AttentionLoop(attention, source, hidden.shape[1]), []
         coverage: Tensor | None = rows[COVERAGE]
@@ -239,7 +239,7 @@ class Decoder(nn.Module):
         contexts: list[Tensor] = []
         weights: list[Tensor] = []
         drops = [self.dropout.looped(hidden, num_steps) for hidden, *_ in states[:-1]]
-        if self.asks_before:
+        if self.attends_first:
             for _ in range(num_steps):
                 context, of_step, coverage = attention.step(states[-1][0], coverage)
                 contexts.append(context)
@@ -307,7 +307,7 @@ class Decoder(nn.Module):
         states, coverage, context = self._states(rows), rows.get(COVERAGE), None
         attended: _Attended | None = None
         inputs = embedded
-        if self.asks_before:
+        if self.attends_first:
             attended = self._attend_rows(states[-1][0], source, coverage, source_rows, row_slots)
             inputs = torch.cat([embedded, attended.context], -1)
         elif self.feeds_input:
@@ -316,7 +316,7 @@ class Decoder(nn.Module):
             context = rows[VECTOR]
             inputs = torch.cat([embedded, context], -1)
         output, states = self._run_cells(self.cells, inputs, states, [self.dropout] * (len(states) - 1))
-        if self.attention is not None and not self.asks_before:
+        if self.attention is not None and not self.attends_first:
             attended = self._attend_rows(output, source, coverage, source_rows, row_slots)
         if attended is not None:
             context = attended.context
@@ -376,7 +376,7 @@ class Decoder(nn.Module):
         def ungrid(values: Tensor) -> Tensor:
             return F.embedding(row_slots, values.reshape(-1, values.shape[-1]))
 
-        query = grid(self.attention.query(hidden))
+        query = grid(self.attention.score.query(hidden))
         contexts, weights, coverage = self.attention(query, source, None if coverage is None else grid(coverage))
         copyable = None
         if self.copying is not None:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from attendant.runtime.bundle.tokenizer import PAD_ID
 from attendant.runtime.stepper import attention_layout
-from attendant.training.kernels.cells import STATE_NAMES, CellKind, CellState, step
+from attendant.training.kernels.cells import STATE_NAMES, CellKind, CellState, step_of, weights_of
 from attendant.training.kernels.loss import NEVER_GENERATED
 from attendant.training.model.attention import SYMBOLS
 from attendant.training.model.encoder import Encoder, RecurrentLayer
@@ -87,7 +87,7 @@ def run(
     positions = range(inputs.shape[1])
     for position in reversed(positions) if from_the_end else positions:
         is_valid = source_mask[:, position].unsqueeze(1)
-        new_state = step(rnn, kind, inputs[:, position], state)
+        new_state = step_of(weights_of(rnn), kind, inputs[:, position], state)
         state = tuple(torch.where(is_valid, new, old) for new, old in zip(new_state, state, strict=True))
         outputs[position] = state[0]
     return torch.stack([outputs[position] for position in positions], 1), state

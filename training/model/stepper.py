@@ -54,9 +54,9 @@ def candidates(
 
 
 def ban(logits: Tensor, banned_ids: Tensor) -> Tensor:
-    """Makes banned symbols impossible: logits [R, V], banned_ids [R, N]; -1: padding."""
+    """Makes banned symbols impossible: logits [R, V], banned_ids [R, N], in which -1 is padding."""
     places = banned_ids.clamp(min=0)
-    # Padding writes the present value again, and the minimum lets a real ban of the same symbol win.
+    # Padding writes the present value again, and the minimum prefers a real ban of the same symbol.
     values = torch.where(banned_ids < 0, logits.gather(1, places), IMPOSSIBLE)
     return logits.scatter_reduce(1, places, values, "amin")
 
@@ -88,15 +88,7 @@ class Ensemble(nn.Module):
     """
 
     def __init__(self, members: Sequence[Seq2Seq]) -> None:
-        """Takes the models as they are.
-
-        Raises:
-            ValueError: no members, or members of several vocabularies or start symbols.
-        """
         super().__init__()
-        kinds = {(model.source_vocabulary_size, model.target_vocabulary_size, model.start_id) for model in members}
-        if len(kinds) != 1:
-            raise ValueError("members of an ensemble need the same vocabularies and the same start symbol")
         self.members = nn.ModuleList(members)
         self._members = tuple(members)
         self.target_vocabulary_size, self.start_id = members[0].target_vocabulary_size, members[0].start_id

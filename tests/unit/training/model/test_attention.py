@@ -86,7 +86,7 @@ def test_contexts_are_weighted_means_of_valid_values(value_size: int | None) -> 
     attention = build_attention(score="dot", value_size=value_size)
     outputs, hidden = torch.randn(2, 4, 4), torch.randn(2, 3, 4)
     source = attention.source_tensors(outputs, MASK)
-    contexts, weights, _ = attention(attention.query(hidden), source)
+    contexts, weights, _ = attention(attention.score.query(hidden), source)
     values = outputs if value_size is None else outputs @ attention.project_values.weight.T
     for b in range(2):
         valid = int(MASK[b].sum())
@@ -100,7 +100,7 @@ def test_coverage_accumulates_over_fertility() -> None:
     attention = build_attention(score="additive", coverage=True)
     source = attention.source_tensors(torch.randn(2, 4, 4), MASK)
     assert ((source["fertility"] > 0) & (source["fertility"] < MAX_FERTILITY)).all()
-    query, before = attention.query(torch.randn(2, 1, 4)), torch.rand(2, 1, 4) * MASK.unsqueeze(1)
+    query, before = attention.score.query(torch.randn(2, 1, 4)), torch.rand(2, 1, 4) * MASK.unsqueeze(1)
     _, weights, after = attention(query, source, before)
     torch.testing.assert_close(after, before + weights / source["fertility"].unsqueeze(1))
     assert not after[~MASK.unsqueeze(1)].any()
