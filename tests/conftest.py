@@ -33,9 +33,10 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 
 @pytest.fixture(autouse=True)
 def signals() -> None:
-    """Undoes what a shell's background jobs inherit, and commands in the test's process do: they ignore SIGINT.
+    """Restores the usual handlers of SIGINT and SIGTERM.
 
-    The processes that a test starts and interrupts would ignore it, too.
+    Background jobs of a shell ignore SIGINT, and so do commands that have run in the test's process. The processes that
+    a test starts would inherit this, and could not be interrupted.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -82,7 +82,7 @@ class FakeStepper:
         assert previous_ids.shape == (rows,) and previous_ids.dtype == np.int64
         assert set(state.row_sources.tolist()) == set(range(state.num_sources)), "a source without rows stayed"
         of_sources = state.source_tensors["source_hash"][state.row_sources]
-        assert np.array_equal(state.row_tensors["source_hash"], of_sources), "a row stands over another's source"
+        assert np.array_equal(state.row_tensors["source_hash"], of_sources), "a row reads another row's source"
         history = np.array(
             [absorb(int(h), int(p)) for h, p in zip(state.row_tensors["history"], previous_ids, strict=True)]
         )

@@ -4,7 +4,7 @@ import random
 import socket
 
 PORTS = range(12_000, 32_000)
-"""Ports below the range that systems assign automatically: a free port stays free, whatever other tests open."""
+"""Ports below the range that systems assign automatically, so a free port stays free when other tests open theirs."""
 
 
 def free_ports(number: int) -> list[int]:

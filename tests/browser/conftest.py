@@ -44,7 +44,7 @@ def address(tiny_bundle_path: Path) -> Iterator[str]:
 
 @dataclass
 class Tab:
-    """The tab that tests share, and what came out of it: messages of its console, and the URLs of its requests."""
+    """The tab that tests share, with the messages of its console and the URLs of its requests."""
 
     page: Page
     messages: list[str] = field(default_factory=list)

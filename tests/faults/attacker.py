@@ -52,7 +52,7 @@ class RawConnection:
         """Connects and sends the preface.
 
         Args:
-            settings: HTTP/2 settings besides h2's own: {h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0}.
+            settings: HTTP/2 settings in addition to h2's own: {h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0}.
             wrap: wraps the connected socket, for TLS.
             timeout: longest time that a socket operation may block, in seconds.
         """
@@ -85,7 +85,7 @@ class RawConnection:
             self.closed = True
 
     def open_stream(self, path: str, headers: dict[str, Any] | None = None, *, flush: bool = True) -> int:
-        """Begins a call with `headers` besides those of every call. `flush=False` lets many calls be sent together."""
+        """Begins a call with additional `headers`. `flush=False` lets many calls be sent together."""
         stream = self.http2.get_next_available_stream_id()
         always: dict[str, Any] = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "localhost"}
         always |= {"te": "trailers", "content-type": "application/grpc"}

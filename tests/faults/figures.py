@@ -37,7 +37,7 @@ def at_least(value: float) -> Bound:
 
 
 def if_a_core_is_free(num_workers: int, bound: Bound) -> Bound | None:
-    """Returns the bound if the server's main process has a core besides those of its workers, else None.
+    """Returns the bound if the server's main process has a core in addition to those of its workers, else None.
 
     Without that core, the figure depends on how the kernel shares the cores. docs/reliability.md compares it with a
     plain server's.

@@ -212,8 +212,8 @@ def test_connections_that_never_begin(start: Start, figure: Figure) -> None:
             began = time.monotonic()
             while running.num_descriptors() > before + 10:
                 time.sleep(0.1)
-        figure("500 connections that say nothing: closed after", time.monotonic() - began, at_most(15), "s")
-        figure("other calls that failed beside those", seen.num_failed, at_most(0), "calls")
+        figure("500 silent connections: closed after", time.monotonic() - began, at_most(15), "s")
+        figure("other calls that failed alongside those", seen.num_failed, at_most(0), "calls")
 
 
 def shorter(monkeypatch: pytest.MonkeyPatch, option: str, milliseconds: int) -> None:

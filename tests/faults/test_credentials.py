@@ -1,7 +1,7 @@
 """Clients: credentials and rates.
 
-Secrets must appear only in their files, whatever clients send and however the files are malformed. No call may fail
-while certificates and tokens are exchanged under load.
+Secrets must appear only in their files, even if messages and files are malformed. No call may fail while certificates
+and tokens are exchanged under load.
 """
 
 import asyncio
@@ -191,7 +191,7 @@ async def test_identifying_a_client_and_checking_its_rate_is_fast(
     async with channel_to(f"127.0.0.1:{port}", access, authority) as channel:
         await channel.unary_unary("/test.Service/Ask")(b"badge", metadata=(("authorization", f"Bearer {token}"),))
     await server.stop(None)
-    figure(f"what the gatekeeper costs a call, client known by its {by}", microseconds, at_most(20), "microseconds")
+    figure(f"cost of the gatekeeper per call, client identified by its {by}", microseconds, at_most(20), "microseconds")
 
 
 def channel_to(target: str, access: Access, authority: Authority) -> grpc.aio.Channel:

@@ -77,7 +77,7 @@ def _callers(running: Running) -> Iterator[tuple[Caller, dict[str, Caller]]]:
 @pytest.mark.reliability
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_small_call_beside_a_flood_is_answered_soon(workers: int, figure: Figure) -> None:
+def test_a_small_call_alongside_a_flood_is_answered_soon(workers: int, figure: Figure) -> None:
     """Compares the p99 of another client's small calls, 40 a second, with that without a flood.
 
     During the flood, the small calls have deadlines of 2 s.
@@ -88,7 +88,7 @@ def test_a_small_call_beside_a_flood_is_answered_soon(workers: int, figure: Figu
         _callers(running) as (quiet, floods),
     ):
         alone = Load(kind="open", rate=SMALL_RATE, seconds=SECONDS)
-        beside = Load(kind="open", rate=SMALL_RATE, seconds=SECONDS, timeout_seconds=DEADLINE_SECONDS)
+        alongside = Load(kind="open", rate=SMALL_RATE, seconds=SECONDS, timeout_seconds=DEADLINE_SECONDS)
         quiet.call(alone)
         for name, flood in floods.items():
             clients = FLOODS[name][1]
@@ -98,11 +98,11 @@ def test_a_small_call_beside_a_flood_is_answered_soon(workers: int, figure: Figu
                 idle += quiet.call(alone).latencies
                 flood.begin(Load(kind="closed", num_clients=clients, seconds=SECONDS + 1.0))
                 time.sleep(0.5)  # until the flood has begun
-                answered = quiet.call(beside)
+                answered = quiet.call(alongside)
                 flood.end()
                 flooded += answered.latencies
                 num_failed += len(answered.failures)
-            of = f"beside {name}, {workers} worker{'s' * (workers > 1)}"
+            of = f"alongside {name}, {workers} worker{'s' * (workers > 1)}"
             share = len(flooded) / (len(flooded) + num_failed)
             figure(f"answered in 2 s {of}", share, at_least(1.0), "of the small calls")
             idle_ms = milliseconds(idle, 99)

@@ -155,7 +155,7 @@ def a_checkpoint(folder: Path, turn: int) -> None:
     save_checkpoint(Run(folder), Learner(model=model, optimizer=optimizer), TrainingState(step=turn), best=True)
 
 
-def stands(folder: Path) -> None:
+def check_links(folder: Path) -> None:
     """Checks that both links name a complete checkpoint."""
     for which in ("best", "last"):
         path = checkpoint_path(Run(folder), which)
@@ -182,7 +182,7 @@ def test_a_refused_write_leaves_the_old_state(tmp_path: Path, write: Callable[[P
             except UserError as refusal:
                 message = str(refusal)
         if write is a_checkpoint:
-            stands(folder)
+            check_links(folder)
         if refuser.count < refused:
             break
         if message:

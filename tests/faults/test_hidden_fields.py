@@ -202,7 +202,7 @@ def test_all_parsers_read_an_accepted_model_alike(num_cases: int, figure: Figure
                 outcome = "accepted, and none to onnx"  # onnx refuses it later
         outcomes[outcome] += 1
     assert outcomes["refused"] > num_cases // 2 and outcomes["accepted"] > num_cases // 20
-    figure("changed graphs, each refused or to onnx what was checked", outcomes.total(), at_least(num_cases), "cases")
+    figure("changed graphs, each refused or read by onnx as checked", outcomes.total(), at_least(num_cases), "cases")
 
 
 def hidden(fields: Sequence[Field]) -> list[Field]:

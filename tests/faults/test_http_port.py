@@ -73,7 +73,7 @@ def test_1000_idle_connections_leave_the_http_port_usable(start: Start, figure: 
             while time.monotonic() - began < 5:
                 assert running.metrics()
                 scrapes += 1
-            figure("scrapes beside 1,000 idle connections", scrapes / 5, at_least(1), "per second")
+            figure("scrapes alongside 1,000 idle connections", scrapes / 5, at_least(1), "per second")
             figure(
                 "descriptors for 1,000 idle connections",
                 running.num_descriptors() - descriptors,

@@ -113,7 +113,7 @@ def test_a_poisoned_request_is_refused_and_its_neighbours_are_answered(breakable
                 assert [(hypothesis.tokens, hypothesis.score) for hypothesis in call.result().hypotheses] == expected
             assert breakable.metrics()[RESTARTS] == before + 2, "once with its neighbours, once alone"
             assert code_of(ask(stub, how.text)) == "INTERNAL"
-            assert breakable.metrics()[RESTARTS] == before + 2, "what is known to be poisoned is not tried again"
+            assert breakable.metrics()[RESTARTS] == before + 2, "a known poisoned request is not tried again"
             check_nothing_is_stuck(breakable)
             log = breakable.log()
             (line,) = [line for line in log.splitlines() if f"the-poisoned-one-{how.name}" in line]

@@ -96,7 +96,7 @@ def test_a_request_writes_one_printable_line_which_has_texts_by_option_only(
                 codes.append("OK")
             except grpc.RpcError as error:
                 codes.append(error.code().name)
-                assert SECRET in error.details() or SECRET not in str(request), "the caller is told"
+                assert SECRET in error.details() or SECRET not in str(request), "the caller gets the reason"
         for _ in stub.GenerateBatch(iter(requests)):
             pass
         invalid, unknown = "INVALID_ARGUMENT", "NOT_FOUND"
@@ -120,6 +120,6 @@ def test_messages_of_clients_add_no_log_lines(start: Start, figure: Figure) -> N
         with witness(running.target) as seen:
             while time.monotonic() - began < 10:
                 sent += say(running.target, 10_000)
-        figure("last words of clients, sent in 10 s", sent / MEBIBYTE, at_least(100), "MiB")
+        figure("debug data of closing clients, sent in 10 s", sent / MEBIBYTE, at_least(100), "MiB")
         figure("log lines that they made", running.num_log_bytes() - before, at_most(0), "bytes")
         figure("other calls that failed meanwhile", seen.num_failed, at_most(0), "calls")

@@ -72,16 +72,16 @@ def sending(target: str, request: Request, pause_seconds: float) -> Iterator[Non
 @pytest.mark.parametrize("name", ATTACKS)
 def test_long_texts_hardly_raise_the_latency_of_other_callers(name: str, figure: Figure) -> None:
     """Checks the latency of other callers, which one connection at 1.9 MB/s used to raise from 4 to 251 ms."""
-    alone, beside = [], []
+    alone, alongside = [], []
     with server(str(ROOT / "models" / "g2p-en")) as running:
         median_ms(running)
         for _ in range(NUM_ROUNDS):
             alone.append(median_ms(running))
             with sending(running.target, *ATTACKS[name]):
-                beside.append(median_ms(running))
-    print(f"{name}: p50 alone {alone}, beside {beside} ms")
-    ratio = statistics.median(beside) / statistics.median(alone)
-    figure(f"p50 of others beside {name}, over that alone", ratio, at_most(2), "")
+                alongside.append(median_ms(running))
+    print(f"{name}: p50 alone {alone}, alongside {alongside} ms")
+    ratio = statistics.median(alongside) / statistics.median(alone)
+    figure(f"p50 of others alongside {name}, over that alone", ratio, at_most(2), "")
 
 
 def median_ms(running: Running) -> float:

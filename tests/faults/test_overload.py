@@ -92,7 +92,7 @@ def test_goodput_under_overload(overloaded: tuple[int, Caller], deadline: float,
         refusals += [took for words, took in refused if not words.startswith(LATE)]
         peak = max(closed, *goodputs.values())
         for times, goodput in goodputs.items():
-            # If the host was slow while the capacity was measured, the load is below what the server can answer.
+            # If the host was slow while the capacity was measured, the load is below the real capacity.
             shares[times].append(goodput / min(peak, times * capacity))
     of = f"{'deadlines of 2 s' if deadline else 'no deadlines'}, {workers} worker{'s' * (workers > 1)}"
     bound = if_a_core_is_free(workers, at_most(MAX_REFUSAL_MS))
@@ -101,7 +101,7 @@ def test_goodput_under_overload(overloaded: tuple[int, Caller], deadline: float,
         bound = if_a_core_is_free(workers, at_least(MIN_SHARE))
         figure(f"goodput at {times:g} x capacity, {of}", mean(shares[times]), bound, "of the peak")
         if deadline:
-            figure(f"let in and late at {times:g} x capacity, {of}", mean(late[times]), at_most(MAX_LATE), "of them")
+            figure(f"admitted and late at {times:g} x capacity, {of}", mean(late[times]), at_most(MAX_LATE), "of them")
     left, plain_ms = _left_by_a_plain_server(workers, TIMES[-1] * capacity)
     figure(f"a plain server's refusals at as many calls, p99, {of}", plain_ms, None, "ms")
     figure(f"processor time that a plain server leaves at as many calls, {of}", left, None, "of it")
@@ -125,8 +125,8 @@ def _left_by_a_plain_server(num_busy: int, rate: float) -> tuple[float, float]:
         for number in range(ROUNDS):
             undisturbed = _cpu_share(busy, partial(time.sleep, SECONDS))
             load = Load(kind="open", rate=rate, seconds=SECONDS, seed=number)
-            beside = _cpu_share(busy, lambda load=load: refusals.extend(loud.call(load).failure_seconds))
-            shares.append(beside / undisturbed)
+            alongside = _cpu_share(busy, lambda load=load: refusals.extend(loud.call(load).failure_seconds))
+            shares.append(alongside / undisturbed)
     return mean(shares), milliseconds(refusals, 99)
 
 

@@ -57,7 +57,7 @@ def answers_of_others(target: str, requests: int | None = None, seconds: float |
 @pytest.mark.reliability
 def test_streams_that_are_never_read_leave_others_their_share(figure: Figure) -> None:
     """Checks ten other streams: 900 requests never read used to leave them 0 of 200 answers in 60 s."""
-    alone, beside = 0, 0
+    alone, alongside = 0, 0
     with server(str(ROOT / "models" / "g2p-en"), "--bulk-seconds", "1") as running:
         answers_of_others(running.target, seconds=2)
         for _ in range(3):
@@ -66,6 +66,11 @@ def test_streams_that_are_never_read_leave_others_their_share(figure: Figure) ->
                 for _ in range(3):
                     stack.enter_context(never_reading(running.target, itertools.repeat(RIGHT)))
                 eventually(lambda: running.metrics()[STALLED] == 3 and running.metrics()[PLACES] == 0)
-                beside += sum(answers_of_others(running.target, seconds=ROUND_SECONDS))
-    print("answers of ten streams alone:", alone, "beside three that are not read:", beside)
-    figure("answers of ten streams beside three that are never read, of those alone", beside / alone, at_least(0.9), "")
+                alongside += sum(answers_of_others(running.target, seconds=ROUND_SECONDS))
+    print("answers of ten streams alone:", alone, "alongside three that are not read:", alongside)
+    figure(
+        "answers of ten streams alongside three that are never read, of those alone",
+        alongside / alone,
+        at_least(0.9),
+        "",
+    )

@@ -112,7 +112,7 @@ async def test_overload_by_ten_times_gets_documented_status_codes(workers: str, 
                 await asyncio.sleep(0.005)
             await asyncio.gather(*calls)
     figure(
-        f"10 x what {workers} workers serve: calls with a code that is not retried",
+        f"10 x the capacity, workers: {workers}, calls with a code that is not retried",
         _not_retried(codes),
         at_most(0),
         "calls",

@@ -113,7 +113,7 @@ async def test_callers_that_leave_before_their_message_count_as_no_refusal() -> 
 
 
 @pytest.mark.reliability
-def test_memory_beside_5000_unfinished_calls_on_each_of_4_connections(start: Start, figure: Figure) -> None:
+def test_memory_alongside_5000_unfinished_calls_on_each_of_4_connections(start: Start, figure: Figure) -> None:
     for path, name in ((GENERATE, "unary calls"), (GENERATE_BATCH, "streams")):
         with start() as running:
             before = running.resident_mebibytes()
@@ -124,9 +124,9 @@ def test_memory_beside_5000_unfinished_calls_on_each_of_4_connections(start: Sta
                     stack.enter_context(attack)
                     peak = max(peak, running.resident_mebibytes())
             figure(
-                f"memory more beside 20,000 unfinished {name} of 60 kB on 20 connections",
+                f"memory more alongside 20,000 unfinished {name} of 60 kB on 20 connections",
                 peak - before,
                 at_most(128),
                 "MiB",
             )
-            figure(f"other calls that failed beside unfinished {name}", seen.num_failed, at_most(0), "calls")
+            figure(f"other calls that failed alongside unfinished {name}", seen.num_failed, at_most(0), "calls")

@@ -371,7 +371,7 @@ class TestRates:
             pushback = dict(error.trailing_metadata())["grpc-retry-pushback-ms"]
             assert 0 < int(pushback) <= 500
             assert server.sample("attendant_rejected_total", model="fake", reason="rate_limited") >= 2
-            assert await health_code(server) == "OK", "health is nobody's request"
+            assert await health_code(server) == "OK", "health checks count for no client"
 
     async def test_each_client_has_its_own_rate_in_bytes(self, tokens: Path) -> None:
         access = replace(open_access(options(tokens=tokens)), rates=Rates(bytes_per_second=0.1 * REQUEST_BYTES))

@@ -34,7 +34,7 @@ def test_a_bundle_is_measured(environment: dict[str, str], tiny_bundle_path: Pat
     limited |= {"ATTENDANT_MAX_ROWS": "8", "ATTENDANT_MAX_WAIT_SECONDS": "0.001"}
     # The command also has no credentials of the deployment's clients.
     limited |= {"ATTENDANT_TOKENS": "tokens", "ATTENDANT_HEALTH": "closed", "ATTENDANT_REFLECTION": "closed"}
-    # Nor is a proxy of the environment asked for this machine.
+    # The environment's proxy must not be used for this machine.
     limited |= {"http_proxy": "http://127.0.0.1:9"}
     printed, errors = started(limited, arguments).communicate(timeout=200)
     assert errors == ""

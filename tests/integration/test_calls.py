@@ -124,7 +124,7 @@ REFUSED = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server() -> AsyncIterator[Served]:
-    """Starts a server of a model that knows spans, and is calibrated."""
+    """Starts a server of a calibrated model whose vocabularies have the stand-ins of spans."""
     bundle = bundle_of()
     seen = SeenBigrams.of_sources(bundle.source_tokenizer.encode_batch(KNOWN))
     manifest = bundle.manifest.model_copy(update={"confidence": CALIBRATION}).signed()

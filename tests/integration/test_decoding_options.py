@@ -86,7 +86,7 @@ def test_all_options_reach_the_engine(alone: Answers, tiny_bundle_path: Path) ->
             for mine, other in zip(ours.hypotheses, theirs.hypotheses, strict=True):
                 facts = mine.text, mine.tokens, mine.finish_reason
                 assert facts == (other.text, other.tokens, other.finish_reason), name
-                assert np.float32(mine.score) == other.score, "bit for bit, whatever shared its steps"
+                assert np.float32(mine.score) == other.score, "bit for bit, alone and with others"
                 assert tuple(map(np.float32, mine.token_log_probs)) == other.token_log_probs
                 assert np.array_equal(mine.attention, np.array(other.attention))
 

@@ -302,7 +302,7 @@ def test_int8_of_a_bundle_is_measured_on_a_file(
 
 
 @pytest.mark.usefixtures("quick")
-def test_unmeasured_int8_is_compared_with_fp32_and_no_default_beside_it(bundle: Path, tmp_path: Path) -> None:
+def test_unmeasured_int8_is_compared_with_fp32_and_no_default_alongside_it(bundle: Path, tmp_path: Path) -> None:
     """Exports int8 with and without fp32. In both cases the certificate compares int8 with the fp32 graphs."""
     both, alone = tmp_path / "both", tmp_path / "alone"
     both.mkdir()

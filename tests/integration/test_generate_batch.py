@@ -152,7 +152,7 @@ WRONG = {"decoding": messages.DecodingOptions(beam_size=99, length_penalty=99, p
 async def test_a_caller_that_does_not_read_is_not_read_from(fields: dict[str, Any]) -> None:
     async with served(fake_stepper(), max_bulk=5, max_answer_bytes=100_000) as server:
         async with not_reading(server, numbered(300, **fields)) as (call, num_read):
-            assert num_read < 200, "it stands still long before the end"
+            assert num_read < 200, "the server stops reading long before the end"
             held = server.sample("attendant_bulk_answers_bytes", model="")
             assert 40_000 < held <= 50_000, "half of the memory, and the other half is free"
             assert server.sample("attendant_bulk_requests", model="fake") == 0, "the engine's places are free"
@@ -188,7 +188,7 @@ async def test_a_caller_that_does_not_read_is_ended() -> None:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 async for answer in call:
                     answers.append(answer)
-            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE, "which it is told if it reads on"
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE, "a client that reads on gets the reason"
             assert (
                 caught.value.details() == "no answer was read for 0.5 s; send the unanswered requests on another stream"
             )

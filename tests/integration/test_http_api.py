@@ -194,7 +194,7 @@ class TestProblems:
             (line,) = await logged(caplog, request_id)
             assert (line["code"], line["client"]) == (problem["code"], "127.0.0.1")
         written = "".join(map(LineFormatter("json", "off").format, caplog.records))
-        assert "secret" not in written, "what callers write is not logged"
+        assert "secret" not in written, "texts of callers are not logged"
 
     async def test_problems_have_the_details_of_the_grpc_status(self, web: Http) -> None:
         out_of_range = {"requestId": "mine", "text": "", "decoding": {"beamSize": 99}}

@@ -126,7 +126,7 @@ def test_several_workers_give_the_bits_of_one(running: Running, tiny_bundle_path
             os.kill(process, signal.SIGHUP)
         for worker in workers:
             memory = psutil.Process(worker).memory_full_info()
-            assert memory.uss < memory.rss / 2, "they share what is loaded"
+            assert memory.uss < memory.rss / 2, "they share the memory of the bundle"
         answers = asyncio.run(answers_of(started.target))
         assert [answer.hypotheses for answer in answers] == [answer.hypotheses for answer in alone]
         metrics = started.metrics()

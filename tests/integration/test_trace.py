@@ -72,12 +72,12 @@ async def test_masked_positions_get_no_attention(client: AttendantClient) -> Non
     assert all(row[1] == row[3] == 0 for row in answer.best.attention)
     plain = await client.generate("badge", attention=True, max_length=6)
     assert plain.best.score != answer.best.score
-    beside = await asyncio.gather(
+    alongside = await asyncio.gather(
         *(client.generate("badge", attention=True, masked_source_positions=[at], max_length=6) for at in range(5)),
         client.generate("badge", attention=True, max_length=6),
     )
-    assert beside[-1].hypotheses == plain.hypotheses
-    assert len({each.best.score for each in beside}) == 6
+    assert alongside[-1].hypotheses == plain.hypotheses
+    assert len({each.best.score for each in alongside}) == 6
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Makes encoder.onnx and step.onnx: a GRU encoder-decoder with attention, as Keras's users write it.
 
-Usage: python make.py FOLDER NUM_STEPS. It needs tensorflow, tf_keras and tf2onnx, in an environment of their own
+Usage: python make.py FOLDER NUM_STEPS. It needs tensorflow, tf_keras and tf2onnx, in a separate environment
 (tensorflow-cpu 2.21, tf_keras 2.21 and tf2onnx 1.17 made the graphs that are here, in 1,500 steps). A recurrent layer
 of Keras 3 becomes a Loop, which bundles can't have; one of Keras 2, which is tf_keras, becomes a GRU.
 """

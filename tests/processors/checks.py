@@ -1,7 +1,7 @@
-"""The checks of one processor: bundles decode on it what they decoded where they were certified.
+"""The checks of one processor: bundles decode on it as on the processor that certified them.
 
-A program that needs what the server needs and no more, neither pytest nor torch: emulated processors run it
-(tests/processors/emulation.py).
+Emulated processors run this program (tests/processors/emulation.py). It needs only the server's packages, neither
+pytest nor torch.
 
     python -m tests.processors.checks BUNDLE... [--write FILE | --compare FILE]
 """

@@ -133,7 +133,7 @@ def every_layer() -> list[Path]:
 
 
 def arm64(emulator: str) -> Processor:
-    """Returns a 64-bit ARM processor with its own Python: Debian's, and PyPI's wheels of what the server needs.
+    """Returns a 64-bit ARM processor with Debian's Python, and PyPI's wheels of the server's packages.
 
     Raises:
         UserError: its packages can't be downloaded.

@@ -1,4 +1,4 @@
-"""Tests that the toy recipes, which need no network, are learned as their pages say.
+"""Tests that the toy recipes, which need no network, reach the results on their pages.
 
 test_documents.py runs a user's commands from pairs to answers, and test_every_architecture.py calls trained models.
 """

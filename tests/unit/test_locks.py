@@ -28,7 +28,7 @@ def read_project(folder: Path) -> dict[str, Any]:
 
 
 def dependencies_of(root: Path) -> list[str]:
-    """Returns the requirements of both distributions; the server's list is in a table of its own, for setup.py."""
+    """Returns the requirements of both distributions; the server's list is in a separate table, for setup.py."""
     server, client = read_project(root), read_project(root / "client")
     extras = [project["project"].get("optional-dependencies", {}).values() for project in (server, client)]
     required = [*server["tool"]["attendant"]["dependencies"], *client["project"]["dependencies"]]

@@ -19,10 +19,10 @@ COMMAND = re.compile(r"attendant train (\S+)")
 
 NOT_OF_THE_MODEL = {
     "training.num_threads": "the order in which a host sums, and with it the last bits",
-    "evaluation.metrics": "what is measured after the training",
-    "description": "what readers are told of the model",
+    "evaluation.metrics": "the measurement after the training",
+    "description": "the text for readers and clients",
 }
-"""Fields in which a training may differ from its recipe, and what they affect instead of the model."""
+"""Fields in which a training may differ from its recipe. They do not affect the model, but the thing in the value."""
 
 
 def recipe_of(page: Path) -> Path:
@@ -42,7 +42,7 @@ def normalizes_alike(field: str, recipe: Recipe, bundle: Path) -> bool:
     """Returns True if a recipe that normalizes more than the training did leaves every learned symbol as it is.
 
     Texts with other symbols then reach only the server. Symbols are looked at within a word. If punctuation around
-    words is dropped, the tests of the recipe's data check that its texts have none, or its page says which have some.
+    words is dropped, the tests of the recipe's data check that its texts have none, or its page lists those with some.
     """
     side = field.partition(".")[0]
     config = {"source": recipe.source, "target": recipe.target}[side]

@@ -15,7 +15,7 @@ from benchmarks.workload import Context
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-def test_published_pages_show_the_results_beside_them(tmp_path: Path) -> None:
+def test_published_pages_show_the_results_alongside_them(tmp_path: Path) -> None:
     for path in RESULTS.glob("*.json"):
         shutil.copy(path, tmp_path)
     pages = {f"{name}.md": suite for name, suite in SUITES.items() if (RESULTS / f"{name}.json").exists()}
@@ -63,7 +63,7 @@ def test_a_command_runs_the_chosen_parts_and_records_itself(tmp_path: Path) -> N
     def fast(context: Context) -> Part:
         """A title.
 
-        What is shown.
+        A description.
         """
         return Part(columns=["what"], rows=[[str(context.options.minutes)]])
 

@@ -181,16 +181,16 @@ def test_messages_explain_why_a_server_is_not_trusted(
     roots = f"--root-certificates={authority.certificate}"
     other = f"--root-certificates={new_authority(tmp_path / 'other').certificate}"
 
-    def said(*arguments: str) -> str:
+    def refusal(*arguments: str) -> str:
         assert main(["health", *arguments]) == 1
         (line,) = capsys.readouterr().err.splitlines()
         return line
 
-    assert "the server does not speak TLS); --tls and --insecure" in said("--target", server.target, "--tls")
+    assert "the server does not speak TLS); --tls and --insecure" in refusal("--target", server.target, "--tls")
     with served(credentials(authority, "localhost")) as secure:
-        assert "is not from an authority that is trusted here" in said("--target", secure.target, other)
-        assert "it may speak TLS, or ask for a client's certificate" in said("--target", secure.target, "--insecure")
-        assert "is for another name" in said("--target", secure.target, roots, "--server-name=models.example")
+        assert "is not from an authority that is trusted here" in refusal("--target", secure.target, other)
+        assert "it may speak TLS, or ask for a client's certificate" in refusal("--target", secure.target, "--insecure")
+        assert "is for another name" in refusal("--target", secure.target, roots, "--server-name=models.example")
 
 
 def test_help_shows_no_secret(

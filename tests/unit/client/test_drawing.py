@@ -1,4 +1,4 @@
-"""Tests of what is computed and drawn from an answer: links, perplexities, maps of attention, trees of searches."""
+"""Tests of computations and drawings from an answer: links, perplexities, maps of attention, trees of searches."""
 
 import json
 from dataclasses import replace

@@ -72,7 +72,7 @@ def test_fields_of_a_user_model_reach_the_bundle(tutorial: tuple[Path, UserModel
 
 @pytest.mark.parametrize(("longest", "probed"), [(10, 10), (200, 200), (9999, own_export.MAX_PROBED)])
 def test_sources_as_long_as_a_module_takes_are_probed(longest: int, probed: int) -> None:
-    """A sum over positions may lose what a short source has beside a long one."""
+    """In a batch with a long source, a sum over positions may lose the values of a short source."""
     assert max(own_export._within(FULL_PLAN, longest).source_lengths) == probed
     assert max(own_export._within(TINY, longest).source_lengths) == min(longest, max(TINY.source_lengths))
 
@@ -637,7 +637,7 @@ def test_weights_of_wrapped_modules_are_loaded(prefix: str, tmp_path: Path, monk
     Path("mine.py").write_text(PROGRAM)
     weights = {name: tensor + 1 for name, tensor in TutorialTranslator().half().state_dict().items()}
     saved = {prefix + name: tensor for name, tensor in weights.items()}
-    # What holds the module may have weights of its own, such as a loss's.
+    # An object that contains the module may have further weights, such as a loss's.
     others = {"loss.weight": torch.ones(3)} if prefix else {}
     content = {"epoch": 3, "args": Namespace(size=32), "state_dict" if prefix else "net": saved | others}
     torch.save(content, "w.pt")

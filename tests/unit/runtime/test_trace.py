@@ -155,5 +155,5 @@ def test_a_draw_takes_the_same_candidates_in_every_batch() -> None:
     drawn = DecodingOptions(max_length=12, min_length=12, sampling=Sampling(seed=3))
     completing = DecodingOptions(max_length=12, completion=(Choice((), np.array([7, 8], np.int32).tobytes()),) * 12)
     alone, _ = decoded(stepper, [[5]], [drawn])
-    beside, _ = decoded(stepper, [[5], [6]], [drawn, completing])
-    assert beside[0] == alone[0]
+    alongside, _ = decoded(stepper, [[5], [6]], [drawn, completing])
+    assert alongside[0] == alone[0]

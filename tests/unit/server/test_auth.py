@@ -36,7 +36,7 @@ def test_requests_are_admitted_at_the_clients_rate() -> None:
     assert 20 <= num_taken(rates, clock, seconds=0) <= 21, "a second's worth at once"
     assert 199 <= num_taken(rates, clock, seconds=10) <= 201
     clock.now += 1000
-    assert 20 <= num_taken(rates, clock, seconds=0) <= 21, "what was not asked for is not saved up"
+    assert 20 <= num_taken(rates, clock, seconds=0) <= 21, "unused rate is not saved up"
     assert 10 <= num_taken(Rates(requests_per_second=0.1, clock=clock), clock, seconds=100) <= 11
 
 

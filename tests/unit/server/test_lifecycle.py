@@ -26,7 +26,7 @@ def lifecycle_of(*models: str, metrics: Metrics | None = None) -> Lifecycle:
     return Lifecycle(catalogue, metrics or Metrics(CollectorRegistry()))
 
 
-async def said(lifecycle: Lifecycle) -> tuple[bool, bool, bool]:
+async def health_of(lifecycle: Lifecycle) -> tuple[bool, bool, bool]:
     """Returns whether the server is alive, has started, and is ready."""
     requests = [health_pb2.HealthCheckRequest(service=name) for name in (LIVENESS, STARTUP, "")]
     answers = [await lifecycle.health.Check(request, None) for request in requests]
@@ -42,16 +42,16 @@ async def goes_on(lifecycle: Lifecycle) -> None:
 async def test_liveness_startup_and_readiness_are_separate() -> None:
     lifecycle = lifecycle_of("model")
     await lifecycle.set_open(False)
-    assert await said(lifecycle) == (True, False, False), "bundles are being loaded"
+    assert await health_of(lifecycle) == (True, False, False), "bundles are being loaded"
     await lifecycle.set_open(True)
-    assert await said(lifecycle) == (True, True, True)
+    assert await health_of(lifecycle) == (True, True, True)
     lifecycle.engine_available("model", False)
     await asyncio.sleep(0)
-    assert await said(lifecycle) == (True, True, False), "an engine is being started again"
+    assert await health_of(lifecycle) == (True, True, False), "an engine is being started again"
     lifecycle.engine_available("model", True)
     await asyncio.sleep(0)
     await lifecycle.set_open(False)
-    assert await said(lifecycle) == (True, True, False), "it drains: nobody should kill it"
+    assert await health_of(lifecycle) == (True, True, False), "it drains: a supervisor should not kill it"
 
 
 async def test_a_failure_of_the_last_model_ends_the_server() -> None:
@@ -62,7 +62,7 @@ async def test_a_failure_of_the_last_model_ends_the_server() -> None:
     await asyncio.sleep(0)
     ready = [metrics.registry.get_sample_value("attendant_ready", {"model": name}) for name in ("broken", "sound")]
     assert ready == [0, 1]
-    assert await said(lifecycle) == (True, True, True), "the other one is served"
+    assert await health_of(lifecycle) == (True, True, True), "the other one is served"
     await goes_on(lifecycle)
     lifecycle.engine_died("sound")
     await lifecycle.ending()
@@ -77,7 +77,7 @@ async def test_a_model_that_fails_while_others_are_loaded_does_not_end_the_serve
         catalogue.put(Routes(stable=cast(ServedModel, SimpleNamespace(name=name))))
     catalogue.open()
     await lifecycle.set_open(True)
-    assert await said(lifecycle) == (True, True, True)
+    assert await health_of(lifecycle) == (True, True, True)
     await goes_on(lifecycle)
     lifecycle.engine_died("sound")
     await lifecycle.ending()
@@ -87,7 +87,7 @@ async def test_a_server_without_models_is_not_ready() -> None:
     """The last model of a repository may have been removed."""
     lifecycle = lifecycle_of()
     await lifecycle.set_open(True)
-    assert await said(lifecycle) == (True, True, False)
+    assert await health_of(lifecycle) == (True, True, False)
 
 
 async def test_a_check_that_fails_is_followed_by_the_next(caplog: pytest.LogCaptureFixture) -> None:

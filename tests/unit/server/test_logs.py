@@ -108,7 +108,7 @@ def test_a_warning_that_comes_again_and_again_is_counted_instead() -> None:
     assert passed[MAX_REPEATED:] == [1000 - MAX_REPEATED, 0], "two seconds, two lines"
     warn(line=2)
     warn(line=1, level=logging.INFO)
-    assert len(passed) == MAX_REPEATED + 4, "another place is another allowance; what is no warning is not limited"
+    assert len(passed) == MAX_REPEATED + 4, "another place has its own allowance; lines below warning are not limited"
 
 
 def test_the_audit_log_has_a_level_and_a_format_of_its_own() -> None:

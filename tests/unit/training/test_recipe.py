@@ -148,16 +148,16 @@ def test_a_recipe_that_can_not_be_trained_is_refused(tmp_path: Path, old: str, n
 
 
 def test_data_may_be_in_the_folder_of_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here, beside = tmp_path / "here", tmp_path / "recipes"
-    for folder in (here, beside):
+    here, alongside = tmp_path / "here", tmp_path / "recipes"
+    for folder in (here, alongside):
         folder.mkdir()
     monkeypatch.chdir(here)
-    (beside / "train.tsv").write_text("a\tb\n")
-    assert str(load(beside, SMALL).data.train) == str(beside / "train.tsv")
-    parallel = load(beside, SMALL, 'data.train={source="train.tsv", target="/t"}').data.train
-    assert parallel is not None and parallel.paths == (beside / "train.tsv", Path("/t"))
+    (alongside / "train.tsv").write_text("a\tb\n")
+    assert str(load(alongside, SMALL).data.train) == str(alongside / "train.tsv")
+    parallel = load(alongside, SMALL, 'data.train={source="train.tsv", target="/t"}').data.train
+    assert parallel is not None and parallel.paths == (alongside / "train.tsv", Path("/t"))
     (here / "train.tsv").write_text("a\tb\n")
-    assert str(load(beside, SMALL).data.train) == "train.tsv", "the working directory comes first"
+    assert str(load(alongside, SMALL).data.train) == "train.tsv", "the working directory comes first"
 
 
 def test_a_fetcher_names_its_files_and_can_be_overruled(tmp_path: Path) -> None:

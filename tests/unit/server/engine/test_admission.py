@@ -132,7 +132,7 @@ def test_a_request_that_finds_an_idle_server_is_tried() -> None:
     assert tried.request.start_by is None, "or it would be dropped before it began"
     assert isinstance(harness.refusal(timeout=0.06), errors.DeadlineTooShort), "somebody is in its way"
     harness.control.ended(tried, None, 1.0)
-    assert isinstance(harness.refusal(timeout=0.04), errors.DeadlineTooShort), "not half of what it takes"
+    assert isinstance(harness.refusal(timeout=0.04), errors.DeadlineTooShort), "less than half of the expected time"
     assert isinstance(harness.refusal(timeout=0.0), errors.DeadlineExceeded)
 
 

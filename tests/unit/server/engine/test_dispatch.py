@@ -227,7 +227,7 @@ def test_a_version_alone_may_have_all_rows_and_others_wait() -> None:
     versions.ask(1, 10)
     assert (versions.held(0), versions.held(1)) == (4, 0)
     versions.end(0, 0)
-    assert (versions.held(0), versions.held(1)) == (3, 1), "whoever holds fewest has what comes free"
+    assert (versions.held(0), versions.held(1)) == (3, 1), "free rows go to the version that holds the fewest"
     versions.end(1, 10)
     assert (versions.held(0), versions.held(1)) == (4, 0), "and gives it back when it ends"
 

@@ -70,7 +70,7 @@ class Desk:
     def step(self) -> StepResult:
         result = self.engine.step()
         for key, outcome in result.outcomes:
-            assert key not in self.outcomes, "told twice"
+            assert key not in self.outcomes, "a second outcome"
             self.outcomes[key] = outcome
         return result
 
@@ -208,7 +208,7 @@ def test_rounds_alongside_bulk_work_call_the_scheduler_each_time() -> None:
 
 
 @pytest.mark.parametrize("priority", [Priority.HEAVY, Priority.BULK])
-def test_a_small_request_beside_a_flood_waits_for_one_call(priority: Priority) -> None:
+def test_a_small_request_alongside_a_flood_waits_for_one_call(priority: Priority) -> None:
     """The rows of the flood pause until the small request ends. No answer depends on the other requests."""
     desk = Desk(max_rows=8, bulk_seconds=STEP_SECONDS)
     for key in range(20):
@@ -221,7 +221,7 @@ def test_a_small_request_beside_a_flood_waits_for_one_call(priority: Priority) -
         assert desk.step().stats.priority is Priority.INTERACTIVE
     small = desk.outcomes[99]
     assert isinstance(small, Result)
-    assert (small.stats.queue, small.stats.mean_batch_rows) == (0, 1), "nobody's rows beside it"
+    assert (small.stats.queue, small.stats.mean_batch_rows) == (0, 1), "no other rows in its steps"
     desk.run()
     expected = decode_all(FakeStepper(), [source(99), source(7)], [options(3), options(6, beam_size=4)], SPECIAL_IDS)
     flooded = desk.outcomes[7]

@@ -370,7 +370,7 @@ def test_restarts_are_delayed_increasingly_and_limited() -> None:
     restarts = Restarts(9)
     assert [restarts.delay(0.0) for _ in range(9)] == [0.0, 0.5, 1, 2, 4, 8, 16, MAX_DELAY_SECONDS, MAX_DELAY_SECONDS]
     assert restarts.delay(RESTARTS_WINDOW_SECONDS - 1) is None
-    assert restarts.delay(RESTARTS_WINDOW_SECONDS) == 0.0, "what is long ago is forgotten"
+    assert restarts.delay(RESTARTS_WINDOW_SECONDS) == 0.0, "deaths before the window are forgotten"
     assert Restarts(0).delay(0.0) is None
 
 

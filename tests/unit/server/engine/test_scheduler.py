@@ -79,7 +79,7 @@ def running(num_running: int) -> Scheduler:
     return queue
 
 
-def test_a_new_request_beside_many_waits_to_fill_a_batch() -> None:
+def test_a_new_request_alongside_many_waits_to_fill_a_batch() -> None:
     queue = running(4)
     for key in (101, 102, 103):
         queue.add(request(key))
@@ -208,7 +208,7 @@ def test_heavy_clients_have_their_share_of_the_time(num_heavy: int, num_light: i
     assert seconds[HEAVY] / sum(seconds.values()) == pytest.approx(num_heavy / (num_heavy + num_light), abs=0.02)
 
 
-def test_bulk_work_gets_a_tenth_of_the_time_beside_both_others() -> None:
+def test_bulk_work_gets_a_tenth_of_the_time_alongside_both_others() -> None:
     queue = scheduler(max_rows=16)
     for key, priority in enumerate(Priority):
         queue.add(request(key, priority, client=str(key)))
@@ -298,7 +298,7 @@ def test_budgets_hold_under_random_traffic(seed: int, max_rows: int, positions: 
             if waiting and not running:
                 assert admitted, "something always goes on"
             if admitted:
-                assert admitted[0] is waiting[0], "whoever has waited longest goes first"
+                assert admitted[0] is waiting[0], "the request that has waited longest goes first"
             running += admitted
             waiting = [other for other in waiting if other not in admitted]
             widest = max(map(width_of, running), default=0)

@@ -61,7 +61,7 @@ def test_outcomes_are_held_for_at_most_a_part_of_the_shortest_duration() -> None
     assert outbox.is_due(MANY, 10.0 + 0.5 * HELD_PART, 0.6 * HELD_PART), "the next round ends too late"
     outbox.take()
     outbox.add([(2, result(4.0))], [], now=20.0)
-    assert not outbox.is_due(MANY, 20.0 + 1.01 * HELD_PART, 0.0), "what was sent hurries nobody"
+    assert not outbox.is_due(MANY, 20.0 + 1.01 * HELD_PART, 0.0), "outcomes that were sent no longer count"
 
 
 def test_an_error_is_sent_at_once_with_all_held_outcomes() -> None:
@@ -91,7 +91,7 @@ def test_progress_is_held_for_a_moment_and_reported_once() -> None:
     steps: Sequence[tuple[int, Progress]] = [(7, Progress(1, (5,))), (8, Progress(3, (6,))), (7, Progress(2, (4, 3)))]
     for key, progress in steps:
         outbox.add([], [(key, progress)], now=10.0)
-    assert not outbox.is_due(1, 10.0, 0.0), "however few run: nobody waits for a place"
+    assert not outbox.is_due(1, 10.0, 0.0), "held even if few requests run: progress frees no place"
     assert not outbox.is_due(1, 10.0 + 0.99 * PROGRESS_SECONDS, 0.0)
     assert outbox.is_due(MANY, 10.0 + 1.01 * PROGRESS_SECONDS, 0.0)
     assert outbox.take() == ([], [(7, Progress(1, (5, 4, 3))), (8, Progress(3, (6,)))])
