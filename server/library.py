@@ -177,7 +177,7 @@ def read_score(
     source: Source, target: Source, model: BundleModel, *, include_eos: bool, attention: bool
 ) -> ReadRequest:
     """Checks a request to score, as `read_generate`."""
-    request = score_request(source, target, request_id="", model="", include_eos=include_eos, attention=attention)
+    request = score_request(source, target, include_eos=include_eos, attention=attention)
     violations = Violations()
     read = reading.read_score(
         _side("source_", source),
@@ -244,10 +244,8 @@ def load(
     if threads is not None:
         _check_count("threads", threads, MAX_THREADS, ", or None for as many as this process may use")
     _check_count("max_rows", max_rows, MAX_BUDGET_ROWS)
-    options = {
-        **{"precision": precision, "provider": provider, "threads": threads, "max_rows": max_rows},
-        **{"encode_source": encode_source, "encode_target": encode_target, "decode_target": decode_target},
-    }
+    functions = {"encode_source": encode_source, "encode_target": encode_target, "decode_target": decode_target}
+    options = {"precision": precision, "provider": provider, "threads": threads, "max_rows": max_rows, **functions}
 
     def opened() -> "Model":
         bundle = open_bundle(folder)
@@ -318,20 +316,14 @@ class Model:
     """
 
     def __init__(
-        self,
-        bundle: Bundle,
-        stepper: BundleStepper,
-        *,
-        max_rows: int = MAX_ROWS,
-        loaded_with: Mapping[str, Any] | None = None,
+        self, bundle: Bundle, stepper: BundleStepper, *, max_rows: int, loaded_with: Mapping[str, Any]
     ) -> None:
-        """Made by `load`. `loaded_with`: the options of `load`; if None, the stepper's precision and provider."""
+        """Made by `load`. `loaded_with`: the options of `load`."""
         self.bundle = bundle
         self.limits = limits_in_force(bundle.manifest, max_rows)
         self._stepper: BundleStepper | None = stepper
         self._runs_as = f"{stepper.precision} on {stepper.provider}"
-        own = {"precision": stepper.precision, "provider": stepper.provider, "max_rows": max_rows}
-        self._pickled = bundle.path.absolute(), self.version, dict(own if loaded_with is None else loaded_with)
+        self._pickled = bundle.path.absolute(), self.version, loaded_with
         self._facts = BundleModel(bundle=bundle, precision=stepper.precision, limits=self.limits)
         self._budget = Budget(max_rows=max_rows, max_source_positions=MAX_SOURCE_POSITIONS)
 
@@ -436,12 +428,7 @@ class Model:
     ) -> list[Score]: ...
 
     def score(
-        self,
-        source: Any,
-        target: Any,
-        *,
-        include_eos: bool = True,
-        attention: bool = False,
+        self, source: Any, target: Any, *, include_eos: bool = True, attention: bool = False
     ) -> Score | list[Score]:
         """Returns the probability of a target, log P(target | source), in total and per token.
 

@@ -1,10 +1,10 @@
-"""The typed client of Attendant: ask attention sequence-to-sequence models over gRPC.
+"""The typed client of Attendant: calls attention sequence-to-sequence models over gRPC.
 
     async with AttendantClient("localhost:50051") as client:
         generation = await client.generate("hello", beam_size=4)
         print(generation.best.text)
 
-`attendant_client.errors` draws what a call may raise; `attention_map` draws attention in a terminal. A name's module is
+`attendant_client.errors` draws the errors of calls; `attention_map` draws attention in a terminal. A name's module is
 imported when the name is first used: the command sets gRPC's verbosity before gRPC is imported.
 """
 

@@ -427,15 +427,8 @@ class AttendantClient:
             deadline: `timeout`, in seconds.
         """
         check_names(deadline, Deadline)
-        request = messages.score_request(
-            source,
-            target,
-            request_id=request_id,
-            model=model,
-            version=version,
-            include_eos=include_eos,
-            attention=attention,
-        )
+        fields = {"request_id": request_id, "model": model, "version": version, "include_eos": include_eos}
+        request = messages.score_request(source, target, attention=attention, **fields)
         return messages.score_of(await self._call("Score", request, deadline))
 
     async def models(self, **deadline: Unpack[Deadline]) -> tuple[ModelInfo, ...]:

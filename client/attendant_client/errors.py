@@ -75,7 +75,7 @@ class NotFound(AttendantError):
 
 
 class Unauthenticated(AttendantError):
-    default_message = "the server wants credentials, or others"
+    default_message = "the server requires credentials, or others"
 
 
 class Unimplemented(AttendantError):

@@ -67,8 +67,7 @@ _SEARCH_ENDS = {getattr(pb, f"SEARCH_END_{end.name}"): end for end in SearchEnd}
 def generate_request(source: Source, request_id: str, options: Mapping[str, Any]) -> pb.GenerateRequest:
     """Makes a message. Raises TypeError or ValueError, naming the option, for an invalid value; InvalidArgument."""
     check_names(options, GenerateOptions)
-    request = pb.GenerateRequest()
-    _fill_source(request, source)
+    request = fill(pb.GenerateRequest(), _side("", source, "source"))
     fill(request, {"request_id": request_id, "model": options.get("model"), "version": options.get("version")})
     fill(request.decoding, {name: _field(name, options.get(name)) for name in DecodingFields.__annotations__})
     fill(request.output, {name: options.get(name) for name in OutputFields.__annotations__})
@@ -77,11 +76,9 @@ def generate_request(source: Source, request_id: str, options: Mapping[str, Any]
 
 def checked_source(source: Any) -> Source | InvalidArgument:
     """Returns a source that can be sent, or an error: neither text nor tokens, not UTF-8, or too long."""
-    request = pb.GenerateRequest()
     try:
         checked: Source = source if isinstance(source, str) else tuple(_tokens(source, "source").tokens)
-        _fill_source(request, checked)
-        sized(request)
+        sized(fill(pb.GenerateRequest(), _side("", checked, "source")))
     except InvalidArgument as error:
         return error
     except (TypeError, ValueError) as error:
@@ -119,8 +116,9 @@ def refuse_frame(name: str, value: object) -> None:
         raise TypeError(f"{name} is a data frame: give the texts of a column, such as frame['text'].tolist()")
 
 
-def _fill_source(request: pb.GenerateRequest, source: Any) -> None:
-    fill(request, {"text": source} if isinstance(source, str) else {"tokens": _tokens(source, "source")})
+def _side(prefix: str, value: Any, name: str) -> dict[str, Any]:
+    """Returns the field of a text, or of tokens, by its name; errors have the argument's name."""
+    return {f"{prefix}text": value} if isinstance(value, str) else {f"{prefix}tokens": _tokens(value, name)}
 
 
 def many_request(sources: Sequence[Source], request_id: str, options: Mapping[str, Any]) -> pb.GenerateManyRequest:
@@ -133,21 +131,11 @@ def many_request(sources: Sequence[Source], request_id: str, options: Mapping[st
     return sized(request, LONGER_LISTS)
 
 
-def score_request(
-    source: Source,
-    target: Source,
-    *,
-    request_id: str,
-    model: str,
-    version: str = "",
-    include_eos: bool,
-    attention: bool,
-) -> pb.ScoreRequest:
+def score_request(source: Source, target: Source, *, attention: bool, **fields: Any) -> pb.ScoreRequest:
     """Makes a message. Raises TypeError or ValueError, naming the field, for an invalid value; InvalidArgument."""
-    request = pb.ScoreRequest()
-    fill(request, {"request_id": request_id, "model": model, "version": version, "include_eos": include_eos})
-    for side, value in (("source", source), ("target", target)):
-        fill(request, {f"{side}_text": value} if isinstance(value, str) else {f"{side}_tokens": _tokens(value, side)})
+    request = fill(pb.ScoreRequest(), fields)
+    fill(request, _side("source_", source, "source"))
+    fill(request, _side("target_", target, "target"))
     fill(request.output, {"attention": attention, "token_log_probs": True})
     return sized(request)
 

@@ -86,24 +86,16 @@ def _is_ipv6(text: str) -> bool:
 
 
 def is_this_machine(target: str) -> bool:
-    """Returns whether data sent to a target certainly stays on this machine: its name says so, nothing is looked up."""
+    """Returns whether data sent to a target certainly stays on this machine, by its name: nothing is looked up."""
     if target.startswith(("unix:", "unix-abstract:")):
         return True
-    return all(map(_is_loopback, _addresses(target)))
-
-
-def _addresses(target: str) -> list[str]:
-    """Returns the hosts and ports of a target that is not a socket's."""
-    return re.sub(r"^(dns:(//[^/]*/)?|ipv[46]:)", "", unquote(target)).split(",")
-
-
-def _host(address: str) -> str:
-    has_port = address.count(":") == 1 or "]" in address
-    return (re.sub(r":\d*$", "", address) if has_port else address).strip("[]")
+    addresses = re.sub(r"^(dns:(//[^/]*/)?|ipv[46]:)", "", unquote(target)).split(",")
+    return all(map(_is_loopback, addresses))
 
 
 def _is_loopback(address: str) -> bool:
-    host = _host(address)
+    has_port = address.count(":") == 1 or "]" in address
+    host = (re.sub(r":\d*$", "", address) if has_port else address).strip("[]")
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -418,7 +418,7 @@ class ModelInfo:
         manifest_json: the bundle's whole manifest.
         label: the operator's name of this version; empty from a server of an earlier version.
         role: STABLE, CANARY, SHADOW or NAMED; UNSPECIFIED from a server of an earlier version.
-        description: what the model is for, in a sentence; may be empty.
+        description: the purpose of the model, in a sentence; may be empty.
         examples: up to three sources, each with the model's answer.
     """
 

@@ -1,4 +1,4 @@
-"""The command `attendant`: asks a server, or a bundle, from the terminal and in pipelines; and all other commands."""
+"""The command `attendant`: calls a server, or a bundle, from the terminal and in pipelines; and all other commands."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Runs `attendant generate`, `score`, `models` and `health`: asks a server, or a bundle in this process."""
+"""Runs `attendant generate`, `score`, `models` and `health`, with a server, or with a bundle in this process."""
 
 import asyncio
 import os
@@ -77,6 +77,9 @@ def progress(*, enabled: bool) -> Iterator[Callable[[int], None]]:
     if not enabled or not sys.stderr.isatty() or sys.stdout.isatty() or os.isatty(STANDARD_INPUT):
         yield lambda num_bytes: None
         return
+    facts = os.fstat(STANDARD_INPUT)
+    # Of a pipe, the length is unknown.
+    num_left = facts.st_size - os.lseek(STANDARD_INPUT, 0, os.SEEK_CUR) if stat.S_ISREG(facts.st_mode) else None
     bar = Progress(
         TextColumn("{task.fields[num_lines]} lines"),
         BarColumn(),
@@ -88,7 +91,7 @@ def progress(*, enabled: bool) -> Iterator[Callable[[int], None]]:
         redirect_stdout=False,
     )
     with bar:
-        task = bar.add_task("", total=_remaining_bytes(), num_lines=0, speed=0.0)
+        task = bar.add_task("", total=num_left, num_lines=0, speed=0.0)
         num_lines = 0
 
         def advance(num_bytes: int) -> None:
@@ -98,14 +101,6 @@ def progress(*, enabled: bool) -> Iterator[Callable[[int], None]]:
             bar.update(task, advance=num_bytes, num_lines=num_lines, speed=num_lines / elapsed if elapsed else 0.0)
 
         yield advance
-
-
-def _remaining_bytes() -> int | None:
-    """Returns the bytes that are left of standard input; None for a pipe."""
-    facts = os.fstat(STANDARD_INPUT)
-    if not stat.S_ISREG(facts.st_mode):
-        return None
-    return facts.st_size - os.lseek(STANDARD_INPUT, 0, os.SEEK_CUR)
 
 
 class LocalModel:
@@ -179,7 +174,7 @@ class LocalModel:
 
 
 def remedy(missing: ModuleNotFoundError, extras: str) -> str:
-    """Returns which package is missing and what to install.
+    """Returns a message with the missing package and the command that installs it.
 
     An installed distribution's further extras come from the index alone; the distribution itself is on none.
     """
@@ -202,16 +197,9 @@ def connect(options: Namespace) -> AttendantClient | LocalModel:
 
 
 def _client(options: Namespace) -> AttendantClient:
-    return AttendantClient(
-        options.target,
-        timeout=options.timeout,
-        tls=options.tls,
-        root_certificates=options.root_certificates,
-        client_certificate=options.client_certificate,
-        client_key=options.client_key,
-        server_name=options.server_name,
-        token=options.token,
-    )
+    files = ("root_certificates", "client_certificate", "client_key")
+    names = ("target", "timeout", "tls", *files, "server_name", "token")
+    return AttendantClient(**{name: getattr(options, name) for name in names})
 
 
 async def score(options: Namespace) -> int:
@@ -309,7 +297,8 @@ async def _answer(decoder: AttendantClient | Bulk | LocalModel, item: Item, opti
         return None
     if item.source is None:
         return InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, "is not UTF-8")
-    source, own_options = _source(item.source, options), _request_options(options)
+    source: Source = tuple(item.source.split()) if options.tokens else item.source
+    own_options = _request_options(options)
     try:
         if options.stream:
             keeps_lines = rendering.has_lines(item.source)
@@ -340,16 +329,12 @@ async def _streamed(
 
 def _print(item: Item, answer: Answer, options: Namespace) -> None:
     several = isinstance(answer, Generation) and len(answer.hypotheses) > 1
-    # The streamed text has been printed; the other hypotheses and what is drawn have not.
+    # The streamed text has been printed; the other hypotheses and the drawings have not.
     draws = options.attention or options.links or options.trace
     if not options.stream or several or draws or not isinstance(answer, Generation):
         source = item.source if item.name and several else None
         keeps_lines = not several and rendering.has_lines(item.source or "")
         print(rendering.generation_as_text(answer, options, source, keeps_lines=keeps_lines), flush=True)
-
-
-def _source(text: str, options: Namespace) -> Source:
-    return tuple(text.split()) if options.tokens else text
 
 
 def _request_options(options: Namespace) -> RequestOptions:

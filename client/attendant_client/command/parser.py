@@ -179,7 +179,7 @@ def _options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpa
 
 
 def _check_flags(command: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Refuses what argparse takes for an option that the command does not have.
+    """Refuses arguments that argparse takes for options that the command does not have.
 
     Of `-hello`, Python 3.13 reads `-h`. argparse takes a number, and a text with a space, for a value.
     """

@@ -42,7 +42,7 @@ async def test_each_code_has_its_class(client: AttendantClient, server: Served, 
 
 async def test_a_failure_without_a_message_gets_one(client: AttendantClient, server: Served) -> None:
     server.seq2seq.failures.append(Failure(grpc.StatusCode.UNAUTHENTICATED, ""))
-    with pytest.raises(AttendantError, match="the server wants credentials"):
+    with pytest.raises(AttendantError, match="the server requires credentials"):
         await client.models()
 
 
