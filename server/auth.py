@@ -211,7 +211,7 @@ class Access:
             return call.address
 
     def administrator_of(self, call: Call) -> str:
-        """Returns the name of the administrator who makes a call.
+        """Returns the name of the administrator that makes a call.
 
         Raises:
             PermissionDenied: the server has no administrators, or the token is a client's.
@@ -262,7 +262,7 @@ class Access:
             log.warning(f"unencrypted: others can read along; {CERTIFICATE} and {KEY} encrypt", extra={"host": host})
         if self.tokens is None and not self.asks_for_certificates:
             log.warning(
-                f"open: every client that reaches the port may call; {TOKENS} or {CLIENT_CA} asks for credentials",
+                f"open: every client that reaches the port may call; {TOKENS} or {CLIENT_CA} requires credentials",
                 extra={"host": host},
             )
 
@@ -323,12 +323,7 @@ def _open_tokens(option: str, path: Path | None) -> Reloaded[Tokens] | None:
 
 
 class Gate:
-    """Checks credentials, and keeps each client within its rate. All ports of the server use it.
-
-    Attributes:
-        access: the rules.
-        log: counts and logs calls that are refused.
-    """
+    """Checks credentials, and keeps each client within its rate. All ports of the server use it."""
 
     def __init__(self, access: Access, log: RequestLog) -> None:
         self.access = access
@@ -352,7 +347,7 @@ class Gate:
             administers = rpc.guard is Guard.ADMINISTRATORS
             call.client = (self.access.administrator_of if administers else self.access.client_of)(call)
             if not rpc.streams_requests and (seconds := self.wait_seconds(rpc, request, call)) > 0:
-                raise RateLimited(seconds)
+                raise RateLimited(seconds, retry_seconds=seconds)
         except (PermissionDenied, RateLimited, Unauthenticated) as error:
             call.client = call.client or self.access.known_client(call)
             if not rpc.is_counted:

@@ -18,15 +18,15 @@ class AttendantError(Exception):
     Attributes:
         code: the gRPC status code's name.
         reason: the metric label.
-        default_message: the message of a class whose errors all have the same.
+        template: of the message; it is formatted with the values that are passed to the class.
     """
 
     code: str
     reason: ClassVar[str]
-    default_message: ClassVar[str] = ""
+    template: ClassVar[str] = "{}"
 
-    def __init__(self, message: str = "") -> None:
-        super().__init__(message or self.default_message)
+    def __init__(self, *values: object) -> None:
+        super().__init__(self.template.format(*values))
 
     @property
     def without_quotes(self) -> str:
@@ -60,31 +60,27 @@ class Undecodable(AttendantError):
     code = "INVALID_ARGUMENT"
     reason = "undecodable"
 
-    def __init__(self, num_bytes: int, why: str = "") -> None:
+    def __init__(self, num_bytes: int, why: str = "see the proto") -> None:
         """`why` may quote the caller."""
-        super().__init__(f"{self._about(num_bytes)}: {why or 'see the proto'}")
-        self._num_bytes = num_bytes
-
-    @staticmethod
-    def _about(num_bytes: int) -> str:
-        return f"the request, {num_bytes} bytes, is no message of this method's"
+        self._problem = f"the request, {num_bytes} bytes, is not a message of this method"
+        super().__init__(f"{self._problem}: {why}")
 
     @property
     def without_quotes(self) -> str:
-        return self._about(self._num_bytes)
+        return self._problem
 
 
 class UnknownModel(AttendantError):
     code = "NOT_FOUND"
     reason = "unknown_model"
 
-    def __init__(self, name: str, served: list[str], what: str = "is not served here") -> None:
-        self._what = f"{what}; {_choose_from(served)}"
-        super().__init__(f"model {shortened(name)} {self._what}")
+    def __init__(self, name: str, served: list[str], problem: str = "is not served here") -> None:
+        self._problem = f"{problem}; {_choose_from(served)}"
+        super().__init__(f"model {shortened(name)} {self._problem}")
 
     @property
     def without_quotes(self) -> str:
-        return f"the model {self._what}"
+        return f"the model {self._problem}"
 
 
 class UnknownVersion(AttendantError):
@@ -92,12 +88,12 @@ class UnknownVersion(AttendantError):
     reason = "unknown_version"
 
     def __init__(self, model: str, version: str, served: list[str]) -> None:
-        self._what = f"of {model} is not served here; {_choose_from(served)}"
-        super().__init__(f"version {shortened(version)} {self._what}")
+        self._problem = f"of {model} is not served here; {_choose_from(served)}"
+        super().__init__(f"version {shortened(version)} {self._problem}")
 
     @property
     def without_quotes(self) -> str:
-        return f"the version {self._what}"
+        return f"the version {self._problem}"
 
 
 def _choose_from(served: list[str]) -> str:
@@ -112,21 +108,18 @@ class LoadRefused(AttendantError):
 
 
 class Overloaded(AttendantError):
-    """More requests than can be served now.
-
-    Attributes:
-        retry_seconds: retry delay.
-    """
+    """More requests than can be served now."""
 
     code = "RESOURCE_EXHAUSTED"
 
-    def __init__(self, message: str, retry_seconds: float) -> None:
-        super().__init__(message)
+    def __init__(self, *values: object, retry_seconds: float = RETRY_SECONDS) -> None:
+        super().__init__(*values)
         self.retry_seconds = min(retry_seconds, MAX_RETRY_SECONDS)
 
 
 class QueueFull(Overloaded):
     reason = "queue_full"
+    template = "{} requests are waiting, {} of them from this client: {}"
 
     def __init__(
         self, num_waiting: int, num_own: int, retry_seconds: float, *, num_listed: int = 0, num_free: int = 0
@@ -136,78 +129,47 @@ class QueueFull(Overloaded):
         if num_listed > 1:
             why = f"{num_free} more may wait, and {num_listed} of this list would, where parts of texts count"
             why += ": send a shorter list, or bulk work"
-        super().__init__(
-            f"{num_waiting} requests are waiting, {num_own} of them from this client: {why}", retry_seconds
-        )
+        super().__init__(num_waiting, num_own, why, retry_seconds=retry_seconds)
 
 
 class WaitTooLong(Overloaded):
     reason = "wait_too_long"
-
-    def __init__(self, expected_seconds: float, max_seconds: float) -> None:
-        super().__init__(
-            f"the queue takes about {expected_seconds:.3f} s, and a request may wait {max_seconds:g} s",
-            expected_seconds,
-        )
+    template = "the queue takes about {:.3f} s, and a request may wait {:g} s"
 
 
 class ClientLimit(Overloaded):
     reason = "client_limit"
-
-    def __init__(self, num: int, what: str, limit: int, retry_seconds: float) -> None:
-        super().__init__(
-            f"with this request the client would have {num} {what} in flight, must be at most {limit}", retry_seconds
-        )
+    template = "with this request the client would have {} {} in flight, must be at most {}"
 
 
 class DeadlineTooShort(Overloaded):
     reason = "deadline_too_short"
-
-    def __init__(self, remaining_seconds: float, expected_seconds: float) -> None:
-        super().__init__(
-            f"the deadline leaves {remaining_seconds:.3f} s, the answer takes about {expected_seconds:.3f} s",
-            expected_seconds,
-        )
+    template = "the deadline leaves {:.3f} s, the answer takes about {:.3f} s"
 
 
 class OutOfTime(Overloaded):
     reason = "out_of_time"
-
-    def __init__(self, retry_seconds: float) -> None:
-        super().__init__("the queue took longer than expected: the deadline can't be met any more", retry_seconds)
+    template = "the queue took longer than expected: the deadline can't be met any more"
 
 
 class TooManyStreams(Overloaded):
     reason = "too_many_streams"
-
-    def __init__(self, num_streams: int, num_own: int) -> None:
-        super().__init__(
-            f"{num_streams} streams are open, {num_own} of them this client's: it may open no more", RETRY_SECONDS
-        )
+    template = "{} streams are open, {} of them this client's: it may open no more"
 
 
 class TooManyUnread(Overloaded):
     reason = "too_many_unread"
-
-    def __init__(self, num_bytes: int) -> None:
-        super().__init__(f"{num_bytes} bytes of answers to this client have not been read", RETRY_SECONDS)
+    template = "{} bytes of answers to this client have not been read"
 
 
 class TooManyCalls(Overloaded):
     reason = "too_many_calls"
-
-    def __init__(self, num_calls: int, num_own: int) -> None:
-        super().__init__(
-            f"{num_calls} calls are under way over HTTP, {num_own} of them from this client: it may make no more",
-            RETRY_SECONDS,
-        )
+    template = "{} calls are under way over HTTP, {} of them from this client: it may make no more"
 
 
 class RateLimited(Overloaded):
     reason = "rate_limited"
-
-    def __init__(self, retry_seconds: float) -> None:
-        super().__init__(f"the client is above its rate; wait {retry_seconds:.3f} s", retry_seconds)
+    template = "the client is above its rate; wait {:.3f} s"
 
 
 class Unauthenticated(AttendantError):
@@ -227,13 +189,13 @@ class UnknownMethod(AttendantError):
 
     code = "UNIMPLEMENTED"
     reason = "unknown_method"
-    default_message = "this server has no such method; reflection lists those that it has"
+    template = "this server has no such method; reflection lists those that it has"
 
 
 class DeadlineExceeded(AttendantError):
     code = "DEADLINE_EXCEEDED"
     reason = "deadline_exceeded"
-    default_message = "the deadline passed before the answer was complete"
+    template = "the deadline passed before the answer was complete"
 
 
 EARLY_SECONDS: Final = 0.1
@@ -253,7 +215,7 @@ def deadline_has_passed(remaining_seconds: float | None) -> bool:
 class Cancelled(AttendantError):
     code = "CANCELLED"
     reason = "cancelled"
-    default_message = "the request was cancelled"
+    template = "the request was cancelled"
 
 
 class Unavailable(AttendantError):
@@ -262,36 +224,32 @@ class Unavailable(AttendantError):
 
 class NotReady(Unavailable):
     reason = "not_ready"
-    default_message = "the server is still checking its bundles; try again soon"
+    template = "the server is still checking its bundles; try again soon"
 
 
 class Draining(Unavailable):
     reason = "draining"
-    default_message = "the server is shutting down; try another one"
+    template = "the server is shutting down; try another one"
 
 
 class Unread(Unavailable):
     reason = "unread"
-    default_message = "the request's message did not arrive in time; send it again"
+    template = "the request's message did not arrive in time; send it again"
 
 
 class IdleStream(Unavailable):
     reason = "idle_stream"
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"nothing came on this stream for {seconds:g} s; open another one when there are requests")
+    template = "nothing came on this stream for {:g} s; open another one when there are requests"
 
 
 class Stalled(Unavailable):
     reason = "stalled"
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"no answer was read for {seconds:g} s; send the unanswered requests on another stream")
+    template = "no answer was read for {:g} s; send the unanswered requests on another stream"
 
 
 class EngineDead(Unavailable):
     reason = "engine_dead"
-    default_message = "the engines of this model have failed; try another server"
+    template = "the engines of this model have failed; try another server"
 
 
 class Failed(Exception):
@@ -308,13 +266,13 @@ IN_THE_LOG = "internal error; the server's log has it under this request's id"
 class PoisonedRequest(AttendantError):
     code = "INTERNAL"
     reason = "poisoned"
-    default_message = IN_THE_LOG
+    template = IN_THE_LOG
 
 
 class InternalError(AttendantError):
     code = "INTERNAL"
     reason = "internal"
-    default_message = IN_THE_LOG
+    template = IN_THE_LOG
 
 
 def error_of(raised: BaseException | None) -> AttendantError | None:

@@ -248,7 +248,7 @@ class OverloadControl:
                 num_free=max(0, config.max_waiting - num_waiting - ahead.num_own) // 2,
             )
         if wait > config.max_wait_seconds:
-            raise errors.WaitTooLong(wait, config.max_wait_seconds)
+            raise errors.WaitTooLong(wait, config.max_wait_seconds, retry_seconds=wait)
         start_within = None if timeout_seconds is None else self._start_within(timeout_seconds, wait, service)
         return wait + service, waiting + decoding, start_within
 
@@ -260,7 +260,8 @@ class OverloadControl:
             return remaining - service
         if not any(self._rows.values()) and service <= IDLE_DEADLINE_SLACK * remaining:
             return None
-        raise errors.DeadlineTooShort(remaining, max(wait + service, MIN_RETRY_SECONDS))
+        expected = max(wait + service, MIN_RETRY_SECONDS)
+        raise errors.DeadlineTooShort(remaining, expected, retry_seconds=expected)
 
     def _check_client(self, client: str, num_requests: int, num_rows: int, expected_seconds: float) -> None:
         """Raises ClientLimit if these requests are more than the client may have in flight."""
@@ -269,9 +270,10 @@ class OverloadControl:
             ("requests", mine.num_requests + num_requests, config.max_client_requests),
             ("rows", mine.num_rows + num_rows, config.max_client_rows),
         )
-        for what, number, limit in checks:
+        for unit, number, limit in checks:
             if limit is not None and number > limit:
-                raise errors.ClientLimit(number, what, limit, max(expected_seconds, MIN_RETRY_SECONDS))
+                retry_seconds = max(expected_seconds, MIN_RETRY_SECONDS)
+                raise errors.ClientLimit(number, unit, limit, retry_seconds=retry_seconds)
 
     def _learn(self, accepted: Accepted, seconds: float, steps: int, *, late: bool) -> None:
         if accepted.request.priority is Priority.BULK:
@@ -506,7 +508,7 @@ class EngineClient:
             asyncio.get_running_loop().call_soon(self._deliver_some)
 
     def _end_all(self, error: errors.AttendantError) -> None:
-        """Delivers what is undelivered, and this error to all other callers."""
+        """Delivers the undelivered updates, and this error to all other callers."""
         while self._undelivered:
             self._deliver_one(*self._undelivered.popleft())
         for key in list(self._in_flight):

@@ -59,7 +59,7 @@ class EngineRequest(NamedTuple):
         client: name of the client; clients share the engine.
         expected_steps: expected decoder steps.
         start_by: estimated time by which it must be admitted to be answered before its deadline, or None.
-        streams: whether its caller wants tokens as soon as they are certain.
+        streams: whether its caller gets tokens as soon as they are certain.
     """
 
     key: int
@@ -86,7 +86,7 @@ class EngineRequest(NamedTuple):
 
 def out_of_time(request: EngineRequest, now: float) -> OutOfTime:
     """Returns the error for a request that waited too long: it may come again after as long as it has waited."""
-    return OutOfTime(max(MIN_RETRY_SECONDS, now - request.submitted))
+    return OutOfTime(retry_seconds=max(MIN_RETRY_SECONDS, now - request.submitted))
 
 
 class BulkRoom(NamedTuple):
@@ -130,7 +130,7 @@ class Result(NamedTuple):
 
     Attributes:
         hypotheses: best first.
-        trace: the course of the search, if the request asks for it.
+        trace: the course of the search, if it was requested.
     """
 
     hypotheses: tuple[Hypothesis, ...]

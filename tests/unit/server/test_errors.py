@@ -20,18 +20,18 @@ EXAMPLES: dict[errors.AttendantError, str] = {
     errors.UnknownVersion("a", "9", []): "NOT_FOUND",
     errors.LoadRefused("2: the bundle is refused"): "FAILED_PRECONDITION",
     errors.QueueFull(1024, 600, 0.25): "RESOURCE_EXHAUSTED",
-    errors.WaitTooLong(40.0, 30.0): "RESOURCE_EXHAUSTED",
-    errors.ClientLimit(9, "rows", 8, 0.5): "RESOURCE_EXHAUSTED",
-    errors.DeadlineTooShort(0.1, 1.5): "RESOURCE_EXHAUSTED",
+    errors.WaitTooLong(40.0, 30.0, retry_seconds=40.0): "RESOURCE_EXHAUSTED",
+    errors.ClientLimit(9, "rows", 8, retry_seconds=0.5): "RESOURCE_EXHAUSTED",
+    errors.DeadlineTooShort(0.1, 1.5, retry_seconds=1.5): "RESOURCE_EXHAUSTED",
     errors.TooManyStreams(128, 64): "RESOURCE_EXHAUSTED",
     errors.TooManyUnread(1000): "RESOURCE_EXHAUSTED",
     errors.IdleStream(300): "UNAVAILABLE",
     errors.TooManyCalls(100, 64): "RESOURCE_EXHAUSTED",
-    errors.RateLimited(0.25): "RESOURCE_EXHAUSTED",
+    errors.RateLimited(0.25, retry_seconds=0.25): "RESOURCE_EXHAUSTED",
     errors.Unauthenticated("no token"): "UNAUTHENTICATED",
     errors.PermissionDenied("for administrators"): "PERMISSION_DENIED",
     errors.UnknownMethod(): "UNIMPLEMENTED",
-    errors.OutOfTime(0.3): "RESOURCE_EXHAUSTED",
+    errors.OutOfTime(retry_seconds=0.3): "RESOURCE_EXHAUSTED",
     errors.DeadlineExceeded(): "DEADLINE_EXCEEDED",
     errors.Cancelled(): "CANCELLED",
     errors.NotReady(): "UNAVAILABLE",
@@ -131,6 +131,6 @@ async def test_the_retry_delay_is_sent_twice() -> None:
 
 
 async def test_an_infinite_retry_delay_is_sent_as_a_large_number() -> None:
-    error = errors.RateLimited(math.inf)  # --client-requests-per-second 1e-320
+    error = errors.RateLimited(math.inf, retry_seconds=math.inf)  # --client-requests-per-second 1e-320
     assert (await aborted(error)).metadata[PUSHBACK_KEY] == "1000000000"
     assert problem_response(error, "made-up").headers["retry-after"] == "1000000"

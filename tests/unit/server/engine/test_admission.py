@@ -212,7 +212,7 @@ def test_durations_of_answers_correct_the_expectation() -> None:
     assert harness.predictions[-1] == Prediction(pytest.approx(0.3, rel=0.01), 0.3, 10, 10, False)
 
 
-@pytest.mark.parametrize("outcome", [errors.DeadlineExceeded(), errors.OutOfTime(1.0)])
+@pytest.mark.parametrize("outcome", [errors.DeadlineExceeded(), errors.OutOfTime()])
 def test_a_late_request_is_counted_and_is_no_answer(outcome: Outcome) -> None:
     harness = Harness()
     harness.control.ended(harness.accept(timeout=5.0), outcome, 0.02)

@@ -110,7 +110,7 @@ def test_unknown_names_are_one_fault_and_stay_out_of_the_log() -> None:
 def test_a_body_that_is_no_json_has_the_readers_message(raw: bytes) -> None:
     request = decoded(raw)
     assert isinstance(request.error, Undecodable)
-    assert str(request.error).startswith(f"the request, {len(raw)} bytes, is no message of this method's: ")
+    assert str(request.error).startswith(f"the request, {len(raw)} bytes, is not a message of this method: ")
 
 
 def test_a_number_that_json_lacks_is_named_without_a_remedy() -> None:
