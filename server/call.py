@@ -56,7 +56,7 @@ class Call(ABC):
     Attributes:
         protocol: its name in traces, "grpc" or "http".
         peer: the other end, as gRPC names it: "ipv4:127.0.0.1:50123".
-        client: the caller's name, by which limits and fair queueing tell clients apart; empty until credentials have
+        client: the caller's name, by which limits and fair queueing distinguish clients; empty until credentials have
             been checked.
         method: the full name of the called method, for traces.
         span_parent: for traces, see `Tracer.parent_of`; None until the first request begins.
@@ -125,7 +125,7 @@ class Call(ABC):
 
 @dataclass(frozen=True, slots=True)
 class UndecodableRequest:
-    """Stands for a message that can't be decoded, so that it is answered and counted like any other request."""
+    """Represents a message that can't be decoded, so that it is answered and counted like any other request."""
 
     num_bytes: int
     error: AttendantError
@@ -308,11 +308,6 @@ class RequestRecord:
         request_id: under which the log, the answer and an error name the request.
         trace: None if requests are not traced.
     """
-
-    __slots__ = (
-        *("_began", "_call", "_has_ended", "_label", "_leases", "_log", "_method", "_model"),
-        *("request_id", "trace"),
-    )
 
     def __init__(self, requests: RequestLog, method: str, call: Call, request_id: str, model: str) -> None:
         self._log = requests

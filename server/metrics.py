@@ -6,10 +6,9 @@ request.
 
 import math
 import time
-from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -103,8 +102,6 @@ Bucket = tuple[str, float] | tuple[str, float, Exemplar]
 class Count:
     """A counter's value for one set of labels."""
 
-    __slots__ = ("value",)
-
     def __init__(self) -> None:
         self.value = 0.0
 
@@ -121,8 +118,6 @@ class Distribution:
     Attributes:
         sum: of the values.
     """
-
-    __slots__ = ("_bounds", "_counts", "_exemplars", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         """`bounds`: the largest value of each bucket except the last, which takes all larger values."""
@@ -166,6 +161,7 @@ class _Labelled(Collector, Generic[Child]):
     """
 
     _family_class: ClassVar[Any]
+    _new: Callable[[], Child]
 
     def __init__(
         self, name: str, documentation: str, labelnames: Iterable[str], *, namespace: str, registry: CollectorRegistry
@@ -191,17 +187,12 @@ class _Labelled(Collector, Generic[Child]):
     # Called at the registration, when there are no values yet: the registry checks that the name is free.
     describe = collect
 
-    @abstractmethod
-    def _new(self) -> Child: ...
-
 
 class Counter(_Labelled[Count]):
     """Counts by the values of their labels."""
 
     _family_class = CounterMetricFamily
-
-    def _new(self) -> Count:
-        return Count()
+    _new = Count
 
 
 class Histogram(_Labelled[Distribution]):
@@ -211,11 +202,8 @@ class Histogram(_Labelled[Distribution]):
 
     def __init__(self, *args: Any, buckets: Iterable[float], **options: Any) -> None:
         """`buckets`: their largest values; the others as for a counter."""
-        self._bounds = tuple(map(float, buckets))
+        self._new = partial(Distribution, tuple(map(float, buckets)))
         super().__init__(*args, **options)
-
-    def _new(self) -> Distribution:
-        return Distribution(self._bounds)
 
 
 class Metrics:
@@ -284,17 +272,14 @@ class Metrics:
             "distribution; NaN until there are enough.",
             ("model", "signal"),
         )
-        # Looking children up takes longer than counting; labels are from closed sets, so there are few.
-        self._requests_of = lru_cache(maxsize=None)(self.requests.labels)
-        self._seconds_of = lru_cache(maxsize=None)(self.request_seconds.labels)
         self._watched: dict[str, dict[EngineClient, tuple[str, ...]]] = {}
 
     def ended(
         self, *, model: str, method: str, code: str, seconds: float, exemplar: dict[str, str] | None = None
     ) -> None:
         """Counts a request that has ended; `exemplar`: its trace's id."""
-        self._requests_of(model, method, code).inc()
-        self._seconds_of(model, method).observe(seconds, exemplar)
+        self.requests.labels(model, method, code).inc()
+        self.request_seconds.labels(model, method).observe(seconds, exemplar)
 
     def set_ready(self, model: str, ready: bool) -> None:
         self.gauges["ready"].labels(model).set(int(ready))
@@ -322,7 +307,7 @@ class ModelMetrics:
         self._count = {name: metric.labels(model).inc for name, metric in metrics.counters.items()}
         self._observe_phase = {phase: metrics.step_seconds.labels(model, phase).observe for phase in PHASES}
         self._gauges = {name: metric.labels(model) for name, metric in metrics.gauges.items()}
-        self._count_mispredicted = {what: metrics.mispredicted.labels(model, what).inc for what in ("time", "steps")}
+        self._count_mispredicted = {kind: metrics.mispredicted.labels(model, kind).inc for kind in ("time", "steps")}
         self._count_shadowed = {
             outcome: metrics.shadow_answers.labels(model, outcome).inc for outcome in ("same", "different", "failed")
         }

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Final, NoReturn
 from urllib.parse import unquote
 
@@ -65,27 +65,21 @@ class GrpcMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         counter = partial(Counter, namespace="grpc_server", registry=registry)
+        histogram = partial(Histogram, namespace="grpc_server", registry=registry)
         self.started = counter("started", "RPCs started.", LABELS)
         self.handled = counter("handled", "RPCs ended.", (*LABELS, "grpc_code"))
         self.received = counter("msg_received", "Messages received.", LABELS)
         self.sent = counter("msg_sent", "Messages sent.", LABELS)
-        self.seconds = Histogram(
-            "handling_seconds",
-            "Duration of RPCs.",
-            LABELS,
-            namespace="grpc_server",
-            registry=registry,
-            buckets=REQUEST_BUCKETS,
-        )
+        self.seconds = histogram("handling_seconds", "Duration of RPCs.", LABELS, buckets=REQUEST_BUCKETS)
 
 
 class RpcMetrics:
-    """The metrics of one method. Labels are resolved once, since that takes a microsecond each."""
+    """The metrics of one method, their labels resolved once."""
 
     def __init__(self, metrics: GrpcMetrics, rpc: Rpc) -> None:
         labels = TYPES[rpc.streams_requests, rpc.streams_responses], rpc.service, rpc.name
         self.started = metrics.started.labels(*labels)
-        self.handled = lru_cache(maxsize=None)(partial(metrics.handled.labels, *labels))
+        self.handled = partial(metrics.handled.labels, *labels)
         self.received = metrics.received.labels(*labels)
         self.sent = metrics.sent.labels(*labels)
         self.seconds = metrics.seconds.labels(*labels)
@@ -93,8 +87,6 @@ class RpcMetrics:
 
 class Handling:
     """Counts and times a call as a context manager."""
-
-    __slots__ = ("_began", "_call", "_metrics")
 
     def __init__(self, metrics: RpcMetrics, call: GrpcCall) -> None:
         self._metrics, self._call, self._began = metrics, call, time.monotonic()
@@ -124,7 +116,7 @@ YOUNG_SECONDS: Final = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Limits of what unfinished requests may hold.
+    """Limits of unfinished requests.
 
     Attributes:
         max_unread: unary calls whose message has not arrived whole after YOUNG_SECONDS. Each may hold as much as the
@@ -247,10 +239,10 @@ class Activity:
 def read(context: Any) -> "asyncio.Future[Any]":
     """Begins to read a call's next message; returns a future of its bytes, or of `grpc.aio.EOF` after the last one.
 
-    A caller or a limit may cancel the future, but gRPC's coroutine must not be cancelled: grpcio would never free what
-    it has allocated (grpc/grpc#43360). So it is run here by hand, and goes on until the call has ended. It waits once,
-    for a future that gRPC's core resolves. A task of its own would do the same in four times the time; a coroutine that
-    may be cancelled, once that issue is resolved, in none.
+    A caller or a limit may cancel the future, but gRPC's coroutine must not be cancelled: grpcio would never free its
+    memory (grpc/grpc#43360). So it is run here by hand, and goes on until the call has ended. It waits once, for a
+    future that gRPC's core resolves. A task of its own would do the same in four times the time; a coroutine that may
+    be cancelled, once that issue is resolved, in none.
     """
     reading = context.read()
     arrived = reading.send(None)
