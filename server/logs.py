@@ -1,7 +1,7 @@
 """Log lines: one per event, key=value or JSON. Facts go in `extra`: log.info("refused", extra={"request_id": ...}).
 
-A log line may contain text that a caller wrote. Whatever it is, an event stays one line of printable characters, and a
-caller that causes the same warning again and again does not fill the disk with it. Unless --log-texts is on, text of
+A log line may contain any text that a caller wrote. Nevertheless, an event stays one line of printable characters, and
+a caller that causes the same warning again and again does not fill the disk with it. Unless --log-texts is on, text of
 callers is kept out: their tokens, and the messages of exceptions. The log then names requests by their ids, fields by
 their names, and exceptions by their classes and the lines that raised them.
 """
@@ -15,7 +15,6 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TextIO
 
 from attendant.runtime.errors import escaped
@@ -155,7 +154,7 @@ def _quotes_no_header(record: logging.LogRecord) -> bool:
 
 
 def configure_audit(level: AuditLevel, log_format: LogFormat, stream: TextIO = sys.stderr) -> None:
-    """Sends the audit log to `stream`, whatever the level of other logs."""
+    """Sends the audit log to `stream`, independently of the level of other logs."""
     AUDIT.handlers, AUDIT.propagate = [_handler(log_format, "off", stream)], False
     AUDIT.setLevel(logging.CRITICAL + 1 if level == "off" else level.upper())
 
@@ -176,16 +175,6 @@ def log_python_errors() -> None:
     logging.captureWarnings(True)
     logging.raiseExceptions = False  # a line that can't be written, on a full disk, is lost without a traceback
     log = logging.getLogger(__name__)
-
-    def on_uncaught(kind: type[BaseException], raised: BaseException, stack: TracebackType | None) -> None:
-        log.critical("the process ends by an exception", exc_info=raised)
-
-    def on_unraisable(event: "sys.UnraisableHookArgs") -> None:
-        log.error("an exception was ignored", exc_info=event.exc_value)
-
-    def on_thread(event: threading.ExceptHookArgs) -> None:
-        log.error("a thread has failed", exc_info=event.exc_value)
-
-    sys.excepthook = on_uncaught
-    sys.unraisablehook = on_unraisable
-    threading.excepthook = on_thread
+    sys.excepthook = lambda kind, raised, stack: log.critical("the process ends by an exception", exc_info=raised)
+    sys.unraisablehook = lambda event: log.error("an exception was ignored", exc_info=event.exc_value)
+    threading.excepthook = lambda event: log.error("a thread has failed", exc_info=event.exc_value)

@@ -283,7 +283,7 @@ class BatchStream:
     async def _next_results(self, items: list[Item]) -> list[dict[str, Any]]:
         """Moves ended items to `items`, until a message is full; returns the fields of their results.
 
-        The caller frees what the items hold, even if this is cancelled.
+        The caller frees the items' memory, even if this is cancelled.
         """
         results: list[dict[str, Any]] = []
         num_bytes = 0
@@ -349,21 +349,20 @@ class BatchStream:
     def _submit(self) -> None:
         """Submits the items that are ready, those of each model together."""
         ready, self._ready = self._ready, []
-        for model, group in by_model(ready).items():
-            permits = model.runner.bulk_permits
+        for group in by_model(ready).values():
             try:
                 submit_items(group, self._call, Priority.BULK)
             except Exception as error:
                 for item in group:
-                    permits.release()
+                    _permits_of(item).release()
                     self._has_ended(item, error)
                 continue
             for item in group:
                 assert item.submitted is not None
-                item.submitted.add_done_callback(partial(_release, permits))
                 item.submitted.add_done_callback(partial(self._on_outcome, item))
 
     def _on_outcome(self, item: Item, submitted: asyncio.Future[Outcome]) -> None:
+        _permits_of(item).release()
         if not submitted.cancelled():
             self._has_ended(item, submitted.result())
 
@@ -422,7 +421,3 @@ class BatchStream:
 def _permits_of(item: Item) -> FairSemaphore:
     assert item.parsed is not None
     return item.parsed.model.runner.bulk_permits
-
-
-def _release(permits: FairSemaphore, _: object) -> None:
-    permits.release()

@@ -57,7 +57,7 @@ OPTIONS = (
     ("grpc.server.max_pending_requests", NO_LIMIT),
     ("grpc.server.max_pending_requests_hard_limit", NO_LIMIT),
     ("grpc.server_max_unrequested_time_in_server", 24 * 3600),
-    # What arrives of a message before it is read; while it is read, its whole length may come.
+    # Bytes of a message that may arrive before it is read; while it is read, its whole length may come.
     ("grpc.http2.lookahead_bytes", 16 * 1024),
     # Otherwise windows would grow with the bandwidth, beyond the line above.
     ("grpc.http2.bdp_probe", 0),
@@ -110,8 +110,8 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
     Raises:
         UserError: the port is in use, or the host is not this machine's.
     """
-    # gRPC writes its reasons to standard error, past every log level, and raises without one. So try the port first. It
-    # gets addresses, because it does not know all names that the system knows, such as 127.1.
+    # gRPC writes its reasons to standard error, past every log level, and raises without one. So try the port first.
+    # gRPC gets addresses, because it can't resolve all names that the system resolves, such as 127.1.
     probes = listeners("--port", host, port)
     addresses = [probe.getsockname()[0] for probe in probes]
     for probe in probes:
@@ -297,6 +297,7 @@ LOOK_SECONDS = 0.25
 
 OPEN_STATES = frozenset({1, 4, 5})
 """Linux's TCP states in which the peer has not closed its side: ESTABLISHED, FIN_WAIT1, FIN_WAIT2."""
+LISTEN = 10
 
 
 def bounded(port: int, max_connections: int, calls: ConnectionCalls) -> AbstractContextManager[None]:
@@ -323,7 +324,7 @@ def make_room(port: int, max_connections: int, calls: ConnectionCalls) -> None:
 
 
 def num_connections(port: int) -> int:
-    return sum(not _listens(connection) for connection in _sockets(port))
+    return sum(_state(connection) != LISTEN for connection in _sockets(port))
 
 
 def hang_up_on(peers: Collection[str], port: int | None = None) -> None:
@@ -345,7 +346,7 @@ async def hang_up(port: int, seconds: float) -> None:
     """
     for connection in _sockets(port):
         with suppress(OSError):  # it has just been closed
-            connection.shutdown(socket.SHUT_RDWR if _listens(connection) else socket.SHUT_WR)
+            connection.shutdown(socket.SHUT_RDWR if _state(connection) == LISTEN else socket.SHUT_WR)
     await until(lambda: all(_state(connection) not in OPEN_STATES for connection in _sockets(port)), seconds)
 
 
@@ -369,10 +370,6 @@ def _peer_of(connection: socket.socket) -> str:
         return ""
     host = host.removeprefix("::ffff:")  # IPv4 on a socket for both
     return f"ipv6:[{host}]:{number}" if ":" in host else f"ipv4:{host}:{number}"
-
-
-def _listens(connection: socket.socket) -> bool:
-    return bool(connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
 def _state(connection: socket.socket) -> int:

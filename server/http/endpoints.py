@@ -212,17 +212,11 @@ class StreamEndpoint(Endpoint):
 
 @asynccontextmanager
 async def _awaited(call: HttpCall, receive: Receive) -> AsyncIterator[None]:
-    """Cancels the block if the client disconnects or the deadline passes. Raises Failed: the deadline has passed."""
-    try:
-        async with while_connected(receive), asyncio.timeout(call.time_remaining()):
-            yield
-    except TimeoutError:
-        raise errors.Failed(errors.DeadlineExceeded()) from None
+    """Cancels the block if the deadline passes, or if the client disconnects; then the code after the block goes on.
 
-
-@asynccontextmanager
-async def while_connected(receive: Receive) -> AsyncIterator[None]:
-    """Cancels the block if the client disconnects; the code after the block goes on."""
+    Raises:
+        Failed: the deadline has passed.
+    """
     task = asyncio.current_task()
     assert task is not None, "a request is handled by a task"
     gone = False
@@ -236,7 +230,10 @@ async def while_connected(receive: Receive) -> AsyncIterator[None]:
 
     watching = asyncio.create_task(watch())
     try:
-        yield
+        async with asyncio.timeout(call.time_remaining()):
+            yield
+    except TimeoutError:
+        raise errors.Failed(errors.DeadlineExceeded()) from None
     except asyncio.CancelledError:
         if not gone or task.uncancel():
             raise

@@ -61,10 +61,9 @@ class StrictRequests(h11.Connection):
         Raises:
             h11.RemoteProtocolError: the request is refused; the connection must be closed.
         """
-        event = super().next_event()
-        return self._checked(event) if isinstance(event, h11.Request) else event
-
-    def _checked(self, request: h11.Request) -> h11.Request:
+        request = super().next_event()
+        if not isinstance(request, h11.Request):
+            return request
         names = {name for name, _ in request.headers}
         if not request.http_version.startswith(b"1."):
             self._refuse("The version of HTTP must be 1.1 or 1.0.")
@@ -195,7 +194,7 @@ async def http_server(
         lifespan="off",
         log_config=None,
         access_log=False,
-        # A proxy's headers could come from anyone on this machine: clients are told apart by tokens.
+        # A proxy's headers could come from anyone on this machine: tokens distinguish clients.
         proxy_headers=False,
         timeout_keep_alive=round(REQUEST_SECONDS),
     )
