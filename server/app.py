@@ -188,7 +188,7 @@ async def _reload(access: Access, reconciler: Reconciler, catalogue: Catalogue) 
 
 
 def _announce(config: ServerConfig, catalogue: Catalogue, target: str, metrics: str, scheme: str) -> None:
-    """Writes to the log, and then to standard output, what is served at first; versions may come and go.
+    """Writes the models that are served at first to the log, and then to standard output; versions may come and go.
 
     Args:
         scheme: of the playground's address; empty if there is no playground.

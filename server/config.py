@@ -1,8 +1,8 @@
 """The server's options: from the command line, else from the environment, else their defaults.
 
 Each option `--some-name` is also the variable `ATTENDANT_SOME_NAME`. Why not pydantic-settings (2.16, tried): its
-errors don't tell a flag from a variable and say "unable to parse string as an integer" where we name the range, its
---help shows neither units nor variables, and ATTENDANT_PORT=tcp://... and a list of paths need sources of their own.
+errors don't distinguish a flag from a variable, and have "unable to parse string as an integer" instead of a range;
+its --help has neither units nor variables, and ATTENDANT_PORT=tcp://... and a list of paths need sources of their own.
 """
 
 # ruff: noqa: RUF009  # _option is dataclasses.field, with a few facts

@@ -202,7 +202,7 @@ def _clients_view(context: ssl.SSLContext, certificate: bytes) -> tuple[str, flo
                 end.do_handshake()
     except ssl.SSLError as error:
         return getattr(error, "verify_message", "") or _reason(error), math.inf
-    with suppress(ValueError):  # TLS 1.2 would need a round in which the server asks for a client's certificate
+    with suppress(ValueError):  # TLS 1.2 would need a round in which the server requests a client's certificate
         shown = cast(dict[str, Any], client.getpeercert())
         return "", ssl.cert_time_to_seconds(shown["notAfter"])
     return "", math.inf
@@ -274,7 +274,7 @@ class Tokens:
         """
         scheme, _, text = authorization.partition(" ")
         if scheme.lower() != "bearer":
-            raise Unauthenticated("this server asks for a token; send it as `authorization: Bearer TOKEN`")
+            raise Unauthenticated("this server requires a token; send it as `authorization: Bearer TOKEN`")
         digest = digest_of(text.strip())
         for token in self._candidates.get(digest[: self._INDEXED_BYTES], ()):
             if compare_digest(token.digest, digest):

@@ -95,7 +95,7 @@ class FunctionTokenizer(Tokenizer):
         return list(tokens)
 
     def opening(self, text: str) -> tuple[list[int], str]:
-        """Returns the ids of a text, which is taken as complete: no function returns what may follow."""
+        """Returns the ids of a text, which is taken as complete: no function returns the possible continuations."""
         return self.encode(text), ""
 
     def decode(self, ids: Sequence[int]) -> str:

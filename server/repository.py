@@ -179,7 +179,7 @@ MUST_BE: Final = {"string_type": 'a version in quotes, e.g. "3"', "tuple_type": 
 
 
 def _problem(error: ErrorDetails) -> str:
-    """Returns what is wrong with a policy: the field, the value and the remedy."""
+    """Returns the description of an error of a policy: the field, the value and the remedy."""
     where, kind = ".".join(map(str, error["loc"])), error["type"]
     if kind == "value_error":
         return str(error["ctx"]["error"])
@@ -421,7 +421,7 @@ class Reconciler:
         if model.unloaded:
             return "unloaded"
         is_refused = label in model.refused or POLICY_NAME in model.refused
-        return "refused: the server's log says why" if is_refused else "no policy asks for it"
+        return "refused: the server's log has the reason" if is_refused else "no policy names it"
 
     async def _look(self) -> dict[str, ModelFolder]:
         """Returns the models of all repositories. A name that is in two places keeps its folder, and is logged once."""
@@ -461,7 +461,7 @@ class Reconciler:
         if folder is None or model.unloaded:
             self._drop(name)
             return
-        model.refused = {what: refused for what, refused in model.refused.items() if what in folder.versions}
+        model.refused = {label: refused for label, refused in model.refused.items() if label in folder.versions}
         try:
             policy = await in_daemon_thread(partial(read_policy, folder.path / POLICY_NAME))
         except UserError as error:
@@ -514,12 +514,13 @@ class Reconciler:
         self._metrics.model_loads.labels(name, "served").inc()
         return version
 
-    def _refuse(self, name: str, what: str, state: State, why: Exception) -> None:
-        self._model(name).refused[what] = state, str(why)
+    def _refuse(self, name: str, item: str, state: State, why: Exception) -> None:
+        """Notes and logs that a version, or the policy's file, is refused."""
+        self._model(name).refused[item] = state, str(why)
         if self._model(name).stable is None:
             self._metrics.set_ready(name, False)
         self._metrics.model_loads.labels(name, "refused").inc()
-        log.error("not loaded", extra={"model": name, "what": what, "reason": str(why)})
+        log.error("not loaded", extra={"model": name, "what": item, "reason": str(why)})
 
     def _serve(self, name: str, policy: Policy, stable: _Version, others: Sequence[_Version]) -> None:
         """Exchanges the routes of a model; versions that are no longer among them end after their last lease."""

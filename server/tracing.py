@@ -140,7 +140,7 @@ def _warn_of_fixed() -> None:
 
 
 def otlp_provider() -> "TracerProvider":
-    """Sends spans by OTLP over gRPC, in batches, from a thread; what can't be sent in time is dropped."""
+    """Sends spans by OTLP over gRPC, in batches, from a thread; those that can't be sent in time are dropped."""
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider

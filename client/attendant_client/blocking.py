@@ -9,30 +9,30 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 from attendant_client.client import FORKED, AttendantClient, GenerationStream
 from attendant_client.types import Delta, GenerateOptions, Generation, Source
 
-_Given = ParamSpec("_Given")
+_Parameters = ParamSpec("_Parameters")
 _Answer = TypeVar("_Answer")
 _Item = TypeVar("_Item")
 
 
 def _waiting(
-    method: Callable[Concatenate[AttendantClient, _Given], Coroutine[Any, Any, _Answer]],
-) -> Callable[Concatenate["BlockingClient", _Given], _Answer]:
+    method: Callable[Concatenate[AttendantClient, _Parameters], Coroutine[Any, Any, _Answer]],
+) -> Callable[Concatenate["BlockingClient", _Parameters], _Answer]:
     """Returns the same call, which waits for its answer."""
 
     @wraps(method)
-    def call(self: "BlockingClient", /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Answer:
+    def call(self: "BlockingClient", /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Answer:
         return self.wait(method(self.client, *args, **kwargs))
 
     return call
 
 
 def _iterating(
-    method: Callable[Concatenate[AttendantClient, _Given], AsyncGenerator[_Item, None]],
-) -> Callable[Concatenate["BlockingClient", _Given], Iterator[_Item]]:
+    method: Callable[Concatenate[AttendantClient, _Parameters], AsyncGenerator[_Item, None]],
+) -> Callable[Concatenate["BlockingClient", _Parameters], Iterator[_Item]]:
     """Returns the same answers as a generator that waits for each."""
 
     @wraps(method)
-    def call(self: "BlockingClient", /, *args: _Given.args, **kwargs: _Given.kwargs) -> Iterator[_Item]:
+    def call(self: "BlockingClient", /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> Iterator[_Item]:
         answers = method(self.client, *args, **kwargs)
         yield from self.each(answers, answers.aclose)
 

@@ -177,7 +177,7 @@ class Replica:
     async def _answer(
         self, method: Callable[[Any, Any], Any], request: Any, ray_context: Any, named: Sequence[Any] | None = None
     ) -> Any:
-        """Calls a method. After an error, Ray takes code and details from the context, whatever is returned.
+        """Calls a method. After an error, Ray takes code and details from the context, not from the returned value.
 
         Args:
             named: the messages that name models; if None, the request itself.

@@ -130,9 +130,9 @@ class FairQueue:
         return 0 if mine is None else len(mine.requests)
 
     def ahead(self, client: str, work: float) -> Ahead:
-        """Returns what is taken before a request of this client that arrives now.
+        """Returns the work that is taken before a request of this client that arrives now.
 
-        That is all of the client's waiting requests, and of every other client as much work, or what it has.
+        That is all of the client's waiting requests, and of every other client as much work, or all that it has.
         """
         mine = self._clients.get(client)
         work_ahead, num_own = 0.0 if mine is None else mine.work, self.num_of(client)
@@ -331,7 +331,7 @@ class ThroughputEstimate:
 
     @property
     def encode_seconds(self) -> float:
-        """Seconds of an encoding, whatever its number of requests; 0 before the first one."""
+        """Seconds of an encoding of any number of requests; 0 before the first one."""
         return self._encode_seconds / self._encodings if self._encodings else 0.0
 
 
@@ -456,7 +456,7 @@ class Dispatcher:
         return sum([load.rows for load in self._loads[priority]])
 
     def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
-        """Returns what waits before a new request of `work` rows x steps; `num_own` counts light and heavy requests."""
+        """Returns the work before a new request of `work` rows x steps; `num_own` counts light and heavy requests."""
         ahead = self._waiting[priority].ahead(client, work)
         return Ahead(ahead.work, ahead.num_requests, sum([self._waiting[kind].num_of(client) for kind in RESERVED]))
 
@@ -529,7 +529,7 @@ class Dispatcher:
             self._dispatch()
 
     def _dispatch(self) -> None:
-        """Sends what there is room for."""
+        """Sends the requests that there is room for."""
         for queue in self._waiting.values():
             # The request at its turn waits until it fits, before all smaller ones, so that it does not starve.
             while (request := queue.first()) is not None and self._give(request):

@@ -2,7 +2,7 @@
 
 One thread owns an engine; it has no thread itself. In a worker process commands come in on a socket, and after rounds
 reports go out. Every report wakes the server's process, which finds that the decoding has evicted its code and data
-from the caches. And callers who are answered together ask again together, so that their next requests are encoded in
+from the caches. And callers that are answered together send their next requests together, which are then encoded in
 one call. So the reports of rounds shortly after one another are sent together.
 """
 
@@ -104,7 +104,7 @@ class Engine:
         self._settled_until = -math.inf
 
     def cancel(self, key: int) -> None:
-        """Cancels a request: the next round frees what it holds. Unknown keys are ignored."""
+        """Cancels a request: the next round frees its rows. Unknown keys are ignored."""
         self._cancelled.add(key)
         self._settled_until = -math.inf
 

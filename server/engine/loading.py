@@ -1,4 +1,4 @@
-"""From a bundle's folder to an engine that may serve: whatever can refuse files or graphs does so here.
+"""From a bundle's folder to an engine that may serve: all checks that refuse files or graphs.
 
 The server opens the bundle; a worker process opens it again, loads its graphs and makes the engine.
 """
@@ -79,7 +79,7 @@ def within_limits(load: Callable[[], T], path: Path, config: ServerConfig) -> T:
         f"the bundle {path} is refused",
         seconds=config.load_seconds,
         mib=config.load_mib,
-        remedy="; --load-seconds and --load-mib say what it may take",
+        remedy="; --load-seconds and --load-mib set the limits",
     )
 
 
@@ -153,8 +153,8 @@ def _refuse_large_state(bundle: Bundle, precision: Precision, config: ServerConf
     num_sources, longest = _num_longest(bundle, config), bundle.manifest.limits.max_source_tokens
     taken = num_sources * padded_width(longest + 1) * position_bytes(bundle.graphs_in(precision)) // MIB
     if taken > config.load_mib:
-        what = f"limits.max_source_tokens: {num_sources} sources of {longest} tokens take {taken} MiB"
-        raise BundleRefused(bundle.path, [f"{what} of state, may take {config.load_mib}; --load-mib says how much"])
+        state = f"limits.max_source_tokens: {num_sources} sources of {longest} tokens take {taken} MiB of state"
+        raise BundleRefused(bundle.path, [f"{state}, may take {config.load_mib}; --load-mib sets the limit"])
 
 
 def _num_longest(bundle: Bundle, config: ServerConfig) -> int:
@@ -183,15 +183,14 @@ def _warm_up(bundle: Bundle, stepper: Stepper, config: ServerConfig) -> tuple[in
         decode_all(stepper, [source] * num_sources, options, bundle.manifest.special_ids)
     except Exception as error:
         log.debug("warming up failed", exc_info=True)
-        what = f"decoding the longest sources fails: {reason_of(error)}"
-        raise BundleRefused(bundle.path, [what]) from error
+        raise BundleRefused(bundle.path, [f"decoding the longest sources fails: {reason_of(error)}"]) from error
     return num_sources * (len(source) + limits.max_beam_size), time.monotonic() - began
 
 
 def _request_seconds(bundle: Bundle, stepper: Stepper, precision: Precision, provider: Provider) -> float:
     """Returns the seconds of a lone request: the median over golden sources, each decoded greedily at its quickest.
 
-    Other programs can only make it slower, and their load now says nothing about later. So on a CPU it is the time that
+    Other programs can only make it slower, and their load may change. So on a CPU it is the time that
     this thread has computed; the thread takes part in every product.
     """
     clock = time.thread_time if provider == "cpu" else time.perf_counter

@@ -45,7 +45,7 @@ FIRST_DELAY_SECONDS = 0.5
 MAX_DELAY_SECONDS = 30.0
 
 ENDING_SECONDS = 1.0
-"""Time that a worker which hung up gets to end, so that the log can say how it ended."""
+"""Time that a worker that hung up gets to end, so that the log can have its exit status."""
 
 MAX_POISONED = 1024
 """Number of poisoned requests that are remembered."""
@@ -229,7 +229,7 @@ class Slot:
         self._link.next_commands().requests.append(request)
 
     def limit_bulk(self, room: BulkRoom) -> None:
-        """Sets what the worker may use for bulk requests from now on."""
+        """Sets the limits of the worker's bulk requests from now on."""
         if self._link is not None:
             self._link.next_commands().bulk = room
 
@@ -266,8 +266,8 @@ class Slot:
     def tick(self, elapsed_seconds: float) -> float:
         """Returns how long a worker that has work has been silent, after some time has passed.
 
-        A tick that comes late says that this process was held up itself. No message could be read then, so that time
-        does not count.
+        If a tick comes late, this process was held up itself. No message could be read then, so that time does not
+        count.
         """
         if not self.requests and not self.is_loading:
             return 0.0
@@ -393,7 +393,7 @@ class WorkerPool:
             on_death: called once, if the engines have failed for good.
 
         Raises:
-            UserError: the first worker that refused its bundle says why.
+            UserError: a worker's reason to refuse its bundle; of several workers, the first one's.
             WorkerLost
         """
         self._on_updates, self._on_death = on_updates, on_death
@@ -419,7 +419,7 @@ class WorkerPool:
                 self._dispatcher.add(request)
 
     def cancel(self, key: int) -> None:
-        """Frees what the request holds, within a step. A key that has ended is ignored."""
+        """Frees the request's rows within a step. A key that has ended is ignored."""
         if self._dispatcher.cancel(key):
             return
         for slot in self._slots:
@@ -449,7 +449,7 @@ class WorkerPool:
         return sum(min(slot.report.num_rows, self._dispatcher.num_rows(slot.number)) for slot in self._slots)
 
     def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
-        """Returns what waits before a new request of `work` expected rows x steps of this client."""
+        """Returns the work before a new request of `work` expected rows x steps of this client."""
         return self._dispatcher.ahead(priority, client, work)
 
     def freeing(self, priority: Priority, num_rows: int, num_ahead: float) -> tuple[float, float] | None:
@@ -499,7 +499,7 @@ class WorkerPool:
         elif ended:
             self._go_on(slot)
         self._on_updates([*report.progress, *report.outcomes, *missed])
-        # After the callers who have just been woken: an answer need not wait for the metrics of its steps.
+        # After the callers that have just been woken: an answer need not wait for the metrics of its steps.
         asyncio.get_running_loop().call_soon(self._note, report.stats)
 
     def _forget(self, requests: Iterable[EngineRequest]) -> None:

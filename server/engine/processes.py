@@ -1,6 +1,6 @@
 """Worker processes: they are started, or forked by the process that has loaded their bundle, and end with the server.
 
-Forked workers share the memory of their bundle. So its weights are in memory once, whatever the number of workers, and
+Forked workers share the memory of their bundle. So its weights are in memory once for any number of workers, and
 once in the processor's last cache: with weights of their own, two workers read them from memory where one would find
 them in the cache. Only the thread that forks lives on in the new process, and ONNX Runtime would wait indefinitely for
 the others. So workers are forked only if each has one thread: then ONNX Runtime starts none.

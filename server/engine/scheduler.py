@@ -119,7 +119,7 @@ MAX_OVERTAKEN = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits of what may run at once.
+    """Limits of the work that may run at once.
 
     Attributes:
         max_rows: live hypotheses that are stepped together.
@@ -204,7 +204,7 @@ class BatchBudget:
     def note(self, seconds: float, units: int) -> None:
         """Learns from a call.
 
-        Calls much smaller than the budget are ignored unless they took too long: they say little about large ones. So
+        Calls much smaller than the budget are ignored unless they took too long: they differ from large ones. So
         are calls that are shorter than the clock's resolution.
         """
         if seconds > 0 and (units >= self._limit / 2 or seconds >= self._seconds):
@@ -350,7 +350,7 @@ class Scheduler:
         return any(self._queues.values())
 
     def limit_bulk(self, room: BulkRoom) -> None:
-        """Sets what bulk requests may use from now on: the budget's rows, or what other models leave of them."""
+        """Sets the rows of bulk requests from now on: the budget's, or those that other models leave of them."""
         self._bulk_room = room
 
     def add(self, request: EngineRequest) -> None:

@@ -42,7 +42,7 @@ def model_message(model: ServedModel, role: Role) -> messages.Model:
         evaluation=[
             messages.EvaluationResult(**evaluation.model_dump(exclude={"precision", "difference"}))
             for evaluation in manifest.evaluation
-            # Measurements of other graphs say nothing certain about these.
+            # Measurements of other graphs need not hold for these.
             if evaluation.precision == model.precision
         ],
         manifest_json=manifest.to_text(),

@@ -381,7 +381,7 @@ def read_options(
     by_length |= model.manifest.decoding.max_length_ratio is not None and not message.HasField("max_length")
     by_length |= len(message.masked_source_positions) > 0
     length = num_source_tokens if by_length else 0
-    # What completes a text may be thousands of tokens.
+    # The completion of a text may have thousands of tokens.
     if message.ByteSize() <= MAX_OPTION_BYTES_KEPT and not message.HasField("target_prefix_text"):
         return _read_once(ref(model), message.SerializeToString(), attention, trace, length)
     return read_decoding(set_fields(message), model, length, attention=attention, trace=trace)

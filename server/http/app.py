@@ -336,7 +336,7 @@ MISDIRECTED: Final = HttpError(
     HTTPStatus.MISDIRECTED_REQUEST,
     "INVALID_ARGUMENT",
     "on a loopback address this server answers to the host `localhost`, the name in --host or an address alone; a "
-    "proxy in front must say so in the header Host, or let the server listen elsewhere by --host",
+    "proxy in front must send one of these in the header Host, or let the server listen elsewhere by --host",
 )
 
 

@@ -44,7 +44,7 @@ GZIP_WINDOW: Final = 31
 CODINGS: Final = frozenset({"", "identity", GZIP})
 
 BODY: Final = "body"
-"""The field that stands for the whole body."""
+"""The field of violations by the whole body."""
 TEXTS: Final = "texts"
 
 MAX_REASON_CHARACTERS: Final = 300
@@ -139,7 +139,7 @@ async def body_bytes(request: Request) -> bytes:
 
     Raises:
         HttpError: it is too long, or in a coding that is not read here.
-        InvalidArgument: its coding is not what the header names.
+        InvalidArgument: its coding is not the one that the header names.
         ClientDisconnect: starlette's.
     """
     coding = ",".join(request.headers.getlist("content-encoding")).strip().lower()
@@ -284,7 +284,7 @@ def _set(message: Any, field: FieldDescriptor, value: Any, where: str, faults: l
 
 
 def _is_list(value: Any, where: str, limit: str, faults: list[Violation]) -> bool:
-    """Checks that a value is a list and, if it stands for requests, not longer than a call may be."""
+    """Checks that a value is a list and, if it is one of requests, not longer than a call may be."""
     if not isinstance(value, list):
         faults.append(fault(where, value, limit))
     elif where in (TEXTS, "requests") and not 1 <= len(value) <= MAX_REQUESTS:

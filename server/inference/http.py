@@ -78,7 +78,7 @@ class InferenceBody(bodies.Body):
         return self.parameters.get("name", "")
 
     def read(self, rpc: Rpc) -> Message:
-        """Returns the message that the body and the path stand for. Raises InvalidArgument, Undecodable."""
+        """Returns the message of the body and the path. Raises InvalidArgument, Undecodable."""
         head = self.raw[: self.header_length]
         # Load, unload and the index need no body.
         named = bodies.parse_json(head) if head or rpc.name == "ModelInfer" else {}
@@ -96,7 +96,7 @@ def add_inference(api: HttpApi, rpcs: Mapping[str, Rpc]) -> None:
 
 
 async def read_request(route: ApiRoute, rpc: Rpc, request: Request) -> Message | InferenceBody:
-    """Returns the request that a path and its body stand for.
+    """Returns the request of a path and its body.
 
     Raises:
         HttpError: as `body_bytes`, or a page of another origin could send the body unasked.

@@ -157,7 +157,7 @@ class InferenceServicer:
             return wire.RepositoryModelUnloadResponse()
 
     def _check_repository(self, name: str) -> None:
-        """Raises InvalidArgument if no repository has this name; the empty one stands for all of them."""
+        """Raises InvalidArgument if no repository has this name; the empty one means all of them."""
         names = sorted(path.absolute().name for path in self._reconciler.repositories)
         if name and name not in names:
             limit = f"empty, or one of {', '.join(names)}" if names else "empty: there is no repository"

@@ -293,7 +293,7 @@ async def test_a_version_of_several_roles_is_loaded_once_and_none_without_a_stab
     assert metrics.registry.get_sample_value("attendant_ready", {"model": "fake"}) == 0, "which alerts"
     put(tmp_path / "fake" / "serving.toml", 'stable = "none')
     await reconciler.follow(at_once=True)
-    assert {entry.reason for entry in reconciler.index()} == {"refused: the server's log says why"}
+    assert {entry.reason for entry in reconciler.index()} == {"refused: the server's log has the reason"}
     roles = 'canary = "1"\ncanary_percent = 5\nshadow = "1"\nnamed = ["2", "1", "1"]'
     put(tmp_path / "fake" / "serving.toml", roles)
     await reconciler.follow(at_once=True)
