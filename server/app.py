@@ -90,10 +90,10 @@ async def _serve(config: ServerConfig, tracer: Tracer | None) -> int:
         tracer=tracer,
     )
     gate = Gate(access, requests)
-    seq2seq = rpcs_of(SERVICE, Seq2SeqServicer(catalogue, requests, answer_budget))
+    seq2seq = rpcs_of(SERVICE, Seq2SeqServicer(requests, answer_budget))
     inference: dict[str, Rpc] = {}
     if config.no_open_inference == "off":
-        servicer = InferenceServicer(catalogue, requests, reconciler, lambda: lifecycle.is_serving)
+        servicer = InferenceServicer(requests, reconciler, lambda: lifecycle.is_serving)
         inference = servicer.rpcs(access.health)
     handlers = Handlers(
         grpc_methods(seq2seq, inference, lifecycle.health, access),
@@ -167,11 +167,7 @@ def grpc_methods(
 def add_http_api(
     app: Starlette, seq2seq: Mapping[str, Rpc], inference: Mapping[str, Rpc], gate: Gate, *, origins: Sequence[str]
 ) -> None:
-    """Adds the API, its OpenAPI document and the playground to the application of the HTTP port.
-
-    Args:
-        origins: pages of these origins may use the API from a browser.
-    """
+    """Adds the API, its OpenAPI document and the playground to the application of the HTTP port."""
     api = HttpApi(app, gate, origins=origins)
     api.add_service(seq2seq)
     if inference:
@@ -266,15 +262,10 @@ async def start_model(
     on_available: Callable[[bool], None],
     on_death: Callable[[], None],
 ) -> ServedModel:
-    """Starts a model's engines, and waits until they are ready.
+    """Starts a model's engines, and waits until they are ready. Raises the errors of WorkerPool.start.
 
     Args:
         num_models: that share the threads.
-        on_available: see WorkerPool.
-        on_death: see EngineClient.
-
-    Raises:
-        UserError, WorkerLost: see WorkerPool.start.
     """
     manifest = bundle.manifest
     max_rows = config.workers * config.max_rows

@@ -80,9 +80,9 @@ async def http_served(
     """Opens the HTTP port of a server; `tls` is the client's context."""
     access = access or Access()
     app = http_app(server.metrics.registry, lambda: server.lifecycle.is_serving)
-    servicer = Seq2SeqServicer(server.catalogue, server.log, AnswerBudget(unread_seconds=PATIENCE_SECONDS))
+    servicer = Seq2SeqServicer(server.log, AnswerBudget(unread_seconds=PATIENCE_SECONDS))
     reconciler = no_repositories(server.catalogue, server.metrics)
-    inference = InferenceServicer(server.catalogue, server.log, reconciler, lambda: server.lifecycle.is_serving)
+    inference = InferenceServicer(server.log, reconciler, lambda: server.lifecycle.is_serving)
     gate, rpcs = Gate(access, server.log), inference.rpcs(access.health)
     add_http_api(app, rpcs_of(SERVICE, servicer), rpcs, gate, origins=origins)
     guard_hosts(app, server.log, "127.0.0.1")

@@ -230,8 +230,8 @@ async def served(
     log = RequestLog(catalogue, metrics, tracer=tracer)
     gate = Gate(access, log)
     metrics.watch_server(answer_budget.gauges())
-    seq2seq = rpcs_of(SERVICE, Seq2SeqServicer(catalogue, log, answer_budget))
-    servicer = InferenceServicer(catalogue, log, no_repositories(catalogue, metrics), lambda: lifecycle.is_serving)
+    seq2seq = rpcs_of(SERVICE, Seq2SeqServicer(log, answer_budget))
+    servicer = InferenceServicer(log, no_repositories(catalogue, metrics), lambda: lifecycle.is_serving)
     inference = servicer.rpcs(access.health)
     handlers = Handlers(
         grpc_methods(seq2seq, inference, lifecycle.health, access),

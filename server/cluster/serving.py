@@ -108,7 +108,7 @@ class Replica:
         self._catalogue.open()
         answer_budget = AnswerBudget(unread_seconds=config.unread_seconds)
         self._log = RequestLog(self._catalogue, self._metrics)
-        self._servicer = Seq2SeqServicer(self._catalogue, self._log, answer_budget)
+        self._servicer = Seq2SeqServicer(self._log, answer_budget)
         self._processes = WorkerProcesses(config)
         self._access = open_access(config)
         self._until_the_end = ExitStack()

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from attendant.runtime.requests import Violation
 from attendant.server.call import MAX_ID_CHARACTERS, Call, RequestLog, RequestRecord, UndecodableRequest
-from attendant.server.catalogue import Catalogue, ServedModel
+from attendant.server.catalogue import ServedModel
 from attendant.server.engine.client import FairSemaphore
 from attendant.server.engine.messages import Outcome, Priority, Result
 from attendant.server.errors import AttendantError, Draining, Failed, InvalidArgument, Stalled, Unavailable, error_of
@@ -206,19 +206,12 @@ class BatchStream:
     """
 
     def __init__(
-        self,
-        method: str,
-        incoming: AsyncIterator[Any],
-        call: Call,
-        catalogue: Catalogue,
-        log: RequestLog,
-        answer_budget: AnswerBudget,
+        self, method: str, incoming: AsyncIterator[Any], call: Call, log: RequestLog, answer_budget: AnswerBudget
     ) -> None:
         self._method = method
         self._has_lists = method == "GenerateBatches"
         self._incoming = incoming
         self._call = call
-        self._catalogue = catalogue
         self._log = log
         self._answer_budget = answer_budget
         self._share = answer_budget.open()
@@ -238,7 +231,7 @@ class BatchStream:
             Failed: an error that concerns every request.
         """
         self._reading = reading = asyncio.create_task(self._read())
-        closing = asyncio.create_task(self._catalogue.closing.wait())
+        closing = asyncio.create_task(self._log.catalogue.closing.wait())
         for task in (reading, closing):
             task.add_done_callback(self._on_done)
         try:

@@ -11,7 +11,6 @@ from typing import Any, Final
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.runtime.growing_answer import GrowingAnswer, Piece
 from attendant.server.call import Call, RequestLog, RequestRecord
-from attendant.server.catalogue import Catalogue
 from attendant.server.engine.messages import Outcome, Result
 from attendant.server.errors import Stalled
 from attendant.server.grpc.lists import BatchStream, generate_many
@@ -45,8 +44,7 @@ class Seq2SeqServicer:
     Errors leave a method as `Failed`, after the request has been counted and logged.
     """
 
-    def __init__(self, catalogue: Catalogue, log: RequestLog, answer_budget: AnswerBudget) -> None:
-        self._catalogue = catalogue
+    def __init__(self, log: RequestLog, answer_budget: AnswerBudget) -> None:
         self._answer_budget = answer_budget
         self._log = log
 
@@ -69,10 +67,10 @@ class Seq2SeqServicer:
                     yield event
 
     def GenerateBatch(self, requests: AsyncIterator[Any], call: Call) -> AsyncIterator[Any]:
-        return self._batch("GenerateBatch", requests, call)
+        return BatchStream("GenerateBatch", requests, call, self._log, self._answer_budget).answers()
 
     def GenerateBatches(self, requests: AsyncIterator[Any], call: Call) -> AsyncIterator[Any]:
-        return self._batch("GenerateBatches", requests, call)
+        return BatchStream("GenerateBatches", requests, call, self._log, self._answer_budget).answers()
 
     async def GenerateMany(self, request: messages.GenerateManyRequest, call: Call) -> messages.GenerateManyResponse:
         return await generate_many(request, call, self._log)
@@ -87,19 +85,16 @@ class Seq2SeqServicer:
         with self._log.begin("ListModels", call, request):
             models = [
                 model_message(model, routes.role_of(model))
-                for routes in self._catalogue.all()
+                for routes in self._log.catalogue.all()
                 for model in routes.all()
             ]
             return messages.ListModelsResponse(models=models)
 
     async def GetModel(self, request: messages.GetModelRequest, call: Call) -> messages.Model:
         with self._log.begin("GetModel", call, request):
-            routes = self._catalogue.routes(request.model)
+            routes = self._log.catalogue.routes(request.model)
             model = routes.find(request.version)
             return model_message(model, routes.role_of(model))
-
-    def _batch(self, method: str, requests: AsyncIterator[Any], call: Call) -> AsyncIterator[Any]:
-        return BatchStream(method, requests, call, self._catalogue, self._log, self._answer_budget).answers()
 
 
 async def streamed(

@@ -25,7 +25,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from attendant.runtime.answers import answer_fields
 from attendant.runtime.requests import Violation, Violations, shortened
 from attendant.server.call import Call, RequestLog, RequestRecord, Rpc, guard_of, rpcs_of
-from attendant.server.catalogue import Catalogue, ServedModel
+from attendant.server.catalogue import ServedModel
 from attendant.server.config import Openness
 from attendant.server.engine.messages import Priority, Result
 from attendant.server.errors import AttendantError, InvalidArgument
@@ -65,10 +65,7 @@ FIELDS: Final[Mapping[str, Any]] = {
 class InferenceServicer:
     """Answers with the models, engines, limits and errors of attendant.v1.Seq2Seq."""
 
-    def __init__(
-        self, catalogue: Catalogue, log: RequestLog, reconciler: Reconciler, is_serving: Callable[[], bool]
-    ) -> None:
-        self._catalogue = catalogue
+    def __init__(self, log: RequestLog, reconciler: Reconciler, is_serving: Callable[[], bool]) -> None:
         self._reconciler = reconciler
         self._is_serving = is_serving
         self._log = log
@@ -90,7 +87,7 @@ class InferenceServicer:
     async def ModelReady(self, request: Any, call: Call) -> Any:
         with self._log.begin("ModelReady", call, request):
             try:
-                model = self._catalogue.routes(request.name).find(request.version)
+                model = self._log.catalogue.routes(request.name).find(request.version)
             except AttendantError:
                 return wire.ModelReadyResponse(ready=False)
             return wire.ModelReadyResponse(ready=model.runner.is_available)
@@ -101,7 +98,7 @@ class InferenceServicer:
 
     async def ModelMetadata(self, request: Any, call: Call) -> Any:
         with self._log.begin("ModelMetadata", call, request):
-            routes = self._catalogue.routes(request.name)
+            routes = self._log.catalogue.routes(request.name)
             labels = [model.label for model in routes.all()]
             if request.version:
                 labels = [routes.find(request.version).label]
@@ -125,7 +122,7 @@ class InferenceServicer:
         with self._log.begin("RepositoryIndex", call, request):
             self._check_repository(request.repository_name)
             entries = self._reconciler.index()
-            stable = {routes.stable.name: routes.stable.label for routes in self._catalogue.all()}
+            stable = {routes.stable.name: routes.stable.label for routes in self._log.catalogue.all()}
             alone = [Entry(name, stable[name]) for name in stable.keys() - {entry.name for entry in entries}]
             if request.repository_name:
                 alone, entries = [], [entry for entry in entries if entry.repository == request.repository_name]
