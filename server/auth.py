@@ -250,7 +250,6 @@ class Access:
         return checking(POLL_SECONDS, look)
 
     def reload(self) -> None:
-        """Reads certificates and tokens again, at once."""
         for files in self._files():
             files.reload()
 
@@ -288,6 +287,7 @@ def open_access(config: ServerConfig) -> Access:
         if value == "closed" and tokens is None and config.tls_client_ca is None:
             remedy = f"add {TOKENS}{set_variables(name)}"
             raise UserError(f"--{name} is 'closed', but the server accepts no credentials; {remedy}")
+    token_files = [file for file in (tokens, admin_tokens) if file is not None]
     return Access(
         certificates=certificates,
         asks_for_certificates=config.tls_client_ca is not None,
@@ -296,20 +296,16 @@ def open_access(config: ServerConfig) -> Access:
         rates=Rates(
             config.client_requests_per_second,
             config.client_bytes_per_second,
-            own_limits=_own_limits([file for file in (tokens, admin_tokens) if file is not None]),
+            own_limits=partial(_own_limits, token_files) if token_files else None,
         ),
         health=config.health,
         reflection=config.reflection or ("open" if tokens is None else "closed"),
     )
 
 
-def _own_limits(files: Sequence[Reloaded[Tokens]]) -> Callable[[str], Limits] | None:
-    """Returns a function that returns a client's own limits, from the first file that has any; None without files."""
-
-    def own_limits(client: str) -> Limits:
-        return next((limits for file in files if any(limits := file.value.limits_of(client))), (None, None))
-
-    return own_limits if files else None
+def _own_limits(files: Sequence[Reloaded[Tokens]], client: str) -> Limits:
+    """Returns a client's own limits, from the first file that has any."""
+    return next((limits for file in files if any(limits := file.value.limits_of(client))), (None, None))
 
 
 def _open_tokens(option: str, path: Path | None) -> Reloaded[Tokens] | None:

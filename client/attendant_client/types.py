@@ -182,8 +182,12 @@ def paragraphs(texts: Sequence[str]) -> str:
     return "".join(f"<p>{escape(text)}</p>" for text in texts)
 
 
-def attention_table(weights: Sequence[Sequence[float]], columns: Sequence[str], rows: Sequence[str]) -> str:
+def _attention_html(
+    weights: Sequence[Sequence[float]] | None, columns: Sequence[str], target_tokens: Sequence[str]
+) -> str:
     """Returns attention as a table: a row per target token, a column per source token; darker is more."""
+    if weights is None:
+        return ""
     head = "".join(f'<th style="{HEADING}">{escape(column)}</th>' for column in columns)
     body = "".join(
         f'<tr><th style="font-weight: normal;">{escape(label)}</th>'
@@ -193,7 +197,7 @@ def attention_table(weights: Sequence[Sequence[float]], columns: Sequence[str], 
             for column, weight in zip(columns, row, strict=True)
         )
         + "</tr>"
-        for label, row in zip(rows, weights, strict=True)
+        for label, row in zip((*target_tokens, EOS)[: len(weights)], weights, strict=True)
     )
     return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table>"
 
@@ -455,11 +459,3 @@ def attention_of(
     if weights is None:
         raise ValueError("the answer has no attention weights; ask for them with attention=True")
     return weights, tokens
-
-
-def _attention_html(
-    weights: Sequence[Sequence[float]] | None, source_tokens: Sequence[str], target_tokens: Sequence[str]
-) -> str:
-    if weights is None:
-        return ""
-    return attention_table(weights, source_tokens, (*target_tokens, EOS)[: len(weights)])

@@ -14,9 +14,7 @@ from typing import Any, Final, TypeVar
 from weakref import ref
 
 import grpc
-from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from attendant.runtime import requests as reading
@@ -507,7 +505,6 @@ def status_of(error: AttendantError, request_id: str) -> status_pb2.Status:
         request_id: under which the log names the request.
     """
     status = status_pb2.Status(code=grpc.StatusCode[error.code].value[0], message=str(error))
-    details: list[Message] = []
     if isinstance(error, InvalidArgument):
         request = error_details_pb2.BadRequest()
         for violation in error.violations:
@@ -515,14 +512,10 @@ def status_of(error: AttendantError, request_id: str) -> status_pb2.Status:
             if request.ByteSize() + sum(len(text.encode()) for text in shown) > MAX_DETAILS_BYTES:
                 break
             request.field_violations.add(field=shown[0], description=shown[1])
-        details.append(request)
+        status.details.add().Pack(request)
     elif isinstance(error, Overloaded):
-        delay = duration_pb2.Duration()
-        delay.FromNanoseconds(round(error.retry_seconds * 1e9))
-        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
-    details.append(error_details_pb2.RequestInfo(request_id=request_id))
-    for detail in details:
-        packed = any_pb2.Any()
-        packed.Pack(detail)
-        status.details.append(packed)
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromNanoseconds(round(error.retry_seconds * 1e9))
+        status.details.add().Pack(retry)
+    status.details.add().Pack(error_details_pb2.RequestInfo(request_id=request_id))
     return status

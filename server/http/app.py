@@ -49,19 +49,6 @@ OPEN_METRICS = "application/openmetrics-text"
 OPEN_METRICS_END = b"# EOF\n"
 
 
-class Form(NamedTuple):
-    """The forms of a page: OpenMetrics or Prometheus' text, compressed or not."""
-
-    is_open_metrics: bool
-    is_gzip: bool
-
-    @classmethod
-    def of(cls, accept: str, accept_encoding: str) -> "Form":
-        """Chooses a form by a request's headers, nothing of which is repeated in the answer."""
-        encodings = {part.split(";")[0].strip().lower() for part in accept_encoding.split(",")}
-        return cls(OPEN_METRICS in accept, "gzip" in encodings)
-
-
 class _OneFamily(NamedTuple):
     """A registry of a single family of metrics."""
 
@@ -79,21 +66,23 @@ class MetricsPages:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._awaited: dict[Form, asyncio.Task[Response]] = {}
+        self._awaited: dict[tuple[bool, bool], asyncio.Task[Response]] = {}
         self._turn = asyncio.Lock()
         self._not_before = 0.0
 
-    async def page(self, form: Form) -> Response:
+    async def page(self, *, is_open_metrics: bool, is_gzip: bool) -> Response:
+        """Returns a page as OpenMetrics or as Prometheus' text, compressed or not."""
+        form = is_open_metrics, is_gzip
         if form not in self._awaited:
-            self._awaited[form] = asyncio.create_task(self._render_in_turn(form))
+            self._awaited[form] = asyncio.create_task(self._render_in_turn(*form))
         # Shielded, since others may wait for the same page when a request is cancelled.
         return await asyncio.shield(self._awaited[form])
 
-    async def _render_in_turn(self, form: Form) -> Response:
+    async def _render_in_turn(self, is_open_metrics: bool, is_gzip: bool) -> Response:
         async with self._turn:
             await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
-            del self._awaited[form]
-            encode, content_type = choose_encoder(f"{OPEN_METRICS};version=1.0.0" if form.is_open_metrics else "")
+            del self._awaited[is_open_metrics, is_gzip]
+            encode, content_type = choose_encoder(f"{OPEN_METRICS};version=1.0.0" if is_open_metrics else "")
             pieces, seconds, families = [], 0.0, iter(self._registry.collect())
             while True:
                 began = time.monotonic()
@@ -103,9 +92,9 @@ class MetricsPages:
                 pieces.append(encode(_OneFamily(family)).removesuffix(OPEN_METRICS_END))
                 seconds += time.monotonic() - began
                 await asyncio.sleep(0)
-            page = b"".join(pieces) + (OPEN_METRICS_END if form.is_open_metrics else b"")
+            page = b"".join(pieces) + (OPEN_METRICS_END if is_open_metrics else b"")
             headers = {"Content-Type": content_type}
-            if form.is_gzip:
+            if is_gzip:
                 began = time.monotonic()
                 page = await asyncio.to_thread(gzip.compress, page)
                 headers["Content-Encoding"] = "gzip"
@@ -124,8 +113,9 @@ def http_app(registry: CollectorRegistry, is_serving: Callable[[], bool]) -> Sta
     pages = MetricsPages(registry)
 
     async def metrics(request: Request) -> Response:
-        headers = request.headers
-        return await pages.page(Form.of(headers.get("accept", ""), headers.get("accept-encoding", "")))
+        codings = request.headers.get("accept-encoding", "").lower().split(",")
+        is_gzip = any(coding.partition(";")[0].strip() == "gzip" for coding in codings)
+        return await pages.page(is_open_metrics=OPEN_METRICS in request.headers.get("accept", ""), is_gzip=is_gzip)
 
     async def healthz(request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -243,12 +233,7 @@ class HttpApi:
 
 
 def add_pages(app: Starlette, *, has_tokens: bool, has_inference: bool) -> None:
-    """Adds the OpenAPI document, and the playground: one page with its style and its program, all from memory.
-
-    Args:
-        has_tokens: calls need a token.
-        has_inference: the Open Inference Protocol is served.
-    """
+    """Adds the OpenAPI document, and the playground: one page with its style and its program, all from memory."""
     folder = files("attendant.server.http")
     document = json.loads((folder / "openapi.json").read_text(encoding="utf-8"))
     if has_tokens:

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
-from attendant.server.http.app import Form, MetricsPages, http_app
+from attendant.server.http.app import MetricsPages, http_app
 
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;"
@@ -111,24 +112,24 @@ def slow() -> tuple[Slow, MetricsPages]:
 
 async def test_all_waiting_callers_get_the_same_page(slow: tuple[Slow, MetricsPages]) -> None:
     collector, pages = slow
-    form = Form.of("", "")
-    tasks = [asyncio.create_task(pages.page(form)) for _ in range(100)]
+    page = partial(pages.page, is_open_metrics=False, is_gzip=False)
+    tasks = [asyncio.create_task(page()) for _ in range(100)]
     tasks[0].cancel()
     responses = await asyncio.gather(*tasks[1:])
     assert collector.num_pages == 1 and len({response.body for response in responses}) == 1
-    assert b" 2.0" in (await pages.page(form)).body, "never older than the question"
+    assert b" 2.0" in (await page()).body, "never older than the question"
 
 
 async def test_calls_are_answered_between_families_and_pages(slow: tuple[Slow, MetricsPages]) -> None:
     """Scrapers request pages in a loop. Other tasks run between families, and rendering pauses after each page."""
     collector, pages = slow
-    forms = [Form.of(accept, encoding) for accept in ("", PROMETHEUS) for encoding in ("", "gzip")]
 
-    async def scrape(form: Form) -> None:
+    async def scrape(is_open_metrics: bool, is_gzip: bool) -> None:
         while True:
-            await pages.page(form)
+            await pages.page(is_open_metrics=is_open_metrics, is_gzip=is_gzip)
 
-    scraping = [asyncio.create_task(scrape(form)) for form in forms for _ in range(10)]
+    forms = [(is_open_metrics, is_gzip) for is_open_metrics in (False, True) for is_gzip in (False, True)]
+    scraping = [asyncio.create_task(scrape(*form)) for form in forms for _ in range(10)]
     turns, began = 0, time.monotonic()
     while collector.num_pages < 6:
         turns += 1
